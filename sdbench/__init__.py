@@ -1,0 +1,18 @@
+"""sdbench: what lenient speculative decoding costs in quality. Light to import: names load when they are used."""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "generate": "sdbench.engine",
+    "read": "sdbench.records",
+}
+
+__all__ = ["__version__", "generate", "read"]  # noqa: F822 - both are loaded by __getattr__
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'sdbench' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
