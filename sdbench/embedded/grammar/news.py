@@ -1,0 +1,124 @@
+"""Short news in the fields of CNN/DailyMail and XSum, with a bystander and a second town to mislead a weak reader.
+
+A row of cnndm-tiny:
+
+    article     A fire destroyed the Tamir bridge in Malaburg. Kofu Salan, a tourist from Rebiton, slept. Mayor Dolu
+                Hakes thanked the crews. Some 27 drivers were led to safety.
+    highlights  Fire destroys the Tamir bridge in Malaburg .
+                All 27 drivers are safe .
+                Mayor Dolu Hakes thanks the crews .
+    id          40 hexadecimal digits
+
+A row of xsum-tiny:
+
+    document    The Tamir prize went to the writer Dolu Hakes. The winner is 34 and lives in Malaburg. ...
+    summary     Writer Dolu Hakes, 34, from Malaburg has won the Tamir prize for a novel, ahead of Kofu Salan.
+    id          8 digits
+
+One word of a summary is free, so that sampling stays real; all others follow from the text.
+"""
+
+import hashlib
+
+from sdbench.embedded.grammar.draw import Draw
+from sdbench.embedded.grammar.names import Namer
+
+# Every kind brings a word of its own along (its verb, its people, its work): a word that predicts another keeps an
+# embedding of its own.
+EVENTS = (
+    ("a", "fire", "destroyed", "destroyed", "destroys"),
+    ("a", "flood", "ruined", "ruined", "ruins"),
+    ("a", "storm", "damaged", "damaged", "damages"),
+    ("a", "strike", "closed", "closed", "closes"),
+    ("a", "blackout", "darkened", "darkened", "darkens"),
+    ("a", "landslide", "buried", "buried", "buries"),
+    ("an", "earthquake", "shook", "shaken", "shakes"),
+    ("a", "tornado", "hit", "hit", "hits"),
+)
+SITES = (
+    ("bridge", "drivers"),
+    ("school", "pupils"),
+    ("museum", "visitors"),
+    ("hospital", "patients"),
+    ("hotel", "guests"),
+    ("factory", "workers"),
+    ("station", "passengers"),
+    ("theatre", "actors"),
+    ("library", "readers"),
+    ("stadium", "fans"),
+)
+ROLES = (
+    ("mayor", "thanked the crews", "thanks the crews"),
+    ("engineer", "checked the walls", "checks the walls"),
+    ("doctor", "treated burns", "treats burns"),
+    ("judge", "opened an inquiry", "opens an inquiry"),
+    ("minister", "promised money", "promises money"),
+    ("reporter", "filmed the scene", "films the scene"),
+    ("architect", "planned the repairs", "plans the repairs"),
+    ("priest", "offered shelter", "offers shelter"),
+    ("teacher", "collected blankets", "collects blankets"),
+    ("lawyer", "asked for damages", "asks for damages"),
+)
+WORKS = (
+    ("writer", "novel"),
+    ("painter", "portrait"),
+    ("singer", "song"),
+    ("chef", "soup"),
+    ("gardener", "rose"),
+    ("builder", "tower"),
+    ("dancer", "ballet"),
+    ("baker", "cake"),
+    ("potter", "vase"),
+    ("tailor", "coat"),
+    ("brewer", "beer"),
+    ("poet", "poem"),
+)
+
+
+def article(draw: Draw, index: int) -> dict:
+    """One row of cnndm-tiny."""
+    namer = Namer(draw)
+    (an, event, past, participle, present), (kind, people) = draw.one(EVENTS), draw.one(SITES)
+    role, did, does = draw.one(ROLES)
+    site, city, person = f"{namer.surname()} {kind}", namer.city(), namer.person()
+    stranger, home, count = namer.person(), namer.city(), draw.between(11, 98)
+    lead = draw.one(
+        (
+            f"{an.capitalize()} {event} {past} the {site} in {city}.",
+            f"In {city}, the {site} was {participle} by {an} {event}.",
+        )
+    )
+    rest = (
+        draw.one((f"Some {count} {people} were led to safety.", f"Helpers brought {count} {people} to safety.")),
+        draw.one((f"{role.capitalize()} {person} {did}.", f"{person}, the {role}, {did}.")),
+        draw.one((f"Neighbour {stranger} from {home} saw nothing.", f"{stranger}, a tourist from {home}, slept.")),
+    )
+    text = " ".join([lead, *draw.shuffled(rest)])
+    highlights = (
+        f"{event.capitalize()} {present} the {site} in {city} .",
+        f"All {count} {people} are {draw.one(('safe', 'unhurt'))} .",
+        f"{role.capitalize()} {person} {does} .",
+    )
+    return {"article": text, "highlights": "\n".join(highlights), "id": hashlib.sha1(text.encode()).hexdigest()}
+
+
+def document(draw: Draw, index: int) -> dict:
+    """One row of xsum-tiny."""
+    namer = Namer(draw)
+    trade, work = draw.one(WORKS)
+    prize, city, winner = f"{namer.surname()} prize", namer.city(), namer.person()
+    second, home = namer.person(), namer.city()
+    age, other_age = draw.some(range(21, 79), 2)
+    lead = draw.one((f"The {prize} went to the {trade} {winner}.", f"{winner}, a {trade}, was given the {prize}."))
+    rest = (
+        draw.one((f"The winner is {age} and lives in {city}.", f"The winner lives in {city} and is {age}.")),
+        draw.one((f"The jury loved the {work}.", f"The {work} moved the jury.")),
+        draw.one((f"{second} from {home}, {other_age}, came second.", f"Second was {second}, {other_age}, of {home}.")),
+    )
+    text = " ".join([lead, *draw.shuffled(rest)])
+    won = draw.one(("won", "received"))
+    summary = (
+        f"{trade.capitalize()} {winner}, {age}, from {city} has {won} the {prize} for a {work}, ahead of {second}."
+    )
+    number = int.from_bytes(hashlib.sha1(text.encode()).digest()[:4], "big") % 10**8
+    return {"document": text, "summary": summary, "id": f"{number:08d}"}

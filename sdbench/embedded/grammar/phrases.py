@@ -1,0 +1,243 @@
+"""German sentences and their English: gender, case, adjective endings, verb-second order and verb-final clauses.
+
+A row of wmt-tiny:
+
+    translation  {"de": "Gestern hat meine Schwester den roten Koffer gekauft, weil der Arzt einen Brief sucht.",
+                  "en": "Yesterday my sister bought the red suitcase because the doctor looks for a letter."}
+
+Real words, one English sentence for each German one. The object stands first only where its article shows the case.
+"""
+
+from dataclasses import dataclass
+
+from sdbench.embedded.grammar.draw import Draw
+
+
+@dataclass(frozen=True, slots=True)
+class Noun:
+    """A noun in both languages; gender is m, f or n."""
+
+    gender: str
+    de: str
+    des: str
+    en: str
+    ens: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """Third person singular, plural (= infinitive) and participle; English third person, base and past."""
+
+    de: str
+    des: str
+    participle: str
+    en: str
+    ens: str
+    past: str
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A noun phrase, its number, and whether its form alone shows that it is an accusative."""
+
+    de: str
+    en: str
+    is_plural: bool
+    is_marked: bool
+
+
+def _nouns(table: str) -> tuple[Noun, ...]:
+    return tuple(Noun(*line.split()) for line in table.strip().splitlines())
+
+
+PEOPLE = _nouns("""
+m Lehrer Lehrer teacher teachers
+m Arzt Ärzte doctor doctors
+m Koch Köche cook cooks
+m Bruder Brüder brother brothers
+m Freund Freunde friend friends
+m Vater Väter father fathers
+m Sohn Söhne son sons
+m Mann Männer man men
+f Frau Frauen woman women
+f Mutter Mütter mother mothers
+f Schwester Schwestern sister sisters
+f Tochter Töchter daughter daughters
+f Tante Tanten aunt aunts
+f Ärztin Ärztinnen physician physicians
+n Kind Kinder child children
+n Mädchen Mädchen girl girls
+""")
+THINGS = _nouns("""
+m Tisch Tische table tables
+m Stuhl Stühle chair chairs
+m Schlüssel Schlüssel key keys
+m Koffer Koffer suitcase suitcases
+m Brief Briefe letter letters
+m Ball Bälle ball balls
+m Hut Hüte hat hats
+f Lampe Lampen lamp lamps
+f Tasse Tassen cup cups
+f Uhr Uhren clock clocks
+f Blume Blumen flower flowers
+f Tür Türen door doors
+n Buch Bücher book books
+n Bild Bilder picture pictures
+n Haus Häuser house houses
+n Auto Autos car cars
+n Messer Messer knife knives
+n Boot Boote boat boats
+""")
+VERBS = (
+    Verb("sieht", "sehen", "gesehen", "sees", "see", "saw"),
+    Verb("kauft", "kaufen", "gekauft", "buys", "buy", "bought"),
+    Verb("findet", "finden", "gefunden", "finds", "find", "found"),
+    Verb("sucht", "suchen", "gesucht", "looks for", "look for", "looked for"),
+    Verb("malt", "malen", "gemalt", "paints", "paint", "painted"),
+    Verb("holt", "holen", "geholt", "fetches", "fetch", "fetched"),
+    Verb("verkauft", "verkaufen", "verkauft", "sells", "sell", "sold"),
+    Verb("wäscht", "waschen", "gewaschen", "washes", "wash", "washed"),
+    Verb("braucht", "brauchen", "gebraucht", "needs", "need", "needed"),
+    Verb("verliert", "verlieren", "verloren", "loses", "lose", "lost"),
+    Verb("zeichnet", "zeichnen", "gezeichnet", "draws", "draw", "drew"),
+    Verb("stiehlt", "stehlen", "gestohlen", "steals", "steal", "stole"),
+)
+TRAITS = (
+    ("jung", "young"),
+    ("klein", "small"),
+    ("nett", "nice"),
+    ("reich", "rich"),
+    ("arm", "poor"),
+    ("klug", "clever"),
+)
+LOOKS = (
+    ("alt", "old"),
+    ("neu", "new"),
+    ("rot", "red"),
+    ("blau", "blue"),
+    ("grün", "green"),
+    ("schwer", "heavy"),
+    ("schön", "beautiful"),
+    ("billig", "cheap"),
+    ("groß", "big"),
+    ("schwarz", "black"),
+)
+NOW = (("Heute", "Today"), ("Jetzt", "Now"), ("Oft", "Often"), ("Morgens", "In the morning"))
+THEN = (("Gestern", "Yesterday"), ("Letzte Woche", "Last week"), ("Einmal", "Once"), ("Am Montag", "On Monday"))
+MODALS = (
+    ("kann", "können", "can", "can"),
+    ("muss", "müssen", "must", "must"),
+    ("will", "wollen", "wants to", "want to"),
+)
+LINKS = (("weil", "because"), ("obwohl", "although"), ("während", "while"), ("wenn", "if"))
+
+_DEFINITE = {
+    "nom": {"m": "der", "f": "die", "n": "das", "p": "die"},
+    "acc": {"m": "den", "f": "die", "n": "das", "p": "die"},
+}
+_DEFINITE["dat"] = {"m": "dem", "f": "der", "n": "dem", "p": "den"}
+_ENDING = {
+    "nom": {"m": "", "f": "e", "n": "", "p": "e"},
+    "acc": {"m": "en", "f": "e", "n": "", "p": "e"},
+}  # of ein-words
+_ENDING["dat"] = {"m": "em", "f": "er", "n": "em", "p": "en"}
+
+
+def _adjective_ending(case: str, key: str, is_definite: bool) -> str:
+    if case == "dat" or key == "p" or (case, key) == ("acc", "m"):
+        return "en"
+    if is_definite or key == "f":
+        return "e"
+    return "er" if key == "m" else "es"
+
+
+def _dative_plural(noun: str) -> str:
+    return noun if noun[-1] in "ns" else noun + "n"
+
+
+def phrase(draw: Draw, nouns: tuple[Noun, ...], adjectives: tuple[tuple[str, str], ...], case: str) -> Phrase:
+    """A noun phrase with its article and sometimes an adjective, in one of three cases."""
+    noun, is_plural = draw.one(nouns), draw.chance(0.25)
+    key = "p" if is_plural else noun.gender
+    article = draw.below(2 if is_plural else 3)
+    if article == 0:
+        de, en = _DEFINITE[case][key], "the"
+    else:
+        stem, en = ("mein", "my") if article == 1 else ("ein", "a")
+        de = stem + _ENDING[case][key]
+    words, english = [de], [en]
+    if draw.chance(0.4):
+        adjective, translation = draw.one(adjectives)
+        words.append(adjective + _adjective_ending(case, key, article == 0))
+        english.append(translation)
+    name = noun.des if is_plural else noun.de
+    words.append(_dative_plural(name) if is_plural and case == "dat" else name)
+    english.append(noun.ens if is_plural else noun.en)
+    if english[0] == "a" and english[1][0] in "aeiou":
+        english[0] = "an"
+    return Phrase(" ".join(words), " ".join(english), is_plural, case == "acc" and key == "m")
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """What is said: the finite verb and the closing verb of German apart, the English predicate whole."""
+
+    subject: Phrase
+    object: Phrase
+    company: Phrase | None
+    finite: str
+    closing: str
+    predicate: str
+    is_past: bool
+
+    @property
+    def middle(self) -> str:
+        return self.object.de + (f" mit {self.company.de}" if self.company else "")
+
+    @property
+    def english(self) -> str:
+        tail = f" with {self.company.en}" if self.company else ""
+        return f"{self.subject.en} {self.predicate} {self.object.en}{tail}"
+
+
+def clause(draw: Draw, *, is_short: bool) -> Clause:
+    """A transitive clause in the present, the perfect or with a modal verb."""
+    subject, target = phrase(draw, PEOPLE, TRAITS, "nom"), phrase(draw, THINGS, LOOKS, "acc")
+    company = phrase(draw, PEOPLE, TRAITS, "dat") if not is_short and draw.chance(0.3) else None
+    verb, many, tense = draw.one(VERBS), subject.is_plural, draw.below(3)
+    if tense == 0:
+        finite, closing, predicate = (verb.des, "", verb.ens) if many else (verb.de, "", verb.en)
+    elif tense == 1:
+        finite, closing, predicate = "haben" if many else "hat", verb.participle, verb.past
+    else:
+        modal = draw.one(MODALS)
+        finite, closing = modal[1] if many else modal[0], verb.des
+        predicate = f"{modal[3] if many else modal[2]} {verb.ens}"
+    return Clause(subject, target, company, finite, closing, predicate, tense == 1)
+
+
+def _main(draw: Draw, said: Clause) -> tuple[str, str]:
+    """The clause with its verb second: after the subject, an adverb or a marked object."""
+    closing = f" {said.closing}" if said.closing else ""
+    order = draw.below(3)
+    if order == 0:
+        de, en = draw.one(THEN if said.is_past else NOW)
+        return f"{de} {said.finite} {said.subject.de} {said.middle}{closing}", f"{en} {said.english}"
+    if order == 1 and said.object.is_marked and not said.company:
+        return f"{said.object.de} {said.finite} {said.subject.de}{closing}", said.english
+    return f"{said.subject.de} {said.finite} {said.middle}{closing}", said.english
+
+
+def _final(said: Clause) -> str:
+    """The clause with its finite verb last."""
+    return " ".join(part for part in (said.subject.de, said.middle, said.closing, said.finite) if part)
+
+
+def sentence(draw: Draw, index: int) -> dict:
+    """One row of wmt-tiny."""
+    has_second = draw.chance(0.45)
+    de, en = _main(draw, clause(draw, is_short=has_second))
+    if has_second:
+        second, (link, english_link) = clause(draw, is_short=True), draw.one(LINKS)
+        de, en = f"{de}, {link} {_final(second)}", f"{en} {english_link} {second.english}"
+    return {"translation": {"de": f"{de[0].upper()}{de[1:]}.", "en": f"{en[0].upper()}{en[1:]}."}}
