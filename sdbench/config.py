@@ -129,7 +129,9 @@ class Model:
                 choice(f"model.{key}", tree[key], QUANTIZATION)
         chat_options = tree.get("chat_options") or {}
         if not isinstance(chat_options, Mapping):
-            raise ConfigError(f"model.chat_options must be a mapping such as {{enable_thinking: false}}, got {show(chat_options)}")
+            raise ConfigError(
+                f"model.chat_options must be a mapping such as {{enable_thinking: false}}, got {show(chat_options)}"
+            )
         return cls(**{**tree, "chat_options": dict(chat_options)})
 
 
@@ -168,7 +170,9 @@ class Verifier:
         known("verifier.", options, {*knobs, *options} if not knobs else knobs)
         if w is not None and "w" not in knobs:
             has = f"its knobs are {', '.join(f'verifier.{k}' for k in knobs)}" if knobs else "it has no knob"
-            raise ConfigError(f"verifier={name} takes no w, got w={show(w)}: leave w out or use verifier=ensemble; {has}")
+            raise ConfigError(
+                f"verifier={name} takes no w, got w={show(w)}: leave w out or use verifier=ensemble; {has}"
+            )
         axes: dict[str, list[Any]] = {}
         for knob, rule in knobs.items():
             given = w if knob == "w" and w is not None else options.get(knob)
@@ -185,7 +189,9 @@ class Verifier:
             return choice(key, value, rule["choices"])
         if rule.get("whole"):
             return integer(key, value, rule.get("low", 0), rule.get("high", 10**9))
-        return number(key, value, rule.get("low", -math.inf), rule.get("high", math.inf), is_open=rule.get("open", False))
+        return number(
+            key, value, rule.get("low", -math.inf), rule.get("high", math.inf), is_open=rule.get("open", False)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +294,9 @@ def check(tree: Mapping[str, Any]) -> Run:
         temperature=temperature,
         **sampling,
         max_new_tokens=_optional("max_new_tokens", tree["max_new_tokens"], 1),
-        n=None if tree["n"] == "all" else _optional("n", tree["n"] if tree["n"] is not None else tree["task"].get("n"), 1),
+        n=None
+        if tree["n"] == "all"
+        else _optional("n", tree["n"] if tree["n"] is not None else tree["task"].get("n"), 1),
         seed=integer("seed", tree["seed"], 0, 2**63 - 1),
         batch_size=None if tree["batch_size"] == "auto" else integer("batch_size", tree["batch_size"], 1, 65536),
         device=_device(tree["device"]),
@@ -311,10 +319,14 @@ def _sampling(tree: Mapping[str, Any], temperature: float) -> dict[str, Any]:
     top_p = None if tree["top_p"] is None else number("top_p", tree["top_p"], 0, 1, is_open=True)
     samples = integer("samples", tree["samples"], 1)
     if temperature == 0 and samples > 1:
-        raise ConfigError(f"samples={samples} at temperature=0 would repeat one text: use samples=1 or a temperature above 0")
+        raise ConfigError(
+            f"samples={samples} at temperature=0 would repeat one text: use samples=1 or a temperature above 0"
+        )
     for key, value in (("top_k", top_k), ("top_p", top_p)):
         if temperature == 0 and value is not None:
-            raise ConfigError(f"{key}={value} does nothing at temperature=0: leave {key} out or use a temperature above 0")
+            raise ConfigError(
+                f"{key}={value} does nothing at temperature=0: leave {key} out or use a temperature above 0"
+            )
     return {"top_k": top_k, "top_p": top_p, "samples": samples}
 
 

@@ -1,0 +1,41 @@
+"""The composition root: everything is put together here, and Hydra is known nowhere else. Light to import."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+DONE, FAILED, BAD_CONFIG, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs a command line and says how it went: 0 all done, 1 some cells failed, 2 bad configuration, 130 interrupted."""
+    from sdbench.config import ConfigError
+
+    try:
+        return _main(argv)
+    except ConfigError as error:
+        print(f"sdbench: {error}", file=sys.stderr)
+        return BAD_CONFIG
+
+
+def _main(argv: Sequence[str]) -> int:
+    if {"-h", "--help"} & set(argv):
+        from sdbench.run.help import text
+
+        print(text())
+        return DONE
+    from sdbench.run.compose import Composer, parse
+
+    command = parse(argv)
+    if command.show == "version":
+        from sdbench import __version__
+
+        print(f"sdbench {__version__}")
+        return DONE
+    composer = Composer(command.config_dir)
+    jobs = composer.jobs(command)
+    runs = [composer.run(job) for job in jobs]
+    for run in runs:
+        print(run)
+    return DONE

@@ -1,0 +1,206 @@
+"""From the command line to checked runs. Hydra and OmegaConf are imported here only; past this file all is dataclasses.
+
+hydra.main turns errors into stack dumps with exit code 1 and drops what jobs return, so Hydra's own object is used (pinned
+below 1.4): one composition for a plain command, its sweeper and launchers for -m.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from sdbench import config
+from sdbench.config import GROUPS, KEYS, ConfigError, nearest, show
+
+MAIN = "run"
+SPLIT = re.compile(r"[:/\\]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command line, taken apart."""
+
+    overrides: tuple[str, ...] = ()
+    is_multirun: bool = False
+    config_dir: str | None = None
+    show: str | None = None  # "help", "version" or "config"
+
+
+def parse(argv: Sequence[str]) -> Command:
+    """Options begin with a dash, everything else is KEY=VALUE."""
+    overrides: list[str] = []
+    is_multirun, folder, shown = False, None, None
+    words = iter(argv)
+    for word in words:
+        if word in ("-h", "--help"):
+            shown = "help"
+        elif word == "--version":
+            shown = "version"
+        elif word == "--cfg":
+            shown = "config"
+        elif word in ("-m", "--multirun"):
+            is_multirun = True
+        elif word == "--config-dir" or word.startswith("--config-dir="):
+            folder = word.partition("=")[2] or next(words, None)
+            if folder is None or not Path(folder).is_dir():
+                raise ConfigError(f"--config-dir needs an existing folder, got {show(folder)}")
+        elif word.startswith("-"):
+            known = ("-m", "--multirun", "--config-dir", "--cfg", "--help", "--version")
+            raise ConfigError(f"{show(word)} is not an option {nearest(word, known)}")
+        else:
+            overrides.append(word)
+    return Command(tuple(overrides), is_multirun, folder, shown)
+
+
+class Composer:
+    """Hydra over the package's configs and a user's folder."""
+
+    def __init__(self, config_dir: str | None = None) -> None:
+        search = create_config_search_path(f"file://{config.config_dir()}")
+        if config_dir is not None:
+            search.append("command-line", f"file://{Path(config_dir).resolve()}")
+        GlobalHydra.instance().clear()
+        self.hydra = Hydra.create_main_hydra2(task_name="sdbench", config_search_path=search)
+        self.options = {group: self.hydra.config_loader.get_group_options(group) for group in GROUPS}
+        self.options["hydra/launcher"] = self.hydra.config_loader.get_group_options("hydra/launcher")
+
+    def jobs(self, command: Command) -> list[tuple[str, ...]]:
+        """The overrides of every job: one for a plain command, one per combination for -m or an experiment that is a sweep."""
+        parsed = [self._parse(word) for word in command.overrides]
+        for override in parsed:
+            self._check(override, is_multirun=command.is_multirun)
+        cfg = self._compose([w for w, o in zip(command.overrides, parsed, strict=True) if not o.is_sweep_override()])
+        params: Mapping[str, Any] = cfg.hydra.sweeper.get("params") or {}
+        given = {override.key_or_group for override in parsed}
+        if not command.is_multirun and cfg.hydra.mode != RunMode.MULTIRUN:
+            return [command.overrides]
+        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+        words = [f"{key}={value}" for key, value in params.items() if key not in given]
+        overrides = [*map(self._parse, words), *parsed]
+        batches = BasicSweeper.split_arguments(overrides, max_batch_size=None)
+        return [tuple(job) for batch in batches for job in batch]
+
+    def run(self, overrides: Sequence[str]) -> config.Run:
+        """One job, composed, resolved and checked."""
+        return config.check(self.tree(self._compose(overrides), overrides))
+
+    @staticmethod
+    def tree(cfg: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
+        """The plain tree without Hydra's own part; a pair named on the command line gets a name of its own."""
+        try:
+            bare = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+            tree: Any = OmegaConf.to_container(bare, resolve=True, throw_on_missing=True)
+        except OmegaConfBaseException as error:
+            raise ConfigError(_first_line(error)) from None
+        keys = {word.partition("=")[0].lstrip("+") for word in overrides}
+        model = tree.get("model")
+        if isinstance(model, dict) and keys & {"model.target", "model.draft"} and "model.name" not in keys:
+            ids = [str(model.get(key)) for key in ("target", "draft") if model.get(key)]
+            model["name"] = "+".join(map(slug, ids)) or "model"
+        return tree
+
+    def launch(self, words: Sequence[str], job: Callable[[DictConfig], int]) -> list[int]:
+        """All combinations through Hydra's launcher; the exit code of each."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the launchers' notes on Hydra versions
+            results: Any = self.hydra.multirun(MAIN, job, list(words), with_log_configuration=False)
+        return [int(result.return_value) for batch in results for result in batch]
+
+    def launcher(self, overrides: Sequence[str]) -> str:
+        return str(self._compose(overrides).hydra.runtime.choices["hydra/launcher"])
+
+    def _compose(self, overrides: Sequence[str]) -> DictConfig:
+        try:
+            return self.hydra.compose_config(
+                MAIN,
+                list(overrides),
+                run_mode=RunMode.RUN,
+                with_log_configuration=False,
+                validate_sweep_overrides=False,
+            )
+        except (HydraException, OmegaConfBaseException, YAMLError, OSError) as error:
+            raise ConfigError(self._explain(error, overrides)) from None
+
+    def _explain(self, error: Exception, overrides: Sequence[str]) -> str:
+        """Hydra's complaint as one sentence; where a key inside a group is unknown, with the keys there are."""
+        match = re.search(r"(?:Could not override|Key) '\+?([\w.@/]+)'", str(error))
+        groups = [word for word in overrides if word.partition("=")[0] in (*GROUPS, "hydra/launcher")]
+        if match is None or len(groups) == len(overrides):
+            return _first_line(error)
+        parts = next(
+            (w.partition("=")[0].lstrip("+~").split(".") for w in overrides if match[1] in w), match[1].split(".")
+        )
+        node: Any = self._compose(groups)
+        for depth, part in enumerate(parts):
+            if not isinstance(node, DictConfig):
+                above = ".".join(parts[:depth])
+                return f"{above} has no options of its own, so {'.'.join(parts)} means nothing: write {above}=VALUE"
+            if part not in node:
+                return f"{'.'.join(parts)} is not an option {nearest(part, map(str, node))}"
+            node = node[part]
+        return _first_line(error)
+
+    @staticmethod
+    def _parse(word: str) -> Override:
+        if "=" not in word and not word.startswith("~"):
+            raise ConfigError(f"{show(word)} is not KEY=VALUE {nearest(word, KEYS)}")
+        try:
+            return OverridesParser.create().parse_override(word)
+        except HydraException as error:
+            raise ConfigError(f"{show(word)} cannot be read as KEY=VALUE: {_first_line(error)}") from None
+
+    def _check(self, override: Override, *, is_multirun: bool) -> None:
+        key = override.key_or_group
+        top = re.split(r"[./]", key)[0]
+        if top not in (*KEYS, *GROUPS, "hydra"):
+            raise ConfigError(f"{show(key)} is not an option {nearest(key, (*KEYS, 'decode', 'experiment'))}")
+        if override.is_delete():
+            raise ConfigError(f"{key} cannot be removed; write {key}=null for its default")
+        if override.is_sweep_override() and not is_multirun:
+            text = override.get_value_string()
+            if key in ("w", "num_draft"):
+                raise ConfigError(
+                    f"{key}={show(text)} is a sweep over jobs: write {key}=[{show(text)}], one job for all, or add -m"
+                )
+            raise ConfigError(f"{key}={show(text)} names several: add -m to run one job for each")
+        if key in self.options and not override.is_sweep_override():
+            self._check_group(key, override.value())
+        elif key in self.options:
+            for value in override.sweep_string_iterator():
+                self._check_group(key, value)
+
+    def _check_group(self, group: str, value: object) -> None:
+        if value is None and group == "experiment":
+            return
+        if not isinstance(value, str) or value not in self.options[group]:
+            raise ConfigError(
+                f"{group}={show(value)} names no file in configs/{group} {nearest(value, self.options[group])}"
+            )
+
+
+def slug(model_id: str) -> str:
+    """A folder name for a hub id or a path: its last part, or the last two where that says only target or draft."""
+    parts = [part for part in SPLIT.split(model_id) if part not in ("", ".", "..")]
+    kept = parts[-2:] if parts and parts[-1] in ("target", "draft", "model", "checkpoint") else parts[-1:]
+    return re.sub(r"[^\w.+=-]", "_", "-".join(kept))[:90].lstrip(".") or "model"
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

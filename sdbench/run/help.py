@@ -1,0 +1,64 @@
+"""The text of --help: quick, so neither Hydra nor torch is imported for it."""
+
+from __future__ import annotations
+
+from sdbench.config import GROUPS, config_dir
+
+TEXT = """\
+sdbench: what lenient speculative decoding costs in quality, and what it gains in speed, for one pair of models and one task.
+
+  python -m sdbench [KEY=VALUE ...] [-m] [--config-dir DIR]
+
+  python -m sdbench                                        the tiny pair that ships inside, w = 0, 0.1 ... 1
+  python -m sdbench model=llama task=cnndm w=0.7
+  python -m sdbench model=qwen task=gsm8k 'w=[0.3,0.5,0.7,0.9,1.0]' 'num_draft=[3,5,8]' n=500 samples=4
+  python -m sdbench -m model=llama-tiny,qwen-tiny task=xsum-tiny,wmt-tiny 'w=[0.5,0.7,1.0]'
+  python -m sdbench model.target=org/big model.draft=org/small task=mbpp w=0.8
+  python -m sdbench experiment=diversed-table1
+
+What is run
+  model=NAME        the pair: a large target and a small draft; model.target=ID and model.draft=ID name any two
+                    (hub ids or folders; model.attention, model.device_map, model.quantization and others as in its file)
+  task=NAME         the data, its prompts and scores; task.protocol=, task.data=FILE and others as in its file
+  verifier=NAME     the rule that judges drafted tokens; its knobs are set as verifier.KNOB=VALUE
+  drafter=NAME      what proposes tokens
+  w=X or w=[X,Y]    the weight of the TARGET in the ensemble w p + (1 - w) q: w=1 is lossless speculative decoding, w=0
+                    keeps every drafted token (default for verifier=ensemble: 0, 0.1 ... 1; other rules take no w)
+  num_draft=K       tokens drafted a round, a number or a list                                     (5)
+  decode=NAME       a preset of the three below
+  temperature=T     0 is greedy                                                                     (1.0)
+  top_k=K top_p=P   cuts of both models' laws                                                       (none)
+  max_new_tokens=N  length of an answer                                                             (the task's own)
+  n=N               examples; n=all takes every row                                                 (the task's own)
+  samples=S         answers per example and cell                                                    (1)
+  seed=S            of the coins and of the subset                                                  (0)
+  margin=M          the loss of quality you would accept, in points of 100, for the recommendation  (5)
+  experiment=NAME   a whole study: the tables of DIVERSED (arXiv:2604.07622) and others
+
+How it is run
+  batch_size=B      rows decoded together; auto finds what fits                                     (auto)
+  device=D          auto, cpu, cuda, cuda:1, mps, xpu, hpu                                          (auto)
+  dtype=T           auto, float64, float32, bfloat16, float16                                       (auto)
+  timing=off        leaves out the latency pass; timing.examples=20, timing.repeats=3, timing.cells=5, timing.batch_size=1
+  shard=I/K         part I of K of the examples, for several machines on one folder                 (0/1)
+  -m                one job per combination of comma lists; hydra/launcher=basic, submitit_local or slurm starts them
+  --config-dir DIR  more files for the groups below, in DIR/model/NAME.yaml and so on
+  --cfg             prints the resolved configuration and runs nothing
+
+Where it goes
+  results=DIR       the root of all results                                                         (results)
+  name=NAME         the folder below it                                                             (MODEL-TASK)
+  force=true        decodes again what the records hold; without it only what is missing is computed, so that raising n or
+                    samples, or adding a w, extends the same folder, and an interrupted run goes on where it was
+
+Lists go in brackets and quotes: 'w=[0.5,0.7]'. Exit codes: 0 done, 1 some cells failed, 2 bad configuration, 130 interrupted.
+
+Groups (files in configs/)
+"""
+
+
+def text() -> str:
+    """The options, then the files of every group."""
+    root = config_dir()
+    names = {group: sorted(path.stem for path in (root / group).glob("*.yaml")) for group in GROUPS}
+    return TEXT + "\n".join(f"  {group + '=':<16}{' '.join(files)}" for group, files in names.items())
