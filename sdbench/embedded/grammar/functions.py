@@ -172,21 +172,22 @@ class Exercise:
         return [f"assert {name}({x}) == {y}" for x, y in zip(self.inputs, self.outputs, strict=True)]
 
 
-def exercise(draw: Draw, num_asserts: int, sizes: tuple[int, int]) -> Exercise:
-    """Draws until the asserts notice every step; sizes bounds the length of their lists."""
+def exercise(draw: Draw, name: str, num_asserts: int, lengths: tuple[int, int], largest: int) -> Exercise:
+    """Draws until the asserts notice every step; their lists hold values in 1..largest."""
+    num_steps = draw.one((1, 2, 2, 3))
     while True:
-        steps = tuple((step, draw.between(step.low, step.high)) for step in draw.some(STEPS, draw.one((1, 2, 2, 3))))
+        steps = tuple((step, draw.between(step.low, step.high)) for step in draw.some(STEPS, num_steps))
         pipeline = Pipeline(steps, draw.one(RETURNS))
-        inputs = [[draw.between(1, 20) for _ in range(draw.between(*sizes))] for _ in range(num_asserts)]
+        inputs = [[draw.between(1, largest) for _ in range(draw.between(*lengths))] for _ in range(num_asserts)]
         outputs = [pipeline.run(x) for x in inputs]
         if pipeline.is_tight(inputs, outputs):
-            name = "_".join([draw.one(VERBS), draw.one(ADJECTIVES), draw.one(NOUNS)])
             return Exercise(pipeline, name, inputs, outputs)
 
 
 def completion(draw: Draw, index: int) -> dict:
     """One row of humaneval-tiny."""
-    made = exercise(draw, 4, (3, 6))
+    name = f"{draw.one(VERBS)}_{draw.one(ADJECTIVES)}_{draw.one(NOUNS)}"
+    made = exercise(draw, name, 4, (3, 6), 20)
     argument, words = draw.one(ARGUMENTS), made.pipeline.words()
     checks = "".join(f"    {line}\n" for line in made.asserts("candidate"))
     return {
@@ -200,7 +201,7 @@ def completion(draw: Draw, index: int) -> dict:
 
 def program(draw: Draw, index: int) -> dict:
     """One row of mbpp-tiny."""
-    made = exercise(draw, 3, (2, 3))
+    made = exercise(draw, f"{draw.one(VERBS)}_{draw.one(NOUNS)}", 3, (2, 3), 9)
     argument = draw.one(ARGUMENTS)
     return {
         "task_id": 11 + index,

@@ -8,24 +8,45 @@ what takes several tokens is copied. Endings follow from the vowel before them: 
 from sdbench.embedded.grammar.draw import Draw
 
 # Left out: syllables and pairs that make words nobody wants to read in a benchmark.
-_SKIPPED = {"fu", "ga", "gi", "gu", "ho", "ku", "mo", "ni", "pe", "pu", "se", "ti"}
-SYLLABLES = tuple(c + v for c in "bdfghklmnprstv" for v in "aeiou" if c + v not in _SKIPPED)
+_SKIPPED = frozenset(("fu", "ga", "gi", "gu", "ho", "ku", "mo", "ni", "pe", "pu", "se", "ti"))
 _UNWANTED = frozenset(
-    ("bite", "dike", "fage", "fago", "hate", "kike", "kora", "lude", "nude", "rude", "sado", "sata", "suka")
+    (
+        "bite",
+        "dike",
+        "fage",
+        "fago",
+        "hate",
+        "japa",
+        "jude",
+        "kike",
+        "kora",
+        "lude",
+        "nude",
+        "rude",
+        "sado",
+        "sata",
+        "suka",
+    )
 )
+INITIALS = tuple("bdfghjklmnprstvwz")
+SYLLABLES = tuple(c + v for c in "bdfghklmnprstv" for v in "aeiou" if c + v not in _SKIPPED)
 _CODA = {"a": "n", "e": "r", "i": "s", "o": "n", "u": "r"}
 _TOWN = {"a": "burg", "e": "ford", "i": "ton", "o": "ville", "u": "wick"}
 
 
 class Namer:
-    """Names of one row. No syllable is used twice in a row, so that each one tells which comes next."""
+    """Names of one row. No initial and no later syllable comes twice in a row: each piece of a name tells the next."""
 
     def __init__(self, draw: Draw) -> None:
-        self._syllables = iter(draw.some(SYLLABLES, 40))
+        self._draw = draw
+        self._initials = iter(draw.shuffled(INITIALS))
+        self._later = iter(draw.some(SYLLABLES, 30))
 
     def _join(self) -> str:
-        name = next(self._syllables) + next(self._syllables)
-        return self._join() if name in _UNWANTED else name.capitalize()
+        initial = next(self._initials)
+        first = initial + self._draw.one([v for v in "aeiou" if initial + v not in _SKIPPED])
+        second = next(s for s in self._later if s != first and first + s not in _UNWANTED)
+        return (first + second).capitalize()
 
     def given(self) -> str:
         return self._join()

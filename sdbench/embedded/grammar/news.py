@@ -2,8 +2,8 @@
 
 A row of cnndm-tiny:
 
-    article     A fire destroyed the Tamir bridge in Malaburg. Kofu Salan, a tourist from Rebiton, slept. Mayor Dolu
-                Hakes thanked the crews. Some 27 drivers were led to safety.
+    article     A fire destroyed the Tamir bridge in Malaburg. Kofu Salan, a tourist from Rebiton, saw nothing. Mayor
+                Dolu Hakes thanked the crews. Some 27 drivers were led to safety.
     highlights  Fire destroys the Tamir bridge in Malaburg .
                 All 27 drivers are safe .
                 Mayor Dolu Hakes thanks the crews .
@@ -29,7 +29,7 @@ EVENTS = (
     ("a", "fire", "destroyed", "destroyed", "destroys"),
     ("a", "flood", "ruined", "ruined", "ruins"),
     ("a", "storm", "damaged", "damaged", "damages"),
-    ("a", "strike", "closed", "closed", "closes"),
+    ("an", "explosion", "wrecked", "wrecked", "wrecks"),
     ("a", "blackout", "darkened", "darkened", "darkens"),
     ("a", "landslide", "buried", "buried", "buries"),
     ("an", "earthquake", "shook", "shaken", "shakes"),
@@ -50,7 +50,7 @@ SITES = (
 ROLES = (
     ("mayor", "thanked the crews", "thanks the crews"),
     ("engineer", "checked the walls", "checks the walls"),
-    ("doctor", "treated burns", "treats burns"),
+    ("doctor", "treated cuts", "treats cuts"),
     ("judge", "opened an inquiry", "opens an inquiry"),
     ("minister", "promised money", "promises money"),
     ("reporter", "filmed the scene", "films the scene"),
@@ -91,7 +91,7 @@ def article(draw: Draw, index: int) -> dict:
     rest = (
         draw.one((f"Some {count} {people} were led to safety.", f"Helpers brought {count} {people} to safety.")),
         draw.one((f"{role.capitalize()} {person} {did}.", f"{person}, the {role}, {did}.")),
-        draw.one((f"Neighbour {stranger} from {home} saw nothing.", f"{stranger}, a tourist from {home}, slept.")),
+        draw.one((f"Tourist {stranger} from {home} slept.", f"{stranger}, a tourist from {home}, saw nothing.")),
     )
     text = " ".join([lead, *draw.shuffled(rest)])
     highlights = (

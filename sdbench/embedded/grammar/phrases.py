@@ -58,8 +58,8 @@ m Bruder Brüder brother brothers
 m Freund Freunde friend friends
 m Vater Väter father fathers
 m Sohn Söhne son sons
-m Mann Männer man men
-f Frau Frauen woman women
+m Onkel Onkel uncle uncles
+f Nachbarin Nachbarinnen neighbour neighbours
 f Mutter Mütter mother mothers
 f Schwester Schwestern sister sisters
 f Tochter Töchter daughter daughters
@@ -122,7 +122,7 @@ LOOKS = (
     ("groß", "big"),
     ("schwarz", "black"),
 )
-NOW = (("Heute", "Today"), ("Jetzt", "Now"), ("Oft", "Often"), ("Morgens", "In the morning"))
+NOW = (("Heute", "Today"), ("Jetzt", "Now"), ("Oft", "Often"), ("Manchmal", "Sometimes"))
 THEN = (("Gestern", "Yesterday"), ("Letzte Woche", "Last week"), ("Einmal", "Once"), ("Am Montag", "On Monday"))
 MODALS = (
     ("kann", "können", "can", "can"),
