@@ -1,0 +1,44 @@
+"""THE WALL: torch makes records on its left, numpy and pandas read them on its right. Here is how they are kept.
+
+The life of a record
+1. `Store.open(folder, config=…, provenance=…)` makes or extends `results/<name>/`, writes who runs (`run-*.json`) and
+   starts this job's heartbeat; `store.add_cells(cells)` writes one `cell-<key>.json` per point of the sweep.
+2. `plan.missing(…)` subtracts what `store.held()` has; `plan.share(store, items)` claims work, a few prompts at a time.
+3. `store.append_generations(records)` writes two immutable parts of one name, each tmp + fsync + rename: first
+   `tokens-*` (arrays per token and per round), then `generations-*` (one row each, counts). The second rename *is* the
+   commit: before it nothing happened, after it the record is there for good. Then the claims are released.
+4. Small parts are merged by `store.compact()` into one that names what it replaces; only then are those deleted.
+5. `sdbench.read(folder)` reads every whole part, drops duplicates (newest epoch, then the first written), joins the
+   knobs from the cells, and says in `.problems` what it could not read. `force` starts an epoch and deletes nothing.
+
+A folder: `config.json`, `records/{cell,run,force,failure}-*.json`,
+`records/{generations,tokens,timings,calls}-*.parquet`, `claims/`.
+Part names are UTC time and random bits: ordered in time, never equal in two jobs. Hosts, processes and loads stand in
+timings and in provenance only. Imports: stdlib; pyarrow, numpy and pandas when used; no torch.
+
+Left of the wall:   Store, Cell, cell_key, GenerationRecord, Rounds, TimingRecord, CallRecord, provenance.collect
+Right of the wall:  read, Results, Problem
+Errors, one sentence each: StoreError (cannot write), SchemaError (a newer sdbench wrote it), ValueError (nothing there)
+"""
+
+from sdbench.records.keys import Cell, cell_key
+from sdbench.records.parts import SCHEMA, SchemaError, StoreError
+from sdbench.records.results import Problem, Results, read
+from sdbench.records.schema import CallRecord, GenerationRecord, Rounds, TimingRecord
+from sdbench.records.store import Store
+
+__all__ = [
+    "SCHEMA",
+    "CallRecord",
+    "Cell",
+    "GenerationRecord",
+    "Problem",
+    "Results",
+    "Rounds",
+    "SchemaError",
+    "Store",
+    "StoreError",
+    "TimingRecord",
+    "cell_key",
+    "read",
+]

@@ -1,0 +1,171 @@
+"""Who works on what: claims that expire when their job dies, over any shared file system.
+
+A claim is a file made with O_EXCL that names its job; a job is a file whose modification time its heartbeat renews.
+A job is dead when its process is gone (seen from the same machine), or when its beat is `expire_s` older than our own
+*on the same file system*, so hosts' clocks are never compared. Two jobs that bury one dead claim at the same instant
+may both win it: a duplicate, which reading drops. Network file systems may show stamps a minute old, hence the long
+default.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import socket
+import threading
+from pathlib import Path
+
+BEAT_S, EXPIRE_S = 15.0, 180.0
+UNSIGNED_S = 10.0  # a claim is signed right after it is made; one that is not by then has lost its job in between
+
+
+def machine_boot() -> str:
+    """This boot of this machine as this container sees its processes: only there does a process id mean anything."""
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)
+
+
+def started(pid: int) -> str:
+    """When a process started, in ticks, so that a reused id is not taken for it; "" where the system does not say."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def is_running(pid: int, start: str) -> bool:
+    """Whether that very process still runs."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return not start or started(pid) == start
+
+
+class Claims:
+    """This job's claims in one folder, and its heartbeat."""
+
+    def __init__(self, folder: Path, *, beat_s: float = BEAT_S, expire_s: float = EXPIRE_S) -> None:
+        self.folder, self.expire_s = folder, expire_s
+        self.job = f"{os.getpid()}-{secrets.token_hex(6)}"
+        self._boot = machine_boot()
+        self._mine: set[str] = set()
+        self._beat_file = self._job_file(self.job)
+        folder.mkdir(parents=True, exist_ok=True)
+        facts = {"boot": self._boot, "pid": os.getpid(), "start": started(os.getpid())}
+        self._beat_file.write_text(json.dumps(facts))
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat_for_ever, args=(beat_s,), name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def take(self, unit: str) -> bool:
+        """Whether `unit` is now ours (or was): claimed by nobody, or by a job that died."""
+        if unit in self._mine:
+            return True
+        path = self._claim_file(unit)
+        for _ in range(2):
+            try:
+                fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+            except FileExistsError:
+                if self._is_held(path) or not self._bury(path):
+                    return False
+                continue
+            with os.fdopen(fd, "w") as file:
+                file.write(self.job)
+            self._mine.add(unit)
+            return True
+        return False
+
+    def release(self, unit: str) -> None:
+        """Give `unit` back."""
+        if unit in self._mine:
+            self._mine.discard(unit)
+            with contextlib.suppress(OSError):
+                self._claim_file(unit).unlink()
+
+    def close(self) -> None:
+        """Give everything back and stop the heartbeat."""
+        self._stop.set()
+        self._thread.join()
+        for unit in list(self._mine):
+            self.release(unit)
+        with contextlib.suppress(OSError):
+            self._beat_file.unlink()
+
+    def is_alive(self, job: str) -> bool:
+        """Whether a job may still be working, from its heartbeat file."""
+        try:
+            with open(self._job_file(job)) as file:  # opening, not stat: network file systems revalidate on open
+                beat, text = os.fstat(file.fileno()).st_mtime, file.read()
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        with contextlib.suppress(ValueError, KeyError):
+            facts = json.loads(text)
+            if facts["boot"] == self._boot and not is_running(facts["pid"], facts["start"]):
+                return False
+        return self._now() - beat < self.expire_s
+
+    def sweep(self, records: Path, tmp_prefix: str) -> None:
+        """Remove what dead jobs left: claims, heartbeats, temporary files."""
+        alive: dict[str, bool] = {}
+        for path in [*self.folder.iterdir(), *records.glob(f"{tmp_prefix}*")]:
+            if path.name.startswith("claim-"):
+                job = self._owner(path)
+            elif path.name.startswith(tmp_prefix):
+                job = path.name.removeprefix(tmp_prefix).rpartition("-")[0]
+            else:
+                job = path.stem.removeprefix("job-")
+            if job and not alive.setdefault(job, self.is_alive(job)):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def _is_held(self, path: Path) -> bool:
+        owner = self._owner(path)
+        if owner:
+            return self.is_alive(owner)
+        try:
+            return self._now() - path.stat().st_mtime < min(self.expire_s, UNSIGNED_S)
+        except FileNotFoundError:
+            return False
+
+    def _bury(self, path: Path) -> bool:
+        """Move a dead claim out of the way; False if somebody else did, and so is ahead of us."""
+        grave = path.with_name(f"grave-{self.job}-{path.name}")
+        try:
+            os.rename(path, grave)
+            grave.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _owner(self, path: Path) -> str:
+        try:
+            return path.read_text()
+        except OSError:
+            return ""
+
+    def _now(self) -> float:
+        """The file system's own clock."""
+        os.utime(self._beat_file)
+        return self._beat_file.stat().st_mtime
+
+    def _beat_for_ever(self, beat_s: float) -> None:
+        while not self._stop.wait(beat_s):
+            with contextlib.suppress(OSError):  # a claim that cannot be renewed expires: a duplicate at worst
+                os.utime(self._beat_file)
+
+    def _job_file(self, job: str) -> Path:
+        return self.folder / f"job-{job}.json"
+
+    def _claim_file(self, unit: str) -> Path:
+        return self.folder / f"claim-{hashlib.sha256(unit.encode()).hexdigest()[:32]}"

@@ -1,0 +1,46 @@
+"""Many small parts into one, safe against kills and readers.
+
+The merged part names the stems it replaces in its footer, so from its rename on they no longer count; only then are
+they deleted, oldest first, so a merged part outlives what it replaced. A kill leaves files that nobody counts, never
+a hole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from sdbench.records.parts import TornPartError, commit_table, new_stem, read_table
+from sdbench.records.snapshot import Snapshot
+
+MIN_PARTS = 2
+
+
+def compact(snapshot: Snapshot, records: Path, kind: str, stems: Sequence[str], *, owner: str) -> list[str]:
+    """Merge these parts of one kind (generations with their tokens); the stems made, if there was anything to do."""
+    import pyarrow as pa
+
+    kinds = ("tokens", "generations") if kind == "generations" else (kind,)
+    tables: dict[str, list[pa.Table]] = {name: [] for name in kinds}
+    replaced: list[str] = []
+    for stem in stems:
+        try:
+            found = {name: read_table(snapshot.parts[name][stem]) for name in kinds}
+        except (TornPartError, FileNotFoundError, KeyError):
+            continue  # a torn part, or one without its tokens, stays as it is: readers report it
+        replaced.append(stem)
+        for name in kinds:
+            tables[name].append(found[name])
+    if len(replaced) < MIN_PARTS:
+        return []
+    # Order within a folder decides which duplicate wins: the merged part takes the place in time of its first.
+    stem = f"{replaced[0].partition('-')[0]}-{new_stem().partition('-')[2]}"
+    for name in kinds:  # generations last: their rename is the commit
+        merged = pa.concat_tables(tables[name], promote_options="default")
+        commit_table(records / f"{name}-{stem}.parquet", merged, replaces=tuple(replaced), owner=owner)
+    for old in replaced:
+        for name in reversed(kinds):
+            with contextlib.suppress(FileNotFoundError):
+                (records / f"{name}-{old}.parquet").unlink()
+    return [stem]

@@ -1,0 +1,92 @@
+"""What a cell is and the key it goes by: a hash of what determines its content, equal on every host."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+KEY_DIGITS = 20  # hex digits: 80 bits, so a collision among a million cells has odds of about 1e-12
+
+
+def canonical(value: Any) -> Any:
+    """Plain JSON in one form: 1 and 1.0 are one number, tuples are lists, sets are sorted, floats keep 12 digits."""
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        value = value.item()  # a NumPy scalar
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int | float):
+        if not math.isfinite(value):
+            raise ValueError(f"a cell's content must be finite, got {value}")
+        rounded = float(f"{value:.12g}")  # 0.1 + 0.2 is the same knob as 0.3
+        return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
+    if isinstance(value, Mapping):
+        return {str(name): canonical(value[name]) for name in sorted(value, key=str)}
+    if isinstance(value, list | tuple):
+        return [canonical(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((canonical(item) for item in value), key=json.dumps)
+    raise ValueError(f"a cell's content must be plain data, got {type(value).__name__}")
+
+
+def cell_key(content: Mapping[str, Any]) -> str:
+    """Hash of canonical JSON."""
+    text = json.dumps(canonical(content), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of a sweep. `model`, `metric` and `is_lossless` are labels; the other fields fix content and key.
+
+    `checkpoints` maps a role ("target", "draft") to repository@commit or a hash of the weights; `content` holds the
+    rest: dtype, quantisation, attention implementation, task version and rows, drafter, max_new_tokens, stops, top_k,
+    top_p, seed.
+    """
+
+    model: str
+    task: str
+    verifier: str
+    num_draft: int
+    temperature: float
+    checkpoints: Mapping[str, str]
+    w: float | None = None
+    knobs: Mapping[str, Any] = field(default_factory=dict)  # a rule's options other than w
+    protocol: str = ""
+    law: str = ""  # the rule's law and its version, as "blend/1"
+    metric: str = ""  # the task's headline
+    is_lossless: bool = False
+    content: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def key(self) -> str:
+        named = (
+            "task",
+            "verifier",
+            "num_draft",
+            "temperature",
+            "checkpoints",
+            "w",
+            "knobs",
+            "protocol",
+            "law",
+            "content",
+        )
+        return cell_key({name: getattr(self, name) for name in named})
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, key included, as plain data."""
+        names = (*self.__dataclass_fields__, "key")
+        return {name: canonical(getattr(self, name)) for name in names}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Cell:
+        """The cell that wrote `data`; its key is worked out again, not believed."""
+        return cls(**{name: data[name] for name in cls.__dataclass_fields__})

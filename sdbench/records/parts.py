@@ -1,0 +1,173 @@
+"""Immutable parts: written whole to a temporary name, synced, renamed; read back whole or reported as torn."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA = 1  # raise it when a reader of the old number would misread; a reader reads every number up to its own
+_META_SCHEMA, _META_REPLACES = b"sdbench.schema", b"sdbench.replaces"
+TMP_PREFIX = ".tmp-"
+
+
+class StoreError(RuntimeError):
+    """Records cannot be written; what was written before is intact."""
+
+
+class SchemaError(ValueError):
+    """Records of a newer sdbench."""
+
+
+class TornPartError(ValueError):
+    """One part that cannot be read; the others can."""
+
+
+_clock_lock = threading.Lock()
+_last_ns = 0
+
+
+def new_stem() -> str:
+    """UTC time to the microsecond and 48 random bits; strictly increasing within a process."""
+    global _last_ns
+    with _clock_lock:
+        _last_ns = max(time.time_ns(), _last_ns + 1000)
+        now = _last_ns
+    whole = datetime.fromtimestamp(now // 1_000_000_000, UTC).strftime("%Y%m%dT%H%M%S")
+    return f"{whole}.{now // 1000 % 1_000_000:06d}-{secrets.token_hex(6)}"
+
+
+def safe_name(text: str) -> str:
+    """`text` as a part of a file's name: a hash, so that any text will do."""
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def commit(path: Path, data: bytes, *, owner: str = "") -> None:
+    """`data` at `path`, or nothing at all: temporary file, fsync, rename, fsync of the folder."""
+    tmp = path.with_name(f"{TMP_PREFIX}{owner}-{secrets.token_hex(6)}")
+    try:
+        with open(tmp, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(tmp, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            tmp.unlink()
+        raise StoreError(cannot_write(path.parent, error)) from error
+
+
+def cannot_write(folder: Path, error: OSError) -> str:
+    """One sentence for a disk that is full, a folder that is not ours, and whatever else."""
+    reason = error.strerror or str(error)
+    return (
+        f"cannot write records in {folder}: {reason[:1].lower() + reason[1:]}; records written before are intact, and "
+        f"the same command goes on from them once there is room and permission (results= names another place)"
+    )
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems refuse to sync a folder
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def commit_json(path: Path, data: Mapping[str, Any], *, owner: str = "") -> None:
+    """One JSON object with the schema's number in it."""
+    text = json.dumps({"schema": SCHEMA, **data}, ensure_ascii=False, indent=1, default=str)
+    commit(path, text.encode() + b"\n", owner=owner)
+
+
+def commit_table(path: Path, table: pa.Table, *, replaces: tuple[str, ...] = (), owner: str = "") -> None:
+    """One Parquet part, page checksums included; `replaces` names the stems it stands for."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = table.replace_schema_metadata({_META_SCHEMA: str(SCHEMA), _META_REPLACES: json.dumps(replaces)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    commit(path, sink.getvalue().to_pybytes(), owner=owner)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """One JSON part; TornPartError if it is not whole, SchemaError if it is newer."""
+    try:
+        data = json.loads(path.read_bytes())
+        version = int(data["schema"])
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TornPartError(f"{path.name} cannot be read ({_first_line(error)})") from error
+    _refuse_newer(path, version)
+    return data
+
+
+def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """One Parquet part (those of `columns` it has); TornPartError if it is not whole, SchemaError if it is newer."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            _refuse_newer(path, _version(file.schema_arrow))
+            here = None if columns is None else [name for name in columns if name in file.schema_arrow.names]
+            return file.read(columns=here, use_threads=True)
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise TornPartError(f"{path.name} cannot be read ({_first_line(error)})") from error
+
+
+def read_replaces(path: Path) -> tuple[str, ...]:
+    """The stems that this part stands for: its footer only."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(path)
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise TornPartError(f"{path.name} cannot be read ({_first_line(error)})") from error
+    _refuse_newer(path, _version(schema))
+    return tuple(json.loads((schema.metadata or {}).get(_META_REPLACES, b"[]")))
+
+
+def _version(schema: pa.Schema) -> int:
+    return int((schema.metadata or {}).get(_META_SCHEMA, b"0"))
+
+
+def _refuse_newer(path: Path, version: int) -> None:
+    if version > SCHEMA:
+        raise SchemaError(
+            f"{path} was written by a newer sdbench (records schema {version}, this one reads up to {SCHEMA}): "
+            f"upgrade sdbench to read it"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def list_parts(folder: Path) -> Iterator[tuple[str, str, Path]]:
+    """(kind, stem, path) of every part by name, so in time order within a kind; temporary files are not parts."""
+    for name in sorted(os.listdir(folder)):
+        kind, dash, rest = name.partition("-")
+        stem, dot, suffix = rest.rpartition(".")
+        if dash and dot and suffix in ("json", "parquet") and not name.startswith("."):
+            yield kind, stem, folder / name

@@ -1,0 +1,229 @@
+"""The reader's side: `read(folder)` gives pandas frames, duplicates dropped, knobs joined, problems named."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdbench.records.schema import KEY, LABELS, generations_schema, plain_table, tokens_schema
+from sdbench.records.snapshot import Problem, take_snapshot
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    import pyarrow as pa
+
+TIMING_KEY = ("pass_id", "machine", "cell", "example", "repeat", "is_split")
+ROUND_COLUMNS = ("round_drafted", "round_examined", "round_accepted")
+TOKEN_COLUMNS = (*KEY, "ids", "origin", "draft_ids", "p", "q", "tv", "expected", "bias")
+
+
+def read(path: str | os.PathLike[str]) -> Results:
+    """The records below results/<name>/; ValueError if there are none, SchemaError if a newer sdbench wrote them."""
+    folder = Path(path)
+    if not (folder / "records").is_dir():
+        raise ValueError(f"{folder} is not a results folder: it has no records/ in it")
+    while True:
+        try:
+            return Results(folder)
+        except FileNotFoundError:  # a running job has just merged parts: look again
+            continue
+
+
+class Results:
+    """What a folder held when it was read. Frames are made once; change a copy, not the frame.
+
+    `.generations` one row a generation · `.rounds` one row a round · `.tokens` one row a generation, arrays in lists ·
+    `.timings` · `.calls` · `.cells` one row a cell, key in `cell` · `.provenance` {run: what ran} · `.config` the last
+    run's resolved configuration · `.problems` torn parts, failures, unfinished `force`
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.name = folder, folder.resolve().name
+        self._snapshot = take_snapshot(folder / "records")
+        self._tables = {kind: self._snapshot.tables(kind) for kind in ("generations", "timings", "calls")}
+        self._rows = _winners(self._tables["generations"], set(self._snapshot.parts["tokens"]))
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Torn or missing parts, failures that no later record has made good, cells whose `force` is unfinished."""
+        self._judge()
+        return tuple(self._snapshot.problems)
+
+    @cached_property
+    def provenance(self) -> dict[str, dict[str, Any]]:
+        """One entry a run, in the order of time: versions, commit, checkpoints, device, load, sandbox, what w means."""
+        return {run: data["provenance"] for run, data in sorted(self._snapshot.runs.items())}
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration of the last run."""
+        runs = sorted(self._snapshot.runs)
+        return self._snapshot.runs[runs[-1]]["config"] if runs else {}
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """One row a cell: `cell` (key), labels, protocol, law, metric, is_lossless, `knob_*`, `checkpoint_*`."""
+        import pandas as pd
+
+        rows = [cell.to_json() for _, cell in sorted(self._snapshot.cells.items())]
+        for row in rows:
+            row["cell"] = row.pop("key")
+            row |= {f"knob_{name}": value for name, value in row.pop("knobs").items()}
+            row |= {f"checkpoint_{role}": name for role, name in row.pop("checkpoints").items()}
+        base = ["cell", *LABELS, "protocol", "law", "metric", "is_lossless", "content"]
+        frame = pd.DataFrame(rows, columns=None if rows else base)
+        frame = frame.loc[:, [*base, *sorted(set(frame.columns) - set(base))]]
+        return frame.astype({"w": "float64", "temperature": "float64", "num_draft": "int64", "is_lossless": "bool"})
+
+    @cached_property
+    def generations(self) -> pd.DataFrame:
+        """One row a generation: key, labels, counts, sums, text, then a column each score, statistic and flag."""
+        table = self._rows
+        stored = [name for name in table.column_names if name not in ("stem", "row", "epoch", "run", *KEY)]
+        frame = table.select([*KEY, *stored]).to_pandas()
+        flags = {name: "boolean" for name in stored if name.startswith("flag.") and frame[name].isna().any()}
+        frame = frame.astype(flags)
+        frame.columns = [_shown(name) for name in frame.columns]
+        return self._labelled(frame)
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """One row a round: cell, example, sample, round, drafted, examined, accepted."""
+        import numpy as np
+        import pandas as pd
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        table = self._token_rows([*KEY, *ROUND_COLUMNS])
+        lengths = pc.call_function("list_value_length", [table["round_drafted"]]).to_numpy()
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        columns: dict[str, Any] = {name: table[name].take(pa.array(rows)).to_pandas() for name in KEY}
+        columns["round"] = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        for name in ROUND_COLUMNS:
+            columns[name.removeprefix("round_")] = table[name].combine_chunks().flatten().to_numpy().astype("int64")
+        return pd.DataFrame(columns)
+
+    @cached_property
+    def tokens(self) -> pd.DataFrame:
+        """One row a generation: arrays ids, origin [T], draft_ids, p, q [D], tv, expected, bias [E]; None where off."""
+        return self._token_rows(list(TOKEN_COLUMNS)).to_pandas()
+
+    @cached_property
+    def timings(self) -> pd.DataFrame:
+        """One row an example timed once; the labels joined from the cells."""
+        return self._labelled(self._plain("timings", TIMING_KEY))
+
+    @cached_property
+    def calls(self) -> pd.DataFrame:
+        """One row a measured cost per call: pass_id, machine, model, kind, tokens, seconds."""
+        return self._plain("calls", ("pass_id", "machine", "model", "kind", "tokens"))
+
+    def export(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Every frame as one Parquet file; the paths written."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        paths = []
+        for name in ("cells", "generations", "rounds", "tokens", "timings", "calls"):
+            frame = getattr(self, name)
+            if "content" in frame:
+                frame = frame.assign(content=frame["content"].map(str))
+            frame.to_parquet(target / f"{name}.parquet", index=False)
+            paths.append(target / f"{name}.parquet")
+        return paths
+
+    def _token_rows(self, columns: list[str]) -> pa.Table:
+        """These columns of the tokens parts, in the order of `.generations`; those without arrays are left out."""
+        import numpy as np
+        import pyarrow as pa
+
+        try:
+            found = self._snapshot.tables("tokens", columns)
+        except FileNotFoundError:  # merged since: the new part holds the same generations
+            return read(self.path)._token_rows(columns)
+        if not found:
+            return tokens_schema().empty_table().select(columns)
+        starts = dict(zip(found, np.cumsum([0, *(len(table) for table in found.values())]), strict=False))
+        stems, rows = self._rows["stem"].to_pylist(), self._rows["row"].to_numpy()
+        index = [starts[stem] + row for stem, row in zip(stems, rows, strict=True) if stem in starts]
+        return pa.concat_tables(found.values(), promote_options="default").take(pa.array(index, pa.int64()))
+
+    def _plain(self, kind: str, key: Sequence[str]) -> pd.DataFrame:
+        import pyarrow as pa
+
+        empty = plain_table([], kind, run="")
+        table = pa.concat_tables([empty, *self._tables[kind].values()], promote_options="default")
+        return table.to_pandas().drop_duplicates(list(key), ignore_index=True).drop(columns="run")
+
+    def _labelled(self, frame: pd.DataFrame) -> pd.DataFrame:
+        labels = self.cells[["cell", *LABELS]]
+        joined = frame[["cell"]].merge(labels, on="cell", how="left")[list(LABELS)]
+        for place, name in enumerate(LABELS, start=1):
+            frame.insert(place, name, joined[name].to_numpy() if joined[name].dtype.kind in "if" else joined[name])
+        return frame
+
+    def _judge(self) -> None:
+        """Failures without a later record, epochs that `force` began and nobody finished, cells without a file."""
+        rows = self._rows
+        cells, examples, stems, epochs = (rows[name].to_pylist() for name in ("cell", "example", "stem", "epoch"))
+        latest: dict[tuple[str, str | None], str] = {}
+        old: Counter[str] = Counter()
+        for cell, example, stem, epoch in zip(cells, examples, stems, epochs, strict=True):
+            for place in ((cell, example), (cell, None)):
+                latest[place] = max(stem, latest.get(place, ""))
+            old[cell] += epoch < self._snapshot.epochs.get(cell, 0)
+        for failure in self._snapshot.failures:
+            cell, example = failure["cell"], failure["example"]
+            if latest.get((cell, example), "") < failure["stem"]:
+                where = cell if example is None else f"{cell}, example {example}"
+                self._snapshot.report("failure", where, failure["message"])
+        for cell, num in old.items():
+            if num:
+                self._snapshot.report("forced", cell, f"{num} generations are not yet computed anew since force=true")
+            if cell not in self._snapshot.cells:
+                self._snapshot.report(
+                    "missing", cell, f"cell-{cell}.json is missing or torn: no labels for its records"
+                )
+
+
+def _winners(tables: dict[str, pa.Table], with_tokens: set[str]) -> pa.Table:
+    """One row a (cell, example, sample), sorted: the newest epoch, then one with its tokens, then the first written."""
+    import numpy as np
+    import pyarrow as pa
+
+    stems = list(tables)
+    sizes = [len(tables[stem]) for stem in stems]
+    stem_of = np.repeat(np.arange(len(stems)), sizes)
+    row_of = np.concatenate([np.arange(size) for size in sizes]) if sizes else np.arange(0)
+    table = pa.concat_tables([generations_schema([]).empty_table(), *tables.values()], promote_options="default")
+    cell, example, sample = _ranks(table["cell"]), _ranks(table["example"]), table["sample"].to_numpy()
+    bare = np.array([stem not in with_tokens for stem in stems], dtype=bool)[stem_of]
+    order = np.lexsort((row_of, stem_of, bare, -table["epoch"].to_numpy(), sample, example, cell))
+    keys = np.stack([cell, example, sample])[:, order]
+    first = np.ones(len(order), dtype=bool)
+    first[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    order = order[first]
+    names = pa.DictionaryArray.from_arrays(pa.array(stem_of[order], pa.int32()), pa.array(stems, pa.string()))
+    base = generations_schema([]).names  # the rest by name, so that the order of parts does not show
+    table = table.take(pa.array(order)).select([*base, *sorted(set(table.column_names) - set(base))])
+    return table.append_column("stem", names).append_column("row", pa.array(row_of[order]))
+
+
+def _ranks(column: pa.ChunkedArray) -> np.ndarray:
+    """Each value's place among the sorted distinct values, [N]."""
+    import numpy as np
+
+    encoded = column.combine_chunks().dictionary_encode()
+    order = np.argsort(np.array(encoded.dictionary.to_pylist(), dtype=object), kind="stable")
+    ranks = np.empty(len(order), dtype=np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks[np.asarray(encoded.indices)]
+
+
+def _shown(name: str) -> str:
+    kind, dot, rest = name.partition(".")
+    return {"score": rest, "flag": rest, "stats": f"stats_{rest}"}[kind] if dot else name

@@ -1,0 +1,192 @@
+"""What one record holds, and the columns it becomes. Counts are derived here, once, from the arrays; rates never are.
+
+Stored columns are named `score.<metric>`, `stats.<metric>`, `flag.<name>`, so that each kind has one type in every
+part; a reader shows them as `<metric>`, `stats_<metric>`, `<name>`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    Numbers = Sequence[int] | Sequence[float] | np.ndarray
+
+ACCEPTED, REPLACED, BONUS = 0, 1, 2  # where an emitted token came from
+NAN = math.nan
+LABELS = ("model", "task", "verifier", "w", "num_draft", "temperature")  # joined from the cell
+KEY = ("cell", "example", "sample")
+COUNTS = ("prompt_tokens", "tokens", "rounds", "drafted", "examined", "accepted", "replaced", "bonus")
+SUMS = ("tv_sum", "expected_sum", "bias_sum")
+RESERVED = frozenset((*KEY, *LABELS, *COUNTS, *SUMS, "text", "finish", "epoch", "run"))
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Counts of one generation's rounds, all [R]: drafted >= examined >= accepted."""
+
+    drafted: Numbers
+    examined: Numbers
+    accepted: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRecord:
+    """One finished and scored generation. None: measure off, or its identity does not hold (joint, greedy blend).
+
+    T emitted tokens, D drafted positions, E examined positions, R rounds; arrays are in the order of the text.
+    """
+
+    cell: str
+    example: str
+    sample: int
+    prompt_tokens: int
+    text: str
+    finish: str  # "eos", "stop" or "length"
+    ids: Numbers  # [T]
+    origin: Numbers  # [T] ACCEPTED, REPLACED or BONUS
+    rounds: Rounds
+    draft_ids: Numbers  # [D]
+    p: Numbers | None = None  # [D] the target's law at the drafted token
+    q: Numbers | None = None  # [D] the draft's
+    tv: Numbers | None = None  # [E] TV(q, p)
+    expected: Numbers | None = None  # [E] exact acceptance probability, sum of q * a
+    bias: Numbers | None = None  # [E] TV(out, p)
+    scores: Mapping[str, float] = field(default_factory=dict)
+    stats: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    flags: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TimingRecord:
+    """One example timed once in one latency pass; draft, verify, rest in a split repeat only, whose total is no speed."""
+
+    pass_id: str
+    machine: str
+    cell: str
+    example: str
+    repeat: int
+    tokens: int
+    rounds: int
+    prefill_s: float
+    decode_s: float
+    first_token_s: float = NAN
+    round_p50_s: float = NAN
+    round_p90_s: float = NAN
+    round_p99_s: float = NAN
+    draft_s: float = NAN
+    verify_s: float = NAN
+    rest_s: float = NAN
+    started_at: float = NAN  # seconds since the epoch
+    load: float = NAN  # load average when it started
+    is_split: bool = False
+    peak_memory_bytes: float = NAN
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """What one call of a model costs on this machine: the median of several, at this many tokens a call."""
+
+    pass_id: str
+    machine: str
+    model: str
+    kind: str  # "draft", "verify", "prefill" or "target"
+    tokens: int
+    seconds: float
+    num_calls: int = 0
+
+
+def generations_schema(records: Sequence[GenerationRecord]) -> pa.Schema:
+    """Base columns and one for each score, statistic and flag that these records have."""
+    import pyarrow as pa
+
+    columns = [("cell", pa.string()), ("example", pa.string()), ("sample", pa.int32())]
+    columns += [(name, pa.int32()) for name in COUNTS] + [(name, pa.float64()) for name in SUMS]
+    columns += [("text", pa.string()), ("finish", pa.string()), ("epoch", pa.int32()), ("run", pa.string())]
+    columns += [(f"score.{name}", pa.float64()) for name in _names(records, "scores")]
+    columns += [(f"stats.{name}", pa.list_(pa.float64())) for name in _names(records, "stats")]
+    columns += [(f"flag.{name}", pa.bool_()) for name in _names(records, "flags")]
+    return pa.schema(columns)
+
+
+def tokens_schema() -> pa.Schema:
+    """One row a generation, arrays in list columns; floats in float64, so that equal runs give equal records."""
+    import pyarrow as pa
+
+    integers, floats = pa.list_(pa.int32()), pa.list_(pa.float64())
+    columns = [("cell", pa.string()), ("example", pa.string()), ("sample", pa.int32())]
+    columns += [("ids", integers), ("origin", pa.list_(pa.int8())), ("draft_ids", integers)]
+    columns += [(name, floats) for name in ("p", "q", "tv", "expected", "bias")]
+    columns += [(f"round_{name}", pa.list_(pa.int16())) for name in ("drafted", "examined", "accepted")]
+    return pa.schema(columns)
+
+
+def _names(records: Sequence[GenerationRecord], kind: str) -> list[str]:
+    names = {name for record in records for name in getattr(record, kind)}
+    taken = sorted(names & RESERVED)
+    if taken:
+        raise ValueError(f"a task may not call its {kind} {taken[0]!r}: that is a column of every record")
+    return sorted(names)
+
+
+def generation_tables(
+    records: Sequence[GenerationRecord], *, epochs: Mapping[str, int], run: str
+) -> tuple[pa.Table, pa.Table]:
+    """(generations, tokens), one row a record in the same order."""
+    import pyarrow as pa
+
+    schema = generations_schema(records)
+    rows = [_generation_row(record) | {"epoch": epochs.get(record.cell, 0), "run": run} for record in records]
+    generations = pa.table({name: [row.get(name) for row in rows] for name in schema.names}, schema=schema)
+    return generations, pa.Table.from_pylist([_tokens_row(record) for record in records], schema=tokens_schema())
+
+
+def _generation_row(record: GenerationRecord) -> dict[str, Any]:
+    drafted, examined, accepted = (
+        sum(map(int, getattr(record.rounds, n))) for n in ("drafted", "examined", "accepted")
+    )
+    origin = list(map(int, record.origin))
+    assert len(record.ids) == len(origin), "every emitted token has an origin"
+    assert len(record.draft_ids) == drafted, "the rounds count every drafted position"
+    assert drafted >= examined >= accepted == origin.count(ACCEPTED), "accepted tokens are counted once"
+    for name, length in {"p": drafted, "q": drafted, "tv": examined, "expected": examined, "bias": examined}.items():
+        values = getattr(record, name)
+        assert values is None or len(values) == length, f"{name} has {len(values)} values for {length} positions"
+    row = {name: getattr(record, name) for name in (*KEY, "prompt_tokens", "text", "finish")}
+    row |= {"tokens": len(origin), "rounds": len(record.rounds.drafted), "drafted": drafted, "examined": examined}
+    row |= {"accepted": accepted, "replaced": origin.count(REPLACED), "bonus": origin.count(BONUS)}
+    row |= {f"{name}_sum": _sum(getattr(record, name)) for name in ("tv", "expected", "bias")}
+    row |= {f"score.{name}": float(value) for name, value in record.scores.items()}
+    row |= {f"stats.{name}": [float(value) for value in values] for name, values in record.stats.items()}
+    return row | {f"flag.{name}": bool(value) for name, value in record.flags.items()}
+
+
+def _sum(values: Numbers | None) -> float:
+    return NAN if values is None else math.fsum(values)
+
+
+def _tokens_row(record: GenerationRecord) -> dict[str, Any]:
+    row: dict[str, Any] = {name: getattr(record, name) for name in KEY}
+    for name in ("ids", "origin", "draft_ids", "p", "q", "tv", "expected", "bias"):
+        values = getattr(record, name)
+        row[name] = None if values is None else _plain(values)
+    return row | {f"round_{name}": _plain(getattr(record.rounds, name)) for name in ("drafted", "examined", "accepted")}
+
+
+def _plain(values: Numbers) -> list[Any]:
+    return values.tolist() if hasattr(values, "tolist") else list(values)  # type: ignore[union-attr]
+
+
+def plain_table(records: Sequence[TimingRecord] | Sequence[CallRecord], kind: str, *, run: str) -> pa.Table:
+    """`kind` "timings" or "calls": one column a field, and the run they came from."""
+    import pyarrow as pa
+
+    types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+    record_fields = fields({"timings": TimingRecord, "calls": CallRecord}[kind])
+    columns = {f.name: pa.array([getattr(r, f.name) for r in records], types[str(f.type)]) for f in record_fields}
+    return pa.table(columns | {"run": pa.array([run] * len(records), pa.string())})

@@ -1,0 +1,101 @@
+"""What a folder holds at one moment: whole parts, a merged one counted instead of those it replaces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdbench.records.keys import Cell
+from sdbench.records.parts import TornPartError, list_parts, read_json, read_replaces, read_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TABLES = ("generations", "tokens", "timings", "calls")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something a reader of the records should know: kind is "torn", "missing", "failure" or "forced"."""
+
+    kind: str
+    name: str
+    message: str
+
+
+@dataclass
+class Snapshot:
+    """Paths of the parts that count, by kind and stem in time order, and the small files read."""
+
+    parts: dict[str, dict[str, Path]]
+    cells: dict[str, Cell]
+    runs: dict[str, dict[str, Any]]
+    failures: list[dict[str, Any]]
+    epochs: dict[str, int]  # cell -> the epoch that force has asked for
+    problems: list[Problem] = field(default_factory=list)
+
+    def tables(self, kind: str, columns: list[str] | None = None) -> dict[str, pa.Table]:
+        """stem -> table of every whole part; a torn one becomes a problem."""
+        found: dict[str, pa.Table] = {}
+        for stem, path in self.parts[kind].items():
+            try:
+                found[stem] = read_table(path, columns)
+            except TornPartError as error:
+                self.report("torn", path.name, f"{error}; its records will be computed again, the others are intact")
+        return found
+
+    def report(self, kind: str, name: str, message: str) -> None:
+        """Add a problem once."""
+        problem = Problem(kind, name, message)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+def take_snapshot(records: Path, *, footers: dict[str, tuple[str, ...]] | None = None) -> Snapshot:
+    """Every footer is read, so that torn and newer parts show at once; FileNotFoundError if a part vanishes meanwhile.
+
+    `footers` remembers what each part replaces from one call to the next: parts never change.
+    """
+    footers = {} if footers is None else footers
+    snapshot = Snapshot({kind: {} for kind in TABLES}, {}, {}, [], {})
+    gone: dict[str, set[str]] = {kind: set() for kind in TABLES}
+    for kind, stem, path in list_parts(records):
+        try:
+            if kind in TABLES:
+                if path.name not in footers:
+                    footers[path.name] = read_replaces(path)
+                gone[kind].update(footers[path.name])
+                snapshot.parts[kind][stem] = path
+            else:
+                _read_small(snapshot, kind, stem, path)
+        except TornPartError as error:
+            snapshot.report(
+                "torn", path.name, f"{error}; the others are intact, and running the command again repairs it"
+            )
+    # A merged part counts when it is committed; for tokens that is when its generations part is.
+    for kind in TABLES:
+        for stem in gone["generations" if kind == "tokens" else kind]:
+            snapshot.parts[kind].pop(stem, None)
+    for stem in set(snapshot.parts["tokens"]) - set(snapshot.parts["generations"]):
+        del snapshot.parts["tokens"][stem]
+    for stem in set(snapshot.parts["generations"]) - set(snapshot.parts["tokens"]):
+        name = f"tokens-{stem}.parquet"
+        snapshot.report("missing", name, f"{name} is missing or torn: no arrays per token for its generations")
+    return snapshot
+
+
+def _read_small(snapshot: Snapshot, kind: str, stem: str, path: Path) -> None:
+    data = read_json(path)
+    try:
+        if kind == "cell":
+            snapshot.cells[stem] = Cell.from_json(data)
+        elif kind == "run":
+            snapshot.runs[stem] = data
+        elif kind == "failure":
+            snapshot.failures.append(data | {"stem": stem})
+        elif kind == "force":
+            for cell in data["cells"]:
+                snapshot.epochs[cell] = max(snapshot.epochs.get(cell, 0), int(data["epoch"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise TornPartError(f"{path.name} is not a whole {kind} file ({error})") from error

@@ -1,0 +1,219 @@
+"""The writer's side of a results folder: open, add cells, append, claim, force, compact."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sdbench.records import parts
+from sdbench.records.claims import BEAT_S, EXPIRE_S, Claims
+from sdbench.records.keys import Cell
+from sdbench.records.parts import StoreError, cannot_write, commit_json, commit_table, new_stem
+from sdbench.records.schema import CallRecord, GenerationRecord, TimingRecord, generation_tables, plain_table
+from sdbench.records.snapshot import Snapshot, take_snapshot
+
+Key = tuple[str, str, int]  # cell, example, sample
+COMPACT_AT = 64  # own small parts of a kind before they are merged on the way
+
+
+@dataclass
+class _Held:
+    """What the parts seen so far hold; parts never change, so each is read once."""
+
+    epochs: dict[Key, int] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    footers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+class Store:
+    """One job's hand on one results folder. Make it with `Store.open`; use it in a `with`, or `close` it."""
+
+    def __init__(self, folder: Path, run: str, claims: Claims) -> None:
+        self.folder, self.run, self.claims = folder, run, claims
+        self.records = folder / "records"
+        self._held = _Held()
+        self._epochs: dict[str, int] = {}
+        self._outstanding: dict[str, set[Key]] = {}  # claimed unit -> what of it is not yet written
+        self._own: dict[str, list[str]] = {"generations": [], "timings": [], "calls": []}
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        config: Mapping[str, Any] | None = None,
+        provenance: Mapping[str, Any] | None = None,
+        beat_s: float = BEAT_S,
+        expire_s: float = EXPIRE_S,
+    ) -> Store:
+        """Make or extend a results folder; StoreError if it cannot be written, SchemaError if it is newer."""
+        folder = Path(folder)
+        try:
+            (folder / "records").mkdir(parents=True, exist_ok=True)
+            claims = Claims(folder / "claims", beat_s=beat_s, expire_s=expire_s)
+        except OSError as error:
+            raise StoreError(cannot_write(folder, error)) from error
+        store = cls(folder, new_stem(), claims)
+        try:
+            claims.sweep(store.records, parts.TMP_PREFIX)
+            store._epochs = store._snapshot().epochs
+            entry = {"run": store.run, "provenance": dict(provenance or {}), "config": dict(config or {})}
+            store._commit_json(f"run-{store.run}", entry)
+            commit_json(folder / "config.json", dict(config or {}), owner=claims.job)
+        except BaseException:
+            claims.close()
+            raise
+        return store
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give every claim back."""
+        self.claims.close()
+
+    def add_cells(self, cells: Iterable[Cell]) -> None:
+        """One file a cell, before its first record; a cell already there is left alone unless its file is torn."""
+        known = self._snapshot().cells
+        for cell in cells:
+            if cell.key not in known:
+                self._commit_json(f"cell-{cell.key}", cell.to_json())
+
+    def append_generations(self, records: Sequence[GenerationRecord]) -> None:
+        """One part; when this returns the records survive anything, and their claims are given back."""
+        if not records:
+            return
+        generations, tokens = generation_tables(records, epochs=self._epochs, run=self.run)
+        stem = new_stem()
+        commit_table(self._path("tokens", stem), tokens, owner=self.claims.job)
+        commit_table(self._path("generations", stem), generations, owner=self.claims.job)
+        self._wrote("generations", stem)
+        self._give_back({(record.cell, record.example, record.sample) for record in records})
+
+    def append_timings(self, records: Sequence[TimingRecord]) -> None:
+        """One part of a latency pass."""
+        self._append("timings", records)
+
+    def append_calls(self, records: Sequence[CallRecord]) -> None:
+        """One part of measured costs per call."""
+        self._append("calls", records)
+
+    def append_failure(self, cell: str, message: str, *, example: str | None = None) -> None:
+        """What went wrong, kept until a later record of the same cell (and example) shows that it no longer does."""
+        self._commit_json(
+            f"failure-{new_stem()}", {"cell": cell, "example": example, "message": message, "run": self.run}
+        )
+
+    def held(self) -> set[Key]:
+        """(cell, example, sample) of every finished generation, those that `force` asked for anew excepted."""
+        snapshot = self._snapshot()
+        whole = set(snapshot.parts["tokens"])  # a generation without its tokens is computed again
+        new = {stem: path for stem, path in snapshot.parts["generations"].items() if stem in whole - self._held.seen}
+        snapshot.parts["generations"] = new
+        for stem, table in snapshot.tables("generations", ["cell", "example", "sample", "epoch"]).items():
+            columns = (table[name].to_pylist() for name in ("cell", "example", "sample", "epoch"))
+            for cell, example, sample, epoch in zip(*columns, strict=True):
+                key = (cell, example, sample)
+                self._held.epochs[key] = max(epoch, self._held.epochs.get(key, 0))
+            self._held.seen.add(stem)
+        return {key for key, epoch in self._held.epochs.items() if epoch >= self._epochs.get(key[0], 0)}
+
+    def force(self, cells: Iterable[str], *, token: str | None = None) -> None:
+        """Ask for `cells` anew: what is held now stays readable until its successor is written, and counts as missing.
+
+        A requeued or parallel job that gives the same `token` joins the epoch instead of starting another.
+        """
+        wanted = sorted(set(cells))
+        name = f"force-{parts.safe_name(token) if token else new_stem()}"
+        if not (self.records / f"{name}.json").exists():
+            epoch = 1 + max((self._epochs.get(cell, 0) for cell in wanted), default=0)
+            self._commit_json(name, {"cells": wanted, "epoch": epoch, "run": self.run})
+        self._epochs = self._snapshot().epochs
+
+    def take(self, items: Iterable[Key]) -> list[Key]:
+        """Those of `items` now claimed by this job and still missing; a claim ends when its records are there."""
+        items = list(items)
+        units: dict[str, set[Key]] = {}
+        for item in items:
+            units.setdefault(unit_of(item), set()).add(item)
+        won = {unit for unit in units if self.claims.take(unit)}
+        held = self.held()  # after the claim: another job may have finished it in between
+        taken: list[Key] = []
+        for unit in won:
+            left = units[unit] - held
+            if not left:
+                self.claims.release(unit)
+                continue
+            self._outstanding.setdefault(unit, set()).update(left)
+            taken += left
+        return sorted(taken, key={item: n for n, item in enumerate(items)}.__getitem__)
+
+    @contextmanager
+    def claim(self, items: Sequence[Key]) -> Iterator[list[Key]]:
+        """`take`, and give back at the end whatever was not finished."""
+        taken = self.take(items)
+        try:
+            yield taken
+        finally:
+            self._give_back(set(taken))
+
+    def compact(self) -> None:
+        """Merge the small parts of every kind; one job at a time does it, the others go on."""
+        from sdbench.records.compact import compact
+
+        if not self.claims.take("compact"):
+            return
+        try:
+            snapshot = self._snapshot()
+            for kind in self._own:
+                compact(snapshot, self.records, kind, list(snapshot.parts[kind]), owner=self.claims.job)
+        finally:
+            self.claims.release("compact")
+
+    def _append(self, kind: str, records: Sequence[TimingRecord] | Sequence[CallRecord]) -> None:
+        if records:
+            stem = new_stem()
+            commit_table(self._path(kind, stem), plain_table(records, kind, run=self.run), owner=self.claims.job)
+            self._wrote(kind, stem)
+
+    def _wrote(self, kind: str, stem: str) -> None:
+        from sdbench.records.compact import compact
+
+        self._own[kind].append(stem)
+        if len(self._own[kind]) >= COMPACT_AT:
+            merged = compact(self._snapshot(), self.records, kind, self._own[kind], owner=self.claims.job)
+            self._own[kind] = []
+            self._held.seen.update(merged)
+
+    def _give_back(self, done: set[Key]) -> None:
+        for unit in {unit_of(key) for key in done} & set(self._outstanding):
+            self._outstanding[unit] -= done
+            if not self._outstanding[unit]:
+                del self._outstanding[unit]
+                self.claims.release(unit)
+
+    def _snapshot(self) -> Snapshot:
+        while True:
+            try:
+                snapshot = take_snapshot(self.records, footers=self._held.footers)
+            except FileNotFoundError:  # another job has just merged parts: look again
+                continue
+            return snapshot
+
+    def _commit_json(self, name: str, data: Mapping[str, Any]) -> None:
+        commit_json(self.records / f"{name}.json", data, owner=self.claims.job)
+
+    def _path(self, kind: str, stem: str) -> Path:
+        return self.records / f"{kind}-{stem}.parquet"
+
+
+def unit_of(key: Key) -> str:
+    """What is claimed as one: all samples of an example in a cell."""
+    return f"{key[0]}\n{key[1]}"
