@@ -1,4 +1,4 @@
-"""A resolved run as frozen dataclasses, checked before anything loads. Every error is one sentence that names the way out.
+"""A resolved run as frozen dataclasses, checked before anything loads. Every error is one sentence with a way out.
 
 Stdlib only: a typing slip must cost less than two seconds. Names and ranges of knobs stand in the YAML files, not here.
 """
@@ -163,11 +163,12 @@ class Verifier:
 
     @classmethod
     def check(cls, tree: Mapping[str, Any], w: object) -> Verifier:
-        """`knobs` of the YAML: {name: {low, high, open, sweep} or {choices}}; the top-level w goes to the knob named w."""
+        """`knobs` in the YAML: {name: {low, high, open, whole, sweep} or {choices}}; one named w takes the top-level w."""
         name, target = string("verifier.name", tree.get("name")), string("verifier._target_", tree.get("_target_"))
         knobs: Mapping[str, Mapping[str, Any]] = tree.get("knobs") or {}
         options = {k: v for k, v in tree.items() if k not in ("name", "_target_", "knobs")}
-        known("verifier.", options, {*knobs, *options} if not knobs else knobs)
+        if knobs:
+            known("verifier.", options, knobs)
         if w is not None and "w" not in knobs:
             has = f"its knobs are {', '.join(f'verifier.{k}' for k in knobs)}" if knobs else "it has no knob"
             raise ConfigError(

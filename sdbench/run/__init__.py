@@ -9,7 +9,7 @@ DONE, FAILED, BAD_CONFIG, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs a command line and says how it went: 0 all done, 1 some cells failed, 2 bad configuration, 130 interrupted."""
+    """Runs a command line; 0 all done, 1 some cells failed, 2 bad configuration, 130 interrupted."""
     from sdbench.config import ConfigError
 
     try:
@@ -36,6 +36,8 @@ def _main(argv: Sequence[str]) -> int:
     composer = Composer(command.config_dir)
     jobs = composer.jobs(command)
     runs = [composer.run(job) for job in jobs]
-    for run in runs:
-        print(run)
+    if command.show == "config":
+        for run in runs:
+            print(run)
+        return DONE
     return DONE

@@ -1,7 +1,7 @@
-"""From the command line to checked runs. Hydra and OmegaConf are imported here only; past this file all is dataclasses.
+"""From the command line to checked runs. Hydra and OmegaConf are known here only; behind it all is dataclasses.
 
-hydra.main turns errors into stack dumps with exit code 1 and drops what jobs return, so Hydra's own object is used (pinned
-below 1.4): one composition for a plain command, its sweeper and launchers for -m.
+hydra.main turns errors into stack dumps with exit code 1 and drops what jobs return, so Hydra's own object is used
+(pinned below 1.4): one composition for a plain command, its sweeper and launchers for -m.
 """
 
 from __future__ import annotations
@@ -73,20 +73,22 @@ class Composer:
     def __init__(self, config_dir: str | None = None) -> None:
         search = create_config_search_path(f"file://{config.config_dir()}")
         if config_dir is not None:
-            search.append("command-line", f"file://{Path(config_dir).resolve()}")
+            search.append("command-line", f"file://{Path(config_dir).resolve()}", anchor="main")
         GlobalHydra.instance().clear()
         self.hydra = Hydra.create_main_hydra2(task_name="sdbench", config_search_path=search)
         self.options = {group: self.hydra.config_loader.get_group_options(group) for group in GROUPS}
         self.options["hydra/launcher"] = self.hydra.config_loader.get_group_options("hydra/launcher")
 
     def jobs(self, command: Command) -> list[tuple[str, ...]]:
-        """The overrides of every job: one for a plain command, one per combination for -m or an experiment that is a sweep."""
+        """The overrides of every job: one, or one per combination for -m or an experiment that is a sweep."""
         parsed = [self._parse(word) for word in command.overrides]
         for override in parsed:
             self._check(override, is_multirun=command.is_multirun)
+        given = {override.key_or_group for override in parsed}
+        if not command.is_multirun and not given & {"experiment", "hydra.mode"}:
+            return [command.overrides]
         cfg = self._compose([w for w, o in zip(command.overrides, parsed, strict=True) if not o.is_sweep_override()])
         params: Mapping[str, Any] = cfg.hydra.sweeper.get("params") or {}
-        given = {override.key_or_group for override in parsed}
         if not command.is_multirun and cfg.hydra.mode != RunMode.MULTIRUN:
             return [command.overrides]
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sdbench.config import GROUPS, config_dir
 
 TEXT = """\
-sdbench: what lenient speculative decoding costs in quality, and what it gains in speed, for one pair of models and one task.
+sdbench: what lenient speculative decoding costs in quality and gains in speed, for one pair of models and one task.
 
   python -m sdbench [KEY=VALUE ...] [-m] [--config-dir DIR]
 
@@ -18,7 +18,7 @@ sdbench: what lenient speculative decoding costs in quality, and what it gains i
 
 What is run
   model=NAME        the pair: a large target and a small draft; model.target=ID and model.draft=ID name any two
-                    (hub ids or folders; model.attention, model.device_map, model.quantization and others as in its file)
+                    (hub ids or folders; model.attention, model.device_map, model.quantization and others: see its file)
   task=NAME         the data, its prompts and scores; task.protocol=, task.data=FILE and others as in its file
   verifier=NAME     the rule that judges drafted tokens; its knobs are set as verifier.KNOB=VALUE
   drafter=NAME      what proposes tokens
@@ -39,7 +39,7 @@ How it is run
   batch_size=B      rows decoded together; auto finds what fits                                     (auto)
   device=D          auto, cpu, cuda, cuda:1, mps, xpu, hpu                                          (auto)
   dtype=T           auto, float64, float32, bfloat16, float16                                       (auto)
-  timing=off        leaves out the latency pass; timing.examples=20, timing.repeats=3, timing.cells=5, timing.batch_size=1
+  timing=off        leaves out the latency pass; timing.examples=20, timing.repeats=3, timing.cells=5 change it
   shard=I/K         part I of K of the examples, for several machines on one folder                 (0/1)
   -m                one job per combination of comma lists; hydra/launcher=basic, submitit_local or slurm starts them
   --config-dir DIR  more files for the groups below, in DIR/model/NAME.yaml and so on
@@ -48,10 +48,11 @@ How it is run
 Where it goes
   results=DIR       the root of all results                                                         (results)
   name=NAME         the folder below it                                                             (MODEL-TASK)
-  force=true        decodes again what the records hold; without it only what is missing is computed, so that raising n or
+  force=true        decodes again what the records hold; without it only what is missing is computed, so raising n or
                     samples, or adding a w, extends the same folder, and an interrupted run goes on where it was
 
-Lists go in brackets and quotes: 'w=[0.5,0.7]'. Exit codes: 0 done, 1 some cells failed, 2 bad configuration, 130 interrupted.
+Lists go in brackets and quotes: 'w=[0.5,0.7]'.
+Exit codes: 0 done, 1 some cells failed, 2 bad configuration, 130 interrupted.
 
 Groups (files in configs/)
 """

@@ -1,0 +1,163 @@
+"""Configs: every file is a run, every slip is one sentence with the way out."""
+
+import dataclasses
+
+import pytest
+
+from sdbench import config
+from sdbench.config import GROUPS, KEYS, ConfigError, config_dir
+from sdbench.run.compose import Command, Composer, parse, slug
+
+
+@pytest.fixture(scope="module")
+def composer() -> Composer:
+    return Composer()
+
+
+FILES = [(group, path.stem) for group in GROUPS for path in sorted((config_dir() / group).glob("*.yaml"))]
+
+
+@pytest.mark.parametrize(("group", "name"), FILES, ids=lambda value: value)
+def test_every_file_is_a_run(composer, group, name):
+    jobs = composer.jobs(Command((f"{group}={name}",)))
+    runs = [composer.run(job) for job in jobs]
+    assert len({run.folder for run in runs}) == len(runs)
+    if group in ("model", "task", "verifier", "drafter"):
+        assert getattr(runs[0], group).name == name
+
+
+def test_the_default_is_the_tiny_llama_over_w_at_temperature_one(composer):
+    run = composer.run(())
+    assert (run.model.name, run.task.name, run.verifier.name, run.name) == (
+        *("llama-tiny", "gsm8k-tiny", "ensemble"),
+        "llama-tiny-gsm8k-tiny",
+    )
+    assert [setting["w"] for setting in run.verifier.settings] == pytest.approx([i / 10 for i in range(11)])
+    assert (run.temperature, run.top_k, run.top_p, run.num_draft, run.margin) == (1.0, None, None, (5,), 5)
+
+
+def test_the_top_level_keys_are_those_that_are_promised(composer):
+    tree = composer.tree(composer._compose(()), ())
+    assert sorted(tree) == sorted(KEYS)
+
+
+def test_a_run_is_frozen(composer):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        composer.run(()).seed = 3
+
+
+def test_numbers_and_lists_are_both_taken(composer):
+    run = composer.run(("w=[0.3,0.5,0.3,1]", "num_draft=[3,5]"))
+    assert [setting["w"] for setting in run.verifier.settings] == [0.3, 0.5, 1.0]
+    assert run.num_draft == (3, 5)
+    assert [setting["w"] for setting in composer.run(("w=1",)).verifier.settings] == [1.0]
+
+
+def test_a_knob_of_the_rule_is_a_list_too(composer):
+    run = composer.run(("verifier.mix=[prob,logit]", "w=[0.5,0.7]"))
+    assert [(s["w"], s["mix"], s["greedy"]) for s in run.verifier.settings] == [
+        *((0.5, "prob", "blend"), (0.5, "logit", "blend")),
+        *((0.7, "prob", "blend"), (0.7, "logit", "blend")),
+    ]
+
+
+def test_a_pair_by_its_ids_gets_a_name_of_its_own(composer):
+    run = composer.run(("model.target=org/big", "model.draft=org/small"))
+    assert run.folder.as_posix() == "results/big+small-gsm8k-tiny"
+    assert slug("/tmp/pairs/a/target") == "a-target"
+    assert slug("embedded:llama-tiny/draft") == "llama-tiny-draft"
+
+
+def test_the_name_leaves_out_w_and_n(composer):
+    assert composer.run(("w=0.3", "n=7")).folder == composer.run(()).folder
+
+
+def test_multirun_is_one_job_per_pair_and_task_with_the_list_inside(composer):
+    jobs = composer.jobs(parse(["-m", "model=llama-tiny,qwen-tiny", "temperature=0,1", "w=[0.5,0.7]"]))
+    runs = [composer.run(job) for job in jobs]
+    assert [(run.model.name, run.temperature) for run in runs] == [
+        *(("llama-tiny", 0.0), ("llama-tiny", 1.0)),
+        *(("qwen-tiny", 0.0), ("qwen-tiny", 1.0)),
+    ]
+    assert all(len(run.verifier.settings) == 2 for run in runs)
+
+
+def test_the_command_line_narrows_an_experiment(composer):
+    jobs = composer.jobs(parse(["experiment=tiny", "task=gsm8k-tiny"]))
+    assert [composer.run(job).model.name for job in jobs] == ["llama-tiny", "qwen-tiny", "gemma-tiny"]
+
+
+def test_a_folder_of_ones_own_adds_files(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text("defaults: [llama-tiny, _self_]\nname: mine\ntarget: org/mine\n")
+    composer = Composer(str(tmp_path))
+    run = composer.run(composer.jobs(Command(("model=mine",)))[0])
+    assert (run.model.name, run.model.target) == ("mine", "org/mine")
+
+
+def test_timing_may_be_off_or_changed(composer):
+    assert composer.run(("timing=off",)).timing is None
+    assert composer.run(("timing=false",)).timing is None
+    timing = composer.run(("timing.examples=20", "timing.repeats=2")).timing
+    assert (timing.examples, timing.repeats, timing.batch_size) == (20, 2, 1)
+
+
+def test_shards_split(composer):
+    assert composer.run(("shard=3/8",)).shard == config.Shard(3, 8)
+
+
+BAD = {
+    "w=0.5,0.7": "write w=[0.5,0.7]",
+    "num_draft=3,5": "write num_draft=[3,5]",
+    "model=llama-tiny,qwen-tiny": "add -m",
+    "w=1.5": "w must be a number between 0 and 1, got 1.5",
+    "w=a": "w must be a number between 0 and 1, got a",
+    "w=true": "w must be a number between 0 and 1, got true",
+    "w=[]": "must not be an empty list",
+    "model=lama-tiny": "did you mean llama-tiny?",
+    "verfier=exact": "did you mean verifier?",
+    "model.targt=x": "did you mean target?",
+    "timing.exmples=3": "did you mean examples?",
+    "verifier.mix=prop": "did you mean prob?",
+    "device=gpu": "choices: auto, cpu, cuda",
+    "dtype=float31": "did you mean float32?",
+    "num_draft=0": "between 1 and 256, got 0",
+    "n=0": "n must be a whole number at least 1, got 0",
+    "n=2.5": "n must be a whole number",
+    "top_p=0": "above 0",
+    "temperature=-1": "temperature",
+    "shard=8/8": "shard=0/8",
+    "name=a/b": "folder name",
+    "margin=-1": "margin",
+    "seed=null": "seed",
+    "force=maybe": "true or false",
+    "~w": "w=null",
+    "w": "not KEY=VALUE",
+    "w=[0.5": "cannot be read",
+    "batch_size=0": "batch_size",
+    "w.x=3": "write w=VALUE",
+    "timing=3": "timing.examples=20",
+    "model=null": "names no file",
+    "w=${nothing}": "nothing",
+}
+
+
+@pytest.mark.parametrize("word", BAD)
+def test_a_slip_is_one_sentence_with_the_way_out(composer, word):
+    with pytest.raises(ConfigError) as caught:
+        composer.run(composer.jobs(Command((word,)))[0])
+    assert BAD[word] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+COMBINED = {
+    ("verifier=exact", "w=0.5"): "verifier=exact takes no w",
+    ("temperature=0", "samples=2"): "samples=2 at temperature=0",
+    ("temperature=0", "top_k=5"): "top_k=5 does nothing at temperature=0",
+}
+
+
+@pytest.mark.parametrize("words", COMBINED, ids=" ".join)
+def test_an_impossible_combination_is_one_sentence(composer, words):
+    with pytest.raises(ConfigError, match=COMBINED[words]):
+        composer.run(composer.jobs(Command(words))[0])
