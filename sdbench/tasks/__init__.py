@@ -1,0 +1,45 @@
+"""Tasks: data, prompts, extraction and scores of what a model writes. No torch. Start at `load`."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdbench.config import config_dir, nearest
+
+if TYPE_CHECKING:
+    from sdbench.tasks.base import DataTask
+
+__all__ = ["build", "load", "names"]
+
+
+def names() -> list[str]:
+    """The tasks that have a file in configs/task."""
+    return sorted(path.stem for path in (config_dir() / "task").glob("*.yaml"))
+
+
+@cache
+def _tree(path: Path) -> dict[str, Any]:
+    import yaml
+
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def load(name: str, **options: Any) -> DataTask:
+    """The task of configs/task/NAME.yaml with some options changed: data, protocol, n, seed, shots, stop, …"""
+    if name not in names():
+        raise ValueError(f"there is no task {name} {nearest(name, names())}")
+    tree = {key: value for key, value in _tree(config_dir() / "task" / f"{name}.yaml").items() if key != "choices"}
+    return build(**{**tree, **options})
+
+
+def build(_target_: str, *, name: str, **options: Any) -> DataTask:
+    """A task of a class named by its path, as the YAML files and the runner do."""
+    module, _, kind = _target_.rpartition(".")
+    task = getattr(import_module(module), kind)
+    for option in options:
+        if option not in task.__dataclass_fields__:
+            raise ValueError(f"{option} is not an option of task {name} {nearest(option, task.__dataclass_fields__)}")
+    return task(name=name, **options)

@@ -1,0 +1,275 @@
+"""What all tasks share: rows, the subset and its seed, shots, prompts and how they are cut, stop strings. No torch."""
+
+from __future__ import annotations
+
+import bisect
+import random
+import re
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from sdbench.config import nearest
+from sdbench.tasks.data import load_rows
+from sdbench.tasks.protocol import Fields, Protocol
+from sdbench.types import Example, Message, Prompt, Score
+
+Row = Mapping[str, Any]
+LM_EVAL_SHOT_SEED = 1234  # lm-eval's default fewshot_random_seed
+
+
+@dataclass(kw_only=True)
+class DataTask(ABC):
+    """A data set under one prompt protocol; `configs/task/*.yaml` says what each option means.
+
+    None takes the protocol's own value. Rows are read when first used, shots only when a prompt is made.
+    """
+
+    name: str
+    dataset: str
+    dataset_config: str | None = None
+    split: str = "test"
+    shots_split: str = "train"
+    protocol: str
+    version: str | int | None = None
+    chat: bool | None = None
+    n: int | None = None
+    seed: int | None = 42
+    shots: int | None = None
+    shots_data: str | None = None
+    max_new_tokens: int = None  # type: ignore[assignment]  # filled from the protocol
+    stop: Sequence[str] = None  # type: ignore[assignment]  # filled from the protocol
+    revision: str | None = None
+    data: str | None = None
+    extra_metrics: Sequence[str] = ()
+
+    PROTOCOLS: ClassVar[Mapping[str, Protocol]]
+    VERSION: ClassVar[str] = "1"
+    FIELDS: ClassVar[tuple[str, ...]]  # columns a row must have
+    metric: ClassVar[str]  # the headline
+    cut_field: ClassVar[str]  # the field that gives way when a prompt is too long …
+    cut_side: ClassVar[str] = "end"  # … and at which side
+
+    def __post_init__(self) -> None:
+        if self.protocol not in self.PROTOCOLS:
+            raise ValueError(f"{self.name} has no protocol {self.protocol} {nearest(self.protocol, self.PROTOCOLS)}")
+        if self.version is not None and str(self.version) != self.VERSION:
+            raise ValueError(f"{self.name} version {self.version} is not this sdbench's, which is {self.VERSION}")
+        for option in ("n", "shots", "max_new_tokens"):
+            value = getattr(self, option)
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int) or value < (option != "shots")
+            ):
+                raise ValueError(f"{option} must be a whole number of at least {int(option != 'shots')}, got {value}")
+        self.version = self.VERSION
+        self.chat = self.rules.is_chat if self.chat is None else self.chat
+        self.shots = self.rules.num_shots if self.shots is None else self.shots
+        self.max_new_tokens = self.max_new_tokens or self.rules.max_new_tokens
+        self.stop = (
+            self.rules.stop if self.stop is None else (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        )
+        self.data = None if self.data is None else str(self.data)
+
+    @property
+    def rules(self) -> Protocol:
+        """The protocol's words and limits."""
+        return self.PROTOCOLS[self.protocol]
+
+    @abstractmethod
+    def fields(self, row: Row) -> Fields:
+        """What the templates may name, with the reference under `answer`."""
+
+    @abstractmethod
+    def measure(self, example: Example, text: str) -> Score:
+        """The score of an answer that is already cut and stripped."""
+
+    # Rows
+
+    @cached_property
+    def rows(self) -> dict[str, Row]:
+        """Every row of the split by its id, in the data set's order."""
+        rows = load_rows(self.dataset, self.dataset_config, self.split, revision=self.revision, data=self.data)
+        return self._by_id(self._select(rows), self.data or self.dataset)
+
+    def _select(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows a protocol scores; all of them, unless a task knows better."""
+        return rows
+
+    def _by_id(self, rows: Sequence[Row], where: str) -> dict[str, Row]:
+        for number, row in enumerate(rows):
+            missing = [field for field in self.FIELDS if field not in row]
+            if missing:
+                raise ValueError(
+                    f"row {number} of {where} has no field {missing[0]!r}: {self.name} needs {', '.join(self.FIELDS)}"
+                )
+        key = next((key for key in ("task_id", "id") if rows and all(key in row for row in rows)), None)
+        by_id = {str(number if key is None else row[key]): row for number, row in enumerate(rows)}
+        if len(by_id) < len(rows):
+            raise ValueError(f"{where} has {len(rows) - len(by_id)} rows whose {key} occurs twice")
+        return by_id
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The ids of the subset: all in order, or the first n of the order that `datasets.shuffle(seed)` gives."""
+        ids = list(self.rows)
+        if self.n is None:
+            return ids
+        if self.n > len(ids):
+            warnings.warn(f"{self.name} has {len(ids)} rows, fewer than n={self.n}: all are taken", stacklevel=2)
+        if self.seed is not None:
+            import numpy
+
+            ids = [ids[i] for i in numpy.random.default_rng(self.seed).permutation(len(ids))]
+        return ids[: self.n]
+
+    # Prompts
+
+    def examples(self) -> Iterable[Example]:
+        """The subset asked for, in the order of its seed."""
+        for key in self.ids:
+            prompt = self.rules.render(self.fields(self.rows[key]), self.shots_of(key), is_chat=bool(self.chat))
+            yield Example(key, self.rows[key], prompt)
+
+    def shots_of(self, key: str) -> list[Fields]:
+        """The shots shown before one row, never the row itself."""
+        count = self.shots or 0
+        if self.rules.fixed_shots or not count:
+            return self._enough(self.rules.fixed_shots, count)
+        pool = self._shot_pool
+        others = [shot for shot in pool if shot != key or not self._is_pool_asked]
+        by_id = [shot for shot in self.rules.shot_ids if shot in pool and shot in others]
+        if self.rules.shots == "drawn":
+            drawn = self._drawn[key]
+            picked = [shot for shot in (list(pool)[i] for i in drawn) if shot in others][:count]
+        else:
+            picked = (by_id + [shot for shot in others if shot not in by_id])[:count]
+        return self._enough([self.fields(pool[shot]) for shot in picked], count)
+
+    def _enough(self, shots: Sequence[Fields], count: int) -> list[Fields]:
+        if len(shots) < count:
+            raise ValueError(f"shots must be at most {len(shots)} for {self.name} with these data, got {count}")
+        return list(shots[:count])
+
+    @property
+    def _is_pool_asked(self) -> bool:
+        """A local file without `shots_data`, or a split that is its own pool: the asked row is left out of it."""
+        return self.shots_data is None and (self.data is not None or self.shots_split == self.split)
+
+    @cached_property
+    def _shot_pool(self) -> dict[str, Row]:
+        if self._is_pool_asked:
+            return self.rows
+        rows = load_rows(
+            self.dataset, self.dataset_config, self.shots_split, revision=self.revision, data=self.shots_data
+        )
+        return self._by_id(rows, self.shots_data or f"{self.dataset} {self.shots_split}")
+
+    @cached_property
+    def _drawn(self) -> dict[str, list[int]]:
+        # One stream over the rows in order, as lm-eval does; one more than needed where a row may draw itself.
+        rng, size = random.Random(LM_EVAL_SHOT_SEED), len(self._shot_pool)
+        count = min(size, (self.shots or 0) + self._is_pool_asked)
+        return {key: rng.sample(range(size), count) for key in self.rows}
+
+    def fit(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Example:
+        """The example itself, or its prompt cut to `limit` tokens: oldest shots go first, then words of `cut_field`."""
+        limit = min(limit, self.rules.prompt_limit or limit)
+        if num_tokens(example.prompt) <= limit:
+            return example
+        shots, fields = self.shots_of(example.id), self.fields(example.row)
+
+        def render(first: int, value: str) -> Prompt:
+            return self.rules.render({**fields, self.cut_field: value}, shots[first:], is_chat=bool(self.chat))
+
+        for first in range(1, len(shots) + 1):
+            prompt = render(first, fields[self.cut_field])
+            if num_tokens(prompt) <= limit:
+                return replace(example, prompt=prompt, is_prompt_cut=True)
+        words = re.findall(r"\s*\S+", fields[self.cut_field])
+
+        def with_words(count: int) -> Prompt:
+            kept = words[:count] if self.cut_side == "end" else words[len(words) - count :]
+            return render(len(shots), "".join(kept))
+
+        prompt = _longest(with_words, len(words), num_tokens, limit)
+        if num_tokens(prompt) > limit:  # not even the template fits: its end is nearest to the answer
+            prompt = _longest(lambda count: _tail(with_words(0), count), _length(with_words(0)), num_tokens, limit)
+        return replace(example, prompt=prompt, is_prompt_cut=True)
+
+    @property
+    def cut_rule(self) -> str:
+        """The rule of `fit`, as it is recorded."""
+        own = f"; at most {self.rules.prompt_limit} tokens" if self.rules.prompt_limit else ""
+        return f"oldest shots first, then words at the {self.cut_side} of {self.cut_field}{own}"
+
+    # Scores
+
+    def stopped(self, completion: str) -> str:
+        """The completion up to the earliest stop string."""
+        ends = [at for stop in self.stop if (at := completion.find(stop)) >= 0]
+        return completion[: min(ends)] if ends else completion
+
+    def score(self, example: Example, completion: str, *, is_truncated: bool = False) -> Score:
+        """What a completion is worth; `is_truncated`: the length limit ended it. Pure in its arguments."""
+        return self.score_all([(example, completion)], [is_truncated])[0]
+
+    def score_all(self, pairs: Iterable[tuple[Example, str]], truncated: Iterable[bool] | None = None) -> list[Score]:
+        """Scores in the order of the pairs; code tasks run their programs side by side."""
+        pairs = list(pairs)
+        flags = [False] * len(pairs) if truncated is None else list(truncated)
+        scores = self.measure_all(pairs)
+        return [self._flagged(*pair, score, cut) for pair, score, cut in zip(pairs, scores, flags, strict=True)]
+
+    def measure_all(self, pairs: Sequence[tuple[Example, str]]) -> list[Score]:
+        return [self.measure(example, self.stopped(completion).strip()) for example, completion in pairs]
+
+    def _flagged(self, example: Example, completion: str, score: Score, is_truncated: bool) -> Score:
+        text = self.stopped(completion)
+        general = {"is_truncated": is_truncated and text == completion, "is_empty": not text.strip()}
+        return replace(score, flags={**general, "is_extraction_failed": False, **score.flags})
+
+    @property
+    def signatures(self) -> dict[str, str]:
+        """How the metrics were computed: library, version, options."""
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides what is asked and how it is scored, for the records."""
+        rules = self.rules
+        return {
+            **{
+                key: getattr(self, key)
+                for key in ("name", "version", "protocol", "chat", "n", "seed", "shots", "split")
+            },
+            **{key: getattr(self, key) for key in ("dataset", "dataset_config", "revision", "max_new_tokens")},
+            "data": None if self.data is None else Path(self.data).name,
+            "source": rules.source,
+            "stop": list(self.stop),
+            "shots_from": "fixed" if rules.fixed_shots else rules.shots,
+            "prompt_cut": self.cut_rule,
+            "signatures": self.signatures,
+        }
+
+
+def _longest(prompt_of: Callable[[int], Prompt], most: int, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
+    """The prompt of the largest count in 0..most that fits, or that of 0."""
+    count = bisect.bisect_right(range(most + 1), limit, key=lambda k: num_tokens(prompt_of(k))) - 1
+    while count > 0 and num_tokens(prompt_of(count)) > limit:  # tokens need not grow with every word
+        count -= 1
+    return prompt_of(max(count, 0))
+
+
+def _length(prompt: Prompt) -> int:
+    return len(prompt.text if prompt.text is not None else prompt.messages[-1].content)
+
+
+def _tail(prompt: Prompt, count: int) -> Prompt:
+    """The last `count` characters of the text, or of the last turn."""
+    if prompt.text is not None:
+        return replace(prompt, text=prompt.text[len(prompt.text) - count :])
+    last = prompt.messages[-1]
+    return replace(prompt, messages=(Message(last.role, last.content[len(last.content) - count :]),))

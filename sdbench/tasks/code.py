@@ -1,0 +1,77 @@
+"""What HumanEval and MBPP share: completions become programs, programs run in the sandbox, outcomes become scores."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sdbench.tasks.base import DataTask, Row
+from sdbench.tasks.extract import extract
+from sdbench.types import Example, Score
+
+if TYPE_CHECKING:
+    from sdbench.tasks.sandbox import Sandbox
+
+OUTCOMES = {"timeout": "is_timeout", "memory": "is_out_of_memory", "crash": "is_crash", "failed": "is_wrong"}
+
+
+@dataclass(kw_only=True)
+class CodeTask(DataTask):
+    """pass@1 of each completion; pass@k over samples is made from these by `sdbench.tasks.passk` and the metrics."""
+
+    sandbox: str = "auto"
+    timeout_s: float = 3.0
+    workers: int = 2
+
+    metric = "pass@1"
+    cut_side: ClassVar[str] = "start"  # the signature and the tests stand at the end
+
+    @abstractmethod
+    def entry_points(self, row: Row) -> Sequence[str]:
+        """Names that the tests call."""
+
+    @abstractmethod
+    def candidates(self, row: Row, completion: str) -> Sequence[str]:
+        """Texts that may hold the program, the protocol's own reading first."""
+
+    def preamble(self, row: Row) -> str:
+        """Code that the row gives to every answer."""
+        return ""
+
+    @abstractmethod
+    def tests(self, row: Row) -> str:
+        """What runs after the program."""
+
+    def program(self, row: Row, completion: str) -> tuple[str, bool]:
+        """The program with its tests, and whether extraction succeeded; what failed runs as it stands, and fails."""
+        candidates = self.candidates(row, completion)
+        code = extract(candidates, self.entry_points(row), self.preamble(row))
+        return f"{candidates[0] if code is None else code}\n{self.tests(row)}", code is not None
+
+    @cached_property
+    def _sandbox(self) -> Sandbox:
+        from sdbench.tasks.sandbox import Sandbox  # its self-test belongs to runs that score code
+
+        return Sandbox(backend=self.sandbox, timeout_s=self.timeout_s, workers=self.workers)
+
+    def measure_all(self, pairs: Sequence[tuple[Example, str]]) -> list[Score]:
+        programs = [self.program(example.row, completion) for example, completion in pairs]
+        outcomes = self._sandbox.run([code for code, _ in programs])
+        scores = []
+        for (_, is_found), outcome in zip(programs, outcomes, strict=True):
+            if outcome.status == "error":
+                raise RuntimeError(f"the sandbox {self._sandbox.backend} could not run a program: {outcome}")
+            flags = {flag: outcome.status == status for status, flag in OUTCOMES.items()}
+            passed = float(outcome.status == "passed")
+            scores.append(Score({"pass@1": passed}, flags={**flags, "is_extraction_failed": not is_found}))
+        return scores
+
+    def measure(self, example: Example, text: str) -> Score:
+        return self.measure_all([(example, text)])[0]
+
+    @property
+    def signatures(self) -> dict[str, Any]:  # type: ignore[override]
+        return {"sandbox": self._sandbox.backend, "sandbox_proved": self._sandbox.proved, "timeout_s": self.timeout_s}

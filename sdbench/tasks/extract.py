@@ -1,0 +1,163 @@
+"""Programs out of completions, by syntax tree: fences and chatter go, the longest valid program stays, unused parts go.
+
+After evalplus's `sanitize` (Liu et al. 2023, arXiv:2305.01210), with Python's own parser. Not covered: other languages.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+
+FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1|\Z)", re.DOTALL | re.MULTILINE)
+MAX_LINES = 2000  # a longer answer is a loop of repetitions; its head says all
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def parse(code: str) -> ast.Module | None:
+    """The tree, or None where it is no Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in generated strings
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # ValueError: null bytes
+        return None
+
+
+def _error_line(code: str) -> int | None:
+    """The 1-based line at which the parser gave up, None if it did not; 0 if it cannot say."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(code)
+    except SyntaxError as error:
+        return error.lineno or 0
+    except (ValueError, RecursionError, MemoryError):
+        return 0
+    return None
+
+
+def longest_program(text: str) -> str:
+    """The span of lines with the most code among those that parse; empty where none does."""
+    lines = text.splitlines()[:MAX_LINES]
+    weight = [bool(line.strip()) and not line.lstrip().startswith("#") for line in lines]
+    best, best_weight = "", 0
+    start = 0
+    while start < len(lines):
+        if not weight[start] or lines[start][0].isspace():  # a program starts at the margin, with code
+            start += 1
+            continue
+        end = len(lines)
+        while end > start and sum(weight[start:end]) > best_weight:
+            code = "\n".join(lines[start:end])
+            failed_at = _error_line(code)
+            if failed_at is None:
+                best, best_weight = code, sum(weight[start:end])
+                break
+            # Every span that still holds the line of the error fails there; what is left open is found by shrinking.
+            end = min(end - 1, start + failed_at - 1 if failed_at > 1 else end - 1)
+        start += 1
+    return best
+
+
+def names_in(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def bound_names(statement: ast.stmt) -> set[str]:
+    """Names that a top-level statement defines or changes."""
+    if isinstance(statement, Definition):
+        return {statement.name}
+    bound: set[str] = set()
+    for node in ast.walk(statement):
+        if isinstance(node, Definition):
+            bound.add(node.name)
+        elif isinstance(node, ast.alias):
+            bound.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.add(node.id)
+        elif isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            bound |= _base(node)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            bound |= _base(node.value.func)  # table.append(...)
+    return bound
+
+
+def _base(node: ast.AST) -> set[str]:
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    return {node.id} if isinstance(node, ast.Name) else set()
+
+
+def _is_main_guard(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.If) and "__name__" in names_in(statement.test)
+
+
+def _is_import(statement: ast.stmt) -> bool:
+    """An import, or a try around imports."""
+    if isinstance(statement, ast.Try):
+        return bool(statement.body) and all(isinstance(inner, ast.Import | ast.ImportFrom) for inner in statement.body)
+    return isinstance(statement, ast.Import | ast.ImportFrom)
+
+
+def reachable_program(tree: ast.Module, entry_points: Sequence[str]) -> str:
+    """Imports, and the definitions that the entry points need; tests, prints and main guards go."""
+    statements = [statement for statement in tree.body if not _is_main_guard(statement)]
+    imported = set[str]().union(*(bound_names(statement) for statement in statements if _is_import(statement)))
+    binds = [bound_names(statement) - imported for statement in statements]
+    kept, wanted, done = set[int](), set(entry_points), set[str]()
+    while wanted - done:
+        name = (wanted - done).pop()
+        done.add(name)
+        for number, statement in enumerate(statements):
+            if number not in kept and name in binds[number]:
+                kept.add(number)
+                wanted |= names_in(statement)
+    body = [s for n, s in enumerate(statements) if n in kept or _is_import(s) or _raises_recursion_limit(s)]
+    body.sort(key=lambda s: not (isinstance(s, ast.ImportFrom) and s.module == "__future__"))  # these must come first
+    return "\n\n".join(ast.unparse(statement) for statement in body) + "\n" if body else ""
+
+
+def _raises_recursion_limit(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and ast.unparse(statement).startswith("sys.setrecursionlimit(")
+
+
+def defines(tree: ast.Module, entry_points: Sequence[str]) -> bool:
+    """Whether every entry point is defined, a function with a body of its own and not a docstring alone."""
+    found: dict[str, bool] = {}
+    for statement in tree.body:
+        is_full = not isinstance(statement, ast.FunctionDef) or not _is_bodyless(statement)
+        found |= dict.fromkeys(bound_names(statement), is_full)  # the last definition counts
+    return all(found.get(name, False) for name in entry_points)
+
+
+def _is_bodyless(function: ast.FunctionDef) -> bool:
+    """Docstrings and imports alone: HumanEval/115's prompt has both."""
+    return all(
+        isinstance(s, ast.Import | ast.ImportFrom) or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
+        for s in function.body
+    )
+
+
+def fenced(text: str) -> Iterator[str]:
+    """The insides of fenced blocks, an open one at the end included, longest first."""
+    yield from sorted((match[2] for match in FENCE.finditer(text)), key=len, reverse=True)
+
+
+def extract(texts: Sequence[str], entry_points: Sequence[str], preamble: str = "") -> str | None:
+    """The first text whose longest valid program defines the entry points, reduced to what they need; else None.
+
+    `preamble` is code that the row gives: its definitions count until the program has its own.
+    """
+    given = parse(preamble) or ast.Module([], [])
+    for text in texts:
+        for code in (text, longest_program(text)) if parse(text) is None else (text,):
+            tree = parse(code)
+            if tree is None:
+                continue
+            whole = ast.Module([*given.body, *tree.body], [])
+            if defines(whole, entry_points):
+                return reachable_program(whole, entry_points)
+    return None

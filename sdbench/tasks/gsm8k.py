@@ -1,0 +1,167 @@
+"""GSM8K: grade-school word problems whose answers end in `#### N` (Cobbe et al. 2021, arXiv:2110.14168).
+
+A row: {"question": "Tom has 3 red and 4 blue pens. How many has he?", "answer": "3 + 4 = <<3+4=7>>7 pens.\\n#### 7"}.
+Not covered: answers that are no numbers, expressions that would have to be evaluated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from sdbench.tasks.base import DataTask, Row
+from sdbench.tasks.protocol import Fields, Protocol
+from sdbench.tasks.wei import wei
+from sdbench.types import Example, Score
+
+# lm-eval's `flexible-extract`. It takes "..." for a number; kept as it is for parity, `numeric` is the cure.
+LM_EVAL_NUMBER = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
+LM_EVAL_IGNORED = (re.compile(r","), re.compile(r"\$"), re.compile(r"(?s).*#### "), re.compile(r"\.$"))
+
+DIVERSED_MARKED = re.compile(r"###\s*(-?\d+)")
+DIVERSED_NUMBER = re.compile(r"(?<!\d)-?\d+(?:\.\d+)?")
+
+# A minus after a digit, a letter or a bracket is a subtraction, not a sign.
+NUMBER = re.compile(r"(?:(?<![\w).])-)?\$?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?:(?<![\w).])-)?(?<!\d)\.\d+")
+MARKER = re.compile(r"####|answer is:?|\\boxed\{", re.IGNORECASE)
+
+
+def lm_eval_normal(text: str) -> str:
+    """lm-eval's exact_match deletes these from both sides, then lowers the case."""
+    for ignored in LM_EVAL_IGNORED:
+        text = ignored.sub("", text)
+    return text.lower()
+
+
+def lm_eval_find(pattern: re.Pattern[str], text: str, pick: int) -> str | None:
+    """The pick-th match, of its groups the first that is not empty."""
+    found = pattern.findall(text)
+    if not found:
+        return None
+    groups = found[pick] if isinstance(found[pick], tuple) else (found[pick],)
+    return next((group for group in groups if group), "").strip()
+
+
+def numeric(text: str) -> Decimal | None:
+    """Our own reading: the first number after the last marker of an answer, or the last number of all."""
+    markers = list(MARKER.finditer(text))
+    after = NUMBER.search(text, markers[-1].end()) if markers else None
+    found = [after[0]] if after else NUMBER.findall(text)
+    if not found:
+        return None
+    try:
+        return Decimal(found[-1].replace(",", "").replace("$", ""))
+    except InvalidOperation:  # digits of other scripts that Decimal does not read
+        return None
+
+
+def by_pattern(pattern: str, pick: int) -> Callable[[str], str | None]:
+    compiled = re.compile(pattern)
+
+    def extract(text: str) -> str | None:
+        found = lm_eval_find(compiled, text, pick)
+        return None if found is None else lm_eval_normal(found)
+
+    return extract
+
+
+def lm_eval_flexible(text: str) -> str | None:
+    found = lm_eval_find(LM_EVAL_NUMBER, text, -1)
+    return None if found is None else lm_eval_normal(found)
+
+
+def diversed_strict(text: str) -> str | None:
+    found = DIVERSED_MARKED.search(text.replace(",", ""))
+    return found[1] if found else None
+
+
+def diversed_flexible(text: str) -> str | None:
+    """The number after ###, or the last one, rounded to a whole: the paper's own rule."""
+    marked = diversed_strict(text)
+    numbers = DIVERSED_NUMBER.findall(text.replace(",", ""))
+    return marked if marked is not None else str(round(float(numbers[-1]))) if numbers else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MathProtocol(Protocol):
+    """How the answer is found too: `gold` reads the reference, the other two the completion."""
+
+    strict: Callable[[str], str | None]
+    flexible: Callable[[str], str | None] = lm_eval_flexible
+    gold: Callable[[str], str | None] = lm_eval_normal
+
+
+PROTOCOLS: Mapping[str, MathProtocol] = {
+    "lm-eval": MathProtocol(
+        source="lm-evaluation-harness gsm8k 3.0",
+        ask="Question: {question}\nAnswer:",
+        num_shots=5,
+        shots="drawn",
+        max_new_tokens=512,  # lm-eval's own 256 cuts long chains; the truncation rate is recorded
+        stop=("Question:", "</s>", "<|im_end|>"),
+        strict=by_pattern(r"#### (\-?[0-9\.\,]+)", 0),
+    ),
+    "cot": MathProtocol(
+        source="lm-evaluation-harness gsm8k_cot 3.0; shots of Wei et al. 2022 (arXiv:2201.11903)",
+        ask="Q: {question}\nA:",
+        num_shots=8,
+        fixed_shots=wei("The answer is {}."),
+        max_new_tokens=512,
+        stop=("Q:", "</s>", "<|im_end|>"),
+        strict=by_pattern(r"The answer is (\-?[0-9\.\,]+).", 0),
+    ),
+    "llama": MathProtocol(
+        source="lm-evaluation-harness gsm8k_cot_llama 4.0, after Meta's Llama 3.1 evaluations; turns",
+        ask=(
+            "Given the following problem, reason and give a final answer to the problem.\nProblem: {question}\n"
+            'Your response should end with "The final answer is [answer]" where [answer] is the response to the problem.\n'
+        ),
+        answer="{answer}",
+        is_chat=True,
+        num_shots=8,
+        fixed_shots=wei("The final answer is {}"),
+        max_new_tokens=512,
+        stop=("<|eot_id|>", "<|start_header_id|>user<|end_header_id|>", "Q:", "</s>", "<|im_end|>"),
+        strict=by_pattern(r"The final answer is ((-?[$0-9.,]{2,})|(-?[0-9]+))", -1),
+    ),
+    "diversed": MathProtocol(
+        source="DIVERSED, released code (arXiv:2604.07622)",
+        ask="Question: {question}\n\nAnswer:",
+        max_new_tokens=352,
+        stop=("Question:",),
+        prompt_limit=2048,
+        strict=diversed_strict,
+        flexible=diversed_flexible,
+        gold=diversed_flexible,
+    ),
+}
+
+
+@dataclass(kw_only=True)
+class GSM8K(DataTask):
+    """Accuracy by three readings of the same answer: the protocol's strict and flexible one, and our numeric one."""
+
+    PROTOCOLS = PROTOCOLS
+    FIELDS = ("question", "answer")
+    metric = "strict"
+    cut_field = "question"
+    cut_side = "start"  # what is asked stands at the end
+
+    @property
+    def rules(self) -> MathProtocol:
+        return PROTOCOLS[self.protocol]
+
+    def fields(self, row: Row) -> Fields:
+        return {"question": row["question"], "answer": row["answer"]}
+
+    def measure(self, example: Example, text: str) -> Score:
+        rules, answer = self.rules, str(example.row["answer"])
+        gold = rules.gold(answer)
+        found: dict[str, Any] = {"strict": rules.strict(text), "flexible": rules.flexible(text)}
+        values = {name: float(value is not None and value == gold) for name, value in found.items()}
+        own = numeric(text)
+        values["numeric"] = float(own is not None and own == numeric(answer))
+        return Score(values, flags={"is_extraction_failed": found["strict"] is None})

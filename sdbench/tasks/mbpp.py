@@ -1,0 +1,118 @@
+"""MBPP: small programs from a sentence and three asserts (Austin et al. 2021, arXiv:2108.07732); 500 or 257 rows.
+
+A row of "full": {"task_id": 11, "text": "Write a function to double x.", "code": "def twice(x):\\n    return 2 * x",
+"test_list": ["assert twice(2) == 4", ...], "test_setup_code": "", "challenge_test_list": []}.
+A row of "sanitized" has `prompt` for `text` and `test_imports` for `test_setup_code`.
+Not covered: MBPP+, challenge tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sdbench.tasks.base import Row
+from sdbench.tasks.code import CodeTask
+from sdbench.tasks.extract import bound_names, fenced, parse
+from sdbench.tasks.protocol import Fields, Protocol
+
+AUTHORS_SHOTS = ("2", "3", "4")
+AUTHORS_TEST = range(11, 511)  # the ids that the authors evaluate on
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    "lm-eval": Protocol(
+        source="lm-evaluation-harness mbpp 1.0, the authors' prompt",
+        ask=(
+            "You are an expert Python programmer, and here is your task: {text} Your code should pass these tests:\n\n"
+            "{tests}\n[BEGIN]\n"
+        ),
+        answer="{answer}\n[DONE]",
+        chat_answer="{answer}\n[DONE]",
+        num_shots=3,
+        shot_ids=AUTHORS_SHOTS,
+        max_new_tokens=512,
+        stop=("[DONE]",),
+    ),
+    "llama": Protocol(
+        source="lm-evaluation-harness mbpp_instruct 1.0, after Meta's Llama 3.1 evaluations; turns",
+        ask=(
+            "You are an expert Python programmer, and here is your task:\n{text}\n"
+            "Your code should pass these tests:\n{tests}"
+        ),
+        answer="\n```python\n{answer}\n```",
+        chat_answer="{answer}\n```",
+        chat_prefix="\n```python\n",
+        is_chat=True,
+        num_shots=3,
+        shot_ids=AUTHORS_SHOTS,
+        max_new_tokens=256,
+    ),
+    "bigcode": Protocol(
+        source="bigcode-evaluation-harness mbpp (InCoder's form)",
+        ask='"""\n{text}\n{first_test}\n"""\n',
+        answer="{answer}",
+        max_new_tokens=512,
+        stop=("\nclass", "\nassert", '\n"""', "\nprint", "\nif", "\n<|/", "\n```"),
+    ),
+    "diversed": Protocol(
+        source="DIVERSED, released code (arXiv:2604.07622); it takes the validation split for its test",
+        ask=(
+            "Write a Python function to solve the following problem:\n\n{text}\n\n"
+            "Your solution should pass these tests:\n{test_list}\n\n"
+        ),
+        answer="{answer}",
+        max_new_tokens=128,
+        prompt_limit=2048,
+    ),
+}
+
+
+@dataclass(kw_only=True)
+class MBPP(CodeTask):
+    """Program = the row's imports + the answer + its asserts; both configurations of the data set."""
+
+    PROTOCOLS: ClassVar[Mapping[str, Protocol]] = PROTOCOLS
+    FIELDS = ("task_id", "code", "test_list")
+    cut_field = "text"
+
+    def fields(self, row: Row) -> Fields:
+        tests = [test.strip() for test in row["test_list"]]
+        return {
+            "text": row["text"] if "text" in row else row["prompt"],
+            "tests": "\n".join(row["test_list"][:3]),
+            "first_test": tests[0] if tests else "",
+            "test_list": str(list(row["test_list"])),
+            "answer": row["code"].replace("\r\n", "\n"),
+        }
+
+    def _select(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for number, row in enumerate(rows):
+            if "text" not in row and "prompt" not in row:
+                raise ValueError(f"row {number} of {self.data or self.dataset} has neither 'text' nor 'prompt'")
+        return rows
+
+    def entry_points(self, row: Row) -> Sequence[str]:
+        """The functions that the asserts call and that the reference defines."""
+        tree = parse("\n".join(row["test_list"]))
+        called = (
+            {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+            if tree
+            else set()
+        )
+        reference = parse(row["code"].replace("\r\n", "\n"))
+        defined = {name for statement in reference.body for name in bound_names(statement)} if reference else set()
+        return sorted((called & defined) or (called - set(dir(builtins))))
+
+    def preamble(self, row: Row) -> str:
+        return "\n".join(row.get("test_imports") or [])
+
+    def tests(self, row: Row) -> str:
+        return "\n".join([row.get("test_setup_code") or "", *(row.get("test_imports") or []), *row["test_list"]]) + "\n"
+
+    def candidates(self, row: Row, completion: str) -> Sequence[str]:
+        """The answer to its stop string or to the end of the fence that the prompt opened; fenced blocks; all of it."""
+        text = self.stopped(completion)
+        return [text.split("```")[0].strip("\n").rstrip(), *fenced(completion), text, completion]

@@ -1,0 +1,44 @@
+"""Prompt protocols: how a harness words a question, shows its shots and ends an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sdbench.types import Message, Prompt
+
+Fields = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """One harness's way of asking; templates are `str.format` over a task's fields, an answer's field is `answer`."""
+
+    source: str  # whose it is and in which version
+    ask: str  # a question as plain text; the completion begins right after
+    answer: str = " {answer}"  # how an answer follows in a shot
+    between: str = "\n\n"  # after each shot
+    chat_ask: str | None = None  # the same question as a user turn; None: the plain text
+    chat_answer: str = "{answer}"  # the assistant's turn in a shot
+    chat_prefix: str = ""  # starts the assistant's answer
+    is_chat: bool = False  # the form this protocol is quoted in
+    num_shots: int = 0
+    shots: str = "first"  # "first" rows, rows "drawn" as lm-eval draws them, or rows of `shot_ids`
+    shot_ids: tuple[str, ...] = ()
+    fixed_shots: tuple[Fields, ...] = ()  # shots that come with the protocol
+    max_new_tokens: int
+    stop: tuple[str, ...] = ()
+    prompt_limit: int | None = None  # the protocol's own limit on prompt tokens
+
+    def render(self, asked: Fields, shots: Sequence[Fields], *, is_chat: bool) -> Prompt:
+        """The question after its shots: one text, or turns for the model's own chat template."""
+        if not is_chat:
+            shown = "".join(self.ask.format(**shot) + self.answer.format(**shot) + self.between for shot in shots)
+            return Prompt(text=shown + self.ask.format(**asked))
+        ask = self.ask if self.chat_ask is None else self.chat_ask
+        turns = []
+        for shot in shots:
+            turns.append(Message("user", ask.format(**shot)))
+            turns.append(Message("assistant", self.chat_prefix.format(**shot) + self.chat_answer.format(**shot)))
+        turns.append(Message("user", ask.format(**asked)))
+        return Prompt(messages=tuple(turns), prefix=self.chat_prefix.format(**asked))

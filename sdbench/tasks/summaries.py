@@ -1,0 +1,120 @@
+"""CNN/DailyMail and XSum: summaries, scored by ROUGE.
+
+A CNN/DailyMail row: {"article": "A cat was found ...", "highlights": "Cat found .\\nOwner happy .", "id": "00ab"}.
+An XSum row: {"document": "A cat was found ...", "summary": "A lost cat is home again.", "id": "29750031"}.
+Not covered: BERTScore and faithfulness, which need models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sdbench.tasks.base import DataTask, Row
+from sdbench.tasks.protocol import Fields, Protocol
+from sdbench.tasks.rouge import rouge, signature
+from sdbench.types import Example, Score
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummaryProtocol(Protocol):
+    """`truncate_words` keeps only the first words of an answer before it is scored."""
+
+    truncate_words: int | None = None
+
+
+@dataclass(kw_only=True)
+class Summaries(DataTask):
+    """ROUGE with the stemmer under the plain names and without it under `…_nostem`, always both."""
+
+    truncate_words: int | None = None
+
+    metric = "rougeL"
+    reference: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.truncate_words is None and isinstance(self.rules, SummaryProtocol):
+            self.truncate_words = self.rules.truncate_words
+
+    def fields(self, row: Row) -> Fields:
+        return {self.cut_field: row[self.cut_field], "answer": row[self.reference]}
+
+    def measure(self, example: Example, text: str) -> Score:
+        if self.truncate_words is not None:
+            text = " ".join(text.split()[: self.truncate_words])
+        stemmed = rouge(example.row[self.reference], text, use_stemmer=True)
+        plain = rouge(example.row[self.reference], text, use_stemmer=False)
+        return Score({**stemmed, **{f"{name}_nostem": value for name, value in plain.items()}})
+
+    @property
+    def signatures(self) -> dict[str, str]:
+        return {"rouge": signature(use_stemmer=True), "rouge_nostem": signature(use_stemmer=False)}
+
+
+@dataclass(kw_only=True)
+class CnnDm(Summaries):
+    """CNN/DailyMail 3.0.0 (See et al. 2017, arXiv:1704.04368); test has 11,490 rows."""
+
+    FIELDS = ("article", "highlights")
+    cut_field = "article"
+    reference = "highlights"
+    PROTOCOLS: ClassVar[Mapping[str, Protocol]] = {
+        "lm-eval": SummaryProtocol(
+            source="lm-evaluation-harness cnn_dailymail_abisee 1.0; newlines are kept, which it collapses",
+            ask="Summarize the following article:\n\n{article}\n\nSummary:",
+            max_new_tokens=128,
+        ),
+        "lighteval": SummaryProtocol(
+            source="lighteval summarization:cnn-dm; it reports ROUGE without the stemmer",
+            ask="Article: {article}\n\nTL;DR:",
+            max_new_tokens=128,
+            stop=("\n",),
+        ),
+        "spec-bench": SummaryProtocol(
+            source="Spec-Bench (arXiv:2401.07851), one turn",
+            ask="Summarize: {article}",
+            answer="\n\n{answer}",
+            is_chat=True,
+            max_new_tokens=1024,
+        ),
+        "diversed": SummaryProtocol(
+            source="DIVERSED, released code (arXiv:2604.07622); it reports ROUGE-2 without the stemmer",
+            ask="Summarize the following article:\n\nArticle: {article}\n\nSummary:",
+            max_new_tokens=128,
+            stop=("\n\nArticle:",),
+            prompt_limit=2048,
+        ),
+    }
+
+
+@dataclass(kw_only=True)
+class XSum(Summaries):
+    """XSum: one-sentence summaries (Narayan et al. 2018, arXiv:1808.08745); test has 11,334 rows."""
+
+    FIELDS = ("document", "summary")
+    cut_field = "document"
+    reference = "summary"
+    PROTOCOLS: ClassVar[Mapping[str, Protocol]] = {
+        "sdbench": SummaryProtocol(
+            source="DIVERSED's words, 64 tokens, nothing cut before scoring: lm-eval has no prompt of its own for XSum",
+            ask="Write a concise summary of the following document:\n\nDocument: {document}\n\nSummary:",
+            max_new_tokens=64,
+            stop=("\n\nDocument:",),
+        ),
+        "lighteval": SummaryProtocol(
+            source="lighteval summarization:xsum; it reports ROUGE without the stemmer",
+            ask="Document: {document}\n\nA one-sentence summary of the above document is:",
+            max_new_tokens=64,
+            stop=("\n",),
+        ),
+        "diversed": SummaryProtocol(
+            source="DIVERSED, released code (arXiv:2604.07622); it reports ROUGE-2 without the stemmer",
+            ask="Write a concise summary of the following document:\n\nDocument: {document}\n\nSummary:",
+            max_new_tokens=128,
+            stop=("\n\nDocument:",),
+            prompt_limit=2048,
+            truncate_words=32,
+        ),
+    }

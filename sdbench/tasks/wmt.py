@@ -1,0 +1,130 @@
+"""WMT14 and WMT16 news translation between German and English: corpus BLEU, chrF2, and the DIVERSED paper's mean.
+
+A row: {"translation": {"de": "Die Katze schläft.", "en": "The cat is sleeping."}}.
+Not covered: TER, COMET (a model), other pairs of languages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+from sdbench.tasks.base import DataTask, Row
+from sdbench.tasks.protocol import Fields, Protocol
+from sdbench.types import Example, Score
+
+LANGUAGES = {"de": "German", "en": "English"}
+DIRECTIONS = ("de-en", "en-de")
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    "lm-eval": Protocol(
+        source="lm-evaluation-harness wmt16 1.0 (its wmt14 has no German, the words are the same)",
+        ask="{source_language} phrase: {source}\n{target_language} phrase:",
+        max_new_tokens=256,
+        stop=("\n",),
+        shots="drawn",
+    ),
+    "lighteval": Protocol(
+        source="lighteval wmt16:de-en, wmt14:de-en",
+        ask=(
+            "Translate {source_language} to {target_language}, do not explain, only output the translation.\n"
+            "{source_language} phrase: {source}\n{target_language} phrase:"
+        ),
+        max_new_tokens=256,
+        stop=("\n",),
+    ),
+    "spec-bench": Protocol(
+        source="Spec-Bench (arXiv:2401.07851), one turn",
+        ask="Translate {source_language} to {target_language}: {source}",
+        answer="\n\n{answer}",
+        is_chat=True,
+        max_new_tokens=1024,
+    ),
+    "diversed": Protocol(
+        source="DIVERSED, released code (arXiv:2604.07622); it reports the mean of lower-cased sentence BLEU",
+        ask=(
+            "Translate the following {source_language} text to {target_language}:\n\n{source_language}: {source}\n\n"
+            "{target_language}:"
+        ),
+        max_new_tokens=128,
+        stop=("\n\n{target_language}:",),
+        prompt_limit=2048,
+    ),
+}
+
+
+@cache
+def scorers() -> tuple[Any, Any, Any, Any]:
+    """sacrebleu's corpus BLEU and chrF2, and the sentence BLEU of both cases."""
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    return BLEU(), CHRF(), BLEU(effective_order=True), BLEU(effective_order=True, lowercase=True)
+
+
+@dataclass(kw_only=True)
+class WMT(DataTask):
+    """`bleu` and `chrf2` of a row are its sentence scores; the corpus scores are made from the statistics."""
+
+    direction: str = "de-en"
+
+    PROTOCOLS: ClassVar[Mapping[str, Protocol]] = PROTOCOLS
+    FIELDS = ("translation",)
+    metric = "bleu"
+    cut_field = "source"
+
+    def __post_init__(self) -> None:
+        if self.direction not in DIRECTIONS:
+            raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {self.direction}")
+        super().__post_init__()
+        self.stop = tuple(stop.replace("{target_language}", LANGUAGES[self._target]) for stop in self.stop)
+
+    @property
+    def _source(self) -> str:
+        return self.direction[:2]
+
+    @property
+    def _target(self) -> str:
+        return self.direction[3:]
+
+    def fields(self, row: Row) -> Fields:
+        return {
+            "source": row["translation"][self._source],
+            "answer": row["translation"][self._target],
+            "source_language": LANGUAGES[self._source],
+            "target_language": LANGUAGES[self._target],
+        }
+
+    def measure(self, example: Example, text: str) -> Score:
+        _, chrf, sentence, lowered = scorers()
+        reference = [example.row["translation"][self._target]]
+        bleu = sentence.sentence_score(text, reference)
+        # sacrebleu keeps chrF's statistics to itself; its range is pinned in pyproject.
+        (counts,) = chrf._extract_corpus_statistics([text], [reference])
+        values = {
+            "bleu": bleu.score,
+            "chrf2": chrf._compute_score_from_stats(counts).score,
+            "diversed_sbleu": lowered.sentence_score(text, reference).score,
+        }
+        return Score(values, stats={"bleu": bleu_stats(bleu), "chrf2": tuple(map(float, counts))})
+
+    @property
+    def signatures(self) -> dict[str, str]:
+        bleu, chrf, _, lowered = scorers()
+        for scorer in (bleu, chrf, lowered):
+            scorer.num_refs = 1
+        return {
+            "bleu": str(bleu.get_signature()),
+            "chrf2": str(chrf.get_signature()),
+            "diversed_sbleu": f"mean of sentence BLEU {lowered.get_signature()}",
+        }
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "direction": self.direction}
+
+
+def bleu_stats(bleu: Any) -> tuple[float, ...]:
+    """4 correct + 4 total + [sys_len, ref_len]: sums over sentences give the corpus score."""
+    return tuple(map(float, [*bleu.counts, *bleu.totals, bleu.sys_len, bleu.ref_len]))
