@@ -12,7 +12,7 @@ from sdbench.config import config_dir, nearest
 if TYPE_CHECKING:
     from sdbench.tasks.base import DataTask
 
-__all__ = ["build", "load", "names"]
+__all__ = ["build", "load", "names", "options"]
 
 
 def names() -> list[str]:
@@ -33,6 +33,11 @@ def load(name: str, **options: Any) -> DataTask:
         raise ValueError(f"there is no task {name} {nearest(name, names())}")
     tree = {key: value for key, value in _tree(config_dir() / "task" / f"{name}.yaml").items() if key != "choices"}
     return build(**{**tree, **options})
+
+
+def options(name: str) -> list[str]:
+    """The options that a task's file names."""
+    return [key for key in _tree(config_dir() / "task" / f"{name}.yaml") if key not in ("_target_", "name", "choices")]
 
 
 def build(_target_: str, *, name: str, **options: Any) -> DataTask:

@@ -84,6 +84,10 @@ class DataTask(ABC):
         """What the templates may name, with the reference under `answer`."""
 
     @abstractmethod
+    def reference_row(self, reference: str) -> Row:
+        """A row that holds a reference alone: enough to be scored against."""
+
+    @abstractmethod
     def measure(self, example: Example, text: str) -> Score:
         """The score of an answer that is already cut and stripped."""
 
@@ -229,8 +233,13 @@ class DataTask(ABC):
 
     def _flagged(self, example: Example, completion: str, score: Score, is_truncated: bool) -> Score:
         text = self.stopped(completion)
+        values = dict(score.values)
+        for name in self.extra_metrics:
+            from sdbench.tasks.evaluate_adapter import named
+
+            values |= named(name)(text.strip(), self.fields(example.row)["answer"])
         general = {"is_truncated": is_truncated and text == completion, "is_empty": not text.strip()}
-        return replace(score, flags={**general, "is_extraction_failed": False, **score.flags})
+        return replace(score, values=values, flags={**general, "is_extraction_failed": False, **score.flags})
 
     @property
     def signatures(self) -> dict[str, str]:

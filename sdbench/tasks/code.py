@@ -37,6 +37,10 @@ class CodeTask(DataTask):
     def candidates(self, row: Row, completion: str) -> Sequence[str]:
         """Texts that may hold the program, the protocol's own reading first."""
 
+    def reference_row(self, reference: str) -> Row:
+        """A program has no reference text: its row goes by its id."""
+        return self.rows[reference]
+
     def preamble(self, row: Row) -> str:
         """Code that the row gives to every answer."""
         return ""

@@ -117,7 +117,8 @@ PROTOCOLS: Mapping[str, MathProtocol] = {
         source="lm-evaluation-harness gsm8k_cot_llama 4.0, after Meta's Llama 3.1 evaluations; turns",
         ask=(
             "Given the following problem, reason and give a final answer to the problem.\nProblem: {question}\n"
-            'Your response should end with "The final answer is [answer]" where [answer] is the response to the problem.\n'
+            'Your response should end with "The final answer is [answer]" where [answer] is the response to the '
+            "problem.\n"
         ),
         answer="{answer}",
         is_chat=True,
@@ -156,6 +157,9 @@ class GSM8K(DataTask):
 
     def fields(self, row: Row) -> Fields:
         return {"question": row["question"], "answer": row["answer"]}
+
+    def reference_row(self, reference: str) -> Row:
+        return {"question": "", "answer": reference}
 
     def measure(self, example: Example, text: str) -> Score:
         rules, answer = self.rules, str(example.row["answer"])

@@ -1,7 +1,7 @@
 """HumanEval: functions to complete from signature and docstring (Chen et al. 2021, arXiv:2107.03374); 164 rows.
 
-A row: {"task_id": "HumanEval/7", "prompt": "def twice(x):\\n    \\"\\"\\" Double. \\"\\"\\"\\n", "entry_point": "twice",
-"canonical_solution": "    return 2 * x\\n", "test": "def check(candidate):\\n    assert candidate(2) == 4\\n"}.
+A row: {"task_id": "HumanEval/7", "prompt": "def twice(x):\\n    \\"\\"\\" Double. \\"\\"\\"\\n", "entry_point":
+"twice", "canonical_solution": "    return 2 * x\\n", "test": "def check(candidate):\\n  assert candidate(2) == 4\\n"}.
 Not covered: HumanEval+'s extra tests.
 """
 
@@ -111,7 +111,7 @@ class HumanEval(CodeTask):
         return f"{row['test']}\n\ncheck({row['entry_point']})\n"
 
     def candidates(self, row: Row, completion: str) -> Sequence[str]:
-        """Stop strings end a continuation; they would behead an answer that states the whole function: that is read whole."""
+        """Stop strings end a continuation; they would behead an answer that states the whole function, read whole."""
         body, prompt = self.stopped(completion).split("```")[0].rstrip(), row["prompt"]
         newline = "" if prompt.endswith("\n") else "\n"
         blocks = [text for block in fenced(completion) for text in (block, f"{prompt}{newline}{block}")]

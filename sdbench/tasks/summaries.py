@@ -41,6 +41,9 @@ class Summaries(DataTask):
     def fields(self, row: Row) -> Fields:
         return {self.cut_field: row[self.cut_field], "answer": row[self.reference]}
 
+    def reference_row(self, reference: str) -> Row:
+        return {self.cut_field: "", self.reference: reference}
+
     def measure(self, example: Example, text: str) -> Score:
         if self.truncate_words is not None:
             text = " ".join(text.split()[: self.truncate_words])

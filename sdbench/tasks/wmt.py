@@ -97,6 +97,9 @@ class WMT(DataTask):
             "target_language": LANGUAGES[self._target],
         }
 
+    def reference_row(self, reference: str) -> Row:
+        return {"translation": {self._source: "", self._target: reference}}
+
     def measure(self, example: Example, text: str) -> Score:
         _, chrf, sentence, lowered = scorers()
         reference = [example.row["translation"][self._target]]

@@ -1,0 +1,288 @@
+"""Scores of completions made by any engine: `python -m sdbench.score task=gsm8k predictions=preds.jsonl`.
+
+One JSON object alone goes to stdout, messages go to stderr; exit code 2 is the user's mistake, in one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import yaml
+
+from sdbench import tasks
+from sdbench.config import known, nearest
+from sdbench.metrics.stats import mean_interval, proportion_interval
+from sdbench.tasks.base import DataTask
+from sdbench.tasks.corpus import CORPUS
+from sdbench.tasks.passk import pass_at_k
+from sdbench.types import Example, Prompt, Score
+
+USAGE = """python -m sdbench.score task=NAME predictions=FILE [KEY=VALUE ...]
+
+  task=NAME             one of the files in configs/task, for example gsm8k
+  predictions=FILE      one JSON object a line: id, completion; several lines of one id are samples;
+                        an optional "finish": "length" marks an answer that the length limit ended
+  data=FILE             rows in the data set's own schema, one JSON object a line (default: the data set itself)
+  out=FILE              writes the JSON there too
+  per_example=true      adds the values of every answer
+  level=0.95 resamples=10000 bootstrap_seed=0     of the intervals
+  protocol=NAME and every other option of the task's file, also written task.protocol=NAME
+
+Ids are the data set's own (task_id, id) or, where it has none, the row's number from 0. An id of the data without a
+prediction counts as failed. Accuracies and pass@k are on 0-1, ROUGE, BLEU and chrF on 0-100."""
+
+OWN = {
+    "task": None,
+    "predictions": None,
+    "out": None,
+    "per_example": False,
+    "level": 0.95,
+    "resamples": 10_000,
+    "bootstrap_seed": 0,
+}
+ACCURACIES = ("strict", "flexible", "numeric")
+PASS_KS = (1, 2, 3, 4, 5, 10, 25, 50, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One scored completion; an id without a prediction has one empty answer that is missing."""
+
+    id: str
+    sample: int
+    score: Score
+    is_missing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """How intervals are made."""
+
+    level: float
+    resamples: int
+    seed: int
+
+
+def parse(arguments: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE words, values as in YAML."""
+    options: dict[str, Any] = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        key = key.removeprefix("task.")
+        if not equals or not key:
+            raise ValueError(f"{argument!r} is not of the form key=value, such as task=gsm8k")
+        if key in options:
+            raise ValueError(f"{key} is given twice")
+        try:
+            options[key] = value if key in ("predictions", "data", "out", "shots_data") else yaml.safe_load(value)
+        except yaml.YAMLError:
+            options[key] = value
+    return options
+
+
+def read_predictions(path: Path) -> list[tuple[int, str, str, bool]]:
+    """(line number, id, completion, ended by length) of every line."""
+    found = []
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            where = f"{path} line {number}"
+            try:
+                entry = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{where} is not JSON: {error}") from None
+            if not isinstance(entry, dict):
+                raise ValueError(f"{where} must be an object with id and completion, got {line.strip()[:60]}")
+            for field in ("id", "completion"):
+                if field not in entry:
+                    raise ValueError(f"{where} has no field {field!r}: a line needs id and completion")
+            if not isinstance(entry["completion"], str):
+                raise ValueError(f"{where}: completion must be a text, got {json.dumps(entry['completion'])[:60]}")
+            found.append((number, str(entry["id"]), entry["completion"], entry.get("finish") == "length"))
+    return found
+
+
+def score_predictions(task: DataTask, path: Path) -> list[Answer]:
+    """Every prediction scored, in the data's order; ids without one stand in as missing."""
+    by_id: dict[str, list[tuple[str, bool]]] = {}
+    for number, key, completion, is_cut in read_predictions(path):
+        if key not in task.rows:
+            raise ValueError(
+                f"{path} line {number}: id {key!r} is not in the data of {task.name} {_near_id(key, task)}"
+            )
+        by_id.setdefault(key, []).append((completion, is_cut))
+    asked = [
+        (key, sample, completion, is_cut, key not in by_id)
+        for key in task.ids
+        for sample, (completion, is_cut) in enumerate(by_id.get(key, [("", False)]))
+    ]
+    missing = [key for key, *_, is_missing in asked if is_missing]
+    if missing:
+        shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
+        say(f"{len(missing)} of {len(task.ids)} ids have no prediction and count as failed: {shown}")
+    pairs = [(Example(key, task.rows[key], Prompt()), completion) for key, _, completion, *_ in asked]
+    scores = task.score_all(pairs, [is_cut for *_, is_cut, _ in asked])
+    return [Answer(key, sample, score, gone) for (key, sample, *_, gone), score in zip(asked, scores, strict=True)]
+
+
+def _near_id(key: str, task: DataTask) -> str:
+    ids = list(task.rows)
+    return nearest(key, ids) if len(ids) <= 10 else f"(its ids are {ids[0]} … {ids[-1]})"
+
+
+def aggregate(task: DataTask, answers: Sequence[Answer], bootstrap: Bootstrap) -> dict[str, dict[str, Any]]:
+    """Every metric with its interval by example."""
+    groups: dict[str, list[Answer]] = {}
+    for answer in answers:
+        groups.setdefault(answer.id, []).append(answer)
+    rows = [[answer.score for answer in group] for group in groups.values()]
+    metrics: dict[str, dict[str, Any]] = {}
+    for name in rows[0][0].values:
+        if name in rows[0][0].stats:
+            metrics[name] = corpus_interval(name, rows, bootstrap)
+        elif name == "pass@1":
+            metrics |= {f"pass@{k}": pass_interval(k, groups, bootstrap) for k in pass_ks(groups)}
+        else:
+            values = [[score.values[name] for score in group] for group in rows]
+            metrics[name] = interval(values, bootstrap, is_accuracy=name in ACCURACIES)
+    if "bleu" in task.signatures:
+        metrics["bleu_signature"] = {"value": task.signatures["bleu"], "low": None, "high": None}
+    return metrics
+
+
+def interval(values: Sequence[Sequence[float]], bootstrap: Bootstrap, *, is_accuracy: bool) -> dict[str, float]:
+    """Of the mean over examples of the mean over samples; Wilson's where every example has one yes or no."""
+    means = [fmean(samples) for samples in values]
+    if is_accuracy and all(len(samples) == 1 for samples in values):
+        found = proportion_interval(round(sum(means)), len(means), level=bootstrap.level)
+    else:
+        found = mean_interval(means, level=bootstrap.level, resamples=bootstrap.resamples, seed=bootstrap.seed)
+    return {"value": float(found.value), "low": float(found.low), "high": float(found.high)}
+
+
+def pass_ks(groups: Mapping[str, Sequence[Answer]]) -> list[int]:
+    """The k that every example with predictions has samples for."""
+    most = min((len(group) for group in groups.values() if not group[0].is_missing), default=1)
+    return sorted({k for k in PASS_KS if k <= most} | {most})
+
+
+def pass_interval(k: int, groups: Mapping[str, Sequence[Answer]], bootstrap: Bootstrap) -> dict[str, float]:
+    values = []
+    for group in groups.values():
+        passed = round(sum(answer.score.values["pass@1"] for answer in group))
+        values.append([0.0 if group[0].is_missing else pass_at_k(len(group), passed, k)])
+    is_single = all(len(group) == 1 for group in groups.values())
+    return interval(values, bootstrap, is_accuracy=is_single)
+
+
+def corpus_interval(name: str, rows: Sequence[Sequence[Score]], bootstrap: Bootstrap) -> dict[str, float]:
+    """The corpus score, and percentiles of the corpus scores of resampled examples."""
+    stats = np.array(
+        [np.sum([score.stats[name] for score in group], axis=0) for group in rows]
+    )  # [examples, statistics]
+    rng = np.random.default_rng(bootstrap.seed)
+    resamples = min(bootstrap.resamples, 2000)  # a percentile interval gains nothing from more
+    shares = np.full(len(stats), 1 / len(stats))
+    totals = rng.multinomial(len(stats), shares, size=resamples) @ stats  # [resamples, statistics]
+    scores = [CORPUS[name](total) for total in totals]
+    low, high = np.quantile(scores, [(1 - bootstrap.level) / 2, (1 + bootstrap.level) / 2])
+    return {"value": CORPUS[name](stats.sum(axis=0)), "low": float(low), "high": float(high)}
+
+
+def report(task: DataTask, answers: Sequence[Answer], bootstrap: Bootstrap, *, per_example: bool) -> dict[str, Any]:
+    """The JSON object of a whole set of predictions."""
+    flags: Counter[str] = Counter({"is_missing": sum(answer.is_missing for answer in answers)})
+    for answer in answers:
+        flags.update({name: int(value) for name, value in answer.score.flags.items()})
+    result = {
+        "task": task.name,
+        "protocol": task.protocol,
+        "version": task.version,
+        "n": len(task.ids),
+        "num_answers": len(answers),
+        "metrics": aggregate(task, answers, bootstrap),
+        "flags": dict(flags),
+        "settings": task.describe(),
+    }
+    if per_example:
+        result["per_example"] = [
+            {
+                "id": answer.id,
+                "sample": answer.sample,
+                "values": dict(answer.score.values),
+                "flags": {**answer.score.flags, "is_missing": answer.is_missing},
+            }
+            for answer in answers
+        ]
+    return result
+
+
+def run(arguments: Sequence[str]) -> dict[str, Any]:
+    """Parse, score, and write `out`. Raises ValueError or OSError for the user's mistakes."""
+    options = parse(arguments)
+    for key in ("task", "predictions"):
+        if not options.get(key):
+            raise ValueError(f"{key}= is missing: python -m sdbench.score task=gsm8k predictions=preds.jsonl")
+        if key == "task" and options[key] not in tasks.names():
+            raise ValueError(f"there is no task {options[key]} {nearest(options[key], tasks.names())}")
+    own = {key: options.pop(key, default) for key, default in OWN.items()}
+    if not isinstance(own["per_example"], bool):
+        raise ValueError(f"per_example must be true or false, got {own['per_example']}")
+    if not isinstance(own["level"], float) or not 0 < own["level"] < 1:
+        raise ValueError(f"level must be a number between 0 and 1, got {own['level']}")
+    if not isinstance(own["resamples"], int) or own["resamples"] < 100:
+        raise ValueError(f"resamples must be a whole number of at least 100, got {own['resamples']}")
+    name = str(own["task"])
+    known("", options, [*OWN, *tasks.options(name)])
+    task = tasks.load(name, **{"n": None, **options})
+    answers = score_predictions(task, Path(own["predictions"]))
+    bootstrap = Bootstrap(own["level"], own["resamples"], own["bootstrap_seed"])
+    result = report(task, answers, bootstrap, per_example=own["per_example"])
+    if own["out"]:
+        Path(own["out"]).write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return result
+
+
+def say(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if {"-h", "--help"} & set(arguments):
+        print(USAGE)
+        return 0
+    warnings.showwarning = lambda message, *_: say(str(message))
+    try:
+        with redirect_stdout(sys.stderr):  # libraries that print must not spoil the JSON
+            result = run(arguments)
+    except (ValueError, OSError) as error:
+        say(f"sdbench.score: {_sentence(error)}")
+        return 2
+    print(json.dumps(result, ensure_ascii=False))
+    return 0
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"there is no file {error.filename}"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename} cannot be used: {error.strerror}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"the file is not UTF-8 text: {error}"
+    return " ".join(str(error).split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

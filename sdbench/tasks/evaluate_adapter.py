@@ -1,0 +1,57 @@
+"""Our metrics as `evaluate.Metric`s that need no network, and any metric of `evaluate` beside our own.
+
+`evaluate` is imported when a metric is asked for: its import takes seconds and brings torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from sdbench.tasks.corpus import summarize
+from sdbench.types import Example, Prompt
+
+if TYPE_CHECKING:
+    from evaluate import Metric
+
+    from sdbench.tasks.base import DataTask
+
+
+def metric(task: DataTask) -> Metric:
+    """A task's scorer as an `evaluate.Metric`: predictions are answers, references their texts (code: ids)."""
+    import datasets
+    import evaluate
+
+    class TaskMetric(evaluate.Metric):
+        def _info(self) -> evaluate.MetricInfo:
+            features = {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
+            return evaluate.MetricInfo(
+                description=f"sdbench {task.name}, protocol {task.protocol}, version {task.version}: {task.signatures}",
+                citation="",
+                inputs_description="predictions: list of answers; references: list of texts, or of row ids for code",
+                features=datasets.Features(features),
+            )
+
+        def _compute(self, *, predictions: list[str], references: list[str]) -> dict[str, float]:
+            rows = [task.reference_row(reference) for reference in references]
+            examples = [Example(str(number), row, Prompt()) for number, row in enumerate(rows)]
+            return summarize(task.score_all(zip(examples, predictions, strict=True)))
+
+    return TaskMetric(config_name=f"{task.name}-{task.protocol}")
+
+
+@cache
+def named(name: str) -> Callable[[str, str], dict[str, float]]:
+    """A metric of `evaluate` by its name or its folder, as a function of one answer and its reference."""
+    import evaluate
+
+    loaded = evaluate.load(name)
+    short = name.rstrip("/").rsplit("/", 1)[-1].removesuffix(".py")
+
+    def measure(answer: str, reference: str) -> dict[str, float]:
+        results: dict[str, Any] = loaded.compute(predictions=[answer], references=[reference]) or {}
+        numbers = {key: float(value) for key, value in results.items() if isinstance(value, int | float)}
+        return {key if key == short else f"{short}.{key}": value for key, value in numbers.items()}
+
+    return measure
