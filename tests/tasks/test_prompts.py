@@ -1,0 +1,213 @@
+"""What a model is asked: golden prompts, the subset, shots, and how a prompt that is too long is cut."""
+
+import os
+import warnings
+
+import numpy as np
+import pytest
+import yaml
+from own import CODE, FILES, GOLDEN, TINY, load, path, protocols
+
+import sdbench.tasks
+from sdbench.config import config_dir
+from sdbench.tasks.base import DataTask
+
+CASES = [(name, protocol, form) for name in FILES for protocol in protocols(name) for form in ("text", "chat")]
+COMPLETION_PROMPTS = {
+    "cnndm": "Summarize the following article:\n\n{article}\n\nSummary:",
+    "xsum": "Write a concise summary of the following document:\n\nDocument: {document}\n\nSummary:",
+    "gsm8k": "Question: {question}\nAnswer:",
+    "humaneval": "{prompt}",
+}
+
+
+def shown(prompt):
+    """A prompt as a file: the text itself, or turns under headings."""
+    if prompt.text is not None:
+        return prompt.text
+    turns = "".join(f"<<{message.role}>>\n{message.content}\n" for message in prompt.messages)
+    return f"{turns}<<assistant begins>>\n{prompt.prefix}"
+
+
+def words(prompt):
+    return len(shown(prompt).split())
+
+
+@pytest.mark.parametrize(("name", "protocol", "form"), CASES)
+def test_the_prompt_is_the_golden_one_to_the_letter(name, protocol, form):
+    last = list(load(name, protocol=protocol, chat=form == "chat").examples())[-1]
+    golden = GOLDEN / f"{name}-{protocol}-{form}.txt"
+    if os.environ.get("SDBENCH_WRITE_GOLDEN"):
+        golden.write_text(shown(last.prompt), encoding="utf-8")
+    assert shown(last.prompt) == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", COMPLETION_PROMPTS)
+def test_default_zero_shot_prompt_is_the_published_template(name):
+    for example in load(name, shots=0).examples():
+        assert example.prompt.text == COMPLETION_PROMPTS[name].format(**example.row)
+
+
+def test_every_yaml_makes_its_task_and_names_only_options_of_it():
+    for name in sdbench.tasks.names():
+        tree = yaml.safe_load((config_dir() / "task" / f"{name}.yaml").read_text())
+        task = sdbench.tasks.load(name)
+        assert (task.name, task.protocol) == (name, tree["protocol"])
+        assert tree["choices"]["protocol"] == list(task.PROTOCOLS)
+        for protocol in task.PROTOCOLS:
+            described = sdbench.tasks.load(name, protocol=protocol)
+            assert described.rules.source
+            assert described.max_new_tokens > 0
+            assert isinstance(described.stop, tuple)
+
+
+def test_diversed_is_offered_by_every_task_and_llama_where_meta_has_one():
+    for name in sdbench.tasks.names():
+        offered = sdbench.tasks.load(name).PROTOCOLS
+        assert "diversed" in offered
+        assert ("llama" in offered) == any(word in name for word in ("gsm8k", "humaneval", "mbpp"))
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_tiny_tasks_go_through_the_classes_of_the_real_ones(name):
+    real = sdbench.tasks.load(name.removesuffix("-tiny"))
+    tiny = sdbench.tasks.load(name, n=3)
+    examples = list(tiny.examples())
+    assert type(tiny) is type(real)
+    assert len(examples) == 3
+    assert tiny.shots == 0
+    assert all(example.prompt.text for example in examples)
+
+
+def test_ids_are_the_data_sets_own_or_row_numbers():
+    assert [e.id for e in load("gsm8k").examples()] == list("0123456")
+    assert [e.id for e in load("cnndm").examples()] == ["a1", "b2"]
+    assert [e.id for e in load("mbpp").examples()] == ["2", "3", "4", "11", "12"]
+    assert [e.id for e in load("humaneval").examples()] == ["Own/0", "Own/1", "Own/2"]
+
+
+def test_subset_is_that_of_datasets_shuffle_and_grows_at_its_end():
+    order = [str(i) for i in np.random.default_rng(42).permutation(7)]
+    assert [e.id for e in load("gsm8k", n=3, seed=42).examples()] == order[:3]
+    assert [e.id for e in load("gsm8k", n=5, seed=42).examples()] == order[:5]
+    assert [e.id for e in load("gsm8k", n=3, seed=None).examples()] == ["0", "1", "2"]
+
+
+def test_too_large_an_n_takes_all_and_says_so():
+    with pytest.warns(UserWarning, match="7 rows, fewer than n=9"):
+        assert len(list(load("gsm8k", n=9).examples())) == 7
+
+
+def test_shots_never_show_the_asked_row():
+    for example in load("gsm8k", shots=6).examples():
+        assert example.prompt.text.count(example.row["question"]) == 1
+        assert example.prompt.text.count("####") == 6
+
+
+def test_shots_of_a_row_do_not_depend_on_the_subset():
+    whole = {example.id: example.prompt for example in load("gsm8k").examples()}
+    for example in load("gsm8k", n=3).examples():
+        assert example.prompt == whole[example.id]
+
+
+def test_shots_come_from_the_file_that_is_named():
+    task = sdbench.tasks.load("gsm8k", data=path("gsm8k"), shots_data=str(path("gsm8k")), shots=7)
+    assert next(iter(task.examples())).prompt.text.count("####") == 7
+
+
+def test_mbpp_shows_the_authors_shots_2_3_4():
+    asked = list(load("mbpp").examples())[-1]
+    assert [f"def {name}(" in asked.prompt.text for name in ("add", "root", "turned", "vowels")] == [True] * 3 + [False]
+
+
+def test_shots_are_turns_in_the_chat_form():
+    for protocol in ("lm-eval", "llama"):
+        prompt = next(iter(load("gsm8k", protocol=protocol, chat=True).examples())).prompt
+        count = load("gsm8k", protocol=protocol).shots
+        assert prompt.text is None
+        assert [message.role for message in prompt.messages] == ["user", "assistant"] * count + ["user"]
+
+
+@pytest.mark.parametrize("form", ["text", "chat"])
+@pytest.mark.parametrize("name", [name for name in FILES if name not in ("wmt", "wmt16")])
+def test_a_prompt_over_the_limit_is_cut_and_marked_and_never_fails(name, form):
+    task = load(name, chat=form == "chat")
+    for example in task.examples():
+        full = words(example.prompt)
+        assert task.fit(example, words, full) is example
+        for limit in range(full - 1, 3, -1):
+            cut = task.fit(example, words, limit)
+            assert cut.is_prompt_cut
+            assert words(cut.prompt) <= max(limit, words(task.fit(example, words, 1).prompt))
+            assert cut.row is example.row
+
+
+def test_shots_go_first_then_words_of_the_article_and_the_template_stays():
+    task = load("gsm8k")
+    example = next(iter(task.examples()))
+    cut = task.fit(example, words, words(example.prompt) - 1)
+    assert cut.prompt.text.count("####") == 4
+    assert example.prompt.text.endswith(cut.prompt.text)
+    task = load("cnndm")
+    example = next(iter(task.examples()))
+    cut = task.fit(example, words, 12)
+    assert cut.prompt.text == "Summarize the following article:\n\n(Harbour) A grey cat that left home\n\nSummary:"
+
+
+def test_protocols_own_prompt_limit_is_kept():
+    task = load("xsum", protocol="diversed")
+    long = {**next(iter(task.rows.values())), "document": "word " * 3000}
+    example = sdbench.tasks.base.Example("x", long, task.rules.render(task.fields(long), [], is_chat=False))
+    assert words(task.fit(example, words, 100_000).prompt) <= 2048
+
+
+def test_stop_strings_and_lengths_can_be_changed():
+    task = load("gsm8k", stop=["END"], max_new_tokens=7)
+    assert (task.stop, task.max_new_tokens) == (("END",), 7)
+    assert task.stopped("a END b END") == "a "
+
+
+def test_describe_holds_everything_that_decides_a_score():
+    for name in FILES:
+        if name in CODE:
+            continue
+        described = load(name).describe()
+        for key in ("protocol", "version", "source", "stop", "max_new_tokens", "prompt_cut", "signatures", "shots"):
+            assert described[key] is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"protocol": "lama"}, "gsm8k has no protocol lama .did you mean llama"),
+        ({"n": 0}, "n must be a whole number of at least 1, got 0"),
+        ({"shots": -1}, "shots must be a whole number of at least 0"),
+        ({"version": 0}, "gsm8k version 0 is not this sdbench's, which is 1"),
+        ({"temprature": 1}, "temprature is not an option of task gsm8k"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_sentence(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        load("gsm8k", **options)
+
+
+def test_more_shots_than_rows_is_refused():
+    with pytest.raises(ValueError, match="shots must be at most 6"):
+        list(load("gsm8k", shots=7).examples())
+
+
+def test_an_unknown_task_names_the_nearest():
+    with pytest.raises(ValueError, match=r"no task gsm9k .did you mean gsm8k"):
+        sdbench.tasks.load("gsm9k")
+
+
+def test_a_row_without_a_field_is_named(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"question": "?", "answer": "#### 1"}\n{"question": "?"}\n')
+    with pytest.raises(ValueError, match="row 1 of .* has no field 'answer'"):
+        list(sdbench.tasks.load("gsm8k", data=tmp_path / "rows.jsonl").examples())
+
+
+def test_loading_a_local_file_gives_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert isinstance(load("wmt"), DataTask)
