@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1|\Z)", re.DOTALL | re.MULTILINE)
 MAX_LINES = 2000  # a longer answer is a loop of repetitions; its head says all
+MAX_TRIES = 500
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -41,24 +42,22 @@ def _error_line(code: str) -> int | None:
 
 def longest_program(text: str) -> str:
     """The span of lines with the most code among those that parse; empty where none does."""
-    lines = text.splitlines()[:MAX_LINES]
+    lines = text.replace("\x00", "").splitlines()[:MAX_LINES]
     weight = [bool(line.strip()) and not line.lstrip().startswith("#") for line in lines]
-    best, best_weight = "", 0
-    start = 0
-    while start < len(lines):
-        if not weight[start] or lines[start][0].isspace():  # a program starts at the margin, with code
-            start += 1
+    best, best_weight, tries = "", 0, 0
+    for start, line in enumerate(lines):
+        if not weight[start] or line[0].isspace():  # a program starts at the margin, with code
             continue
         end = len(lines)
-        while end > start and sum(weight[start:end]) > best_weight:
+        while end > start and sum(weight[start:end]) > best_weight and tries < MAX_TRIES:
+            tries += 1
             code = "\n".join(lines[start:end])
             failed_at = _error_line(code)
             if failed_at is None:
                 best, best_weight = code, sum(weight[start:end])
                 break
-            # Every span that still holds the line of the error fails there; what is left open is found by shrinking.
-            end = min(end - 1, start + failed_at - 1 if failed_at > 1 else end - 1)
-        start += 1
+            # A span that holds the line of an error fails at it too; what is never closed is reported where it opens.
+            end = start + (failed_at - 1 if failed_at else (end - start) // 2)
     return best
 
 
@@ -81,7 +80,8 @@ def bound_names(statement: ast.stmt) -> set[str]:
         elif isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
             bound |= _base(node)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            bound |= _base(node.value.func)  # table.append(...)
+            func = node.value.func
+            bound |= _base(func) if isinstance(func, ast.Attribute) else set()  # table.append(...)
     return bound
 
 

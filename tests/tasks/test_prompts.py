@@ -203,7 +203,7 @@ def test_an_unknown_task_names_the_nearest():
 
 def test_a_row_without_a_field_is_named(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"question": "?", "answer": "#### 1"}\n{"question": "?"}\n')
-    with pytest.raises(ValueError, match="row 1 of .* has no field 'answer'"):
+    with pytest.raises(ValueError, match=r"row 1 of .* has no field 'answer'"):
         list(sdbench.tasks.load("gsm8k", data=tmp_path / "rows.jsonl").examples())
 
 

@@ -1,0 +1,250 @@
+"""Scores equal the libraries' and the harnesses' own: ROUGE, BLEU, chrF, the readings of a number, flags."""
+
+import random
+import time
+from decimal import Decimal
+
+import pytest
+import sacrebleu
+from own import GSM8K_FORMS, ROWS, last_number, load, protocols
+from rouge_score import rouge_scorer
+
+import sdbench.tasks
+from sdbench.tasks.corpus import corpus_bleu, corpus_chrf2, summarize
+from sdbench.tasks.gsm8k import LM_EVAL_NUMBER, lm_eval_find, lm_eval_flexible, numeric
+from sdbench.tasks.passk import pass_at_k
+from sdbench.types import Example, Prompt
+
+TYPES = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
+WORDS = (  # noqa: SIM905 - a text reads better
+    "the a of running runs runner quickly houses housing München 3.5 U.S. co-operate don't cat cats policies policy "
+    "generous generosity “quoted” £30m and is was\tto"
+).split()
+
+
+def texts(rng, num_lines):
+    return "\n".join(" ".join(rng.choices(WORDS, k=rng.randint(0, 12))) for _ in range(num_lines)).strip()
+
+
+def pairs(count, *, lines):
+    rng = random.Random(0)
+    return [(texts(rng, rng.randint(1, lines)), texts(rng, rng.randint(1, lines))) for _ in range(count)]
+
+
+def example(**row):
+    return Example("0", row, Prompt())
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "answer"), [("cnndm", "article", "highlights"), ("xsum", "document", "summary")]
+)
+def test_rouge_equals_rouge_score_on_200_random_pairs_with_and_without_stemmer(name, asked, answer):
+    task = load(name)
+    scorers = {"": True, "_nostem": False}
+    scorers = {ending: rouge_scorer.RougeScorer(TYPES, use_stemmer=stem) for ending, stem in scorers.items()}
+    for reference, candidate in pairs(200, lines=4):
+        score = task.score(example(**{asked: "", answer: reference}), candidate)
+        for ending, scorer in scorers.items():
+            direct = scorer.score(reference, candidate)
+            for kind in TYPES:
+                assert score.values[kind + ending] == 100 * direct[kind].fmeasure
+
+
+def test_newlines_reach_rouge_lsum():
+    row = {"article": "", "highlights": "the cat sat .\nthe dog ran ."}
+    swapped = load("cnndm").score(example(**row), "the dog ran .\nthe cat sat .")
+    joined = load("cnndm").score(example(**row), "the dog ran . the cat sat .")
+    assert swapped.values["rougeLsum"] == 100
+    assert swapped.values["rougeL"] == joined.values["rougeL"] < 100
+
+
+def test_xsum_of_diversed_keeps_the_first_32_words_and_the_default_keeps_all():
+    row = {"document": "", "summary": " ".join(f"w{i}" for i in range(40))}
+    answer = row["summary"] + "\n\nDocument: another one"
+    assert load("xsum").score(example(**row), answer).values["rouge1"] == 100
+    short = load("xsum", protocol="diversed").score(example(**row), answer).values["rouge1"]
+    assert short == pytest.approx(100 * 2 * 32 / (32 + 40))
+    assert load("xsum", truncate_words=8).score(example(**row), answer).values["rouge1"] < short
+
+
+def test_corpus_bleu_and_chrf2_from_summed_statistics_equal_sacrebleu_on_200_random_pairs():
+    task = load("wmt")
+    data = [(r.replace("\n", " "), c.replace("\n", " ")) for r, c in pairs(200, lines=3)]
+    scores = [task.score(example(translation={"de": "", "en": r}), c) for r, c in data]
+    references, candidates = [r for r, _ in data], [c.strip() for _, c in data]
+    sums = {n: [sum(column) for column in zip(*(s.stats[n] for s in scores), strict=True)] for n in ("bleu", "chrf2")}
+    assert len(sums["bleu"]) == 10
+    assert corpus_bleu(sums["bleu"]) == sacrebleu.corpus_bleu(candidates, [references]).score
+    assert corpus_chrf2(sums["chrf2"]) == sacrebleu.corpus_chrf(candidates, [references]).score
+    total = summarize(scores)
+    assert total["bleu"] == sacrebleu.corpus_bleu(candidates, [references]).score
+    for score, (reference, candidate) in zip(scores, data, strict=True):
+        lowered = sacrebleu.sentence_bleu(candidate.strip(), [reference], lowercase=True).score
+        assert score.values["diversed_sbleu"] == lowered
+        assert score.values["bleu"] == sacrebleu.sentence_bleu(candidate.strip(), [reference]).score
+        assert score.values["chrf2"] == sacrebleu.sentence_chrf(candidate.strip(), [reference]).score
+
+
+def test_statistics_of_a_resample_give_its_corpus_score():
+    task, rng = load("wmt"), random.Random(1)
+    data = [(r.replace("\n", " "), c.replace("\n", " ").strip()) for r, c in pairs(50, lines=2)]
+    stats = [task.score(example(translation={"de": "", "en": r}), c).stats["bleu"] for r, c in data]
+    drawn = rng.choices(range(50), k=50)
+    sums = [sum(stats[i][j] for i in drawn) for j in range(10)]
+    direct = sacrebleu.corpus_bleu([data[i][1] for i in drawn], [[data[i][0] for i in drawn]])
+    assert corpus_bleu(sums) == direct.score
+
+
+def test_signatures_name_the_tokenizer_and_the_case():
+    assert "tok:13a" in load("wmt").signatures["bleu"]
+    assert "case:mixed" in load("wmt").signatures["bleu"]
+    assert "eff:no" in load("wmt").signatures["bleu"]
+    assert "case:lc" in load("wmt").signatures["diversed_sbleu"]
+    assert "stemmer on" in load("cnndm").signatures["rouge"]
+
+
+def test_translation_goes_both_ways():
+    into_german = load("wmt", direction="en-de")
+    first = next(iter(into_german.examples()))
+    assert first.prompt.text == "English phrase: The cat is sleeping on the roof.\nGerman phrase:"
+    assert into_german.score(first, " Die Katze schläft auf dem Dach.\nmore").values["bleu"] == pytest.approx(100)
+    assert load("wmt", direction="en-de", protocol="diversed").stop == ("\n\nGerman:",)
+    with pytest.raises(ValueError, match="direction must be one of de-en, en-de"):
+        load("wmt", direction="de-fr")
+
+
+@pytest.mark.parametrize("protocol", protocols("gsm8k"))
+def test_gsm8k_references_in_the_protocols_own_form_score_1(protocol):
+    task = load("gsm8k", protocol=protocol)
+    for one in task.examples():
+        answer = GSM8K_FORMS[protocol].format(last_number(one.row))
+        assert set(task.score(one, answer).values.values()) == {1.0}, (answer, one.row)
+
+
+@pytest.mark.parametrize("protocol", ["lm-eval", "diversed"])
+def test_raw_gsm8k_references_score_1(protocol):
+    task = load("gsm8k", protocol=protocol)
+    for one in task.examples():
+        assert set(task.score(one, one.row["answer"]).values.values()) == {1.0}
+
+
+@pytest.mark.parametrize("protocol", protocols("gsm8k"))
+def test_real_gsm8k_references_score_1(protocol, real_data):
+    task = sdbench.tasks.load("gsm8k", data=real_data / "gsm8k_test_first100.jsonl", protocol=protocol)
+    scores = []
+    for one in task.examples():
+        scores.append(task.score(one, GSM8K_FORMS[protocol].format(last_number(one.row))))
+        if protocol in ("lm-eval", "diversed"):
+            scores.append(task.score(one, one.row["answer"]))
+    assert len(scores) >= 100
+    assert all(set(score.values.values()) == {1.0} for score in scores)
+
+
+def test_strict_takes_the_first_marked_number_and_flexible_the_last_of_all():
+    task = load("gsm8k")
+    score = task.score(example(question="", answer="#### 7"), "#### 7\nand then 9 more")
+    assert score.values == {"strict": 1.0, "flexible": 0.0, "numeric": 1.0}
+    score = task.score(example(question="", answer="#### 7"), "so there are 7 of them")
+    assert score.values == {"strict": 0.0, "flexible": 1.0, "numeric": 1.0}
+    assert score.flags["is_extraction_failed"]
+
+
+def test_text_after_a_stop_string_does_not_count():
+    task = load("gsm8k")
+    score = task.score(example(question="", answer="#### 7"), "#### 7\n\nQuestion: what is 2 + 2?\nAnswer: 4\n#### 4")
+    assert score.values == {"strict": 1.0, "flexible": 1.0, "numeric": 1.0}
+
+
+def test_ellipsis_is_a_number_to_flexible_and_none_to_numeric():
+    text = "It is 18. Let me think again ..."
+    assert lm_eval_find(LM_EVAL_NUMBER, text, -1) == "..."
+    score = load("gsm8k").score(example(question="", answer="#### 18"), text)
+    assert score.values == {"strict": 0.0, "flexible": 0.0, "numeric": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("#### 1,234", "1234"),
+        ("#### -5", "-5"),
+        ("#### $18.00", "18"),
+        ("costs $1,234.50 in all", "1234.50"),
+        ("10-5=5", "5"),
+        ("16 - 3 = 13.", "13"),
+        ("The answer is 42, not 43.", "42"),
+        ("\\boxed{12} is it, of 99", "12"),
+        ("x=.5", ".5"),
+        ("12,345,678", "12345678"),
+        ("1,2", "2"),
+        ("7 apples ...", "7"),
+        ("none", None),
+        ("...", None),
+        ("", None),
+    ],
+)
+def test_our_own_reading_of_a_number(text, number):
+    assert numeric(text) == (None if number is None else Decimal(number))
+
+
+def test_lm_eval_reading_deletes_commas_dollars_and_a_last_dot():
+    assert lm_eval_flexible("it is $1,080.") == "1080"
+    assert lm_eval_flexible("nothing") is None
+
+
+def test_diversed_rounds_and_takes_the_marked_number_first():
+    task = load("gsm8k", protocol="diversed")
+    assert task.score(example(question="", answer="#### 8"), "about 7.6").values["flexible"] == 1.0
+    assert task.score(example(question="", answer="#### 8"), "### 8 or 9").values["flexible"] == 1.0
+
+
+def test_every_answer_carries_truncation_emptiness_and_extraction_flags():
+    task = load("gsm8k")
+    row = example(question="", answer="#### 7")
+    assert task.score(row, "  \n").flags == {"is_truncated": False, "is_empty": True, "is_extraction_failed": True}
+    assert task.score(row, "so 3 +", is_truncated=True).flags["is_truncated"]
+    assert not task.score(row, "#### 7\nQuestion: no", is_truncated=True).flags["is_truncated"]
+
+
+def test_scoring_is_pure_and_a_batch_equals_single_calls():
+    task = load("gsm8k")
+    batch = [(one, one.row["answer"]) for one in task.examples()]
+    assert task.score_all(batch) == [task.score(*pair) for pair in batch] == task.score_all(batch)
+
+
+def test_pass_at_k_is_the_unbiased_estimate():
+    assert pass_at_k(5, 0, 3) == 0
+    assert pass_at_k(5, 5, 1) == 1
+    assert pass_at_k(4, 1, 1) == 0.25
+    assert pass_at_k(4, 1, 2) == pytest.approx(0.5)
+    assert pass_at_k(200, 13, 10) == pytest.approx(1 - _product(1 - 10 / i for i in range(200 - 13 + 1, 201)))
+    with pytest.raises(ValueError, match="k must be between 1 and the number of samples, 2, got 3"):
+        pass_at_k(2, 1, 3)
+
+
+def _product(factors):
+    result = 1.0
+    for factor in factors:
+        result *= factor
+    return result
+
+
+def test_a_thousand_summaries_are_scored_in_ten_seconds():
+    rng = random.Random(0)
+    vocabulary = ["".join(rng.choices("abcdefghijklmnopqrst", k=rng.randint(2, 10))) for _ in range(3000)]
+
+    def text(num_words, num_lines):
+        return "\n".join(" ".join(rng.choices(vocabulary, k=num_words // num_lines)) for _ in range(num_lines))
+
+    task = load("cnndm")
+    batch = [(example(article="", highlights=text(56, 4)), text(96, 4)) for _ in range(250)]
+    start = time.process_time()
+    task.score_all(batch)
+    assert 4 * (time.process_time() - start) < 10
+
+
+def test_rows_written_here_have_the_real_fields(real_data):
+    import json
+
+    for own, real in (("gsm8k", "gsm8k_test_first100"), ("humaneval", "humaneval")):
+        with (ROWS / f"{own}.jsonl").open() as ours, (real_data / f"{real}.jsonl").open() as theirs:
+            assert set(json.loads(ours.readline())) == set(json.loads(theirs.readline()))
