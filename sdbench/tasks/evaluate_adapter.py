@@ -27,7 +27,7 @@ def metric(task: DataTask) -> Metric:
         def _info(self) -> evaluate.MetricInfo:
             features = {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
             return evaluate.MetricInfo(
-                description=f"sdbench {task.name}, protocol {task.protocol}, version {task.version}: {task.signatures}",
+                description=f"sdbench {task.name}, protocol {task.protocol}, version {task.version}: {task.rules.source}",
                 citation="",
                 inputs_description="predictions: list of answers; references: list of texts, or of row ids for code",
                 features=datasets.Features(features),

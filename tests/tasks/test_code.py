@@ -1,0 +1,115 @@
+"""HumanEval and MBPP through the sandbox: references pass, emptied bodies fail, answers of every shape are read."""
+
+import time
+
+import pytest
+from own import CODE, load, protocols
+
+import sdbench.tasks
+
+SHAPES = {
+    "as it stands": "{code}",
+    "stripped": "{stripped}",
+    "ended by a fence": "{code}\n```\nThat was it.",
+    "with a trailing test": "{code}\n\nprint(1)\nassert False\n",
+    "whole": "{prompt}{code}",
+    "whole, fenced, with chatter": "Here's a solution:\n\n```python\n{prompt}{code}\n```\n\nIt's simple.",
+    "whole, with chatter": "Here's a solution:\n\n{prompt}{code}\n\nHope it's what you wanted!",
+    "body, fenced": "```python\n{code}\n```",
+    "with a main guard": "{code}\n\nif __name__ == '__main__':\n    raise SystemExit(1)\n",
+}
+
+
+def passed(task, answer_of):
+    examples = list(task.examples())
+    scores = task.score_all([(example, answer_of(example.row)) for example in examples])
+    return {example.id: score.values["pass@1"] for example, score in zip(examples, scores, strict=True)}, scores
+
+
+def shaped(shape):
+    def answer(row):
+        code = row["canonical_solution"].rstrip("\n")
+        return SHAPES[shape].format(code=code, stripped=code.strip(), prompt=row["prompt"])
+
+    return answer
+
+
+@pytest.mark.parametrize("name", ["mbpp", "mbpp-sanitized"])
+@pytest.mark.parametrize(
+    "form", ["{}", "{}\n[DONE]\nmore words", "```python\n{}\n```", "Sure!\n```\n{}\n```\nDone, isn't it?", "{}\n```"]
+)
+def test_mbpp_references_pass_in_every_form(name, form):
+    values, scores = passed(load(name), lambda row: form.format(row["code"]))
+    assert set(values.values()) == {1.0}
+    assert not any(score.flags["is_extraction_failed"] for score in scores)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_humaneval_references_pass_in_every_shape(shape):
+    values, _ = passed(load("humaneval"), shaped(shape))
+    assert set(values.values()) == {1.0}, values
+
+
+@pytest.mark.parametrize("protocol", protocols("humaneval"))
+def test_humaneval_references_pass_under_every_protocol(protocol):
+    values, _ = passed(load("humaneval", protocol=protocol), shaped("as it stands"))
+    assert set(values.values()) == {1.0}
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_empty_answers_fail_and_are_flagged(name):
+    values, scores = passed(load(name), lambda row: "")
+    assert set(values.values()) == {0.0}
+    assert all(score.flags["is_empty"] and score.flags["is_extraction_failed"] for score in scores)
+
+
+def test_time_out_crash_memory_and_wrong_answer_are_told_apart():
+    task = load("humaneval", timeout_s=1.0)
+    example = next(iter(task.examples()))
+    answers = {
+        "is_timeout": "    while True: pass\n",
+        "is_wrong": "    return numbers\n",
+        "is_out_of_memory": "    return [0] * 10**10\n",
+        None: "    return [2 * n for n in numbers]\n",
+    }
+    for flag, score in zip(answers, task.score_all([(example, text) for text in answers.values()]), strict=True):
+        kinds = ("is_timeout", "is_wrong", "is_out_of_memory", "is_crash")
+        assert [kind for kind in kinds if score.flags[kind]] == ([] if flag is None else [flag])
+
+
+def test_a_program_that_ends_before_its_tests_has_not_passed():
+    task = load("humaneval")
+    example = next(iter(task.examples()))
+    assert task.score(example, "    import sys; sys.exit(0)\n").values["pass@1"] == 0
+    assert task.score(example, "    import os; os._exit(0)\n").values["pass@1"] == 0
+
+
+def test_the_backend_and_what_it_proved_are_recorded():
+    signatures = load("humaneval").signatures
+    assert signatures["sandbox"]
+    assert "sandbox_proved" in signatures
+
+
+def test_all_164_canonical_solutions_pass_in_fifteen_seconds(real_data):
+    task = sdbench.tasks.load("humaneval", data=real_data / "humaneval.jsonl")
+    start = time.perf_counter()
+    values, scores = passed(task, lambda row: row["canonical_solution"])
+    assert len(values) == 164
+    assert set(values.values()) == {1.0}
+    assert not any(score.flags["is_extraction_failed"] for score in scores)
+    assert time.perf_counter() - start < 15
+
+
+@pytest.mark.parametrize("answer", ["", "    pass\n"])
+def test_every_emptied_body_fails(real_data, answer):
+    task = sdbench.tasks.load("humaneval", data=real_data / "humaneval.jsonl")
+    values, _ = passed(task, lambda row: answer)
+    assert set(values.values()) == {0.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_real_canonical_solutions_pass_in_every_shape(real_data, shape):
+    task = sdbench.tasks.load("humaneval", data=real_data / "humaneval.jsonl")
+    values, _ = passed(task, shaped(shape))
+    assert set(values.values()) == {1.0}, [key for key, value in values.items() if not value]

@@ -1,0 +1,81 @@
+"""`evaluate` at arm's length: our metrics as its metrics, its metrics beside ours, and not imported until asked for."""
+
+import subprocess
+import sys
+
+import pytest
+from own import load
+
+import sdbench.tasks
+from sdbench.tasks.evaluate_adapter import metric
+
+LOCAL_METRIC = """
+import datasets
+import evaluate
+
+
+class Shout(evaluate.Metric):
+    def _info(self):
+        features = {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
+        return evaluate.MetricInfo(
+            description="", citation="", inputs_description="", features=datasets.Features(features)
+        )
+
+    def _compute(self, predictions, references):
+        return {"shout": sum(p.isupper() for p in predictions) / len(predictions), "words": "no number"}
+"""
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_EVALUATE_OFFLINE", "1")
+    monkeypatch.setattr("evaluate.config.HF_METRICS_CACHE", str(tmp_path), raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "answers", "references", "expected"),
+    [
+        ("cnndm", ["a cat ran", "x"], ["a cat ran", "y"], {"rouge1": 50, "rougeLsum_nostem": 50}),
+        ("wmt", ["The cat is sleeping on it."], ["The cat is sleeping on it."], {"bleu": 100, "chrf2": 100}),
+        ("gsm8k", ["#### 7", "#### 8", "7"], ["#### 7"] * 3, {"strict": 1 / 3, "numeric": 2 / 3}),
+    ],
+)
+def test_our_scores_are_evaluate_metrics_that_load_offline(offline, name, answers, references, expected):
+    found = metric(load(name)).compute(predictions=answers, references=references)
+    assert found is not None
+    for key, value in expected.items():
+        assert found[key] == pytest.approx(value)
+
+
+def test_code_is_referred_to_by_its_row(offline):
+    task = load("humaneval")
+    answer = task.rows["Own/0"]["canonical_solution"]
+    found = metric(task).compute(predictions=[answer, ""], references=["Own/0", "Own/1"])
+    assert found == {"pass@1": 0.5}
+
+
+def test_any_evaluate_metric_stands_beside_our_own(offline):
+    folder = offline / "shout"
+    folder.mkdir()
+    (folder / "shout.py").write_text(LOCAL_METRIC)
+    task = load("xsum", extra_metrics=[str(folder)])
+    example = next(iter(task.examples()))
+    assert task.score(example, "A CAT!").values["shout"] == 1
+    assert task.score(example, "a cat").values["shout"] == 0
+    assert "rougeL" in task.score(example, "a cat").values
+    assert not any(key.endswith("words") for key in task.score(example, "a cat").values)
+
+
+def test_scoring_imports_neither_torch_nor_evaluate():
+    code = (
+        "import sys, sdbench.tasks\n"
+        "for name in ('cnndm-tiny', 'gsm8k-tiny', 'wmt-tiny'):\n"
+        "    task = sdbench.tasks.load(name, n=2)\n"
+        "    [task.score(example, 'an answer') for example in task.examples()]\n"
+        "sys.exit(str({'torch', 'evaluate', 'transformers', 'datasets'} & set(sys.modules) or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) in ((0, ""), (1, "\n"))
+    assert sdbench.tasks.names()
