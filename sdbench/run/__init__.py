@@ -5,18 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-DONE, FAILED, BAD_CONFIG, INTERRUPTED = 0, 1, 2, 130
+from sdbench.config import ConfigError
+from sdbench.run.job import BAD_CONFIG, DONE, FAILED, INTERRUPTED, run_job
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs a command line; 0 all done, 1 some cells failed, 2 bad configuration, 130 interrupted."""
-    from sdbench.config import ConfigError
-
     try:
         return _main(argv)
     except ConfigError as error:
         print(f"sdbench: {error}", file=sys.stderr)
         return BAD_CONFIG
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -37,7 +38,9 @@ def _main(argv: Sequence[str]) -> int:
     jobs = composer.jobs(command)
     runs = [composer.run(job) for job in jobs]
     if command.show == "config":
-        for run in runs:
-            print(run)
+        print(composer.yaml(jobs))
         return DONE
-    return DONE
+    if len(jobs) == 1 and not command.is_multirun:
+        return run_job(runs[0], argv)
+    codes = composer.launch(jobs, command)
+    return next((code for code in (INTERRUPTED, FAILED, BAD_CONFIG) if code in codes), DONE)

@@ -7,19 +7,26 @@ hydra.main turns errors into stack dumps with exit code 1 and drops what jobs re
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.callbacks import Callbacks
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
-from hydra.types import RunMode
+from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -73,7 +80,9 @@ class Composer:
     def __init__(self, config_dir: str | None = None) -> None:
         search = create_config_search_path(f"file://{config.config_dir()}")
         if config_dir is not None:
-            search.append("command-line", f"file://{Path(config_dir).resolve()}", anchor="main")
+            search.append(
+                "command-line", f"file://{Path(config_dir).resolve()}", anchor=SearchPathQuery(provider="main")
+            )
         GlobalHydra.instance().clear()
         self.hydra = Hydra.create_main_hydra2(task_name="sdbench", config_search_path=search)
         self.options = {group: self.hydra.config_loader.get_group_options(group) for group in GROUPS}
@@ -91,8 +100,6 @@ class Composer:
         params: Mapping[str, Any] = cfg.hydra.sweeper.get("params") or {}
         if not command.is_multirun and cfg.hydra.mode != RunMode.MULTIRUN:
             return [command.overrides]
-        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
         words = [f"{key}={value}" for key, value in params.items() if key not in given]
         overrides = [*map(self._parse, words), *parsed]
         batches = BasicSweeper.split_arguments(overrides, max_batch_size=None)
@@ -101,6 +108,10 @@ class Composer:
     def run(self, overrides: Sequence[str]) -> config.Run:
         """One job, composed, resolved and checked."""
         return config.check(self.tree(self._compose(overrides), overrides))
+
+    def yaml(self, jobs: Sequence[Sequence[str]]) -> str:
+        """The resolved tree of every job."""
+        return "---\n".join(OmegaConf.to_yaml(self.tree(self._compose(job), job)) for job in jobs)
 
     @staticmethod
     def tree(cfg: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
@@ -117,22 +128,24 @@ class Composer:
             model["name"] = "+".join(map(slug, ids)) or "model"
         return tree
 
-    def launch(self, words: Sequence[str], job: Callable[[DictConfig], int]) -> list[int]:
-        """All combinations through Hydra's launcher; the exit code of each."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the launchers' notes on Hydra versions
-            results: Any = self.hydra.multirun(MAIN, job, list(words), with_log_configuration=False)
-        return [int(result.return_value) for batch in results for result in batch]
+    def launch(self, jobs: Sequence[Sequence[str]], command: Command) -> list[int]:
+        """All jobs through Hydra's launcher; the exit code of each. One that dies takes no other with it."""
+        parsed = [self._parse(word) for word in command.overrides]
+        words = [
+            word for word, override in zip(command.overrides, parsed, strict=True) if not override.is_sweep_override()
+        ]
+        cfg = self._compose(words, mode=RunMode.MULTIRUN)
+        context = HydraContext(config_loader=self.hydra.config_loader, callbacks=Callbacks(cfg))
+        launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=job, config=cfg)
+        lines = [[word for word in line if not word.startswith("hydra")] for line in jobs]
+        return [_exit_code(result) for result in launcher.launch(lines, initial_job_idx=0)]
 
-    def launcher(self, overrides: Sequence[str]) -> str:
-        return str(self._compose(overrides).hydra.runtime.choices["hydra/launcher"])
-
-    def _compose(self, overrides: Sequence[str]) -> DictConfig:
+    def _compose(self, overrides: Sequence[str], *, mode: RunMode = RunMode.RUN) -> DictConfig:
         try:
             return self.hydra.compose_config(
                 MAIN,
                 list(overrides),
-                run_mode=RunMode.RUN,
+                run_mode=mode,
                 with_log_configuration=False,
                 validate_sweep_overrides=False,
             )
@@ -206,3 +219,23 @@ def slug(model_id: str) -> str:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def job(cfg: DictConfig) -> int:
+    """What a launcher runs, perhaps on another machine: imported there by name."""
+    from sdbench.run.job import INTERRUPTED, run_job
+
+    words = [str(word) for word in HydraConfig.get().overrides.task]
+    code = run_job(config.check(Composer.tree(cfg, words)), words)
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt  # the launcher must not start the next
+    return code
+
+
+def _exit_code(result: JobReturn) -> int:
+    if result.status is JobStatus.COMPLETED:
+        return int(result.return_value)
+    error = result._return_value
+    trace = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else str(error)
+    print(f"sdbench: a job died: {' '.join(result.overrides or [])}\n{trace}", file=sys.stderr)
+    return 1

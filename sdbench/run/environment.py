@@ -1,0 +1,95 @@
+"""What a run ran on: versions, commit, device, driver, load. Provenance only; no result depends on it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    "sdbench",
+    "torch",
+    "transformers",
+    "datasets",
+    "rouge_score",
+    "sacrebleu",
+    "numpy",
+    "pyarrow",
+    "hydra-core",
+)
+
+
+def environment(device: Any) -> dict[str, Any]:
+    """Plain data."""
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "commit": _commit(),
+        "device": _device(device),
+        "threads": _threads(),
+        "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of a source tree, with a + where the tree differs from it."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        git = ["git", "-C", str(root)]
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True)
+        dirty = subprocess.run([*git, "diff", "--quiet", "HEAD"], capture_output=True, timeout=5, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if dirty.returncode else "")
+
+
+def _device(device: Any) -> dict[str, Any]:
+    import torch
+
+    facts: dict[str, Any] = {"type": device.type}
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        facts |= {"name": properties.name, "memory_bytes": properties.total_memory, "cuda": torch.version.cuda}
+        facts["driver"] = _driver()
+    elif device.type == "cpu":
+        facts["name"] = _cpu_name()
+    return facts
+
+
+def _driver() -> str | None:
+    try:
+        words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.split("\n")[0].strip()
+
+
+def _cpu_name() -> str:
+    path = Path("/proc/cpuinfo")
+    if path.is_file():
+        for line in path.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _threads() -> int:
+    import torch
+
+    return torch.get_num_threads()

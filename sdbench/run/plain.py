@@ -1,0 +1,64 @@
+"""The target alone by transformers' own `generate`, on the same clock: a baseline that we cannot have made slow."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+
+from sdbench.run.latency import Clocked
+
+if TYPE_CHECKING:
+    from sdbench.run.decode import Decoder
+
+
+class _Ticks(StoppingCriteria):
+    """Notes when each token was there, and stops where a stop string is complete."""
+
+    def __init__(self, device: torch.device, start: int, should_stop: Any) -> None:
+        self.device, self.start, self.should_stop = device, start, should_stop
+        self.times_s: list[float] = []
+
+    def __call__(self, input_ids: torch.LongTensor, scores: Any, **_: Any) -> torch.BoolTensor:
+        synchronise(self.device)
+        self.times_s.append(time.perf_counter())
+        is_done = self.should_stop is not None and self.should_stop(input_ids[0, self.start :].tolist())
+        return torch.tensor([is_done], device=input_ids.device)  # pyright: ignore[reportReturnType]
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done what it was told."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def plain_generate(decoder: Decoder, prompt: list[int]) -> Clocked:
+    """One request; a round is a token."""
+    model, run = decoder.pair.target, decoder.run
+    stop_ids = list(decoder.stop_ids("target"))
+    sampling = {"do_sample": run.temperature > 0, "max_new_tokens": decoder.task.max_new_tokens}
+    if run.temperature > 0:
+        sampling |= {"temperature": run.temperature, "top_k": run.top_k or 0, "top_p": run.top_p or 1.0}
+    config = GenerationConfig(**sampling, eos_token_id=stop_ids or None, pad_token_id=stop_ids[0] if stop_ids else 0)
+    ids = torch.tensor([prompt], device=model.device)
+    ticks = _Ticks(model.device, len(prompt), decoder.should_stop)
+    torch.manual_seed(run.seed)
+    synchronise(model.device)
+    start_s = time.perf_counter()
+    model.generate(  # pyright: ignore[reportCallIssue]
+        ids,
+        attention_mask=torch.ones_like(ids),
+        generation_config=config,
+        stopping_criteria=StoppingCriteriaList([ticks]),
+    )
+    rounds_s = [after - before for before, after in zip(ticks.times_s, ticks.times_s[1:], strict=False)]
+    return Clocked(
+        tokens=len(ticks.times_s),
+        rounds=len(ticks.times_s),
+        prefill_s=ticks.times_s[0] - start_s,
+        decode_s=ticks.times_s[-1] - ticks.times_s[0],
+        first_token_s=ticks.times_s[0] - start_s,
+        rounds_s=tuple(rounds_s),
+    )

@@ -1,0 +1,150 @@
+"""The quality pass: what is missing, decoded in one batch stream a draft length, scored meanwhile, written at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sdbench import plan
+from sdbench.config import Run
+from sdbench.plan import Item
+from sdbench.records import GenerationRecord, Rounds, Store
+from sdbench.run.cells import Point
+from sdbench.run.decode import Decoder
+from sdbench.run.progress import Bar, warn
+from sdbench.run.scoring import Scorers
+
+if TYPE_CHECKING:
+    from sdbench.run.pair import Pair
+    from sdbench.tasks.base import DataTask
+    from sdbench.types import Example, Generation
+
+ORIGIN = {"accepted": 0, "replacement": 1, "bonus": 2}
+ROWS_A_SHARE = 2048  # generations claimed at a time: many batches long, so that batches stay full
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The examples of a run, cut to fit, and their prompts as ids, by id in the order of the subset."""
+
+    examples: Mapping[str, Example]
+    ids: Mapping[str, list[int]]
+
+    @classmethod
+    def make(cls, task: DataTask, pair: Pair, run: Run) -> Asked:
+        """A prompt that leaves no room for the answer is cut by the protocol's rule, and counted."""
+        limit = pair.limit - task.max_new_tokens
+        fitted = {e.id: task.fit(e, lambda prompt: len(pair.ids(prompt)), limit) for e in task.examples()}
+        num_cut = sum(example.is_prompt_cut for example in fitted.values())
+        if num_cut:
+            warn(f"{num_cut} of {len(fitted)} prompts were too long for {limit} tokens and were cut: {task.cut_rule}")
+        mine = list(fitted)[run.shard.index :: run.shard.count]
+        return cls({key: fitted[key] for key in mine}, {key: pair.ids(fitted[key].prompt) for key in mine})
+
+
+@dataclass
+class Failures:
+    """Cells that could not be made, each with its first reason."""
+
+    store: Store
+    cells: dict[str, str] = field(default_factory=dict)
+
+    def add(self, cell: str, example: str | None, message: str) -> None:
+        self.store.append_failure(cell, message, example=example)
+        self.cells.setdefault(cell, message)
+
+
+@dataclass
+class QualityPass:
+    """What every step of it needs."""
+
+    run: Run
+    pair: Pair
+    points: Mapping[str, Point]
+    asked: Asked
+    store: Store
+    scorers: Scorers
+    decoder: Decoder
+    failures: Failures
+
+    def __call__(self) -> dict[str, str]:
+        """Decodes what is missing; the cells that failed, and why. Whatever ends it, the finished is written."""
+        cells = [point.cell for point in self.points.values()]
+        todo = plan.missing(cells, list(self.asked.ids), self.run.samples, self.store.held())
+        prompts = max(1, ROWS_A_SHARE // (len(cells) * self.run.samples))
+        with Bar("decoding", len(todo)) as bar:
+            try:
+                for share in plan.share(self.store, todo, prompts=prompts):
+                    for items in by_stream(share, self.points):
+                        self._stream([item for item in items if item.cell not in self.failures.cells], bar)
+                    self._skip([item for item in share if item.cell in self.failures.cells])
+            finally:
+                self.scorers.drain(self.store, self.failures.add)
+        return self.failures.cells
+
+    def _stream(self, items: Sequence[Item], bar: Bar) -> None:
+        """One batch stream; where it breaks, each cell of it by itself, so that one cell's failure is its own."""
+        try:
+            self._decode(items, bar)
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            cells = {item.cell for item in items}
+            if len(cells) == 1:
+                self.failures.add(items[0].cell, None, _sentence(error))
+                return
+            self.scorers.drain(self.store, self.failures.add)
+            held = self.store.held()
+            for cell in sorted(cells):
+                self._stream([item for item in items if item.cell == cell and item not in held], bar)
+
+    def _decode(self, items: Sequence[Item], bar: Bar) -> None:
+        for item, generation in self.decoder.stream(items, self.points, self.asked.ids):
+            bar.add(tokens=len(generation.tokens), examined=sum(generation.examined), accepted=sum(generation.accepted))
+            example = self.asked.examples[item.example]
+            self.scorers.put(self._record(item, generation), example, self.store, self.failures.add)
+
+    def _skip(self, items: Sequence[Item]) -> None:
+        """Examples of a failed cell are given up, so that nobody waits for them."""
+        for item in items:
+            self.store.append_failure(item.cell, self.failures.cells[item.cell], example=item.example)
+
+    def _record(self, item: Item, generation: Generation) -> GenerationRecord:
+        """The engine's lists as a record; an unknown measure (NaN throughout) is None."""
+        ids = generation.tokens
+        is_end = bool(ids) and ids[-1] in self.decoder.stop_ids(self.points[item.cell].role)
+        return GenerationRecord(
+            cell=item.cell,
+            example=item.example,
+            sample=item.sample,
+            prompt_tokens=len(self.asked.ids[item.example]),
+            text=self.pair.text(ids),
+            finish="eos" if is_end else generation.finish,
+            ids=ids,
+            origin=[ORIGIN[origin] for origin in generation.origins],
+            rounds=Rounds(generation.drafted, generation.examined, generation.accepted),
+            draft_ids=generation.draft_tokens,
+            p=_known(generation.p),
+            q=_known(generation.q),
+            tv=_known(generation.tv),
+            expected=_known(generation.expected),
+            bias=_known(generation.bias),
+            flags={"is_prompt_cut": self.asked.examples[item.example].is_prompt_cut},
+        )
+
+
+def by_stream(items: Sequence[Item], points: Mapping[str, Point]) -> Iterator[list[Item]]:
+    """Items that one batch stream can decode: the same models, the same draft length."""
+    streams: dict[tuple[str, int], list[Item]] = {}
+    for item in items:
+        point = points[item.cell]
+        streams.setdefault((point.role, point.num_draft), []).append(item)
+    return iter(streams.values())
+
+
+def _known(values: Sequence[float]) -> Sequence[float] | None:
+    return None if any(value != value for value in values) else values  # NaN: the identity does not hold
+
+
+def _sentence(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

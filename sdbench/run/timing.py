@@ -1,0 +1,115 @@
+"""The latency pass of a job: which cells go on the clock beside which baselines, and the cost of single calls."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sdbench import plan
+from sdbench.config import Run
+from sdbench.records import CallRecord, Cell, Store, TimingRecord, read
+from sdbench.run.cells import Point
+from sdbench.run.latency import Clocked, Contender, drift_sentence, latency_pass, machine, spread
+from sdbench.run.plain import plain_generate
+from sdbench.run.progress import Bar, warn
+
+if TYPE_CHECKING:
+    from sdbench.run.decode import Decoder
+    from sdbench.run.quality import Asked
+
+
+def time_points(run: Run, points: Sequence[Point], asked: Asked, store: Store, decoder: Decoder) -> None:
+    """Times what is not yet timed on this machine: cells spread over the sweep, lossless, the target alone twice."""
+    assert run.timing is not None
+    examples = list(asked.ids)[: run.timing.examples]
+    chosen = on_the_clock(points, run.timing.cells)
+    plain = generate_cell(next(point.cell for point in points if point.role == "target"))
+    store.add_cells([plain])
+    where = machine()
+    wanted = [*(point.cell for point in chosen), plain]
+    done = plan.timed_cells(read(store.folder), wanted, examples, run.timing.repeats, machine=where)
+    if not examples or (len(done) == len(wanted) and not run.force):
+        return
+    contenders = [Contender(point.cell.key, Clock(decoder, point, asked)) for point in chosen]
+    contenders.append(Contender(plain.key, lambda example, is_split: plain_generate(decoder, asked.ids[example])))
+    records: list[TimingRecord] = []
+    total = len(contenders) * len(examples) * (run.timing.repeats + 1)
+    with Bar("timing", total) as bar:
+        for record in latency_pass(contenders, examples, run.timing.repeats, seed=run.seed, where=where):
+            records.append(record)
+            bar.add(tokens=record.tokens)
+    store.append_timings(records)
+    store.append_calls(calls(records, chosen, run, asked))
+    sentence = drift_sentence(records)
+    if sentence:
+        warn(sentence)
+
+
+def on_the_clock(points: Sequence[Point], cells: int) -> list[Point]:
+    """Both baselines and, of each rule and draft length, `cells` points spread over the sweep."""
+    chosen = [point for point in points if point.cell.verifier in ("target", "lossless")]
+    sweeps: dict[int, list[Point]] = {}
+    for point in points:
+        if point.role == "pair" and point.cell.verifier != "lossless":
+            sweeps.setdefault(point.num_draft, []).append(point)
+    for sweep in sweeps.values():
+        chosen += [sweep[i] for i in spread(len(sweep), cells)]
+    return chosen
+
+
+def generate_cell(target: Cell) -> Cell:
+    """The target alone by transformers' own generate: on the clock only."""
+    return Cell.from_json({**target.to_json(), "verifier": "generate", "law": "generate/1"})
+
+
+class Clock:
+    """One cell on the clock: a single request through the engine, measures off."""
+
+    def __init__(self, decoder: Decoder, point: Point, asked: Asked) -> None:
+        self.decoder, self.point, self.asked = decoder, point, asked
+
+    def __call__(self, example: str, is_split: bool) -> Clocked:
+        generation = self.decoder.once(self.point, example, self.asked.ids[example], is_split=is_split)
+        timing = generation.timing
+        assert timing is not None, "the engine times what is asked to be timed"
+        return Clocked(
+            tokens=len(generation.tokens),
+            rounds=len(generation.drafted),
+            prefill_s=timing.prefill_s,
+            decode_s=timing.decode_s,
+            first_token_s=timing.first_token_s,
+            rounds_s=timing.rounds_s,
+            draft_s=timing.draft_s,
+            verify_s=timing.verify_s,
+            rest_s=timing.rest_s,
+        )
+
+
+def calls(records: Sequence[TimingRecord], points: Sequence[Point], run: Run, asked: Asked) -> list[CallRecord]:
+    """What one call costs, as medians over a pass: a drafted token, a verification (with the rest of its round),
+    a token of the target alone, a prefill. The modelled speed-up of a cell is its recorded rounds at these prices.
+    """
+    by_cell = {point.cell.key: point for point in points}
+    prices: dict[tuple[str, str, int], list[float]] = {}
+
+    def note(model: str | None, kind: str, tokens: int, seconds: float) -> None:
+        if seconds == seconds and seconds > 0:
+            prices.setdefault((str(model), kind, tokens), []).append(seconds)
+
+    for record in records:
+        point = by_cell.get(record.cell)
+        if point is None or not record.rounds:
+            continue
+        if point.role == "target" and not record.is_split:
+            note(run.model.target, "target", 1, record.decode_s / record.rounds)
+            note(run.model.target, "prefill", len(asked.ids[record.example]), record.prefill_s)
+        elif point.role == "pair" and record.is_split:
+            k = point.num_draft
+            note(run.model.draft, "draft", 1, record.draft_s / (record.rounds * k))
+            note(run.model.target, "verify", k + 1, (record.verify_s + record.rest_s) / record.rounds)
+    first = records[0]
+    return [
+        CallRecord(first.pass_id, first.machine, model, kind, tokens, statistics.median(values), len(values))
+        for (model, kind, tokens), values in sorted(prices.items())
+    ]

@@ -1,0 +1,33 @@
+"""What goes to the engine: the fewest full products, stop strings wherever they fall, batches that fit."""
+
+import pytest
+from micro import byte_tokenizer
+
+from sdbench.plan import Item
+from sdbench.run.decode import alike, stopper
+
+
+def test_examples_that_lack_the_same_go_together():
+    items = [Item(cell, example, 0) for example in "xyz" for cell in "ab"] + [Item("a", "q", 0), Item("a", "q", 1)]
+    assert alike(items) == {(("a", "b"), 1): ["x", "y", "z"], (("a",), 2): ["q"]}
+
+
+class Text:
+    """The only thing a stopper needs of a pair."""
+
+    tokenizer = byte_tokenizer()
+
+    def text(self, ids):
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+@pytest.mark.parametrize("stop", ["\n\n", "Question:", "ü", "[DONE]"])
+def test_a_stop_string_is_seen_when_its_last_token_comes_and_not_before(stop):
+    pair = Text()
+    should_stop = stopper(pair, (stop, "never seen"))
+    ids = pair.tokenizer("a long text before, " * 20 + stop)["input_ids"]
+    assert [should_stop(ids[:n]) for n in range(1, len(ids) + 1)] == [False] * (len(ids) - 1) + [True]
+
+
+def test_no_stop_strings_cost_nothing():
+    assert stopper(Text(), ()) is None
