@@ -1,0 +1,174 @@
+"""The most lenient setting whose loss of quality against lossless is provably within the user's margin.
+
+Non-inferiority, one-sided 2.5 %: the lower limit of the paired difference lies above −margin. Within a rule the knobs are
+tested in a preset order, from lossless outwards, and testing stops at the first failure; over R rules or draft lengths
+each gets 2.5 %/R. So the chance of recommending any setting that loses the margin or more is at most 2.5 %.
+The margin is in points of 100 of the metric: margin=5 is 0.05 of an accuracy stored on 0–1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from sdbench.metrics import quality, speed
+from sdbench.metrics.stats import NAN, Estimate
+from sdbench.metrics.summary import BASELINES, metric_of, reference
+from sdbench.records import Results
+
+ALPHA = 0.025
+SMALL = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """One setting against lossless: `difference.low` is the one-sided limit at the level that was tested."""
+
+    cell: str
+    verifier: str
+    w: float
+    num_draft: int
+    difference: Estimate
+    is_passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to ship for one pair and task; `cell` is None where nothing more lenient than lossless can be proved safe."""
+
+    model: str
+    task: str
+    cell: str | None
+    text: str
+    tests: tuple[Test, ...] = ()
+    speedup: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The advice for every pair and task of a folder, and all of it as text."""
+
+    advices: tuple[Advice, ...]
+    margin: float
+
+    @property
+    def text(self) -> str:
+        return "\n".join(advice.text for advice in self.advices)
+
+
+def recommend(results: Results, margin: float, *, resamples: int = 10_000, seed: int = 0) -> Recommendation:
+    """Advice for each pair, task and temperature that has a swept rule."""
+    if not margin > 0:
+        raise ValueError(f"margin must be above 0 points, got {margin}")
+    cells = results.cells.set_index("cell")
+    parts = {str(key): part for key, part in results.generations.groupby("cell", sort=True)}
+    rows = {k: quality.rows_of(part, metric_of(cells, k)) for k, part in parts.items() if metric_of(cells, k) in part}
+    swept = cells[~cells["verifier"].isin(BASELINES) & cells.index.isin(list(rows))]
+    timed = speed.speeds(results.timings, resamples=resamples, seed=seed)
+    costs = {key: speed.modelled(part, results.calls) for key, part in parts.items()}
+    advices = []
+    for (model, task, temperature), group in swept.groupby(["model", "task", "temperature"], sort=True):
+        named = f"{model} on {task}" + (f" at T={temperature:g}" if swept["temperature"].nunique() > 1 else "")
+        advices.append(_advise(named, cells, group, rows, margin, timed, costs, {"resamples": resamples, "seed": seed}))
+    return Recommendation(tuple(advices), margin)
+
+
+def sequences(group: pd.DataFrame) -> list[list[str]]:
+    """Cells of each rule, draft length and set of other knobs, from lossless outwards; lossless ones need no test."""
+    knobs = [name for name in group.columns if name.startswith("knob_") and name != "knob_w"]
+    keys = group[["verifier", "num_draft", *knobs]].astype(str).agg("|".join, axis=1)
+    lenient = group[~group["is_lossless"].astype(bool)]
+    ordered = lenient.sort_values("w", ascending=False, kind="stable")
+    return [list(part.index) for _, part in ordered.groupby(keys.loc[ordered.index], sort=True)]
+
+
+def test_sequence(
+    order: Sequence[str],
+    cells: pd.DataFrame,
+    rows: Mapping[str, Any],
+    margin: float,
+    alpha: float,
+    options: dict[str, Any],
+) -> list[Test]:
+    """Fixed-sequence testing: the settings up to and including the first that fails."""
+    done: list[Test] = []
+    for key in order:
+        metric, base = metric_of(cells, key), reference(cells, key, "lossless")
+        if base is None or base not in rows:
+            break
+        gap = quality.difference(rows[key], rows[base], metric, level=1 - 2 * alpha, **options)
+        is_passed = gap.low > -margin * quality.points_of(metric)
+        cell = cells.loc[key]
+        done.append(Test(key, str(cell["verifier"]), float(cell["w"]), int(cell["num_draft"]), gap, bool(is_passed)))
+        if not is_passed:
+            break
+    return done
+
+
+def _advise(
+    named: str,
+    cells: pd.DataFrame,
+    group: pd.DataFrame,
+    rows: Mapping[str, Any],
+    margin: float,
+    timed: Mapping[str, dict[str, Estimate]],
+    costs: Mapping[str, float],
+    options: dict[str, Any],
+) -> Advice:
+    model, task = str(group["model"].iloc[0]), str(group["task"].iloc[0])
+    orders = sequences(group)
+    sizes = [len(rows[key]) for order in orders for key in order]
+    if not sizes:
+        return Advice(model, task, None, f"{named}: nothing lenient was run, so there is nothing to recommend.")
+    if min(sizes) < SMALL:
+        text = f"{named}: no recommendation, n is small (n={min(sizes)}; at least {SMALL} examples are needed)."
+        return Advice(model, task, None, text)
+    tested = [test_sequence(order, cells, rows, margin, ALPHA / len(orders), options) for order in orders]
+    tests = tuple(test for sequence in tested for test in sequence)
+    if not tests:
+        return Advice(model, task, None, f"{named}: no recommendation, there is no lossless run to compare with.")
+    safe = [
+        [test for test in sequence if test.is_passed][-1] for sequence in tested if sequence and sequence[0].is_passed
+    ]
+    if not safe:
+        return Advice(model, task, None, f"{named}: {_none(tests, margin, metric_of(cells, tests[0].cell))}", tests)
+    # Chosen by modelled speed (records of the quality pass); the measured speed below did not choose it.
+    best = max(safe, key=lambda test: (_or_zero(costs.get(test.cell)), -test.w))
+    gained = timed.get(best.cell, {}).get("speedup")
+    return Advice(model, task, best.cell, f"{named}: {_found(best, margin, cells, gained, costs)}", tests, gained)
+
+
+def _found(best: Test, margin: float, cells: pd.DataFrame, gained: Estimate | None, costs: Mapping[str, float]) -> str:
+    unit = quality.points_of(metric_of(cells, best.cell))
+    loss, worst = best.difference.value / unit, best.difference.low / unit
+    knob = f" w={best.w:g}" if not math.isnan(best.w) else ""
+    text = f"ship {best.verifier}{knob} with num_draft={best.num_draft}: {loss:+.1f} points of "
+    text += f"{metric_of(cells, best.cell)} against lossless, at worst {worst:+.1f} (margin {margin:g}, n={best.difference.n})"
+    modelled = costs.get(best.cell, NAN)
+    if gained is not None and not math.isnan(gained.value):
+        text += f"; {gained.value:.2f}× the target alone [{gained.low:.2f}, {gained.high:.2f}]"
+    elif not math.isnan(modelled):
+        text += f"; about {modelled:.2f}× the target alone (modelled)"
+    return text + "."
+
+
+def _none(tests: Sequence[Test], margin: float, metric: str) -> str:
+    """Too few examples to tell, and how many more; or a loss beyond the margin."""
+    limit = margin * quality.points_of(metric)
+    hopeful = [test for test in tests if test.difference.value > -limit]
+    if not hopeful:
+        return f"none within the margin of {margin:g} points."
+    needed = min(
+        test.difference.n * ((test.difference.value - test.difference.low) / (test.difference.value + limit)) ** 2
+        for test in hopeful
+    )
+    more = max(1, math.ceil(needed - tests[0].difference.n))
+    return f"none: n is too small to tell (n={tests[0].difference.n}), about {more} more examples would do."
+
+
+def _or_zero(value: float | None) -> float:
+    return 0.0 if value is None or math.isnan(value) else value

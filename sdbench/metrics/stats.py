@@ -1,0 +1,239 @@
+"""Estimates with intervals by example. Unit of resampling: the example; several samples of one are averaged before.
+
+Which method where: Wilson for a proportion; Newcombe's hybrid score interval for a difference of paired proportions;
+the studentised bootstrap for means, and on the log scale for ratios of sums.
+Degenerate inputs: n = 0 gives NaN; n = 1 gives the value and NaN limits; no variation between the examples gives limits
+equal to the value (it says nothing about examples unlike them); a NaN among the values is an error of the caller.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+CHUNK = 2_000_000  # weights made at once: 16 MB
+NAN = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number, its interval, and how many examples stand behind it."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+def values_of(values: ArrayLike, name: str = "values") -> Array:
+    """One-dimensional float64, none of them NaN."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must have one dimension, got {array.ndim}")
+    if np.isnan(array).any():
+        raise ValueError(f"{name} must not contain NaN: drop or count what is missing before")
+    return array
+
+
+def check_level(level: float) -> float:
+    if not 0 < level < 1:
+        raise ValueError(f"level must be in (0, 1), got {level}")
+    return level
+
+
+@lru_cache(maxsize=8)
+def _weights(n: int, resamples: int, seed: int, chunk: int) -> NDArray[np.float32]:
+    """[R,n] how often each example is drawn; float32 holds these small counts exactly."""
+    rng = np.random.default_rng((seed, n, resamples, chunk))
+    size = min(max(1, CHUNK // n), resamples - chunk * max(1, CHUNK // n))
+    draws = rng.integers(0, n, (size, n)) + np.arange(size)[:, None] * n
+    return np.bincount(draws.ravel(), minlength=size * n).reshape(size, n).astype(np.float32)
+
+
+def resampled(columns: Array, *, resamples: int, seed: int) -> Array:
+    """Sums [R,C] of columns [n,C] over bootstrap samples; the same draws for every column, cell and call of one n."""
+    n = len(columns)
+    step = max(1, CHUNK // n)
+    parts = [_weights(n, resamples, seed, chunk) @ columns for chunk in range(-(-resamples // step))]
+    return np.concatenate(parts)
+
+
+def _from_pivot(value: float, error: float, pivots: Array, level: float) -> tuple[float, float]:
+    """Limits of a studentised bootstrap; resamples without any variation have no pivot and are left out."""
+    pivots = pivots[np.isfinite(pivots)]
+    if not len(pivots):
+        return value, value
+    low, high = np.quantile(pivots, [(1 - level) / 2, (1 + level) / 2])
+    return value - high * error, value - low * error
+
+
+def mean_interval(values: ArrayLike, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> Estimate:
+    """A mean, by the studentised bootstrap (Efron and Tibshirani 1993, chapter 12)."""
+    x, level = values_of(values), check_level(level)
+    n = len(x)
+    if n < 2:
+        return Estimate(float(x[0]) if n else NAN, NAN, NAN, n)
+    mean, error = float(x.mean()), float(x.std(ddof=1) / math.sqrt(n))
+    if error <= 1e-12 * max(1.0, abs(mean)):
+        return Estimate(mean, mean, mean, n)
+    centred = x - mean
+    sums = resampled(np.stack([centred, centred**2], 1), resamples=resamples, seed=seed) / n
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = np.sqrt(np.maximum(sums[:, 1] - sums[:, 0] ** 2, 0) / (n - 1))
+        pivots = np.where(errors > 1e-9 * error, sums[:, 0] / errors, np.nan)
+    return Estimate(mean, *_from_pivot(mean, error, pivots, level), n)
+
+
+def ratio_interval(
+    num: ArrayLike, den: ArrayLike, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> Estimate:
+    """Σnum / Σden, studentised on the log scale. A ratio of counts out of counts (num <= den everywhere) stays below 1."""
+    a, b = values_of(num, "num"), values_of(den, "den")
+    check_level(level)
+    if len(a) != len(b):
+        raise ValueError(f"num and den must be equally long, got {len(a)} and {len(b)}")
+    if (a < 0).any() or (b < 0).any():
+        raise ValueError("num and den of a ratio must not be negative")
+    n = len(a)
+    if not n or b.sum() == 0:
+        return Estimate(NAN, NAN, NAN, n)
+    ratio = float(a.sum() / b.sum())
+    if n < 2:
+        return Estimate(ratio, NAN, NAN, n)
+    if ratio == 0:
+        return Estimate(0.0, 0.0, 0.0, n)
+    influence = a / a.sum() - b / b.sum()
+    error = float(np.sqrt((influence**2).sum() * n / (n - 1)))
+    if error <= 1e-12:
+        return Estimate(ratio, ratio, ratio, n)
+    sums = resampled(np.stack([a, b, a * a, a * b, b * b], 1), resamples=resamples, seed=seed)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sa, sb, saa, sab, sbb = sums.T
+        squared = saa / sa**2 - 2 * sab / (sa * sb) + sbb / sb**2
+        errors = np.sqrt(np.maximum(squared, 0) * n / (n - 1))
+        pivots = np.where(errors > 1e-9 * error, (np.log(sa / sb) - math.log(ratio)) / errors, np.nan)
+    low, high = (math.exp(limit) for limit in _from_pivot(math.log(ratio), error, pivots, level))
+    return Estimate(ratio, low, min(high, 1.0) if (a <= b).all() else high, n)
+
+
+def proportion_interval(k: int, n: int, *, level: float = 0.95) -> Estimate:
+    """k of n, Wilson's score interval."""
+    from statsmodels.stats.proportion import proportion_confint
+
+    check_level(level)
+    if not 0 <= k <= n:
+        raise ValueError(f"k must be between 0 and n={n}, got {k}")
+    if n == 0:
+        return Estimate(NAN, NAN, NAN, 0)
+    low, high = proportion_confint(k, n, alpha=1 - level, method="wilson")
+    return Estimate(k / n, float(low), float(high), n)  # type: ignore[arg-type]
+
+
+def paired_interval(
+    a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> Estimate:
+    """The mean of a − b over the same examples: Newcombe's score interval for pass/fail, studentised bootstrap otherwise."""
+    x, y = values_of(a, "a"), values_of(b, "b")
+    if len(x) != len(y):
+        raise ValueError(f"a and b must be paired, got {len(x)} and {len(y)} values")
+    if len(x) > 1 and is_binary(x) and is_binary(y):
+        return newcombe(x, y, level=level)
+    return mean_interval(x - y, level=level, resamples=resamples, seed=seed)
+
+
+def is_binary(x: Array) -> bool:
+    return bool(np.isin(x, (0.0, 1.0)).all())
+
+
+def newcombe(x: Array, y: Array, *, level: float = 0.95) -> Estimate:
+    """Difference of paired proportions: hybrid score, method 10 of Newcombe 1998 (Statistics in Medicine 17:2635)."""
+    n = len(x)
+    both, only_x, only_y = float((x * y).sum()), float((x * (1 - y)).sum()), float(((1 - x) * y).sum())
+    neither = n - both - only_x - only_y
+    first = proportion_interval(round(both + only_x), n, level=level)
+    second = proportion_interval(round(both + only_y), n, level=level)
+    margins = (both + only_x) * (only_y + neither) * (both + only_y) * (only_x + neither)
+    excess = both * neither - only_x * only_y
+    excess = max(excess - n / 2, 0.0) if excess > 0 else excess
+    phi = excess / math.sqrt(margins) if margins else 0.0
+    below, above = first.value - first.low, first.high - first.value
+    under, over = second.value - second.low, second.high - second.value
+    value = first.value - second.value
+    low = value - math.sqrt(max(below**2 - 2 * phi * below * over + over**2, 0.0))
+    high = value + math.sqrt(max(above**2 - 2 * phi * above * under + under**2, 0.0))
+    return Estimate(value, max(low, -1.0), min(high, 1.0), n)
+
+
+def statistic_interval(
+    rows: Array, statistic: Callable[[Array], Array], *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> Estimate:
+    """A smooth function of summed statistics rows [n,S] (corpus BLEU, …): bootstrap, bias-corrected (BCa)."""
+    from scipy.stats import norm
+
+    check_level(level)
+    n = len(rows)
+    if n == 0:
+        return Estimate(NAN, NAN, NAN, 0)
+    value = float(statistic(rows.sum(0, keepdims=True))[0])
+    if n < 2:
+        return Estimate(value, NAN, NAN, n)
+    draws = statistic(resampled(rows, resamples=resamples, seed=seed))
+    left_out = statistic(rows.sum(0, keepdims=True) - rows)
+    if np.ptp(draws) == 0:
+        return Estimate(value, value, value, n)
+    below = ((draws < value).mean() + (draws <= value).mean()) / 2
+    bias = norm.ppf(np.clip(below, 1 / resamples, 1 - 1 / resamples))
+    skew = left_out.mean() - left_out
+    scale = (skew**2).sum() ** 1.5
+    acceleration = float((skew**3).sum() / (6 * scale)) if scale else 0.0
+    z = norm.ppf([(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(draws, norm.cdf(bias + (bias + z) / (1 - acceleration * (bias + z))))
+    return Estimate(value, float(low), float(high), n)
+
+
+def mcnemar(a: ArrayLike, b: ArrayLike) -> float:
+    """Exact two-sided p-value that a and b pass equally often, from the examples where they differ."""
+    from statsmodels.stats.contingency_tables import mcnemar as exact_mcnemar
+
+    x, y = values_of(a, "a"), values_of(b, "b")
+    table = [[float((x * y).sum()), float((x * (1 - y)).sum())], [float(((1 - x) * y).sum()), 0.0]]
+    return float(exact_mcnemar(table, exact=True).pvalue)  # type: ignore[attr-defined]
+
+
+def paired_p_value(a: ArrayLike, b: ArrayLike) -> float:
+    """Two-sided p of no difference: McNemar for pass/fail, paired t otherwise; 1 where all pairs are equal."""
+    from scipy.stats import ttest_rel
+
+    x, y = values_of(a, "a"), values_of(b, "b")
+    if len(x) < 2 or (x == y).all():
+        return 1.0
+    return mcnemar(x, y) if is_binary(x) and is_binary(y) else float(ttest_rel(x, y).pvalue)  # type: ignore[attr-defined]
+
+
+def holm(p_values: ArrayLike) -> Array:
+    """Holm's step-down adjustment over a sweep; NaN where there was no test."""
+    from statsmodels.stats.multitest import multipletests
+
+    p = np.asarray(p_values, dtype=np.float64)
+    adjusted = np.full_like(p, np.nan)
+    known = ~np.isnan(p)
+    if known.any():
+        adjusted[known] = multipletests(p[known], method="holm")[1]
+    return adjusted
+
+
+def detectable(a: ArrayLike, b: ArrayLike, *, power: float = 0.8, level: float = 0.95) -> float:
+    """Smallest true mean of a − b that a paired test at this n finds with this power, from the spread of the pairs."""
+    from scipy.stats import norm
+
+    difference = values_of(a, "a") - values_of(b, "b")
+    if len(difference) < 2:
+        return NAN
+    quantiles = norm.ppf((1 + level) / 2) + norm.ppf(power)
+    return float(quantiles * difference.std(ddof=1) / math.sqrt(len(difference)))

@@ -1,0 +1,107 @@
+"""One row a cell: acceptance, quality, speed, differences from lossless, each with interval and n. Empty is not measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from sdbench.metrics import acceptance, quality, speed
+from sdbench.metrics.stats import NAN, Estimate, detectable, holm
+from sdbench.records import Results
+
+BASELINES = ("target", "draft", "lossless", "generate")
+LEADING = ["model", "task", "verifier", "w", "num_draft", "temperature", "n"]
+FLAGS = ("is_truncated", "is_empty", "is_extraction_failed", "is_prompt_cut")
+WITH_INTERVALS = (
+    *acceptance.RATES,
+    *("quality", "difference", "difference_from_target"),
+    *("tokens_per_s", "speedup", "speedup_end_to_end"),
+)
+PLAIN = (
+    *("metric", "is_lossless", "p_value", "p_holm", "detectable", "speedup_modelled", "time_ratio"),
+    *("first_token_s", "round_p50_s", "round_p90_s", "round_p99_s", "draft_s", "verify_s", "rest_s"),
+    *("num_generations", "mean_tokens", *(f"{flag.removeprefix('is_')}_rate" for flag in FLAGS), "cell"),
+)
+
+
+def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> pd.DataFrame:
+    """The frame behind summary.csv, sorted by model, task, temperature, rule, draft length and knob."""
+    options: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
+    cells, generations = results.cells.set_index("cell"), results.generations
+    parts = {str(cell): part for cell, part in generations.groupby("cell", sort=True)}
+    rows = {
+        key: quality.rows_of(part.dropna(subset=[metric]), metric)
+        for key, part in parts.items()
+        if (metric := metric_of(cells, key)) in part
+    }
+    timed = speed.speeds(results.timings, **options)
+    extras = pd.concat([speed.splits(results.timings), speed.percentiles(results.timings)], axis=1)
+    found = []
+    for key in sorted({*parts, *timed} & set(cells.index)):
+        cell = cells.loc[key]
+        row: dict[str, Any] = {name: cell[name] for name in ("model", "task", "verifier", "w", "num_draft")}
+        row |= {"temperature": cell["temperature"], "metric": cell["metric"], "cell": key}
+        row |= {"is_lossless": bool(cell["is_lossless"])}
+        if key in parts:
+            row |= _counted(parts[key], results.calls, options)
+        if key in rows:
+            row |= _judged(key, cells, rows, options)
+        for name, estimate in timed.get(key, {}).items():
+            row |= spread(name, estimate) if name in WITH_INTERVALS else {name: estimate.value}
+        if key in extras.index:
+            row |= {name: extras.at[key, name] for name in extras.columns}
+        found.append(row)
+    columns = [*LEADING, *(f"{name}{end}" for name in WITH_INTERVALS for end in ("", "_low", "_high")), *PLAIN]
+    frame = pd.DataFrame(found, columns=columns)
+    frame["p_holm"] = frame.groupby(["model", "task", "temperature"], group_keys=False)["p_value"].transform(holm)
+    order = ["model", "task", "temperature", "verifier", "num_draft", "w", "cell"]
+    return frame.sort_values(order, ignore_index=True)
+
+
+def metric_of(cells: pd.DataFrame, key: str) -> str:
+    return str(cells.at[key, "metric"])
+
+
+def spread(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
+    """The baseline a cell is compared with: same pair, task, temperature; lossless of the same draft length first."""
+    cell = cells.loc[key]
+    same = cells[(cells["model"] == cell["model"]) & (cells["task"] == cell["task"])]
+    same = same[(same["temperature"] == cell["temperature"]) & (same["protocol"] == cell["protocol"])]
+    own = same[same["verifier"] == verifier]
+    if own.empty and verifier == "lossless":
+        own = same[same["is_lossless"].astype(bool) & ~same["verifier"].isin(BASELINES)]
+    near = own[own["num_draft"] == cell["num_draft"]]
+    chosen = near if len(near) else own
+    return str(chosen.index[0]) if len(chosen) else None
+
+
+def _counted(part: pd.DataFrame, calls: pd.DataFrame, options: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {"n": part["example"].nunique(), "num_generations": len(part)}
+    for name, estimate in acceptance.rates(part, **options).items():
+        row |= spread(name, estimate)
+    row |= {"speedup_modelled": speed.modelled(part, calls), "mean_tokens": float(part["tokens"].mean())}
+    for flag in FLAGS:
+        if flag in part:
+            row[f"{flag.removeprefix('is_')}_rate"] = float(part[flag].astype("float64").mean())
+    return row
+
+
+def _judged(key: str, cells: pd.DataFrame, rows: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    metric = metric_of(cells, key)
+    row = spread("quality", quality.quality(rows[key], metric, **options))
+    for name, verifier in (("difference", "lossless"), ("difference_from_target", "target")):
+        base = reference(cells, key, verifier)
+        if base is None or base == key or base not in rows or not len(quality.shared(rows[key], rows[base])[0]):
+            continue
+        row |= spread(name, quality.difference(rows[key], rows[base], metric, **options))
+        if verifier == "lossless":
+            pair = [quality.influence(values, metric) for values in quality.shared(rows[key], rows[base])]
+            row["detectable"] = detectable(*pair)
+            is_tested = str(cells.at[key, "verifier"]) not in BASELINES
+            row["p_value"] = quality.p_value(rows[key], rows[base], metric) if is_tested else NAN
+    return row
