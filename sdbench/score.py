@@ -6,6 +6,7 @@ One JSON object alone goes to stdout, messages go to stderr; exit code 2 is the 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import warnings
 from collections import Counter
@@ -161,14 +162,19 @@ def aggregate(task: DataTask, answers: Sequence[Answer], bootstrap: Bootstrap) -
     return metrics
 
 
-def interval(values: Sequence[Sequence[float]], bootstrap: Bootstrap, *, is_accuracy: bool) -> dict[str, float]:
+def interval(values: Sequence[Sequence[float]], bootstrap: Bootstrap, *, is_accuracy: bool) -> dict[str, float | None]:
     """Of the mean over examples of the mean over samples; Wilson's where every example has one yes or no."""
     means = [fmean(samples) for samples in values]
     if is_accuracy and all(len(samples) == 1 for samples in values):
         found = proportion_interval(round(sum(means)), len(means), level=bootstrap.level)
     else:
         found = mean_interval(means, level=bootstrap.level, resamples=bootstrap.resamples, seed=bootstrap.seed)
-    return {"value": float(found.value), "low": float(found.low), "high": float(found.high)}
+    return {"value": found.value, "low": _finite(found.low), "high": _finite(found.high)}
+
+
+def _finite(limit: float) -> float | None:
+    """JSON has no NaN; one example has no interval."""
+    return limit if math.isfinite(limit) else None
 
 
 def pass_ks(groups: Mapping[str, Sequence[Answer]]) -> list[int]:
@@ -177,7 +183,7 @@ def pass_ks(groups: Mapping[str, Sequence[Answer]]) -> list[int]:
     return sorted({k for k in PASS_KS if k <= most} | {most})
 
 
-def pass_interval(k: int, groups: Mapping[str, Sequence[Answer]], bootstrap: Bootstrap) -> dict[str, float]:
+def pass_interval(k: int, groups: Mapping[str, Sequence[Answer]], bootstrap: Bootstrap) -> dict[str, float | None]:
     values = []
     for group in groups.values():
         passed = round(sum(answer.score.values["pass@1"] for answer in group))

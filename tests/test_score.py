@@ -1,0 +1,266 @@
+"""`python -m sdbench.score`: one JSON object on stdout, messages on stderr, one sentence and code 2 for mistakes."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import sacrebleu
+
+from sdbench.score import main
+
+ROWS = Path(__file__).parent / "tasks" / "rows"
+REAL = os.environ.get("SDBENCH_REAL_DATA")
+
+
+def rows(name):
+    return [json.loads(line) for line in (ROWS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture
+def score(tmp_path, capsys):
+    """Scores {id, completion} objects of a task; gives (exit code, parsed stdout or None, stderr)."""
+
+    def run(task, predictions, *more, data=None):
+        path = tmp_path / "predictions.jsonl"
+        lines = [line if isinstance(line, str) else json.dumps(line) for line in predictions]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        data = ROWS / f"{data or task}.jsonl" if not isinstance(data, Path) else data
+        code = main([f"task={task}", f"predictions={path}", f"data={data}", *more])
+        out, err = capsys.readouterr()
+        return code, json.loads(out) if out else None, err
+
+    return run
+
+
+def references(name, field="answer"):
+    return [{"id": number, "completion": row[field]} for number, row in enumerate(rows(name))]
+
+
+def test_the_object_has_the_promised_shape(score):
+    code, result, err = score("gsm8k", references("gsm8k"))
+    assert (code, err) == (0, "")
+    assert (result["task"], result["protocol"], result["n"]) == ("gsm8k", "lm-eval", 7)
+    assert set(result["metrics"]) == {"strict", "flexible", "numeric"}
+    for metric in result["metrics"].values():
+        assert set(metric) == {"value", "low", "high"}
+        assert 0 < metric["low"] < metric["value"] == metric["high"] == 1
+    assert result["flags"]["is_missing"] == 0
+    assert "per_example" not in result
+
+
+def test_an_id_without_prediction_counts_as_failed_and_is_reported(score):
+    code, result, err = score("gsm8k", references("gsm8k")[:-2], "per_example=true")
+    assert code == 0
+    assert result["n"] == 7
+    assert result["metrics"]["strict"]["value"] == pytest.approx(5 / 7)
+    assert result["flags"]["is_missing"] == 2
+    assert "2 of 7 ids have no prediction and count as failed: 5, 6" in err
+    assert [one["id"] for one in result["per_example"] if one["flags"]["is_missing"]] == ["5", "6"]
+
+
+def test_summaries_and_ids_of_the_data_set(score):
+    predictions = [{"id": row["id"], "completion": row["highlights"]} for row in rows("cnndm")]
+    _, result, _ = score("cnndm", predictions[::-1], "per_example=true")
+    kinds = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+    assert set(result["metrics"]) == {*kinds, *(f"{kind}_nostem" for kind in kinds)}
+    assert all(metric["value"] == pytest.approx(100) for metric in result["metrics"].values())
+    assert [one["id"] for one in result["per_example"]] == ["a1", "b2"]
+    assert result["per_example"][0]["values"]["rougeL"] == pytest.approx(100)
+
+
+def test_bleu_is_the_corpus_score_with_its_signature_between_its_limits(score):
+    answers = ["The cat is asleep on the roof.", "No train runs tomorrow, she said.", "Prices rose by 3.5 per cent."]
+    _, result, _ = score("wmt16", [{"id": i, "completion": f" {a}\n"} for i, a in enumerate(answers)], data="wmt")
+    golds = [row["translation"]["en"] for row in rows("wmt")]
+    metrics = result["metrics"]
+    assert metrics["bleu"]["value"] == pytest.approx(sacrebleu.corpus_bleu(answers, [golds]).score, abs=1e-12)
+    assert metrics["chrf2"]["value"] == pytest.approx(sacrebleu.corpus_chrf(answers, [golds]).score, abs=1e-12)
+    assert metrics["bleu"]["low"] <= metrics["bleu"]["value"] <= metrics["bleu"]["high"]
+    assert "tok:13a" in metrics["bleu_signature"]["value"]
+    lowered = [sacrebleu.sentence_bleu(a, [g], lowercase=True).score for a, g in zip(answers, golds, strict=True)]
+    assert metrics["diversed_sbleu"]["value"] == pytest.approx(sum(lowered) / 3)
+
+
+def test_several_lines_of_one_id_are_samples_and_pass_at_k_is_unbiased(score):
+    predictions = []
+    for row in rows("humaneval"):
+        predictions.append({"id": row["task_id"], "completion": row["canonical_solution"]})
+        predictions += [{"id": row["task_id"], "completion": "    return None\n"}] * 3
+    _, result, _ = score("humaneval", predictions)
+    assert result["num_answers"] == 12
+    values = {name: metric["value"] for name, metric in result["metrics"].items()}
+    assert values == pytest.approx({"pass@1": 0.25, "pass@2": 0.5, "pass@3": 0.75, "pass@4": 1.0})
+    assert result["flags"]["is_wrong"] == 9
+
+
+def test_mbpp_ids_are_numbers_or_texts_and_both_configurations_score(score):
+    for name in ("mbpp", "mbpp-sanitized"):
+        predictions = [{"id": row["task_id"], "completion": f"```python\n{row['code']}\n```"} for row in rows(name)]
+        predictions[0]["id"] = str(predictions[0]["id"])
+        assert score(name, predictions)[1]["metrics"]["pass@1"]["value"] == 1
+
+
+@pytest.mark.parametrize("argument", ["protocol=llama", "task.protocol=llama"])
+def test_a_protocol_may_be_named_and_its_own_form_is_read(score, argument):
+    predictions = [
+        {"id": i, "completion": f"The final answer is {r['answer'].split('#### ')[1]}."}
+        for i, r in enumerate(rows("gsm8k"))
+    ]
+    _, result, _ = score("gsm8k", predictions, argument)
+    assert result["protocol"] == "llama"
+    assert result["metrics"]["strict"]["value"] == 1
+
+
+def test_answers_are_cut_at_stop_strings_and_stripped(score):
+    predictions = [
+        {"id": i, "completion": f"\n {row['answer']}\n\nQuestion: 1?\nAnswer: #### 99"}
+        for i, row in enumerate(rows("gsm8k"))
+    ]
+    metrics = score("gsm8k", predictions)[1]["metrics"]
+    assert {metric["value"] for metric in metrics.values()} == {1.0}
+
+
+def test_the_length_limit_marks_truncation_where_it_is_given(score):
+    predictions = [{**line, "finish": "length" if line["id"] < 3 else "stop"} for line in references("gsm8k")]
+    assert score("gsm8k", predictions)[1]["flags"]["is_truncated"] == 3
+
+
+def test_tiny_tasks_score_all_their_rows(score, tmp_path):
+    code = main(
+        [
+            "task=gsm8k-tiny",
+            f"predictions={_write(tmp_path, [{'id': 0, 'completion': 'no'}])}",
+            f"out={tmp_path}/s.json",
+        ]
+    )
+    result = json.loads((tmp_path / "s.json").read_text())
+    assert code == 0
+    assert result["n"] == 500
+    assert result["flags"]["is_missing"] == 499
+
+
+def _write(folder, lines):
+    path = folder / "predictions.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_one_row_has_no_interval_but_valid_json(score, tmp_path):
+    (tmp_path / "one.jsonl").write_text(json.dumps(rows("cnndm")[0]) + "\n")
+    code, result, _ = score("cnndm", [{"id": "a1", "completion": "A cat"}], data=tmp_path / "one.jsonl")
+    assert code == 0
+    assert result["metrics"]["rougeL"]["low"] is None
+
+
+def test_scores_do_not_depend_on_the_order_of_predictions(score):
+    lines = references("gsm8k")[:5]
+    shuffled = random.Random(0).sample(lines, len(lines))
+    assert score("gsm8k", lines)[1] == score("gsm8k", shuffled)[1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "more", "sentence"),
+    [
+        ([{"id": 0, "completion": "a"}, "{not json"], [], "line 2 is not JSON"),
+        ([{"id": 0}], [], "line 1 has no field 'completion'"),
+        ([{"completion": "a"}], [], "line 1 has no field 'id'"),
+        (["[1]"], [], "line 1 must be an object with id and completion"),
+        ([{"id": 0, "completion": 7}], [], "line 1: completion must be a text, got 7"),
+        ([{"id": 99, "completion": "a"}], [], "line 1: id '99' is not in the data of gsm8k"),
+        ([], ["protocol=lama"], "gsm8k has no protocol lama (did you mean llama?"),
+        ([], ["protcol=llama"], "protcol is not an option (did you mean protocol?"),
+        ([], ["per_example=perhaps"], "per_example must be true or false, got perhaps"),
+        ([], ["level=95"], "level must be a number between 0 and 1, got 95"),
+        ([], ["resamples=1"], "resamples must be a whole number of at least 100, got 1"),
+        ([], ["nonsense"], "'nonsense' is not of the form key=value"),
+        ([], ["task=xsum"], "task is given twice"),
+        ([], ["shots=many"], "shots must be a whole number of at least 0, got many"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_code_2(score, lines, more, sentence):
+    code, result, err = score("gsm8k", lines, *more)
+    assert (code, result) == (2, None)
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "task= is missing"),
+        (["task=gsm9k", "predictions=x"], "there is no task gsm9k (did you mean gsm8k?"),
+        (["task=gsm8k"], "predictions= is missing"),
+        (["task=gsm8k-tiny", "predictions=nowhere.jsonl"], "there is no file nowhere.jsonl"),
+        (["task=gsm8k", f"predictions={os.devnull}", f"data={ROWS}"], "cannot be used: Is a directory"),
+        (
+            ["task=gsm8k", f"predictions={os.devnull}", f"data={ROWS / 'wmt.jsonl'}"],
+            "has no field 'question': gsm8k needs question, answer",
+        ),
+    ],
+)
+def test_a_mistake_in_names_is_one_sentence_and_code_2(arguments, sentence, capsys):
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def test_as_a_command_stdout_holds_the_object_alone(tmp_path):
+    path = _write(tmp_path, references("gsm8k")[:3])
+    command = [
+        sys.executable,
+        "-m",
+        "sdbench.score",
+        "task=gsm8k",
+        f"predictions={path}",
+        f"data={ROWS / 'gsm8k.jsonl'}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["metrics"]["strict"]["value"] == pytest.approx(3 / 7)
+    assert done.stdout.count("\n") == 1
+    assert "4 of 7 ids have no prediction" in done.stderr
+    helped = subprocess.run([*command[:3], "--help"], capture_output=True, text=True, check=False)
+    assert helped.returncode == 0
+    assert "predictions=FILE" in helped.stdout
+
+
+def test_a_thousand_summaries_in_ten_seconds_as_a_command(tmp_path):
+    rng = random.Random(0)
+    vocabulary = ["".join(rng.choices("abcdefghijklmnopqrst", k=rng.randint(2, 10))) for _ in range(3000)]
+
+    def text():
+        return "\n".join(" ".join(rng.choices(vocabulary, k=14)) for _ in range(4))
+
+    data = tmp_path / "rows.jsonl"
+    data.write_text(
+        "".join(json.dumps({"article": "", "highlights": text(), "id": str(i)}) + "\n" for i in range(1000))
+    )
+    path = _write(tmp_path, [{"id": str(i), "completion": text()} for i in range(1000)])
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "sdbench.score", "task=cnndm", f"predictions={path}", f"data={data}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert time.perf_counter() - start < 10
+
+
+@pytest.mark.skipif(not REAL, reason="SDBENCH_REAL_DATA names no folder with rows of the real data sets")
+def test_real_humaneval_references_score_1(score):
+    data = Path(str(REAL)) / "humaneval.jsonl"
+    loaded = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines()]
+    predictions = [{"id": row["task_id"], "completion": row["canonical_solution"]} for row in loaded]
+    start = time.perf_counter()
+    _, result, _ = score("humaneval", predictions, data=data)
+    assert result["metrics"]["pass@1"]["value"] == 1
+    assert time.perf_counter() - start < 15
