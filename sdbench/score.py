@@ -219,7 +219,7 @@ def report(task: DataTask, answers: Sequence[Answer], bootstrap: Bootstrap, *, p
         "num_answers": len(answers),
         "metrics": aggregate(task, answers, bootstrap),
         "flags": dict(flags),
-        "settings": task.describe(),
+        "settings": {**task.describe(), **task.environment()},
     }
     if per_example:
         result["per_example"] = [

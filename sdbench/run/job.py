@@ -100,6 +100,6 @@ def provenance(run: Run, task: DataTask, pair: Any) -> dict[str, Any]:
         **environment(pair.target.device),
         "checkpoints": dict(pair.checkpoints),
         "numerics": dict(pair.numerics),
-        "task": task.describe(),
+        "task": {**task.describe(), **task.environment()},
         "w": W_MEANS,
     }

@@ -246,6 +246,14 @@ class DataTask(ABC):
         """How the metrics were computed: library, version, options."""
         return {}
 
+    def environment(self) -> dict[str, Any]:
+        """What scores here, on this machine: facts for the provenance that no score should depend on."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The options alone: a scoring process needs no rows, and a pool of programs cannot travel."""
+        return {key: value for key, value in self.__dict__.items() if key in self.__dataclass_fields__}
+
     def describe(self) -> dict[str, Any]:
         """Everything that decides what is asked and how it is scored, for the records."""
         rules = self.rules
@@ -260,6 +268,7 @@ class DataTask(ABC):
             "stop": list(self.stop),
             "shots_from": "fixed" if rules.fixed_shots else rules.shots,
             "prompt_cut": self.cut_rule,
+            "extra_metrics": list(self.extra_metrics),
             "signatures": self.signatures,
         }
 

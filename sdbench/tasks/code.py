@@ -77,5 +77,9 @@ class CodeTask(DataTask):
         return self.measure_all([(example, text)])[0]
 
     @property
-    def signatures(self) -> dict[str, Any]:  # type: ignore[override]
-        return {"sandbox": self._sandbox.backend, "sandbox_proved": self._sandbox.proved, "timeout_s": self.timeout_s}
+    def signatures(self) -> dict[str, str]:
+        return {"pass@1": f"{self.timeout_s:g} s a program, sandbox {self.sandbox}"}
+
+    def environment(self) -> dict[str, Any]:
+        """The sandbox that holds here and what its self-test proved; refuses where none does."""
+        return {"sandbox": self._sandbox.backend, "sandbox_proved": self._sandbox.proved}

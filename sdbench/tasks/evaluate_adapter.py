@@ -27,13 +27,13 @@ def metric(task: DataTask) -> Metric:
         def _info(self) -> evaluate.MetricInfo:
             features = {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
             return evaluate.MetricInfo(
-                description=f"sdbench {task.name}, protocol {task.protocol}, version {task.version}: {task.rules.source}",
+                description=f"sdbench {task.name}, {task.protocol}, version {task.version}: {task.rules.source}",
                 citation="",
                 inputs_description="predictions: list of answers; references: list of texts, or of row ids for code",
                 features=datasets.Features(features),
             )
 
-        def _compute(self, *, predictions: list[str], references: list[str]) -> dict[str, float]:
+        def _compute(self, *, predictions: Any = None, references: Any = None, **_: Any) -> dict[str, float]:
             rows = [task.reference_row(reference) for reference in references]
             examples = [Example(str(number), row, Prompt()) for number, row in enumerate(rows)]
             return summarize(task.score_all(zip(examples, predictions, strict=True)))

@@ -1,11 +1,14 @@
-"""ROUGE-1/2/L/Lsum by `rouge_score`, with and without its stemmer, on 0-100. Same numbers, words stemmed once."""
+"""ROUGE-1/2/L/Lsum on 0-100, with and without stemmer, equal to `rouge_score` to the last bit and several times faster.
+
+N-grams are scored by rouge_score itself over a tokenizer that stems each word once; subsequences by `lcs`.
+"""
 
 from __future__ import annotations
 
 from functools import cache, lru_cache
 from importlib.metadata import version
 
-TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+from sdbench.tasks.lcs import lcs_length, summary_hits
 
 
 class CachedStemmer:
@@ -31,13 +34,28 @@ class Tokenizer:
 def _scorer(use_stemmer: bool):
     from rouge_score import rouge_scorer
 
-    return rouge_scorer.RougeScorer(list(TYPES), tokenizer=Tokenizer(use_stemmer=use_stemmer))  # type: ignore[arg-type]
+    tokenizer = Tokenizer(use_stemmer=use_stemmer)
+    return rouge_scorer.RougeScorer(["rouge1", "rouge2"], tokenizer=tokenizer), tokenizer.tokenize  # type: ignore[arg-type]
+
+
+def _f_measure(hits: int, num_reference: int, num_candidate: int) -> float:
+    from rouge_score import scoring
+
+    if not num_reference or not num_candidate:
+        return 0.0
+    return 100 * scoring.fmeasure(hits / num_candidate, hits / num_reference)
 
 
 def rouge(reference: str, candidate: str, *, use_stemmer: bool) -> dict[str, float]:
     """F-measures x 100. Lines are sentences to rougeLsum, so newlines must still stand in both texts."""
-    scores = _scorer(use_stemmer).score(reference, candidate)
-    return {name: 100 * scores[name].fmeasure for name in TYPES}
+    scorer, tokenize = _scorer(use_stemmer)
+    values = {name: 100 * score.fmeasure for name, score in scorer.score(reference, candidate).items()}
+    one, other = tokenize(reference), tokenize(candidate)
+    values["rougeL"] = _f_measure(lcs_length(one, other), len(one), len(other))
+    ones, others = ([tokenize(line) for line in text.split("\n") if line] for text in (reference, candidate))
+    hits = summary_hits(ones, others)
+    values["rougeLsum"] = _f_measure(hits, sum(map(len, ones)), sum(map(len, others)))
+    return values
 
 
 def signature(*, use_stemmer: bool) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sdbench.tasks.base import DataTask, Row
 from sdbench.tasks.protocol import Fields, Protocol
@@ -50,6 +50,9 @@ class Summaries(DataTask):
         stemmed = rouge(example.row[self.reference], text, use_stemmer=True)
         plain = rouge(example.row[self.reference], text, use_stemmer=False)
         return Score({**stemmed, **{f"{name}_nostem": value for name, value in plain.items()}})
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "truncate_words": self.truncate_words}
 
     @property
     def signatures(self) -> dict[str, str]:

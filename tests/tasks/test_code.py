@@ -1,5 +1,6 @@
 """HumanEval and MBPP through the sandbox: references pass, emptied bodies fail, answers of every shape are read."""
 
+import pickle
 import time
 
 import pytest
@@ -85,9 +86,19 @@ def test_a_program_that_ends_before_its_tests_has_not_passed():
 
 
 def test_the_backend_and_what_it_proved_are_recorded():
-    signatures = load("humaneval").signatures
-    assert signatures["sandbox"]
-    assert "sandbox_proved" in signatures
+    environment = load("humaneval").environment()
+    assert environment["sandbox"]
+    assert "sandbox_proved" in environment
+    assert "sandbox auto" in load("humaneval").signatures["pass@1"]
+
+
+def test_a_task_travels_to_a_scoring_process_without_its_rows_and_its_pool():
+    task = load("humaneval")
+    example = next(iter(task.examples()))
+    task.environment()
+    copy = pickle.loads(pickle.dumps(task))
+    assert "rows" not in vars(copy)
+    assert copy.score(example, example.row["canonical_solution"]).values == {"pass@1": 1.0}
 
 
 def test_all_164_canonical_solutions_pass_in_fifteen_seconds(real_data):
