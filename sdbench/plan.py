@@ -1,5 +1,6 @@
-"""What is to be done: cells × examples × samples, less what the records hold. Resuming, raising n, adding a w or a sample,
-sharding over machines, completing a killed sweep: all are this one subtraction.
+"""What is to be done: cells × examples × samples, less what the records hold.
+
+Resuming, raising n, adding a w or a sample, sharding over machines, completing a killed sweep: this one subtraction.
 
 Items come prompt by prompt, all cells of an example together, so that a prompt is prefilled once for its whole sweep.
 """
@@ -8,7 +9,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, TypeVar
@@ -85,9 +87,9 @@ def timed_cells(
 ) -> set[str]:
     """Keys of the cells whose timing is complete in one pass on this machine: speed-ups form only inside one pass."""
     frame = results.timings
-    frame = frame[(frame["machine"] == machine) & ~frame["is_split"] & frame["example"].isin(list(examples))]
-    frame = frame[frame["repeat"] < repeats]
-    counts: Mapping[tuple, int] = frame.groupby(["cell", "pass_id"]).size().to_dict()
+    is_here = (frame["machine"] == machine) & frame["example"].isin(list(examples))
+    frame = frame.loc[is_here & ~frame["is_split"] & (frame["repeat"] < repeats)]
+    counts = Counter(zip(frame["cell"], frame["pass_id"], strict=True))
     wanted = {cell.key for cell in cells}
     return {cell for (cell, _), count in counts.items() if cell in wanted and count >= len(examples) * repeats}
 
@@ -101,5 +103,5 @@ def _by_prompt(todo: Iterable[Item]) -> dict[str, list[Item]]:
 
 def _chunks(names: Iterable[str], size: int) -> Iterator[list[str]]:
     iterator = iter(names)
-    take: Callable[[], list[str]] = lambda: list(islice(iterator, size))  # noqa: E731 - two-argument iter wants a callable
-    return iter(take, [])
+    while chunk := list(islice(iterator, size)):
+        yield chunk

@@ -64,7 +64,7 @@ class GenerationRecord:
 
 @dataclass(frozen=True, slots=True)
 class TimingRecord:
-    """One example timed once in one latency pass; draft, verify, rest in a split repeat only, whose total is no speed."""
+    """One example timed once in one latency pass; draft, verify, rest in a split repeat only, its total is no speed."""
 
     pass_id: str
     machine: str

@@ -38,6 +38,7 @@ class Store:
         self._held = _Held()
         self._epochs: dict[str, int] = {}
         self._outstanding: dict[str, set[Key]] = {}  # claimed unit -> what of it is not yet written
+        self._given_up: set[tuple[str, str | None]] = set()  # (cell, example or all) that failed in this job
         self._own: dict[str, list[str]] = {"generations": [], "timings": [], "calls": []}
 
     @classmethod
@@ -94,8 +95,11 @@ class Store:
         stem = new_stem()
         commit_table(self._path("tokens", stem), tokens, owner=self.claims.job)
         commit_table(self._path("generations", stem), generations, owner=self.claims.job)
+        keys = {(record.cell, record.example, record.sample) for record in records}
+        self._held.seen.add(stem)
+        self._held.epochs |= {key: self._epochs.get(key[0], 0) for key in keys}
+        self._give_back(keys)
         self._wrote("generations", stem)
-        self._give_back({(record.cell, record.example, record.sample) for record in records})
 
     def append_timings(self, records: Sequence[TimingRecord]) -> None:
         """One part of a latency pass."""
@@ -106,7 +110,14 @@ class Store:
         self._append("calls", records)
 
     def append_failure(self, cell: str, message: str, *, example: str | None = None) -> None:
-        """What went wrong, kept until a later record of the same cell (and example) shows that it no longer does."""
+        """What went wrong, kept until a later record of the same cell (and example) shows that it no longer does.
+
+        This job gives the example (or the whole cell) up: it is neither waited for nor handed out again.
+        """
+        if self._is_given_up(cell, example):
+            return
+        self._given_up.add((cell, example))
+        self._give_back({key for keys in self._outstanding.values() for key in keys if self._is_given_up(*key[:2])})
         self._commit_json(
             f"failure-{new_stem()}", {"cell": cell, "example": example, "message": message, "run": self.run}
         )
@@ -147,13 +158,19 @@ class Store:
         held = self.held()  # after the claim: another job may have finished it in between
         taken: list[Key] = []
         for unit in won:
-            left = units[unit] - held
+            left = {item for item in units[unit] - held if not self._is_given_up(*item[:2])}
             if not left:
                 self.claims.release(unit)
                 continue
             self._outstanding.setdefault(unit, set()).update(left)
             taken += left
         return sorted(taken, key={item: n for n, item in enumerate(items)}.__getitem__)
+
+    def elsewhere(self, items: Iterable[Key]) -> list[Key]:
+        """Those of `items` that are missing, and neither in this job's hands nor given up by it: another job's."""
+        held = self.held()
+        left = [item for item in items if item not in held and unit_of(item) not in self._outstanding]
+        return [item for item in left if not self._is_given_up(*item[:2])]
 
     @contextmanager
     def claim(self, items: Sequence[Key]) -> Iterator[list[Key]]:
@@ -176,6 +193,9 @@ class Store:
                 compact(snapshot, self.records, kind, list(snapshot.parts[kind]), owner=self.claims.job)
         finally:
             self.claims.release("compact")
+
+    def _is_given_up(self, cell: str, example: str | None) -> bool:
+        return bool({(cell, None), (cell, example)} & self._given_up)
 
     def _append(self, kind: str, records: Sequence[TimingRecord] | Sequence[CallRecord]) -> None:
         if records:
