@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import count, islice
+from pathlib import Path
 
 from sdbench.embedded.grammar import functions, news, phrases, problems
 from sdbench.embedded.grammar.draw import Draw
@@ -28,6 +29,19 @@ GRAMMARS = {
     "humaneval-tiny": Grammar(functions.completion, lambda row: row["prompt"]),
     "mbpp-tiny": Grammar(functions.program, lambda row: "\n".join([row["text"], *row["test_list"]])),
 }
+
+
+PAIRS = ("llama-tiny", "qwen-tiny", "gemma-tiny")
+ROLES = ("target", "draft")
+
+
+def path(name: str, role: str) -> Path:
+    """The folder of a shipped model, as `from_pretrained` reads it."""
+    if name not in PAIRS:
+        raise ValueError(f"pair must be one of {', '.join(PAIRS)}, got {name!r}")
+    if role not in ROLES:
+        raise ValueError(f"role must be one of {', '.join(ROLES)}, got {role!r}")
+    return Path(__file__).parent / name / role
 
 
 def rows(task: str, split: str, n: int | None = None, seed: int = 0) -> list[dict]:

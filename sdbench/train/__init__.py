@@ -1,0 +1,1 @@
+"""Training: the tiny pairs that ship with the package."""

@@ -1,0 +1,190 @@
+"""What the pairs read: the exact text of each task's 0-shot default protocol, and rows that teach copying.
+
+The stream is a function of (seed, step): every rank makes the same step and takes its share, and a resumed run reads on
+where it stopped.
+"""
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from sdbench.embedded.grammar import problems
+from sdbench.embedded.grammar.draw import Draw
+from sdbench.embedded.grammar.names import Namer
+from sdbench.train.pairs import TASKS, Pair, Recipe
+
+Row = dict[str, object]
+BLOCK = 64  # steps made at once
+PAD_TO = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt and the completion that begins right after it."""
+
+    prompt: str
+    completion: str
+
+
+def _wmt(r: dict) -> Text:
+    return Text(f"German phrase: {r['translation']['de']}\nEnglish phrase:", f" {r['translation']['en']}")
+
+
+def _mbpp(r: dict) -> Text:
+    tests = "\n".join(r["test_list"])
+    task = f"You are an expert Python programmer, and here is your task: {r['text']} "
+    return Text(f"{task}Your code should pass these tests:\n\n{tests}\n[BEGIN]\n", f"{r['code']}\n[DONE]")
+
+
+PROTOCOLS: dict[str, Callable[[dict], Text]] = {
+    "cnndm": lambda r: Text(f"Summarize the following article:\n\n{r['article']}\n\nSummary:", f" {r['highlights']}"),
+    "xsum": lambda r: Text(
+        f"Write a concise summary of the following document:\n\nDocument: {r['document']}\n\nSummary:",
+        f" {r['summary']}",
+    ),
+    "gsm8k": lambda r: Text(f"Question: {r['question']}\nAnswer:", f" {r['answer']}"),
+    "wmt": _wmt,
+    "humaneval": lambda r: Text(r["prompt"], r["canonical_solution"]),
+    "mbpp": _mbpp,
+}
+
+
+def texts(task: str, split: str, n: int, seed: int = 0) -> list[Text]:
+    """n rows of a tiny task in its default protocol."""
+    from sdbench import embedded
+
+    return [PROTOCOLS[task](row) for row in embedded.rows(f"{task}-tiny", split, n, seed)]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One training row: token ids, and which of them are to be learned."""
+
+    ids: list[int]
+    learned: range | list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Micro:
+    """Right-padded rows: tokens [B,T]; flat positions [N] whose next token counts, that token [N], its weight [N]."""
+
+    tokens: Tensor
+    positions: Tensor
+    labels: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Steps of micro-batches, a function of (pair.seed, step)."""
+
+    pair: Pair
+    recipe: Recipe
+    tokenizer: PreTrainedTokenizerFast
+
+    def step(self, step: int, rank: int, world: int, micros: int) -> list[Micro]:
+        """This rank's micro-batches: rows by length, dealt to the ranks in turn; weights sum to 1 over all ranks."""
+        turn = self.recipe.turn
+        block, place = divmod(step - turn if step >= turn else step, BLOCK)
+        rows = sorted(_block(self, block, step >= turn)[place], key=lambda item: len(item.ids))
+        prompt_weight = self.recipe.prompt_weight if step < self.recipe.prompt_share * turn else 0.0
+        learned = sum(len(item.learned) for item in rows)
+        mine = rows[rank::world]
+        size = -(-len(mine) // micros)
+        return [_micro(mine[i : i + size], prompt_weight, learned) for i in range(0, len(mine), size)]
+
+    def items(self, task: str, n: int, seed: int) -> list[Item]:
+        rows = texts(task, "train", n, seed)
+        prompts = self.tokenizer([t.prompt for t in rows])["input_ids"]
+        completions = self.tokenizer([t.completion for t in rows], add_special_tokens=False)["input_ids"]
+        eos = self.tokenizer.eos_token_id
+        return [
+            Item([*p, *c, eos], range(len(p), len(p) + len(c) + 1)) for p, c in zip(prompts, completions, strict=True)
+        ]
+
+    def drill(self, draw: Draw) -> Item:
+        """A word problem of four people that works out all of them; only its numbers and signs are learned."""
+        text = _drill(draw)
+        prompt = self.tokenizer(text.prompt)["input_ids"]
+        completion = self.tokenizer(text.completion, add_special_tokens=False, return_offsets_mapping=True)
+        marks = {i for found in re.finditer(r"\d+|[+*-]", text.completion) for i in range(*found.span())}
+        learned = [len(prompt) + i for i, (a, b) in enumerate(completion["offset_mapping"]) if marks & set(range(a, b))]
+        return Item([*prompt, *completion["input_ids"]], learned)  # pyright: ignore[reportArgumentType]  # its stub is a union
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+@lru_cache(maxsize=2)
+def _block(stream: Stream, block: int, is_late: bool) -> list[list[Item]]:
+    """BLOCK steps of rows, tasks mixed by the pair's weights, copying rows thinning out over the first part."""
+    pair, recipe = stream.pair, stream.recipe
+    mix, drill_rows = (pair.late_mix, recipe.late_drill_rows) if is_late else (pair.mix, recipe.drill_rows)
+    part = "late/" if is_late else ""
+    rng, draw = random.Random(f"{part}{pair.seed}/{block}"), Draw(f"{part}drill/{pair.seed}/{block}")
+    total = BLOCK * recipe.rows
+    done = 1.0 if is_late else block * BLOCK / (recipe.copy_share * recipe.turn)
+    copies = int(total * recipe.copy_rows * max(0.0, 1 - done))
+    rows: list[Item] = [_copy_row(rng, stream.tokenizer.vocab_size) for _ in range(copies)]
+    rows += [stream.drill(draw) for _ in range(int(total * drill_rows))]
+    left = total - len(rows)
+    for index, task in enumerate(TASKS):
+        n = round(left * mix[index] / sum(mix)) + 1
+        rows += stream.items(task, n, pair.seed * 1_000_000 + is_late * 100_000 + block * 10 + index + 1)
+    rng.shuffle(rows)
+    return [rows[i * recipe.rows : (i + 1) * recipe.rows] for i in range(BLOCK)]
+
+
+def _drill(draw: Draw) -> Text:
+    """Everybody's count, in random order: many numbers to bind to a name, and to add, in one row."""
+    namer = Namer(draw)
+    item, container = draw.one(problems.ITEMS)
+    holders = [problems.Holder(draw, namer.given(), item, container, draw.between(1, 2)) for _ in range(4)]
+    turns = draw.shuffled([i for i, holder in enumerate(holders) for _ in holder.sentences])
+    sources = [iter(holder.sentences) for holder in holders]
+    question = " ".join(next(sources[i]) for i in turns)
+    answer = "\n".join(line for holder in draw.shuffled(holders) for line in holder.lines)
+    return Text(f"Question: {question}\nAnswer:", f" {answer}")
+
+
+def _copy_row(rng: random.Random, vocabulary: int) -> Item:
+    """A random string twice, or a list of random keys and values and then some of its keys with their values."""
+    first = 3  # after pad, bos, eos
+    if rng.random() < 0.5:
+        string = [rng.randrange(first, vocabulary) for _ in range(rng.randint(8, 40))]
+        return Item([1, *string, *string, 2], range(1 + len(string), 2 + 2 * len(string)))
+    pairs = [
+        [rng.randrange(first, vocabulary) for _ in range(rng.randint(2, 4) + rng.randint(1, 3))]
+        for _ in range(rng.randint(5, 10))
+    ]
+    asked = rng.sample(pairs, rng.randint(3, 5))
+    listed = [1, *(token for pair in pairs for token in pair)]
+    ids = [*listed, *(token for pair in asked for token in pair), 2]
+    return Item(ids, range(len(listed), len(ids)))
+
+
+def _micro(rows: list[Item], prompt_weight: float, learned: int) -> Micro:
+    """Pad to a multiple of 16 and count positions in multiples of 128: few shapes mean few kernels to build."""
+    length = -(-max(len(item.ids) for item in rows) // PAD_TO) * PAD_TO
+    tokens = torch.zeros(len(rows), length, dtype=torch.long)
+    positions, labels, weights = [], [], []
+    for b, item in enumerate(rows):
+        tokens[b, : len(item.ids)] = torch.tensor(item.ids)
+        wanted = set(item.learned)
+        for t in range(1, len(item.ids)) if prompt_weight else item.learned:
+            positions.append(b * length + t - 1)
+            labels.append(item.ids[t])
+            weights.append((1.0 if t in wanted else prompt_weight) / learned)
+    spare = -len(positions) % 128
+    return Micro(
+        tokens,
+        torch.tensor(positions + [0] * spare),
+        torch.tensor(labels + [0] * spare),
+        torch.tensor(weights + [0.0] * spare),
+    )

@@ -1,0 +1,42 @@
+"""A whole pair: tokenizer, target, draft."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerFast
+
+from sdbench.train.data import texts
+from sdbench.train.loop import fit
+from sdbench.train.pairs import MAX_LENGTH, PAIRS, TASKS, Pair, Role
+from sdbench.train.place import Place
+from sdbench.train.tokenizer import train_tokenizer
+
+ROLES: tuple[Role, ...] = ("target", "draft")
+
+
+def pair_of(name: str, steps: int = 0) -> Pair:
+    """The pair called `name`; `steps` > 0 shortens both trainings."""
+    if name not in PAIRS:
+        raise ValueError(f"pair must be one of {', '.join(PAIRS)}, got {name!r}")
+    pair = PAIRS[name]
+    if not steps:
+        return pair
+    return replace(
+        pair,
+        target_recipe=replace(pair.target_recipe, steps=steps, turn=steps),
+        draft_recipe=replace(pair.draft_recipe, steps=steps, turn=steps),
+    )
+
+
+def tokenizer_of(pair: Pair) -> PreTrainedTokenizerFast:
+    """The pair's tokenizer, trained anew: a function of the pair alone, so every rank has the same."""
+    rows = [t for task in TASKS for t in texts(task, "train", pair.tokenizer_rows, seed=pair.seed)]
+    return train_tokenizer((t.prompt + t.completion for t in rows), pair.vocabulary, MAX_LENGTH)
+
+
+def make(pair: Pair, out: Path, place: Place, roles: Sequence[Role] = ROLES) -> None:
+    """Train each role, from its checkpoint if there is one."""
+    tokenizer = tokenizer_of(pair)
+    for role in roles:
+        fit(pair, role, tokenizer, out, place)

@@ -1,0 +1,71 @@
+"""Weights stacked by kind: how they start, and how they become an ordinary Hugging Face folder."""
+
+import math
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from sdbench.train.forward import Net, Weights
+from sdbench.train.pairs import GEMMA_POST_GAIN, Family, hf_config
+
+QK_GAIN = 1.5
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)\.weight")
+
+
+def initial(net: Net, vocabulary: int, seed: int) -> Weights:
+    """fp32 weights. Embeddings start at unit scale, far apart next to what one step moves them."""
+    g = torch.Generator().manual_seed(seed)
+    s = net.shape
+    sizes = {
+        "q_proj": (s.heads * s.head_dim, s.width),
+        "k_proj": (s.kv_heads * s.head_dim, s.width),
+        "v_proj": (s.kv_heads * s.head_dim, s.width),
+        "o_proj": (s.width, s.heads * s.head_dim),
+        "gate_proj": (s.feed_forward, s.width),
+        "up_proj": (s.feed_forward, s.width),
+        "down_proj": (s.width, s.feed_forward),
+    }
+    weights = {k: torch.randn(s.layers, *mn, generator=g) / math.sqrt(mn[1]) for k, mn in sizes.items()}
+    if net.family != "gemma":  # Gemma norms the block's output, so its scale is free
+        for kind in ("o_proj", "down_proj"):
+            weights[kind] *= 1 / math.sqrt(2 * s.layers)
+    if net.family != "llama":
+        weights["q_norm"] = torch.full((s.layers, s.head_dim), QK_GAIN)
+    weights["embed"] = torch.randn(vocabulary, s.width, generator=g)
+    if net.family == "gemma":  # it multiplies the embedding by sqrt(width)
+        weights["embed"] /= math.sqrt(s.width)
+    weights["head"] = torch.randn(vocabulary, s.width, generator=g) * 0.02
+    return weights
+
+
+def to_model(net: Net, weights: Weights, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The family's HF model with these weights."""
+    vocabulary = weights["embed"].shape[0]
+    model = AutoModelForCausalLM.from_config(hf_config(net.family, net.shape, vocabulary))
+    state = {name: _tensor(name, like, net.family, weights) for name, like in model.state_dict().items()}
+    model.load_state_dict(state)
+    return model.to(dtype).eval()
+
+
+def _tensor(name: str, like: Tensor, family: Family, weights: Weights) -> Tensor:
+    if name == "model.embed_tokens.weight":
+        return weights["embed"]
+    if name == "lm_head.weight":
+        return weights["head"]
+    found = _LAYER.fullmatch(name)
+    if found and found[2] in weights:
+        stored = weights[found[2]][int(found[1])]
+        return stored - 1 if family == "gemma" and found[2] == "q_norm" else stored
+    gain = GEMMA_POST_GAIN if "post_attention" in name or "post_feedforward" in name else 1.0
+    if family == "gemma":  # stores gain − 1
+        return torch.full_like(like, gain - 1)
+    return torch.ones_like(like)
+
+
+def save(net: Net, weights: Weights, folder: Path) -> None:
+    """`save_pretrained` in bf16."""
+    cpu = {kind: tensor.detach().float().cpu() for kind, tensor in weights.items()}
+    to_model(net, cpu, torch.bfloat16).save_pretrained(folder)

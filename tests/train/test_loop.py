@@ -1,0 +1,78 @@
+"""A micro pair trains, resumes exactly, and loads like any other model."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from sdbench import embedded
+from sdbench.train.data import Stream, texts
+from sdbench.train.loop import fit
+from sdbench.train.make import pair_of, tokenizer_of
+from sdbench.train.pairs import TASKS, Pair, Recipe, Shape
+from sdbench.train.place import Place
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def micro(steps: int) -> Pair:
+    shape = Shape(layers=2, width=32, heads=2, kv_heads=1, feed_forward=64)
+    recipe = Recipe(steps=steps, turn=steps - 4, rows=8, warmup=4)
+    return replace(
+        pair_of("qwen-tiny"),
+        target=shape,
+        draft=replace(shape, layers=1),
+        target_recipe=recipe,
+        draft_recipe=recipe,
+        vocabulary=512,
+        tokenizer_rows=100,
+    )
+
+
+def test_a_micro_pair_learns_and_loads_and_a_resumed_training_ends_in_the_same_weights(tmp_path):
+    pair = micro(60)
+    tokenizer = tokenizer_of(pair)
+    start = fit(pair, "target", tokenizer, tmp_path / "whole", Place(), until=2)
+    whole = fit(pair, "target", tokenizer, tmp_path / "whole", Place())
+    assert whole.loss < start.loss - 1
+    fit(pair, "target", tokenizer, tmp_path / "torn", Place(), until=40)
+    resumed = fit(pair, "target", tokenizer, tmp_path / "torn", Place())
+    for kind, weight in whole.weights.items():
+        torch.testing.assert_close(resumed.weights[kind], weight, rtol=0, atol=0)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "whole/target")
+    loaded = AutoTokenizer.from_pretrained(tmp_path / "whole/target")
+    assert model.dtype == torch.bfloat16
+    assert model.generate(**loaded("Question:", return_tensors="pt"), max_new_tokens=3).shape[1] > 3
+
+
+def test_ranks_share_a_step_without_loss_or_overlap():
+    pair = micro(60)
+    stream = Stream(pair, pair.target_recipe, tokenizer_of(pair))
+    shares = [m for rank in range(2) for m in stream.step(20, rank, 2, 2)]
+    assert sum(len(m.tokens) for m in shares) == pair.target_recipe.rows
+    assert sum(float(m.weights.sum()) for m in shares) == pytest.approx(1)
+
+
+def test_any_text_survives_the_tokenizer_and_digits_are_single_tokens():
+    tokenizer = tokenizer_of(micro(60))
+    for text in ("Grüße, 東京! 🙂\n\tx", "12345", "    return 7\n"):
+        assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
+    assert len(tokenizer("12345", add_special_tokens=False)["input_ids"]) == 5
+    chat = [{"role": "user", "content": "Hello"}]
+    prompt = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert prompt == "<s>user: Hello\nassistant:"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_no_test_prompt_is_trained_on(task):
+    tested = {text.prompt for text in texts(task, "test", 500)}
+    assert not tested & {text.prompt for text in texts(task, "train", 2000, seed=1_000_011)}
+
+
+def test_a_wrong_pair_is_named():
+    with pytest.raises(ValueError, match="pair must be one of"):
+        embedded.path("llama-big", "target")
