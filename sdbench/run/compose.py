@@ -138,7 +138,13 @@ class Composer:
         context = HydraContext(config_loader=self.hydra.config_loader, callbacks=Callbacks(cfg))
         launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=job, config=cfg)
         lines = [[word for word in line if not word.startswith("hydra")] for line in jobs]
-        return [_exit_code(result) for result in launcher.launch(lines, initial_job_idx=0)]
+        try:
+            results = launcher.launch(lines, initial_job_idx=0)
+        except Exception as error:  # noqa: BLE001 - launchers raise whatever the first job that died left behind
+            said = f"sdbench: a job died ({type(error).__name__}: {_first_line(error)})"
+            print(f"{said}; the others go on: when they have ended, run the same command again", file=sys.stderr)
+            return [1]
+        return [_exit_code(result) for result in results]
 
     def _compose(self, overrides: Sequence[str], *, mode: RunMode = RunMode.RUN) -> DictConfig:
         try:

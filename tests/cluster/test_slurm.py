@@ -1,0 +1,119 @@
+"""A sweep on a real single-node Slurm: a job killed, one preempted, one failing; then again, and nothing is missing."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SLURM = ROOT / "scripts" / "slurm_local.sh"
+sys.path.insert(0, str(ROOT / "tests" / "run"))
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(
+        shutil.which("slurmctld", path=f"{os.environ['PATH']}:/usr/sbin") is None,
+        reason="slurmctld is not installed: apt-get install -y --no-install-recommends slurm-wlm munge",
+    ),
+]
+
+TASKS = ("gsm8k-tiny", "wmt-tiny", "xsum-tiny", "late")
+LAUNCHER = [
+    *("hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1", "hydra.launcher.timeout_min=20"),
+    *("hydra.launcher.signal_delay_s=20",),
+]
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    """Environment variables of a throw-away cluster."""
+    state = {**os.environ, "SLURM_LOCAL_STATE": str(tmp_path / "slurm"), "SLURM_LOCAL_CPUS": "4"}
+    subprocess.run(["bash", str(SLURM), "start"], env=state, check=True, timeout=120)
+    lines = subprocess.run(["bash", str(SLURM), "env"], env=state, check=True, capture_output=True, text=True).stdout
+    shown = subprocess.run(
+        ["bash", "-c", f"{lines}\nenv -0"], env=state, check=True, capture_output=True, text=True
+    ).stdout
+    yield dict(entry.split("=", 1) for entry in shown.split("\0") if "=" in entry)
+    subprocess.run(["bash", str(SLURM), "stop"], env=state, check=False, timeout=120)
+
+
+@pytest.fixture
+def configs(tmp_path):
+    """Two micro pairs, and a task whose data are not there yet."""
+    from micro import save_pair
+
+    folder = tmp_path / "conf"
+    (folder / "model").mkdir(parents=True)
+    (folder / "task").mkdir()
+    pair = save_pair(tmp_path / "micro")
+    for name in ("one", "two"):
+        text = f"defaults: [llama-tiny, _self_]\nname: {name}\ntarget: {pair}/target\ndraft: {pair}/draft\n"
+        (folder / "model" / f"{name}.yaml").write_text(text)
+    late = f"defaults: [gsm8k-tiny, _self_]\nname: late\ndata: {tmp_path}/late.jsonl\n"
+    (folder / "task" / "late.yaml").write_text(late)
+    return folder
+
+
+def sweep(configs: Path, results: Path, *more: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    words = ["-m", "--config-dir", str(configs), "model=one,two", f"task={','.join(TASKS)}", f"results={results}"]
+    words += ["w=[0.3,0.7]", "n=24", "max_new_tokens=48", "timing=off", "dtype=float64", "device=cpu", *more]
+    command = [sys.executable, "-m", "sdbench", *words]
+    env = {**(env or os.environ), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def queue(env: dict[str, str], state: str = "") -> list[str]:
+    words = ["squeue", "-h", "-r", "-o", "%i", *(["-t", state] if state else [])]
+    return subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout.split()
+
+
+def until(condition, seconds: float, what: str) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.5)
+
+
+def num_recorded(results: Path) -> int:
+    return len(list(results.glob("*/records/generations-*")))
+
+
+def write_late(folder: Path) -> None:
+    import json
+
+    from sdbench import embedded
+
+    rows = embedded.rows("gsm8k-tiny", "test", 40)
+    (folder / "late.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.timeout(900)
+def test_a_sweep_with_a_killed_a_preempted_and_a_failing_job_completes_on_resubmission(tmp_path, configs, slurm):
+    from equal import assert_equal_records
+
+    broken = tmp_path / "broken"
+    first = sweep(configs, broken, *LAUNCHER, env=slurm)
+    until(lambda: num_recorded(broken) > 0, 180, "the first records")
+    running = queue(slurm, "RUNNING")
+    assert len(running) >= 2
+    subprocess.run(["scancel", "--signal", "KILL", running[0]], env=slurm, check=True)
+    subprocess.run(["scancel", "--signal", "USR2", running[1]], env=slurm, check=True)
+    said = first.communicate(timeout=400)[0]
+    assert first.returncode == 1, said
+    until(lambda: not queue(slurm), 400, "the queue to empty")
+    write_late(tmp_path)
+    second = sweep(configs, broken, *LAUNCHER, env=slurm)
+    said = second.communicate(timeout=400)[0]
+    assert second.returncode == 0, said
+    whole = tmp_path / "whole"
+    local = sweep(configs, whole)
+    said = local.communicate(timeout=400)[0]
+    assert local.returncode == 0, said
+    names = sorted(path.name for path in whole.iterdir() if not path.name.startswith("."))
+    assert len(names) == 8
+    for name in names:
+        assert_equal_records(broken / name, whole / name)
