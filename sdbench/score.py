@@ -273,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with redirect_stdout(sys.stderr):  # libraries that print must not spoil the JSON
             result = run(arguments)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:  # RuntimeError: no sandbox holds here
         say(f"sdbench.score: {_sentence(error)}")
         return 2
     print(json.dumps(result, ensure_ascii=False))

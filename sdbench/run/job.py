@@ -40,8 +40,8 @@ def build_task(run: Run) -> DataTask:
         options["max_new_tokens"] = run.max_new_tokens
     try:
         task = tasks.build(str(run.task.target), name=run.task.name, **options)
-        _ = task.ids
-    except (ValueError, OSError, TypeError) as error:
+        _ = task.ids, task.environment()  # rows are there, and a sandbox holds where code is to run
+    except (ValueError, OSError, TypeError, RuntimeError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise ConfigError(f"task={run.task.name}: {lines[0]}") from None
     return task

@@ -67,7 +67,7 @@ class CodeTask(DataTask):
         scores = []
         for (_, is_found), outcome in zip(programs, outcomes, strict=True):
             if outcome.status == "error":
-                raise RuntimeError(f"the sandbox {self._sandbox.backend} could not run a program: {outcome}")
+                raise RuntimeError(f"the sandbox {self._sandbox.backend} could not run a program: {outcome.detail}")
             flags = {flag: outcome.status == status for status, flag in OUTCOMES.items()}
             passed = float(outcome.status == "passed")
             scores.append(Score({"pass@1": passed}, flags={**flags, "is_extraction_failed": not is_found}))

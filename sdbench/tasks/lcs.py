@@ -1,7 +1,7 @@
 """Longest common subsequences on bit vectors: what rouge_score computes cell by cell, some five times faster.
 
-After Hyyrö 2004 (bit-parallel LCS-length computation revisited): the zeros among the low j bits of rows[i] count the LCS
-of the first i reference and the first j candidate tokens.
+After Hyyrö 2004 (bit-parallel LCS-length computation revisited): the zeros among the low j bits of rows[i] count the
+LCS of the first i reference and the first j candidate tokens.
 """
 
 from __future__ import annotations
