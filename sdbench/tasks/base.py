@@ -32,7 +32,7 @@ class DataTask(ABC):
     name: str
     dataset: str
     dataset_config: str | None = None
-    split: str = "test"
+    split: str = None  # type: ignore[assignment]  # filled from the protocol
     shots_split: str = "train"
     protocol: str
     version: str | int | None = None
@@ -68,6 +68,7 @@ class DataTask(ABC):
         self.version = self.VERSION
         self.chat = self.rules.is_chat if self.chat is None else self.chat
         self.shots = self.rules.num_shots if self.shots is None else self.shots
+        self.split = self.split or self.rules.split
         self.max_new_tokens = self.max_new_tokens or self.rules.max_new_tokens
         self.stop = (
             self.rules.stop if self.stop is None else (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)

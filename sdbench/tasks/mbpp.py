@@ -20,7 +20,6 @@ from sdbench.tasks.extract import bound_names, fenced, parse
 from sdbench.tasks.protocol import Fields, Protocol
 
 AUTHORS_SHOTS = ("2", "3", "4")
-AUTHORS_TEST = range(11, 511)  # the ids that the authors evaluate on
 
 PROTOCOLS: Mapping[str, Protocol] = {
     "lm-eval": Protocol(
@@ -64,6 +63,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
             "Your solution should pass these tests:\n{test_list}\n\n"
         ),
         answer="{answer}",
+        split="validation",
         max_new_tokens=128,
         prompt_limit=2048,
     ),

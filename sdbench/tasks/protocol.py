@@ -26,6 +26,7 @@ class Protocol:
     shots: str = "first"  # "first" rows, rows "drawn" as lm-eval draws them, or rows of `shot_ids`
     shot_ids: tuple[str, ...] = ()
     fixed_shots: tuple[Fields, ...] = ()  # shots that come with the protocol
+    split: str = "test"  # the split it scores
     max_new_tokens: int
     stop: tuple[str, ...] = ()
     prompt_limit: int | None = None  # the protocol's own limit on prompt tokens

@@ -120,6 +120,12 @@ def test_mbpp_shows_the_authors_shots_2_3_4():
     assert [f"def {name}(" in asked.prompt.text for name in ("add", "root", "turned", "vowels")] == [True] * 3 + [False]
 
 
+def test_mbpp_of_diversed_scores_the_validation_split():
+    assert sdbench.tasks.load("mbpp", protocol="diversed").split == "validation"
+    assert sdbench.tasks.load("mbpp").split == "test"
+    assert sdbench.tasks.load("mbpp", protocol="diversed", split="test").split == "test"
+
+
 def test_shots_are_turns_in_the_chat_form():
     for protocol in ("lm-eval", "llama"):
         prompt = next(iter(load("gsm8k", protocol=protocol, chat=True).examples())).prompt
