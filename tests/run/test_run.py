@@ -1,0 +1,218 @@
+"""The whole command on a micro pair: what is missing is computed, nothing else, whatever happened before."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from equal import assert_equal_records
+
+from sdbench.records import read
+from sdbench.run import main
+
+SUMMARY = [
+    *("model", "task", "verifier", "w", "num_draft", "temperature", "n", "acceptance", "acceptance_low"),
+    *("acceptance_high", "acceptance_expected", "block_acceptance", "tokens_per_round", "bias", "metric", "quality"),
+    *("quality_low", "quality_high", "tokens_per_s", "speedup", "speedup_low", "speedup_high"),
+]
+NAME = "micro-gsm8k-tiny"
+
+
+@pytest.fixture(scope="session")
+def words(micro_pair):
+    def make(results: Path, **options: object) -> list[str]:
+        given = {"w": "[0.3,1]", "n": 4, "max_new_tokens": 24, "timing": "off", "dtype": "float64", "device": "cpu"}
+        pair = [f"model.target={micro_pair}/target", f"model.draft={micro_pair}/draft", "model.name=micro"]
+        return [*pair, f"results={results}", *(f"{key}={value}" for key, value in {**given, **options}.items())]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def whole(words, tmp_path_factory) -> Path:
+    """An undisturbed run of four examples."""
+    results = tmp_path_factory.mktemp("whole")
+    assert main(words(results)) == 0
+    return results / NAME
+
+
+def command(words: list[str]) -> list[str]:
+    return [sys.executable, "-m", "sdbench", *words]
+
+
+def test_a_run_leaves_a_summary_of_every_cell_and_baseline(whole):
+    frame = pd.read_csv(whole / "summary.csv")
+    assert set(SUMMARY) <= set(frame.columns)
+    assert sorted(frame["verifier"]) == ["draft", "ensemble", "ensemble", "lossless", "target"]
+    assert set(frame["n"]) == {4}
+    assert frame.loc[frame["verifier"].isin(["target", "draft"]), "w"].isna().all()
+    drafted = frame[frame["verifier"].isin(["ensemble", "lossless"])]
+    assert drafted["acceptance"].between(0, 1).all()
+
+
+def test_records_say_what_ran(whole):
+    results = read(whole)
+    (entry,) = results.provenance.values()
+    assert entry["checkpoints"]["target"].startswith("sha256:")
+    assert "weight of the target" in entry["w"]
+    assert entry["versions"]["torch"]
+    assert results.config["command"].startswith("python -m sdbench ")
+
+
+def test_the_page_and_the_recommendation_stand_at_the_end(whole, words, capsys):
+    assert main(words(whole.parent)) == 0
+    said = capsys.readouterr().out
+    assert "report.html" in said
+    assert "n is small" in said
+    assert (whole / "report.html").is_file()
+
+
+def parts(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "records").glob("generations-*")}
+
+
+def test_running_again_computes_nothing(whole, words):
+    before = parts(whole)
+    assert main(words(whole.parent)) == 0
+    assert parts(whole) == before
+
+
+def test_raising_n_adding_a_w_and_a_sample_is_the_same_as_having_asked_at_once(words, tmp_path):
+    for options in ({"n": 2, "w": "0.3"}, {"n": 3, "w": "0.3"}, {"n": 3, "w": "[0.3,1]"}, {"n": 3, "samples": 2}):
+        assert main(words(tmp_path / "steps", **options)) == 0
+    assert main(words(tmp_path / "once", n=3, samples=2)) == 0
+    assert_equal_records(tmp_path / "steps" / NAME, tmp_path / "once" / NAME)
+
+
+def test_shards_in_any_batch_make_the_whole(words, tmp_path, whole):
+    for index in range(3):
+        assert main(words(tmp_path, shard=f"{index}/3", batch_size=index + 1)) == 0
+    assert_equal_records(tmp_path / NAME, whole)
+
+
+def test_force_computes_again_and_changes_nothing(words, tmp_path):
+    assert main(words(tmp_path / "a", n=2)) == 0
+    before = parts(tmp_path / "a" / NAME)
+    assert main(words(tmp_path / "b", n=2)) == 0
+    assert main(words(tmp_path / "a", n=2, force="true")) == 0
+    assert parts(tmp_path / "a" / NAME) != before
+    assert_equal_records(tmp_path / "a" / NAME, tmp_path / "b" / NAME)
+
+
+def test_a_latency_pass_times_baselines_and_prices_calls(words, tmp_path):
+    options = {"n": 2, "timing.examples": 2, "timing.repeats": 2}
+    given = [word for word in words(tmp_path, **options) if word != "timing=off"]
+    assert main(given) == 0
+    results = read(tmp_path / NAME)
+    timed = results.timings[~results.timings["is_split"]]
+    assert set(timed["verifier"]) == {"target", "generate", "lossless", "ensemble"}
+    assert timed.groupby("cell").size().eq(4).all()
+    assert timed["pass_id"].nunique() == 1
+    assert {"draft", "verify", "target", "prefill"} <= set(results.calls["kind"])
+    frame = pd.read_csv(tmp_path / NAME / "summary.csv")
+    assert frame.loc[frame["verifier"] == "lossless", "speedup"].notna().all()
+    before = len(results.timings)
+    assert main(given) == 0
+    assert len(read(tmp_path / NAME).timings) == before
+
+
+BROKEN = """
+from dataclasses import dataclass
+from sdbench.verify import Exact
+
+@dataclass(frozen=True)
+class Broken(Exact):
+    level: float = 0.5
+
+    def __call__(self, evidence, u, state=None):
+        if float(__import__("torch").as_tensor(self.level).max()) > 0.7:
+            raise RuntimeError("this level is broken")
+        return super().__call__(evidence, u, state)
+"""
+BROKEN_YAML = "name: broken\n_target_: broken_rule.Broken\nlevel: [0.5, 0.9]\nknobs:\n  level: {low: 0, high: 1}\n"
+
+
+def test_a_failing_cell_is_named_and_the_others_are_kept(words, tmp_path, monkeypatch, capsys):
+    (tmp_path / "broken_rule.py").write_text(BROKEN)
+    (tmp_path / "conf" / "verifier").mkdir(parents=True)
+    (tmp_path / "conf" / "verifier" / "broken.yaml").write_text(BROKEN_YAML)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = [word for word in words(tmp_path / "results", n=2) if not word.startswith("w=")]
+    assert main([*given, "verifier=broken", "--config-dir", str(tmp_path / "conf")]) == 1
+    said = capsys.readouterr().err
+    assert "failed: broken" in said
+    assert "this level is broken" in said
+    frame = read(tmp_path / "results" / NAME).generations
+    assert frame.groupby("verifier").size().to_dict() == {"broken": 2, "draft": 2, "lossless": 2, "target": 2}
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(words, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(words(tmp_path / "file")) == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if "cannot write" in line]
+    assert len(said) == 1
+
+
+def test_an_interrupt_keeps_what_is_done_and_names_the_command_to_go_on(words, tmp_path, whole):
+    given = words(tmp_path, n=4, max_new_tokens=24)
+    job = subprocess.Popen(command(given), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    until_decoding(job)
+    job.send_signal(signal.SIGINT)
+    said = job.communicate(timeout=120)[1]
+    if job.returncode == 130:  # else it was done before the signal came
+        assert "go on with: python -m sdbench" in said
+        assert "Traceback" not in said
+    assert main(given) == 0
+    assert_equal_records(tmp_path / NAME, whole)
+
+
+def until_decoding(job: subprocess.Popen[str]) -> None:
+    assert job.stderr is not None
+    assert "examples, to" in job.stderr.readline()
+
+
+def kill_and_resume(given: list[str], kills: int, seed: int) -> None:
+    """`kills` runs, each killed with -9 at a random instant of its decoding; the last one is left alone."""
+    draw = random.Random(seed)
+    folder = Path(next(word for word in given if word.startswith("results=")).removeprefix("results="))
+    for _ in range(kills):
+        job = subprocess.Popen(command(given), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        until_decoding(job)
+        before = len(list(folder.glob("*/records/*")))
+        end = time.monotonic() + 30  # loading takes its time: instants are counted from the first new file
+        while job.poll() is None and time.monotonic() < end and len(list(folder.glob("*/records/*"))) == before:
+            time.sleep(0.005)
+        time.sleep(draw.expovariate(1 / 0.3))
+        os.kill(job.pid, signal.SIGKILL)
+        job.wait()
+        assert job.stderr is not None
+        job.stderr.close()
+    assert subprocess.run(command(given), capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_fifty_kills_lose_nothing_and_double_nothing(words, tmp_path):
+    options = {"n": 40, "max_new_tokens": 64, "w": "[0.3,0.6,1]"}
+    assert main(words(tmp_path / "whole", **options)) == 0
+    kill_and_resume(words(tmp_path / "killed", **options), 50, seed=0)
+    assert_equal_records(tmp_path / "killed" / NAME, tmp_path / "whole" / NAME)
+
+
+def test_two_kills_lose_nothing_and_double_nothing(words, tmp_path, whole):
+    kill_and_resume(words(tmp_path), 2, seed=1)
+    assert_equal_records(tmp_path / NAME, whole)
+
+
+def test_two_jobs_side_by_side_share_the_work(words, tmp_path, whole):
+    jobs = [
+        subprocess.Popen(command(words(tmp_path)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(2)
+    ]
+    assert [job.wait(timeout=300) for job in jobs] == [0, 0]
+    assert_equal_records(tmp_path / NAME, whole)
