@@ -1,4 +1,4 @@
-"""The summary for other tools: CSV, Parquet, Markdown, LaTeX; the hub's model-index; results.json in lm-eval's shape."""
+"""The summary for other tools: CSV, Parquet, Markdown, LaTeX; the hub's model-index; lm-eval's results.json."""
 
 from __future__ import annotations
 

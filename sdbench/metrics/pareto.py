@@ -32,7 +32,7 @@ def non_dominated(x: ArrayLike, y: ArrayLike) -> NDArray[np.bool_]:
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     as_good = (a[..., None, :] >= a[..., :, None]) & (b[..., None, :] >= b[..., :, None])
     better = (a[..., None, :] > a[..., :, None]) | (b[..., None, :] > b[..., :, None])
-    return ~(as_good & better).any(-1)
+    return np.logical_not(np.any(as_good & better, axis=-1))
 
 
 def hypervolume(x: ArrayLike, y: ArrayLike, corner: tuple[float, float] = (0.0, 0.0)) -> Array:
@@ -47,7 +47,7 @@ def hypervolume(x: ArrayLike, y: ArrayLike, corner: tuple[float, float] = (0.0, 
 
 
 def area_between(first: tuple[ArrayLike, ArrayLike], second: tuple[ArrayLike, ArrayLike]) -> float:
-    """∫ (first's y − second's y) dx over the x both curves cover, each joined by straight lines; NaN without overlap."""
+    """∫ (first's y − second's y) dx over the x both curves cover, straight lines between; NaN without overlap."""
     curves = [np.array(sorted(zip(np.asarray(x), np.asarray(y), strict=True))) for x, y in (first, second)]
     low, high = max(c[0, 0] for c in curves), min(c[-1, 0] for c in curves)
     if not low < high:
@@ -67,7 +67,7 @@ def front(
     seed: int = 0,
     level: float = 0.95,
 ) -> Front:
-    """Cells of one pair and task in the plane of a rate and the task's quality; one draw of examples serves all cells."""
+    """Cells of one pair and task in the plane of a rate and the task's quality; one draw of examples serves all."""
     table = results.cells.set_index("cell")
     parts = {key: part for key, part in results.generations.groupby("cell", sort=True) if key in set(cells)}
     keys = [key for key in cells if key in parts]

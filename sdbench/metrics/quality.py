@@ -35,7 +35,7 @@ def is_metric(name: str) -> bool:
 
 
 def points_of(metric: str) -> float:
-    """What one point of 100 is in the metric's own scale: accuracies and pass@k are stored on 0–1, the others on 0–100."""
+    """One point of 100 in the metric's own scale: accuracies and pass@k are stored on 0–1, the others on 0–100."""
     return 0.01 if metric in ACCURACIES or metric.startswith("pass@") else 1.0
 
 

@@ -1,8 +1,8 @@
 """The most lenient setting whose loss of quality against lossless is provably within the user's margin.
 
-Non-inferiority, one-sided 2.5 %: the lower limit of the paired difference lies above −margin. Within a rule the knobs are
-tested in a preset order, from lossless outwards, and testing stops at the first failure; over R rules or draft lengths
-each gets 2.5 %/R. So the chance of recommending any setting that loses the margin or more is at most 2.5 %.
+Non-inferiority, one-sided 2.5 %: the lower limit of the paired difference lies above −margin. Within a rule the knobs
+are tested in a preset order, from lossless outwards, and testing stops at the first failure; over R rules or draft
+lengths each gets 2.5 %/R. So the chance of recommending any setting that loses the margin or more is at most 2.5 %.
 The margin is in points of 100 of the metric: margin=5 is 0.05 of an accuracy stored on 0–1.
 """
 
@@ -38,7 +38,7 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to ship for one pair and task; `cell` is None where nothing more lenient than lossless can be proved safe."""
+    """What to ship for one pair and task; `cell` is None where nothing more lenient than lossless is proved safe."""
 
     model: str
     task: str
@@ -147,7 +147,8 @@ def _found(best: Test, margin: float, cells: pd.DataFrame, gained: Estimate | No
     loss, worst = best.difference.value / unit, best.difference.low / unit
     knob = f" w={best.w:g}" if not math.isnan(best.w) else ""
     text = f"ship {best.verifier}{knob} with num_draft={best.num_draft}: {loss:+.1f} points of "
-    text += f"{metric_of(cells, best.cell)} against lossless, at worst {worst:+.1f} (margin {margin:g}, n={best.difference.n})"
+    text += f"{metric_of(cells, best.cell)} against lossless, at worst {worst:+.1f} "
+    text += f"(margin {margin:g}, n={best.difference.n})"
     modelled = costs.get(best.cell, NAN)
     if gained is not None and not math.isnan(gained.value):
         text += f"; {gained.value:.2f}× the target alone [{gained.low:.2f}, {gained.high:.2f}]"

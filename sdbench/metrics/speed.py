@@ -1,7 +1,7 @@
 """Speed from one latency pass: ratios of Σtokens/Σseconds to the fastest target-alone baseline of that same pass.
 
 Intervals resample example × repeat: they are conditional on this machine and this process. Modelled speed-ups put
-measured costs per call under the recorded rounds of every cell; they leave out what is neither a draft nor a verify call.
+measured costs per call under the recorded rounds of every cell; what is neither a draft nor a verify call is left out.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def mean_interval(values: ArrayLike, *, level: float = 0.95, resamples: int = 10
 def ratio_interval(
     num: ArrayLike, den: ArrayLike, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> Estimate:
-    """Σnum / Σden, studentised on the log scale. A ratio of counts out of counts (num <= den everywhere) stays below 1."""
+    """Σnum / Σden, studentised on the log scale. A ratio of counts out of counts (num <= den) stays at most 1."""
     a, b = values_of(num, "num"), values_of(den, "den")
     check_level(level)
     if len(a) != len(b):
@@ -138,7 +138,7 @@ def proportion_interval(k: int, n: int, *, level: float = 0.95) -> Estimate:
 def paired_interval(
     a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> Estimate:
-    """The mean of a − b over the same examples: Newcombe's score interval for pass/fail, studentised bootstrap otherwise."""
+    """The mean of a − b over the same examples: Newcombe's score interval for pass/fail, else studentised bootstrap."""
     x, y = values_of(a, "a"), values_of(b, "b")
     if len(x) != len(y):
         raise ValueError(f"a and b must be paired, got {len(x)} and {len(y)} values")

@@ -1,4 +1,4 @@
-"""One row a cell: acceptance, quality, speed, differences from lossless, each with interval and n. Empty is not measured."""
+"""One row a cell: acceptance, quality, speed, differences from lossless, with intervals. Empty is not measured."""
 
 from __future__ import annotations
 

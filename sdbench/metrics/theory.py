@@ -1,8 +1,8 @@
 """What the mathematics says, beside what was measured.
 
-For the static ensemble acceptance = 1 − w·E[TV] and bias = (1 − w)·E[TV] at the positions the rule itself visited; for every
-token-wise rule acceptance <= 1 − TV(p,q) + TV(out,p). From a lossless run's recorded p and q the accepted tokens a round
-of any other w follow at the *contexts of the lossless run*: a prediction, not a measurement.
+For the static ensemble acceptance = 1 − w·E[TV] and bias = (1 − w)·E[TV] at the positions the rule itself visited; for
+every token-wise rule acceptance <= 1 − TV(p,q) + TV(out,p). From a lossless run's recorded p and q the accepted tokens
+a round of any other w follow at the *contexts of the lossless run*: a prediction, not a measurement.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def laws(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def predicted(results: Results, ws: ArrayLike | None = None) -> pd.DataFrame:
-    """Accepted tokens and tokens a round for every w, from each lossless run's drafted p and q; one row a cell and w."""
+    """Accepted tokens and tokens a round for every w, from each lossless run's drafted p and q; a row a cell and w."""
     grid = np.linspace(0, 1, 21) if ws is None else np.asarray(ws, dtype=np.float64)
     cells = results.cells
     lossless = cells[(cells["verifier"] == "lossless") | (cells["is_lossless"] & ~cells["verifier"].isin(BASELINES))]

@@ -1,4 +1,4 @@
-"""What stands between a program and the machine: runs in a child interpreter of its own (`python -I -S jail.py`), stdlib only.
+"""What stands between a program and the machine: runs in a child interpreter (`python -I -S jail.py`), stdlib only.
 
 The orders come as JSON through a pipe; the program runs; only after its last line has run does the nonce go back.
 The program runs in a second thread whose lowest frame is its own, under C functions alone: walking frames, patching
@@ -17,9 +17,11 @@ import resource
 import struct
 import sys
 import time
+import types
 from functools import partial
 
 FAILED, OUT_OF_MEMORY, REFUSED = 3, 4, 5  # exit codes: an exception, a MemoryError, the jail could not be closed
+STEPS = 3  # begin, the program, its end
 SET_PDEATHSIG, SET_DUMPABLE, SET_SECCOMP, SET_NO_NEW_PRIVS, SIGKILL = 1, 4, 22, 38, 9
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -54,7 +56,7 @@ def renounce() -> None:
 
 
 def landlock(readable: list[str], writable: list[str]) -> None:
-    """Files: read below `readable`, write below `writable`, nothing else; no TCP from ABI 4 on, no signals out from 6 on."""
+    """Files: read below `readable`, write below `writable`, nothing else; no TCP from ABI 4, no signals out from 6."""
     abi = check(LIBC.syscall(CREATE_RULESET, None, 0, 1), "landlock")
     handled = (1 << {1: 13, 2: 14}.get(abi, 15 if abi < 5 else 16)) - 1
     words = struct.pack("QQQ", handled, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
@@ -71,8 +73,9 @@ def landlock(readable: list[str], writable: list[str]) -> None:
     os.close(ruleset)
 
 
-# socket connect bind listen socketpair; fork vfork; execve execveat; ptrace; kill tkill tgkill; setpgid setsid; io_uring;
-# process_vm_*; unshare setns mount umount2 chroot pivot_root; perf_event_open bpf; keyctl add_key request_key; pidfd_*; prlimit64
+# socket connect bind listen socketpair; fork vfork; execve execveat; ptrace; kill tkill tgkill; setpgid setsid;
+# io_uring; process_vm_*; unshare setns mount umount2 chroot pivot_root; perf_event_open bpf; keyctl add_key
+# request_key; pidfd_*; prlimit64
 DENIED = {
     "x86_64": (
         *(41, 42, 49, 50, 53, 57, 58, 59, 322, 101, 62, 200, 234, 109, 112, 425, 426, 427, 310, 311),
@@ -101,7 +104,8 @@ def seccomp() -> None:
     code += [(equal, 0, 1, CLONE3), (answer, 0, 0, enosys)]
     for number in DENIED[machine]:
         code += [(equal, 0, 1, number), (answer, 0, 0, eperm)]
-    code += [(equal, 0, 3, CLONE[machine]), (load, 0, 0, 16), (has_bits, 1, 0, CLONE_THREAD), (answer, 0, 0, eperm)]
+    code += [(equal, 0, 3, CLONE[machine]), (load, 0, 0, 16)]
+    code += [(has_bits, 1, 0, CLONE_THREAD), (answer, 0, 0, eperm)]
     code += [(answer, 0, 0, allow)]
     packed = b"".join(struct.pack("HBBI", *line) for line in code)
     buffer = ctypes.create_string_buffer(packed, len(packed))
@@ -118,14 +122,15 @@ def close(orders: dict) -> None:
         seccomp()
 
 
-def run(code: object, space: dict) -> tuple[list, type | None]:
-    """Run to the end in another thread: ([what each C call gave], exception). No Python frame lies below the program's."""
+def run(code: types.CodeType, space: dict) -> tuple[list, type | None]:
+    """Run to the end in another thread: ([what each C call gave], exception). No Python frame lies below its own."""
     finished: list = []
     caught: list[type] = []
     sys.unraisablehook = lambda report: (caught.append(report.exc_type), sys.__unraisablehook__(report))[0]
-    over = _thread.allocate_lock()
+    begun, over = _thread.allocate_lock(), _thread.allocate_lock()
+    begun.acquire()
     over.acquire()
-    calls = map(operator.call, (partial(exec, code, space), over.release))
+    calls = map(operator.call, (begun.release, partial(exec, code, space), over.release))
     threads = _thread._count()
     for module, name in ((sys, "_current_frames"), (sys, "_current_exceptions"), (gc, "get_objects")):
         if hasattr(module, name):
@@ -133,12 +138,13 @@ def run(code: object, space: dict) -> tuple[list, type | None]:
     for name in ("get_referrers", "get_referents", "freeze"):
         delattr(gc, name)
     _thread.start_new_thread(finished.extend, (calls,))
+    begun.acquire()
     while not over.acquire(timeout=0.005):
         if _thread._count() <= threads:  # it ended without reaching the release
             break
     # The list is complete only when `extend` has returned, a moment after the release.
     give_up = time.monotonic() + 1
-    while len(finished) < 2 and _thread._count() > threads and time.monotonic() < give_up:
+    while len(finished) < STEPS and _thread._count() > threads and time.monotonic() < give_up:
         time.sleep(0)
     return finished, caught[0] if caught else None
 
@@ -164,7 +170,7 @@ def main() -> None:
         write(2, f"{type(error).__name__}: {error}\n".encode())
         leave(FAILED)
     finished, caught = run(code, {"__name__": "__main__", "__builtins__": __builtins__})
-    if len(finished) == 2:
+    if len(finished) == STEPS:
         write(answer_fd, nonce)
         leave(0)
     leave(OUT_OF_MEMORY if caught is MemoryError else FAILED)

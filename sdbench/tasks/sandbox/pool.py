@@ -27,6 +27,7 @@ PROVES = ("connect", "write_outside", "fork", "kill_parent", "read_home", "envir
 PYTHON = os.path.realpath(sys.executable)
 JAIL = str(Path(jail.__file__).resolve())
 LIBRARY = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", sys.base_prefix, JAIL)
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 DETAIL = 2000  # characters of a program's last words that are kept
 
 
@@ -45,7 +46,7 @@ class Outcome:
 
 
 class Sandbox:
-    """Runs programs. `proved` names what this backend's self-test saw fail; "rlimit" and "none" must be asked for by name."""
+    """Runs programs. `proved` names what the self-test saw fail; "rlimit" and "none" must be asked for by name."""
 
     def __init__(
         self,
@@ -94,8 +95,8 @@ class Sandbox:
             found[backend] = outcome.detail if outcome.status != "passed" else f"does not stop {', '.join(left)}"
         reasons = "; ".join(f"{name}: {why.strip()}" for name, why in found.items())
         raise SandboxError(
-            f"no sandbox holds on this machine ({reasons}). Use Linux 5.13 or newer with Landlock, or install bubblewrap; "
-            "sandbox=rlimit or sandbox=none runs generated code without protection and marks the results"
+            f"no sandbox holds on this machine ({reasons}). Use Linux 5.13 or newer with Landlock, or install "
+            "bubblewrap; sandbox=rlimit or sandbox=none runs generated code without protection and marks the results"
         )
 
     def _asked(self, backend: str) -> tuple[str, ...]:
@@ -107,7 +108,7 @@ class Sandbox:
         return proved
 
     def _self_test(self) -> tuple[Outcome, tuple[str, ...]]:
-        """Try each attack once, in one program; proved is what failed. The parent listens, so a connect could succeed."""
+        """Try each attack once, in one program; proved is what failed. A connect would find somebody listening."""
         with ExitStack() as stack:
             server = stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
             outside = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sdbench-outside-")))
@@ -116,8 +117,8 @@ class Sandbox:
                 target=str(outside / "mark"),
                 pid=os.getpid(),
                 home=os.path.expanduser("~"),
+                own={*ENVIRONMENT, "HOME", "TMPDIR", "PWD", "LC_CTYPE"},
             )
-            os.environ.setdefault("SDBENCH_SANDBOX_SECRET", "secret")
             outcome = self._run(program, is_probe=True)
             succeeded = set(outcome.detail.split("OPEN:")[-1].split()) if "OPEN:" in outcome.detail else set(PROVES)
             if (outside / "mark").exists():
@@ -250,7 +251,7 @@ attempt("write_outside", write_outside)
 attempt("fork", fork)
 attempt("kill_parent", lambda: os.kill({pid}, 0) is None)
 attempt("read_home", lambda: os.listdir({home!r}) is not None)
-attempt("environment", lambda: "SDBENCH_SANDBOX_SECRET" in os.environ)
+attempt("environment", lambda: bool(set(os.environ) - {own}))
 attempt("proc", lambda: len(open("/proc/{pid}/environ", "rb").read()) > 0)
 print("OPEN:", *succeeded, flush=True)
 """

@@ -1,0 +1,128 @@
+"""Nothing gets out of the sandbox, nobody passes without reaching the end, and each end has its own name."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from sdbench.tasks import sandbox as package
+from sdbench.tasks.sandbox import PROVES, Sandbox, SandboxError, pool
+
+HERE = Path(__file__).parent
+ORDINARY = "/usr/bin/python3"  # an interpreter that every user may execute
+
+
+@pytest.fixture
+def place():
+    """A folder that every user may enter, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+def attack(place: Path, backend: str, *, interpreter: str = sys.executable, user: str | None = None) -> dict[str, str]:
+    """Runs attacks.py in its own process, beside a copy of the package that the user may read."""
+    shutil.copytree(Path(package.__file__).parent, place / "sandbox")
+    for path in (place / "sandbox").glob("*.py"):
+        path.write_text(path.read_text().replace("sdbench.tasks.sandbox", "sandbox"))
+    shutil.copy(HERE / "attacks.py", place)
+    subprocess.run(["chmod", "-R", "a+rX", str(place)], check=True)
+    done = subprocess.run(
+        [interpreter, str(place / "attacks.py"), backend],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=place,
+        user=user,
+        group=user and "nogroup",
+        extra_groups=[] if user else None,
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent" if user else os.environ.get("HOME", "/")},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def closed(found: dict[str, str]) -> None:
+    assert set(PROVES) <= set(found["proved"].split())
+    leaks = {name: status for name, status in found.items() if status.startswith("OPEN")}
+    assert not leaks, leaks
+    assert found["memory"] == "memory"
+    assert found["deaf_loop"] == "timeout"
+
+
+def test_no_attack_gets_out_of_the_kernel_backend(place):
+    closed(attack(place, "kernel"))
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_no_attack_gets_out_of_kernel_and_bubblewrap(place):
+    closed(attack(place, "kernel+bwrap"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.skipif(not Path(ORDINARY).exists(), reason=f"no {ORDINARY} that an ordinary user could run")
+def test_no_attack_of_an_ordinary_user_gets_out(place):
+    closed(attack(place, "kernel", interpreter=ORDINARY, user="nobody"))
+
+
+@pytest.fixture(scope="module")
+def jail():
+    sandbox = Sandbox("kernel")
+    yield sandbox
+    sandbox.close()
+
+
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [
+        ("assert sorted([2, 1]) == [1, 2]", "passed"),
+        ("assert False", "failed"),
+        ("def (", "failed"),
+        ("x = [0] * (1 << 28)", "memory"),
+        ("while True: pass", "timeout"),
+        ("import ctypes\nctypes.string_at(0)", "crash"),
+        ("import threading\nt = threading.Thread(target=print)\nt.start()\nt.join()", "passed"),
+        ("import sys\nsys.setrecursionlimit(10**6)\ndef f(n): return n and f(n - 1)\nf(10_000)", "passed"),
+        ("print('\\ud800')", "failed"),
+    ],
+)
+def test_each_end_has_its_own_name(jail, program, status):
+    outcome = jail.run([program])[0]
+    assert outcome.status == status, outcome
+    assert outcome.backend == "kernel"
+    assert outcome.proved == PROVES
+
+
+def test_what_a_program_said_last_is_kept(jail):
+    assert "ValueError: why" in jail.run(["raise ValueError('why')"])[0].detail
+
+
+def test_many_programs_pass_every_time(jail):
+    assert {outcome.status for outcome in jail.run(["assert 1"] * 60)} == {"passed"}
+
+
+def test_auto_takes_what_is_proved():
+    sandbox = Sandbox()
+    assert sandbox.is_proved
+    assert sandbox.backend in ("kernel+bwrap", "kernel", "bwrap")
+
+
+def test_rlimit_and_none_are_never_chosen_and_prove_less():
+    for backend in ("rlimit", "none"):
+        assert not Sandbox(backend).is_proved
+
+
+def test_without_a_backend_that_holds_it_refuses_and_says_what_to_do(monkeypatch):
+    monkeypatch.setattr(pool, "JAIL", str(HERE / "missing.py"))
+    with pytest.raises(SandboxError, match="install bubblewrap; sandbox=rlimit or sandbox=none"):
+        Sandbox()
+
+
+def test_an_unknown_backend_is_refused():
+    with pytest.raises(ValueError, match="sandbox must be one of auto"):
+        Sandbox("docker")
