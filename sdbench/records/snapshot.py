@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TABLES = ("generations", "tokens", "timings", "calls")
+_ANEW = "running the command again computes its records anew"
+# A footer that is whole over a page that is not: bit rot, which the writer does not look for.
+_REPAIRS = {"tokens": "its arrays per token are lost until force=true makes them anew"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class Snapshot:
             try:
                 found[stem] = read_table(path, columns)
             except TornPartError as error:
-                self.report("torn", path.name, f"{error}; its records will be computed again, the others are intact")
+                self.report("torn", path.name, f"{error}; {_REPAIRS.get(kind, _ANEW)}, the others are intact")
         return found
 
     def report(self, kind: str, name: str, message: str) -> None:

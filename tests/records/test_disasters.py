@@ -1,0 +1,201 @@
+"""Kills at any instant, a full disk, a folder of somebody else, jobs that die with claims: nothing lost, nothing double."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+import sdbench
+from sdbench.records import Store
+from sdbench.records.claims import Claims
+from tests.records.equality import assert_same_records
+
+ROOT = Path(__file__).parents[2]
+ENV = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def start(module: str, *args: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", f"tests.records.{module}", *map(str, args)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=ENV)
+
+
+def finish(module: str, *args: object) -> subprocess.CompletedProcess[str]:
+    process = start(module, *args)
+    out, err = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def keys(folder: Path) -> set[tuple]:
+    results = sdbench.read(folder)
+    assert results.problems == ()
+    assert len(results.tokens) == len(results.generations)
+    return set(results.generations[["cell", "example", "sample"]].itertuples(index=False))
+
+
+def kill_and_resume(folder: Path, *, kills: int, examples: int, seed: int) -> int:
+    """Kills as many jobs as asked, each at a random instant of its work; how many of them had begun to write."""
+    rng, before, num_writing = random.Random(seed), set(), 0
+    for _ in range(kills):
+        process = start("writer", folder, examples)
+        assert process.stdout is not None
+        if rng.random() < 0.9:
+            assert process.stdout.readline() == "open\n"
+            time.sleep(rng.expovariate(1 / 0.06))
+        else:
+            time.sleep(rng.uniform(0, 1))  # while it starts, opens or sweeps up after the one before
+        process.kill()
+        process.communicate()
+        after = keys(folder) if (folder / "records").exists() else set()
+        assert before <= after, "a finished record was lost"
+        num_writing += len(after) > len(before)
+        before = after
+    done = finish("writer", folder, examples)
+    assert done.returncode == 0, done.stderr
+    return num_writing
+
+
+@pytest.mark.parametrize(
+    ("kills", "examples"), [(4, 12), pytest.param(50, 100, marks=pytest.mark.slow)], ids=["4 kills", "50 kills"]
+)
+def test_kills_at_random_instants_lose_nothing_and_double_nothing(tmp_path: Path, kills: int, examples: int):
+    num_writing = kill_and_resume(tmp_path / "killed", kills=kills, examples=examples, seed=kills)
+    assert finish("writer", tmp_path / "calm", examples).returncode == 0
+    assert_same_records(tmp_path / "killed", tmp_path / "calm")
+    assert num_writing >= kills // 4, "too few kills hit a job at work for the test to mean anything"
+
+
+def test_three_jobs_side_by_side_do_everything_once(tmp_path: Path):
+    jobs = [start("writer", tmp_path / "many", 12, 0.01) for _ in range(3)]
+    for job in jobs:
+        _, err = job.communicate(timeout=120)
+        assert job.returncode == 0, err
+    assert finish("writer", tmp_path / "one", 12).returncode == 0
+    assert_same_records(tmp_path / "many", tmp_path / "one")
+    results = sdbench.read(tmp_path / "many")
+    num_stored = sum(len(table) for table in results._tables["generations"].values())
+    assert num_stored == len(results.generations), "claims kept every generation from being made twice"
+    assert len(results.provenance) == 3
+
+
+def test_a_disk_without_room_is_one_sentence_and_costs_nothing_written(tmp_path: Path):
+    full = finish("disasters", "small_files", tmp_path, 20_000)
+    assert full.returncode == 1
+    assert full.stderr.startswith("StoreError: cannot write records in")
+    assert "intact" in full.stderr
+    assert full.stderr.count("\n") == 1
+    assert len(keys(tmp_path)) == len(full.stdout.splitlines()) > 0
+    assert not list((tmp_path / "records").glob(".tmp*"))
+
+
+def test_a_full_disk_is_one_sentence_and_costs_nothing_written(tmp_path: Path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        full = finish("disasters", "fill", disk / "r")
+        assert full.returncode == 1
+        assert full.stderr.startswith("StoreError: cannot write records in")
+        assert "no space left on device" in full.stderr
+        assert full.stderr.count("\n") == 1
+        written = keys(disk / "r")
+        assert len(written) == len(full.stdout.splitlines()) > 0
+        again = finish("disasters", "fill", disk / "r")
+        assert again.stderr.startswith("StoreError: cannot write")
+        assert keys(disk / "r") >= written
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.parametrize("where", [".", "below/not/yet/there"])
+def test_an_unwritable_folder_is_one_sentence(where: str):
+    if os.geteuid():
+        pytest.skip("becoming another user needs root")
+    with tempfile.TemporaryDirectory() as name:  # not tmp_path: nobody may not even look below it
+        folder = Path(name)
+        folder.chmod(0o755)
+        with Store.open(folder):
+            pass
+        refused = finish("disasters", "as_nobody", folder / where)
+        assert refused.returncode == 1
+        assert refused.stderr.startswith("StoreError: cannot write records in")
+        assert "permission denied" in refused.stderr
+        assert "results=" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+        assert sdbench.read(folder).problems == ()
+
+
+def test_a_claim_of_a_killed_job_is_free_at_once_on_its_machine(tmp_path: Path):
+    other = start("disasters", "hold", tmp_path, "unit")
+    assert other.stdout is not None
+    assert other.stdout.readline() == "True\n"
+    with Store.open(tmp_path) as store:
+        assert not store.claims.take("unit")
+        other.send_signal(signal.SIGKILL)
+        other.communicate()
+        assert store.claims.take("unit")
+
+
+def test_a_heartbeat_keeps_a_claim_beyond_its_expiry_and_its_silence_ends_it(tmp_path: Path):
+    other, mine = (Claims(tmp_path, beat_s=beat, expire_s=0.4) for beat in (0.05, 0.05))
+    assert other.take("unit")
+    facts = json.loads(other._beat_file.read_text())
+    other._beat_file.write_text(json.dumps(facts | {"boot": "another machine", "pid": 1}))
+    time.sleep(0.8)
+    assert not mine.take("unit")
+    other._stop.set()  # frozen, or cut off from the file system
+    other._thread.join()
+    time.sleep(0.6)
+    assert mine.take("unit")
+    mine.close()
+
+
+def test_a_claim_given_back_is_free(tmp_path: Path):
+    one, two = Claims(tmp_path), Claims(tmp_path)
+    assert one.take("unit")
+    assert one.take("unit"), "ours is ours"
+    assert not two.take("unit")
+    one.release("unit")
+    assert two.take("unit")
+    one.close()
+    two.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_claim_whose_job_died_before_signing_it_expires(tmp_path: Path):
+    claims = Claims(tmp_path, expire_s=0.2)
+    claims._claim_file("unit").touch()
+    assert not claims.take("unit")
+    time.sleep(0.3)
+    assert claims.take("unit")
+    claims.close()
+
+
+def test_a_process_id_used_again_is_not_the_old_job(tmp_path: Path):
+    claims, other = Claims(tmp_path), Claims(tmp_path)
+    other.take("unit")
+    facts = json.loads(other._beat_file.read_text())
+    other._beat_file.write_text(json.dumps(facts | {"start": "1"}))
+    assert claims.take("unit")
+    claims.close()
+    other.close()
+
+
+def test_what_is_claimed_but_not_finished_is_given_back(tmp_path: Path):
+    with Store.open(tmp_path) as one, Store.open(tmp_path) as two:
+        items = [("cell", "0", 0), ("cell", "1", 0)]
+        with one.claim(items) as taken:
+            assert taken == items
+            assert two.take(items) == []
+            assert two.elsewhere(items) == items
+        assert two.take(items) == items

@@ -1,0 +1,355 @@
+"""Records: what is written is read, whatever is torn, doubled, newer, forced or failed in between."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import sdbench
+from sdbench.records import Cell, GenerationRecord, SchemaError, Store, cell_key
+from sdbench.records.parts import commit_table
+from sdbench.records.schema import generation_tables
+from tests.records.equality import assert_same_records
+from tests.records.synthetic import Shape, cell, sweep, timings, write_synthetic
+
+SHAPE = Shape(max_new_tokens=10)
+ENSEMBLE = cell("llama-tiny", "gsm8k-tiny", "ensemble", w=0.5)
+TARGET = cell("llama-tiny", "gsm8k-tiny", "target")
+
+
+def records(point: Cell = ENSEMBLE, examples: int = 4, samples: int = 1) -> list[GenerationRecord]:
+    return [SHAPE.decode(point, f"{i}", s) for i in range(examples) for s in range(samples)]
+
+
+def part(folder: Path, kind: str, place: int = 0) -> Path:
+    return sorted((folder / "records").glob(f"{kind}-*"))[place]
+
+
+def write(folder: Path, *batches: list[GenerationRecord], cells: tuple[Cell, ...] = (ENSEMBLE,)) -> Path:
+    with Store.open(folder, config={"n": 4}, provenance={"w": "the target's weight"}) as store:
+        store.add_cells(cells)
+        for batch in batches:
+            store.append_generations(batch)
+    return folder
+
+
+def test_a_cell_key_is_the_same_in_another_process():
+    code = (
+        "from sdbench.records import cell_key; print(cell_key({'w': 1, 'stops': ('a',), 'x': {'b': 0.3, 'a': None}}))"
+    )
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert other == cell_key({"x": {"a": None, "b": 0.1 + 0.2}, "stops": ["a"], "w": np.float64(1.0)})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"w": 0.6},
+        {"num_draft": 4},
+        {"temperature": 0.9},
+        {"task": "wmt-tiny"},
+        {"law": "sampled/2"},
+        {"knobs": {"mix": "logit"}},
+        {"checkpoints": {"target": "other@1", "draft": "b@2"}},
+        {"protocol": "chat/1"},
+        {"content": {"seed": 1}},
+    ],
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_determines_the_content_changes_the_key(change):
+    assert dataclasses.replace(ENSEMBLE, **change).key != ENSEMBLE.key
+
+
+def test_labels_do_not_change_the_key():
+    assert dataclasses.replace(ENSEMBLE, model="alias", metric="flexible", is_lossless=True).key == ENSEMBLE.key
+    assert dataclasses.replace(ENSEMBLE, w=1).key == dataclasses.replace(ENSEMBLE, w=1.0).key
+
+
+def test_true_is_not_one_and_nan_is_refused():
+    assert cell_key({"x": True}) != cell_key({"x": 1})
+    with pytest.raises(ValueError, match="finite"):
+        cell_key({"x": float("nan")})
+
+
+def test_a_cell_survives_its_file(tmp_path: Path):
+    assert Cell.from_json(json.loads(json.dumps(ENSEMBLE.to_json()))).key == ENSEMBLE.key
+
+
+def test_what_is_written_is_read(tmp_path: Path):
+    wanted = records(examples=3, samples=2)
+    results = sdbench.read(write(tmp_path, wanted))
+    assert results.problems == ()
+    rows, tokens, rounds = results.generations, results.tokens, results.rounds
+    for n, record in enumerate(wanted):
+        row, arrays = rows.iloc[n], tokens.iloc[n]
+        assert (row["cell"], row["example"], row["sample"]) == (record.cell, record.example, record.sample)
+        assert (row["model"], row["verifier"], row["w"], row["num_draft"]) == ("llama-tiny", "ensemble", 0.5, 5)
+        assert (row["text"], row["finish"], row["tokens"]) == (record.text, record.finish, len(record.ids))
+        assert row["accepted"] + row["replaced"] + row["bonus"] == row["tokens"]
+        assert row["strict"] == record.scores["strict"]
+        assert row["tv_sum"] == pytest.approx(sum(record.tv), abs=1e-12)
+        assert row["is_truncated"] == record.flags["is_truncated"]
+        for name in ("ids", "origin", "draft_ids", "p", "q", "tv", "expected", "bias"):
+            np.testing.assert_array_equal(arrays[name], getattr(record, name))
+        own = rounds[(rounds["example"] == record.example) & (rounds["sample"] == record.sample)]
+        np.testing.assert_array_equal(own["accepted"], record.rounds.accepted)
+        assert list(own["round"]) == list(range(len(own)))
+    assert results.config == {"n": 4}
+    assert [entry["w"] for entry in results.provenance.values()] == ["the target's weight"]
+
+
+def test_what_was_not_measured_is_null(tmp_path: Path):
+    greedy = cell("llama-tiny", "gsm8k-tiny", "ensemble", w=0.5, temperature=0)
+    results = sdbench.read(write(tmp_path, records(greedy), cells=(greedy,)))
+    assert results.generations["bias_sum"].isna().all()
+    assert results.generations["tv_sum"].notna().all()
+    assert all(value is None for value in results.tokens["bias"])
+
+
+def test_an_empty_folder_reads_as_empty_frames(tmp_path: Path):
+    results = sdbench.read(write(tmp_path, cells=()))
+    for name in ("generations", "rounds", "tokens", "timings", "calls", "cells"):
+        assert len(getattr(results, name)) == 0, name
+    assert {"decode_s", "machine", "w"} <= set(results.timings.columns)
+
+
+def test_a_folder_without_records_is_refused_in_a_sentence(tmp_path: Path):
+    with pytest.raises(ValueError, match="is not a results folder"):
+        sdbench.read(tmp_path)
+
+
+def test_a_metric_may_not_take_a_column_of_every_record(tmp_path: Path):
+    bad = dataclasses.replace(records()[0], scores={"tokens": 1.0})
+    with Store.open(tmp_path) as store, pytest.raises(ValueError, match="'tokens'"):
+        store.append_generations([bad])
+
+
+def test_the_first_of_two_duplicates_wins_with_its_own_tokens(tmp_path: Path):
+    first = records()
+    second = [dataclasses.replace(r, text="later", ids=np.zeros_like(r.ids)) for r in first]
+    results = sdbench.read(write(tmp_path, first, second))
+    assert list(results.generations["text"]) == [r.text for r in first]
+    for row, record in zip(results.tokens["ids"], first, strict=True):
+        np.testing.assert_array_equal(row, record.ids)
+
+
+def test_neither_order_nor_parts_show(tmp_path: Path):
+    whole = records(examples=6) + records(TARGET, examples=6)
+    write(tmp_path / "a", whole, cells=(ENSEMBLE, TARGET))
+    write(tmp_path / "b", *[[r] for r in reversed(whole)], cells=(TARGET, ENSEMBLE))
+    assert_same_records(tmp_path / "a", tmp_path / "b")
+
+
+def test_no_batch_process_or_host_outside_timings_and_provenance(tmp_path: Path):
+    results = sdbench.read(write_synthetic(tmp_path, n=3, timing_examples=2))
+    for name in ("generations", "rounds", "tokens", "cells"):
+        words = {"machine", "pass_id", "run", "epoch", "stem", "host", "pid", "batch", "load"}
+        assert not words & set(getattr(results, name).columns), name
+    assert all(
+        c.endswith(("_s", "_at")) for c in results.timings.columns if c.startswith(("prefill", "decode", "start"))
+    )
+
+
+def torn_half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def torn_empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def torn_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[60] ^= 0xFF
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("tear", [torn_half, torn_empty, torn_bit])
+@pytest.mark.parametrize("kind", ["generations", "tokens"])
+def test_a_torn_part_is_reported_costs_no_other_and_is_repaired(tmp_path: Path, kind: str, tear):
+    whole = records(examples=6)
+    write(tmp_path / "whole", whole)
+    folder = write(tmp_path / "torn", whole[:3], whole[3:])
+    tear(part(folder, kind))
+    results = sdbench.read(folder)
+    if kind == "generations":
+        assert list(results.generations["example"]) == ["3", "4", "5"]
+    else:
+        assert len(results.generations) == 6
+    assert list(results.tokens["example"]) == ["3", "4", "5"]
+    assert any(kind in problem.name for problem in results.problems)
+    with Store.open(folder) as store:
+        left = {(r.cell, r.example, r.sample) for r in whole} - store.held()
+        if kind == "tokens" and tear is torn_bit:  # its footer is whole: counts are held, arrays need force
+            store.force([ENSEMBLE.key])
+            store.append_generations(whole[3:])
+        else:
+            assert {key[1] for key in left} == {"0", "1", "2"}
+        store.append_generations(whole[:3])
+    assert_same_records(folder, tmp_path / "whole", is_problem_free=False)
+
+
+def test_a_torn_cell_file_is_reported_and_written_again(tmp_path: Path):
+    folder = write(tmp_path, records())
+    torn_half(part(folder, "cell"))
+    results = sdbench.read(folder)
+    assert {problem.kind for problem in results.problems} == {"torn", "missing"}
+    assert len(results.generations) == 4
+    write(folder)
+    assert sdbench.read(folder).problems == ()
+
+
+@pytest.mark.parametrize("kind", ["generations", "cell"])
+def test_a_newer_schema_is_refused_in_a_sentence(tmp_path: Path, kind: str):
+    path = part(write(tmp_path, records()), kind)
+    if kind == "cell":
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 99}))
+    else:
+        table = pq.read_table(path)
+        pq.write_table(table.replace_schema_metadata({"sdbench.schema": "99"}), path)
+    for use in (sdbench.read, Store.open):
+        with pytest.raises(SchemaError, match=r"newer sdbench .records schema 99.*upgrade") as caught:
+            use(tmp_path)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_kill_between_the_two_renames_leaves_no_record_and_no_problem(tmp_path: Path):
+    folder = write(tmp_path, records())
+    part(folder, "generations").unlink()
+    (folder / "records" / ".tmp-1-abc-def").write_bytes(b"half a part")
+    results = sdbench.read(folder)
+    assert (len(results.generations), len(results.tokens), results.problems) == (0, 0, ())
+    with Store.open(folder) as store:
+        assert store.held() == set()
+    assert not list((folder / "records").glob(".tmp*")), "what a dead job left is swept"
+
+
+def test_a_kill_inside_compaction_doubles_and_loses_nothing(tmp_path: Path):
+    batches = [[r] for r in records(examples=5)]
+    folder, before = write(tmp_path / "a", *batches), write(tmp_path / "b", *batches)
+    old = {path.name: path.read_bytes() for path in (folder / "records").glob("*.parquet")}
+    with Store.open(folder) as store:
+        store.compact()
+    assert len(list((folder / "records").glob("generations-*"))) == 1
+    for name, data in old.items():  # killed before the last deletions: some of the old parts are still there
+        (folder / "records" / name).write_bytes(data)
+        assert_same_records(folder, before)
+    with Store.open(folder) as store:
+        store.append_generations(records(examples=6)[5:])
+        store.compact()
+    assert len(sdbench.read(folder).generations) == 6
+
+
+def test_readers_see_everything_while_parts_are_merged(tmp_path: Path):
+    folder = write(tmp_path, *[[r] for r in records(examples=10)])
+    stop, counts = threading.Event(), []
+
+    def look() -> None:
+        while not stop.is_set():
+            results = sdbench.read(folder)
+            counts.append((len(results.generations), len(results.tokens)))
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    with Store.open(folder) as store:
+        for i in range(10, 40):
+            store.append_generations(records(examples=i + 1)[i:])
+            if i % 3 == 0:
+                store.compact()
+    stop.set()
+    reader.join()
+    assert counts
+    assert all(a >= 10 and b >= a for a, b in counts)
+    assert sorted(counts) == counts, "nothing seen once is ever lost"
+    assert len(sdbench.read(folder).generations) == 40
+
+
+def test_a_long_run_merges_its_own_parts_on_the_way(tmp_path: Path):
+    with Store.open(tmp_path) as store:
+        store.add_cells([ENSEMBLE])
+        for record in records(examples=70):
+            store.append_generations([record])
+    assert len(list((tmp_path / "records").glob("generations-*"))) < 10
+    assert len(sdbench.read(tmp_path).generations) == 70
+
+
+def test_force_keeps_the_old_until_the_new_is_there(tmp_path: Path):
+    old = [dataclasses.replace(r, text="old") for r in records()]
+    new = [dataclasses.replace(r, text="new") for r in records()]
+    folder = write(tmp_path, old)
+    with Store.open(folder) as store:
+        store.force([ENSEMBLE.key], token="job 7")
+        assert store.held() == set()
+        store.append_generations(new[:2])
+    results = sdbench.read(folder)
+    assert list(results.generations["text"]) == ["new", "new", "old", "old"]
+    assert [(p.kind, p.message[:1]) for p in results.problems] == [("forced", "2")]
+    with Store.open(folder) as store:  # requeued: the same token goes on
+        store.force([ENSEMBLE.key], token="job 7")
+        assert {key[1] for key in store.held()} == {"0", "1"}
+        store.append_generations(new[2:])
+    assert set(sdbench.read(folder).generations["text"]) == {"new"}
+    assert sdbench.read(folder).problems == ()
+    with Store.open(folder) as store:  # forced again by another command
+        store.force([ENSEMBLE.key])
+        assert store.held() == set()
+
+
+def test_a_failure_is_reported_until_a_record_makes_it_good(tmp_path: Path):
+    folder = write(tmp_path, records(examples=1))
+    with Store.open(folder) as store:
+        store.append_failure(ENSEMBLE.key, "ValueError: out of range", example="2")
+    assert ["out of range" in p.message for p in sdbench.read(folder).problems] == [True]
+    write(folder, records(examples=2))
+    assert len(sdbench.read(folder).problems) == 1
+    write(folder, records(examples=3))
+    assert sdbench.read(folder).problems == ()
+
+
+def test_a_timing_counts_once_in_its_pass_and_machine(tmp_path: Path):
+    record = records()[0]
+    found = timings(ENSEMBLE, record, pass_id="a", repeats=2, shape=SHAPE)
+    elsewhere = [dataclasses.replace(t, machine="gpu") for t in found]
+    with Store.open(tmp_path) as store:
+        store.add_cells([ENSEMBLE])
+        for batch in (found, found, elsewhere):
+            store.append_timings(batch)
+    frame = sdbench.read(tmp_path).timings
+    assert len(frame) == 6
+    assert frame["draft_s"].notna().sum() == frame["is_split"].sum() == 2
+
+
+def test_frames_go_out_as_parquet(tmp_path: Path):
+    results = sdbench.read(write_synthetic(tmp_path / "r", n=2, timing_examples=1))
+    for path in results.export(tmp_path / "out"):
+        assert len(pq.read_table(path)) == len(getattr(results, path.stem))
+
+
+def test_a_hundred_thousand_generations_are_read_and_summarised_in_five_seconds(tmp_path: Path):
+    cells = sweep("llama-tiny", "gsm8k-tiny", ws=tuple(i / 10 for i in range(7)), num_drafts=(5,), temperature=1.0)
+    base = [Shape(max_new_tokens=24).decode(c, f"{i}") for c in cells for i in range(20)]
+    generations, tokens = generation_tables(base, epochs={}, run="r")
+    with Store.open(tmp_path) as store:
+        store.add_cells(cells)
+    for n in range(500):
+        example = pa.array([f"{n}-{record.example}" for record in base])
+        for kind, table in (("tokens", tokens), ("generations", generations)):
+            table = table.set_column(1, "example", example)
+            commit_table(tmp_path / "records" / f"{kind}-20260101T000000.{n:06d}-0a.parquet", table)
+    started = time.perf_counter()
+    rows = sdbench.read(tmp_path).generations
+    sums = rows.groupby(["verifier", "w", "num_draft"], dropna=False)[["accepted", "examined", "expected_sum"]].sum()
+    means = rows.groupby(["verifier", "w"], dropna=False)["strict"].agg(["mean", "sem", "size"])
+    seconds = time.perf_counter() - started
+    assert len(rows) == 100_000
+    assert len(sums) == len(means) == len(cells)
+    assert seconds < 5, f"took {seconds:.1f} s"
