@@ -16,23 +16,24 @@ MAY_IMPORT: dict[str, set[str]] = {
     "probs": {"types"},
     "noise": set(),
     "verify": {"types", "probs"},
-    "lm": {"types", "probs", "embedded"},
+    "lm": {"types", "probs", "embedded", "hub", "config"},
     "draft": {"types", "probs", "lm"},
     "engine": {"types", "probs", "noise", "lm", "draft", "verify"},
     "train": LEFT | {"embedded", "tasks"},
     "embedded": set(),
-    "tasks": {"types", "embedded", "config"},
+    "tasks": {"types", "embedded", "config", "hub"},
     "records": set(),
     "metrics": {"records"},
     "report": {"records", "metrics", "config"},
     "config": set(),
+    "hub": {"config"},
     "plan": {"config", "records"},
     "score": {"types", "tasks", "metrics", "config"},
     "run": LEFT | {"embedded", "tasks", "records", "metrics", "report", "config", "plan"},
     "__main__": {"run", "config"},
 }
 # Annotations may name what the program must not load: these count only at run time.
-TORCH_FREE = ("tasks", "metrics", "report", "records", "config", "plan", "embedded", "types", "score")
+TORCH_FREE = ("tasks", "metrics", "report", "records", "config", "plan", "embedded", "types", "score", "hub")
 
 
 def room(path: Path) -> str:
