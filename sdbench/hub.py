@@ -1,4 +1,4 @@
-"""Talking to the Hugging Face hub: passing faults are tried again, the others become one sentence that says what to do."""
+"""Talking to the hub: passing faults are tried again, the others become one sentence that says what to do."""
 
 from __future__ import annotations
 

@@ -1,15 +1,31 @@
-"""Runs programs that a model wrote, and says what became of them.
+"""Runs programs that a model wrote: one fresh interpreter each, confined by the kernel, judged over a private channel.
 
-What is covered: network, files outside the program's own folder (but the interpreter's library), the environment,
-/proc, other processes, new processes, 1 GiB of memory, 16 MB of output, time, what a program leaves behind, a success
-it only pretends.
-What is not covered: bugs of the kernel, side channels, a program that attacks this very harness through ctypes,
-answers that satisfy the tests without solving the task (an `__eq__` that is always true).
+A *keeper* process per worker forks a child for each program; the child confines itself and becomes a bare interpreter
+(`boot.py`) that runs the program, then its tests, and only then can tell the number that the keeper gave it. `auto`
+takes the first backend whose self-test holds here: `bwrap` (keepers inside bubblewrap, and everything of `kernel` that
+this kernel has), then `kernel` (Landlock, seccomp, no_new_privs, rlimits, no capabilities). Where neither holds it
+refuses; `rlimit` and `none` are used only when named, and `is_contained` is then False.
 
-Backends: "kernel" (rlimits, no_new_privs, Landlock, a seccomp filter), "bwrap" (bubblewrap's namespaces), both,
-"rlimit" (accidents only), "none". "auto" takes the strongest whose self-test proves all of PROVES, or refuses.
+Covered, for Python and for native code (each line is a test, as root and as an ordinary user):
+- sockets of every kind but a private pair, signals to any process, other processes' limits and priorities, ptrace;
+- new processes, hence daemons, fork bombs and shells (threads work); `io_uring`, `bpf`, mounts, namespaces, keys;
+- reading outside the standard library and the work folder: HOME, the parent's environment, every entry of /proc;
+- writing, truncating, linking, chmod, chown and attributes outside the work folder, through symlinks or open files too;
+- memory (1 GiB of address space), CPU, a file's size and the output's (16 MB), files in all (64 MB), core dumps;
+- what one program leaves: its process ends with it, its folder is emptied, nothing else can be written.
+
+Covered, for Python: a verdict is not forged by leaving early (`sys.exit`, `os._exit`, `atexit`), by writing to any
+descriptor, by searching frames, tracebacks or the garbage collector for the number, by tracing or jumping
+(`sys.settrace`, `f_lineno`), by ctypes, nor, where a `Program` keeps its tests apart, by patches of builtins.
+
+Not covered:
+- a kernel exploit, side channels, and what `stat` tells of paths outside (names, sizes), unless in bubblewrap;
+- answers built to deceive: objects equal to everything, a patched module that the tests import, walking up the frames
+  into the tests' own names; native code that a program brings along, or crafted bytecode, forges a verdict (no escape);
+- time spent waiting for a processor: it is not charged to a program, so that a loaded machine fails no honest one;
+- kernels before 5.13 without bubblewrap, other systems than Linux, other processors than x86_64 and (untested) aarch64.
 """
 
-from sdbench.tasks.sandbox.pool import BACKENDS, PROVES, Outcome, Sandbox, SandboxError
+from sdbench.tasks.sandbox.pool import Outcome, Program, Sandbox, SandboxError
 
-__all__ = ["BACKENDS", "PROVES", "Outcome", "Sandbox", "SandboxError"]
+__all__ = ["Outcome", "Program", "Sandbox", "SandboxError"]

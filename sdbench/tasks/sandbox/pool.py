@@ -1,52 +1,61 @@
-"""The parent's side: one child interpreter a program, a few at a time, killed with all its group at the time-out."""
+"""The pool of keepers, and the self-test that decides which backend may be used."""
 
 from __future__ import annotations
 
 import json
 import os
-import secrets
-import select
+import queue
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import weakref
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from sdbench.tasks.sandbox import jail
+from . import selftest
+from .confine import readable
+from .keeper import receive, send
 
-Status = Literal["passed", "failed", "timeout", "memory", "crash", "error"]
-BACKENDS = ("auto", "kernel+bwrap", "kernel", "bwrap", "rlimit", "none")
-PROVES = ("connect", "write_outside", "fork", "kill_parent", "read_home", "environment", "proc")
-PYTHON = os.path.realpath(sys.executable)
-JAIL = str(Path(jail.__file__).resolve())
-LIBRARY = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", sys.base_prefix, JAIL)
-ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
-DETAIL = 2000  # characters of a program's last words that are kept
+BACKENDS = {"bwrap": "contained", "kernel": "contained", "rlimit": "limited", "none": "plain"}
+AUTO = ("bwrap", "kernel")
+DISK_BYTES = 64 << 20
+HERE = Path(__file__).parent
+# The package's own __init__ is not run: a keeper starts in some 30 ms and holds nothing but this folder's modules.
+START = (
+    "import sys, types; p = types.ModuleType('sandbox'); p.__path__ = [sys.argv[1]]; sys.modules['sandbox'] = p; "
+    "from sandbox.keeper import main; main()"
+)
 
 
 class SandboxError(RuntimeError):
-    """No backend holds here, or the one asked for does not start; says what to do."""
+    """No backend holds here, or the one asked for does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A solution, and tests to run after it with builtins and names that it cannot patch."""
+
+    code: str
+    tests: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a program; "error" is the sandbox's own failure, never the program's."""
+    """passed, failed, timeout, memory, crash, or error (the sandbox's own trouble); why; how the output begins."""
 
-    status: Status
-    detail: str
-    backend: str
-    proved: tuple[str, ...]
+    status: str
+    detail: str = ""
+    output: str = ""
 
 
 class Sandbox:
-    """Runs programs. `proved` names what the self-test saw fail; "rlimit" and "none" must be asked for by name."""
+    """Runs programs in parallel, each alone. `proved` names what the self-test tried here and could not do."""
 
     def __init__(
         self,
@@ -56,202 +65,191 @@ class Sandbox:
         memory_bytes: int = 1 << 30,
         output_bytes: int = 16 << 20,
     ) -> None:
-        if backend not in BACKENDS:
-            raise ValueError(f"sandbox must be one of {', '.join(BACKENDS)}, got {backend!r}")
-        if timeout_s <= 0 or workers < 1:
-            raise ValueError(f"timeout_s and workers must be above 0, got {timeout_s} and {workers}")
+        if backend not in ("auto", *BACKENDS):
+            raise ValueError(f"sandbox must be one of auto, {', '.join(BACKENDS)}, got {backend!r}")
+        if not (timeout_s > 0 and workers >= 1):
+            raise ValueError(f"timeout_s and workers must be positive, got {timeout_s} and {workers}")
         self.timeout_s, self.memory_bytes, self.output_bytes = timeout_s, memory_bytes, output_bytes
-        self.proved: tuple[str, ...] = ()
-        self.backend = backend
-        self.backend, self.proved = self._strongest() if backend == "auto" else (backend, self._asked(backend))
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="sandbox")
+        self.counts: Counter[str] = Counter()
+        self._lock, self._idle = threading.Lock(), queue.SimpleQueue()
+        self._home = tempfile.mkdtemp(prefix="sdbench-sandbox-")
+        self._finalizer = weakref.finalize(self, shutil.rmtree, self._home, ignore_errors=True)
+        try:
+            self.backend, self.proved, first = self._choose(AUTO if backend == "auto" else (backend,))
+        except BaseException:
+            self._finalizer()
+            raise
+        self.layers: tuple[str, ...] = first.layers
+        self._keepers = [first, *(_Keeper(self._spec(self.backend)) for _ in range(workers - 1))]
+        for keeper in self._keepers:
+            self._idle.put(keeper)
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox")
+        self._finalizer.detach()
+        self._finalizer = weakref.finalize(self, _close, self._keepers, self._home)
 
     @property
-    def is_proved(self) -> bool:
-        return set(PROVES) <= set(self.proved)
+    def is_contained(self) -> bool:
+        """False where the user asked for less by name: such results are marked."""
+        return BACKENDS[self.backend] == "contained"
 
-    def submit(self, program: str) -> Future[Outcome]:
-        """Run beside whatever else goes on."""
-        return self._pool.submit(self._run, program)
-
-    def run(self, programs: Sequence[str]) -> list[Outcome]:
+    def run(self, programs: Sequence[str | Program]) -> list[Outcome]:
         """Outcomes in the order of the programs."""
         return [future.result() for future in [self.submit(program) for program in programs]]
 
-    def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+    def submit(self, program: str | Program) -> Future[Outcome]:
+        """Begins as soon as a worker is free; to score while something else decodes."""
+        return self._threads.submit(self._one, program if isinstance(program, Program) else Program(program))
 
-    def _strongest(self) -> tuple[str, tuple[str, ...]]:
-        found: dict[str, str] = {}
-        for backend in ("kernel+bwrap", "kernel", "bwrap"):
-            if "bwrap" in backend and shutil.which("bwrap") is None:
-                found[backend] = "bubblewrap is not installed"
+    def record(self) -> dict[str, Any]:
+        """What a reader of the results should know."""
+        return {
+            "backend": self.backend,
+            "is_contained": self.is_contained,
+            "layers": list(self.layers),
+            "proved": list(self.proved),
+            "timeout_s": self.timeout_s,
+            "memory_bytes": self.memory_bytes,
+            "output_bytes": self.output_bytes,
+            "counts": dict(self.counts),
+        }
+
+    def close(self) -> None:
+        """Ends the keepers and removes their folders; also done when the object or the process ends."""
+        self._threads.shutdown(cancel_futures=True)
+        self._finalizer()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _one(self, program: Program) -> Outcome:
+        keeper = self._idle.get()
+        try:
+            outcome = keeper.run(program)
+        finally:
+            self._idle.put(keeper)
+        with self._lock:
+            self.counts[outcome.status] += 1
+        return outcome
+
+    def _spec(self, backend: str) -> _Spec:
+        return _Spec(backend, self._home, self.timeout_s, self.memory_bytes, self.output_bytes, DISK_BYTES)
+
+    def _choose(self, backends: Sequence[str]) -> tuple[str, tuple[str, ...], _Keeper]:
+        """The first backend that holds, what it proved, and its first keeper."""
+        reasons = []
+        for backend in backends:
+            try:
+                keeper = _Keeper(self._spec(backend))
+            except SandboxError as error:
+                reasons.append(f"{backend}: {error}")
                 continue
-            self.backend = backend
-            outcome, proved = self._self_test()
-            if set(PROVES) <= set(proved):
-                return backend, proved
-            left = sorted(set(PROVES) - set(proved))
-            found[backend] = outcome.detail if outcome.status != "passed" else f"does not stop {', '.join(left)}"
-        reasons = "; ".join(f"{name}: {why.strip()}" for name, why in found.items())
+            proved, open_ways = selftest.examine(
+                lambda code, tests="", k=keeper: k.run(Program(code, tests)), self._home
+            )
+            if not open_ways or BACKENDS[backend] != "contained":
+                return backend, proved, keeper
+            keeper.end()
+            reasons.append(f"{backend}: a program could {', '.join(open_ways)}")
         raise SandboxError(
-            f"no sandbox holds on this machine ({reasons}). Use Linux 5.13 or newer with Landlock, or install "
-            "bubblewrap; sandbox=rlimit or sandbox=none runs generated code without protection and marks the results"
+            f"no sandbox holds on this machine ({'; '.join(reasons)}). Generated code is not run "
+            "unprotected: use Linux 5.13 or newer with Landlock and seccomp, or install bubblewrap (apt install bubblewrap) where "
+            "user namespaces are allowed; or write task.sandbox=rlimit or task.sandbox=none, which protect little and mark the result"
         )
 
-    def _asked(self, backend: str) -> tuple[str, ...]:
-        if "bwrap" in backend and shutil.which("bwrap") is None:
-            raise SandboxError(f"sandbox={backend} needs bubblewrap (the package bubblewrap of your system)")
-        outcome, proved = self._self_test()
-        if outcome.status == "error":
-            raise SandboxError(f"sandbox={backend} does not start here: {outcome.detail.strip()}")
-        return proved
 
-    def _self_test(self) -> tuple[Outcome, tuple[str, ...]]:
-        """Try each attack once, in one program; proved is what failed. A connect would find somebody listening."""
-        with ExitStack() as stack:
-            server = stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
-            outside = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sdbench-outside-")))
-            program = PROBE.format(
-                port=server.getsockname()[1],
-                target=str(outside / "mark"),
-                pid=os.getpid(),
-                home=os.path.expanduser("~"),
-                own={*ENVIRONMENT, "HOME", "TMPDIR", "PWD", "LC_CTYPE"},
-            )
-            outcome = self._run(program, is_probe=True)
-            succeeded = set(outcome.detail.split("OPEN:")[-1].split()) if "OPEN:" in outcome.detail else set(PROVES)
-            if (outside / "mark").exists():
-                succeeded.add("write_outside")
-        return outcome, tuple(name for name in PROVES if name not in succeeded)
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    backend: str
+    home: str
+    timeout_s: float
+    memory_bytes: int
+    output_bytes: int
+    disk_bytes: int
 
-    def _run(self, program: str, *, is_probe: bool = False) -> Outcome:
-        with tempfile.TemporaryDirectory(prefix="sdbench-program-", ignore_cleanup_errors=True) as work:
-            Path(work, "program.py").write_text(program, encoding="utf-8", errors="surrogatepass")
+
+class _Keeper:
+    """This side of a keeper process. It is started anew if it should ever end."""
+
+    def __init__(self, spec: _Spec) -> None:
+        self.spec, self.layers = spec, ()
+        self.work = tempfile.mkdtemp(prefix="work-", dir=spec.home)
+        self.process = self._start()
+
+    def run(self, program: Program) -> Outcome:
+        for _ in range(2):
             try:
-                status, detail = self._start(work)
-            except OSError as error:
-                status, detail = "error", str(error)
-            return Outcome(status, detail if is_probe else detail[-DETAIL:], self.backend, self.proved)
+                stdin, stdout = self.process.stdin, self.process.stdout
+                assert stdin is not None
+                assert stdout is not None
+                send(stdin, {"program": program.code, "tests": program.tests})
+                if (answer := receive(stdout)) is not None:
+                    return Outcome(**answer)
+            except OSError:
+                pass
+            self.end()
+            self.work = tempfile.mkdtemp(prefix="work-", dir=self.spec.home)
+            self.process = self._start()
+        return Outcome("error", "the keeper of the sandbox ended twice while it ran this program")
 
-    def _start(self, work: str) -> tuple[Status, str]:
-        nonce = secrets.token_hex(16)
-        orders = {
-            "nonce": nonce,
-            "work": work,
-            "memory": self.memory_bytes if self.backend != "none" else resource_infinity(),
-            "output": self.output_bytes,
-            "cpu_s": int(self.timeout_s) + 1,
-            "is_filtered": "kernel" in self.backend,
-            "readable": [path for path in LIBRARY if os.path.exists(path)],
+    def end(self) -> None:
+        """No program outlives its keeper: the kernel kills it."""
+        self.process.kill()
+        self.process.communicate()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        spec, python = self.spec, os.path.realpath(sys.executable)
+        options = {
+            "level": BACKENDS[spec.backend],
+            "work": self.work,
+            "timeout_s": spec.timeout_s,
+            "memory_bytes": spec.memory_bytes,
+            "output_bytes": spec.output_bytes,
+            "disk_bytes": spec.disk_bytes,
         }
-        order_read, order_write = os.pipe()
-        answer_read, answer_write = os.pipe()
-        with open(os.path.join(work, "output"), "w+b") as output:
-            try:
-                child = subprocess.Popen(
-                    self._command(work, order_read, answer_write),
-                    cwd=work,
-                    env={
-                        "PATH": "/usr/bin:/bin",
-                        "HOME": work,
-                        "TMPDIR": work,
-                        "LANG": "C.UTF-8",
-                        "PYTHONHASHSEED": "0",
-                    },
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    pass_fds=(order_read, answer_write),
-                )
-            finally:
-                os.close(order_read)
-                os.close(answer_write)
-            with os.fdopen(order_write, "w") as pipe, suppress(BrokenPipeError):
-                json.dump(orders, pipe)
-            with os.fdopen(answer_read, "rb") as answers:
-                code = self._wait(child)
-                is_told = bytes.fromhex(nonce) in _available(answers.fileno())
-            output.seek(max(0, output.seek(0, os.SEEK_END) - 4 * DETAIL))
-            detail = output.read().decode("utf-8", "replace")
-        return self._judge(code, is_told), detail
-
-    def _wait(self, child: subprocess.Popen[bytes]) -> int | None:
-        """The exit code, None at the time-out. A pidfd, since Popen.wait polls with a back-off of up to 50 ms."""
-        descriptor = os.pidfd_open(child.pid)
+        command = [python, "-I", "-S", "-B", "-c", START, str(HERE), json.dumps(options)]
+        if spec.backend == "bwrap":
+            command = [*bubble(self.work), *command]
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
         try:
-            ready = select.select([descriptor], [], [], self.timeout_s)[0]
-            return child.wait() if ready else None
-        finally:
-            os.close(descriptor)
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-
-    def _judge(self, code: int | None, is_told: bool) -> Status:
-        if code is None:
-            return "timeout"
-        if is_told and code == 0:
-            return "passed"
-        if code == jail.OUT_OF_MEMORY:
-            return "memory"
-        if code == jail.REFUSED:
-            return "error"
-        if code < 0 or code > 128:
-            return "timeout" if code in (-signal.SIGXCPU, 128 + signal.SIGXCPU) else "crash"
-        return "failed"
-
-    def _command(self, work: str, order: int, answer: int) -> list[str]:
-        inner = [PYTHON, "-I", "-S", "-B", JAIL, str(order), str(answer)]
-        if "bwrap" not in self.backend:
-            return inner
-        bound = [word for path in LIBRARY if os.path.exists(path) for word in ("--ro-bind", path, path)]
-        walls = ["--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
-        places = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", *bound, "--bind", work, work, "--chdir", work]
-        return ["bwrap", *walls, *places, "--", *inner]
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                cwd="/",
+                start_new_session=True,  # a Ctrl-C is the run's to handle
+            )
+        except OSError as error:
+            raise SandboxError(f"{command[0]} does not start ({error})") from error
+        assert process.stdout is not None
+        hello = receive(process.stdout) or {}
+        if "layers" not in hello:
+            process.kill()
+            _, errors = process.communicate()
+            words = errors.decode(errors="replace").strip().splitlines()[-1:]
+            raise SandboxError(hello.get("trouble") or (words[0] if words else "it ended at once"))
+        self.layers = (*hello["layers"], *(["bubblewrap"] if spec.backend == "bwrap" else []))
+        return process
 
 
-def resource_infinity() -> int:
-    import resource
+def bubble(work: str) -> list[str]:
+    """bubblewrap around a keeper. Without --die-with-parent, which means the thread that started it."""
+    found = shutil.which("bwrap")
+    if found is None:
+        raise SandboxError("bubblewrap is not installed")
+    command = [found, "--unshare-all", "--new-session", "--cap-drop", "ALL", "--dev", "/dev", "--proc", "/proc"]
+    command += ["--tmpfs", "/tmp"]
+    for path in (*readable(), "/bin", "/usr/bin", str(HERE)):
+        if os.path.exists(path) and not path.startswith("/dev/"):
+            command += ["--ro-bind", path, path]
+    return [*command, "--bind", work, work, "--"]
 
-    return resource.RLIM_INFINITY
 
-
-def _available(descriptor: int) -> bytes:
-    """What the child has written, without waiting for other holders of the pipe's other end."""
-    os.set_blocking(descriptor, False)
-    with suppress(BlockingIOError):
-        return os.read(descriptor, 4096)
-    return b""
-
-
-PROBE = """
-import os, socket
-succeeded = []
-def attempt(name, attack):
-    try:
-        if attack():
-            succeeded.append(name)
-    except BaseException:
-        pass
-def connect():
-    with socket.create_connection(("127.0.0.1", {port}), 1):
-        return True
-def write_outside():
-    with open({target!r}, "w") as file:
-        file.write("x")
-    return os.path.exists({target!r}) and False
-def fork():
-    if os.fork() == 0:
-        os._exit(0)
-    return True
-attempt("connect", connect)
-attempt("write_outside", write_outside)
-attempt("fork", fork)
-attempt("kill_parent", lambda: os.kill({pid}, 0) is None)
-attempt("read_home", lambda: os.listdir({home!r}) is not None)
-attempt("environment", lambda: bool(set(os.environ) - {own}))
-attempt("proc", lambda: len(open("/proc/{pid}/environ", "rb").read()) > 0)
-print("OPEN:", *succeeded, flush=True)
-"""
+def _close(keepers: list[_Keeper], home: str) -> None:
+    for keeper in keepers:
+        keeper.end()
+    shutil.rmtree(home, ignore_errors=True)

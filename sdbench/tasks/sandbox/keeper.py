@@ -1,0 +1,239 @@
+"""A worker's own process, small and trusted: it forks a child for each program, times it and tells its outcome.
+
+It stands between the run and the programs so that the run, which may hold gigabytes and threads, never forks, and so
+that a program's parent is a process that knows nothing. Frames on stdin and stdout: four bytes of length, then JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import marshal
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from . import confine
+
+TICK_S = 0.05
+STARVED = 10  # at most so many times the limit in wall time, however long the program waits for a processor
+HEAD = 2000  # characters of output that are handed back
+
+
+def send(pipe: IO[bytes], message: dict[str, Any]) -> None:
+    data = json.dumps(message).encode()
+    pipe.write(len(data).to_bytes(4, "big") + data)
+    pipe.flush()
+
+
+def receive(pipe: IO[bytes]) -> dict[str, Any] | None:
+    """The next message, or None when the other side is gone."""
+    head = pipe.read(4)
+    if len(head) < 4:
+        return None
+    data = pipe.read(int.from_bytes(head, "big"))
+    return json.loads(data)
+
+
+class Keeper:
+    """Runs one program at a time in one folder, which it empties after each."""
+
+    def __init__(
+        self,
+        *,
+        level: str,  # contained, limited or plain
+        work: str,
+        timeout_s: float,
+        memory_bytes: int,
+        output_bytes: int,
+        disk_bytes: int,
+    ) -> None:
+        self.level, self.work, self.timeout_s, self.disk_bytes = level, work, timeout_s, disk_bytes
+        self.limits = (memory_bytes, output_bytes, int(timeout_s * STARVED) + 1)
+        boot = Path(__file__).with_name("boot.py").read_text(encoding="utf-8")
+        self.argv = [os.path.realpath(sys.executable), "-s", "-S", "-P", "-B", "-c", boot]
+        self.environment = {
+            "PATH": "/usr/bin:/bin",
+            "HOME": work,
+            "TMPDIR": work,
+            "LANG": "C.UTF-8",
+            "PYTHONHASHSEED": "0",
+        }
+        landlock = confine.landlock_version() if level == "contained" else 0
+        self.confinement = (
+            confine.Confinement(work, self.argv, self.environment, landlock=landlock > 0)
+            if level == "contained"
+            else None
+        )
+        layers = {"contained": ["rlimits", "no_new_privs", "no capabilities", "seccomp"], "limited": ["rlimits"]}
+        self.layers = layers.get(level, []) + ([f"landlock {landlock}"] if landlock else [])
+        with contextlib.suppress(OSError, AttributeError):
+            confine.control(confine.SUBREAPER, 1)
+
+    def run(self, program: str, tests: str) -> dict[str, Any]:
+        """Status, detail and the output's head."""
+        number = os.urandom(16)
+        with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as output:
+            request.write(number + marshal.dumps((program, tests)))
+            request.seek(0)
+            child, report, trouble = self._start(request.fileno(), output.fileno())
+            with open(report, "rb") as report_pipe, open(trouble, "rb") as trouble_pipe:
+                problem = trouble_pipe.read()  # ends when the child becomes the interpreter
+                verdict = self._watch(child)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child, signal.SIGKILL)
+                code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                self._end_orphans()
+                os.set_blocking(report, False)
+                told = report_pipe.read() or b""
+            output.seek(0)
+            text = output.read(HEAD).decode(errors="replace")
+            written = os.fstat(output.fileno()).st_size
+        self._empty()
+        if problem:
+            return {"status": "error", "detail": problem.decode(errors="replace"), "output": text}
+        status, detail = self._judge(number, told, verdict, code, text)
+        if status == "failed" and written >= self.limits[1] and self.level != "plain":
+            detail += f" (output over {self.limits[1]} bytes)"
+        return {"status": status, "detail": detail, "output": text}
+
+    def _start(self, request: int, output: int) -> tuple[int, int, int]:
+        """The child's id, and where its report and its trouble before the program are read."""
+        (report, report_end), (trouble, trouble_end) = os.pipe(), os.pipe()
+        child = os.fork()
+        if child:
+            os.close(report_end)
+            os.close(trouble_end)
+            return child, report, trouble
+        try:
+            self._become(request, report_end, output)
+        except BaseException as error:  # noqa: BLE001  (told to the parent, whatever it is)
+            os.write(confine.high(trouble_end), f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(121)
+
+    def _become(self, request: int, report: int, output: int) -> None:
+        os.setsid()
+        confine.control(confine.PDEATHSIG, signal.SIGKILL) if sys.platform == "linux" else None
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        given = [confine.high(descriptor) for descriptor in (nothing, output, output, request, report)]
+        for place, descriptor in enumerate(given):
+            os.dup2(descriptor, place, inheritable=True)
+        os.chdir(self.work)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        if self.level != "plain":
+            confine.limit(*self.limits)
+        if self.confinement is not None:
+            self.confinement.enter()
+        os.execve(self.argv[0], self.argv, self.environment)
+
+    def _watch(self, child: int) -> str | None:
+        """None when the child ended by itself, else why it must end."""
+        start, poller = time.monotonic(), select.poll()
+        pidfd = os.pidfd_open(child)
+        poller.register(pidfd, select.POLLIN)
+        poller.register(0, 0)  # only POLLHUP: the run is gone
+        try:
+            while True:
+                left = start + self.timeout_s - time.monotonic()
+                ready = dict(poller.poll(1000 * (min(left, TICK_S) if left > 0 else TICK_S)))
+                if pidfd in ready:
+                    return None
+                if ready:
+                    return "abandoned"
+                wall = time.monotonic() - start
+                if wall >= self.timeout_s and (
+                    wall - waited_s(child) >= self.timeout_s or wall >= STARVED * self.timeout_s
+                ):
+                    return "timeout"
+                if self.level != "plain" and size_of(self.work) > self.disk_bytes:
+                    return "disk"
+        finally:
+            os.close(pidfd)
+
+    def _judge(self, number: bytes, told: bytes, verdict: str | None, code: int, text: str) -> tuple[str, str]:
+        if told == number:
+            return "passed", ""
+        if verdict == "timeout" or code == -signal.SIGXCPU:
+            return "timeout", f"not done after {self.timeout_s:g} s"
+        if verdict == "disk":
+            return "failed", f"wrote more than {self.disk_bytes} bytes"
+        if told.startswith(b"T"):
+            return "failed", f"tampering: {told[1:80].decode(errors='replace')}"
+        if told.startswith(b"F"):
+            kind, _, words = told[1:600].decode(errors="replace").partition("\n")
+            return ("memory" if kind == "MemoryError" else "failed"), f"{kind}: {words}"
+        if told:
+            return "failed", "tampering: a forged report"
+        if code == -signal.SIGKILL:
+            return "memory", "killed by the system, which was out of memory"
+        if code < 0:
+            return "crash", signal.Signals(-code).name
+        if "MemoryError" in text[-300:]:
+            return "memory", "the interpreter ran out of memory"
+        return "failed", f"left with code {code} before the tests had ended"
+
+    def _end_orphans(self) -> None:
+        """Where programs may fork: what outlived its parent came to this process, and ends here."""
+        if self.level == "contained":
+            return
+        children = Path(f"/proc/self/task/{os.getpid()}/children")
+        while children.exists() and (pids := children.read_text().split()):
+            for pid in pids:
+                os.kill(int(pid), signal.SIGKILL)
+                os.waitpid(int(pid), 0)
+
+    def _empty(self) -> None:
+        """The work folder without anything; trees too deep for Python are left to rm."""
+        if not os.listdir(self.work):
+            return
+        for entry in os.scandir(self.work):
+            with contextlib.suppress(OSError, RecursionError):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                else:
+                    os.unlink(entry.path)
+        if left := [os.path.join(self.work, name) for name in os.listdir(self.work)]:
+            subprocess.run(["chmod", "-R", "u+rwx", "--", *left], check=False, stderr=subprocess.DEVNULL)
+            subprocess.run(["rm", "-rf", "--", *left], check=True)
+
+
+def waited_s(pid: int) -> float:
+    """Seconds a process has been ready to run and had no processor; 0 where the kernel does not count them."""
+    try:
+        with open(f"/proc/{pid}/schedstat") as stat:
+            return int(stat.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def size_of(folder: str) -> int:
+    """Bytes in a folder's files, as far as a walk of 20,000 entries sees; more entries count as too many bytes."""
+    total, entries = 0, 0
+    for place, _, names in os.walk(folder):
+        entries += len(names) + 1
+        if entries > 20_000:
+            return 1 << 62
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_blocks * 512
+    return total
+
+
+def main() -> None:
+    own, answers = sys.stdin.buffer, sys.stdout.buffer
+    try:
+        keeper = Keeper(**json.loads(sys.argv[2]))
+    except Exception as error:  # noqa: BLE001  (a backend that cannot start says why, and the next one is tried)
+        send(answers, {"trouble": f"{type(error).__name__}: {error}"})
+        return
+    send(answers, {"layers": keeper.layers, "pid": os.getpid()})
+    while (message := receive(own)) is not None:
+        send(answers, keeper.run(message["program"], message["tests"]))

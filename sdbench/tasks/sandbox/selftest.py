@@ -1,0 +1,89 @@
+"""What must fail before a backend is used: tried for real at start-up, and looked at from outside too."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+ATTACKS = """
+import os, signal, socket
+def connect(): socket.create_connection(("127.0.0.1", {port}), 1)
+def send_a_datagram(): socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", {port}))
+def write_outside(): open({outside!r}, "w").write("x")
+def change_a_file_outside(): os.chmod({secret!r}, 0o777)
+def read_outside(): open({secret!r}).read()
+def read_home(): os.listdir({home!r})
+def fork():
+    if os.fork() == 0: os._exit(0)
+def signal_its_parent(): os.kill(os.getppid(), 0)
+def signal_the_run(): os.kill({run}, 0)
+def read_the_parents_environment(): open("/proc/%d/environ" % os.getppid(), "rb").read()
+def read_the_runs_environment(): open("/proc/{run}/environ", "rb").read()
+def read_the_runs_process_entry(): open("/proc/{run}/status").read()
+for attack in (connect, send_a_datagram, write_outside, change_a_file_outside, read_outside, read_home, fork,
+               signal_its_parent, signal_the_run, read_the_parents_environment, read_the_runs_environment,
+               read_the_runs_process_entry):
+    try:
+        attack()
+    except OSError:
+        print("held", attack.__name__, flush=True)
+    else:
+        print("open", attack.__name__, flush=True)
+"""
+BAD_VERDICTS = {  # name of the hole: a program that must fail
+    "pass a failing test": "assert 1 == 2",
+    "pass by leaving early": "import os\nos._exit(0)\nassert False",
+    "pass by writing to its descriptors": """
+import os
+for n in range(16):
+    try: os.write(n, bytes(16))
+    except OSError: pass
+assert False""",
+}
+
+
+def examine(run: Callable[..., Any], folder: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(what could not be done, what could) by programs that `run(code)` runs; `folder` is this process's own."""
+    secret, outside = Path(folder, "secret"), Path(folder, "written")
+    secret.write_text("a file that no program may read")
+    secret.chmod(0o600)
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        code = ATTACKS.format(
+            port=server.getsockname()[1],
+            outside=str(outside),
+            secret=str(secret),
+            home=_home(),
+            run=os.getpid(),
+        )
+        outcome = run(code)
+    lines = [line.split() for line in outcome.output.splitlines()]
+    proved = [_words(name) for state, name in lines if state == "held"]
+    open_ways = [_words(name) for state, name in lines if state == "open"]
+    if outcome.status != "passed" or not lines:
+        open_ways.append(f"not be run ({outcome.status}: {outcome.detail}{outcome.output[-300:]})")
+    if outside.exists() and "write outside" not in open_ways:
+        open_ways.append("write outside")
+    for hole, program in BAD_VERDICTS.items():
+        (open_ways if run(program).status == "passed" else proved).append(hole)
+    outside.unlink(missing_ok=True)
+    return tuple(proved), tuple(open_ways)
+
+
+def _home() -> str:
+    """The home folder of this user, from the environment or the user database."""
+    home = os.environ.get("HOME") or ""
+    if not os.path.isdir(home):
+        try:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            home = "/"
+    return home if os.path.isdir(home) else "/"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
