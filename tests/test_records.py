@@ -62,7 +62,6 @@ def test_a_cell_key_is_the_same_in_another_process():
         {"protocol": "chat/1"},
         {"content": {"seed": 1}},
     ],
-    ],
     ids=lambda change: next(iter(change)),
 )
 def test_what_determines_the_content_changes_the_key(change):

@@ -1,4 +1,4 @@
-"""Kills at any instant, a full disk, a folder of somebody else, jobs that die with claims: nothing lost, nothing double."""
+"""Kills at any instant, a full disk, a folder of somebody else, jobs that die with claims: none lost, none double."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def start(module: str, *args: object) -> subprocess.Popen[str]:
 
 def finish(module: str, *args: object) -> subprocess.CompletedProcess[str]:
     process = start(module, *args)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
@@ -62,7 +62,7 @@ def kill_and_resume(folder: Path, *, kills: int, examples: int, seed: int) -> in
 
 
 @pytest.mark.parametrize(
-    ("kills", "examples"), [(4, 12), pytest.param(50, 100, marks=pytest.mark.slow)], ids=["4 kills", "50 kills"]
+    ("kills", "examples"), [(4, 12), pytest.param(50, 36, marks=pytest.mark.slow)], ids=["4 kills", "50 kills"]
 )
 def test_kills_at_random_instants_lose_nothing_and_double_nothing(tmp_path: Path, kills: int, examples: int):
     num_writing = kill_and_resume(tmp_path / "killed", kills=kills, examples=examples, seed=kills)
