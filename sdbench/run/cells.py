@@ -30,11 +30,16 @@ class Point:
     num_draft: int
 
 
+def imported(path: str) -> Any:
+    """What a dotted path names."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
 def rule_of(target: str, setting: Mapping[str, Any]) -> Verifier:
     """A rule of a class named by its path; its own complaint is the user's."""
-    module, _, name = target.rpartition(".")
     try:
-        return getattr(import_module(module), name)(**setting)
+        return imported(target)(**setting)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"verifier {target} cannot be made: {str(error).splitlines()[0]}") from None
 

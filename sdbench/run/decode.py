@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sdbench.config import Run
 from sdbench.plan import Item
-from sdbench.run.cells import Point
+from sdbench.run.cells import Point, imported
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from sdbench.engine import Options
+    from sdbench.probs import Warp
     from sdbench.run.pair import Pair
     from sdbench.tasks.base import DataTask
-    from sdbench.types import Generation
+    from sdbench.types import Drafter, Generation
 
 ROWS_ON_CPU = 64
 SHARE_OF_FREE = 0.6  # of an accelerator's free memory, for keys and values; laws and activations take the rest
@@ -55,63 +57,73 @@ class Decoder:
 
         return LM(self.models(role)[0]).stop_ids
 
-    def options(self, point: Point, **more: Any) -> dict[str, Any]:
-        """The keyword arguments of `sdbench.generate` that cells of one stream share."""
-        run = self.run
-        return {
-            "num_draft": point.num_draft,
-            "temperature": run.temperature,
-            "top_k": run.top_k,
-            "top_p": run.top_p,
-            "max_new_tokens": self.task.max_new_tokens,
-            "should_stop": self.should_stop,
-            "vocab_size": self.pair.vocab_size,
-            "seed": run.seed,
-            "batch_size": self.batch_size,
-            **more,
-        }
+    def options(self, role: str, *, batch_size: int, is_measured: bool = True, timing: bool | str = False) -> Options:
+        """What all requests of a stream share."""
+        from sdbench.engine import Options
+
+        return Options(
+            warp=self.warp,
+            max_new_tokens=self.task.max_new_tokens,
+            stop_ids=frozenset(self.stop_ids(role)),
+            should_stop=self.should_stop,
+            seed=self.run.seed,
+            batch_size=batch_size,
+            is_measured=is_measured,
+            timing=timing,
+        )
+
+    @cached_property
+    def warp(self) -> Warp:
+        """The law of both models: temperature, cuts, and the ids that the tokenizer knows and both models have."""
+        from sdbench.lm import LM, used_vocab
+        from sdbench.probs import Warp
+
+        draft = None if self.pair.draft is None else LM(self.pair.draft, role="draft")
+        used = used_vocab(LM(self.pair.target), draft, None)
+        return Warp(self.run.temperature, self.run.top_k, self.run.top_p, min(used, self.pair.vocab_size))
+
+    def drafter(self, role: str) -> Drafter:
+        """Of the class that the drafter's file names; one model alone has none."""
+        from sdbench.draft import NoDraft
+        from sdbench.lm import LM
+
+        draft = self.models(role)[1]
+        if draft is None:
+            return NoDraft()
+        part = self.run.drafter
+        return imported(str(part.target))(LM(draft, role="draft"), self.warp, **part.options)
 
     def stream(
         self, items: Sequence[Item], points: Mapping[str, Point], ids: Mapping[str, list[int]]
     ) -> Iterator[tuple[Item, Generation]]:
-        """Items of one draft length, decoded: examples that lack the same cells and samples go together."""
-        from sdbench.engine import generate
+        """Items that the same models decode, whatever their rules and draft lengths, in the order in which they end."""
+        from sdbench.engine import Request, stream
+        from sdbench.lm import LM
 
-        for (cells, samples), examples in alike(items).items():
-            point = points[cells[0]]
-            wanted = set(items)
-            generations = generate(
-                *self.models(point.role),
-                [ids[example] for example in examples],
-                [points[cell].rule for cell in cells],
-                keys=list(examples),
-                samples=samples,
-                **self.options(point),
-            )
-            for generation in generations:
-                item = Item(cells[generation.verifier], examples[generation.prompt], generation.sample)
-                if item in wanted:
-                    yield item, generation
+        cells, examples = (list(dict.fromkeys(getattr(item, name) for item in items)) for name in ("cell", "example"))
+        rule = {cell: place for place, cell in enumerate(cells)}
+        prompt = {example: place for place, example in enumerate(examples)}
+        role = points[cells[0]].role
+        requests = [
+            Request(prompt[x.example], rule[x.cell], x.sample, x.example, points[x.cell].num_draft) for x in items
+        ]
+        rules = [points[cell].rule for cell in cells]
+        options = self.options(role, batch_size=self.batch_size)
+        prompts = [ids[example] for example in examples]
+        target = LM(self.models(role)[0])
+        for generation in stream(target, self.drafter(role), prompts, rules, requests, options):
+            yield items[generation.request], generation
 
     def once(self, point: Point, example: str, ids: list[int], *, is_split: bool) -> Generation:
         """One request on the clock, measures off."""
-        from sdbench.engine import generate
+        from sdbench.engine import Request, stream
+        from sdbench.lm import LM
 
-        options = self.options(point, batch_size=1, measure=False, timing="split" if is_split else True)
-        return generate(*self.models(point.role), [ids], [point.rule], keys=[example], **options)[0]
-
-
-def alike(items: Sequence[Item]) -> dict[tuple[tuple[str, ...], int], list[str]]:
-    """(cells, samples) -> examples: the fewest full products that cover the items."""
-    lacking: dict[str, dict[str, None]] = {}
-    samples: dict[str, int] = {}
-    for item in items:
-        lacking.setdefault(item.example, {})[item.cell] = None
-        samples[item.example] = max(samples.get(item.example, 0), item.sample + 1)
-    groups: dict[tuple[tuple[str, ...], int], list[str]] = {}
-    for example, cells in lacking.items():
-        groups.setdefault((tuple(cells), samples[example]), []).append(example)
-    return groups
+        options = self.options(point.role, batch_size=1, is_measured=False, timing="split" if is_split else True)
+        request = Request(0, 0, 0, example, point.num_draft)
+        target = LM(self.models(point.role)[0])
+        (generation,) = stream(target, self.drafter(point.role), [ids], [point.rule], [request], options)
+        return generation
 
 
 def stopper(pair: Pair, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:

@@ -55,7 +55,7 @@ def print_table(run: Run, frame: pd.DataFrame) -> None:
     from rich.table import Table
 
     table = Table(
-        title=f"{run.model.name} on {run.task.name}, T = {run.temperature:g}, n = {max(frame['n'], default=0)}"
+        title=f"{run.model.name} on {run.task.name}, T = {run.temperature:g}, n = {max(frame['n'], default=0):g}"
     )
     for name in COLUMNS:
         table.add_column(name, justify="left" if name == "verifier" else "right")

@@ -1,4 +1,4 @@
-"""The quality pass: what is missing, decoded in one batch stream a draft length, scored meanwhile, written at once."""
+"""The quality pass: what is missing, decoded in one batch stream, scored meanwhile, written at once."""
 
 from __future__ import annotations
 
@@ -133,11 +133,10 @@ class QualityPass:
 
 
 def by_stream(items: Sequence[Item], points: Mapping[str, Point]) -> Iterator[list[Item]]:
-    """Items that one batch stream can decode: the same models, the same draft length."""
-    streams: dict[tuple[str, int], list[Item]] = {}
+    """Items that one batch stream can decode: those of the same models."""
+    streams: dict[str, list[Item]] = {}
     for item in items:
-        point = points[item.cell]
-        streams.setdefault((point.role, point.num_draft), []).append(item)
+        streams.setdefault(points[item.cell].role, []).append(item)
     return iter(streams.values())
 
 

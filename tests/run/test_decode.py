@@ -1,15 +1,9 @@
-"""What goes to the engine: the fewest full products, stop strings wherever they fall, batches that fit."""
+"""What goes to the engine: stop strings wherever they fall, batches that fit."""
 
 import pytest
 from micro import byte_tokenizer
 
-from sdbench.plan import Item
-from sdbench.run.decode import alike, stopper
-
-
-def test_examples_that_lack_the_same_go_together():
-    items = [Item(cell, example, 0) for example in "xyz" for cell in "ab"] + [Item("a", "q", 0), Item("a", "q", 1)]
-    assert alike(items) == {(("a", "b"), 1): ["x", "y", "z"], (("a",), 2): ["q"]}
+from sdbench.run.decode import stopper
 
 
 class Text:
