@@ -118,7 +118,8 @@ def ratio_interval(
         squared = saa / sa**2 - 2 * sab / (sa * sb) + sbb / sb**2
         errors = np.sqrt(np.maximum(squared, 0) * n / (n - 1))
         pivots = np.where(errors > 1e-9 * error, (np.log(sa / sb) - math.log(ratio)) / errors, np.nan)
-    low, high = (math.exp(limit) for limit in _from_pivot(math.log(ratio), error, pivots, level))
+    # A few examples can give a limit beyond all floats: it is cut where exp still has a value.
+    low, high = (math.exp(min(limit, 700)) for limit in _from_pivot(math.log(ratio), error, pivots, level))
     return Estimate(ratio, low, min(high, 1.0) if (a <= b).all() else high, n)
 
 
