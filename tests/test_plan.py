@@ -11,6 +11,12 @@ from sdbench.plan import Item, Shard
 from sdbench.records import Store
 from tests.records.synthetic import Shape, sweep, timings
 
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
 CELLS = sweep("llama-tiny", "gsm8k-tiny", ws=(0.0, 1.0), num_drafts=(3,), temperature=1.0)
 SHAPE = Shape(max_new_tokens=8)
 BY_KEY = {cell.key: cell for cell in CELLS}
