@@ -17,6 +17,11 @@ ROWS = Path(__file__).parent / "tasks" / "rows"
 REAL = os.environ.get("SDBENCH_REAL_DATA")
 
 
+def crowd():
+    """How many times slower a wall clock may run here: the machine's load for each of its processors, at least 1."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def rows(name):
     return [json.loads(line) for line in (ROWS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
 
@@ -252,7 +257,7 @@ def test_a_thousand_summaries_in_ten_seconds_as_a_command(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert time.perf_counter() - start < 10
+    assert time.perf_counter() - start < 10 * crowd()
 
 
 @pytest.mark.skipif(not REAL, reason="SDBENCH_REAL_DATA names no folder with rows of the real data sets")
@@ -263,4 +268,4 @@ def test_real_humaneval_references_score_1(score):
     start = time.perf_counter()
     _, result, _ = score("humaneval", predictions, data=data)
     assert result["metrics"]["pass@1"]["value"] == 1
-    assert time.perf_counter() - start < 15
+    assert time.perf_counter() - start < 15 * crowd()

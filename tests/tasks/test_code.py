@@ -4,7 +4,7 @@ import pickle
 import time
 
 import pytest
-from own import CODE, load, protocols
+from own import CODE, crowd, load, protocols
 
 import sdbench.tasks
 
@@ -108,7 +108,7 @@ def test_all_164_canonical_solutions_pass_in_fifteen_seconds(real_data):
     assert len(values) == 164
     assert set(values.values()) == {1.0}
     assert not any(score.flags["is_extraction_failed"] for score in scores)
-    assert time.perf_counter() - start < 15
+    assert time.perf_counter() - start < 15 * crowd()
 
 
 @pytest.mark.parametrize("answer", ["", "    pass\n"])
