@@ -50,10 +50,10 @@ class CodeTask(DataTask):
         """What runs after the program."""
 
     def program(self, row: Row, completion: str) -> tuple[str, bool]:
-        """The program with its tests, and whether extraction succeeded; what failed runs as it stands, and fails."""
+        """The program, and whether extraction succeeded; what failed runs as it stands, and fails."""
         candidates = self.candidates(row, completion)
         code = extract(candidates, self.entry_points(row), self.preamble(row))
-        return f"{candidates[0] if code is None else code}\n{self.tests(row)}", code is not None
+        return candidates[0] if code is None else code, code is not None
 
     @cached_property
     def _sandbox(self) -> Sandbox:
@@ -62,16 +62,13 @@ class CodeTask(DataTask):
         return Sandbox(backend=self.sandbox, timeout_s=self.timeout_s, workers=self.workers)
 
     def measure_all(self, pairs: Sequence[tuple[Example, str]]) -> list[Score]:
-        programs = [self.program(example.row, completion) for example, completion in pairs]
-        outcomes = self._sandbox.run([code for code, _ in programs])
-        # Time-outs are wall-clock: once more when the others are done, lest a busy machine be taken for a wrong answer.
-        late = [number for number, outcome in enumerate(outcomes) if outcome.status == "timeout"]
-        again = self._sandbox.run([programs[number][0] for number in late])
-        outcomes = list(outcomes)
-        for number, outcome in zip(late, again, strict=True):
-            outcomes[number] = outcome
+        from sdbench.tasks.sandbox import Program
+
+        found = [self.program(example.row, completion) for example, completion in pairs]
+        tests = [self.tests(example.row) for example, _ in pairs]
+        outcomes = self._sandbox.run([Program(code, test) for (code, _), test in zip(found, tests, strict=True)])
         scores = []
-        for (_, is_found), outcome in zip(programs, outcomes, strict=True):
+        for (_, is_found), outcome in zip(found, outcomes, strict=True):
             if outcome.status == "error":
                 raise RuntimeError(f"the sandbox {self._sandbox.backend} could not run a program: {outcome.detail}")
             flags = {flag: outcome.status == status for status, flag in OUTCOMES.items()}

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - an attack reads best on one line
 """Programs that try to get out of the sandbox, and who of them did. Run by test_sandbox.py, as root and not:
 
 python attacks.py BACKEND  ->  one JSON object {attack: status or "OPEN"} on stdout
@@ -16,7 +15,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-TIMEOUT_S = 1.5
+TIMEOUT_S = 1.0
 
 
 def programs(port: int, udp: int, name: str, outside: Path, home: Path) -> dict[str, str]:
@@ -50,6 +49,23 @@ def programs(port: int, udp: int, name: str, outside: Path, home: Path) -> dict[
         "raise_limits": "import resource as r\nr.setrlimit(r.RLIMIT_AS, (-1, -1))\nx = bytearray(2 << 30)",
         "chroot": "import os\nos.chroot('.')",
         "new_namespace": "import ctypes\nassert ctypes.CDLL(None).unshare(0x10000000) == 0",
+        "chmod_outside": f"import os\nos.chmod({str(home / 'secret')!r}, 0o777)",
+        "utime_outside": f"import os\nos.utime({str(home / 'secret')!r}, (1, 1))",
+        "truncate_outside": f"import os\nos.truncate({str(home / 'secret')!r}, 0)",
+        "chmod_the_library": "import os\nos.fchmod(os.open(os.__file__, os.O_RDONLY), 0o644)",
+        "limit_the_parent": f"import resource as r\nr.prlimit({me}, r.RLIMIT_CPU, (10**6, 10**6))",
+        "slow_the_parent": f"import os\nos.setpriority(os.PRIO_PROCESS, {me}, 19)",
+        "pin_the_parent": f"import os\nos.sched_setaffinity({me}, [0])",
+        "own_the_signal": f"import fcntl, os\nr, w = os.pipe()\nfcntl.fcntl(r, fcntl.F_SETOWN, {me})",
+        "kill_the_keeper": "import os\nos.kill(os.getppid(), 9)",
+        "keeper_environ": "import os\nprint('SEC' 'RET' + str(open(f'/proc/{os.getppid()}/environ').read()))",
+        "many_files": "i = 0\nwhile True:\n    open(str(i), 'wb').write(b'x' * (8 << 20)); i += 1",
+        "deep_tree": "import os\nfor i in range(3000):\n    os.mkdir('d'); os.chdir('d')\nassert 0",
+        "locked_tree": "import os\nos.mkdir('a'); os.mkdir('a/b', 0); os.umask(0o777); os.mkdir('c')\nassert 0",
+        "named_pipe": "import os\nos.mkfifo('pipe')",
+        "memory_file": "import os\nos.memfd_create('x')",
+        "threads_without_end": "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(9,)).start()",
+        "full_report": "import os\nfor i in range(99): os.write(4, b'x' * 65536)\nassert 0",
         "ptrace_parent": f"import ctypes\nassert ctypes.CDLL(None).ptrace(16, {me}, 0, 0) == 0",
     }
 
@@ -72,11 +88,54 @@ FORGERIES = {
         "        if isinstance(value, list): value.extend([None] * 3)\n    frame = frame.f_back\nassert 0"
     ),
     "walked_traceback": (
-        "try: 1 / 0\nexcept ZeroDivisionError as e: frame = e.__traceback__.tb_frame.f_back\nassert frame is not None"
+        "import os\ntry: 1 / 0\nexcept ZeroDivisionError as e: frame = e.__traceback__.tb_frame.f_back\n"
+        "for value in frame.f_locals.values():\n    if isinstance(value, bytes): os.write(4, value)\nassert 0"
     ),
     "listed_objects": "import gc\nfor x in gc.get_objects():\n    if isinstance(x, list): x.extend([None] * 3)\nassert 0",
     "other_threads": "import sys\nfor f in sys._current_frames().values(): print(f.f_locals['nonce'])\nassert 0",
     "main_module": "import __main__\n__main__.STEPS = 0\nassert 0",
+    "traced_to_the_end": (
+        "import sys\ndef jump(frame, event, arg):\n    if event == 'line': frame.f_lineno = 9\n    return jump\n"
+        "sys._getframe().f_trace = jump\nsys.settrace(jump)\nassert 0\nassert 0\nx = 1"
+    ),
+    "profiled": "import sys\nsys.setprofile(lambda f, e, a: print(f.f_locals))\nassert 0",
+    "stack_by_gc": (
+        "import gc, sys, os\nfor x in gc.get_referents(sys._getframe(1)):\n"
+        "    if isinstance(x, bytes): os.write(4, x)\nos._exit(0)"
+    ),
+    "gc_made_anew": "import sys\ndel sys.modules['gc']\nimport gc\nfor x in gc.get_objects(): pass\nimport os\nos._exit(0)",
+    "ctypes_by_hand": "import sys\nsys.modules.pop('_ctypes', 0)\nfrom _ctypes import dlopen\nassert 0",
+    "ctypes_renamed": (
+        "from importlib.machinery import ExtensionFileLoader as L, ModuleSpec as S\nimport _imp, sysconfig, glob\n"
+        "path = glob.glob(sysconfig.get_path('platstdlib') + '/lib-dynload/_ctypes.*')[0]\n"
+        "spec = S('x._ctypes', L('x._ctypes', path), origin=path)\n_imp.create_dynamic(spec)\nassert 0"
+    ),
+    "ctypes_by_subclasses": (
+        "seen = [object]\nfor k in seen:\n    seen += [s for s in type.__subclasses__(k) if s not in seen]\n"
+        "assert any('CFuncPtr' in k.__name__ for k in seen)"
+    ),
+    "frames_bytes": (
+        "import os, sys\nframe = sys._getframe()\nwhile frame:\n"
+        "    for value in [*frame.f_locals.values(), *frame.f_globals.values(), *frame.f_code.co_consts]:\n"
+        "        for v in value if isinstance(value, (list, tuple)) else [value]:\n"
+        "            if isinstance(v, bytes): os.write(4, v)\n    frame = frame.f_back\nos._exit(0)"
+    ),
+    "frames_as_callables": (
+        "import sys, os\nframe = sys._getframe(1)\nframe.f_locals['run'] = frame.f_locals['leave'] = lambda *a: None\n"
+        "frame.f_locals['tests'] = compile('', '', 'exec')\nassert 0"
+    ),
+    "read_again": (
+        "import os\nfor fd in range(64):\n    try:\n        os.lseek(fd, 0, 0); os.write(4, os.read(fd, 16))\n"
+        "    except OSError: pass\nos._exit(0)"
+    ),
+    "signal_handler": (
+        "import signal, os\ndef see(n, frame):\n    for v in frame.f_locals.values():\n"
+        "        if isinstance(v, bytes): os.write(4, v)\n"
+        "signal.signal(signal.SIGALRM, see)\nsignal.setitimer(signal.ITIMER_REAL, .01, .01)\nwhile True: __import__('gc')"
+    ),
+    "subinterpreter": "import _xxsubinterpreters as s\ns.run_string(s.create(), 'import os; os._exit(0)')",
+    "raises_in_str": "class E(Exception):\n    def __str__(self): import os; os.write(4, b'x' * 16); os._exit(0)\nraise E",
+    "audited": "import sys\nsys.addaudithook(lambda e, a: print(a))\nassert 0",
     "thread_ends_first": "import threading\nthreading.Thread(target=lambda: None).start()\nraise SystemExit",
 }
 
@@ -111,7 +170,7 @@ def main(backend: str) -> dict[str, str]:
         found["seconds"] = f"{time.monotonic() - started:.1f}"
         time.sleep(1.2)  # a daemon that outlived its program would leave its mark now
         for attack, outcome in outcomes.items():
-            is_open = outcome.status in ("passed", "error") or "SECRET" in outcome.detail
+            is_open = outcome.status in ("passed", "error") or "SECRET" in outcome.output + outcome.detail
             found[attack] = "OPEN" if is_open else outcome.status
         with suppress(BlockingIOError):
             found["udp"] = "OPEN" if udp.recv(10) else "?"
@@ -126,7 +185,7 @@ def main(backend: str) -> dict[str, str]:
         }
         for number in range(20):  # nothing of one program is there for the next
             open_files = sandbox.run(
-                [f"open('left{number}', 'w').write('x')\nimport os\nassert len(os.listdir()) == 3"]
+                [f"open('left{number}', 'w').write('x')\nimport os\nassert len(os.listdir()) == 1"]
             )
             found["leftovers"] = "none" if open_files[0].status == "passed" else f"OPEN {open_files[0]}"
         sandbox.close()

@@ -61,7 +61,7 @@ def test_no_attack_gets_out_of_the_kernel_backend(place):
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 def test_no_attack_gets_out_of_kernel_and_bubblewrap(place):
-    closed(attack(place, "kernel+bwrap"))
+    closed(attack(place, "bwrap"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -85,7 +85,8 @@ def jail():
         ("def (", "failed"),
         ("x = [0] * (1 << 28)", "memory"),
         ("while True: pass", "timeout"),
-        ("import ctypes\nctypes.string_at(0)", "crash"),
+        ("import os\nos.abort()", "crash"),
+        ("import ctypes", "failed"),
         ("import threading\nt = threading.Thread(target=print)\nt.start()\nt.join()", "passed"),
         ("import sys\nsys.setrecursionlimit(10**6)\ndef f(n): return n and f(n - 1)\nf(10_000)", "passed"),
         ("print('\\ud800')", "failed"),
@@ -94,8 +95,6 @@ def jail():
 def test_each_end_has_its_own_name(jail, program, status):
     outcome = jail.run([program])[0]
     assert outcome.status == status, outcome
-    assert outcome.backend == "kernel"
-    assert outcome.proved == PROVES
 
 
 def test_what_a_program_said_last_is_kept(jail):
@@ -109,7 +108,7 @@ def test_many_programs_pass_every_time(jail):
 def test_auto_takes_what_is_proved():
     sandbox = Sandbox()
     assert sandbox.is_proved
-    assert sandbox.backend in ("kernel+bwrap", "kernel", "bwrap")
+    assert sandbox.backend in ("bwrap", "kernel")
 
 
 def test_rlimit_and_none_are_never_chosen_and_prove_less():
@@ -118,8 +117,10 @@ def test_rlimit_and_none_are_never_chosen_and_prove_less():
 
 
 def test_without_a_backend_that_holds_it_refuses_and_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(pool, "JAIL", str(HERE / "missing.py"))
-    with pytest.raises(SandboxError, match="install bubblewrap; sandbox=rlimit or sandbox=none"):
+    monkeypatch.setattr(pool, "START", "raise OSError('no such thing here')")
+    with pytest.raises(
+        SandboxError, match=r"no such thing here.*install bubblewrap.*task.sandbox=rlimit and task.sandbox=none"
+    ):
         Sandbox()
 
 

@@ -26,6 +26,7 @@ Not covered:
 - kernels before 5.13 without bubblewrap, other systems than Linux, other processors than x86_64 and (untested) aarch64.
 """
 
-from sdbench.tasks.sandbox.pool import Outcome, Program, Sandbox, SandboxError
+from sdbench.tasks.sandbox.pool import BACKENDS, Outcome, Program, Sandbox, SandboxError
+from sdbench.tasks.sandbox.selftest import PROVES
 
-__all__ = ["Outcome", "Program", "Sandbox", "SandboxError"]
+__all__ = ["BACKENDS", "PROVES", "Outcome", "Program", "Sandbox", "SandboxError"]

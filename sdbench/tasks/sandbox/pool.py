@@ -88,6 +88,11 @@ class Sandbox:
         self._finalizer = weakref.finalize(self, _close, self._keepers, self._home)
 
     @property
+    def is_proved(self) -> bool:
+        """Every attempt of the self-test failed here."""
+        return set(selftest.PROVES) <= set(self.proved)
+
+    @property
     def is_contained(self) -> bool:
         """False where the user asked for less by name: such results are marked."""
         return BACKENDS[self.backend] == "contained"
@@ -146,17 +151,15 @@ class Sandbox:
             except SandboxError as error:
                 reasons.append(f"{backend}: {error}")
                 continue
-            proved, open_ways = selftest.examine(
-                lambda code, tests="", k=keeper: k.run(Program(code, tests)), self._home
-            )
+            proved, open_ways = selftest.examine(lambda code, k=keeper: k.run(Program(code)), self._home)
             if not open_ways or BACKENDS[backend] != "contained":
                 return backend, proved, keeper
             keeper.end()
             reasons.append(f"{backend}: a program could {', '.join(open_ways)}")
         raise SandboxError(
-            f"no sandbox holds on this machine ({'; '.join(reasons)}). Generated code is not run "
-            "unprotected: use Linux 5.13 or newer with Landlock and seccomp, or install bubblewrap (apt install bubblewrap) where "
-            "user namespaces are allowed; or write task.sandbox=rlimit or task.sandbox=none, which protect little and mark the result"
+            f"no sandbox holds on this machine ({'; '.join(reasons)}): use Linux 5.13 or newer with Landlock "
+            "and seccomp, or install bubblewrap where user namespaces are allowed; task.sandbox=rlimit and task.sandbox=none "
+            "run generated code with little or no protection, and mark the result"
         )
 
 
@@ -252,4 +255,4 @@ def bubble(work: str) -> list[str]:
 def _close(keepers: list[_Keeper], home: str) -> None:
     for keeper in keepers:
         keeper.end()
-    shutil.rmtree(home, ignore_errors=True)
+    subprocess.run(["rm", "-rf", home], check=False)  # also trees too deep for shutil.rmtree

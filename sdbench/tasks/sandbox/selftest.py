@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import socket
 from collections.abc import Callable
 from contextlib import closing
@@ -13,38 +14,39 @@ from typing import Any
 ATTACKS = """
 import os, signal, socket
 def connect(): socket.create_connection(("127.0.0.1", {port}), 1)
-def send_a_datagram(): socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", {port}))
+def datagram(): socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", {port}))
 def write_outside(): open({outside!r}, "w").write("x")
-def change_a_file_outside(): os.chmod({secret!r}, 0o777)
+def chmod_outside(): os.chmod({secret!r}, 0o777)
 def read_outside(): open({secret!r}).read()
 def read_home(): os.listdir({home!r})
 def fork():
     if os.fork() == 0: os._exit(0)
-def signal_its_parent(): os.kill(os.getppid(), 0)
-def signal_the_run(): os.kill({run}, 0)
-def read_the_parents_environment(): open("/proc/%d/environ" % os.getppid(), "rb").read()
-def read_the_runs_environment(): open("/proc/{run}/environ", "rb").read()
-def read_the_runs_process_entry(): open("/proc/{run}/status").read()
-for attack in (connect, send_a_datagram, write_outside, change_a_file_outside, read_outside, read_home, fork,
-               signal_its_parent, signal_the_run, read_the_parents_environment, read_the_runs_environment,
-               read_the_runs_process_entry):
+def kill_parent(): os.kill(os.getppid(), 0)
+def kill_run(): os.kill({run}, 0)
+def parent_environ(): open("/proc/%d/environ" % os.getppid(), "rb").read()
+def run_environ(): open("/proc/{run}/environ", "rb").read()
+def run_proc(): open("/proc/{run}/status").read()
+for name in {names}:
     try:
-        attack()
+        globals()[name]()
     except OSError:
-        print("held", attack.__name__, flush=True)
+        print("held", name, flush=True)
     else:
-        print("open", attack.__name__, flush=True)
+        print("open", name, flush=True)
 """
 BAD_VERDICTS = {  # name of the hole: a program that must fail
-    "pass a failing test": "assert 1 == 2",
-    "pass by leaving early": "import os\nos._exit(0)\nassert False",
-    "pass by writing to its descriptors": """
+    "pass_a_failing_test": "assert 1 == 2",
+    "pass_by_leaving_early": "import os\nos._exit(0)\nassert False",
+    "pass_by_writing_to_descriptors": """
 import os
 for n in range(16):
     try: os.write(n, bytes(16))
     except OSError: pass
 assert False""",
 }
+
+ATTEMPTS = tuple(re.findall(r"^def (\w+)", ATTACKS, re.MULTILINE))
+PROVES = (*ATTEMPTS, *BAD_VERDICTS)  # what a backend that holds proves
 
 
 def examine(run: Callable[..., Any], folder: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -59,15 +61,16 @@ def examine(run: Callable[..., Any], folder: str) -> tuple[tuple[str, ...], tupl
             secret=str(secret),
             home=_home(),
             run=os.getpid(),
+            names=ATTEMPTS,
         )
         outcome = run(code)
     lines = [line.split() for line in outcome.output.splitlines()]
-    proved = [_words(name) for state, name in lines if state == "held"]
-    open_ways = [_words(name) for state, name in lines if state == "open"]
+    proved = [name for state, name in lines if state == "held"]
+    open_ways = [name for state, name in lines if state == "open"]
     if outcome.status != "passed" or not lines:
         open_ways.append(f"not be run ({outcome.status}: {outcome.detail}{outcome.output[-300:]})")
-    if outside.exists() and "write outside" not in open_ways:
-        open_ways.append("write outside")
+    if outside.exists() and "write_outside" not in open_ways:
+        open_ways.append("write_outside")
     for hole, program in BAD_VERDICTS.items():
         (open_ways if run(program).status == "passed" else proved).append(hole)
     outside.unlink(missing_ok=True)
@@ -83,7 +86,3 @@ def _home() -> str:
         except KeyError:
             home = "/"
     return home if os.path.isdir(home) else "/"
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
