@@ -18,8 +18,8 @@ from sdbench.embedded.grammar import problems
 from sdbench.embedded.grammar.draw import Draw
 from sdbench.embedded.grammar.names import Namer
 from sdbench.train.pairs import TASKS, Pair, Recipe
+from sdbench.train.tokenizer import BOS_ID, EOS_ID
 
-Row = dict[str, object]
 BLOCK = 64  # steps made at once
 PAD_TO = 16
 
@@ -103,19 +103,19 @@ class Stream:
         rows = texts(task, "train", n, seed)
         prompts = self.tokenizer([t.prompt for t in rows])["input_ids"]
         completions = self.tokenizer([t.completion for t in rows], add_special_tokens=False)["input_ids"]
-        eos = self.tokenizer.eos_token_id
         return [
-            Item([*p, *c, eos], range(len(p), len(p) + len(c) + 1)) for p, c in zip(prompts, completions, strict=True)
+            Item([*p, *c, EOS_ID], range(len(p), len(p) + len(c) + 1))
+            for p, c in zip(prompts, completions, strict=True)
         ]
 
     def drill(self, draw: Draw) -> Item:
         """A word problem of four people that works out all of them; only its numbers and signs are learned."""
         text = _drill(draw)
-        prompt = self.tokenizer(text.prompt)["input_ids"]
+        start = len(self.tokenizer(text.prompt)["input_ids"])
         completion = self.tokenizer(text.completion, add_special_tokens=False, return_offsets_mapping=True)
         marks = {i for found in re.finditer(r"\d+|[+*-]", text.completion) for i in range(*found.span())}
-        learned = [len(prompt) + i for i, (a, b) in enumerate(completion["offset_mapping"]) if marks & set(range(a, b))]
-        return Item([*prompt, *completion["input_ids"]], learned)  # pyright: ignore[reportArgumentType]  # its stub is a union
+        learned = [start + i for i, (a, b) in enumerate(completion["offset_mapping"]) if marks & set(range(a, b))]
+        return Item(self.tokenizer(text.prompt)["input_ids"] + completion["input_ids"], learned)
 
     def __hash__(self) -> int:
         return id(self)
@@ -123,9 +123,9 @@ class Stream:
 
 @lru_cache(maxsize=2)
 def _block(stream: Stream, block: int, is_late: bool) -> list[list[Item]]:
-    """BLOCK steps of rows, tasks mixed by the pair's weights, copying rows thinning out over the first part."""
+    """BLOCK steps of rows, tasks mixed by the recipe's weights, copying rows thinning out over the first part."""
     pair, recipe = stream.pair, stream.recipe
-    mix, drill_rows = (pair.late_mix, recipe.late_drill_rows) if is_late else (pair.mix, recipe.drill_rows)
+    mix, drill_rows = (recipe.late_mix, recipe.late_drill_rows) if is_late else (recipe.mix, recipe.drill_rows)
     part = "late/" if is_late else ""
     rng, draw = random.Random(f"{part}{pair.seed}/{block}"), Draw(f"{part}drill/{pair.seed}/{block}")
     total = BLOCK * recipe.rows
@@ -158,14 +158,14 @@ def _copy_row(rng: random.Random, vocabulary: int) -> Item:
     first = 3  # after pad, bos, eos
     if rng.random() < 0.5:
         string = [rng.randrange(first, vocabulary) for _ in range(rng.randint(8, 40))]
-        return Item([1, *string, *string, 2], range(1 + len(string), 2 + 2 * len(string)))
+        return Item([BOS_ID, *string, *string, EOS_ID], range(1 + len(string), 2 + 2 * len(string)))
     pairs = [
         [rng.randrange(first, vocabulary) for _ in range(rng.randint(2, 4) + rng.randint(1, 3))]
         for _ in range(rng.randint(5, 10))
     ]
     asked = rng.sample(pairs, rng.randint(3, 5))
-    listed = [1, *(token for pair in pairs for token in pair)]
-    ids = [*listed, *(token for pair in asked for token in pair), 2]
+    listed = [BOS_ID, *(token for pair in pairs for token in pair)]
+    ids = [*listed, *(token for pair in asked for token in pair), EOS_ID]
     return Item(ids, range(len(listed), len(ids)))
 
 
