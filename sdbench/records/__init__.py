@@ -16,7 +16,7 @@ A folder: `config.json`, `records/{cell,run,force,failure}-*.json`,
 Part names are UTC time and random bits: ordered in time, never equal in two jobs. Hosts, processes and loads stand in
 timings and in provenance only. Imports: stdlib; pyarrow, numpy and pandas when used; no torch.
 
-Left of the wall:   Store, Cell, cell_key, GenerationRecord, Rounds, TimingRecord, CallRecord, provenance.collect
+Left of the wall:   Store, Cell, cell_key, GenerationRecord, Rounds, TimingRecord, CallRecord
 Right of the wall:  read, Results, Problem
 Errors, one sentence each: StoreError (cannot write), SchemaError (a newer sdbench wrote it), ValueError (nothing there)
 """

@@ -169,5 +169,8 @@ def list_parts(folder: Path) -> Iterator[tuple[str, str, Path]]:
     for name in sorted(os.listdir(folder)):
         kind, dash, rest = name.partition("-")
         stem, dot, suffix = rest.rpartition(".")
-        if dash and dot and suffix in ("json", "parquet") and not name.startswith("."):
-            yield kind, stem, folder / name
+        path = folder / name
+        is_part = dash and dot and suffix in ("json", "parquet") and not name.startswith(".")
+        # A link to nowhere would look like a part that has just been merged, for ever.
+        if is_part and not (path.is_symlink() and not path.exists()):
+            yield kind, stem, path

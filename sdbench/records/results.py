@@ -25,13 +25,12 @@ TOKEN_COLUMNS = (*KEY, "ids", "origin", "draft_ids", "p", "q", "tv", "expected",
 def read(path: str | os.PathLike[str]) -> Results:
     """The records below results/<name>/; ValueError if there are none, SchemaError if a newer sdbench wrote them."""
     folder = Path(path)
-    if not (folder / "records").is_dir():
-        raise ValueError(f"{folder} is not a results folder: it has no records/ in it")
-    while True:
+    while (folder / "records").is_dir():
         try:
             return Results(folder)
         except FileNotFoundError:  # a running job has just merged parts: look again
             continue
+    raise ValueError(f"{folder} is not a results folder: it has no records/ in it")
 
 
 class Results:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from sdbench.records.snapshot import Snapshot, take_snapshot
 
 Key = tuple[str, str, int]  # cell, example, sample
 COMPACT_AT = 64  # own small parts of a kind before they are merged on the way
+LARGE_BYTES = 64 * 2**20  # parts of this size are left as they are: a long sweep is not written again at each end
 
 
 @dataclass
@@ -154,7 +155,10 @@ class Store:
         units: dict[str, set[Key]] = {}
         for item in items:
             units.setdefault(unit_of(item), set()).add(item)
-        won = {unit for unit in units if self.claims.take(unit)}
+        try:
+            won = {unit for unit in units if self.claims.take(unit)}
+        except OSError as error:
+            raise StoreError(cannot_write(self.claims.folder, error)) from error
         held = self.held()  # after the claim: another job may have finished it in between
         taken: list[Key] = []
         for unit in won:
@@ -190,7 +194,8 @@ class Store:
         try:
             snapshot = self._snapshot()
             for kind in self._own:
-                compact(snapshot, self.records, kind, list(snapshot.parts[kind]), owner=self.claims.job)
+                small = [stem for stem, path in snapshot.parts[kind].items() if _size(path) < LARGE_BYTES]
+                compact(snapshot, self.records, kind, small, owner=self.claims.job)
         finally:
             self.claims.release("compact")
 
@@ -220,18 +225,24 @@ class Store:
                 self.claims.release(unit)
 
     def _snapshot(self) -> Snapshot:
-        while True:
-            try:
-                snapshot = take_snapshot(self.records, footers=self._held.footers)
-            except FileNotFoundError:  # another job has just merged parts: look again
-                continue
-            return snapshot
+        while self.records.is_dir():
+            with suppress(FileNotFoundError):  # another job has just merged parts: look again
+                return take_snapshot(self.records, footers=self._held.footers)
+        raise StoreError(f"cannot write records in {self.records}: the folder is gone")
 
     def _commit_json(self, name: str, data: Mapping[str, Any]) -> None:
         commit_json(self.records / f"{name}.json", data, owner=self.claims.job)
 
     def _path(self, kind: str, stem: str) -> Path:
         return self.records / f"{kind}-{stem}.parquet"
+
+
+def _size(path: Path) -> int:
+    """Bytes of a part, its tokens included; 0 if it has been merged meanwhile."""
+    with suppress(FileNotFoundError):
+        tokens = path.with_name(path.name.replace("generations-", "tokens-"))
+        return path.stat().st_size + (tokens.stat().st_size if tokens != path else 0)
+    return 0
 
 
 def unit_of(key: Key) -> str:
