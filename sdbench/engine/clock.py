@@ -1,0 +1,36 @@
+"""Seconds on the host after the device has finished. Without timing the clock never makes anybody wait."""
+
+import time
+
+import torch
+
+from sdbench.types import Timing
+
+
+class Clock:
+    """`is_on`: whole rounds are timed; `is_split`: draft, verify and rest too, at the price of more synchronisation."""
+
+    def __init__(self, device: torch.device, mode: bool | str | None) -> None:
+        if mode not in (None, False, True, "split"):
+            raise ValueError(f'timing must be True, False or "split", got {mode!r}')
+        self.is_on, self.is_split = bool(mode), mode == "split"
+        self._wait = torch.get_device_module(device).synchronize if device.type in ("cuda", "xpu", "mps") else None
+
+    def read(self) -> float:
+        """Now, all that was asked of the device done; 0 when off."""
+        if not self.is_on:
+            return 0.0
+        if self._wait is not None:
+            self._wait()
+        return time.perf_counter()
+
+    def split(self) -> float:
+        """A reading inside a round."""
+        return self.read() if self.is_split else 0.0
+
+    def timing(self, prefill_s: float, rounds_s: list[float], split_s: list[float]) -> Timing | None:
+        if not self.is_on:
+            return None
+        parts = split_s if self.is_split else [float("nan")] * 3
+        first = prefill_s + (rounds_s[0] if rounds_s else 0.0)
+        return Timing(prefill_s, sum(rounds_s), first, tuple(rounds_s), *parts)

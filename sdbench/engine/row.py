@@ -1,0 +1,113 @@
+"""One text while it is being decoded: what the host knows of it, and the Generation it becomes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sdbench.noise import Key
+from sdbench.types import Generation, Origin, Timing
+
+StopTest = Callable[[Sequence[int]], bool]
+NUM_MEASURES = 5  # p, q, tv, expected, bias
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One text to decode: indices into the stream's prompts and verifiers; `key` and `sample` name its noise."""
+
+    prompt: int
+    verifier: int
+    sample: int
+    key: Key
+    num_draft: int
+
+
+@dataclass(slots=True)
+class Row:
+    """Counts and tokens of a request so far. A row's place in the batch is the batch's matter."""
+
+    index: int  # of the request in its stream
+    request: Request
+    family: int
+    num_prompt: int
+    budget: int
+    started_s: float = 0.0
+    prefill_s: float = 0.0
+    tokens: list[int] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)
+    examined: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
+    draft_tokens: list[int] = field(default_factory=list)
+    measures: tuple[list[float], ...] = field(default_factory=lambda: tuple([] for _ in range(NUM_MEASURES)))
+    rounds_s: list[float] = field(default_factory=list)
+    split_s: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    is_stopped: bool = False
+
+    @property
+    def length(self) -> int:
+        """Tokens of the text, prompt included."""
+        return self.num_prompt + len(self.tokens)
+
+    @property
+    def draft_length(self) -> int:
+        """How much to draft now: the next token always has room behind the draft, as in transformers."""
+        return min(self.request.num_draft, self.budget - len(self.tokens) - 1)
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_stopped or len(self.tokens) >= self.budget
+
+    def commit(
+        self,
+        length: int,
+        accepted: int,
+        next_token: int,
+        drafted: list[int],
+        measures: list[list[float]] | None,
+        stop_ids: frozenset[int],
+        should_stop: StopTest | None,
+    ) -> None:
+        """Take over a verdict on `length` drafted tokens. What lies behind a stop counts nowhere."""
+        emitted = [*drafted[:accepted], next_token]
+        kept = len(emitted)
+        for place, token in enumerate(emitted, start=1):
+            self.tokens.append(token)
+            if token in stop_ids or (should_stop is not None and should_stop(self.tokens)):
+                self.is_stopped, kept = True, place
+                break
+        last: Origin = "replacement" if accepted < length else "bonus"
+        origins: list[Origin] = ["accepted"] * accepted
+        self.origins += [*origins, last][:kept]
+        length = min(length, kept) if self.is_stopped else length
+        examined = min(kept, length)
+        self.drafted.append(length)
+        self.examined.append(examined)
+        self.accepted.append(min(kept, accepted))
+        self.draft_tokens += drafted[:length]
+        if measures is not None:
+            for values, counts, new in zip(
+                self.measures, (length, length, examined, examined, examined), measures, strict=True
+            ):
+                values += new[:counts]
+
+    def finish(self, timing: Timing | None) -> Generation:
+        request = self.request
+        return Generation(
+            prompt=request.prompt,
+            verifier=request.verifier,
+            sample=request.sample,
+            tokens=tuple(self.tokens),
+            finish="stop" if self.is_stopped else "length",
+            drafted=tuple(self.drafted),
+            examined=tuple(self.examined),
+            accepted=tuple(self.accepted),
+            origins=tuple(self.origins),
+            draft_tokens=tuple(self.draft_tokens),
+            p=tuple(self.measures[0]),
+            q=tuple(self.measures[1]),
+            tv=tuple(self.measures[2]),
+            expected=tuple(self.measures[3]),
+            bias=tuple(self.measures[4]),
+            request=self.index,
+            timing=timing,
+        )

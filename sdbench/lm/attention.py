@@ -1,0 +1,96 @@
+"""Attention over a ragged cache, registered with transformers: keys and values are never copied to full heads.
+
+Query heads that share a key head are folded into the query axis, so that one product serves them all.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from sdbench.lm.plan import Plan, current
+
+NAME = "sdbench_ragged"
+
+
+def ragged_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Queries [B,H,T,D] against the cache's keys and values [B,G,L,D]; gives [B,T,H,D].
+
+    What is visible follows from the plan alone. transformers passes what it thinks of masks, dropout and the like: unused here.
+    """
+    plan = current()
+    window = sliding_window or 0
+    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    if plan.is_prefill:
+        out = _prefill(plan, query, key, value, window, scale, softcap, s_aux)
+    else:
+        batch, heads, steps, width = query.shape
+        groups = heads // key.shape[1]
+        folded = query.reshape(batch, key.shape[1], groups * steps, width)
+        out = _attend(folded, key, value, plan.mask(window, groups), scale, softcap, s_aux)
+        out = out.reshape(batch, heads, steps, value.shape[-1])
+    return out.transpose(1, 2), None
+
+
+def _prefill(
+    plan: Plan,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    window: int,
+    scale: float,
+    softcap: float | None,
+    s_aux: Tensor | None,
+) -> Tensor:
+    """One prompt's chunk; a first chunk inside the window is causal without a mask tensor. [1,H,T,D]."""
+    groups, steps = query.shape[1] // key.shape[1], query.shape[2]
+    by_group = query.unflatten(1, (key.shape[1], groups)).unbind(2)
+    is_plain = plan.start == 0 and (not window or steps <= window) and softcap is None and s_aux is None
+    if is_plain:
+        parts = [F.scaled_dot_product_attention(q, key, value, is_causal=True, scale=scale) for q in by_group]
+    else:
+        mask = plan.mask(window, 1)
+        sinks = s_aux.view(key.shape[1], groups).unbind(1) if s_aux is not None else [None] * groups
+        parts = [_attend(q, key, value, mask, scale, softcap, sink) for q, sink in zip(by_group, sinks, strict=True)]
+    return torch.stack(parts, 2).flatten(1, 2)
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scale: float,
+    softcap: float | None,
+    s_aux: Tensor | None,
+) -> Tensor:
+    """Folded queries [B,G,N,D]. Soft-capping (Gemma 2) and attention sinks need the scores themselves."""
+    if softcap is None and s_aux is None:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+    scores = query @ key.transpose(2, 3) * scale
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    scores = scores + mask
+    if s_aux is not None:
+        batch, kv_heads, rows, _ = scores.shape
+        sink = s_aux.view(1, kv_heads, -1, 1).repeat_interleave(rows * kv_heads // s_aux.numel(), 2)
+        scores = torch.cat((scores, sink.expand(batch, -1, -1, -1).to(scores.dtype)), -1)
+    wide = scores if scores.dtype == torch.float64 else scores.float()
+    law = wide.softmax(-1)[..., : key.shape[2]]
+    return law.to(value.dtype) @ value
+
+
+AttentionInterface.register(NAME, ragged_attention)

@@ -1,0 +1,100 @@
+"""Keys and values, compact per row: a rollback is a shorter length, nothing else; the lengths live with the engine."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from sdbench.lm.plan import current
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The keys and values of a prompt, copied to each row that starts from it."""
+
+    layers: tuple[tuple[Tensor, Tensor], ...]  # [L,G,D] each
+    length: int
+
+
+class RaggedLayer(CacheLayerMixin):
+    """Keys and values [R,C+1,G,D] of one layer; slot C is scratch. `update` writes where the current plan says."""
+
+    is_sliding = False  # sliding layers keep everything too: what they see is the mask's matter
+
+    def __init__(self, num_rows: int, capacity: int) -> None:
+        super().__init__()
+        self.num_rows, self.capacity = num_rows, capacity
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Room in the dtype, on the device and in the number of heads that the model itself shows."""
+        self.keys, self.values = (
+            torch.zeros(self.num_rows, self.capacity + 1, x.shape[1], x.shape[3], dtype=x.dtype, device=x.device)
+            for x in (key_states, value_states)
+        )
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Scatter [B,G,T,D] to the plan's slots; what is visible of the first B rows, [B,G,L,D]."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        plan, batch = current(), len(key_states)
+        return self._write(self.keys, key_states, plan.index)[:batch, : plan.length].transpose(1, 2), self._write(
+            self.values, value_states, plan.index
+        )[:batch, : plan.length].transpose(1, 2)
+
+    @staticmethod
+    def _write(store: Tensor | None, states: Tensor, index: Tensor) -> Tensor:
+        assert store is not None
+        store.flatten(0, 1).flatten(1).index_copy_(0, index, states.transpose(1, 2).flatten(0, 1).flatten(1))
+        return store
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return current().length, 0
+
+    def get_seq_length(self) -> int:
+        return 0
+
+    def get_max_length(self) -> int:
+        return self.capacity
+
+
+class RaggedCache(Cache):
+    """R rows of at most C tokens, in every layer."""
+
+    def __init__(self, num_layers: int, num_rows: int, capacity: int) -> None:
+        self.ragged = [RaggedLayer(num_rows, capacity) for _ in range(num_layers)]
+        super().__init__(layers=list(self.ragged))
+        self.num_rows, self.capacity = num_rows, capacity
+
+    def read(self, row: int, length: int) -> Prefix:
+        """A copy of the first `length` slots of a row."""
+        return Prefix(tuple((k[row, :length].clone(), v[row, :length].clone()) for k, v in self._stores()), length)
+
+    def write(self, row: int, prefix: Prefix) -> None:
+        """Start a row from a prompt."""
+        if not prefix.length:
+            return
+        for layer, states in zip(self.ragged, prefix.layers, strict=True):
+            if not layer.is_initialized:
+                layer.lazy_initialization(*(x[None].transpose(1, 2) for x in states))
+        for (keys, values), (k, v) in zip(self._stores(), prefix.layers, strict=True):
+            keys[row, : prefix.length] = k
+            values[row, : prefix.length] = v
+
+    def move(self, source: int, row: int, length: int) -> None:
+        """Copy the first `length` slots of one row to another."""
+        for keys, values in self._stores():
+            keys[row, :length] = keys[source, :length]
+            values[row, :length] = values[source, :length]
+
+    def num_bytes(self) -> int:
+        """Bytes a row."""
+        return sum((k.nbytes + v.nbytes) // self.num_rows for k, v in self._stores())
+
+    def _stores(self) -> list[tuple[Tensor, Tensor]]:
+        return [
+            (layer.keys, layer.values) for layer in self.ragged if layer.keys is not None and layer.values is not None
+        ]

@@ -1,0 +1,104 @@
+"""Laws over the vocabulary: from logits through the warpers, what exceeds what, drawing, total variation.
+
+A law is a float tensor [..., V], or int64 ids [...]: all mass on one token. Laws keep float64; anything smaller becomes float32.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+CHUNK = 1 << 24  # elements of a law that are measured at a time: temporaries stay below 64 MB in float32
+
+
+@dataclass(frozen=True, slots=True)
+class Warp:
+    """Logits to the law that is sampled: temperature, then top-k, then top-p, in the order and with the ties of transformers."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    vocab_size: int | None = None  # ids from here on get no mass: padding of the embedding matrix
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must be at least 0, got {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k must be at least 1 or None, got {self.top_k}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1] or None, got {self.top_p}")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0
+
+    def logits(self, logits: Tensor) -> Tensor:
+        """Un-tempered logits [..., V] of the used ids, in float32 or better."""
+        logits = logits[..., : self.vocab_size]
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def law(self, logits: Tensor) -> Tensor:
+        """The law [..., V] of `self.logits(…)`, or its ids [...] at temperature 0."""
+        if self.is_greedy:
+            return logits.argmax(-1)
+        if self.temperature != 1:
+            logits = logits / self.temperature
+        if self.top_k is not None and self.top_k < logits.shape[-1]:
+            smallest = logits.topk(self.top_k).values[..., -1:]
+            logits = logits.masked_fill(logits < smallest, -torch.inf)
+        if self.top_p is not None and self.top_p < 1:
+            ordered, order = logits.sort(stable=False)
+            drop = ordered.softmax(-1).cumsum(-1) <= 1 - self.top_p
+            drop[..., -1] = False
+            logits = logits.masked_fill(drop.scatter(-1, order, drop), -torch.inf)
+        return logits.softmax(-1)
+
+
+def is_ids(law: Tensor) -> bool:
+    """Whether a law is written as ids: all its mass on one token."""
+    return not law.is_floating_point()
+
+
+def dense(law: Tensor, vocab_size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The law as floats [..., V]."""
+    if not is_ids(law):
+        return law
+    return torch.zeros(*law.shape, vocab_size, dtype=dtype, device=law.device).scatter_(-1, law[..., None], 1)
+
+
+def at(law: Tensor, tokens: Tensor) -> Tensor:
+    """The probability [...] of tokens [...] under a law."""
+    if is_ids(law):
+        return (law == tokens).to(torch.float64)
+    return law.gather(-1, tokens[..., None]).squeeze(-1)
+
+
+def excess(p: Tensor, q: Tensor) -> Tensor:
+    """norm((p − q)+), [..., V]; where that vanishes to rounding, p."""
+    over = (p - q).clamp_min(0)
+    total = over.sum(-1, keepdim=True)
+    return torch.where(total > 0, over / total, p)
+
+
+def draw(law: Tensor, u: Tensor) -> Tensor:
+    """Inverse CDF in float64: the first token [...] whose cumulative mass exceeds u·total; never one without mass.
+
+    u [...] has at most 52 bits, so that u·total < total even after rounding. A law that holds a NaN gives −1.
+    """
+    device = law.device
+    if device.type == "mps":  # it has no float64
+        law, u = law.cpu(), u.cpu()
+    cdf = law.cumsum(-1, dtype=torch.float64)
+    total = cdf[..., -1:]
+    token = torch.searchsorted(cdf, u[..., None] * total, right=True)
+    return token.masked_fill_(~(total > 0), -1).squeeze(-1).to(device)
+
+
+def total_variation(p: Tensor, q: Tensor) -> Tensor:
+    """½ Σ|p − q| over the last axis; 1 − [equal] for laws written as ids."""
+    if is_ids(p) and is_ids(q):
+        return (p != q).to(torch.float64)
+    if is_ids(p) or is_ids(q):
+        ids, law = (p, q) if is_ids(p) else (q, p)
+        return 1 - at(law, ids)
+    return (p - q).abs_().sum(-1) / 2

@@ -1,0 +1,32 @@
+"""Lossless speculative sampling."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sdbench.probs import at, excess
+from sdbench.types import Evidence, Measures
+from sdbench.verify.tokenwise import Tokenwise, measured_tv
+
+
+@dataclass(frozen=True, slots=True)
+class Exact(Tokenwise):
+    """Leviathan et al. 2023, algorithm 1 (arXiv:2211.17192): a = min(1, p/q), r = norm((p − q)+). Emits p."""
+
+    is_pointwise: ClassVar[bool] = True
+
+    def accept(self, p: Tensor, q: Tensor) -> Tensor:
+        return (p / q.clamp_min(torch.finfo(q.dtype).tiny)).clamp_max(1)
+
+    def replace(self, p: Tensor, q: Tensor) -> Tensor:
+        return excess(p, q)
+
+    def is_lossless(self) -> Tensor:
+        return torch.tensor([True])
+
+    def measure(self, evidence: Evidence) -> Measures:
+        x, p, q = evidence.draft.tokens, evidence.p[:, :-1], evidence.draft.q
+        tv = measured_tv(p, q)
+        return Measures(at(p, x), at(q, x), tv, 1 - tv, torch.zeros_like(tv))
