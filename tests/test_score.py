@@ -202,7 +202,7 @@ def test_a_mistake_is_one_sentence_and_code_2(score, lines, more, sentence):
         (["task=gsm9k", "predictions=x"], "there is no task gsm9k (did you mean gsm8k?"),
         (["task=gsm8k"], "predictions= is missing"),
         (["task=gsm8k-tiny", "predictions=nowhere.jsonl"], "there is no file nowhere.jsonl"),
-        (["task=gsm8k", f"predictions={os.devnull}", f"data={ROWS}"], "cannot be used: Is a directory"),
+        (["task=gsm8k", f"predictions={os.devnull}", f"data={ROWS}"], "is not a file"),
         (
             ["task=gsm8k", f"predictions={os.devnull}", f"data={ROWS / 'wmt.jsonl'}"],
             "has no field 'question': gsm8k needs question, answer",
