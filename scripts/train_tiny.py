@@ -1,6 +1,6 @@
 """Train a tiny pair from nothing.
 
-    python scripts/train_tiny.py pair=llama-tiny out=trained/llama-tiny [role=target] [steps=N]
+    python scripts/train_tiny.py pair=llama-tiny out=trained/llama-tiny [role=target]
 
 Starts one process per core (two at most), or one on a GPU; run it again to resume.
 """
@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from sdbench.train.make import ROLES, make, pair_of
 from sdbench.train.ranks import place, start
 
-DEFAULTS = {"pair": "llama-tiny", "out": "", "role": "target,draft", "steps": "0"}
+DEFAULTS = {"pair": "llama-tiny", "out": "", "role": "target,draft"}
 
 
 def main(arguments: list[str]) -> int:
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
         return start(Path(__file__), arguments, out)
     with place(out) as here:
         make(
-            pair_of(options["pair"], int(options["steps"])),
+            pair_of(options["pair"]),
             out,
             here,
             [role for role in ROLES if role in options["role"].split(",")],

@@ -90,10 +90,10 @@ class Stream:
 
     def step(self, step: int, rank: int, world: int, micros: int) -> list[Micro]:
         """This rank's micro-batches: rows by length, dealt to the ranks in turn; weights sum to 1 over all ranks."""
-        turn = self.recipe.turn
-        block, place = divmod(step - turn if step >= turn else step, BLOCK)
-        rows = sorted(_block(self, block, step >= turn)[place], key=lambda item: len(item.ids))
-        prompt_weight = self.recipe.prompt_weight if step < self.recipe.prompt_share * turn else 0.0
+        index, within = self.recipe.at(step)
+        part = self.recipe.parts[index]
+        rows = sorted(_block(self, index, within // BLOCK)[within % BLOCK], key=lambda item: len(item.ids))
+        prompt_weight = part.prompt_weight if within < 0.15 * part.steps else 0.0
         learned = sum(len(item.learned) for item in rows)
         mine = rows[rank::world]
         size = -(-len(mine) // micros)
@@ -108,12 +108,13 @@ class Stream:
             for p, c in zip(prompts, completions, strict=True)
         ]
 
-    def drill(self, draw: Draw) -> Item:
-        """A word problem of four people that works out all of them; only its numbers and signs are learned."""
-        text = _drill(draw)
+    def drill(self, draw: Draw, learns_ends: bool) -> Item:
+        """A word problem of four people that works out all of them; names and free words are not learned."""
+        text = _drill(draw, 3 if learns_ends else 2)
         start = len(self.tokenizer(text.prompt)["input_ids"])
         completion = self.tokenizer(text.completion, add_special_tokens=False, return_offsets_mapping=True)
-        marks = {i for found in re.finditer(r"\d+|[+*-]", text.completion) for i in range(*found.span())}
+        pattern = r"\d+|[+*-]|(?<=\n)\w+" if learns_ends else r"\d+|[+*-]"
+        marks = {i for found in re.finditer(pattern, text.completion) for i in range(*found.span())}
         learned = [start + i for i, (a, b) in enumerate(completion["offset_mapping"]) if marks & set(range(a, b))]
         return Item(self.tokenizer(text.prompt)["input_ids"] + completion["input_ids"], learned)
 
@@ -122,30 +123,29 @@ class Stream:
 
 
 @lru_cache(maxsize=2)
-def _block(stream: Stream, block: int, is_late: bool) -> list[list[Item]]:
-    """BLOCK steps of rows, tasks mixed by the recipe's weights, copying rows thinning out over the first part."""
+def _block(stream: Stream, index: int, block: int) -> list[list[Item]]:
+    """BLOCK steps of a part's rows: tasks mixed by its weights, drills, copying rows thinning out over the first half."""
     pair, recipe = stream.pair, stream.recipe
-    mix, drill_rows = (recipe.late_mix, recipe.late_drill_rows) if is_late else (recipe.mix, recipe.drill_rows)
-    part = "late/" if is_late else ""
-    rng, draw = random.Random(f"{part}{pair.seed}/{block}"), Draw(f"{part}drill/{pair.seed}/{block}")
+    part = recipe.parts[index]
+    late = "late/" * index
+    rng, draw = random.Random(f"{late}{pair.seed}/{block}"), Draw(f"{late}drill/{pair.seed}/{block}")
     total = BLOCK * recipe.rows
-    done = 1.0 if is_late else block * BLOCK / (recipe.copy_share * recipe.turn)
-    copies = int(total * recipe.copy_rows * max(0.0, 1 - done))
+    copies = int(total * part.copies * max(0.0, 1 - block * BLOCK / (0.5 * part.steps)))
     rows: list[Item] = [_copy_row(rng, stream.tokenizer.vocab_size) for _ in range(copies)]
-    rows += [stream.drill(draw) for _ in range(int(total * drill_rows))]
+    rows += [stream.drill(draw, part.learns_ends) for _ in range(int(total * part.drills))]
     left = total - len(rows)
-    for index, task in enumerate(TASKS):
-        n = round(left * mix[index] / sum(mix)) + 1
-        rows += stream.items(task, n, pair.seed * 1_000_000 + is_late * 100_000 + block * 10 + index + 1)
+    for number, task in enumerate(TASKS):
+        n = round(left * part.mix[number] / sum(part.mix)) + 1
+        rows += stream.items(task, n, pair.seed * 1_000_000 + index * 100_000 + block * 10 + number + 1)
     rng.shuffle(rows)
     return [rows[i * recipe.rows : (i + 1) * recipe.rows] for i in range(BLOCK)]
 
 
-def _drill(draw: Draw) -> Text:
+def _drill(draw: Draw, longest: int) -> Text:
     """Everybody's count, in random order: many numbers to bind to a name, and to add, in one row."""
     namer = Namer(draw)
     item, container = draw.one(problems.ITEMS)
-    holders = [problems.Holder(draw, namer.given(), item, container, draw.between(1, 2)) for _ in range(4)]
+    holders = [problems.Holder(draw, namer.given(), item, container, draw.between(1, longest)) for _ in range(4)]
     turns = draw.shuffled([i for i, holder in enumerate(holders) for _ in holder.sentences])
     sources = [iter(holder.sentences) for holder in holders]
     question = " ".join(next(sources[i]) for i in turns)

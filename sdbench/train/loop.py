@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812  # its usual name
+from torch.nn import functional as F  # its usual name
 from transformers import PreTrainedTokenizerFast
 
 from sdbench.train.data import Micro, Stream

@@ -1,7 +1,6 @@
 """A whole pair: tokenizer, target, draft."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
@@ -15,18 +14,11 @@ from sdbench.train.tokenizer import train_tokenizer
 ROLES: tuple[Role, ...] = ("target", "draft")
 
 
-def pair_of(name: str, steps: int = 0) -> Pair:
-    """The pair called `name`; `steps` > 0 shortens both trainings."""
+def pair_of(name: str) -> Pair:
+    """The pair called `name`."""
     if name not in PAIRS:
         raise ValueError(f"pair must be one of {', '.join(PAIRS)}, got {name!r}")
-    pair = PAIRS[name]
-    if not steps:
-        return pair
-    return replace(
-        pair,
-        target_recipe=replace(pair.target_recipe, steps=steps, turn=steps),
-        draft_recipe=replace(pair.draft_recipe, steps=steps, turn=steps),
-    )
+    return PAIRS[name]
 
 
 def tokenizer_of(pair: Pair) -> PreTrainedTokenizerFast:

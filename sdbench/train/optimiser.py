@@ -44,11 +44,10 @@ class Optimiser:
     second: Weights = field(default_factory=dict)
 
     def rate(self, step: int) -> float:
-        """Share of the peak rate; in each of the two parts a linear warm-up, then a cosine to 1 %."""
-        r = self.recipe
-        if step < r.turn:
-            return _arc(step, r.turn, r.warmup)
-        return r.late_rate * _arc(step - r.turn, r.steps - r.turn, r.warmup)
+        """Share of the peak rate: in each part a linear warm-up, then a cosine to 1 % of the part's rate."""
+        index, place = self.recipe.at(step)
+        part = self.recipe.parts[index]
+        return part.rate * _arc(place, part.steps, self.recipe.warmup)
 
     @torch.no_grad()
     def step(self, weights: Weights, grads: Weights, step: int) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn import functional as F  # noqa: N812  # its usual name
+from torch.nn import functional as F  # its usual name
 
 from sdbench.train.forward import GeluTanh, Net, Rms, Silu
 from sdbench.train.pairs import Family, Shape

@@ -10,7 +10,7 @@ from sdbench import embedded
 from sdbench.train.data import Stream, texts
 from sdbench.train.loop import fit
 from sdbench.train.make import pair_of, tokenizer_of
-from sdbench.train.pairs import TASKS, Pair, Recipe, Shape
+from sdbench.train.pairs import TASKS, Pair, Part, Recipe, Shape
 from sdbench.train.place import Place
 
 
@@ -21,7 +21,8 @@ def one_thread():
 
 def micro(steps: int) -> Pair:
     shape = Shape(layers=2, width=32, heads=2, kv_heads=1, feed_forward=64)
-    recipe = Recipe(steps=steps, turn=steps - 4, rows=8, warmup=4)
+    ends = Part(4, drills=0.3, learns_ends=True)
+    recipe = Recipe((Part(steps - 4, copies=0.2, prompt_weight=0.1), ends), rows=8, warmup=4)
     return replace(
         pair_of("qwen-tiny"),
         target=shape,
