@@ -45,9 +45,10 @@ def kill_and_resume(folder: Path, *, kills: int, examples: int, seed: int) -> in
     for _ in range(kills):
         process = start("writer", folder, examples)
         assert process.stdout is not None
-        if rng.random() < 0.9:
-            assert process.stdout.readline() == "open\n"
-            time.sleep(rng.expovariate(1 / 0.06))
+        if rng.random() < 0.85:  # after some parts, inside the next one: lines count parts, so load does not matter
+            for _ in range(rng.randint(1, 5)):
+                process.stdout.readline()
+            time.sleep(rng.uniform(0, 0.02))
         else:
             time.sleep(rng.uniform(0, 1))  # while it starts, opens or sweeps up after the one before
         process.kill()
@@ -62,7 +63,7 @@ def kill_and_resume(folder: Path, *, kills: int, examples: int, seed: int) -> in
 
 
 @pytest.mark.parametrize(
-    ("kills", "examples"), [(4, 12), pytest.param(50, 36, marks=pytest.mark.slow)], ids=["4 kills", "50 kills"]
+    ("kills", "examples"), [(4, 12), pytest.param(50, 50, marks=pytest.mark.slow)], ids=["4 kills", "50 kills"]
 )
 def test_kills_at_random_instants_lose_nothing_and_double_nothing(tmp_path: Path, kills: int, examples: int):
     num_writing = kill_and_resume(tmp_path / "killed", kills=kills, examples=examples, seed=kills)
