@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sdbench.config import ConfigError, show
 
@@ -39,7 +39,7 @@ def explain(error: BaseException, repo: str, *, kind: str = "model", revision: s
     instead = "model=llama-tiny needs no download" if kind == "model" else "task.data=rows.jsonl takes a local file"
     has_token = bool(os.environ.get("HF_TOKEN"))
     faults, status = list(_chain(error)), _status(error)
-    named = {type(fault) for fault in faults}
+    named = {type(fault) for fault in faults} | set(_told_by_datasets(error, errors))
     if errors.GatedRepoError in named:
         if status == 401 or not has_token:
             return ConfigError(
@@ -76,6 +76,15 @@ def explain(error: BaseException, repo: str, *, kind: str = "model", revision: s
             f"{repo} is not in the cache and {why}: run once with a connection, or give a folder; {instead}"
         )
     return HubError(f"{repo} could not be loaded ({type(error).__name__}: {show(error)}); {instead}")
+
+
+def _told_by_datasets(error: BaseException, errors: Any) -> Iterator[type]:
+    """`datasets` has one exception for three faults, and drops their causes."""
+    if type(error).__name__ == "DatasetNotFoundError":
+        words = str(error)
+        yield errors.GatedRepoError if "gated" in words else errors.RepositoryNotFoundError
+        if "evision" in words:
+            yield errors.RevisionNotFoundError
 
 
 def _pause(error: BaseException, wait: float | None) -> float | None:

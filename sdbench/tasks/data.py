@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sdbench import embedded
-from sdbench.config import ConfigError, show
+from sdbench.config import ConfigError, nearest, show
 from sdbench.hub import fetch
 
 INSIDE = "embedded:"
@@ -49,8 +49,51 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _from_hub(id: str, config: str | None, split: str, revision: str | None) -> list[dict[str, Any]]:
+    """Resolves the data set's configuration, downloads the files of one split, and reads those with `datasets`."""
+    import datasets
+    from huggingface_hub import constants, hf_hub_download
+
+    datasets.disable_progress_bars()
+    note = Path(constants.HF_HUB_CACHE, f"datasets--{id.replace('/', '--')}", "sdbench")
+    note /= f"{config or 'default'}-{split}-{revision or 'main'}.json"
+    try:
+        found = _resolve(id, config, split, revision)
+    except OSError:
+        # Without the hub `datasets` cannot resolve a data set of which only one split was downloaded; the note can.
+        if not note.is_file() or not (constants.HF_HUB_OFFLINE or _is_unreachable()):
+            raise
+        found = json.loads(note.read_text())
+    options = {"repo_type": "dataset", "revision": found["commit"]}
+    files = [hf_hub_download(id, name, **options) for name in found["files"]]
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(json.dumps(found))
+    return list(datasets.load_dataset(found["format"], data_files={split: files}, split=split))  # type: ignore[arg-type]
+
+
+def _resolve(id: str, config: str | None, split: str, revision: str | None) -> dict[str, Any]:
+    """The format of the rows, the commit, and the files of the split, as the data set's own card says."""
     import datasets
 
-    builder = datasets.load_dataset_builder(id, config, revision=revision)
-    files = {split: builder.config.data_files[split]}
-    return datasets.load_dataset(builder.name, data_files=files, split=split).to_list()
+    try:
+        builder = datasets.load_dataset_builder(id, config, revision=revision)
+    except ValueError as error:
+        if "BuilderConfig" in str(error) or "Config name" in str(error):
+            raise ConfigError(f"{id}: {show(' '.join(str(error).split()))}") from error
+        raise
+    splits = builder.config.data_files or {}
+    if split not in splits:
+        raise ConfigError(f"{id} has no split {show(split)} {nearest(split, splits)}")
+    places = [url.removeprefix(f"hf://datasets/{id}@").partition("/") for url in splits[split]]
+    return {"format": builder.name, "commit": places[0][0], "files": [name for _, _, name in places]}
+
+
+def _is_unreachable() -> bool:
+    """Whether the hub can be reached at all: only then is a split's last resolution good enough."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=5)
+    except Exception:  # noqa: BLE001  (which exception depends on the HTTP library)
+        return True
+    return False

@@ -1,0 +1,252 @@
+"""Checkpoints: what a model is (from its metadata), whether it fits, its files, and the model in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdbench.config import ConfigError
+from sdbench.hub import explain, fetch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+SMALL = ["*.json", "*.jinja", "*.txt", "tokenizer.model"]
+WEIGHTS = ["*.safetensors", "pytorch_model*.bin"]
+ELSEWHERE = ["*/*"]  # original/, onnx/, metal/ … hold the same weights in other forms
+WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+QUANTIZED = {
+    "bnb-int8": 1.1,
+    "bnb-nf4": 0.6,
+    "torchao-int8": 1.1,
+    "torchao-int4": 0.6,
+}  # bytes a weight, scales included
+ROOM = 1.1  # activations and the allocator, of the weights; keys and values are the batch's business
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model's identity: where its files are, their commit and hashes, how many weights it has and in which type."""
+
+    id: str
+    folder: Path
+    commit: str | None  # None: a folder that is no hub snapshot
+    parameters: int | None  # None: no safetensors, so unknown before loading
+    dtype: str
+
+    def bytes(self, dtype: str | None, quantization: str | None) -> float:
+        """What the weights take in memory."""
+        width = QUANTIZED[quantization] if quantization else WIDTHS[dtype or self.dtype]
+        return (self.parameters or 0) * width
+
+    def hashes(self) -> dict[str, str]:
+        """File -> hash: the hub's own where the file is its, else sha256 of the content."""
+        names = [
+            path for pattern in ("*.safetensors", "*.bin", "*.json", "*.jinja") for path in self.folder.glob(pattern)
+        ]
+        return {path.name: _hash(path) for path in sorted(names)}
+
+    def identity(self) -> str:
+        """One line for the provenance, and for the key of a cell: it changes when the weights do."""
+        if self.commit is not None:
+            return f"{self.id}@{self.commit}"
+        digest = hashlib.sha256()
+        for name, value in self.hashes().items():
+            if name == "config.json" or not name.endswith((".json", ".jinja")):
+                digest.update(f"{name} {value}\n".encode())
+        return f"sha256:{digest.hexdigest()[:20]}"
+
+
+def find(id: str, folder: str | None = None, *, revision: str | None = None) -> Checkpoint:
+    """The checkpoint of a hub id or a folder, from its metadata: no weights are read or downloaded."""
+    place = Path(folder or id)
+    if place.is_dir():
+        return _checkpoint(id, place, None, _counted(place))
+    if id.count("/") != 1 or id.startswith((".", "/", "~")):
+        raise ConfigError(f"model {id} is neither a folder on this machine nor an id of the hub such as Qwen/Qwen3-8B")
+
+    def metadata() -> Checkpoint:
+        from huggingface_hub import constants, get_safetensors_metadata, hf_hub_download, snapshot_download
+        from huggingface_hub.errors import NotASafetensorsRepoError
+
+        hf_hub_download(id, "config.json", revision=revision)  # a gated or unknown repository says so here
+        here = Path(snapshot_download(id, revision=revision, allow_patterns=SMALL, ignore_patterns=ELSEWHERE))
+        counted = _counted(here)
+        if counted is None and not constants.HF_HUB_OFFLINE:
+            try:
+                counts = get_safetensors_metadata(id, revision=here.name).parameter_count
+                counted = sum(counts.values()), _NAMES.get(max(counts, key=lambda kind: counts[kind]), "float32")
+            except NotASafetensorsRepoError:
+                counted = None
+        return _checkpoint(id, here, here.name, counted)
+
+    return fetch(metadata, id, revision=revision)
+
+
+def download(checkpoint: Checkpoint) -> None:
+    """The weights of a checkpoint of the hub, into its cache; a broken download goes on where it broke."""
+    if checkpoint.commit is None or _counted(checkpoint.folder) is not None:
+        return
+    from huggingface_hub import snapshot_download
+
+    has_safetensors = checkpoint.parameters is not None
+    patterns = SMALL + (WEIGHTS[:1] if has_safetensors else WEIGHTS)
+    options: dict[str, Any] = {"revision": checkpoint.commit, "allow_patterns": patterns, "ignore_patterns": ELSEWHERE}
+    fetch(lambda: snapshot_download(checkpoint.id, **options), checkpoint.id, revision=checkpoint.commit)
+
+
+def refuse_what_does_not_fit(
+    wanted: Iterable[tuple[Checkpoint, str | None, str | None]], device: str, *, is_spread: bool = False
+) -> None:
+    """`wanted`: (checkpoint, dtype or None for its own, quantization). Raises before any weight is read."""
+    wanted = list(wanted)
+    need = ROOM * sum(checkpoint.bytes(dtype, quantization) for checkpoint, dtype, quantization in wanted)
+    free = free_bytes(device, is_spread=is_spread)
+    if free is None or need <= free:
+        return
+    parts = [
+        f"{c.id} ({(c.parameters or 0) / 1e9:.3g} B weights in {quantization or dtype or c.dtype})"
+        for c, dtype, quantization in wanted
+    ]
+    raise ConfigError(
+        f"{' and '.join(parts)} need about {need / 2**30:.1f} GiB and {device} has {free / 2**30:.1f} GiB free: use "
+        "dtype=bfloat16, model.quantization=bnb-nf4, model.device_map=auto over more GPUs, a smaller pair, or model=llama-tiny"
+    )
+
+
+def free_bytes(device: str, *, is_spread: bool = False) -> int | None:
+    """Memory that a model could take on a device, or on all of its kind; None where the system does not tell."""
+    import torch
+
+    kind, _, number = device.partition(":")
+    if kind in ("cuda", "xpu"):
+        module = torch.get_device_module(kind)
+        places = range(module.device_count()) if is_spread else [int(number or module.current_device())]
+        return sum(module.mem_get_info(place)[0] for place in places)
+    if kind not in ("cpu", "mps"):
+        return None
+    free = [_meminfo(), _cgroup()]
+    return min((value for value in free if value is not None), default=None)
+
+
+def load_model(
+    checkpoint: Checkpoint,
+    *,
+    device: str,
+    dtype: str | None,
+    attention: str | None = None,
+    device_map: str | None = None,
+    quantization: str | None = None,
+) -> PreTrainedModel:
+    """The model in evaluation mode on its device; dtype None is the checkpoint's own. Of a multimodal one, the text part."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    options: dict[str, Any] = {"dtype": getattr(torch, dtype) if dtype else "auto"}
+    if attention is not None:
+        options["attn_implementation"] = attention
+    if quantization is not None:
+        options["quantization_config"] = quantization_config(quantization)
+        options["device_map"] = device_map or {"": device}
+    elif device_map is not None:
+        options["device_map"] = device_map
+    try:
+        config = AutoConfig.from_pretrained(checkpoint.folder)
+        loaded = AutoModelForCausalLM.from_pretrained(checkpoint.folder, config=config, **options)
+    except ImportError as error:
+        raise ConfigError(f"{checkpoint.id} cannot be loaded so: {str(error).strip().splitlines()[0]}") from error
+    except (OSError, ValueError, KeyError) as error:
+        raise explain(error, checkpoint.id) from error
+    return (loaded if "device_map" in options else loaded.to(device)).eval().requires_grad_(False)
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
+    """The checkpoint's own tokenizer, with its chat template."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(checkpoint.folder)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ConfigError(f"the tokenizer of {checkpoint.id} cannot be loaded: {error}".splitlines()[0]) from error
+
+
+def quantization_config(name: str) -> Any:
+    """Of transformers, for bitsandbytes (bnb-int8, bnb-nf4) or torchao (torchao-int8, torchao-int4)."""
+    import torch
+    import transformers
+
+    package = {"bnb": "bitsandbytes"}.get(name.split("-")[0], "torchao")
+    try:
+        __import__(package)
+    except ImportError as error:
+        raise ConfigError(f"quantization={name} needs the package {package}: pip install {package}") from error
+    if name == "bnb-int8":
+        return transformers.BitsAndBytesConfig(load_in_8bit=True)
+    if name == "bnb-nf4":
+        kind: dict[str, Any] = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
+        return transformers.BitsAndBytesConfig(load_in_4bit=True, **kind)
+    from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig  # type: ignore[import-not-found]
+
+    kinds = {"torchao-int8": Int8WeightOnlyConfig, "torchao-int4": Int4WeightOnlyConfig}
+    return transformers.TorchAoConfig(kinds[name]())
+
+
+_NAMES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+def _checkpoint(id: str, folder: Path, commit: str | None, counted: tuple[int, str] | None) -> Checkpoint:
+    parameters, dtype = counted or (None, "float32")
+    return Checkpoint(id, folder, commit, parameters, dtype)
+
+
+def _counted(folder: Path) -> tuple[int, str] | None:
+    """(weights, the type of most of them) from the headers of safetensors files; None unless all files are there."""
+    index = folder / "model.safetensors.index.json"
+    names = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
+    counts: dict[str, int] = {}
+    for name in names:
+        if not (folder / name).is_file():
+            return None
+        with open(folder / name, "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        for tensor, entry in header.items():
+            if tensor != "__metadata__":
+                size = 1
+                for length in entry["shape"]:
+                    size *= length
+                counts[entry["dtype"]] = counts.get(entry["dtype"], 0) + size
+    return sum(counts.values()), _NAMES.get(max(counts, key=lambda kind: counts[kind]), "float32")
+
+
+def _hash(path: Path) -> str:
+    real = path.resolve()
+    if real.parent.name == "blobs":  # the hub's cache names a file by its hash
+        return real.name
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _meminfo() -> int | None:
+    try:
+        with open("/proc/meminfo") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        try:
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (ValueError, OSError):
+            return None
+
+
+def _cgroup() -> int | None:
+    """What a container's own limit leaves."""
+    try:
+        most = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = Path("/sys/fs/cgroup/memory.current").read_text().strip()
+    except OSError:
+        return None
+    return None if most == "max" else int(most) - int(used)

@@ -1,0 +1,26 @@
+"""The stand-in hub, for every test that loads what is usually downloaded."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+GRANTED, UNGRANTED = "hf_granted", "hf_ungranted"
+
+
+@pytest.fixture(scope="session")
+def hub(tmp_path_factory):
+    """Tiny checkpoints under the real ids and rows in the real schemas: `subprocess.run(..., env=hub.env(home, "hf_granted"))`."""
+    from hub import Hub
+    from hub_repos import GATED, make_datasets, make_models
+
+    root = tmp_path_factory.mktemp("hub")
+    make_models(root)
+    make_datasets(root)
+    running = Hub(root, GATED, {GRANTED: set(GATED), UNGRANTED: set()}).start()
+    yield running
+    running.stop()

@@ -1,0 +1,174 @@
+"""The real loading code against a stand-in hub: pairs, data sets, gates, faults, and a second run without a network."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sdbench.config import ConfigError
+from sdbench.lm.load import Checkpoint, find, refuse_what_does_not_fit
+
+START = """
+import json, sys
+import sdbench.hub
+sdbench.hub.WAITS_S = (0.05, 0.05, 0.05)
+from sdbench.lm.load import *
+from sdbench.tasks.data import load_rows
+def said(what):
+    try: what()
+    except Exception as error: return [type(error).__name__, str(error)]
+    return ["", "no error"]
+def tell(found): print("\\n" + json.dumps(found))
+"""
+EVERYTHING = """
+ids = [
+    "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.2-1B-Instruct", "Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B",
+    "google/gemma-3-12b-it", "google/gemma-3-4b-it", "google/gemma-3-1b-it",
+]
+sets = {
+    "abisee/cnn_dailymail": "3.0.0", "EdinburghNLP/xsum": None, "openai/gsm8k": "main", "wmt/wmt16": "de-en",
+    "wmt/wmt14": "de-en", "openai/openai_humaneval": None, "google-research-datasets/mbpp": "full",
+}
+import torch
+models = {}
+for id in ids:
+    checkpoint = find(id)
+    has_weights = (checkpoint.folder / "model.safetensors").exists()
+    download(checkpoint)
+    model, tokenizer = load_model(checkpoint, device="cpu", dtype="float32"), load_tokenizer(checkpoint)
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False, add_generation_prompt=True)
+    ids = torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"]])
+    logits = model(input_ids=ids).logits
+    models[id] = {
+        "parameters": checkpoint.parameters, "dtype": checkpoint.dtype, "identity": checkpoint.identity(), "text": text,
+        "loaded": sum(p.numel() for p in model.parameters()), "type": str(model.dtype), "sum": round(float(logits.sum()), 4),
+        "early": has_weights, "hash": checkpoint.hashes()["model.safetensors"],
+    }
+rows = {id: load_rows(id, config, "test") for id, config in sets.items()}
+tell({"models": models, "rows": rows})
+"""
+
+
+def ask(hub, home, script: str, token: str | None = None, **env: str):
+    """What a subprocess tells that runs the script with this hub and cache."""
+    command = [sys.executable, "-c", START + script]
+    done = subprocess.run(command, env=hub.env(home, token, **env), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def test_pairs_and_data_sets_load_as_on_any_machine_and_again_without_a_network(hub, tmp_path):
+    begin = len(hub.log)
+    found = ask(hub, tmp_path, EVERYTHING, "hf_granted")
+    log = hub.log[begin:]
+    for id, model in found["models"].items():
+        repo = hub.repo("models", id)
+        assert not model["early"], "weights were there before the metadata had been looked at"
+        assert model["identity"] == f"{id}@{repo.commit}"
+        assert model["hash"] == repo.files["model.safetensors"].tag
+        assert model["text"] == "<s><|user|>hi</s><|assistant|>"
+        assert model["dtype"] == "bfloat16"
+        assert model["type"] == "torch.float32"
+        assert model["loaded"] <= model["parameters"] * 1.5
+    for id, rows in found["rows"].items():
+        assert len(rows) == 8, id
+    assert found["rows"]["wmt/wmt16"][1] == {
+        "translation": {"de": "Der Zug hat 1 Wagen.", "en": "The train has 1 cars."}
+    }
+    parquet = {line.split()[1] for line in log if line.startswith("GET") and "parquet" in line}
+    assert len(parquet) == 7
+    assert all("/test-" in path for path in parquet), "only the wanted split is downloaded"
+
+    begin = len(hub.log)
+    assert ask(hub, tmp_path, EVERYTHING, HF_HUB_OFFLINE="1") == found | {
+        "models": {id: model | {"early": True} for id, model in found["models"].items()}
+    }
+    assert hub.log[begin:] == []
+
+
+def test_a_gate_says_where_the_licence_is_and_what_to_set(hub, tmp_path):
+    script = 'tell(said(lambda: find("meta-llama/Llama-3.1-8B-Instruct")))'
+    for token, words in {None: "then set HF_TOKEN", "hf_ungranted": "has no access yet"}.items():
+        kind, text = ask(hub, tmp_path, script, token)
+        assert kind == "ConfigError"
+        assert f"accept its licence at {hub.url}/meta-llama/Llama-3.1-8B-Instruct" in text
+        assert words in text
+        assert "model=llama-tiny" in text
+    kind, text = ask(hub, tmp_path, script, "hf_dead")
+    assert kind == "ConfigError"
+    assert "refuses your HF_TOKEN" in text
+
+
+def test_what_is_not_there_is_named(hub, tmp_path):
+    found = ask(
+        hub,
+        tmp_path,
+        """
+tell({
+    "revision": said(lambda: find("Qwen/Qwen3-8B", revision="nope")),
+    "model": said(lambda: find("Qwen/Qwen3-9B")),
+    "word": said(lambda: find("qwen")),
+    "data": said(lambda: load_rows("openai/gsm9k", "main", "test")),
+    "config": said(lambda: load_rows("openai/gsm8k", "mian", "test")),
+    "split": said(lambda: load_rows("openai/gsm8k", "main", "tets")),
+    "data_revision": said(lambda: load_rows("openai/gsm8k", "main", "test", revision="nope")),
+})
+""",
+    )
+    assert {kind for kind, _ in found.values()} == {"ConfigError"}, found
+    assert "has no revision nope" in found["revision"][1]
+    assert "there is no model Qwen/Qwen3-9B" in found["model"][1]
+    assert "neither a folder" in found["word"][1]
+    assert "there is no dataset openai/gsm9k" in found["data"][1]
+    assert "main" in found["config"][1]
+    assert "did you mean test?" in found["split"][1]
+    assert "has no revision nope" in found["data_revision"][1]
+
+
+def test_passing_faults_are_tried_again_and_lasting_ones_are_named(hub, tmp_path):
+    weights = "/Qwen/Qwen3-0.6B/@/model.safetensors"
+
+    def fail(method: str, path: str, count: int) -> int | None:
+        if path.endswith(weights):
+            return 500 if count <= 2 else None
+        return {"wmt14": 500, "Qwen3-8B": 429}.get(next((w for w in ("wmt14", "Qwen3-8B") if w in path), ""))
+
+    script = """
+checkpoint = find("Qwen/Qwen3-0.6B")
+download(checkpoint)
+tell({
+    "there": (checkpoint.folder / "model.safetensors").exists(),
+    "busy": said(lambda: find("Qwen/Qwen3-8B")),
+    "broken": said(lambda: load_rows("wmt/wmt14", "de-en", "test")),
+})
+"""
+    hub.fail = fail
+    try:
+        found = ask(hub, tmp_path, script)
+    finally:
+        hub.fail = None
+    assert found["there"]
+    assert found["busy"][0] == found["broken"][0] == "HubError"
+    assert "limits your requests (429)" in found["busy"][1]
+    assert "fails (500)" in found["broken"][1]
+
+
+def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_read(tmp_path):
+    huge = Checkpoint("meta-llama/Llama-3.1-405B", tmp_path, "0" * 40, 405_000_000_000, "bfloat16")
+    with pytest.raises(
+        ConfigError, match=r"405 B weights in bfloat16\) need about 8\d\d\.\d GiB and cpu has .* model=llama-tiny"
+    ):
+        refuse_what_does_not_fit([(huge, None, None)], "cpu")
+    small = Checkpoint("x/y", tmp_path, None, 1000, "bfloat16")
+    refuse_what_does_not_fit([(small, "float32", None), (small, None, "bnb-nf4")], "cpu")
+
+
+def test_a_shipped_model_is_a_checkpoint_whose_identity_is_its_weights():
+    from sdbench import embedded
+
+    folder = str(embedded.path("llama-tiny", "draft"))
+    checkpoint = find("embedded:llama-tiny/draft", folder)
+    assert checkpoint.parameters
+    assert checkpoint.identity().startswith("sha256:")
+    assert checkpoint.identity() == find("other", folder).identity()
