@@ -49,6 +49,8 @@ class ModelDrafter:
             logits = self.warp.logits(self.model.forward(ids.clamp_min(0), plan, self.cache, keep=1)[:, 0])
             q = self.warp.law(logits)
             ids = (q if self.warp.is_greedy else draw(q, u[:, step]))[:, None]
+            if self.warp.is_greedy:  # argmax picks a NaN; a draw from one is −1
+                ids = ids.masked_fill(logits.gather(-1, ids).isnan(), -1)
             positions = last + step + 1
             tokens.append(ids)
             laws.append(q)

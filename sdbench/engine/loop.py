@@ -172,7 +172,7 @@ class Decoder:
     def _judge(self, batch: Batch, draft: DraftBlock, k: int) -> Evidence:
         """One forward of the target over the last token and the draft: its law at each drafted slot and behind."""
         warp, last = self.options.warp, batch.lengths[:, None] - 1
-        if k and not self.options.warp.is_greedy and bool((draft.tokens < 0).any()):
+        if k and bool((draft.tokens < 0).any()):
             raise ValueError("the draft model's logits are NaN: check its weights and dtype")
         positions = last + torch.arange(k + 1, device=last.device)
         ids = torch.cat((batch.tokens.gather(1, last), draft.tokens), 1)

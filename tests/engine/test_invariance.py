@@ -1,0 +1,128 @@
+"""Output depends on (seed, key, sample, verifier) only, and the counts of a generation agree with its text."""
+
+import dataclasses
+import random
+
+import pytest
+import torch
+
+import sdbench
+from sdbench.verify import Ensemble, Exact
+from tests.engine.models import PROMPTS, pair
+
+RULES = [Exact(), Ensemble(w=0.5), Ensemble(w=0.2, mix="logit")]
+OPTIONS = {"num_draft": 4, "max_new_tokens": 24, "samples": 2, "seed": 7}
+
+
+@pytest.fixture(scope="module")
+def models():
+    return pair("qwen3")
+
+
+@pytest.fixture(scope="module")
+def once(models):
+    return sdbench.generate(*models, PROMPTS, RULES, batch_size=1, **OPTIONS)
+
+
+def same(a, b):
+    exact = ("tokens", "finish", "drafted", "examined", "accepted", "origins", "draft_tokens")
+    assert all(getattr(a, name) == getattr(b, name) for name in exact)
+    for name in ("p", "q", "tv", "expected", "bias"):
+        assert getattr(a, name) == pytest.approx(getattr(b, name), abs=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize("batch_size", [3, 32])
+def test_the_batch_size_does_not_show(models, once, batch_size):
+    for a, b in zip(once, sdbench.generate(*models, PROMPTS, RULES, batch_size=batch_size, **OPTIONS), strict=True):
+        same(a, b)
+
+
+def test_the_order_of_prompts_does_not_show_with_their_keys(models, once):
+    order = random.Random(0).sample(range(len(PROMPTS)), len(PROMPTS))
+    shuffled = sdbench.generate(*models, [PROMPTS[i] for i in order], RULES, keys=order, batch_size=5, **OPTIONS)
+    by_place = {(order[g.prompt], g.verifier, g.sample): g for g in shuffled}
+    for generation in once:
+        same(generation, by_place[generation.prompt, generation.verifier, generation.sample])
+
+
+def test_what_else_is_in_the_batch_does_not_show(models, once):
+    alone = sdbench.generate(*models, PROMPTS[2:3], RULES[1:2], keys=[2], **OPTIONS)
+    wanted = [g for g in once if g.prompt == 2 and g.verifier == 1]
+    for a, b in zip(alone, wanted, strict=True):
+        same(a, b)
+
+
+def test_w_1_is_lossless_sample_by_sample(models):
+    exact, ensemble = (sdbench.generate(*models, PROMPTS, [rule], **OPTIONS) for rule in (Exact(), Ensemble(w=1)))
+    for a, b in zip(exact, ensemble, strict=True):
+        same(a, b)
+
+
+def test_sums_over_rounds_agree_with_the_text(models, once):
+    for g in once:
+        assert len(g.drafted) == len(g.examined) == len(g.accepted)
+        assert sum(g.drafted) == len(g.draft_tokens) == len(g.p) == len(g.q)
+        assert sum(g.examined) == len(g.tv) == len(g.expected) == len(g.bias)
+        assert sum(g.accepted) == g.origins.count("accepted")
+        assert len(g.origins) == len(g.tokens)
+        assert all(d >= e >= a for d, e, a in zip(g.drafted, g.examined, g.accepted, strict=True))
+        place = 0
+        for number, accepted in enumerate(g.accepted):
+            emitted = accepted + 1 if number + 1 < len(g.accepted) else len(g.tokens) - place
+            assert g.origins[place : place + accepted] == ("accepted",) * accepted
+            place += emitted
+        assert place == len(g.tokens)
+        assert (g.finish == "stop") == (g.tokens[-1] in (3, 4))
+        assert all(d <= min(4, 24 - 1) for d in g.drafted)
+
+
+def test_a_stop_is_cut_where_it_stands(models):
+    free = sdbench.generate(*models, PROMPTS, RULES, stop_ids=(), **OPTIONS)
+    for g in free:
+        assert len(g.tokens) == OPTIONS["max_new_tokens"]
+        assert g.finish == "length"
+    stopped = sdbench.generate(*models, PROMPTS, RULES, stop_ids=(), should_stop=lambda ids: len(ids) == 7, **OPTIONS)
+    for g, whole in zip(stopped, free, strict=True):
+        assert g.tokens == whole.tokens[:7]
+        assert g.finish == "stop"
+
+
+def test_measures_are_laws_of_the_ensemble(models):
+    w = 0.3
+    for g in sdbench.generate(*models, PROMPTS, [Ensemble(w=w)], **OPTIONS):
+        tv = torch.tensor(g.tv)
+        assert torch.allclose(torch.tensor(g.expected), 1 - w * tv, atol=1e-12)
+        assert torch.allclose(torch.tensor(g.bias), (1 - w) * tv, atol=1e-12)
+
+
+def test_measure_off_changes_nothing_else(models, once):
+    bare = sdbench.generate(*models, PROMPTS, RULES, measure=False, **OPTIONS)
+    for a, b in zip(once, bare, strict=True):
+        assert dataclasses.replace(a, p=(), q=(), tv=(), expected=(), bias=(), request=b.request) == b
+
+
+def test_padded_vocabularies_are_one(models):
+    target, _ = models
+    _, draft = pair("qwen3", vocab=61 + 40)
+    found = sdbench.generate(target, draft, PROMPTS, [Ensemble(w=0.0)], **OPTIONS)
+    assert max(token for g in found for token in g.draft_tokens) < 61
+    small = sdbench.generate(*models, PROMPTS[:2], [Exact()], vocab_size=50, **OPTIONS)
+    assert max(token for g in small for token in g.tokens) < 50
+
+
+def test_memory_that_runs_out_halves_the_batch_and_loses_nothing(models, once, monkeypatch):
+    from sdbench.engine.loop import Decoder
+
+    honest, calls = Decoder._judge, []
+
+    def short_of_memory(self, batch, draft, k):
+        calls.append(len(batch.rows))
+        if len(batch.rows) > 6 and len(calls) > 2:
+            raise torch.OutOfMemoryError("injected")
+        return honest(self, batch, draft, k)
+
+    monkeypatch.setattr(Decoder, "_judge", short_of_memory)
+    with pytest.warns(ResourceWarning, match="out of memory with 12 rows; going on with 6"):
+        found = sdbench.generate(*models, PROMPTS, RULES, batch_size=12, **OPTIONS)
+    for a, b in zip(once, found, strict=True):
+        same(a, b)
