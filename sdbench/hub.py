@@ -23,6 +23,8 @@ def fetch(what: Callable[[], T], repo: str, *, kind: str = "model", revision: st
     for wait in (*WAITS_S, None):
         try:
             return what()
+        except ConfigError:
+            raise
         except (OSError, ValueError) as error:
             pause = _pause(error, wait)
             if pause is None:

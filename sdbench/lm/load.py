@@ -157,7 +157,8 @@ def load_model(
         options["device_map"] = device_map
     try:
         config = AutoConfig.from_pretrained(checkpoint.folder)
-        loaded = AutoModelForCausalLM.from_pretrained(checkpoint.folder, config=config, **options)
+        from_pretrained: Any = AutoModelForCausalLM.from_pretrained
+        loaded = from_pretrained(checkpoint.folder, config=config, **options)
     except ImportError as error:
         raise ConfigError(f"{checkpoint.id} cannot be loaded so: {str(error).strip().splitlines()[0]}") from error
     except (OSError, ValueError, KeyError) as error:

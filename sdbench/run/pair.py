@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,102 +83,38 @@ def device_of(asked: str) -> str:
     return asked
 
 
-def fingerprint(folder: Path) -> str:
-    """A hash of weights and configuration in a folder."""
-    digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
-        digest.update(path.name.encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:20]
-
-
 def load(model: Model, *, device: str, dtype: str) -> Pair:
     """Both models in evaluation mode, on the device; what goes wrong is a sentence that says what to do."""
-    from transformers import AutoTokenizer
     from transformers.utils import logging
+
+    from sdbench.lm import load as lm
 
     logging.disable_progress_bar()
     where = device_of(device)
-    target_id = place(model.target)
-    tokenizer = _from_hub(model.target, AutoTokenizer.from_pretrained, target_id, revision=model.target_revision)
-    options = (model.attention, where, dtype)
-    target = _model(model.target, model.target_revision, model.quantization, model.device_map, *options)
-    draft = None
+    kind = dtype if dtype != "auto" else "float32" if where == "cpu" else None  # None: the checkpoint's own
+    found = {"target": lm.find(model.target, place(model.target), revision=model.target_revision)}
     if model.draft is not None:
-        draft = _model(model.draft, model.draft_revision, model.draft_quantization, None, *options)
-    models = {"target": target, "draft": draft}
-    checkpoints = {
-        role: _checkpoint(getattr(model, role), loaded) for role, loaded in models.items() if loaded is not None
-    }
+        found["draft"] = lm.find(model.draft, place(model.draft), revision=model.draft_revision)
     quantization = {"target": model.quantization, "draft": model.draft_quantization}
+    wanted = [(checkpoint, kind, quantization[role]) for role, checkpoint in found.items()]
+    lm.refuse_what_does_not_fit(wanted, where, is_spread=model.device_map is not None)
+    models = {}
+    for role, checkpoint in found.items():
+        lm.download(checkpoint)
+        models[role] = lm.load_model(
+            checkpoint,
+            device=where,
+            dtype=kind,
+            attention=model.attention,
+            device_map=model.device_map if role == "target" else None,
+            quantization=quantization[role],
+        )
     numerics = {
         f"{role}_{name}": value
         for role, loaded in models.items()
-        if loaded is not None
         for name, value in {"dtype": str(loaded.dtype), "quantization": quantization[role]}.items()
     }
     numerics["target_attention"] = model.attention or "engine"
-    return Pair(target, draft, tokenizer, checkpoints, numerics, model.chat_options)
-
-
-def _model(
-    model_id: str,
-    revision: str | None,
-    quantization: str | None,
-    device_map: str | None,
-    attention: str | None,
-    device: str,
-    dtype: str,
-) -> PreTrainedModel:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    kind = {"auto": torch.float32 if device == "cpu" else "auto"}.get(dtype) or getattr(torch, dtype)
-    options: dict[str, Any] = {"dtype": kind, "revision": revision}
-    if attention is not None:
-        options["attn_implementation"] = attention
-    if device_map is not None:
-        options["device_map"] = device_map
-    if quantization is not None:
-        options["quantization_config"] = _quantization(quantization)
-        options.setdefault("device_map", {"": device})
-    loaded = _from_hub(model_id, AutoModelForCausalLM.from_pretrained, place(model_id), **options)
-    return (loaded if "device_map" in options else loaded.to(device)).eval().requires_grad_(False)
-
-
-def _quantization(name: str) -> Any:
-    import torch
-    import transformers
-
-    if name == "bnb-int8":
-        return transformers.BitsAndBytesConfig(load_in_8bit=True)
-    if name == "bnb-nf4":
-        return transformers.BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
-        )
-    from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig  # type: ignore[import-not-found]
-
-    return transformers.TorchAoConfig(
-        {"torchao-int8": Int8WeightOnlyConfig, "torchao-int4": Int4WeightOnlyConfig}[name]()
-    )
-
-
-def _from_hub(model_id: str, load: Callable[..., Any], *words: Any, **options: Any) -> Any:
-    try:
-        return load(*words, **options)
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        text = str(error)
-        if "gated" in text or "restricted" in text:
-            url = f"https://huggingface.co/{model_id}"
-            hint = f"accept its licence at {url} and set HF_TOKEN to a token of that account, or use model=llama-tiny"
-            raise ConfigError(f"{model_id} is gated: {hint}") from None
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        raise ConfigError(f"{model_id} cannot be loaded: {lines[0] if lines else type(error).__name__}") from None
-
-
-def _checkpoint(model_id: str, loaded: PreTrainedModel) -> str:
-    folder = Path(place(model_id))
-    if folder.is_dir():
-        return f"sha256:{fingerprint(folder)}"
-    commit = getattr(loaded.config, "_commit_hash", None)
-    return f"{model_id}@{commit}" if commit else model_id
+    checkpoints = {role: checkpoint.identity() for role, checkpoint in found.items()}
+    tokenizer = lm.load_tokenizer(found["target"])
+    return Pair(models["target"], models.get("draft"), tokenizer, checkpoints, numerics, model.chat_options)
