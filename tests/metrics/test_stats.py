@@ -1,0 +1,193 @@
+"""Intervals hold what they promise: coverage by simulation, defined degenerate inputs, speed."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from sdbench.metrics import stats
+
+NAN = math.nan
+
+
+def skewed(rng, n):
+    return rng.gamma(2.0, 10.0, n), 20.0
+
+
+CASES = {
+    "mean": lambda rng, n: (stats.mean_interval(skewed(rng, n)[0], resamples=1000), 20.0),
+    "proportion of 0.9": lambda rng, n: (stats.proportion_interval(int(rng.binomial(n, 0.9)), n), 0.9),
+    "proportion of 0.99": lambda rng, n: (stats.proportion_interval(int(rng.binomial(n, 0.99)), n), 0.99),
+    "ratio": lambda rng, n: ratio(rng, n),
+    "paired difference of means": lambda rng, n: paired_means(rng, n),
+    "paired difference of pass/fail": lambda rng, n: paired_binary(rng, n),
+}
+
+
+def ratio(rng, n):
+    """Accepted of examined: lengths differ, and long examples accept less."""
+    examined = rng.integers(20, 120, n)
+    chance = np.clip(0.85 - 0.002 * examined + rng.normal(0, 0.08, n), 0.02, 0.98)
+    lengths = np.arange(20, 120)
+    grid = scipy_stats.norm.ppf((np.arange(400) + 0.5) / 400) * 0.08
+    means = np.clip(0.85 - 0.002 * lengths[:, None] + grid, 0.02, 0.98).mean(1)
+    truth = float((lengths * means).sum() / lengths.sum())
+    return stats.ratio_interval(rng.binomial(examined, chance), examined, resamples=1000), truth
+
+
+def paired_means(rng, n):
+    shared = rng.gamma(2.0, 10.0, n)
+    loss = rng.exponential(2.0, n) * (rng.uniform(size=n) < 0.5)
+    return stats.paired_interval(shared - loss, shared, resamples=1000), -1.0
+
+
+def paired_binary(rng, n):
+    """0.65 of both pass, 0.10 lose, 0.05 win."""
+    draw = rng.uniform(size=n)
+    lossless = (draw < 0.75).astype(float)
+    lenient = ((draw < 0.65) | (draw > 0.95)).astype(float)
+    return stats.paired_interval(lenient, lossless), -0.05
+
+
+def coverage(case, n, runs, seed=1):
+    hits = 0
+    for run in range(runs):
+        estimate, truth = CASES[case](np.random.default_rng((seed, n, run)), n)
+        hits += estimate.low <= truth <= estimate.high
+    return hits / runs
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_interval_covers_in_a_short_simulation(case):
+    runs = 200
+    error = math.sqrt(0.95 * 0.05 / runs)
+    assert 0.93 - 3 * error <= coverage(case, 100, runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [100, 500])
+@pytest.mark.parametrize("case", CASES)
+def test_an_interval_covers_93_to_97_percent(case, n):
+    found = coverage(case, n, 4000)
+    print(f"coverage, {case}, n={n}: {found:.4f}")
+    # 4,000 runs have a standard error of 0.0034.
+    assert 0.93 - 0.0034 <= found <= 0.97 + 0.0034
+
+
+def exact_coverage(n, p):
+    k = np.arange(n + 1)
+    intervals = [stats.proportion_interval(int(i), n) for i in k]
+    covers = np.array([i.low <= p <= i.high for i in intervals])
+    return float((scipy_stats.binom.pmf(k, n, p) * covers).sum())
+
+
+@pytest.mark.parametrize("n", [100, 500])
+@pytest.mark.parametrize("p", [0.9, 0.99])
+def test_wilson_covers_on_average_around_a_proportion(n, p):
+    """Exact, averaged over near values: at one p the coverage of any discrete interval jumps with p."""
+    width = (1 - p) / 4
+    found = np.mean([exact_coverage(n, x) for x in np.linspace(p - width, p + width, 21)])
+    assert 0.93 <= found <= 0.97
+
+
+def test_degenerate_inputs_are_defined():
+    for estimate in (stats.mean_interval([]), stats.ratio_interval([], []), stats.proportion_interval(0, 0)):
+        assert estimate.n == 0
+        assert math.isnan(estimate.value)
+        assert math.isnan(estimate.low)
+        assert math.isnan(estimate.high)
+    one = stats.mean_interval([3.0])
+    assert (one.value, one.n) == (3.0, 1)
+    assert math.isnan(one.low)
+    assert stats.mean_interval([2.0] * 9) == stats.Estimate(2.0, 2.0, 2.0, 9)
+    assert math.isnan(stats.ratio_interval([0, 0], [0, 0]).value)
+    assert stats.ratio_interval([0, 0, 0], [1, 2, 3]).value == 0.0
+    assert stats.ratio_interval([1, 2, 3], [1, 2, 3]) == stats.Estimate(1.0, 1.0, 1.0, 3)
+    assert stats.paired_interval([1.0, 0.0, 1.0], [1.0, 0.0, 1.0]).value == 0.0
+
+
+@pytest.mark.parametrize("call", [stats.mean_interval, lambda x: stats.ratio_interval(x, [1.0, 1.0])])
+def test_a_nan_is_refused_in_one_sentence(call):
+    with pytest.raises(ValueError, match="NaN"):
+        call([1.0, NAN])
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="level"):
+        stats.mean_interval([1.0, 2.0], level=1.0)
+    with pytest.raises(ValueError, match="paired"):
+        stats.paired_interval([1.0], [1.0, 2.0])
+    with pytest.raises(ValueError, match="between 0 and n"):
+        stats.proportion_interval(3, 2)
+    with pytest.raises(ValueError, match="negative"):
+        stats.ratio_interval([-1.0, 2.0], [1.0, 2.0])
+
+
+def test_a_seed_fixes_an_interval_and_scaling_moves_it_along():
+    values = np.random.default_rng(0).normal(5, 2, 80)
+    first = stats.mean_interval(values, seed=3)
+    assert first == stats.mean_interval(values, seed=3)
+    assert first != stats.mean_interval(values, seed=4)
+    scaled = stats.mean_interval(values * 4, seed=3)
+    assert scaled.low == pytest.approx(4 * first.low)
+    assert scaled.high == pytest.approx(4 * first.high)
+
+
+def test_a_mean_agrees_with_student_on_normal_data():
+    values = np.random.default_rng(0).normal(5, 2, 200)
+    found = stats.mean_interval(values)
+    low, high = scipy_stats.t.interval(0.95, 199, values.mean(), scipy_stats.sem(values))
+    assert found.low == pytest.approx(low, abs=0.03)
+    assert found.high == pytest.approx(high, abs=0.03)
+
+
+def test_a_wider_level_holds_a_narrower_one():
+    values = np.random.default_rng(0).gamma(2, 1, 60)
+    narrow, wide = stats.mean_interval(values, level=0.8), stats.mean_interval(values, level=0.99)
+    assert wide.low < narrow.low < narrow.value < narrow.high < wide.high
+
+
+def test_newcombe_gives_the_published_limits():
+    """Newcombe 1998 (Statistics in Medicine 17:2635), table II, 36, 12, 2, 0: method 10 gives 0.0569 to 0.3404."""
+    x = np.array([1.0] * 36 + [1.0] * 12 + [0.0] * 2)
+    y = np.array([1.0] * 36 + [0.0] * 12 + [1.0] * 2)
+    found = stats.paired_interval(x, y)
+    assert (found.low, found.high) == pytest.approx((0.0569, 0.3404), abs=1e-4)
+
+
+def test_mcnemar_is_the_binomial_test_of_the_examples_that_differ():
+    x, y = np.array([1.0] * 30 + [1.0] * 9 + [0.0] * 2), np.array([1.0] * 30 + [0.0] * 9 + [1.0] * 2)
+    assert stats.mcnemar(x, y) == pytest.approx(scipy_stats.binomtest(2, 11).pvalue)
+    assert stats.paired_p_value(x, x) == 1.0
+
+
+def test_holm_steps_down_and_leaves_untested_cells_out():
+    found = stats.holm([0.01, NAN, 0.04, 0.03])
+    assert found[[0, 2, 3]] == pytest.approx([0.03, 0.06, 0.06])
+    assert math.isnan(found[1])
+
+
+def test_the_detectable_effect_is_found_with_80_percent_power():
+    effect, hits, runs = None, 0, 400
+    rng = np.random.default_rng(5)
+    spread = rng.normal(0, 3, 200)
+    effect = stats.detectable(spread, np.zeros(200))
+    for run in range(runs):
+        sample = np.random.default_rng((9, run)).normal(effect, spread.std(ddof=1), 200)
+        hits += stats.paired_p_value(sample, np.zeros(200)) < 0.05
+    assert hits / runs == pytest.approx(0.8, abs=3 * math.sqrt(0.8 * 0.2 / runs))
+
+
+def test_ten_thousand_resamples_of_twenty_cells_take_under_five_seconds():
+    rng = np.random.default_rng(0)
+    cells = [(rng.integers(10, 100, 1000), rng.uniform(0, 100, 1000)) for _ in range(20)]
+    stats._weights.cache_clear()
+    start = time.process_time()
+    for counts, values in cells:
+        stats.ratio_interval(counts, counts + 10)
+        stats.mean_interval(values)
+    seconds = time.process_time() - start
+    print(f"20 cells, a ratio and a mean each: {seconds:.2f} s")
+    assert seconds < 5
