@@ -201,7 +201,7 @@ class Timing:
 
     cells: int = 5
     examples: int = 8
-    repeats: int = 3
+    repeats: int = 2
     batch_size: int = 1
 
     @classmethod

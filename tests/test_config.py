@@ -98,8 +98,8 @@ def test_a_folder_of_ones_own_adds_files(tmp_path):
 def test_timing_may_be_off_or_changed(composer):
     assert composer.run(("timing=off",)).timing is None
     assert composer.run(("timing=false",)).timing is None
-    timing = composer.run(("timing.examples=20", "timing.repeats=2")).timing
-    assert (timing.examples, timing.repeats, timing.batch_size) == (20, 2, 1)
+    timing = composer.run(("timing.examples=20", "timing.repeats=4")).timing
+    assert (timing.examples, timing.repeats, timing.batch_size) == (20, 4, 1)
 
 
 def test_shards_split(composer):

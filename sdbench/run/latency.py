@@ -2,8 +2,8 @@
 
 Every (example, repeat) visits all cells in an order of its own: a random permutation, and its reverse in the next
 repeat, so that each cell stands before each other equally often. Measures are off, scoring is drained before. One more
-repeat reads the clock between draft, verification and the rest; its totals are no speeds. Speed-ups form only inside
-one pass, on one machine.
+repeat of a few examples reads the clock between draft, verification and the rest; its totals are no speeds.
+Speed-ups form only inside one pass, on one machine.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from sdbench.records import TimingRecord
 
+SPLIT_EXAMPLES = 3  # enough for the prices of calls, which are medians
 DRIFT = 0.1  # a machine that changes its speed by so much within a pass is worth a sentence
 
 
@@ -77,13 +78,13 @@ def spread(count: int, kept: int) -> list[int]:
 def latency_pass(
     contenders: Sequence[Contender], examples: Sequence[str], repeats: int, *, seed: int, where: str
 ) -> Iterator[TimingRecord]:
-    """Warm-up, then repeats × examples × contenders, then one split repeat; a record as each ends."""
+    """Warm-up, then repeats × examples × contenders, then one split repeat of a few; a record as each ends."""
     pass_id = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + secrets.token_hex(4)
     for contender in contenders:
         contender.time(examples[0], False)  # warm-up: kernels, caches, allocator
     for repeat in range(repeats + 1):
         is_split = repeat == repeats
-        for number, example in enumerate(examples):
+        for number, example in enumerate(examples[:SPLIT_EXAMPLES] if is_split else examples):
             for index in order(len(contenders), repeats + 1, seed, number)[repeat]:
                 contender = contenders[index]
                 started_at, load = time.time(), _load()

@@ -10,7 +10,7 @@ from sdbench import plan
 from sdbench.config import Run
 from sdbench.records import CallRecord, Cell, Store, TimingRecord, read
 from sdbench.run.cells import Point
-from sdbench.run.latency import Clocked, Contender, drift_sentence, latency_pass, machine, spread
+from sdbench.run.latency import SPLIT_EXAMPLES, Clocked, Contender, drift_sentence, latency_pass, machine, spread
 from sdbench.run.plain import plain_generate
 from sdbench.run.progress import Bar, warn
 
@@ -34,7 +34,7 @@ def time_points(run: Run, points: Sequence[Point], asked: Asked, store: Store, d
     contenders = [Contender(point.cell.key, Clock(decoder, point, asked)) for point in chosen]
     contenders.append(Contender(plain.key, lambda example, is_split: plain_generate(decoder, asked.ids[example])))
     records: list[TimingRecord] = []
-    total = len(contenders) * len(examples) * (run.timing.repeats + 1)
+    total = len(contenders) * (len(examples) * run.timing.repeats + min(len(examples), SPLIT_EXAMPLES))
     with Bar("timing", total) as bar:
         for record in latency_pass(contenders, examples, run.timing.repeats, seed=run.seed, where=where):
             records.append(record)
