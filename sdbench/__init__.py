@@ -9,7 +9,7 @@ _HOME = {
     "read": "sdbench.records",
 }
 
-__all__ = ["__version__", "generate", "read"]  # noqa: F822 - both are loaded by __getattr__
+__all__ = ["__version__", "generate", "read"]
 
 
 def __getattr__(name: str) -> object:

@@ -159,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._resolve("datasets" if found[1] else "models", found[2], found[3], found[4])
         return self._send(404, {"error": "Not Found"})
 
-    do_HEAD = do_GET
+    do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
 
     def _api(self, kind: str, id: str, verb: str, revision: str, below: str) -> None:
         repo = self._find(kind, id, revision or "main")

@@ -15,7 +15,10 @@ CHAT = (
     "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-WORDS = "the mayor of a small town said on monday that new buses will run every ten minutes from june . how many ? 1 2 3 4 5 6 7 8 9 0"
+WORDS = (
+    "the mayor of a small town said on monday that new buses will run every ten minutes from june . "
+    "how many ? 1 2 3 4 5 6 7 8 9 0"
+)
 
 
 def make_models(root: Path) -> None:

@@ -76,8 +76,8 @@ class Row:
                 self.is_stopped, kept = True, place
                 break
         last: Origin = "replacement" if accepted < length else "bonus"
-        origins: list[Origin] = ["accepted"] * accepted
-        self.origins += [*origins, last][:kept]
+        origins: list[Origin] = [*["accepted"] * accepted, last]  # pyright: ignore[reportAssignmentType]
+        self.origins += origins[:kept]
         length = min(length, kept) if self.is_stopped else length
         examined = min(kept, length)
         self.drafted.append(length)
