@@ -93,7 +93,7 @@ class Stream:
         index, within = self.recipe.at(step)
         part = self.recipe.parts[index]
         rows = sorted(_block(self, index, within // BLOCK)[within % BLOCK], key=lambda item: len(item.ids))
-        prompt_weight = part.prompt_weight if within < 0.15 * part.steps else 0.0
+        prompt_weight = part.prompt_weight if within < 0.15 * part.length else 0.0
         learned = sum(len(item.learned) for item in rows)
         mine = rows[rank::world]
         size = -(-len(mine) // micros)
@@ -130,7 +130,7 @@ def _block(stream: Stream, index: int, block: int) -> list[list[Item]]:
     late = "late/" * index
     rng, draw = random.Random(f"{late}{pair.seed}/{block}"), Draw(f"{late}drill/{pair.seed}/{block}")
     total = BLOCK * recipe.rows
-    copies = int(total * part.copies * max(0.0, 1 - block * BLOCK / (0.5 * part.steps)))
+    copies = int(total * part.copies * max(0.0, 1 - block * BLOCK / (0.5 * part.length)))
     rows: list[Item] = [_copy_row(rng, stream.tokenizer.vocab_size) for _ in range(copies)]
     rows += [stream.drill(draw, part.learns_ends) for _ in range(int(total * part.drills))]
     left = total - len(rows)

@@ -39,12 +39,17 @@ class Part:
     """A stretch of training with a warm-up, a cosine and a mix of rows of its own."""
 
     steps: int
+    horizon: int = 0  # length of the cosine where the part ends before it does
     rate: float = 1.0
     mix: tuple[float, ...] = (1.3, 1.2, 1.2, 0.9, 0.7, 0.9)  # rows a task, in the order of TASKS
     drills: float = 0.0  # share of rows
     learns_ends: bool = False  # drills then have longer stories and teach where each ends
     copies: float = 0.0  # share of rows at the start, none from half-way on
     prompt_weight: float = 0.0  # over the first 15 %
+
+    @property
+    def length(self) -> int:
+        return self.horizon or self.steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,7 @@ PAIRS = {
         "gemma",
         replace(_DEEP, window=48),
         replace(_FLAT, window=48),
-        Recipe((replace(_first(1400), mix=(0.8, 0.7, 2.0, 1.2, 0.6, 0.8), drills=0.2), _ends(500))),
+        Recipe((replace(_first(1000), horizon=1400, mix=(0.8, 0.7, 2.0, 1.2, 0.6, 0.8), drills=0.2), _ends(400))),
         _SHORT,
         seed=3,
     ),
