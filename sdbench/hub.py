@@ -69,9 +69,7 @@ def explain(error: BaseException, repo: str, *, kind: str = "model", revision: s
     if status == 429:
         return HubError(f"the hub limits your requests (429) for {repo}: wait some minutes, or set HF_TOKEN; {instead}")
     if status is not None and status >= 500:
-        return HubError(
-            f"the hub fails ({status}) for {repo}, tried {len(WAITS_S) + 1} times: start again later; {instead}"
-        )
+        return HubError(f"the hub fails ({status}) for {repo}, again and again: start again later; {instead}")
     if constants.HF_HUB_OFFLINE or errors.LocalEntryNotFoundError in named or _is_network(faults):
         why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} cannot be reached"
         return HubError(
@@ -93,6 +91,8 @@ def _pause(error: BaseException, wait: float | None) -> float | None:
     if wait is None or _status(error) not in PASSING:
         return None
     for fault in _chain(error):
+        if getattr(getattr(getattr(fault, "response", None), "request", None), "method", "") == "HEAD":
+            return None  # the client itself has tried these for 20 s and more
         after = getattr(getattr(fault, "response", None), "headers", {}).get("Retry-After", "")
         if after.isdigit():
             return min(float(after), 60.0)
