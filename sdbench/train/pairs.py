@@ -116,8 +116,8 @@ def _ends(steps: int) -> Part:
 _SHORT = Recipe((replace(_first(1000), mix=(1.3, 1.2, 1.2, 1.5, 0.08, 0.08)),))
 
 PAIRS = {
-    "llama-tiny": Pair("llama", _DEEP, _FLAT, Recipe((_first(3000), _numbers(1000), _ends(800))), _SHORT),
-    "qwen-tiny": Pair("qwen", _DEEP, _FLAT, Recipe((_first(2200), _numbers(750), _ends(500))), _SHORT, seed=2),
+    "llama-tiny": Pair("llama", _DEEP, _FLAT, Recipe((_first(3000), _numbers(1000))), _SHORT),
+    "qwen-tiny": Pair("qwen", _DEEP, _FLAT, Recipe((_first(2200), _numbers(750))), _SHORT, seed=2),
     "gemma-tiny": Pair(
         "gemma",
         replace(_DEEP, window=48),
