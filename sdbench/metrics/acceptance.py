@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from sdbench.metrics.stats import NAN, Estimate, ratio_interval
+from sdbench.metrics.stats import NAN, Array, Estimate, ratio_interval
 
 # name: numerator, denominator, as columns of `.generations`
 RATES = {
@@ -21,17 +21,17 @@ RATES = {
 
 def rates(generations: pd.DataFrame, **options: float) -> dict[str, Estimate]:
     """Every rate of one cell; NaN where an identity does not hold, or nothing was examined."""
-    sums = generations.groupby("example", sort=True)[sorted({c for pair in RATES.values() for c in pair})].agg(
-        lambda column: column.sum(skipna=False)
-    )
+    codes, examples = pd.factorize(generations["example"], sort=True)
+    columns = {name: generations[name].to_numpy(dtype=np.float64) for pair in RATES.values() for name in pair}
+    sums = {name: np.bincount(codes, values, len(examples)) for name, values in columns.items()}
     return {name: _rate(sums[num], sums[den], **options) for name, (num, den) in RATES.items()}
 
 
-def _rate(num: pd.Series, den: pd.Series, **options: float) -> Estimate:
-    if num.isna().any() or not den.sum():
+def _rate(num: Array, den: Array, **options: float) -> Estimate:
+    if np.isnan(num).any() or not den.sum():
         return Estimate(NAN, NAN, NAN, len(num))
     # Sums of exact probabilities are rounded: 5.000000000000001 of 5 is all of them.
-    values = num.where((num - den).abs() > 1e-9, den)
+    values = np.where(np.abs(num - den) > 1e-9, num, den)
     return ratio_interval(values, den, **options)  # type: ignore[arg-type]
 
 

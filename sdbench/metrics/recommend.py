@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from sdbench.metrics import quality, speed
-from sdbench.metrics.stats import NAN, Estimate
+from sdbench.metrics.stats import NAN, Estimate, affordable
 from sdbench.metrics.summary import BASELINES, metric_of, reference
 from sdbench.records import Results
 
@@ -67,6 +67,7 @@ def recommend(results: Results, margin: float, *, resamples: int = 10_000, seed:
     cells = results.cells.set_index("cell")
     parts = {str(key): part for key, part in results.generations.groupby("cell", sort=True)}
     rows = {k: quality.rows_of(part, metric_of(cells, k)) for k, part in parts.items() if metric_of(cells, k) in part}
+    resamples = affordable(results.generations["example"].nunique(), resamples)
     swept = cells[~cells["verifier"].isin(BASELINES) & cells.index.isin(list(rows))]
     timed = speed.speeds(results.timings, resamples=resamples, seed=seed)
     costs = {key: speed.modelled(part, results.calls) for key, part in parts.items()}

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
-CHUNK = 2_000_000  # weights made at once: 16 MB
+CHUNK = 2_000_000  # weights made at once: 8 MB
+WEIGHTS = 10_000_000  # weights kept from cell to cell: 40 MB, which the cache below must hold
 NAN = math.nan
 
 
@@ -60,8 +61,16 @@ def resampled(columns: Array, *, resamples: int, seed: int) -> Array:
     """Sums [R,C] of columns [n,C] over bootstrap samples; the same draws for every column, cell and call of one n."""
     n = len(columns)
     step = max(1, CHUNK // n)
-    parts = [_weights(n, resamples, seed, chunk) @ columns for chunk in range(-(-resamples // step))]
-    return np.concatenate(parts)
+    means = columns.mean(0)
+    # Weights of a draw add up to n, so that columns may be centred: single precision then is enough, and twice as fast.
+    centred = (columns - means).astype(np.float32)
+    parts = [_weights(n, resamples, seed, chunk) @ centred for chunk in range(-(-resamples // step))]
+    return np.concatenate(parts).astype(np.float64) + n * means
+
+
+def affordable(n: int, resamples: int) -> int:
+    """Resamples for a table of many cells: all up to n = 1,000, fewer beyond, never below 1,000."""
+    return min(resamples, max(1_000, WEIGHTS // max(n, 1)))
 
 
 def _from_pivot(value: float, error: float, pivots: Array, level: float) -> tuple[float, float]:
@@ -86,7 +95,7 @@ def mean_interval(values: ArrayLike, *, level: float = 0.95, resamples: int = 10
     sums = resampled(np.stack([centred, centred**2], 1), resamples=resamples, seed=seed) / n
     with np.errstate(divide="ignore", invalid="ignore"):
         errors = np.sqrt(np.maximum(sums[:, 1] - sums[:, 0] ** 2, 0) / (n - 1))
-        pivots = np.where(errors > 1e-9 * error, sums[:, 0] / errors, np.nan)
+        pivots = np.where(errors > 1e-6 * error, sums[:, 0] / errors, np.nan)
     return Estimate(mean, *_from_pivot(mean, error, pivots, level), n)
 
 
@@ -112,12 +121,15 @@ def ratio_interval(
     error = float(np.sqrt((influence**2).sum() * n / (n - 1)))
     if error <= 1e-12:
         return Estimate(ratio, ratio, ratio, n)
-    sums = resampled(np.stack([a, b, a * a, a * b, b * b], 1), resamples=resamples, seed=seed)
+    # Of a resample with ratio r the residuals are a − r·b = e − (r − ratio)·b: nothing large cancels.
+    e = a - ratio * b
+    sums = resampled(np.stack([e, b, e * e, e * b, b * b], 1), resamples=resamples, seed=seed)
     with np.errstate(divide="ignore", invalid="ignore"):
-        sa, sb, saa, sab, sbb = sums.T
-        squared = saa / sa**2 - 2 * sab / (sa * sb) + sbb / sb**2
+        se, sb, see, seb, sbb = sums.T
+        sa, shift = se + ratio * sb, se / sb
+        squared = (see - 2 * shift * seb + shift**2 * sbb) / sa**2
         errors = np.sqrt(np.maximum(squared, 0) * n / (n - 1))
-        pivots = np.where(errors > 1e-9 * error, (np.log(sa / sb) - math.log(ratio)) / errors, np.nan)
+        pivots = np.where(errors > 1e-6 * error, np.log1p(shift / ratio) / errors, np.nan)
     # A few examples can give a limit beyond all floats: it is cut where exp still has a value.
     low, high = (math.exp(min(limit, 700)) for limit in _from_pivot(math.log(ratio), error, pivots, level))
     return Estimate(ratio, low, min(high, 1.0) if (a <= b).all() else high, n)

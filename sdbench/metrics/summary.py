@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from sdbench.metrics import acceptance, quality, speed
-from sdbench.metrics.stats import NAN, Estimate, detectable, holm
+from sdbench.metrics.stats import NAN, Estimate, affordable, detectable, holm
 from sdbench.records import Results
 
 BASELINES = ("target", "draft", "lossless", "generate")
@@ -27,8 +27,9 @@ PLAIN = (
 
 def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> pd.DataFrame:
     """The frame behind summary.csv, sorted by model, task, temperature, rule, draft length and knob."""
-    options: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
     cells, generations = results.cells.set_index("cell"), results.generations
+    resamples = affordable(generations["example"].nunique(), resamples)
+    options: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
     parts = {str(cell): part for cell, part in generations.groupby("cell", sort=True)}
     rows = {
         key: quality.rows_of(part.dropna(subset=[metric]), metric)

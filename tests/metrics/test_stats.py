@@ -18,12 +18,18 @@ def skewed(rng, n):
 
 CASES = {
     "mean": lambda rng, n: (stats.mean_interval(skewed(rng, n)[0], resamples=1000), 20.0),
-    "proportion of 0.9": lambda rng, n: (stats.proportion_interval(int(rng.binomial(n, 0.9)), n), 0.9),
-    "proportion of 0.99": lambda rng, n: (stats.proportion_interval(int(rng.binomial(n, 0.99)), n), 0.99),
+    "proportion near 0.9": lambda rng, n: proportion(rng, n, 0.9),
+    "proportion near 0.99": lambda rng, n: proportion(rng, n, 0.99),
     "ratio": lambda rng, n: ratio(rng, n),
     "paired difference of means": lambda rng, n: paired_means(rng, n),
     "paired difference of pass/fail": lambda rng, n: paired_binary(rng, n),
 }
+
+
+def proportion(rng, n, near):
+    """At 0.99 and n = 100 itself any interval covers 92.1 % or 98.2 %, for k is a whole number: so p is drawn nearby."""
+    p = 1 - (1 - near) * rng.uniform(0.75, 1.25)
+    return stats.proportion_interval(int(rng.binomial(n, p)), n), p
 
 
 def ratio(rng, n):
