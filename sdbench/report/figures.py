@@ -56,8 +56,9 @@ def plane(axis: Axes, summary: pd.DataFrame, x: str, y: str = "quality") -> None
     for name, colour, cells in curves(summary, x):
         bars(axis, cells, x, y, colour)
         axis.plot(cells[x], cells[y], "o-", color=colour, label=name, zorder=3)
+        is_named = (summary["verifier"] == "lossless").any()  # w = 1 lies under it
         for step, (_, cell) in enumerate(cells.iterrows()):
-            if pd.notna(cell["w"]) and (len(cells) < 7 or step % 2 == 0):
+            if pd.notna(cell["w"]) and (len(cells) < 7 or step % 2 == 0) and not (is_named and cell["w"] == 1):
                 axis.annotate(
                     f"w={cell['w']:g}", (cell[x], cell[y]), (4, 4), textcoords="offset points", color=colour, size=6
                 )
