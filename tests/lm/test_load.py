@@ -87,26 +87,22 @@ def test_pairs_and_data_sets_load_as_on_any_machine_and_again_without_a_network(
     assert hub.log[begin:] == []
 
 
-def test_a_gate_says_where_the_licence_is_and_what_to_set(hub, tmp_path):
-    script = 'tell(said(lambda: find("meta-llama/Llama-3.1-8B-Instruct")))'
-    for token, words in {None: "then set HF_TOKEN", "hf_ungranted": "has no access yet"}.items():
-        kind, text = ask(hub, tmp_path, script, token)
-        assert kind == "ConfigError"
-        assert f"accept its licence at {hub.url}/meta-llama/Llama-3.1-8B-Instruct" in text
-        assert words in text
-        assert "model=llama-tiny" in text
-    kind, text = ask(hub, tmp_path, script, "hf_dead")
-    assert kind == "ConfigError"
-    assert "refuses your HF_TOKEN" in text
-
-
-def test_what_is_not_there_is_named(hub, tmp_path):
-    found = ask(
-        hub,
-        tmp_path,
-        """
-tell({
-    "revision": said(lambda: find("Qwen/Qwen3-8B", revision="nope")),
+FAULTS = """
+import os
+found = {}
+for token in (None, "hf_ungranted", "hf_dead"):
+    os.environ.pop("HF_TOKEN", None)
+    if token:
+        os.environ["HF_TOKEN"] = token
+    found[f"gate {token}"] = said(lambda: find("meta-llama/Llama-3.1-8B-Instruct"))
+del os.environ["HF_TOKEN"]
+checkpoint = find("Qwen/Qwen3-0.6B")
+download(checkpoint)
+tell(found | {
+    "there": (checkpoint.folder / "model.safetensors").exists(),
+    "busy": said(lambda: find("Qwen/Qwen3-8B")),
+    "broken": said(lambda: load_rows("wmt/wmt14", "de-en", "test")),
+    "revision": said(lambda: find("Qwen/Qwen3-0.6B", revision="nope")),
     "model": said(lambda: find("Qwen/Qwen3-9B")),
     "word": said(lambda: find("qwen")),
     "data": said(lambda: load_rows("openai/gsm9k", "main", "test")),
@@ -114,46 +110,58 @@ tell({
     "split": said(lambda: load_rows("openai/gsm8k", "main", "tets")),
     "data_revision": said(lambda: load_rows("openai/gsm8k", "main", "test", revision="nope")),
 })
-""",
-    )
-    assert {kind for kind, _ in found.values()} == {"ConfigError"}, found
-    assert "has no revision nope" in found["revision"][1]
-    assert "there is no model Qwen/Qwen3-9B" in found["model"][1]
-    assert "neither a folder" in found["word"][1]
-    assert "there is no dataset openai/gsm9k" in found["data"][1]
-    assert "main" in found["config"][1]
-    assert "did you mean test?" in found["split"][1]
-    assert "has no revision nope" in found["data_revision"][1]
+"""
 
 
-def test_passing_faults_are_tried_again_and_lasting_ones_are_named(hub, tmp_path):
-    weights = "/Qwen/Qwen3-0.6B/@/model.safetensors"
+@pytest.fixture(scope="module")
+def faults(hub, tmp_path_factory):
+    """What is said in each case; the store fails twice for one file, one repository always, one is too busy."""
 
     def fail(method: str, path: str, count: int) -> int | None:
-        if path.endswith(weights):
+        if path.endswith("/Qwen/Qwen3-0.6B/@/model.safetensors"):
             return 500 if count <= 2 else None
         if path.startswith("/api/datasets/wmt/wmt14"):
             return 500
         return 429 if "Qwen3-8B" in path else None
 
-    script = """
-checkpoint = find("Qwen/Qwen3-0.6B")
-download(checkpoint)
-tell({
-    "there": (checkpoint.folder / "model.safetensors").exists(),
-    "busy": said(lambda: find("Qwen/Qwen3-8B")),
-    "broken": said(lambda: load_rows("wmt/wmt14", "de-en", "test")),
-})
-"""
     hub.fail = fail
-    try:
-        found = ask(hub, tmp_path, script)
-    finally:
-        hub.fail = None
-    assert found["there"]
-    assert found["busy"][0] == found["broken"][0] == "HubError"
-    assert "limits your requests (429)" in found["busy"][1]
-    assert "fails (500)" in found["broken"][1]
+    yield ask(hub, tmp_path_factory.mktemp("faults"), FAULTS)
+    hub.fail = None
+
+
+@pytest.mark.parametrize(("token", "words"), [(None, "then set HF_TOKEN"), ("hf_ungranted", "has no access yet")])
+def test_a_gate_says_where_the_licence_is_and_what_to_set(hub, faults, token, words):
+    kind, text = faults[f"gate {token}"]
+    assert kind == "ConfigError"
+    assert f"accept its licence at {hub.url}/meta-llama/Llama-3.1-8B-Instruct" in text
+    assert words in text
+    assert "model=llama-tiny" in text
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("gate hf_dead", "refuses your HF_TOKEN"),
+        ("revision", "has no revision nope"),
+        ("model", "there is no model Qwen/Qwen3-9B"),
+        ("word", "neither a folder"),
+        ("data", "there is no dataset openai/gsm9k"),
+        ("config", "main"),
+        ("split", "did you mean test?"),
+        ("data_revision", "has no revision nope"),
+    ],
+)
+def test_what_is_not_there_is_the_users_to_mend_and_named(faults, case, words):
+    kind, text = faults[case]
+    assert kind == "ConfigError"
+    assert words in text
+
+
+def test_passing_faults_are_tried_again_and_lasting_ones_are_named(faults):
+    assert faults["there"]
+    assert faults["busy"][0] == faults["broken"][0] == "HubError"
+    assert "limits your requests (429)" in faults["busy"][1]
+    assert "fails (500)" in faults["broken"][1]
 
 
 def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_read(tmp_path):

@@ -90,4 +90,5 @@ def main():
     leave(0)
 
 
-main()
+if __name__ == "__main__":
+    main()
