@@ -1,0 +1,111 @@
+"""Corpus metrics equal sacrebleu's, pass@k equals the mean over all draws, samples of one example are one unit."""
+
+import itertools
+import random
+
+import numpy as np
+import pandas as pd
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from sdbench.metrics import quality
+
+WORDS = "the cat sat on a mat while der Hund schlief and seven birds sang".split()
+
+
+def sentences(seed, n, longest=14):
+    rng = random.Random(seed)
+    pairs = []
+    for _ in range(n):
+        reference = [rng.choice(WORDS) for _ in range(rng.randint(1, longest))]
+        answer = [word if rng.random() < 0.7 else rng.choice(WORDS) for word in reference][: rng.randint(0, longest)]
+        pairs.append((" ".join(answer), " ".join(reference)))
+    return pairs
+
+
+def bleu_stats(pairs):
+    found = [BLEU(effective_order=True).sentence_score(a, [r]) for a, r in pairs]
+    return np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in found], dtype=float)
+
+
+def chrf_stats(pairs):
+    return np.array([CHRF()._extract_corpus_statistics([a], [[r]])[0] for a, r in pairs], dtype=float)
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("size", [(1, 3), (2, 4), (40, 14)])
+def test_corpus_scores_from_statistics_equal_sacrebleu(seed, size):
+    pairs = sentences(seed, *size)
+    answers, references = [a for a, _ in pairs], [[r for _, r in pairs]]
+    bleu = BLEU().corpus_score(answers, references).score
+    chrf = CHRF().corpus_score(answers, references).score
+    assert quality.corpus_bleu(bleu_stats(pairs).sum(0)) == pytest.approx(bleu, abs=1e-9)
+    assert quality.corpus_chrf2(chrf_stats(pairs).sum(0)) == pytest.approx(chrf, abs=1e-9)
+
+
+def test_empty_answers_score_zero():
+    assert quality.corpus_bleu(np.array([0, 0, 0, 0, 0, 0, 0, 0, 0, 9.0])) == 0
+    assert quality.corpus_chrf2(np.zeros(18)) == 0
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(5, 2, 3), (6, 0, 2), (4, 4, 4), (7, 5, 1), (6, 3, 4)])
+def test_pass_at_k_is_the_mean_over_all_draws_of_k_samples(n, c, k):
+    samples = [1] * c + [0] * (n - c)
+    draws = [any(draw) for draw in itertools.combinations(samples, k)]
+    assert quality.pass_at_k(n, c, k) == pytest.approx(np.mean(draws))
+
+
+def test_pass_at_k_needs_k_samples():
+    with pytest.raises(ValueError, match="at least 3"):
+        quality.pass_at_k([5, 2], [1, 1], 3)
+
+
+def cell_of(values):
+    """values [examples, samples]"""
+    rows = [(f"{i:03}", j, v) for i, row in enumerate(values) for j, v in enumerate(row)]
+    return pd.DataFrame(rows, columns=["example", "sample", "pass@1"])
+
+
+def test_samples_of_one_example_are_one_unit():
+    """Copies of the same answers tell nothing new: the interval may not shrink."""
+    once = np.random.default_rng(0).uniform(size=(80, 1)).round()
+    copied = cell_of(np.repeat(once, 6, axis=1))
+    one, six = (quality.quality(quality.rows_of(c, "pass@1"), "pass@1") for c in (cell_of(once), copied))
+    assert six.n == 80
+    assert (six.low, six.high) == (one.low, one.high)
+
+
+def test_all_metrics_give_every_pass_at_k():
+    found = quality.all_metrics(cell_of(np.random.default_rng(1).uniform(size=(60, 4)).round()), ["pass@1"], resamples=500)
+    assert list(found) == ["pass@1", "pass@2", "pass@3", "pass@4"]
+    values = [found[name].value for name in found]
+    assert values == sorted(values)
+
+
+def test_the_corpus_interval_agrees_with_resampling_by_hand():
+    pairs = sentences(3, 150)
+    rows = pd.DataFrame(bleu_stats(pairs))
+    found = quality.quality(rows, "bleu", resamples=4000)
+    rng, stats = np.random.default_rng(7), rows.to_numpy()
+    draws = [quality.corpus_bleu(stats[rng.integers(0, 150, 150)].sum(0)) for _ in range(4000)]
+    low, high = np.quantile(draws, [0.025, 0.975])
+    width = high - low
+    assert found.value == pytest.approx(BLEU().corpus_score([a for a, _ in pairs], [[r for _, r in pairs]]).score)
+    assert found.low == pytest.approx(low, abs=0.12 * width)
+    assert found.high == pytest.approx(high, abs=0.12 * width)
+
+
+def test_a_paired_difference_is_narrower_than_unpaired_and_over_shared_examples():
+    rng = np.random.default_rng(2)
+    index = [f"{i}" for i in range(200)]
+    base = pd.Series(rng.uniform(0, 100, 200), index=index)
+    other = (base - 1 + rng.normal(0, 1, 200)).iloc[20:]
+    found = quality.difference(other, base, "rougeL", resamples=2000)
+    assert found.n == 180
+    assert found.low < -1 < found.high
+    assert found.high - found.low < 1
+
+
+def test_points_are_of_one_hundred():
+    assert [quality.points_of(name) for name in ("strict", "pass@1", "rougeL", "bleu")] == [0.01, 0.01, 1.0, 1.0]

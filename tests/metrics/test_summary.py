@@ -1,0 +1,167 @@
+"""The summary is the records' sums and nothing else; empty is not measured."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sdbench.metrics import acceptance, speed, theory
+from sdbench.metrics.summary import summarise
+
+CONTRACT = (
+    "model task verifier w num_draft temperature n acceptance acceptance_low acceptance_high acceptance_expected "
+    "block_acceptance tokens_per_round bias metric quality quality_low quality_high tokens_per_s speedup speedup_low "
+    "speedup_high"
+).split()
+
+
+@pytest.fixture(scope="module")
+def summary(results):
+    return summarise(results, resamples=1000)
+
+
+def test_the_columns_of_the_contract_are_there(summary):
+    assert set(CONTRACT) <= set(summary.columns)
+    assert {"target", "draft", "lossless"} <= set(summary["verifier"])
+    assert summary.loc[summary["verifier"].isin(["target", "draft", "lossless"]), "w"].isna().all()
+
+
+def test_rates_are_ratios_of_sums(results, summary):
+    for _, row in summary[summary["n"].notna()].iterrows():
+        sums = results.generations[results.generations["cell"] == row["cell"]].sum(numeric_only=True)
+        assert row["tokens_per_round"] == pytest.approx(sums["tokens"] / sums["rounds"])
+        if sums["examined"]:
+            assert row["acceptance"] == pytest.approx(sums["accepted"] / sums["examined"])
+            assert row["block_acceptance"] == pytest.approx(sums["accepted"] / sums["drafted"])
+            assert row["acceptance_low"] <= row["acceptance"] <= row["acceptance_high"] <= 1
+        else:
+            assert math.isnan(row["acceptance"])
+
+
+def test_what_does_not_hold_is_empty(summary):
+    block = summary[summary["verifier"] == "block"]
+    assert block[["bias", "acceptance_expected", "bias_per_token"]].isna().all(axis=None)
+    assert block["acceptance"].notna().all()
+
+
+def test_measured_acceptance_agrees_with_the_exact_one(summary):
+    own = summary[summary["verifier"] == "ensemble"]
+    error = (own["acceptance_high"] - own["acceptance_low"]) / 3.92
+    assert ((own["acceptance"] - own["acceptance_expected"]).abs() <= 4 * error + 1e-9).all()
+
+
+def test_holm_never_makes_a_p_value_smaller(summary):
+    tested = summary[summary["p_value"].notna()]
+    assert (tested["p_holm"] >= tested["p_value"]).all()
+    assert not tested["verifier"].isin(["target", "draft", "lossless", "generate"]).any()
+
+
+def test_the_same_records_give_the_same_summary(results, summary):
+    again = summarise(results, resamples=1000)
+    pd.testing.assert_frame_equal(summary, again)
+
+
+def test_speed_ups_divide_by_the_fastest_baseline_of_the_same_pass(results, summary):
+    whole = results.timings[~results.timings["is_split"]]
+    sums = whole.groupby(["cell", "verifier"])[["tokens", "decode_s"]].sum().reset_index()
+    rate = sums["tokens"] / sums["decode_s"]
+    base = rate[sums["verifier"].isin(["target", "generate"])].max()
+    for cell, value in zip(sums["cell"], rate, strict=True):
+        row = summary[summary["cell"] == cell].iloc[0]
+        assert row["tokens_per_s"] == pytest.approx(value)
+        assert row["speedup"] == pytest.approx(value / base)
+        assert row["speedup_low"] <= row["speedup"] <= row["speedup_high"]
+    fastest = summary.loc[summary["verifier"].isin(["target", "generate"]), "speedup"].max()
+    assert fastest == pytest.approx(1.0)
+
+
+def test_modelled_speed_ups_agree_with_measured_ones(summary):
+    own = summary[summary["verifier"].isin(["ensemble", "lossless"])]
+    assert own["speedup_modelled"].notna().all()
+    # Six examples were timed, all sixty modelled: the tolerance is what acceptance varies between such sets.
+    assert (own["speedup_modelled"] / own["speedup"]).to_numpy() == pytest.approx(1, abs=0.15)
+
+
+def test_without_a_baseline_of_the_same_pass_there_is_no_speed_up(results):
+    alone = results.timings[~results.timings["verifier"].isin(speed.ALONE)]
+    assert speed.speeds(alone) == {}
+
+
+def test_a_pass_never_lends_its_baseline_to_another(results):
+    """A second pass on a machine ten times as slow, without a baseline of its own, is not used."""
+    slow = results.timings[results.timings["verifier"] == "ensemble"].copy()
+    slow["pass_id"], slow["started_at"] = "other", slow["started_at"] + 1e6
+    slow["decode_s"] *= 10
+    both = pd.concat([results.timings, slow], ignore_index=True)
+    first, second = (speed.speeds(frame, resamples=500) for frame in (results.timings, both))
+    assert {cell: one["speedup"].value for cell, one in first.items()} == pytest.approx(
+        {cell: one["speedup"].value for cell, one in second.items()}
+    )
+
+
+def test_drift_is_seen():
+    steady = pd.DataFrame(
+        {
+            "pass_id": "a",
+            "cell": ["x", "y"] * 30,
+            "is_split": False,
+            "started_at": np.arange(60.0),
+            "decode_s": [1.0, 3.0] * 30,
+            "rounds": 10,
+        }
+    )
+    assert speed.drift(steady) == pytest.approx(1.0)
+    slower = steady.assign(decode_s=steady["decode_s"] * np.linspace(1, 1.6, 60))
+    assert speed.drift(slower) > 1.3
+
+
+def test_corpus_metrics_and_samples_are_summarised(translations):
+    found = summarise(translations, resamples=500)
+    assert set(found["metric"]) == {"bleu", "rougeL"}
+    assert (found["n"] == 55).all()
+    assert (found["num_generations"] == 110).all()
+    assert found["quality"].notna().all()
+    assert found[["tokens_per_s", "speedup", "speedup_modelled"]].isna().all(axis=None)
+
+
+def test_positions_count_what_was_kept_and_looked_at():
+    rounds = pd.DataFrame(
+        {"cell": "a", "drafted": [3, 3, 2, 0], "examined": [3, 2, 1, 0], "accepted": [3, 1, 0, 0]},
+    )
+    found = acceptance.by_position(rounds).set_index("slot")
+    assert found["num_drafted"].to_list() == [3, 3, 2]
+    assert found["marginal"].to_list() == pytest.approx([2 / 3, 1 / 3, 1 / 2])
+    assert found["conditional"].to_list() == pytest.approx([2 / 3, 1 / 2, 1])
+
+
+def test_positions_add_up_to_the_accepted(results):
+    found = acceptance.by_position(results.rounds).groupby("cell")["num_accepted"].sum()
+    sums = results.generations.groupby("cell")["accepted"].sum()
+    assert found.to_dict() == sums[sums.index.isin(found.index)].to_dict()
+
+
+def test_the_ensemble_lies_on_its_laws_and_on_the_bound(summary):
+    own = theory.laws(summary)
+    own = own[own["verifier"] == "ensemble"]
+    assert own["acceptance_expected"].to_numpy() == pytest.approx(own["acceptance_law"].to_numpy())
+    assert own["bias"].to_numpy() == pytest.approx(own["bias_law"].to_numpy())
+    assert own["acceptance_expected"].to_numpy() == pytest.approx(own["acceptance_bound"].to_numpy())
+
+
+def test_the_predicted_curve_meets_the_measured_ends(results, summary):
+    found = theory.predicted(results, [0.0, 0.5, 1.0])
+    assert set(found["label"]) == {"contexts of the lossless run"}
+    for num_draft, part in found.groupby("num_draft"):
+        values = part.set_index("w")["tokens_per_round"]
+        assert values[0.0] >= values[0.5] >= values[1.0]
+        row = summary[(summary["verifier"] == "lossless") & (summary["num_draft"] == num_draft)].iloc[0]
+        assert values[1.0] == pytest.approx(row["tokens_per_round"], rel=0.08)
+
+
+def test_expected_accepted_is_the_sum_over_products():
+    p, q = np.array([0.2, 0.9, 0.3, 0.1]), np.array([0.4, 0.6, 0.3, 0.4])
+    blocks = np.array([2, 0, 2])
+    kept = [1 - 0.5 + 0.5 * 0.5, 1.0, 1.0, 0.5 + 0.5 * 0.25]
+    truth = (kept[0] + kept[0] * kept[1] + kept[2] + kept[2] * kept[3]) / 3
+    assert theory.expected_accepted(p, q, blocks, 0.5) == pytest.approx(truth)
