@@ -77,7 +77,9 @@ def test_samples_of_one_example_are_one_unit():
 
 
 def test_all_metrics_give_every_pass_at_k():
-    found = quality.all_metrics(cell_of(np.random.default_rng(1).uniform(size=(60, 4)).round()), ["pass@1"], resamples=500)
+    found = quality.all_metrics(
+        cell_of(np.random.default_rng(1).uniform(size=(60, 4)).round()), ["pass@1"], resamples=500
+    )
     assert list(found) == ["pass@1", "pass@2", "pass@3", "pass@4"]
     values = [found[name].value for name in found]
     assert values == sorted(values)

@@ -1,0 +1,69 @@
+"""Other tools can read what is exported, and it says what the summary says."""
+
+import json
+
+import pandas as pd
+import pytest
+import yaml
+
+from sdbench.metrics import export
+from sdbench.metrics.summary import summarise
+
+
+@pytest.fixture(scope="module")
+def summary(results):
+    return summarise(results, resamples=500)
+
+
+@pytest.fixture(scope="module")
+def folder(results, summary, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exports")
+    assert {path.name for path in export.export(results, summary, folder)} == {path.name for path in folder.iterdir()}
+    return folder
+
+
+def test_csv_and_parquet_hold_the_same_rows(folder, summary):
+    csv, parquet = pd.read_csv(folder / "summary.csv"), pd.read_parquet(folder / "summary.parquet")
+    assert list(csv.columns) == list(parquet.columns) == list(summary.columns)
+    pd.testing.assert_series_equal(csv["acceptance"], parquet["acceptance"])
+    assert csv["w"].isna().sum() == summary["w"].isna().sum()
+
+
+def test_markdown_has_a_line_for_each_cell_and_no_nan(folder, summary):
+    text = (folder / "summary.md").read_text()
+    lines = text.splitlines()
+    assert len(lines) == len(summary) + 2
+    assert len({line.count("|") for line in lines}) == 1
+    assert "nan" not in text.lower().replace("ensemble", "")
+
+
+def test_latex_is_booktabs_with_equal_columns(folder, summary):
+    text = (folder / "summary.tex").read_text()
+    assert text.index(r"\toprule") < text.index(r"\midrule") < text.index(r"\bottomrule")
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len(rows) == len(summary) + 1
+    assert len({line.count("&") for line in rows}) == 1
+
+
+def test_the_model_index_is_what_the_hub_reads(folder, summary):
+    (model,) = yaml.safe_load((folder / "model-index.yaml").read_text())["model-index"]
+    assert model["name"] == "llama-tiny"
+    assert len(model["results"]) == summary["quality"].notna().sum()
+    for entry in model["results"]:
+        assert set(entry) == {"task", "dataset", "metrics"}
+        assert {"type", "value"} <= set(entry["metrics"][0])
+
+
+def test_results_json_has_lm_evals_shape(folder, summary):
+    found = json.loads((folder / "results.json").read_text())
+    row = summary[(summary["verifier"] == "ensemble") & (summary["w"] == 0.5) & (summary["num_draft"] == 5)].iloc[0]
+    entry = found["results"]["gsm8k-tiny@ensemble w=0.5 K=5 T=1"]
+    assert entry["strict,none"] == pytest.approx(row["quality"])
+    assert entry["flexible,none"] >= entry["strict,none"]
+    assert found["n-samples"]["gsm8k-tiny@ensemble w=0.5 K=5 T=1"] == 60
+
+
+def test_the_same_records_give_the_same_bytes(results, summary, folder, tmp_path):
+    export.export(results, summary, tmp_path)
+    for path in folder.iterdir():
+        assert path.read_bytes() == (tmp_path / path.name).read_bytes()

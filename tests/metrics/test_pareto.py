@@ -1,0 +1,63 @@
+"""Fronts, hypervolumes and areas by hand and by brute force."""
+
+import numpy as np
+import pytest
+
+from sdbench.metrics import pareto
+
+
+def brute_front(x, y):
+    pairs = list(zip(x, y, strict=True))
+    return [not any(a >= p and b >= q and (a, b) != (p, q) for a, b in pairs) for p, q in pairs]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_front_equals_brute_force_with_ties(seed):
+    x, y = np.random.default_rng(seed).integers(0, 6, (2, 12)) / 5
+    assert pareto.non_dominated(x, y).tolist() == brute_front(x, y)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_hypervolume_equals_counting_points(seed):
+    rng = np.random.default_rng(seed)
+    x, y = rng.uniform(size=(2, 6))
+    points = rng.uniform(size=(200_000, 2))
+    counted = ((points[:, :1] <= x) & (points[:, 1:] <= y)).any(1).mean()
+    assert pareto.hypervolume(x, y) == pytest.approx(counted, abs=4 * 0.5 / np.sqrt(200_000))
+
+
+def test_the_hypervolume_counts_from_its_corner():
+    assert pareto.hypervolume([2.0], [3.0], (1.0, 1.0)) == pytest.approx(2.0)
+    assert pareto.hypervolume([0.5], [3.0], (1.0, 1.0)) == 0
+
+
+def test_the_area_between_two_lines_is_a_trapezium():
+    first, second = ([0.0, 1.0], [1.0, 2.0]), ([0.5, 1.0], [0.0, 0.0])
+    assert pareto.area_between(first, second) == pytest.approx(0.5 * (1.5 + 2.0) / 2)
+    assert pareto.area_between(second, first) == pytest.approx(-0.5 * (1.5 + 2.0) / 2)
+    assert np.isnan(pareto.area_between(([0.0, 1.0], [1, 1]), ([2.0, 3.0], [1, 1])))
+
+
+def test_every_resample_has_a_front(results):
+    cells = results.cells
+    keys = cells.loc[(cells["verifier"] == "ensemble") & (cells["num_draft"] == 5), "cell"].tolist()
+    found = pareto.front(results, keys, resamples=1000)
+    assert found.points["probability"].between(0, 1).all()
+    assert found.points["probability"].sum() >= 1
+    assert found.points["is_on_front"].any()
+    assert found.hypervolume.low <= found.hypervolume.value <= found.hypervolume.high
+    assert found.hypervolume.n == 60
+
+
+def test_a_front_of_corpus_bleu_is_drawn_too(translations):
+    cells = translations.cells
+    keys = cells.loc[(cells["verifier"] == "ensemble") & (cells["task"] == "wmt-tiny"), "cell"].tolist()
+    found = pareto.front(translations, keys, resamples=500)
+    assert len(found.points) == 2
+    # w=0.5 accepts more and w=1 translates better, in these records by far: both are on it.
+    assert (found.points["probability"] > 0.9).all()
+
+
+def test_unknown_cells_are_refused(results):
+    with pytest.raises(ValueError, match="generations"):
+        pareto.front(results, ["nothing"])
