@@ -6,12 +6,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
 from sdbench.tasks import sandbox as package
-from sdbench.tasks.sandbox import PROVES, Sandbox, SandboxError, pool
+from sdbench.tasks.sandbox import PROVES, Program, Sandbox, SandboxError, pool
 
 HERE = Path(__file__).parent
 ORDINARY = "/usr/bin/python3"  # an interpreter that every user may execute
@@ -127,3 +128,60 @@ def test_without_a_backend_that_holds_it_refuses_and_says_what_to_do(monkeypatch
 def test_an_unknown_backend_is_refused():
     with pytest.raises(ValueError, match="sandbox must be one of auto"):
         Sandbox("docker")
+
+
+PATCHES = "import builtins, math\nbuiltins.abs = builtins.len = builtins.all = lambda *a: 0\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "tests", "status"),
+    [
+        (f"{PATCHES}def f(x):\n    return x", "assert abs(f(3)) == 0", "failed"),
+        (f"def f(x):\n    {PATCHES.replace(chr(10), ';')[:-1]}\n    return x", "f(1)\nassert abs(f(3)) == 0", "failed"),
+        ("def f(x): return x\ndef check(c): pass", "def check(c):\n    assert c(1) == 2\ncheck(f)", "failed"),
+        ("import sys\ndef f(x): sys.exit(0)", "assert f(1) == 2", "failed"),
+        ("def f(x):\n    return abs(x)", "assert f(-3) == 3 and len([f(1)]) == 1", "passed"),
+        ("def g(x): return x\ndef f(x): return g(x)", "assert g(f(2)) == 2", "passed"),
+    ],
+)
+def test_tests_kept_apart_have_names_and_builtins_that_a_solution_cannot_patch(jail, code, tests, status):
+    assert jail.run([Program(code, tests)])[0].status == status
+
+
+def test_outcomes_are_counted_apart_and_recorded():
+    with Sandbox("kernel", timeout_s=0.5, workers=1) as sandbox:
+        sandbox.run(["x = 1", "assert 0", "while True: pass", "x = bytearray(2 << 30)", "import os; os.abort()"])
+        record = sandbox.record()
+    assert record["counts"] == {"passed": 1, "failed": 1, "timeout": 1, "memory": 1, "crash": 1}
+    assert record["is_contained"]
+    assert set(PROVES) <= set(record["proved"])
+    assert "seccomp" in record["layers"]
+
+
+def test_a_killed_run_takes_its_keepers_and_programs_along(tmp_path):
+    script = (
+        "import sys\nfrom sdbench.tasks.sandbox import Sandbox\ns = Sandbox('kernel', timeout_s=60)\n"
+        "s.submit('while True: pass')\nprint(s._home, flush=True)\nsys.stdin.read()"
+    )
+    run = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    home = run.stdout.readline().strip()
+
+    def left() -> list[str]:
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "cmdline").read_text() + (entry / "environ").read_text()
+            except OSError:
+                continue
+            found += [entry.name] if home in words else []
+        return found
+
+    assert left()
+    run.kill()
+    run.communicate()
+    deadline = time.monotonic() + 30
+    while left() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left()
+    shutil.rmtree(home, ignore_errors=True)

@@ -1,0 +1,52 @@
+"""Rows: shipped grammars, local files, and files that are not what they should be. The hub's are in tests/lm/test_load.py."""
+
+import json
+
+import pytest
+
+from sdbench.config import ConfigError
+from sdbench.tasks.data import load_rows
+
+
+def test_a_local_file_wins_over_the_id_and_keeps_its_order(tmp_path):
+    rows = [{"question": f"q{i}", "answer": "\u2028ä"} for i in range(3)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        "\ufeff" + "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n", encoding="utf-8"
+    )
+    assert load_rows("openai/gsm8k", "main", "test", data=str(path)) == rows
+
+
+def test_a_parquet_file_is_read_too(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"translation": {"de": "ja", "en": "yes"}}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    assert load_rows("wmt/wmt16", "de-en", "test", data=str(tmp_path / "rows.parquet")) == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "has no rows"),
+        ('{"a": 1}\n{"b"', "line 2 is not JSON"),
+        ('{"a": 1}\n\n[1]', "line 3 must be a JSON object"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_line(tmp_path, text, words):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        load_rows("x/y", None, "test", data=str(path))
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(ConfigError, match=r"task.data=nowhere.jsonl is not a file"):
+        load_rows("x/y", None, "test", data="nowhere.jsonl")
+
+
+def test_shipped_rows_have_a_scheme_of_their_own():
+    rows = load_rows("embedded:gsm8k-tiny", None, "test")
+    assert len(rows) == 500
+    assert set(rows[0]) == {"question", "answer"}
