@@ -24,7 +24,10 @@ def rates(generations: pd.DataFrame, **options: float) -> dict[str, Estimate]:
     codes, examples = pd.factorize(generations["example"], sort=True)
     columns = {name: generations[name].to_numpy(dtype=np.float64) for pair in RATES.values() for name in pair}
     sums = {name: np.bincount(codes, values, len(examples)) for name, values in columns.items()}
-    return {name: _rate(sums[num], sums[den], **options) for name, (num, den) in RATES.items()}
+    return {
+        name: _rate(np.asarray(sums[num], np.float64), np.asarray(sums[den], np.float64), **options)
+        for name, (num, den) in RATES.items()
+    }
 
 
 def _rate(num: Array, den: Array, **options: float) -> Estimate:

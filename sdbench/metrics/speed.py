@@ -69,11 +69,18 @@ def cost(calls: pd.DataFrame, kind: str, tokens: NDArray[np.float64] | float) ->
     return np.interp(tokens, mine.index.to_numpy(dtype=np.float64), mine.to_numpy(dtype=np.float64))
 
 
+def prices(calls: pd.DataFrame, timings: pd.DataFrame, model: str, task: str) -> pd.DataFrame:
+    """The calls of the newest pass of one pair and task: prices of another pair say nothing about it."""
+    own = timings[(timings["model"] == model) & (timings["task"] == task)]
+    own = own[own["pass_id"].isin(set(calls["pass_id"]))]
+    newest = own.groupby("pass_id")["started_at"].max().sort_index() if len(own) else pd.Series(dtype="float64")
+    return calls[calls["pass_id"] == newest.idxmax()] if newest.notna().any() else calls.iloc[:0]
+
+
 def modelled(generations: pd.DataFrame, calls: pd.DataFrame) -> float:
-    """Speed-up of one cell's recorded rounds at the newest pass's costs per call; NaN where a cost is missing."""
+    """Speed-up of one cell's recorded rounds at one pass's `prices`; NaN where a cost is missing."""
     if calls.empty:
         return NAN
-    calls = calls[calls["pass_id"] == calls["pass_id"].max()]
     kinds = set(calls["kind"])
     verifier, num_draft = generations["verifier"].iloc[0], int(generations["num_draft"].iloc[0] or 0)
     if verifier in ("draft", *ALONE) or not {"draft", "verify", "target"} <= kinds:

@@ -45,7 +45,8 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
         row |= {"temperature": cell["temperature"], "metric": cell["metric"], "cell": key}
         row |= {"is_lossless": bool(cell["is_lossless"])}
         if key in parts:
-            row |= _counted(parts[key], results.calls, options)
+            calls = speed.prices(results.calls, results.timings, str(cell["model"]), str(cell["task"]))
+            row |= _counted(parts[key], calls, options)
         if key in rows:
             row |= _judged(key, cells, rows, options)
         for name, estimate in timed.get(key, {}).items():

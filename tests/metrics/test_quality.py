@@ -11,7 +11,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from sdbench.metrics import quality
 
-WORDS = "the cat sat on a mat while der Hund schlief and seven birds sang".split()
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "while", "der", "Hund", "schlief", "and", "seven", "birds", "sang"]
 
 
 def sentences(seed, n, longest=14):

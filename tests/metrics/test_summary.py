@@ -9,11 +9,30 @@ import pytest
 from sdbench.metrics import acceptance, speed, theory
 from sdbench.metrics.summary import summarise
 
-CONTRACT = (
-    "model task verifier w num_draft temperature n acceptance acceptance_low acceptance_high acceptance_expected "
-    "block_acceptance tokens_per_round bias metric quality quality_low quality_high tokens_per_s speedup speedup_low "
-    "speedup_high"
-).split()
+CONTRACT = [
+    "model",
+    "task",
+    "verifier",
+    "w",
+    "num_draft",
+    "temperature",
+    "n",
+    "acceptance",
+    "acceptance_low",
+    "acceptance_high",
+    "acceptance_expected",
+    "block_acceptance",
+    "tokens_per_round",
+    "bias",
+    "metric",
+    "quality",
+    "quality_low",
+    "quality_high",
+    "tokens_per_s",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+]
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +117,18 @@ def test_a_pass_never_lends_its_baseline_to_another(results):
     assert {cell: one["speedup"].value for cell, one in first.items()} == pytest.approx(
         {cell: one["speedup"].value for cell, one in second.items()}
     )
+
+
+def test_modelled_speed_ups_take_the_prices_of_their_own_pair(results):
+    """Another pair's pass in the same folder, with a target ten times as dear, changes nothing."""
+    others = results.calls.assign(
+        pass_id="zzz", seconds=results.calls["seconds"] * [1 + 9 * (k == "target") for k in results.calls["kind"]]
+    )
+    foreign = results.timings.assign(model="other", pass_id="zzz", started_at=results.timings["started_at"] + 1e6)
+    calls, timings = pd.concat([results.calls, others]), pd.concat([results.timings, foreign])
+    found = speed.prices(calls, timings, "llama-tiny", "gsm8k-tiny")
+    pd.testing.assert_frame_equal(found, results.calls)
+    assert speed.prices(calls, timings, "llama-tiny", "xsum-tiny").empty
 
 
 def test_drift_is_seen():
