@@ -157,7 +157,8 @@ def _found(best: Test, margin: float, cells: pd.DataFrame, gained: Estimate | No
     text += f"(margin {margin:g}, n={best.difference.n})"
     modelled = costs.get(best.cell, NAN)
     if gained is not None and not math.isnan(gained.value):
-        text += f"; {gained.value:.2f}× the target alone [{gained.low:.2f}, {gained.high:.2f}]"
+        limits = f" [{gained.low:.2f}, {gained.high:.2f}]" if not math.isnan(gained.low) else ""
+        text += f"; {gained.value:.2f}× the target alone{limits}"
     elif not math.isnan(modelled):
         text += f"; about {modelled:.2f}× the target alone (modelled)"
     return text + "."
