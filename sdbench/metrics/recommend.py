@@ -106,13 +106,25 @@ def test_sequence(
         metric, base = metric_of(cells, key), reference(cells, key, "lossless")
         if base is None or base not in rows:
             break
-        gap = quality.difference(rows[key], rows[base], metric, level=1 - 2 * alpha, **options)
+        level = 1 - 2 * cautious(alpha, rows[key], rows[base])
+        gap = quality.difference(rows[key], rows[base], metric, level=level, **options)
         is_passed = gap.low > -margin * quality.points_of(metric)
         cell = cells.loc[key]
         done.append(Test(key, str(cell["verifier"]), float(cell["w"]), int(cell["num_draft"]), gap, bool(is_passed)))
         if not is_passed:
             break
     return done
+
+
+def cautious(alpha: float, a: pd.DataFrame | pd.Series, b: pd.DataFrame | pd.Series) -> float:
+    """The level at which a test errs at most alpha: Tango's score test does at its own, a bootstrap nearly does.
+
+    With losses as skewed as an exponential the studentised bootstrap errs 1.3·alpha at n = 100 (simulated): hence a
+    little less, by an amount that vanishes with n.
+    """
+    first, second = quality.shared(a, b)
+    is_pass_fail = first.ndim == 1 and quality.is_binary(first) and quality.is_binary(second)
+    return alpha if is_pass_fail else alpha * (1 - min(3 / math.sqrt(max(len(first), 1)), 0.75))
 
 
 def _advise(

@@ -1,7 +1,7 @@
 """Estimates with intervals by example. Unit of resampling: the example; several samples of one are averaged before.
 
-Which method where: Wilson for a proportion; Newcombe's hybrid score interval for a difference of paired proportions;
-the studentised bootstrap for means, and on the log scale for ratios of sums.
+Which method where: Wilson for a proportion; Tango's score interval for a difference of paired proportions; the
+studentised bootstrap for means, and on the log scale for ratios of sums; BCa for other functions of sums.
 Degenerate inputs: n = 0 gives NaN; n = 1 gives the value and NaN limits; no variation between the examples gives limits
 equal to the value (it says nothing about examples unlike them); a NaN among the values is an error of the caller.
 """
@@ -151,12 +151,12 @@ def proportion_interval(k: int, n: int, *, level: float = 0.95) -> Estimate:
 def paired_interval(
     a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> Estimate:
-    """The mean of a − b over the same examples: Newcombe's score interval for pass/fail, else studentised bootstrap."""
+    """The mean of a − b over the same examples: Tango's score interval for pass/fail, else studentised bootstrap."""
     x, y = values_of(a, "a"), values_of(b, "b")
     if len(x) != len(y):
         raise ValueError(f"a and b must be paired, got {len(x)} and {len(y)} values")
     if len(x) > 1 and is_binary(x) and is_binary(y):
-        return newcombe(x, y, level=level)
+        return tango(x, y, level=level)
     return mean_interval(x - y, level=level, resamples=resamples, seed=seed)
 
 
@@ -164,23 +164,33 @@ def is_binary(x: Array) -> bool:
     return bool(np.isin(x, (0.0, 1.0)).all())
 
 
-def newcombe(x: Array, y: Array, *, level: float = 0.95) -> Estimate:
-    """Difference of paired proportions: hybrid score, method 10 of Newcombe 1998 (Statistics in Medicine 17:2635)."""
-    n = len(x)
-    both, only_x, only_y = float((x * y).sum()), float((x * (1 - y)).sum()), float(((1 - x) * y).sum())
-    neither = n - both - only_x - only_y
-    first = proportion_interval(round(both + only_x), n, level=level)
-    second = proportion_interval(round(both + only_y), n, level=level)
-    margins = (both + only_x) * (only_y + neither) * (both + only_y) * (only_x + neither)
-    excess = both * neither - only_x * only_y
-    excess = max(excess - n / 2, 0.0) if excess > 0 else excess
-    phi = excess / math.sqrt(margins) if margins else 0.0
-    below, above = first.value - first.low, first.high - first.value
-    under, over = second.value - second.low, second.high - second.value
-    value = first.value - second.value
-    low = value - math.sqrt(max(below**2 - 2 * phi * below * over + over**2, 0.0))
-    high = value + math.sqrt(max(above**2 - 2 * phi * above * under + under**2, 0.0))
-    return Estimate(value, max(low, -1.0), min(high, 1.0), n)
+def tango(x: Array, y: Array, *, level: float = 0.95) -> Estimate:
+    """Difference of paired proportions: the score test of Tango 1998 (Statistics in Medicine 17:891), inverted.
+
+    Its one-sided error stays at or below its nominal one at n = 50 to 1,000, which Newcombe's method 10 does not.
+    """
+    from scipy.optimize import brentq
+    from scipy.stats import norm
+
+    check_level(level)
+    n, wins, losses = len(x), float((x * (1 - y)).sum()), float(((1 - x) * y).sum())
+    z, end = float(norm.ppf((1 + level) / 2)), 1 - 1e-12
+
+    def excess(delta: float, sign: float) -> float:
+        return _tango_score(wins, losses, n, delta) - sign * z
+
+    low = brentq(excess, -end, end, (1.0,)) if excess(-end, 1.0) > 0 > excess(end, 1.0) else -1.0
+    high = brentq(excess, -end, end, (-1.0,)) if excess(-end, -1.0) > 0 > excess(end, -1.0) else 1.0
+    return Estimate((wins - losses) / n, float(low), float(high), n)  # type: ignore[arg-type]
+
+
+def _tango_score(wins: float, losses: float, n: int, delta: float) -> float:
+    """z of the difference being delta, its variance at the most likely share of losses under delta (eq. 6 to 9)."""
+    b = (2 * n - wins + losses) * delta - wins - losses
+    c = -losses * delta * (1 - delta)
+    share = (math.sqrt(max(b * b - 8 * n * c, 0.0)) - b) / (4 * n)
+    variance = n * (2 * share + delta * (1 - delta))
+    return (wins - losses - n * delta) / math.sqrt(max(variance, 1e-300))
 
 
 def statistic_interval(

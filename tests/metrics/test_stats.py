@@ -155,12 +155,48 @@ def test_a_wider_level_holds_a_narrower_one():
     assert wide.low < narrow.low < narrow.value < narrow.high < wide.high
 
 
-def test_newcombe_gives_the_published_limits():
-    """Newcombe 1998 (Statistics in Medicine 17:2635), table II, 36, 12, 2, 0: method 10 gives 0.0569 to 0.3404."""
-    x = np.array([1.0] * 36 + [1.0] * 12 + [0.0] * 2)
-    y = np.array([1.0] * 36 + [0.0] * 12 + [1.0] * 2)
+def likelihood_score(wins, losses, n, delta):
+    """Tango's z by brute force: the share of losses that maximises the likelihood, on a fine grid."""
+    low = max(0.0, -delta)
+    share = np.linspace(low, (1 - delta) / 2, 2_000_001)[1:-1]
+    rest = n - wins - losses
+    logs = losses * np.log(share) + wins * np.log(share + delta) + rest * np.log(1 - 2 * share - delta)
+    best = share[np.argmax(logs)]
+    return (wins - losses - n * delta) / math.sqrt(n * (2 * best + delta * (1 - delta)))
+
+
+@pytest.mark.parametrize(("wins", "losses", "n"), [(12, 2, 50), (3, 9, 100), (40, 25, 300)])
+def test_limits_of_a_paired_difference_solve_the_score_equation(wins, losses, n):
+    x = np.array([1.0] * wins + [0.0] * losses + [1.0] * (n - wins - losses))
+    y = np.array([0.0] * wins + [1.0] * losses + [1.0] * (n - wins - losses))
     found = stats.paired_interval(x, y)
-    assert (found.low, found.high) == pytest.approx((0.0569, 0.3404), abs=1e-4)
+    assert likelihood_score(wins, losses, n, found.low) == pytest.approx(1.959964, abs=1e-3)
+    assert likelihood_score(wins, losses, n, found.high) == pytest.approx(-1.959964, abs=1e-3)
+    mirrored = stats.paired_interval(y, x)
+    assert (mirrored.low, mirrored.high) == pytest.approx((-found.high, -found.low))
+
+
+def test_a_paired_difference_without_discordant_pairs_still_has_width():
+    found = stats.paired_interval(np.ones(100), np.ones(100))
+    assert found.value == 0
+    assert found.low == pytest.approx(-3.8415 / 103.8415, abs=1e-4)
+    assert found.high == pytest.approx(3.8415 / 103.8415, abs=1e-4)
+
+
+@pytest.mark.parametrize("level", [0.95, 1 - 0.05 / 3])
+@pytest.mark.parametrize("shares", [(0.015, 0.065), (0.0, 0.05), (0.1, 0.15), (0.05, 0.1)])
+@pytest.mark.parametrize("n", [50, 100, 200])
+def test_the_one_sided_error_at_the_margin_is_below_alpha_exactly(n, shares, level):
+    """Summed over all tables: the limit clears −0.05 with the loss exactly there in at most (1 − level)/2 of cases."""
+    z = scipy_stats.norm.ppf((1 + level) / 2)
+    wins, losses = np.arange(n + 1)[:, None], np.arange(n + 1)[None, :]
+    rest = n - wins - losses
+    mass = scipy_stats.multinomial.pmf(
+        np.stack(np.broadcast_arrays(wins, losses, np.maximum(rest, 0)), -1), n, [*shares, 1 - sum(shares)]
+    )
+    likely = np.argwhere((rest >= 0) & (mass > 1e-9))
+    error = sum(mass[b, c] for b, c in likely if stats._tango_score(b, c, n, -0.05) > z)
+    assert error <= (1 - level) / 2
 
 
 def test_mcnemar_is_the_binomial_test_of_the_examples_that_differ():
