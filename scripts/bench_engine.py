@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+import transformers
 
-import sdbench
+from sdbench.engine import generate
 from sdbench.lm import LM
 from sdbench.verify import Ensemble
 
@@ -75,20 +75,18 @@ class Figure:
 
 
 def load(name: str, device: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    library: Any = transformers  # its annotations of constructors and of .to() do not fit their use
     if name not in SHAPES:
-        return tuple(
-            AutoModelForCausalLM.from_pretrained(Path(name) / role, dtype=dtype).to(device).eval()
-            for role in ("target", "draft")
-        )
+        load_one = library.AutoModelForCausalLM.from_pretrained
+        target, draft = (load_one(Path(name) / role, dtype=dtype).to(device).eval() for role in ("target", "draft"))
+        return target, draft
     models = []
     for seed, shape in enumerate(SHAPES[name]):
         torch.manual_seed(seed)
-        heads = max(
-            1, shape["num_attention_heads"] // 4 if shape["vocab_size"] > 2000 else shape["num_attention_heads"] // 2
-        )
-        config = LlamaConfig(**shape, num_key_value_heads=heads, max_position_embeddings=8192, eos_token_id=None)
+        heads = max(1, shape["num_attention_heads"] // (4 if shape["vocab_size"] > 2000 else 2))
+        options: Any = {**shape, "num_key_value_heads": heads, "max_position_embeddings": 8192, "eos_token_id": None}
         with torch.device(device):
-            models.append(LlamaForCausalLM(config).to(dtype).eval())
+            models.append(library.LlamaForCausalLM(library.LlamaConfig(**options)).to(dtype).eval())
     return models[0], models[1]
 
 
@@ -98,7 +96,7 @@ def prompts(count: int, length: int, vocab: int) -> list[list[int]]:
 
 
 def ours(pair: tuple[Any, Any], texts: list[list[int]], ws: list[float], new: int, **more: Any) -> int:
-    found = sdbench.generate(*pair, texts, [Ensemble(w=w) for w in ws], max_new_tokens=new, stop_ids=(), **more)
+    found = generate(*pair, texts, [Ensemble(w=w) for w in ws], max_new_tokens=new, stop_ids=(), **more)
     return sum(len(g.tokens) for g in found)
 
 
@@ -125,7 +123,7 @@ def theirs(pair: tuple[Any, Any], texts: list[list[int]], ws: list[float], new: 
 
 
 def seconds(device: str, work: Callable[[], int]) -> tuple[int, float]:
-    wait = torch.cuda.synchronize if device.startswith("cuda") else (lambda: None)
+    wait: Callable[[], Any] = torch.cuda.synchronize if device.startswith("cuda") else (lambda: None)
     wait()
     started = time.perf_counter()
     tokens = work()
@@ -135,12 +133,13 @@ def seconds(device: str, work: Callable[[], int]) -> tuple[int, float]:
 
 def rival(name: str, device: str, a: Callable[[], int], b: Callable[[], int], repeats: int, threads: int) -> Figure:
     """Tokens/s of a over tokens/s of b, taking turns; the first turn is a warm-up."""
-    ratios = []
+    ratios, note = [], ""
     for repeat in range(repeats + 1):
         (mine, mine_s), (other, other_s) = seconds(device, a), seconds(device, b)
         if repeat:
             ratios.append(mine / mine_s / (other / other_s))
-    return figure(name, threads, ratios, f"{mine / mine_s:.0f} against {other / other_s:.0f} tokens/s")
+        note = f"{mine / mine_s:.0f} against {other / other_s:.0f} tokens/s"
+    return figure(name, threads, ratios, note)
 
 
 def figure(name: str, threads: int, values: list[float], note: str = "") -> Figure:
@@ -174,7 +173,7 @@ def over_bare(
     **more: Any,
 ) -> Figure:
     """Wall time of a whole call over the wall time of its own forwards, replayed on the same caches."""
-    ratios = []
+    ratios, count = [], 0
     for repeat in range(repeats + 1):
         calls: list[Callable[[], Any]] = []
         with recorded(calls):
@@ -187,10 +186,10 @@ def over_bare(
                     call()
             return len(calls)
 
-        _, bare_s = seconds(device, replay)
+        count, bare_s = seconds(device, replay)
         if repeat:
             ratios.append(whole_s / bare_s)
-    return figure(name, threads, ratios, f"{len(calls)} forwards")
+    return figure(name, threads, ratios, f"{count} forwards")
 
 
 def measure(pair: tuple[Any, Any], device: str, threads: int, repeats: int) -> list[Figure]:
