@@ -1,6 +1,7 @@
 """sdbench: what lenient speculative decoding costs in quality. Light to import: names load when they are used."""
 
 from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -12,7 +13,7 @@ _HOME = {
 __all__ = ["__version__", "generate", "read"]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'sdbench' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)
