@@ -38,10 +38,9 @@ class Warp:
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def law(self, logits: Tensor) -> Tensor:
-        """The law [..., V] of `self.logits(…)`, or its ids [...] at temperature 0; NaN logits give NaN, or the id −1."""
+        """The law [..., V] of `self.logits(…)`, or its ids [...] at temperature 0."""
         if self.is_greedy:
-            best = logits.max(-1)
-            return best.indices.masked_fill(best.values.isnan(), -1)
+            return logits.argmax(-1)
         if self.temperature != 1:
             logits = logits / self.temperature
         if self.top_k is not None and self.top_k < logits.shape[-1]:

@@ -53,7 +53,6 @@ class ModelDrafter:
                 ids = ids.masked_fill(logits.gather(-1, ids).isnan(), -1)
             positions = last + step + 1
             tokens.append(ids)
-            ids = ids.clamp_min(0)  # -1 marks NaN logits: the engine says so after the round
             laws.append(q)
             if "raw" in needs:
                 kept.append(logits)

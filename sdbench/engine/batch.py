@@ -1,112 +1,120 @@
-"""The rows that are being decoded: texts on the device, their logs and noise keys on the host."""
+"""Which row stands where. Rows lie dense in slots 0 … n−1, sorted by family, so that a family's evidence is a view.
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+A finished row is replaced at once: by a request of its own family in its very slot, else the hole travels to where the new
+row belongs, one move for each family it crosses.
+"""
+
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sdbench import noise
-from sdbench.engine.log import Log
-from sdbench.types import Verdict, Verifier
-from sdbench.verify.families import family, stack
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Rows that one call of a rule judges: a slice where they stand together."""
-
-    rule: Verifier
-    rows: list[int]
-    index: slice | Tensor
+from sdbench.engine.row import Row
+from sdbench.lm import LM, Prefix, RaggedCache
+from sdbench.types import Drafter, Verifier
+from sdbench.verify import family, stack
 
 
 class Batch:
-    """Rows 0 … len(logs) − 1 are active. Texts are right-padded; row b's is tokens[b, :lengths[b]]."""
+    """At most `num_rows` rows of at most `capacity` tokens; a Context for drafters."""
 
-    def __init__(self, num_rows: int, capacity: int, seed: int, device: torch.device) -> None:
-        self.logs: list[Log] = []
-        self.num_rows, self.capacity, self.seed, self.device = num_rows, capacity, seed, device
-        self._tokens = torch.zeros(num_rows, capacity, dtype=torch.int64, device=device)
-        self._lengths = torch.zeros(num_rows, dtype=torch.int64, device=device)
-        self._keys = np.zeros((num_rows, 2), dtype=np.uint64)
-        self._rounds = np.zeros(num_rows, dtype=np.int64)
-        self._states: list[Tensor | None] = [None] * num_rows
-        self._groups: list[Group] | None = None
+    def __init__(
+        self, target: LM, drafter: Drafter, verifiers: Sequence[Verifier], num_rows: int, capacity: int, seed: int
+    ) -> None:
+        self.target, self.drafter, self.verifiers, self.seed = target, drafter, verifiers, seed
+        self.num_rows, self.capacity = num_rows, capacity
+        self.cache: RaggedCache = target.cache(num_rows, capacity)
+        drafter.open(num_rows, capacity)
+        self.texts = torch.zeros(num_rows, capacity + 1, dtype=torch.int64, device=target.device)
+        self.sizes = torch.ones(num_rows, dtype=torch.int64, device=target.device)
+        self.keys = np.zeros((num_rows, 2), dtype=np.uint64)
+        self.rows: list[Row] = []
+        names: dict[Hashable, int] = {}
+        self.family_of = [names.setdefault(family(rule), len(names)) for rule in verifiers]
+        self.counts = [0] * len(names)
+        self.states: list[Tensor | None] = [None] * len(names)
+        self._rules: dict[tuple[int, ...], Verifier] = {}
 
+    # What a drafter sees.
     @property
     def tokens(self) -> Tensor:
-        return self._tokens[: len(self.logs)]
+        return self.texts[: len(self.rows)]
 
     @property
     def lengths(self) -> Tensor:
-        return self._lengths[: len(self.logs)]
+        return self.sizes[: len(self.rows)]
 
     @property
     def longest(self) -> int:
-        return max(len(log.request.ids) + len(log.tokens) for log in self.logs)
+        return max(row.length for row in self.rows)
 
-    def put(self, row: int, log: Log, prompt: Tensor) -> None:
-        """A new text in a free row, or in the first beyond the active ones."""
-        request = log.request
-        if row == len(self.logs):
-            self.logs.append(log)
-        else:
-            self.logs[row] = log
-        self._tokens[row, : len(prompt)] = prompt
-        self._lengths[row] = len(prompt)
-        self._keys[row] = noise.stream_key(self.seed, request.key, request.sample)
-        self._rounds[row] = 0
-        state = request.rule.init_state(1)
-        self._states[row] = None if state is None else state[0]
-        self._groups = None
+    def families(self) -> list[tuple[slice, Verifier, int]]:
+        """(rows, their stacked rule, family) of every family that has rows."""
+        found, start = [], 0
+        for number, count in enumerate(self.counts):
+            if count:
+                members = tuple(row.request.verifier for row in self.rows[start : start + count])
+                found.append((slice(start, start + count), self._stacked(members), number))
+            start += count
+        return found
 
-    def close(self, row: int) -> int:
-        """The last row moves into a row that is done; gives the row it came from."""
-        last = len(self.logs) - 1
-        for store in (self._tokens, self._lengths, self._keys, self._rounds, self._states, self.logs):
-            store[row] = store[last]  # pyright: ignore
-        self.logs.pop()
-        self._groups = None
-        return last
+    def _stacked(self, members: tuple[int, ...]) -> Verifier:
+        if members not in self._rules:
+            if len(self._rules) > 64:
+                self._rules.clear()
+            self._rules[members] = stack([self.verifiers[index] for index in members], self.target.device)
+        return self._rules[members]
 
-    def uniforms(self, num_draft: int, stream: int) -> Tensor:
-        """[B,K] for the drafter, [B,K+1] for the rules."""
-        slots = noise.slots(num_draft)
-        rows = len(self.logs)
-        slots = slots[:-1] if stream == noise.DRAFT else slots
-        return torch.from_numpy(noise.uniforms(self._keys[:rows], self._rounds[:rows], slots, stream)).to(self.device)
+    def admit(self, row: Row, prompt: Tensor, prefix: Prefix, draft_prefix: object) -> None:
+        """A new row, at the end of its family."""
+        free = len(self.rows)
+        self.rows.append(row)
+        for other in range(len(self.counts) - 1, row.family, -1):
+            if self.counts[other]:
+                first = free - self.counts[other]
+                self._move(first, free)
+                free = first
+        self.counts[row.family] += 1
+        self._write(free, row, prompt, prefix, draft_prefix)
 
-    def groups(self) -> list[Group]:
-        """Families of rules; rows of one family may differ in their knobs."""
-        if self._groups is None:
-            by_family: dict[Hashable, list[int]] = {}
-            for row, log in enumerate(self.logs):
-                by_family.setdefault(family(log.request.rule), []).append(row)
-            self._groups = [self._group(rows) for rows in by_family.values()]
-        return self._groups
+    def replace(self, slot: int, row: Row, prompt: Tensor, prefix: Prefix, draft_prefix: object) -> None:
+        """A new row in the slot of a finished one of the same family."""
+        self._write(slot, row, prompt, prefix, draft_prefix)
 
-    def _group(self, rows: list[int]) -> Group:
-        together = rows[-1] - rows[0] + 1 == len(rows)
-        index = slice(rows[0], rows[-1] + 1) if together else torch.tensor(rows, device=self.device)
-        return Group(stack([self.logs[row].request.rule for row in rows], self.device), rows, index)
+    def remove(self, slot: int) -> None:
+        """Close the hole: the last row of its family moves in, then the last of each family behind."""
+        gone, free, end = self.rows[slot].family, slot, sum(self.counts[: self.rows[slot].family])
+        for count in self.counts[gone:]:
+            end += count
+            if count and end - 1 != free:
+                self._move(end - 1, free)
+                free = end - 1
+        self.counts[gone] -= 1
+        self.rows.pop()
 
-    def state(self, group: Group) -> Tensor | None:
-        """[b,S] of a stateful family."""
-        states = [self._states[row] for row in group.rows]
-        return None if states[0] is None else torch.stack([s for s in states if s is not None])
+    def _write(self, slot: int, row: Row, prompt: Tensor, prefix: Prefix, draft_prefix: object) -> None:
+        self.rows[slot] = row
+        self.texts[slot, : len(prompt)] = prompt
+        self.sizes[slot] = len(prompt)
+        self.keys[slot] = noise.stream_key(self.seed, row.request.key, row.request.sample)
+        self.cache.write(slot, prefix)
+        self.drafter.admit(slot, draft_prefix)
+        fresh = self.verifiers[row.request.verifier].init_state(1)
+        if fresh is not None:
+            held = self.states[row.family]
+            if held is None:
+                held = self.states[row.family] = fresh.new_zeros(self.num_rows, *fresh.shape[1:])
+            held[slot] = fresh[0]
 
-    def commit(self, draft_tokens: Tensor, verdict: Verdict) -> None:
-        """Write what was emitted behind the texts; slots past it hold anything."""
-        accepted, next_token = verdict.accepted[:, None], verdict.next_token[:, None]
-        new = torch.cat((draft_tokens, next_token), 1).scatter_(1, accepted, next_token)
-        lengths = self.lengths
-        self.tokens.scatter_(1, lengths[:, None] + torch.arange(new.shape[1], device=self.device), new)
-        lengths += verdict.accepted + 1
-        self._rounds[: len(self.logs)] += 1
-
-    def keep_state(self, group: Group, state: Tensor | None) -> None:
-        if state is not None:
-            for row, value in zip(group.rows, state, strict=True):
-                self._states[row] = value
+    def _move(self, source: int, slot: int) -> None:
+        row = self.rows[slot] = self.rows[source]
+        self.texts[slot] = self.texts[source]
+        self.sizes[slot] = self.sizes[source]
+        self.keys[slot] = self.keys[source]
+        self.cache.move(source, slot, row.length)
+        self.drafter.move(source, slot)
+        held = self.states[row.family]
+        if held is not None:
+            held[slot] = held[source]

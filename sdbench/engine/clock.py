@@ -1,55 +1,36 @@
-"""Seconds, read only after the device has finished."""
+"""Seconds on the host after the device has finished. Without timing the clock never makes anybody wait."""
 
-from time import perf_counter
-from typing import Literal
+import time
 
 import torch
 
 from sdbench.types import Timing
 
-Mode = Literal["off", "rounds", "split"]
-
 
 class Clock:
-    """Laps of the loop. "off" never synchronises; "rounds" once a round; "split" also between draft, verify and the rest."""
+    """`is_on`: whole rounds are timed; `is_split`: draft, verify and rest too, at the price of more synchronisation."""
 
-    def __init__(self, device: torch.device, mode: Mode = "off") -> None:
-        self.device, self.mode = device, mode
-        self.laps: dict[str, float] = {}
-        self._last = 0.0
+    def __init__(self, device: torch.device, mode: bool | str | None) -> None:
+        if mode not in (None, False, True, "split"):
+            raise ValueError(f'timing must be True, False or "split", got {mode!r}')
+        self.is_on, self.is_split = bool(mode), mode == "split"
+        self._wait = torch.get_device_module(device).synchronize if device.type in ("cuda", "xpu", "mps") else None
 
-    def start(self) -> None:
-        """The beginning of a round, or of a prefill."""
-        self.laps = {}
-        self._last = self._now(self.mode != "off")
-
-    def lap(self, name: str) -> None:
-        """The end of a part, read in mode "split" only."""
-        if self.mode == "split":
-            now = self._now(True)
-            self.laps[name] = now - self._last
-            self._last = now
-
-    def stop(self) -> float:
-        """Seconds since the start."""
-        if self.mode == "off":
+    def read(self) -> float:
+        """Now, all that was asked of the device done; 0 when off."""
+        if not self.is_on:
             return 0.0
-        rest = self._now(True) - self._last
-        self.laps["rest"] = rest
-        return sum(self.laps.values())
+        if self._wait is not None:
+            self._wait()
+        return time.perf_counter()
 
-    def _now(self, is_synchronised: bool) -> float:
-        if is_synchronised and self.device.type != "cpu":
-            getattr(torch, self.device.type).synchronize()
-        return perf_counter()
+    def split(self) -> float:
+        """A reading inside a round."""
+        return self.read() if self.is_split else 0.0
 
-
-def timing(prefill_s: float, rounds: list[dict[str, float]], mode: Mode) -> Timing | None:
-    """What a row's laps add up to."""
-    if mode == "off":
-        return None
-    seconds = tuple(sum(laps.values()) for laps in rounds)
-    split = {}
-    if mode == "split":
-        split = {f"{name}_s": sum(laps.get(name, 0.0) for laps in rounds) for name in ("draft", "verify", "rest")}
-    return Timing(prefill_s, sum(seconds), prefill_s + seconds[0], seconds, **split)
+    def timing(self, prefill_s: float, rounds_s: list[float], split_s: list[float]) -> Timing | None:
+        if not self.is_on:
+            return None
+        parts = split_s if self.is_split else [float("nan")] * 3
+        first = prefill_s + (rounds_s[0] if rounds_s else 0.0)
+        return Timing(prefill_s, sum(rounds_s), first, tuple(rounds_s), *parts)

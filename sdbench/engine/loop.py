@@ -1,228 +1,240 @@
-"""Propose, score, judge, commit: the decode loop over one continuous batch."""
+"""The loop itself. A round is: draft, judge, verify, commit; then finished rows leave and new ones take their place.
 
-import gc
+What a text becomes depends on (seed, key, sample, verifier, num_draft) only: noise is a function of where it is used, and no
+row looks at another. In float64 that is token for token; in lower precision two batch shapes may round a near-tie differently.
+"""
+
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sdbench import noise
 from sdbench.engine.batch import Batch
-from sdbench.engine.clock import Clock, Mode, timing
-from sdbench.engine.log import Log, ShouldStop
-from sdbench.engine.queue import Prefixes, Queue
-from sdbench.engine.request import Request
-from sdbench.lm import LM, RaggedCache
+from sdbench.engine.clock import Clock
+from sdbench.engine.row import NUM_MEASURES, Request, Row, StopTest
+from sdbench.lm import LM, Prefix
 from sdbench.probs import Warp
-from sdbench.types import DraftBlock, Drafter, Evidence, Feedback, Generation, Measures, Verdict
-from sdbench.verify.families import family
+from sdbench.types import DraftBlock, Drafter, Evidence, Feedback, Generation, Verdict, Verifier
 
 
 @dataclass(frozen=True, slots=True)
-class Decoding:
-    """How a stream is decoded: everything that its requests share."""
+class Options:
+    """What all requests of a stream share."""
 
     warp: Warp
     max_new_tokens: int = 128
     stop_ids: frozenset[int] = frozenset()
-    should_stop: ShouldStop | None = None
+    should_stop: StopTest | None = None
     seed: int = 0
     batch_size: int = 32
-    measure: bool = True
-    clock: Mode = "off"
-
-    def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+    is_measured: bool = True
+    timing: bool | str | None = None
 
 
-class Stream:
-    """One pass over a list of requests. Rows of the batch may differ in rule, knobs, num_draft and sample."""
+def stream(
+    target: LM,
+    drafter: Drafter,
+    prompts: Sequence[Sequence[int]],
+    verifiers: Sequence[Verifier],
+    requests: Sequence[Request],
+    options: Options,
+) -> Iterator[Generation]:
+    """Decode the requests, in the order in which they end. Those of one prompt should stand together: it is prefilled once."""
+    queue = deque(enumerate(requests))
+    num_rows = min(options.batch_size, len(requests))
+    while queue:
+        decoder = Decoder(target, drafter, prompts, verifiers, queue, options, num_rows)
+        try:
+            with torch.inference_mode():
+                yield from decoder.run()
+        except torch.OutOfMemoryError:
+            if num_rows == 1:
+                raise
+            # Unfinished rows begin anew: their noise is a function of their rounds, so they come out the same.
+            queue = deque(sorted([*queue, *((row.index, row.request) for row in decoder.unfinished())]))
+            warnings.warn(
+                f"out of memory with {num_rows} rows; going on with {num_rows // 2}", ResourceWarning, stacklevel=2
+            )
+            num_rows //= 2
+            del decoder
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
 
-    def __init__(self, target: LM, drafter: Drafter | None, requests: Sequence[Request], decoding: Decoding) -> None:
-        self.target, self.drafter, self.requests, self.decoding = target, drafter, requests, decoding
-        self.queue, self.prefixes = Queue(requests), Prefixes(target, drafter)
-        self.clock = Clock(target.device, decoding.clock)
-        num_draft = max((request.num_draft for request in requests), default=0)
-        longest = max((len(request.ids) for request in requests), default=0)
-        self.capacity = longest + decoding.max_new_tokens + num_draft + 2
-        self.needs = frozenset[str]().union(*(request.rule.needs for request in requests))
-        if not decoding.warp.is_greedy:
-            self.needs -= {"raw"} if not any(_reads_raw_sampled(r.rule) for r in requests) else set()
-        self.batch_size = min(decoding.batch_size, max(1, len(requests)))
+
+class Decoder:
+    """A batch, the queue behind it, and prefixes of prompts that will be asked for again."""
+
+    def __init__(
+        self,
+        target: LM,
+        drafter: Drafter,
+        prompts: Sequence[Sequence[int]],
+        verifiers: Sequence[Verifier],
+        queue: deque[tuple[int, Request]],
+        options: Options,
+        num_rows: int,
+    ) -> None:
+        self.target, self.drafter, self.prompts, self.verifiers = target, drafter, prompts, verifiers
+        self.queue, self.options, self.num_rows = queue, options, num_rows
+        self.asked = Counter(request.prompt for _, request in queue)
+        self.prefixes: dict[int, tuple[Tensor, Prefix, Any]] = {}
+        self.clock = Clock(target.device, options.timing)
+        self.needs = _needs(verifiers, options.warp)
+        self.batch: Batch | None = None
+        self.waiting: Row | None = None
         self.feedback: Feedback | None = None
 
-    def __iter__(self) -> Iterator[Generation]:
-        """Generations as they finish."""
-        while len(self.queue):
-            batch, cache = self._open()
-            try:
-                self._fill(batch, cache)
-                while batch.logs:
-                    self._round(batch, cache)
-                    yield from self._refill(batch, cache)
-            except torch.OutOfMemoryError as error:
-                if self.batch_size == 1:
-                    raise
-                error.__traceback__ = None  # frames hold the tensors that did not fit
-                self._shrink(batch)
+    def unfinished(self) -> list[Row]:
+        rows = [] if self.batch is None else [row for row in self.batch.rows if not row.is_done]
+        return rows if self.waiting is None or self.waiting in rows else [*rows, self.waiting]
 
-    def _open(self) -> tuple[Batch, RaggedCache]:
-        batch = Batch(self.batch_size, self.capacity, self.decoding.seed, self.target.device)
-        if self.drafter is not None:
-            self.drafter.open(self.batch_size, self.capacity)
-        return batch, self.target.cache(self.batch_size, self.capacity)
+    def run(self) -> Iterator[Generation]:
+        longest = max(len(self.prompts[request.prompt]) for _, request in self.queue)
+        slack = max(request.num_draft for _, request in self.queue) + 1
+        capacity = longest + self.options.max_new_tokens + slack
+        args = (self.target, self.drafter, self.verifiers, self.num_rows, capacity, self.options.seed)
+        batch = self.batch = Batch(*args)
+        while self.queue and len(batch.rows) < self.num_rows:
+            self._admit(batch)
+        while batch.rows:
+            self._round(batch)
+            yield from self._refill(batch)
 
-    @torch.inference_mode()
-    def _round(self, batch: Batch, cache: RaggedCache) -> None:
-        """Rows that draft less than others, or nothing, take part with what they have: missing drafts have no mass."""
-        self.clock.start()
-        wanted = [log.num_draft for log in batch.logs]
-        k = max(wanted)
-        lengths = torch.tensor(wanted, device=batch.device)
-        draft = self._propose(batch, k, lengths)
-        self.clock.lap("draft")
-        evidence = self._score(batch, cache, draft)
-        self.clock.lap("verify")
-        verdict, measures = self._judge(batch, evidence, batch.uniforms(k, noise.VERIFY))
-        batch.commit(draft.tokens, verdict)
-        if self.drafter is not None and "feedback" in self.drafter.needs:
-            self.feedback = Feedback(evidence, verdict)
-        self._log(batch, wanted, draft, verdict, measures)
-        self.clock.stop()
-        if self.clock.mode != "off":
-            for log in batch.logs:
-                log.laps.append(self.clock.laps)
-
-    def _propose(self, batch: Batch, k: int, lengths: Tensor) -> DraftBlock:
-        if not k or self.drafter is None:
-            nothing = torch.empty(len(lengths), 0, dtype=torch.int64, device=batch.device)
-            return DraftBlock(nothing, nothing, lengths)
-        return self.drafter.draft(batch, k, lengths, batch.uniforms(k, noise.DRAFT), self.feedback, self.needs)
-
-    def _score(self, batch: Batch, cache: RaggedCache, draft: DraftBlock) -> Evidence:
-        """The target's laws at each drafted position and one beyond."""
-        warp, last = self.decoding.warp, batch.lengths[:, None] - 1
-        num_slots = draft.tokens.shape[1]
-        ids = torch.cat((batch.tokens.gather(1, last), draft.tokens), 1).clamp_min_(0)
-        plan = self.target.plan(last + torch.arange(num_slots + 1, device=ids.device), cache, batch.longest + num_slots)
-        logits = warp.logits(self.target.forward(ids, plan, cache))
-        return Evidence(warp.law(logits), draft, warp.is_greedy, logits if "raw" in self.needs else None)
-
-    def _judge(self, batch: Batch, evidence: Evidence, u: Tensor) -> tuple[Verdict, list[Measures] | None]:
-        """A call for each family; its rows are a view of the batch wherever they stand together."""
-        groups, has_draft = batch.groups(), bool(evidence.draft.tokens.shape[1])
-        measures = [] if self.decoding.measure and has_draft else None
-        parts = []
-        for group in groups:
-            mine = evidence if len(groups) == 1 else evidence.rows(group.index)
-            parts.append(group.rule(mine, u if len(groups) == 1 else u[group.index], batch.state(group)))
-            batch.keep_state(group, parts[-1].state)
-            if measures is not None:
-                measures.append(group.rule.measure(mine))
-        if len(groups) == 1:
-            return parts[0], measures
-        accepted, next_token = torch.empty_like(evidence.draft.lengths), torch.empty_like(evidence.draft.lengths)
-        for group, part in zip(groups, parts, strict=True):
-            accepted[group.index], next_token[group.index] = part.accepted, part.next_token
-        return Verdict(accepted, next_token), measures
-
-    def _log(
-        self, batch: Batch, wanted: list[int], draft: DraftBlock, verdict: Verdict, measures: list[Measures] | None
-    ) -> None:
-        """Everything that leaves the device in a round leaves it here."""
-        tokens, accepted, next_token = draft.tokens.tolist(), verdict.accepted.tolist(), verdict.next_token.tolist()
-        if min(next_token) < 0 or (draft.tokens.numel() and min(map(min, tokens)) < 0):
-            raise ValueError(_nan(batch, tokens, wanted))
-        floats: dict[int, list[list[float]]] = {}
-        for group, part in zip(batch.groups(), measures or [], strict=False):
-            columns = torch.stack([x.double() for x in (part.p, part.q, part.tv, part.expected, part.bias)], 1)
-            floats.update(zip(group.rows, columns.tolist(), strict=True))
-        stop_ids, should_stop = self.decoding.stop_ids, self.decoding.should_stop
-        for row, log in enumerate(batch.logs):
-            log.add(
-                tokens[row][: wanted[row]], accepted[row], next_token[row], floats.get(row), stop_ids, should_stop
-            )
-
-    def _fill(self, batch: Batch, cache: RaggedCache) -> None:
-        """The first rows, those of a family side by side."""
-        for place in self.queue.first(self.batch_size):
-            self._admit(batch, cache, len(batch.logs), place)
-
-    def _refill(self, batch: Batch, cache: RaggedCache) -> Iterator[Generation]:
-        """Finished rows go out and their places are taken at once; without a queue the batch closes up."""
-        done = [row for row, log in enumerate(batch.logs) if log.finish is not None]
-        for row in reversed(done):
-            log = batch.logs[row]
-            generation = log.generation(timing(log.prefill_s, log.laps, self.clock.mode))
-            place = self.queue.next(family(log.request.rule))
-            if place is not None:
-                try:
-                    self._admit(batch, cache, row, place)
-                except torch.OutOfMemoryError:
-                    self._retire(batch, cache, row)
-                    yield generation
-                    raise
+    def _refill(self, batch: Batch) -> Iterator[Generation]:
+        """Finished rows leave; what waits takes their place. Last slots first: closing a hole moves later rows only."""
+        for slot in [slot for slot in range(len(batch.rows)) if batch.rows[slot].is_done][::-1]:
+            row = batch.rows[slot]
+            self.feedback = None
+            if self.queue and batch.family_of[self.queue[0][1].verifier] == row.family:
+                self._admit(batch, slot)
             else:
-                self._retire(batch, cache, row)
-            yield generation
+                batch.remove(slot)
+            yield row.finish(self.clock.timing(row.prefill_s, row.rounds_s, row.split_s))
+        while self.queue and len(batch.rows) < self.num_rows:
+            self.feedback = None
+            self._admit(batch)
 
-    @torch.inference_mode()
-    def _retire(self, batch: Batch, cache: RaggedCache, row: int) -> None:
-        last = batch.close(row)
-        if last != row:
-            cache.move(last, row, self.capacity)
-            if self.drafter is not None:
-                self.drafter.move(last, row)
+    def _admit(self, batch: Batch, slot: int | None = None) -> None:
+        """The next request joins, its prompt prefilled or found."""
+        index, request = self.queue.popleft()
+        number = request.prompt
+        row = Row(
+            index,
+            request,
+            batch.family_of[request.verifier],
+            len(self.prompts[number]),
+            self.options.max_new_tokens,
+        )
+        self.waiting, started_s = row, self.clock.read()
+        if number not in self.prefixes:
+            prompt = torch.tensor(list(self.prompts[number]), dtype=torch.int64, device=self.target.device)
+            self.prefixes[number] = (prompt, self.target.prefill(prompt[:-1]), self.drafter.prefill(prompt))
+        row.prefill_s = self.clock.read() - started_s
+        if slot is None:
+            batch.admit(row, *self.prefixes[number])
+        else:
+            batch.replace(slot, row, *self.prefixes[number])
+        self.waiting = None
+        self.asked[number] -= 1
+        if not self.asked[number]:
+            del self.prefixes[number]
 
-    @torch.inference_mode()
-    def _admit(self, batch: Batch, cache: RaggedCache, row: int, place: int) -> None:
-        request = self.requests[place]
-        log = Log(request, place, self.decoding.max_new_tokens)
-        try:
-            self.clock.start()
-            shared = self.prefixes.get(request)
-            cache.write(row, shared.target)
-            if shared.draft is not None and self.drafter is not None and request.num_draft:
-                self.drafter.admit(row, shared.draft)
-            log.prefill_s = self.clock.stop()
-        except torch.OutOfMemoryError:
-            self.queue.again(place)
-            raise
-        if self.queue.leave(place):
-            self.prefixes.drop(request)
-        batch.put(row, log, shared.prompt)
+    def _round(self, batch: Batch) -> None:
+        begun_s = self.clock.read()
+        planned = [row.draft_length for row in batch.rows]
+        k = max(planned)
+        lengths = torch.tensor(planned, device=self.target.device)
+        coins, slots = batch.keys[: len(planned)], noise.slots(k)
+        rounds = [len(row.drafted) for row in batch.rows]
+        u_draft, u_verify = (
+            torch.from_numpy(noise.uniforms(coins, rounds, part, name)).to(self.target.device, non_blocking=True)
+            for part, name in ((slots[:-1], noise.DRAFT), (slots, noise.VERIFY))
+        )
+        draft = self.drafter.draft(batch, k, lengths, u_draft, self.feedback, self.needs)
+        drafted_s = self.clock.split()
+        evidence = self._judge(batch, draft, k)
+        verdict = self._verify(batch, evidence, u_verify)
+        verified_s = self.clock.split()
+        self._commit(batch, planned, draft, evidence, verdict)
+        if self.clock.is_on:
+            ended_s = self.clock.read()
+            for row in batch.rows:
+                row.rounds_s.append(ended_s - begun_s)
+                if self.clock.is_split:
+                    parts = (drafted_s - begun_s, verified_s - drafted_s, ended_s - verified_s)
+                    row.split_s = [old + new for old, new in zip(row.split_s, parts, strict=True)]
 
-    def _shrink(self, batch: Batch) -> None:
-        """Start the unfinished rows anew in half the batch: noise is a function, so they come out the same."""
-        self.batch_size = max(1, self.batch_size // 2)
-        for log in batch.logs:
-            if log.finish is None:
-                self.queue.give_back(log.place)
-        batch.logs.clear()
-        self.prefixes.clear()
-        self.feedback = None
-        warnings.warn(f"out of memory: going on with batch_size={self.batch_size}", RuntimeWarning, stacklevel=2)
-        gc.collect()
-        if self.target.device.type not in ("cpu", "meta"):
-            getattr(torch, self.target.device.type).empty_cache()
+    def _judge(self, batch: Batch, draft: DraftBlock, k: int) -> Evidence:
+        """One forward of the target over the last token and the draft: its law at each drafted slot and behind."""
+        warp, last = self.options.warp, batch.lengths[:, None] - 1
+        if k and bool((draft.tokens < 0).any()):
+            raise ValueError("the draft model's logits are NaN: check its weights and dtype")
+        positions = last + torch.arange(k + 1, device=last.device)
+        ids = torch.cat((batch.tokens.gather(1, last), draft.tokens), 1)
+        plan = self.target.plan(positions, batch.cache, batch.longest + k)
+        keep_hidden = "target_hidden" in self.needs
+        raw, hidden = self.target.forward_hidden(ids, plan, batch.cache, keep_hidden=keep_hidden)
+        logits = warp.logits(raw)
+        p = warp.law(logits)
+        if warp.is_greedy and bool(logits.gather(-1, p[..., None]).isnan().any()):
+            raise ValueError("the target model's logits are NaN: check its weights and dtype")
+        return Evidence(p, draft, warp.is_greedy, logits if "raw" in self.needs else None, hidden)
+
+    def _verify(self, batch: Batch, evidence: Evidence, u: Tensor) -> Verdict:
+        """Each family judges its own rows."""
+        parts = []
+        for rows, rule, number in batch.families():
+            held = batch.states[number]
+            view = evidence if len(batch.families()) == 1 else evidence.rows(rows)
+            part = rule(view, u[rows], None if held is None else held[rows])
+            if held is not None and part.state is not None:
+                held[rows] = part.state
+            parts.append(part)
+        if len(parts) == 1:
+            return parts[0]
+        return Verdict(torch.cat([v.accepted for v in parts]), torch.cat([v.next_token for v in parts]))
+
+    def _measures(self, batch: Batch, evidence: Evidence) -> Tensor | None:
+        """[B,5,K] float64: p, q, tv, expected, bias."""
+        if not self.options.is_measured:
+            return None
+        if not evidence.draft.tokens.shape[1]:
+            return torch.zeros(len(batch.rows), NUM_MEASURES, 0)
+        found = []
+        for rows, rule, _ in batch.families():
+            m = rule.measure(evidence.rows(rows))
+            found.append(torch.stack([x.double() for x in (m.p, m.q, m.tv, m.expected, m.bias)], 1))
+        return torch.cat(found)
+
+    def _commit(
+        self, batch: Batch, planned: list[int], draft: DraftBlock, evidence: Evidence, verdict: Verdict
+    ) -> None:
+        """Write the block behind each text (what lies past its new length is overwritten later), then count on the host."""
+        accepted, next_token = verdict.accepted[:, None], verdict.next_token[:, None]
+        block = torch.cat((draft.tokens, next_token), 1).scatter(1, accepted, next_token)
+        places = batch.lengths[:, None] + torch.arange(block.shape[1], device=block.device)
+        batch.tokens.scatter_(1, places.clamp_max(batch.capacity), block)
+        batch.sizes[: len(planned)] += verdict.accepted + 1
+        told = torch.cat((accepted, next_token, draft.tokens), 1).tolist()
+        measures = self._measures(batch, evidence)
+        values = None if measures is None else measures.tolist()
+        for number, (row, (kept, token, *drafted)) in enumerate(zip(batch.rows, told, strict=True)):
+            if token < 0:
+                raise ValueError(f"the target model's logits are NaN at prompt {row.request.prompt}: check its weights")
+            found = None if values is None else values[number]
+            row.commit(planned[number], kept, token, drafted, found, self.options.stop_ids, self.options.should_stop)
+        if "feedback" in self.drafter.needs:
+            self.feedback = Feedback(evidence, verdict)
 
 
-Progress = Callable[[Generation], None]
-
-
-def _reads_raw_sampled(rule: object) -> bool:
-    """Whether a rule reads un-tempered laws when sampling too; those with a greedy form alone do not."""
-    return getattr(rule, "reads_raw_sampled", True)
-
-
-def _nan(batch: Batch, tokens: list[list[int]], wanted: list[int]) -> str:
-    """Whose logits are no numbers."""
-    rows = [row for row, k in enumerate(wanted) if any(token < 0 for token in tokens[row][:k])]
-    role, row = ("draft", rows[0]) if rows else ("target", 0)
-    request = batch.logs[row].request
-    return f"the {role} model's logits are NaN (prompt {request.prompt}, key {request.key!r}, rule {request.rule})"
+def _needs(verifiers: Sequence[Verifier], warp: Warp) -> frozenset[str]:
+    """What the rules read, under these warpers."""
+    needs = {name for rule in verifiers for name in rule.needs}
+    if "raw_if_greedy" in needs and warp.is_greedy:
+        needs.add("raw")
+    return frozenset(needs - {"raw_if_greedy"})
