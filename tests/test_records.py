@@ -333,6 +333,29 @@ def test_a_timing_counts_once_in_its_pass_and_machine(tmp_path: Path):
     assert frame["draft_s"].notna().sum() == frame["is_split"].sum() == 2
 
 
+def test_token_texts_are_kept_once_a_tokenizer_and_written_again_where_torn(tmp_path: Path):
+    asked = []
+
+    def texts(*words: str):
+        return lambda: asked.append(words) or list(words)
+
+    with Store.open(tmp_path) as store:
+        for _ in range(2):
+            store.add_vocabulary("llama-tiny", "key 1", texts(" a", "\n", ""))
+        store.add_vocabulary("qwen-tiny", "key 1", texts("b"))
+    assert sdbench.read(tmp_path).vocabulary == {"llama-tiny": [" a", "\n", ""], "qwen-tiny": ["b"]}
+    torn_half(part(tmp_path, "vocabulary"))
+    results = sdbench.read(tmp_path)
+    assert results.vocabulary == {"qwen-tiny": ["b"]}
+    assert [problem.kind for problem in results.problems] == ["torn"]
+    with Store.open(tmp_path) as store:
+        store.add_vocabulary("llama-tiny", "key 1", texts(" a", "\n", ""))
+        store.add_vocabulary("qwen-tiny", "key 2", texts("c", "d"))
+    results = sdbench.read(tmp_path)
+    assert results.vocabulary == {"llama-tiny": [" a", "\n", ""], "qwen-tiny": ["c", "d"]}
+    assert (len(asked), results.problems) == (4, ())
+
+
 def test_frames_go_out_as_parquet(tmp_path: Path):
     results = sdbench.read(write_synthetic(tmp_path / "r", n=2, timing_examples=1))
     for path in results.export(tmp_path / "out"):

@@ -37,8 +37,9 @@ class Results:
     """What a folder held when it was read. Frames are made once; change a copy, not the frame.
 
     `.generations` one row a generation · `.rounds` one row a round · `.tokens` one row a generation, arrays in lists ·
-    `.timings` · `.calls` · `.cells` one row a cell, key in `cell` · `.provenance` {run: what ran} · `.config` the last
-    run's resolved configuration · `.problems` torn parts, failures, unfinished `force`
+    `.timings` · `.calls` · `.cells` one row a cell, key in `cell` · `.vocabulary` {model: the text of each token id} ·
+    `.provenance` {run: what ran} · `.config` the last run's resolved configuration · `.problems` torn parts, failures,
+    unfinished `force`
     """
 
     def __init__(self, folder: Path) -> None:
@@ -121,6 +122,12 @@ class Results:
     def calls(self) -> pd.DataFrame:
         """One row a measured cost per call: pass_id, machine, model, kind, tokens, seconds."""
         return self._plain("calls", ("pass_id", "machine", "model", "kind", "tokens"))
+
+    @cached_property
+    def vocabulary(self) -> dict[str, list[str]]:
+        """model -> the text of each id of its tokenizer, so that ids can be shown without it; the newest where it changed."""
+        tables = self._snapshot.tables("vocabulary").values()
+        return {str(table["model"][0]): table["text"].to_pylist() for table in tables if len(table)}
 
     def export(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Every frame as one Parquet file; the paths written."""

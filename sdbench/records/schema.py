@@ -190,3 +190,10 @@ def plain_table(records: Sequence[TimingRecord] | Sequence[CallRecord], kind: st
     record_fields = fields({"timings": TimingRecord, "calls": CallRecord}[kind])
     columns = {f.name: pa.array([getattr(r, f.name) for r in records], types[str(f.type)]) for f in record_fields}
     return pa.table(columns | {"run": pa.array([run] * len(records), pa.string())})
+
+
+def vocabulary_table(model: str, texts: Sequence[str]) -> pa.Table:
+    """One row a token id, in the order of ids."""
+    import pyarrow as pa
+
+    return pa.table({"model": pa.array([model] * len(texts), pa.string()), "text": pa.array(texts, pa.string())})

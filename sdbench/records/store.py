@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,14 @@ from sdbench.records import parts
 from sdbench.records.claims import BEAT_S, EXPIRE_S, Claims
 from sdbench.records.keys import Cell
 from sdbench.records.parts import StoreError, cannot_write, commit_json, commit_table, new_stem
-from sdbench.records.schema import CallRecord, GenerationRecord, TimingRecord, generation_tables, plain_table
+from sdbench.records.schema import (
+    CallRecord,
+    GenerationRecord,
+    TimingRecord,
+    generation_tables,
+    plain_table,
+    vocabulary_table,
+)
 from sdbench.records.snapshot import Snapshot, take_snapshot
 
 Key = tuple[str, str, int]  # cell, example, sample
@@ -87,6 +94,15 @@ class Store:
         for cell in cells:
             if cell.key not in known:
                 self._commit_json(f"cell-{cell.key}", cell.to_json())
+
+    def add_vocabulary(self, model: str, key: str, texts: Callable[[], Sequence[str]]) -> None:
+        """The text of each token id of a model, once; `key` identifies its tokenizer, `texts` is asked where that is new."""
+        digest = parts.safe_name(f"{model}\n{key}")
+        found = next(self.records.glob(f"vocabulary-*-{digest}.parquet"), None)
+        path = found or self._path("vocabulary", f"{new_stem().partition('-')[0]}-{digest}")
+        if path in self._snapshot().parts["vocabulary"].values():
+            return
+        commit_table(path, vocabulary_table(model, texts()), owner=self.claims.job)
 
     def append_generations(self, records: Sequence[GenerationRecord]) -> None:
         """One part; when this returns the records survive anything, and their claims are given back."""

@@ -73,6 +73,7 @@ def _passes(run: Run, task: DataTask, scorers: Any, words: Sequence[str]) -> dic
     asked = Asked.make(task, pair, run)
     with Store.open(run.folder, config=config_of(run, words), provenance=provenance(run, task, pair)) as store:
         store.add_cells([point.cell for point in made])
+        store.add_vocabulary(run.model.name, pair.tokenizer_key(), pair.token_texts)
         if run.force:
             store.force([point.cell.key for point in made])
         decoder = Decoder.make(run, pair, task, max(map(len, asked.ids.values()), default=0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +51,19 @@ class Pair:
     def text(self, ids: Sequence[int]) -> str:
         """Ids as text, end-of-text marks left out."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def token_texts(self) -> list[str]:
+        """The text of each id as it stands inside a text: behind another token, or its leading space would be lost."""
+        before = list(self.tokenizer("a", add_special_tokens=False)["input_ids"])  # type: ignore[arg-type]
+        options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+        start = str(self.tokenizer.decode(before, **options))
+        rows = self.tokenizer.batch_decode([[*before, index] for index in range(len(self.tokenizer))], **options)
+        return [str(row).removeprefix(start) for row in rows]
+
+    def tokenizer_key(self) -> str:
+        """A hash of the tokenizer's pieces and their ids."""
+        pieces = json.dumps(sorted(self.tokenizer.get_vocab().items()))
+        return hashlib.sha256(pieces.encode()).hexdigest()
 
     @property
     def limit(self) -> int:

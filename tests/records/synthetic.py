@@ -221,6 +221,7 @@ def write_synthetic(
     config = {"model": models[0], "task": tasks[0], "w": list(ws), "num_draft": list(num_drafts), "n": n, "seed": seed}
     with Store.open(folder, config=config, provenance=provenance) as store:
         for model in models:
+            store.add_vocabulary(model, "words", lambda: [f" {word}" for word in WORDS])
             for task in tasks:
                 cells = sweep(model, task, ws=ws, num_drafts=num_drafts, temperature=temperature)
                 if is_block_too:

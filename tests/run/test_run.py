@@ -64,6 +64,18 @@ def test_records_say_what_ran(whole):
     assert results.config["command"].startswith("python -m sdbench ")
 
 
+def test_token_texts_join_to_the_texts(whole):
+    results = read(whole)
+    assert list(results.vocabulary) == ["micro"]
+    for ids, text in zip(results.tokens["ids"], results.generations["text"], strict=True):
+        pieces = "".join(results.vocabulary["micro"][i] for i in ids).removesuffix("<|end|>")
+        assert ascii_of(pieces) == ascii_of(text)  # a token is a byte here: other letters are several
+
+
+def ascii_of(text: str) -> str:
+    return "".join(char for char in text if char.isascii())
+
+
 def test_the_page_and_the_recommendation_stand_at_the_end(whole, words, capsys):
     assert main(words(whole.parent)) == 0
     said = capsys.readouterr().out
