@@ -12,7 +12,6 @@ from rouge_score import rouge_scorer
 import sdbench.tasks
 from sdbench.tasks.corpus import corpus_bleu, corpus_chrf2, summarize
 from sdbench.tasks.gsm8k import LM_EVAL_NUMBER, lm_eval_find, lm_eval_flexible, numeric
-from sdbench.tasks.lcs import lcs_length, lcs_places
 from sdbench.tasks.passk import pass_at_k
 from sdbench.types import Example, Prompt
 
@@ -49,16 +48,6 @@ def test_rouge_equals_rouge_score_on_200_random_pairs_with_and_without_stemmer(n
             direct = scorer.score(reference, candidate)
             for kind in TYPES:
                 assert score.values[kind + ending] == 100 * direct[kind].fmeasure
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_bit_vectors_find_the_very_subsequence_of_rouge_score(seed):
-    rng = random.Random(seed)
-    for _ in range(300):
-        one, other = (rng.choices("abcdef", k=rng.randint(0, 90)) for _ in range(2))
-        table = rouge_scorer._lcs_table(one, other)
-        assert lcs_length(one, other) == table[-1][-1]
-        assert lcs_places(one, other) == set(rouge_scorer.lcs_ind(one, other))
 
 
 def test_newlines_reach_rouge_lsum():
