@@ -10,22 +10,19 @@ import math
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-import numpy as np
+import pandas as pd
 import yaml
 
 from sdbench import tasks
 from sdbench.config import known, nearest
-from sdbench.metrics.stats import mean_interval, proportion_interval
+from sdbench.metrics.quality import all_metrics
 from sdbench.tasks.base import DataTask
-from sdbench.tasks.corpus import CORPUS
-from sdbench.tasks.passk import pass_at_k
 from sdbench.types import Example, Prompt, Score
 
 USAGE = """python -m sdbench.score task=NAME predictions=FILE [KEY=VALUE ...]
@@ -51,8 +48,6 @@ OWN = {
     "resamples": 10_000,
     "bootstrap_seed": 0,
 }
-ACCURACIES = ("strict", "flexible", "numeric")
-PASS_KS = (1, 2, 3, 4, 5, 10, 25, 50, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,68 +137,34 @@ def _near_id(key: str, task: DataTask) -> str:
     return nearest(key, ids) if len(ids) <= 10 else f"(its ids are {ids[0]} … {ids[-1]})"
 
 
+def table(answers: Sequence[Answer]) -> pd.DataFrame:
+    """A row an answer, as records have it; an id without one has failed as often as the least asked of the others."""
+    asked = Counter(answer.id for answer in answers if not answer.is_missing)
+    fewest = min(asked.values(), default=1)
+    rows = [
+        {"example": a.id, **a.score.values, **{f"stats_{name}": stats for name, stats in a.score.stats.items()}}
+        for a in answers
+        for _ in range(fewest if a.is_missing else 1)
+    ]
+    return pd.DataFrame(rows)
+
+
 def aggregate(task: DataTask, answers: Sequence[Answer], bootstrap: Bootstrap) -> dict[str, dict[str, Any]]:
     """Every metric with its interval by example."""
-    groups: dict[str, list[Answer]] = {}
-    for answer in answers:
-        groups.setdefault(answer.id, []).append(answer)
-    rows = [[answer.score for answer in group] for group in groups.values()]
-    metrics: dict[str, dict[str, Any]] = {}
-    for name in rows[0][0].values:
-        if name in rows[0][0].stats:
-            metrics[name] = corpus_interval(name, rows, bootstrap)
-        elif name == "pass@1":
-            metrics |= {f"pass@{k}": pass_interval(k, groups, bootstrap) for k in pass_ks(groups)}
-        else:
-            values = [[score.values[name] for score in group] for group in rows]
-            metrics[name] = interval(values, bootstrap, is_accuracy=name in ACCURACIES)
+    options = {"level": bootstrap.level, "resamples": bootstrap.resamples, "seed": bootstrap.seed}
+    found = all_metrics(table(answers), list(answers[0].score.values), **options)
+    metrics: dict[str, dict[str, Any]] = {
+        name: {"value": estimate.value, "low": _finite(estimate.low), "high": _finite(estimate.high)}
+        for name, estimate in found.items()
+    }
     if "bleu" in task.signatures:
         metrics["bleu_signature"] = {"value": task.signatures["bleu"], "low": None, "high": None}
     return metrics
 
 
-def interval(values: Sequence[Sequence[float]], bootstrap: Bootstrap, *, is_accuracy: bool) -> dict[str, float | None]:
-    """Of the mean over examples of the mean over samples; Wilson's where every example has one yes or no."""
-    means = [fmean(samples) for samples in values]
-    if is_accuracy and all(len(samples) == 1 for samples in values):
-        found = proportion_interval(round(sum(means)), len(means), level=bootstrap.level)
-    else:
-        found = mean_interval(means, level=bootstrap.level, resamples=bootstrap.resamples, seed=bootstrap.seed)
-    return {"value": found.value, "low": _finite(found.low), "high": _finite(found.high)}
-
-
 def _finite(limit: float) -> float | None:
     """JSON has no NaN; one example has no interval."""
     return limit if math.isfinite(limit) else None
-
-
-def pass_ks(groups: Mapping[str, Sequence[Answer]]) -> list[int]:
-    """The k that every example with predictions has samples for."""
-    most = min((len(group) for group in groups.values() if not group[0].is_missing), default=1)
-    return sorted({k for k in PASS_KS if k <= most} | {most})
-
-
-def pass_interval(k: int, groups: Mapping[str, Sequence[Answer]], bootstrap: Bootstrap) -> dict[str, float | None]:
-    values = []
-    for group in groups.values():
-        passed = round(sum(answer.score.values["pass@1"] for answer in group))
-        values.append([0.0 if group[0].is_missing else pass_at_k(len(group), passed, k)])
-    is_single = all(len(group) == 1 for group in groups.values())
-    return interval(values, bootstrap, is_accuracy=is_single)
-
-
-def corpus_interval(name: str, rows: Sequence[Sequence[Score]], bootstrap: Bootstrap) -> dict[str, float]:
-    """The corpus score, and percentiles of the corpus scores of resampled examples."""
-    stats = np.array(
-        [np.sum([score.stats[name] for score in group], axis=0) for group in rows]
-    )  # [examples, statistics]
-    rng = np.random.default_rng(bootstrap.seed)
-    resamples = min(bootstrap.resamples, 2000)  # a percentile interval gains nothing from more
-    shares = np.full(len(stats), 1 / len(stats))
-    totals = rng.multinomial(len(stats), shares, size=resamples) @ stats  # [resamples, statistics]
-    scores = [CORPUS[name](total) for total in totals]
-    low, high = np.quantile(scores, [(1 - bootstrap.level) / 2, (1 + bootstrap.level) / 2])
-    return {"value": CORPUS[name](stats.sum(axis=0)), "low": float(low), "high": float(high)}
 
 
 def report(task: DataTask, answers: Sequence[Answer], bootstrap: Bootstrap, *, per_example: bool) -> dict[str, Any]:
@@ -216,7 +177,7 @@ def report(task: DataTask, answers: Sequence[Answer], bootstrap: Bootstrap, *, p
         "protocol": task.protocol,
         "version": task.version,
         "n": len(task.ids),
-        "num_answers": len(answers),
+        "num_answers": sum(not answer.is_missing for answer in answers),
         "metrics": aggregate(task, answers, bootstrap),
         "flags": dict(flags),
         "settings": {**task.describe(), **task.environment()},

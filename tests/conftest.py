@@ -1,7 +1,9 @@
 """The stand-in hub, for every test that loads what is usually downloaded."""
 
 import os
+import resource
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,3 +26,16 @@ def hub(tmp_path_factory):
     running = Hub(root, GATED, {GRANTED: set(GATED), UNGRANTED: set()}).start()
     yield running
     running.stop()
+
+
+@pytest.fixture
+def children_s() -> Callable[[], float]:
+    """Seconds of processor that ended child processes have taken: what a command costs on an idle core, however full
+    the machine is."""
+
+    def used() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    begin = used()
+    return lambda: used() - begin

@@ -20,7 +20,7 @@ OUTCOMES = {"timeout": "is_timeout", "memory": "is_out_of_memory", "crash": "is_
 
 @dataclass(kw_only=True)
 class CodeTask(DataTask):
-    """pass@1 of each completion; pass@k over samples is made from these by `sdbench.tasks.passk` and the metrics."""
+    """pass@1 of each completion; the metrics make pass@k of an example's samples from these."""
 
     sandbox: str = "auto"
     timeout_s: float = 3.0

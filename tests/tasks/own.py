@@ -1,6 +1,5 @@
 """Rows written for the tests, in the schemas of the real data sets, and each protocol's own form of a right answer."""
 
-import os
 from pathlib import Path
 
 import sdbench.tasks
@@ -38,11 +37,6 @@ def load(name, **options):
 
 def protocols(name):
     return list(load(name).PROTOCOLS)
-
-
-def crowd():
-    """How many times slower a wall clock may run here: the machine's load for each of its processors, at least 1."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def last_number(row):

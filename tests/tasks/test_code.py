@@ -1,10 +1,9 @@
 """HumanEval and MBPP through the sandbox: references pass, emptied bodies fail, answers of every shape are read."""
 
 import pickle
-import time
 
 import pytest
-from own import CODE, crowd, load, protocols
+from own import CODE, load, protocols
 
 import sdbench.tasks
 
@@ -101,14 +100,12 @@ def test_a_task_travels_to_a_scoring_process_without_its_rows_and_its_pool():
     assert copy.score(example, example.row["canonical_solution"]).values == {"pass@1": 1.0}
 
 
-def test_all_164_canonical_solutions_pass_in_fifteen_seconds(real_data):
+def test_all_164_canonical_solutions_pass(real_data):
     task = sdbench.tasks.load("humaneval", data=real_data / "humaneval.jsonl")
-    start = time.perf_counter()
     values, scores = passed(task, lambda row: row["canonical_solution"])
     assert len(values) == 164
     assert set(values.values()) == {1.0}
     assert not any(score.flags["is_extraction_failed"] for score in scores)
-    assert time.perf_counter() - start < 15 * crowd()
 
 
 @pytest.mark.parametrize("answer", ["", "    pass\n"])

@@ -12,7 +12,6 @@ from rouge_score import rouge_scorer
 import sdbench.tasks
 from sdbench.tasks.corpus import corpus_bleu, corpus_chrf2, summarize
 from sdbench.tasks.gsm8k import LM_EVAL_NUMBER, lm_eval_find, lm_eval_flexible, numeric
-from sdbench.tasks.passk import pass_at_k
 from sdbench.types import Example, Prompt
 
 TYPES = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
@@ -209,23 +208,6 @@ def test_scoring_is_pure_and_a_batch_equals_single_calls():
     task = load("gsm8k")
     batch = [(one, one.row["answer"]) for one in task.examples()]
     assert task.score_all(batch) == [task.score(*pair) for pair in batch] == task.score_all(batch)
-
-
-def test_pass_at_k_is_the_unbiased_estimate():
-    assert pass_at_k(5, 0, 3) == 0
-    assert pass_at_k(5, 5, 1) == 1
-    assert pass_at_k(4, 1, 1) == 0.25
-    assert pass_at_k(4, 1, 2) == pytest.approx(0.5)
-    assert pass_at_k(200, 13, 10) == pytest.approx(1 - _product(1 - 10 / i for i in range(200 - 13 + 1, 201)))
-    with pytest.raises(ValueError, match="k must be between 1 and the number of samples, 2, got 3"):
-        pass_at_k(2, 1, 3)
-
-
-def _product(factors):
-    result = 1.0
-    for factor in factors:
-        result *= factor
-    return result
 
 
 def test_a_thousand_summaries_are_scored_in_ten_seconds():
