@@ -356,6 +356,33 @@ def test_token_texts_are_kept_once_a_tokenizer_and_written_again_where_torn(tmp_
     assert (len(asked), results.problems) == (4, ())
 
 
+def test_prompts_and_references_are_kept_once_an_example(tmp_path: Path):
+    told = []
+
+    def texts(example: str) -> tuple[str, str]:
+        told.append(example)
+        return f"prompt {example}", f"reference {example}"
+
+    for ids in (["0", "1"], ["0", "1", "2"]):
+        with Store.open(tmp_path) as store:
+            store.add_examples("asked 1", ids, texts)
+    with Store.open(tmp_path) as store:
+        store.add_examples("asked 2", ["0"], texts)
+    frame = sdbench.read(tmp_path).examples
+    assert told == ["0", "1", "2", "0"]
+    assert list(zip(frame["asked"], frame["example"], strict=True)) == [
+        *(("asked 1", i) for i in "012"),
+        ("asked 2", "0"),
+    ]
+    assert (frame["prompt"] == "prompt " + frame["example"]).all()
+    assert (frame["reference"] == "reference " + frame["example"]).all()
+
+
+def test_cells_that_differ_in_the_rule_alone_were_asked_the_same():
+    a, b, c = (cell("llama-tiny", task, "ensemble", w=w) for task, w in (("gsm8k", 0.3), ("gsm8k", 0.7), ("wmt", 0.3)))
+    assert a.asked == b.asked != c.asked
+
+
 def test_frames_go_out_as_parquet(tmp_path: Path):
     results = sdbench.read(write_synthetic(tmp_path / "r", n=2, timing_examples=1))
     for path in results.export(tmp_path / "out"):

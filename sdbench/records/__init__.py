@@ -12,7 +12,7 @@ The life of a record
    knobs from the cells, and says in `.problems` what it could not read. `force` starts an epoch and deletes nothing.
 
 A folder: `config.json`, `records/{cell,run,force,failure}-*.json`,
-`records/{generations,tokens,timings,calls,vocabulary}-*.parquet`, `claims/`.
+`records/{generations,tokens,timings,calls,vocabulary,examples}-*.parquet`, `claims/`.
 Part names are UTC time and random bits: ordered in time, never equal in two jobs. Hosts, processes and loads stand in
 timings and in provenance only. Imports: stdlib; pyarrow, numpy and pandas when used; no torch.
 

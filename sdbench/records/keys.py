@@ -78,6 +78,12 @@ class Cell:
         )
         return cell_key({name: getattr(self, name) for name in named})
 
+    @cached_property
+    def asked(self) -> str:
+        """Cells that share it were asked the same prompts: the task as described, its rows, the room left for an answer."""
+        room = {name: self.content.get(name) for name in ("task", "rows", "max_new_tokens")}
+        return cell_key({"model": self.model, "task": self.task, "protocol": self.protocol, "content": room})
+
     def __hash__(self) -> int:
         return hash(self.key)
 

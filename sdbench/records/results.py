@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdbench.records.schema import KEY, LABELS, generations_schema, plain_table, tokens_schema
+from sdbench.records.schema import KEY, LABELS, examples_table, generations_schema, plain_table, tokens_schema
 from sdbench.records.snapshot import Problem, take_snapshot
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class Results:
 
     `.generations` one row a generation · `.rounds` one row a round · `.tokens` one row a generation, arrays in lists ·
     `.timings` · `.calls` · `.cells` one row a cell, key in `cell` · `.vocabulary` {model: the text of each token id} ·
-    `.provenance` {run: what ran} · `.config` the last run's resolved configuration · `.problems` torn parts, failures,
-    unfinished `force`
+    `.examples` one row an example: prompt, reference · `.provenance` {run: what ran} · `.config` the last run's resolved
+    configuration · `.problems` torn parts, failures, unfinished `force`
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,12 +70,14 @@ class Results:
         """One row a cell: `cell` (key), labels, protocol, law, metric, is_lossless, `knob_*`, `checkpoint_*`."""
         import pandas as pd
 
-        rows = [cell.to_json() for _, cell in sorted(self._snapshot.cells.items())]
+        rows: list[dict[str, Any]] = [
+            cell.to_json() | {"asked": cell.asked} for _, cell in sorted(self._snapshot.cells.items())
+        ]
         for row in rows:
             row["cell"] = row.pop("key")
             row |= {f"knob_{name}": value for name, value in row.pop("knobs").items()}
             row |= {f"checkpoint_{role}": name for role, name in row.pop("checkpoints").items()}
-        base = ["cell", *LABELS, "protocol", "law", "metric", "is_lossless", "content"]
+        base = ["cell", *LABELS, "protocol", "law", "metric", "is_lossless", "asked", "content"]
         frame = pd.DataFrame(rows, columns=None if rows else base)
         frame = frame.loc[:, [*base, *sorted(set(frame.columns) - set(base))]]
         return frame.astype({"w": "float64", "temperature": "float64", "num_draft": "int64", "is_lossless": "bool"})
@@ -129,12 +131,21 @@ class Results:
         tables = self._snapshot.tables("vocabulary").values()
         return {str(table["model"][0]): table["text"].to_pylist() for table in tables if len(table)}
 
+    @cached_property
+    def examples(self) -> pd.DataFrame:
+        """One row an example as it was asked: `asked` (which cells: theirs is the same), example, prompt, reference."""
+        import pyarrow as pa
+
+        empty = examples_table("", {})
+        table = pa.concat_tables([empty, *self._snapshot.tables("examples").values()], promote_options="default")
+        return table.to_pandas().drop_duplicates(["asked", "example"], ignore_index=True)
+
     def export(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Every frame as one Parquet file; the paths written."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         paths = []
-        for name in ("cells", "generations", "rounds", "tokens", "timings", "calls"):
+        for name in ("cells", "generations", "rounds", "tokens", "timings", "calls", "examples"):
             frame = getattr(self, name)
             if "content" in frame:
                 frame = frame.assign(content=frame["content"].map(str))

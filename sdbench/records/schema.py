@@ -192,6 +192,15 @@ def plain_table(records: Sequence[TimingRecord] | Sequence[CallRecord], kind: st
     return pa.table(columns | {"run": pa.array([run] * len(records), pa.string())})
 
 
+def examples_table(asked: str, texts: Mapping[str, tuple[str, str]]) -> pa.Table:
+    """One row an example: {id: (prompt, reference)} of the cells whose `asked` this is."""
+    import pyarrow as pa
+
+    prompts, references = ([pair[side] for pair in texts.values()] for side in (0, 1))
+    columns = {"asked": [asked] * len(texts), "example": list(texts), "prompt": prompts, "reference": references}
+    return pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
+
+
 def vocabulary_table(model: str, texts: Sequence[str]) -> pa.Table:
     """One row a token id, in the order of ids."""
     import pyarrow as pa

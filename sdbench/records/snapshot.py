@@ -12,12 +12,13 @@ from sdbench.records.parts import TornPartError, list_parts, read_json, read_rep
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TABLES = ("generations", "tokens", "timings", "calls", "vocabulary")
+TABLES = ("generations", "tokens", "timings", "calls", "vocabulary", "examples")
 _ANEW = "running the command again computes its records anew"
 # A footer that is whole over a page that is not: bit rot, which the writer does not look for.
 _REPAIRS = {
     "tokens": "its arrays per token are lost until force=true makes them anew",
     "vocabulary": "the texts of single tokens are missing",
+    "examples": "prompts and references are missing",
 }
 
 

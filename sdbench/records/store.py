@@ -17,6 +17,7 @@ from sdbench.records.schema import (
     CallRecord,
     GenerationRecord,
     TimingRecord,
+    examples_table,
     generation_tables,
     plain_table,
     vocabulary_table,
@@ -103,6 +104,14 @@ class Store:
         if path in self._snapshot().parts["vocabulary"].values():
             return
         commit_table(path, vocabulary_table(model, texts()), owner=self.claims.job)
+
+    def add_examples(self, asked: str, ids: Iterable[str], texts: Callable[[str], tuple[str, str]]) -> None:
+        """Prompt and reference of each example, once; `texts` is asked for those that are new to the cells of `asked`."""
+        parts_held = self._snapshot().tables("examples", ["asked", "example"]).values()
+        held = {row["example"] for part in parts_held for row in part.to_pylist() if row["asked"] == asked}
+        new = {example: texts(example) for example in ids if example not in held}
+        if new:
+            commit_table(self._path("examples", new_stem()), examples_table(asked, new), owner=self.claims.job)
 
     def append_generations(self, records: Sequence[GenerationRecord]) -> None:
         """One part; when this returns the records survive anything, and their claims are given back."""

@@ -74,6 +74,7 @@ def _passes(run: Run, task: DataTask, scorers: Any, words: Sequence[str]) -> dic
     with Store.open(run.folder, config=config_of(run, words), provenance=provenance(run, task, pair)) as store:
         store.add_cells([point.cell for point in made])
         store.add_vocabulary(run.model.name, pair.tokenizer_key(), pair.token_texts)
+        store.add_examples(made[0].cell.asked, asked.ids, lambda key: asked.texts(key, task, pair))
         if run.force:
             store.force([point.cell.key for point in made])
         decoder = Decoder.make(run, pair, task, max(map(len, asked.ids.values()), default=0))

@@ -52,6 +52,10 @@ class Pair:
         """Ids as text, end-of-text marks left out."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
+    def prompt(self, ids: Sequence[int]) -> str:
+        """Ids as text, the chat template's marks shown."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
     def token_texts(self) -> list[str]:
         """The text of each id as it stands inside a text: behind another token, or its leading space would be lost."""
         before = list(self.tokenizer("a", add_special_tokens=False)["input_ids"])  # type: ignore[arg-type]

@@ -42,6 +42,10 @@ class Asked:
         mine = list(fitted)[run.shard.index :: run.shard.count]
         return cls({key: fitted[key] for key in mine}, {key: pair.ids(fitted[key].prompt) for key in mine})
 
+    def texts(self, key: str, task: DataTask, pair: Pair) -> tuple[str, str]:
+        """(the prompt as the model read it, the reference): for readers of the records."""
+        return pair.prompt(self.ids[key]), task.fields(self.examples[key].row)["answer"]
+
 
 @dataclass
 class Failures:

@@ -227,6 +227,7 @@ def write_synthetic(
                 if is_block_too:
                     cells += [cell(model, task, "block", num_draft=k, temperature=temperature) for k in num_drafts]
                 store.add_cells(cells)
+                store.add_examples(cells[0].asked, map(str, range(n)), asked)
                 keys = [(c, f"{i}", s) for i in range(n) for s in range(samples) for c in cells]
                 for start in range(0, len(keys), 500):
                     store.append_generations([shape.decode(*key) for key in keys[start : start + 500]])
@@ -234,6 +235,11 @@ def write_synthetic(
                     _latency_pass(store, cells, model, task, shape, timing_examples, repeats, num_drafts)
         store.compact()
     return folder
+
+
+def asked(example: str) -> tuple[str, str]:
+    """A prompt and its reference."""
+    return f"Question {example}: what is {example} + {example}?\nAnswer:", f"It is {example}.\n#### {example}"
 
 
 def _latency_pass(store, cells, model, task, shape, examples, repeats, num_drafts) -> None:
