@@ -70,9 +70,8 @@ class DataTask(ABC):
         self.shots = self.rules.num_shots if self.shots is None else self.shots
         self.split = self.split or self.rules.split
         self.max_new_tokens = self.max_new_tokens or self.rules.max_new_tokens
-        self.stop = (
-            self.rules.stop if self.stop is None else (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        )
+        stop = self.rules.stops(is_chat=self.chat) if self.stop is None else self.stop
+        self.stop = (stop,) if isinstance(stop, str) else tuple(stop)
         self.data = None if self.data is None else str(self.data)
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 from typing import Any
 
 from sdbench.tasks.base import DataTask, Row
@@ -75,14 +75,20 @@ def lm_eval_flexible(text: str) -> str | None:
 
 def diversed_strict(text: str) -> str | None:
     found = DIVERSED_MARKED.search(text.replace(",", ""))
-    return found[1] if found else None
+    return _whole(found[1]) if found else None
 
 
 def diversed_flexible(text: str) -> str | None:
     """The number after ###, or the last one, rounded to a whole: the paper's own rule."""
     marked = diversed_strict(text)
     numbers = DIVERSED_NUMBER.findall(text.replace(",", ""))
-    return marked if marked is not None else str(round(float(numbers[-1]))) if numbers else None
+    return marked if marked is not None else _whole(numbers[-1]) if numbers else None
+
+
+def _whole(number: str) -> str:
+    """Rounded half to even, as `round` does, but of any length: endless digits are a common failure of weak models."""
+    rounded = Decimal(number).to_integral_value(ROUND_HALF_EVEN)
+    return str(rounded) if rounded else "0"
 
 
 @dataclass(frozen=True, kw_only=True)

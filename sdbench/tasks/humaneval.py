@@ -18,32 +18,30 @@ from sdbench.tasks.extract import Definition, bound_names, fenced, names_in, par
 from sdbench.tasks.protocol import Fields, Protocol
 
 LM_EVAL_STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
+LM_EVAL_ASK = (
+    "Write a solution to the following problem and make sure that it passes the tests:\n```python\n{prompt}\n```\n"
+)
+LM_EVAL_BEGIN = "Here is the completed function:\n```python\n{prompt}\n"
+EVALPLUS_STOP = ("<|endoftext|>", "<|endofmask|>", "</s>", "\nif __name__", "\ndef main(", "\nprint(")
 
 PROTOCOLS: Mapping[str, Protocol] = {
     "lm-eval": Protocol(
         source="lm-evaluation-harness humaneval 1.0; the answer is reduced to what the entry point needs",
         ask="{prompt}",
         answer="{answer}",
-        between="\n\n",
-        chat_ask=(
-            "Write a solution to the following problem and make sure that it passes the tests:\n"
-            "```python\n{prompt}\n```\n"
-        ),
+        chat_ask=LM_EVAL_ASK,
         chat_answer="{answer}\n```",
-        chat_prefix="Here is the completed function:\n```python\n{prompt}\n",
+        chat_prefix=LM_EVAL_BEGIN,
         max_new_tokens=1024,
         stop=LM_EVAL_STOP,
     ),
     "llama": Protocol(
         source="lm-evaluation-harness humaneval_instruct 4.0, after Meta's Llama 3.1 evaluations; one turn",
-        ask="{prompt}",
-        answer="{answer}",
-        chat_ask=(
-            "Write a solution to the following problem and make sure that it passes the tests:\n"
-            "```python\n{prompt}\n```\n"
-        ),
+        ask=LM_EVAL_ASK + LM_EVAL_BEGIN,
+        answer="{answer}\n```",
+        chat_ask=LM_EVAL_ASK,
         chat_answer="{answer}\n```",
-        chat_prefix="Here is the completed function:\n```python\n{prompt}\n",
+        chat_prefix=LM_EVAL_BEGIN,
         is_chat=True,
         max_new_tokens=1024,
         stop=LM_EVAL_STOP,
@@ -57,7 +55,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     ),
     "evalplus": Protocol(
         source="evalplus 0.3 (arXiv:2305.01210), its chat form; HumanEval's own tests",
-        ask="{prompt}",
+        ask="{stripped_prompt}\n",
         answer="{answer}",
         chat_ask=(
             "Please provide a self-contained Python script that solves the following problem in a markdown code "
@@ -70,7 +68,8 @@ PROTOCOLS: Mapping[str, Protocol] = {
         ),
         is_chat=True,
         max_new_tokens=768,
-        stop=("\n```\n",),
+        stop=(*EVALPLUS_STOP, "\ndef ", "\nclass ", "\nimport ", "\nfrom ", "\nassert "),
+        chat_stop=(*EVALPLUS_STOP, "\n```\n"),
     ),
     "diversed": Protocol(
         source="DIVERSED, released code (arXiv:2604.07622); its grader is absent",

@@ -39,9 +39,13 @@ PROTOCOLS: Mapping[str, Protocol] = {
         source="lm-evaluation-harness mbpp_instruct 1.0, after Meta's Llama 3.1 evaluations; turns",
         ask=(
             "You are an expert Python programmer, and here is your task:\n{text}\n"
+            "Your code should pass these tests:\n{tests}\n```python\n"
+        ),
+        answer="{answer}\n```",
+        chat_ask=(
+            "You are an expert Python programmer, and here is your task:\n{text}\n"
             "Your code should pass these tests:\n{tests}"
         ),
-        answer="\n```python\n{answer}\n```",
         chat_answer="{answer}\n```",
         chat_prefix="\n```python\n",
         is_chat=True,
@@ -60,7 +64,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
         source="DIVERSED, released code (arXiv:2604.07622); it takes the validation split for its test",
         ask=(
             "Write a Python function to solve the following problem:\n\n{text}\n\n"
-            "Your solution should pass these tests:\n{test_list}\n\n"
+            "Your solution should pass these tests:\n{test_list}"
         ),
         answer="{answer}",
         split="validation",
@@ -79,13 +83,13 @@ class MBPP(CodeTask):
     cut_field = "text"
 
     def fields(self, row: Row) -> Fields:
-        tests = [test.strip() for test in row["test_list"]]
+        tests = list(row["test_list"])
         return {
             "text": row["text"] if "text" in row else row["prompt"],
-            "tests": "\n".join(row["test_list"][:3]),
+            "tests": "\n".join(tests[:3]),
             "first_test": tests[0] if tests else "",
-            "test_list": str(list(row["test_list"])),
-            "answer": row["code"].replace("\r\n", "\n"),
+            "test_list": str(tests),
+            "answer": row["code"],  # with the carriage returns of the data, as all harnesses show it
         }
 
     def _select(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

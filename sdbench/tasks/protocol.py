@@ -15,6 +15,7 @@ class Protocol:
     """One harness's way of asking; templates are `str.format` over a task's fields, an answer's field is `answer`."""
 
     source: str  # whose it is and in which version
+    instruction: str = ""  # once, before the shots
     ask: str  # a question as plain text; the completion begins right after
     answer: str = " {answer}"  # how an answer follows in a shot
     between: str = "\n\n"  # after each shot
@@ -29,17 +30,24 @@ class Protocol:
     split: str = "test"  # the split it scores
     max_new_tokens: int
     stop: tuple[str, ...] = ()
+    chat_stop: tuple[str, ...] | None = None  # of the chat form; None: the same
     prompt_limit: int | None = None  # the protocol's own limit on prompt tokens
 
     def render(self, asked: Fields, shots: Sequence[Fields], *, is_chat: bool) -> Prompt:
         """The question after its shots: one text, or turns for the model's own chat template."""
+        instruction = self.instruction.format(**asked)
         if not is_chat:
             shown = "".join(self.ask.format(**shot) + self.answer.format(**shot) + self.between for shot in shots)
-            return Prompt(text=shown + self.ask.format(**asked))
+            return Prompt(text=instruction + shown + self.ask.format(**asked))
         ask = self.ask if self.chat_ask is None else self.chat_ask
         turns = []
         for shot in shots:
             turns.append(Message("user", ask.format(**shot)))
             turns.append(Message("assistant", self.chat_prefix.format(**shot) + self.chat_answer.format(**shot)))
         turns.append(Message("user", ask.format(**asked)))
+        turns[0] = Message("user", instruction + turns[0].content)
         return Prompt(messages=tuple(turns), prefix=self.chat_prefix.format(**asked))
+
+    def stops(self, *, is_chat: bool) -> tuple[str, ...]:
+        """What ends an answer in this form."""
+        return self.chat_stop if is_chat and self.chat_stop is not None else self.stop

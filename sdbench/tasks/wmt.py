@@ -22,16 +22,17 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "lm-eval": Protocol(
         source="lm-evaluation-harness wmt16 1.0 (its wmt14 has no German, the words are the same)",
         ask="{source_language} phrase: {source}\n{target_language} phrase:",
+        answer="  {answer}",  # its target begins with a blank, and so does its delimiter
         max_new_tokens=256,
         stop=("\n",),
         shots="drawn",
     ),
     "lighteval": Protocol(
         source="lighteval wmt16:de-en, wmt14:de-en",
-        ask=(
-            "Translate {source_language} to {target_language}, do not explain, only output the translation.\n"
-            "{source_language} phrase: {source}\n{target_language} phrase:"
+        instruction=(
+            "Translate {source_language} to {target_language}, do not explain, only output the translation.\n\n"
         ),
+        ask="{source_language} phrase: {source}\n{target_language} phrase:",
         max_new_tokens=256,
         stop=("\n",),
     ),

@@ -38,8 +38,8 @@ def test_the_prompt_is_the_golden_one_to_the_letter(name, protocol, form):
     last = list(load(name, protocol=protocol, chat=form == "chat").examples())[-1]
     golden = GOLDEN / f"{name}-{protocol}-{form}.txt"
     if os.environ.get("SDBENCH_WRITE_GOLDEN"):
-        golden.write_text(shown(last.prompt), encoding="utf-8")
-    assert shown(last.prompt) == golden.read_text(encoding="utf-8")
+        golden.write_bytes(shown(last.prompt).encode())
+    assert shown(last.prompt).encode() == golden.read_bytes()
 
 
 @pytest.mark.parametrize("name", COMPLETION_PROMPTS)
@@ -165,6 +165,21 @@ def test_protocols_own_prompt_limit_is_kept():
     long = {**next(iter(task.rows.values())), "document": "word " * 3000}
     example = sdbench.tasks.base.Example("x", long, task.rules.render(task.fields(long), [], is_chat=False))
     assert words(task.fit(example, words, 100_000).prompt) <= 2048
+
+
+def test_an_instruction_stands_once_before_all_shots():
+    for is_chat in (False, True):
+        prompt = next(iter(load("wmt", protocol="lighteval", shots=2, chat=is_chat).examples())).prompt
+        text = shown(prompt).removeprefix("<<user>>\n")
+        assert text.startswith("Translate German to English, do not explain, only output the translation.\n\nGerman")
+        assert (text.count("Translate"), text.count("German phrase")) == (1, 3)
+
+
+def test_evalplus_stops_at_other_strings_in_its_chat_form():
+    stops = {chat: load("humaneval", protocol="evalplus", chat=chat).stop for chat in (True, False)}
+    assert set(stops[True]) - set(stops[False]) == {"\n```\n"}
+    assert set(stops[False]) - set(stops[True]) == {"\ndef ", "\nclass ", "\nimport ", "\nfrom ", "\nassert "}
+    assert load("humaneval", protocol="evalplus").stop == stops[True]
 
 
 def test_stop_strings_and_lengths_can_be_changed():

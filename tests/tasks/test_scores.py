@@ -196,6 +196,15 @@ def test_diversed_rounds_and_takes_the_marked_number_first():
     assert task.score(example(question="", answer="#### 8"), "### 8 or 9").values["flexible"] == 1.0
 
 
+@pytest.mark.parametrize("protocol", protocols("gsm8k"))
+@pytest.mark.parametrize("answer", ["9" * 9000, "#### " + "1" * 9000, "0." + "3" * 9000, "-0", "### 007", "٣", "¼ ²"])
+def test_no_digits_are_too_many_or_too_strange(protocol, answer):
+    score = load("gsm8k", protocol=protocol).score(example(question="", answer="#### 7"), answer)
+    is_seven = answer == "### 007"
+    assert score.values["numeric"] == is_seven
+    assert score.values["flexible"] == (is_seven and protocol == "diversed")
+
+
 def test_every_answer_carries_truncation_emptiness_and_extraction_flags():
     task = load("gsm8k")
     row = example(question="", answer="#### 7")
