@@ -1,0 +1,100 @@
+"""One generation cut into its tokens for the page: the text of each, where it came from, and p, q, TV at its position.
+
+Arrays per token come from the records; nothing is decoded here. T emitted tokens, D drafted positions, E examined ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+PART = "\ufffd"  # what a tokenizer shows for bytes that are no whole character
+ORIGINS = "arb"  # accepted, replaced, bonus, in the order of the records' codes
+TINY = -1  # above 0, but less than half of 1/1000
+
+
+def split(text: str, tokens: Sequence[str]) -> tuple[list[str], list[int]] | None:
+    """The stretch of `text` of each token, and the tokens that leave no text (end marks); None where they do not fit.
+
+    The bytes of one character may be several tokens: the last of them gets the character, the others an empty stretch.
+    """
+    found, marks, at, place = [], [], 0, 0
+    while place < len(tokens):
+        token = tokens[place]
+        if PART in token and not text.startswith(token, at):
+            end = next((i for i in range(place, len(tokens)) if PART not in tokens[i]), len(tokens))
+            stretch = text[at : _next(text, at, tokens, end)]
+            found += [*[""] * (end - place - 1), stretch]
+            at, place = at + len(stretch), end
+            continue
+        if (
+            at == 0
+            and not any(found)
+            and not text.startswith(token)
+            and text.startswith(token[1:])
+            and token[:1] == " "
+        ):
+            token = token[1:]  # decoding drops the space that opens a text
+        if token and text.startswith(token, at):
+            at += len(token)
+        else:
+            marks.append(place)
+            token = ""
+        found.append(token)
+        place += 1
+    return (found, marks) if "".join(found) == text else None
+
+
+def _next(text: str, at: int, tokens: Sequence[str], end: int) -> int:
+    """Where the first token from `end` on that leaves text begins, at least one character on."""
+    for token in tokens[end:]:
+        if token and PART not in token and (start := text.find(token, at + 1)) >= 0:
+            return start
+    return len(text)
+
+
+def positions(origin: ArrayLike, lengths: ArrayLike) -> NDArray[np.int64]:
+    """[T] each token's place among the drafted positions (or the examined ones: `lengths` [R] a round); −1 for a bonus."""
+    codes, lengths = np.asarray(origin, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
+    is_last = codes != 0  # a replacement or a bonus ends its round
+    rounds = np.cumsum(is_last) - is_last
+    starts = np.concatenate([[0], np.flatnonzero(is_last) + 1])
+    slots = np.arange(len(codes)) - starts[rounds]
+    first = np.cumsum(lengths) - lengths
+    return np.where(codes == 2, -1, first[rounds] + slots) if len(codes) else codes
+
+
+def thousandths(values: ArrayLike) -> list[int]:
+    """Probabilities as whole thousandths; 0 only for 0."""
+    exact = np.asarray(values, dtype=np.float64)
+    whole = np.rint(exact * 1000).astype(np.int64)
+    return np.where((whole == 0) & (exact > 0), TINY, whole).tolist()
+
+
+def coloured(text: str, row: Mapping[str, Any], rounds: Mapping[str, Any], vocabulary: Sequence[str]) -> dict[str, Any]:
+    """What the page needs to colour one text; {} where its tokens do not join to it.
+
+    `pieces` [T], `marks` {place: name} of tokens without text, `origins` a letter a token; over the tokens that are no
+    bonus `p`, `q`, `tv` in thousandths; over the replaced ones `refused`, the draft's token that was not kept.
+    """
+    tokens = [vocabulary[i] if i < len(vocabulary) else "" for i in row["ids"]]
+    found = split(text, tokens)
+    if found is None:
+        return {}
+    pieces, marks = found
+    origin = np.asarray(row["origin"], dtype=np.int64)
+    drafted, examined = positions(origin, rounds["drafted"]), positions(origin, rounds["examined"])
+    is_judged = origin != 2
+    shown: dict[str, Any] = {"pieces": pieces, "origins": "".join(ORIGINS[code] for code in origin)}
+    if marks:
+        shown["marks"] = {str(place): tokens[place] for place in marks}
+    refused = np.asarray(row["draft_ids"], dtype=np.int64)[drafted[origin == 1]]
+    shown["refused"] = [vocabulary[i] if i < len(vocabulary) else "" for i in refused]
+    for name, where in (("p", drafted), ("q", drafted), ("tv", examined)):
+        values = row[name]
+        if values is not None and len(values):
+            shown[name] = thousandths(np.asarray(values, dtype=np.float64)[where[is_judged]])
+    return shown
