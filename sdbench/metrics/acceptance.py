@@ -18,6 +18,10 @@ RATES = {
     "bias_per_token": ("bias_sum", "tokens"),
 }
 
+COUNTS = ("num_drafted", "num_examined", "num_accepted")
+POSITION_COLUMNS = ["cell", "slot", *COUNTS, "n"]
+POSITION_COLUMNS += [f"{name}{end}" for name in ("marginal", "conditional") for end in ("", "_low", "_high")]
+
 
 def rates(generations: pd.DataFrame, **options: float) -> dict[str, Estimate]:
     """Every rate of one cell; NaN where an identity does not hold, or nothing was examined."""
@@ -38,22 +42,29 @@ def _rate(num: Array, den: Array, **options: float) -> Estimate:
     return ratio_interval(values, den, **options)  # type: ignore[arg-type]
 
 
-def by_position(rounds: pd.DataFrame) -> pd.DataFrame:
+def by_position(rounds: pd.DataFrame, *, level: float = 0.95, resamples: int = 2_000, seed: int = 0) -> pd.DataFrame:
     """One row a cell and slot (1 … K): how often a drafted slot is kept (marginal), and given that it was examined.
 
     Within a round the slots 1 … accepted are kept and 1 … examined were looked at.
     """
     found = []
     for cell, part in rounds[rounds["drafted"] > 0].groupby("cell", sort=True):
-        drafted, examined, accepted = (part[name].to_numpy() for name in ("drafted", "examined", "accepted"))
-        for slot in range(1, int(drafted.max()) + 1):
+        codes, examples = pd.factorize(part["example"], sort=True)
+        for slot in range(1, int(part["drafted"].max()) + 1):
+            reached = {name: part[name].to_numpy() >= slot for name in ("drafted", "examined", "accepted")}
             counts = {
-                "num_drafted": int((drafted >= slot).sum()),
-                "num_examined": int((examined >= slot).sum()),
-                "num_accepted": int((accepted >= slot).sum()),
+                f"num_{name}": np.bincount(codes[is_it], minlength=len(examples)) for name, is_it in reached.items()
             }
-            found.append({"cell": cell, "slot": slot, **counts})
-    frame = pd.DataFrame(found, columns=["cell", "slot", "num_drafted", "num_examined", "num_accepted"])
-    frame["marginal"] = frame["num_accepted"] / frame["num_drafted"]
-    frame["conditional"] = frame["num_accepted"] / frame["num_examined"].replace(0, np.nan)
-    return frame
+            row = {"cell": cell, "slot": slot, **{name: int(values.sum()) for name, values in counts.items()}}
+            row["n"] = int((counts["num_drafted"] > 0).sum())
+            for name, den in (("marginal", "num_drafted"), ("conditional", "num_examined")):
+                rate = _rate(
+                    counts["num_accepted"].astype(np.float64),
+                    counts[den].astype(np.float64),
+                    level=level,
+                    resamples=resamples,
+                    seed=seed,
+                )
+                row |= {name: rate.value, f"{name}_low": rate.low, f"{name}_high": rate.high}
+            found.append(row)
+    return pd.DataFrame(found, columns=POSITION_COLUMNS)

@@ -1,21 +1,27 @@
-"""The Pareto front of cells in two coordinates that are both better when larger, and how sure it is."""
+"""Pareto fronts of cells in two coordinates that are both better when larger, and how sure they are.
+
+`Joint` is one bootstrap of all cells of a sweep at once: an example (for speeds an example × repeat) is drawn for every
+cell together, so that what is read off it (membership of the front, hypervolumes, areas) is paired.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from sdbench.metrics import quality
+from sdbench.metrics import quality, speed
 from sdbench.metrics.acceptance import RATES
 from sdbench.metrics.stats import NAN, Estimate, resampled
 from sdbench.metrics.summary import metric_of
 from sdbench.records import Results
 
 Array = NDArray[np.float64]
+RESAMPLES = 2_000
+CURVES_MOST = 500  # resamples of an area, which is worked out curve by curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,23 @@ class Front:
     points: pd.DataFrame
     hypervolume: Estimate
     corner: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Coordinates of C cells as measured, x and y [C], and in R resamples, xs and ys [R,C]; n examples stand behind."""
+
+    cells: tuple[str, ...]
+    x: Array
+    y: Array
+    xs: Array
+    ys: Array
+    n: int
+
+    def of(self, cells: Sequence[str]) -> Joint:
+        """These cells alone, in this order, in the same resamples."""
+        places = [self.cells.index(cell) for cell in cells]
+        return Joint(tuple(cells), self.x[places], self.y[places], self.xs[:, places], self.ys[:, places], self.n)
 
 
 def non_dominated(x: ArrayLike, y: ArrayLike) -> NDArray[np.bool_]:
@@ -48,13 +71,120 @@ def hypervolume(x: ArrayLike, y: ArrayLike, corner: tuple[float, float] = (0.0, 
 
 def area_between(first: tuple[ArrayLike, ArrayLike], second: tuple[ArrayLike, ArrayLike]) -> float:
     """∫ (first's y − second's y) dx over the x both curves cover, straight lines between; NaN without overlap."""
-    curves = [np.array(sorted(zip(np.asarray(x), np.asarray(y), strict=True))) for x, y in (first, second)]
-    low, high = max(c[0, 0] for c in curves), min(c[-1, 0] for c in curves)
+    return _gap(first, second)[0]
+
+
+def _gap(first: tuple[ArrayLike, ArrayLike], second: tuple[ArrayLike, ArrayLike]) -> tuple[float, float]:
+    """The area between two curves, and the width it is over."""
+    curves = []
+    for x, y in (first, second):
+        a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+        order = np.lexsort((b, a))
+        curves.append((a[order], b[order]))
+    (x, y), (u, v) = curves
+    low, high = max(x[0], u[0]), min(x[-1], u[-1])
     if not low < high:
-        return NAN
-    grid = np.unique(np.concatenate([[low, high], *(c[(c[:, 0] > low) & (c[:, 0] < high), 0] for c in curves)]))
-    gap = np.interp(grid, curves[0][:, 0], curves[0][:, 1]) - np.interp(grid, curves[1][:, 0], curves[1][:, 1])
-    return float(np.trapezoid(gap, grid))
+        return NAN, NAN
+    grid = np.unique(np.concatenate([[low, high], x[(x > low) & (x < high)], u[(u > low) & (u < high)]]))
+    return float(np.trapezoid(np.interp(grid, x, y) - np.interp(grid, u, v), grid)), float(high - low)
+
+
+def joint(
+    results: Results, cells: Sequence[str], *, rate: str = "acceptance", resamples: int = RESAMPLES, seed: int = 0
+) -> Joint:
+    """Cells of one pair and task in the plane of a rate, or of "speedup", and the task's quality.
+
+    Rates and qualities come from the same draws of examples; speeds from draws of example × repeat of their own.
+    """
+    table = results.cells.set_index("cell")
+    parts = {str(key): part for key, part in results.generations.groupby("cell", sort=True) if key in set(cells)}
+    timed = speed.against_baseline(results.timings) if rate == "speedup" else parts
+    keys = [key for key in cells if key in parts and key in timed]
+    if not keys:
+        what = "generations and times" if rate == "speedup" else "generations"
+        raise ValueError(f"none of these cells has {what}")
+    examples = sorted(set.intersection(*(set(parts[key]["example"]) for key in keys)))
+    rows = {key: quality.rows_of(parts[key], metric_of(table, key)).loc[examples] for key in keys}
+    y, ys = zip(*(_qualities(rows[key], metric_of(table, key), resamples, seed) for key in keys), strict=True)
+    if rate == "speedup":
+        x, xs = _speedups({key: timed[key] for key in keys}, resamples, seed)
+    else:
+        x, xs = _rates({key: parts[key] for key in keys}, examples, RATES[rate], resamples, seed)
+    return Joint(tuple(keys), x, np.array(y), xs, np.stack(ys, 1), len(examples))
+
+
+def _qualities(rows: pd.DataFrame | pd.Series, metric: str, resamples: int, seed: int) -> tuple[float, Array]:
+    values = np.asarray(rows, dtype=np.float64).reshape(len(rows), -1)
+    sums = resampled(values, resamples=resamples, seed=seed)
+    if rows.ndim == 1:
+        return float(values.mean()), sums[:, 0] / len(values)
+    return float(quality.CORPUS[metric](values.sum(0))), quality.CORPUS[metric](sums)
+
+
+def _rates(
+    parts: Mapping[str, pd.DataFrame], examples: Sequence[str], columns: tuple[str, str], resamples: int, seed: int
+) -> tuple[Array, Array]:
+    counts = np.concatenate(
+        [
+            part.groupby("example")[list(columns)].sum().loc[examples].to_numpy(dtype=np.float64)
+            for part in parts.values()
+        ],
+        axis=1,
+    )  # [n,2C]
+    return _ratios(counts.sum(0)), _ratios(resampled(counts, resamples=resamples, seed=seed))
+
+
+def _speedups(pairs: Mapping[str, pd.DataFrame], resamples: int, seed: int) -> tuple[Array, Array]:
+    """One draw of (pass, example, repeat) for all cells; a cell that was not timed there adds nothing."""
+    unit = ["pass_id", *speed.UNIT]
+    framed = [pair.set_index(unit) for pair in pairs.values()]
+    units = framed[0].index
+    for frame in framed[1:]:
+        units = units.union(frame.index)
+    names = ["tokens", "decode_s", "tokens_base", "decode_s_base"]
+    sums = np.concatenate([frame[names].reindex(units, fill_value=0.0).to_numpy(np.float64) for frame in framed], 1)
+    draws = resampled(sums, resamples=resamples, seed=seed + 1)  # other draws than those of the qualities
+
+    def ratio(of: Array) -> Array:
+        rate = _ratios(of)  # own and baseline's tokens a second, in turn
+        return rate[..., ::2] / rate[..., 1::2]
+
+    return ratio(sums.sum(0)), ratio(draws)
+
+
+def _ratios(sums: Array) -> Array:
+    """[..., 2C] numerators and denominators in turn; nothing of nothing is worth nothing."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = sums[..., ::2] / sums[..., 1::2]
+    return np.where(np.isfinite(found), found, 0.0)
+
+
+def front_of(joint: Joint, *, corner: tuple[float, float] = (0.0, 0.0), level: float = 0.95) -> Front:
+    """The front, each cell's share of resamples on it, and the hypervolume."""
+    points = pd.DataFrame({"cell": joint.cells, "x": joint.x, "y": joint.y})
+    points["is_on_front"] = non_dominated(joint.x, joint.y)
+    shares = np.concatenate([non_dominated(a, b) for a, b in _chunks(joint.xs, joint.ys)]).mean(0)
+    points["probability"] = shares if joint.n > 1 else NAN
+    return Front(points, volume_of(joint, corner=corner, level=level), corner)
+
+
+def volume_of(joint: Joint, *, corner: tuple[float, float] = (0.0, 0.0), level: float = 0.95) -> Estimate:
+    """The hypervolume with its percentile interval."""
+    draws = hypervolume(joint.xs, joint.ys, corner)
+    return _percentiles(float(hypervolume(joint.x, joint.y, corner)), draws, level, joint.n)
+
+
+def gain(joint: Joint, first: Sequence[str], second: Sequence[str], *, level: float = 0.95) -> dict[str, Estimate]:
+    """`area` between two curves of cells, and `gain`: first's y over second's at equal x, averaged over the overlap."""
+    a, b = joint.of(first), joint.of(second)
+    value = np.array(_gap((a.x, a.y), (b.x, b.y)))
+    rows = range(min(len(joint.xs), CURVES_MOST))
+    draws = np.array([_gap((a.xs[r], a.ys[r]), (b.xs[r], b.ys[r])) for r in rows])
+    draws = draws[np.isfinite(draws).all(1)]
+    return {
+        "area": _percentiles(float(value[0]), draws[:, 0], level, joint.n),
+        "gain": _percentiles(float(value[0] / value[1]), draws[:, 0] / draws[:, 1], level, joint.n),
+    }
 
 
 def front(
@@ -63,49 +193,20 @@ def front(
     *,
     rate: str = "acceptance",
     corner: tuple[float, float] = (0.0, 0.0),
-    resamples: int = 2_000,
+    resamples: int = RESAMPLES,
     seed: int = 0,
     level: float = 0.95,
 ) -> Front:
-    """Cells of one pair and task in the plane of a rate and the task's quality; one draw of examples serves all."""
-    table = results.cells.set_index("cell")
-    parts = {key: part for key, part in results.generations.groupby("cell", sort=True) if key in set(cells)}
-    keys = [key for key in cells if key in parts]
-    if not keys:
-        raise ValueError("none of these cells has generations")
-    examples = sorted(set.intersection(*(set(part["example"]) for part in parts.values())))
-    x, y = _coordinates(table, parts, keys, examples, RATES[rate], None)
-    draws = _coordinates(table, parts, keys, examples, RATES[rate], (resamples, seed))
-    points = pd.DataFrame({"cell": keys, "x": x[0], "y": y[0], "is_on_front": non_dominated(x[0], y[0])})
-    points["probability"] = np.concatenate([non_dominated(a, b) for a, b in _chunks(*draws)]).mean(0)
-    volumes = hypervolume(*draws, corner)
-    low, high = np.quantile(volumes, [(1 - level) / 2, (1 + level) / 2])
-    value = float(hypervolume(x, y, corner)[0])
-    return Front(points, Estimate(value, float(low), float(high), len(examples)), corner)
+    """Cells of one pair and task in the plane of a rate (or "speedup") and the task's quality."""
+    return front_of(joint(results, cells, rate=rate, resamples=resamples, seed=seed), corner=corner, level=level)
 
 
-def _chunks(x: Array, y: Array, size: int = 500) -> list[tuple[Array, Array]]:
-    return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
+def _percentiles(value: float, draws: Array, level: float, n: int) -> Estimate:
+    if n < 2 or not len(draws) or np.isnan(value):
+        return Estimate(value, NAN, NAN, n)
+    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    return Estimate(value, float(low), float(high), n)
 
 
-def _coordinates(
-    table: pd.DataFrame,
-    parts: Mapping[str, pd.DataFrame],
-    keys: Sequence[str],
-    examples: Sequence[str],
-    columns: tuple[str, str],
-    draws: tuple[int, int] | None,
-) -> tuple[Array, Array]:
-    """[R,C] of both coordinates; R is 1 without draws."""
-    xs, ys = [], []
-    for key in keys:
-        counts = parts[key].groupby("example")[list(dict.fromkeys(columns))].sum().loc[examples]
-        rows = np.asarray(quality.rows_of(parts[key], metric_of(table, key)).loc[examples], dtype=np.float64)
-        values = rows.reshape(len(examples), -1)
-        stacked = np.concatenate(
-            [counts[columns[0]].to_numpy()[:, None], counts[columns[1]].to_numpy()[:, None], values], 1
-        )
-        sums = resampled(stacked, resamples=draws[0], seed=draws[1]) if draws else stacked.sum(0, keepdims=True)
-        xs.append(sums[:, 0] / sums[:, 1])
-        ys.append(sums[:, 2] / len(examples) if rows.ndim == 1 else quality.CORPUS[metric_of(table, key)](sums[:, 2:]))
-    return np.stack(xs, 1), np.stack(ys, 1)
+def _chunks(x: Array, y: Array, size: int = 500) -> Iterator[tuple[Array, Array]]:
+    return ((x[i : i + size], y[i : i + size]) for i in range(0, len(x), size))

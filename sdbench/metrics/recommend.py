@@ -70,17 +70,17 @@ def recommend(results: Results, margin: float, *, resamples: int = 10_000, seed:
     resamples = affordable(results.generations["example"].nunique(), resamples)
     swept = cells[~cells["verifier"].isin(BASELINES) & cells.index.isin(list(rows))]
     timed = speed.speeds(results.timings, resamples=resamples, seed=seed)
-    costs = {
-        key: speed.modelled(
-            part, speed.prices(results.calls, results.timings, str(cells.at[key, "model"]), str(cells.at[key, "task"]))
-        )
-        for key, part in parts.items()
-    }
+    costs = {key: _modelled(key, part, cells, results) for key, part in parts.items()}
     advices = []
     for (model, task, temperature), group in swept.groupby(["model", "task", "temperature"], sort=True):
         named = f"{model} on {task}" + (f" at T={temperature:g}" if swept["temperature"].nunique() > 1 else "")
         advices.append(_advise(named, cells, group, rows, margin, timed, costs, {"resamples": resamples, "seed": seed}))
     return Recommendation(tuple(advices), margin)
+
+
+def _modelled(key: str, part: pd.DataFrame, cells: pd.DataFrame, results: Results) -> float:
+    prices = speed.prices(results.calls, results.timings, str(cells.at[key, "model"]), str(cells.at[key, "task"]))
+    return speed.modelled(part, prices, resamples=100).value
 
 
 def sequences(group: pd.DataFrame) -> list[list[str]]:

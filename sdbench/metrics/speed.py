@@ -10,10 +10,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sdbench.metrics.stats import NAN, Estimate, statistic_interval
+from sdbench.metrics.stats import NAN, Estimate, mean_interval, median_interval, ratio_interval, statistic_interval
 
 ALONE = ("target", "generate")  # the target by our loop, and by transformers' own
 UNIT = ["example", "repeat"]
+TIMES = ["tokens", "prefill_s", "decode_s"]
+COLUMNS = ["pass_id", *UNIT, *TIMES]
 
 
 def latest_pass(timings: pd.DataFrame) -> pd.DataFrame:
@@ -27,9 +29,9 @@ def latest_pass(timings: pd.DataFrame) -> pd.DataFrame:
     return whole[whole["pass_id"].to_numpy() == whole["cell"].map(newest).to_numpy()]
 
 
-def speeds(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estimate]]:
-    """{cell: tokens_per_s, speedup, speedup_end_to_end, time_ratio} of all cells that were timed."""
-    found: dict[str, dict[str, Estimate]] = {}
+def against_baseline(timings: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """{cell: one row an (example, repeat), its times beside those (`_base`) of the fastest target-alone baseline}."""
+    found: dict[str, pd.DataFrame] = {}
     newest = latest_pass(timings)
     for cell, own in newest.groupby("cell", sort=True):
         rivals = newest if newest["pass_id"].nunique() == 1 else timings[~timings["is_split"].astype(bool)]
@@ -37,30 +39,35 @@ def speeds(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estim
         alone = same[same["verifier"].isin(ALONE)]
         rate = alone.groupby("cell")[["tokens", "decode_s"]].sum()
         base = alone[alone["cell"] == (rate["tokens"] / rate["decode_s"]).idxmax()]
-        found[str(cell)] = _against(own, base, **options)
+        found[str(cell)] = own[COLUMNS].merge(base[[*UNIT, *TIMES]], on=UNIT, suffixes=("", "_base"))
     return found
 
 
-def _against(own: pd.DataFrame, base: pd.DataFrame, **options: float) -> dict[str, Estimate]:
-    pair = own.merge(base, on=UNIT, suffixes=("", "_base"))
+def speeds(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estimate]]:
+    """{cell: tokens_per_s, speedup, speedup_end_to_end, time_ratio} of all cells that were timed."""
+    return {cell: _against(pair, **options) for cell, pair in against_baseline(timings).items()}
+
+
+def _against(pair: pd.DataFrame, **options: float) -> dict[str, Estimate]:
     whole_s, whole_base_s = pair["prefill_s"] + pair["decode_s"], pair["prefill_s_base"] + pair["decode_s_base"]
-    ratios = pair["decode_s_base"] / pair["decode_s"]
 
     def speedup(seconds: pd.Series, base_s: pd.Series) -> Estimate:
         rows = np.stack([pair["tokens"], seconds, pair["tokens_base"], base_s], 1).astype(np.float64)
         return statistic_interval(rows, lambda s: s[:, 0] / s[:, 1] / (s[:, 2] / s[:, 3]), **options)  # type: ignore[arg-type]
 
-    rate = statistic_interval(
-        own[["tokens", "decode_s"]].to_numpy(dtype=np.float64),
-        lambda s: s[:, 0] / s[:, 1],
-        **options,  # type: ignore[arg-type]
-    )
+    rows = pair[["tokens", "decode_s"]].to_numpy(dtype=np.float64)
     return {
-        "tokens_per_s": rate,
+        "tokens_per_s": statistic_interval(rows, lambda s: s[:, 0] / s[:, 1], **options),  # type: ignore[arg-type]
         "speedup": speedup(pair["decode_s"], pair["decode_s_base"]),
         "speedup_end_to_end": speedup(whole_s, whole_base_s),
-        "time_ratio": Estimate(float(ratios.median()) if len(ratios) else NAN, NAN, NAN, len(ratios)),
+        "time_ratio": _geometric(pair["decode_s_base"] / pair["decode_s"], **options),
     }
+
+
+def _geometric(ratios: pd.Series, **options: float) -> Estimate:
+    """The typical ratio of times for the same request, whatever the lengths of the two answers."""
+    logs = mean_interval(np.log(ratios.to_numpy(dtype=np.float64)), **options)  # type: ignore[arg-type]
+    return Estimate(float(np.exp(logs.value)), float(np.exp(logs.low)), float(np.exp(logs.high)), logs.n)
 
 
 def cost(calls: pd.DataFrame, kind: str, tokens: NDArray[np.float64] | float) -> NDArray[np.float64]:
@@ -77,30 +84,42 @@ def prices(calls: pd.DataFrame, timings: pd.DataFrame, model: str, task: str) ->
     return calls[calls["pass_id"] == newest.idxmax()] if newest.notna().any() else calls.iloc[:0]
 
 
-def modelled(generations: pd.DataFrame, calls: pd.DataFrame) -> float:
-    """Speed-up of one cell's recorded rounds at one pass's `prices`; NaN where a cost is missing."""
+def modelled(generations: pd.DataFrame, calls: pd.DataFrame, **options: float) -> Estimate:
+    """Speed-up of one cell's recorded rounds at one pass's `prices`, by example at fixed prices; NaN without a price."""
+    unknown = Estimate(NAN, NAN, NAN, 0)
     if calls.empty:
-        return NAN
-    kinds = set(calls["kind"])
+        return unknown
+    kinds, n = set(calls["kind"]), generations["example"].nunique()
     verifier, num_draft = generations["verifier"].iloc[0], int(generations["num_draft"].iloc[0] or 0)
     if verifier in ("draft", *ALONE) or not {"draft", "verify", "target"} <= kinds:
-        return 1.0 if verifier == "target" and "target" in kinds else NAN
-    tokens, rounds, drafted = (float(generations[name].sum()) for name in ("tokens", "rounds", "drafted"))
-    seconds = drafted * cost(calls, "draft", 1.0) + rounds * cost(calls, "verify", num_draft + 1.0)
-    return float(tokens * cost(calls, "target", 1.0) / seconds)
+        return Estimate(1.0, 1.0, 1.0, n) if verifier == "target" and "target" in kinds else unknown
+    sums = generations.groupby("example", sort=True)[["tokens", "rounds", "drafted"]].sum()
+    seconds = sums["drafted"] * cost(calls, "draft", 1.0) + sums["rounds"] * cost(calls, "verify", num_draft + 1.0)
+    return ratio_interval(sums["tokens"] * cost(calls, "target", 1.0), seconds, **options)  # type: ignore[arg-type]
 
 
-def splits(timings: pd.DataFrame) -> pd.DataFrame:
-    """Seconds a token of each cell's split repeats: draft, verify, rest."""
-    parts = timings[timings["is_split"].astype(bool)].groupby("cell", sort=True)
-    sums = parts[["tokens", "draft_s", "verify_s", "rest_s"]].sum()
-    return sums[["draft_s", "verify_s", "rest_s"]].div(sums["tokens"], axis=0)
+def splits(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estimate]]:
+    """{cell: seconds a token in draft calls, verify calls and the rest}, from the split repeats of its newest pass."""
+    split = timings[timings["is_split"].astype(bool)]
+    found = {}
+    for cell, part in split.groupby("cell", sort=True):
+        own = part[part["pass_id"] == part.loc[part["started_at"].idxmax(), "pass_id"]] if _is_timed(part) else part
+        names = ("draft_s", "verify_s", "rest_s")
+        found[str(cell)] = {name: ratio_interval(own[name], own["tokens"], **options) for name in names}  # type: ignore[arg-type]
+    return found
 
 
-def percentiles(timings: pd.DataFrame) -> pd.DataFrame:
-    """Medians over example × repeat: time to first token and per round."""
+def percentiles(timings: pd.DataFrame, *, level: float = 0.95) -> dict[str, dict[str, Estimate]]:
+    """{cell: medians over example × repeat of the time to the first token and of percentiles of a round}."""
+    names = ("first_token_s", "round_p50_s", "round_p90_s", "round_p99_s")
     whole = timings[~timings["is_split"].astype(bool)].groupby("cell", sort=True)
-    return whole[["first_token_s", "round_p50_s", "round_p90_s", "round_p99_s"]].median()
+    return {
+        str(cell): {name: median_interval(part[name].dropna(), level=level) for name in names} for cell, part in whole
+    }
+
+
+def _is_timed(part: pd.DataFrame) -> bool:
+    return bool(part["started_at"].notna().any())
 
 
 def drift(timings: pd.DataFrame) -> float:

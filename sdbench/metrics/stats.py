@@ -148,6 +148,17 @@ def proportion_interval(k: int, n: int, *, level: float = 0.95) -> Estimate:
     return Estimate(k / n, float(low), float(high), n)  # type: ignore[arg-type]
 
 
+def median_interval(values: ArrayLike, *, level: float = 0.95) -> Estimate:
+    """A median, between order statistics: exact for any law; NaN limits where n is too small for this level."""
+    from scipy.stats import quantile_test
+
+    x, level = values_of(values), check_level(level)
+    if len(x) < 2:
+        return Estimate(float(x[0]) if len(x) else NAN, NAN, NAN, len(x))
+    limits = quantile_test(x, q=float(np.median(x)), p=0.5).confidence_interval(level)
+    return Estimate(float(np.median(x)), float(limits.low), float(limits.high), len(x))
+
+
 def paired_interval(
     a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> Estimate:

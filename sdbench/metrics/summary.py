@@ -7,22 +7,22 @@ from typing import Any
 import pandas as pd
 
 from sdbench.metrics import acceptance, quality, speed
-from sdbench.metrics.stats import NAN, Estimate, affordable, detectable, holm
+from sdbench.metrics.stats import Estimate, affordable, detectable, holm, mean_interval
 from sdbench.records import Results
 
 BASELINES = ("target", "draft", "lossless", "generate")
 LEADING = ["model", "task", "verifier", "w", "num_draft", "temperature", "n"]
 FLAGS = ("is_truncated", "is_empty", "is_extraction_failed", "is_prompt_cut")
+RATES_OF_FLAGS = tuple(f"{flag.removeprefix('is_')}_rate" for flag in FLAGS)
+SECONDS = ("first_token_s", "round_p50_s", "round_p90_s", "round_p99_s", "draft_s", "verify_s", "rest_s")
 WITH_INTERVALS = (
     *acceptance.RATES,
     *("quality", "difference", "difference_from_target"),
-    *("tokens_per_s", "speedup", "speedup_end_to_end"),
+    *("tokens_per_s", "speedup", "speedup_end_to_end", "speedup_modelled", "time_ratio", *SECONDS),
+    *("mean_tokens", *RATES_OF_FLAGS),
 )
-PLAIN = (
-    *("metric", "is_lossless", "p_value", "p_holm", "detectable", "speedup_modelled", "time_ratio"),
-    *("first_token_s", "round_p50_s", "round_p90_s", "round_p99_s", "draft_s", "verify_s", "rest_s"),
-    *("num_generations", "mean_tokens", *(f"{flag.removeprefix('is_')}_rate" for flag in FLAGS), "cell"),
-)
+TESTS = tuple(f"{name}{end}" for end in ("", "_from_target") for name in ("p_value", "p_holm", "detectable"))
+PLAIN = ("metric", "is_lossless", *TESTS, "num_generations", "num_timed", "cell")
 
 
 def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> pd.DataFrame:
@@ -37,7 +37,7 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
         if (metric := metric_of(cells, key)) in part
     }
     timed = speed.speeds(results.timings, **options)
-    extras = pd.concat([speed.splits(results.timings), speed.percentiles(results.timings)], axis=1)
+    seconds = [speed.splits(results.timings, **options), speed.percentiles(results.timings, level=level)]
     found = []
     for key in sorted({*parts, *timed} & set(cells.index)):
         cell = cells.loc[key]
@@ -50,13 +50,16 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
         if key in rows:
             row |= _judged(key, cells, rows, options)
         for name, estimate in timed.get(key, {}).items():
-            row |= spread(name, estimate) if name in WITH_INTERVALS else {name: estimate.value}
-        if key in extras.index:
-            row |= {name: extras.at[key, name] for name in extras.columns}
+            row |= spread(name, estimate) | {"num_timed": estimate.n}
+        for name, estimate in (item for table in seconds for item in table.get(key, {}).items()):
+            row |= spread(name, estimate)
         found.append(row)
     columns = [*LEADING, *(f"{name}{end}" for name in WITH_INTERVALS for end in ("", "_low", "_high")), *PLAIN]
     frame = pd.DataFrame(found, columns=columns)
-    frame["p_holm"] = frame.groupby(["model", "task", "temperature"], group_keys=False)["p_value"].transform(holm)
+    sweep = frame["model"] + "\n" + frame["task"] + "\n" + frame["temperature"].astype(str)
+    for end in ("", "_from_target"):  # a lossless rule has no hypothesis that could be true: it is no part of a family
+        tested = frame[f"p_value{end}"].astype("float64").mask(frame["is_lossless"].astype(bool))
+        frame[f"p_holm{end}"] = tested.groupby(sweep, group_keys=False).transform(holm)
     order = ["model", "task", "temperature", "verifier", "num_draft", "w", "cell"]
     return frame.sort_values(order, ignore_index=True)
 
@@ -86,10 +89,13 @@ def _counted(part: pd.DataFrame, calls: pd.DataFrame, options: dict[str, Any]) -
     row: dict[str, Any] = {"n": part["example"].nunique(), "num_generations": len(part)}
     for name, estimate in acceptance.rates(part, **options).items():
         row |= spread(name, estimate)
-    row |= {"speedup_modelled": speed.modelled(part, calls), "mean_tokens": float(part["tokens"].mean())}
-    for flag in FLAGS:
+    row |= spread("speedup_modelled", speed.modelled(part, calls, **options))
+    whole = part.groupby("example", sort=True)
+    row |= spread("mean_tokens", mean_interval(whole["tokens"].mean(), **options))
+    for flag, name in zip(FLAGS, RATES_OF_FLAGS, strict=True):
         if flag in part:
-            row[f"{flag.removeprefix('is_')}_rate"] = float(part[flag].astype("float64").mean())
+            shares = part[flag].astype("float64").groupby(part["example"], sort=True).mean().dropna()
+            row |= spread(name, quality.quality(shares, flag, **options))
     return row
 
 
@@ -101,9 +107,9 @@ def _judged(key: str, cells: pd.DataFrame, rows: dict[str, Any], options: dict[s
         if base is None or base == key or base not in rows or not len(quality.shared(rows[key], rows[base])[0]):
             continue
         row |= spread(name, quality.difference(rows[key], rows[base], metric, **options))
-        if verifier == "lossless":
-            pair = [quality.influence(values, metric) for values in quality.shared(rows[key], rows[base])]
-            row["detectable"] = detectable(*pair)
-            is_tested = str(cells.at[key, "verifier"]) not in BASELINES
-            row["p_value"] = quality.p_value(rows[key], rows[base], metric) if is_tested else NAN
+        end = name.removeprefix("difference")
+        pair = [quality.influence(values, metric) for values in quality.shared(rows[key], rows[base])]
+        row[f"detectable{end}"] = detectable(*pair)
+        if str(cells.at[key, "verifier"]) not in BASELINES:
+            row[f"p_value{end}"] = quality.p_value(rows[key], rows[base], metric)
     return row

@@ -71,8 +71,12 @@ def test_measured_acceptance_agrees_with_the_exact_one(summary):
 
 
 def test_holm_never_makes_a_p_value_smaller(summary):
-    tested = summary[summary["p_value"].notna()]
-    assert (tested["p_holm"] >= tested["p_value"]).all()
+    for end in ("", "_from_target"):
+        tested = summary[summary[f"p_value{end}"].notna() & ~summary["is_lossless"]]
+        assert len(tested) == 10
+        assert (tested[f"p_holm{end}"] >= tested[f"p_value{end}"]).all()
+        assert (tested[f"detectable{end}"] > 0).all()
+        assert summary.loc[summary["is_lossless"], f"p_holm{end}"].isna().all()
     assert not tested["verifier"].isin(["target", "draft", "lossless", "generate"]).any()
 
 
@@ -158,7 +162,7 @@ def test_corpus_metrics_and_samples_are_summarised(translations):
 
 def test_positions_count_what_was_kept_and_looked_at():
     rounds = pd.DataFrame(
-        {"cell": "a", "drafted": [3, 3, 2, 0], "examined": [3, 2, 1, 0], "accepted": [3, 1, 0, 0]},
+        {"cell": "a", "example": list("xyyz"), "drafted": [3, 3, 2, 0], "examined": [3, 2, 1, 0], "accepted": [3, 1, 0, 0]},
     )
     found = acceptance.by_position(rounds).set_index("slot")
     assert found["num_drafted"].to_list() == [3, 3, 2]
