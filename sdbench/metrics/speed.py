@@ -15,6 +15,7 @@ from sdbench.metrics.stats import NAN, Estimate, mean_interval, median_interval,
 ALONE = ("target", "generate")  # the target by our loop, and by transformers' own
 UNIT = ["example", "repeat"]
 TIMES = ["tokens", "prefill_s", "decode_s"]
+PARTS = ("draft_s", "verify_s", "rest_s")
 COLUMNS = ["pass_id", *UNIT, *TIMES]
 
 
@@ -100,12 +101,11 @@ def modelled(generations: pd.DataFrame, calls: pd.DataFrame, **options: float) -
 
 def splits(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estimate]]:
     """{cell: seconds a token in draft calls, verify calls and the rest}, from the split repeats of its newest pass."""
-    split = timings[timings["is_split"].astype(bool)]
+    split = timings[timings["is_split"].astype(bool)].dropna(subset=list(PARTS))  # plain generate has no parts
     found = {}
     for cell, part in split.groupby("cell", sort=True):
         own = part[part["pass_id"] == part.loc[part["started_at"].idxmax(), "pass_id"]] if _is_timed(part) else part
-        names = ("draft_s", "verify_s", "rest_s")
-        found[str(cell)] = {name: ratio_interval(own[name], own["tokens"], **options) for name in names}  # type: ignore[arg-type]
+        found[str(cell)] = {name: ratio_interval(own[name], own["tokens"], **options) for name in PARTS}  # type: ignore[arg-type]
     return found
 
 
