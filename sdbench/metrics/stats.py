@@ -73,30 +73,43 @@ def affordable(n: int, resamples: int) -> int:
     return min(resamples, max(1_000, WEIGHTS // max(n, 1)))
 
 
-def _from_pivot(value: float, error: float, pivots: Array, level: float) -> tuple[float, float]:
-    """Limits of a studentised bootstrap; resamples without any variation have no pivot and are left out."""
-    pivots = pivots[np.isfinite(pivots)]
-    if not len(pivots):
-        return value, value
-    low, high = np.quantile(pivots, [(1 - level) / 2, (1 + level) / 2])
-    return value - high * error, value - low * error
+def _quantiles(pivots: Array, level: float) -> tuple[Array, Array]:
+    """Both quantiles [C] of pivots [R,C]; resamples without any variation have no pivot and are left out."""
+    ends = [(1 - level) / 2, (1 + level) / 2]
+    if np.isfinite(pivots).all():
+        low, high = np.quantile(pivots, ends, axis=0)
+    else:
+        low, high = np.stack(
+            [np.quantile(c[np.isfinite(c)], ends) if np.isfinite(c).any() else (0, 0) for c in pivots.T], 1
+        )
+    return low, high
+
+
+def mean_limits(columns: Array, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> tuple[Array, Array]:
+    """Limits [C] of the means of columns [n,C], n > 1, by the studentised bootstrap (Efron and Tibshirani 1993, ch. 12)."""
+    n = len(columns)
+    means, errors = columns.mean(0), columns.std(0, ddof=1) / math.sqrt(n)
+    centred = columns - means
+    sums = resampled(np.concatenate([centred, centred**2], 1), resamples=resamples, seed=seed) / n
+    shift, square = np.split(sums, 2, axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drawn = np.sqrt(np.maximum(square - shift**2, 0) / (n - 1))
+        pivots = np.where(drawn > 1e-6 * errors, shift / drawn, np.nan)
+    low, high = _quantiles(pivots, level)
+    return means - high * errors, means - low * errors
 
 
 def mean_interval(values: ArrayLike, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> Estimate:
-    """A mean, by the studentised bootstrap (Efron and Tibshirani 1993, chapter 12)."""
+    """A mean, by the studentised bootstrap."""
     x, level = values_of(values), check_level(level)
     n = len(x)
     if n < 2:
         return Estimate(float(x[0]) if n else NAN, NAN, NAN, n)
-    mean, error = float(x.mean()), float(x.std(ddof=1) / math.sqrt(n))
-    if error <= 1e-12 * max(1.0, abs(mean)):
+    mean = float(x.mean())
+    if x.std(ddof=1) / math.sqrt(n) <= 1e-12 * max(1.0, abs(mean)):
         return Estimate(mean, mean, mean, n)
-    centred = x - mean
-    sums = resampled(np.stack([centred, centred**2], 1), resamples=resamples, seed=seed) / n
-    with np.errstate(divide="ignore", invalid="ignore"):
-        errors = np.sqrt(np.maximum(sums[:, 1] - sums[:, 0] ** 2, 0) / (n - 1))
-        pivots = np.where(errors > 1e-6 * error, sums[:, 0] / errors, np.nan)
-    return Estimate(mean, *_from_pivot(mean, error, pivots, level), n)
+    low, high = mean_limits(x[:, None], level=level, resamples=resamples, seed=seed)
+    return Estimate(mean, float(low[0]), float(high[0]), n)
 
 
 def ratio_interval(
@@ -130,8 +143,9 @@ def ratio_interval(
         squared = (see - 2 * shift * seb + shift**2 * sbb) / sa**2
         errors = np.sqrt(np.maximum(squared, 0) * n / (n - 1))
         pivots = np.where(errors > 1e-6 * error, np.log1p(shift / ratio) / errors, np.nan)
+    first, last = _quantiles(pivots[:, None], level)
     # A few examples can give a limit beyond all floats: it is cut where exp still has a value.
-    low, high = (math.exp(min(limit, 700)) for limit in _from_pivot(math.log(ratio), error, pivots, level))
+    low, high = (math.exp(min(math.log(ratio) - float(end[0]) * error, 700)) for end in (last, first))
     return Estimate(ratio, low, min(high, 1.0) if (a <= b).all() else high, n)
 
 

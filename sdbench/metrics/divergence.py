@@ -1,0 +1,94 @@
+"""How far texts follow the target's own greedy text: a fixed point to compare with, whatever the task's metric sees.
+
+The greedy text is that of a cell at temperature 0 with the same pair and task: the target alone, else a lossless rule
+(token for token the same). Where the records given hold none, there is nothing to compare with and the frame is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sdbench.metrics.stats import Estimate, is_binary, mean_interval, proportion_interval
+from sdbench.records import Results
+
+COLUMNS = ["cell", "example", "sample", "tokens", "prefix", "is_same"]
+
+
+def greedy_reference(cells: pd.DataFrame, cell: pd.Series) -> str | None:
+    """The cell of `cells` that holds the target's greedy text for `cell`'s pair, task and protocol."""
+    same = cells[(cells["temperature"] == 0) & (cells["protocol"] == cell["protocol"])]
+    same = same[(same["model"] == cell["model"]) & (same["task"] == cell["task"])]
+    for chosen in (same[same["verifier"] == "target"], same[same["is_lossless"].astype(bool)]):
+        if len(chosen):
+            return str(chosen["cell"].iloc[0])
+    return None
+
+
+def against_greedy(results: Results, references: Sequence[Results] | None = None) -> pd.DataFrame:
+    """One row a generation: how many of its first tokens equal the greedy text's (`prefix`), and whether all do."""
+    sources = [results] if references is None else list(references)
+    texts: dict[str, dict[str, NDArray[np.int64]]] = {}
+    found = []
+    by_cell = dict(list(results.tokens.groupby("cell", sort=True))) if _has_greedy(sources) else {}
+    for _, cell in results.cells.iterrows():
+        home, key = next(
+            ((one, key) for one in sources if (key := greedy_reference(one.cells, cell)) is not None), (None, None)
+        )
+        if home is None or key is None or key == cell["cell"] or cell["cell"] not in by_cell:
+            continue
+        if key not in texts:
+            own = home.tokens[home.tokens["cell"] == key]
+            texts[key] = {row.example: np.asarray(row.ids) for row in own.itertuples() if row.sample == 0}  # type: ignore[misc]
+        for row in by_cell[cell["cell"]].itertuples():
+            greedy = texts[key].get(str(row.example))
+            if greedy is not None:
+                ids = np.asarray(row.ids)
+                prefix = common_prefix(ids, greedy)
+                is_same = prefix == len(ids) == len(greedy)
+                found.append((cell["cell"], row.example, row.sample, len(ids), prefix, is_same))
+    return pd.DataFrame(found, columns=COLUMNS)
+
+
+def _has_greedy(sources: Sequence[Results]) -> bool:
+    return any((one.cells["temperature"] == 0).any() for one in sources)
+
+
+def common_prefix(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
+    """How many first tokens are the same."""
+    size = min(len(a), len(b))
+    differ = np.flatnonzero(a[:size] != b[:size])
+    return int(differ[0]) if len(differ) else size
+
+
+def follow(divergence: pd.DataFrame, **options: float) -> pd.DataFrame:
+    """A row a cell: share of answers that are the greedy text, and tokens before the first difference, by example."""
+    found = []
+    for cell, part in divergence.groupby("cell", sort=True):
+        by_example = part.groupby("example", sort=True)
+        same = by_example["is_same"].mean().to_numpy(dtype=np.float64)
+        prefix = mean_interval(by_example["prefix"].mean(), **options)  # type: ignore[arg-type]
+        row: dict[str, object] = {"cell": cell, "n": len(same)}
+        for name, estimate in (("same", share(same, **options)), ("prefix", prefix)):
+            row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+        found.append(row)
+    names = [f"{name}{end}" for name in ("same", "prefix") for end in ("", "_low", "_high")]
+    return pd.DataFrame(found, columns=["cell", "n", *names])
+
+
+def survival(divergence: pd.DataFrame, cell: str) -> pd.DataFrame:
+    """Share of a cell's answers that equal the greedy text for at least `token` tokens, or to the end of both."""
+    part = divergence[divergence["cell"] == cell]
+    tokens = np.arange(int(part["prefix"].max()) + 2)
+    lasts = (part["prefix"].to_numpy()[:, None] >= tokens) | part["is_same"].to_numpy()[:, None]
+    return pd.DataFrame({"token": tokens, "share": lasts.mean(0)})
+
+
+def share(values: NDArray[np.float64], **options: float) -> Estimate:
+    """Of examples: Wilson's where each is a yes or a no, by bootstrap where several samples were averaged."""
+    if len(values) and is_binary(values):
+        return proportion_interval(int(values.sum()), len(values), level=options.get("level", 0.95))
+    return mean_interval(values, **options)  # type: ignore[arg-type]
