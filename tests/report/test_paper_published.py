@@ -1,0 +1,64 @@
+"""Published numbers: every row has a source and its doubts, and the file that ships is the one that is read."""
+
+import pytest
+
+from sdbench.config import config_dir
+from sdbench.report import published
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return published.read_published()
+
+
+def test_every_row_is_in_range_and_has_its_source(rows):
+    assert rows["source"].value_counts().to_dict() == {"logs": 67, "readme": 48, "digest": 2, "issue": 2}
+    for column, low, high in (("acceptance", 0, 1), ("quality", 0, 100), ("w", 0, 1), ("temperature", 0, 1)):
+        known = rows[column].dropna()
+        assert known.between(low, high).all(), column
+    assert rows["num_draft"].dropna().between(3, 20).all()
+    assert (rows["quality"].isna() | (rows["metric"] != "")).all()
+
+
+def test_names_are_ours(rows):
+    for group in ("model", "task"):
+        assert {name for name in rows[group] if name} <= {path.stem for path in (config_dir() / group).glob("*.yaml")}
+
+
+def test_every_acceptance_is_marked_as_undefined(rows):
+    assert (rows["acceptance"].notna() == published.doubtful(rows, "definition")).all()
+    too_high = rows["acceptance"] > rows["num_draft"] / (rows["num_draft"] + 1)
+    assert too_high.sum() == 22  # so it cannot be accepted / (drafted + 1), which their code suggests
+
+
+def test_caveats_stay_with_their_rows(rows):
+    assert published.doubtful(rows, "caption").equals(rows["place"] == "Table 3")
+    assert published.doubtful(rows, "logit-mix").equals(
+        (rows["source"] == "logs") & rows["method"].isin(["static", "diversed"])
+    )
+    assert published.doubtful(rows, "approximate").sum() == 2
+    broken = rows[published.doubtful(rows, "broken")]
+    assert list(zip(broken["w"], broken["acceptance"], strict=True)) == [(1.0, 0.0)]
+
+
+def test_single_values_are_those_of_the_source(rows):
+    table = rows[(rows["place"] == "Table 1") & (rows["model"] == "llama") & (rows["task"] == "xsum")]
+    assert list(zip(table["method"], table["acceptance"], table["quality"], strict=True)) == [
+        *(("sd", 0.2044, 7.09), ("sd-finetuned", 0.3541, 6.95), ("diversed", 0.7053, 7.23)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("acceptance", "rate", "must have the columns"),
+        ("readme,Table 1", "hearsay,Table 1", "source must be one of"),
+        (",sd,SD", ",magic,SD", "method must be one of"),
+        ("definition", "rumour", "doubts must be among"),
+    ],
+)
+def test_a_file_of_another_shape_is_refused(tmp_path, old, new, says):
+    path = tmp_path / "diversed.csv"
+    path.write_text(published.PATH.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(ValueError, match=says):
+        published.read_published(path)
