@@ -168,7 +168,7 @@ class Store:
         A requeued or parallel job that gives the same `token` joins the epoch instead of starting another.
         """
         wanted = sorted(set(cells))
-        name = f"force-{parts.safe_name(token) if token else new_stem()}"
+        name = f"force-{parts.safe_name(' '.join([token, *wanted])) if token else new_stem()}"
         if not (self.records / f"{name}.json").exists():
             epoch = 1 + max((self._epochs.get(cell, 0) for cell in wanted), default=0)
             self._commit_json(name, {"cells": wanted, "epoch": epoch, "run": self.run})

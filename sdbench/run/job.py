@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ def _passes(run: Run, task: DataTask, scorers: Any, words: Sequence[str]) -> dic
         store.add_vocabulary(run.model.name, pair.tokenizer_key(), pair.token_texts)
         store.add_examples(made[0].cell.asked, asked.ids, lambda key: asked.texts(key, task, pair))
         if run.force:
-            store.force([point.cell.key for point in made])
+            store.force([point.cell.key for point in made], token=batch_job())
         decoder = Decoder.make(run, pair, task, max(map(len, asked.ids.values()), default=0))
         by_key = {point.cell.key: point for point in made}
         failed = QualityPass(run, pair, by_key, asked, store, scorers, decoder, Failures(store))()
@@ -85,6 +86,16 @@ def _passes(run: Run, task: DataTask, scorers: Any, words: Sequence[str]) -> dic
         store.compact()
     finish(run, made, failed)
     return failed
+
+
+def batch_job() -> str | None:
+    """What names this Slurm job when it is requeued, and its whole array; None outside one, and in an interactive shell of
+    one, where the same command twice means twice.
+    """
+    if os.environ.get("ENVIRONMENT") != "BATCH":
+        return None
+    job = os.environ.get("SLURM_ARRAY_JOB_ID") or os.environ.get("SLURM_JOB_ID")
+    return job and f"{os.environ.get('SLURM_CLUSTER_NAME', 'slurm')} {job}"
 
 
 def config_of(run: Run, words: Sequence[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -29,7 +30,16 @@ _task: DataTask
 def _start(task: DataTask) -> None:
     global _task
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _task = task
+
+
+def _end_with_parent() -> None:
+    """A worker holds both ends of its queue, so the end of a killed parent would never be seen there."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker has a parent"
+    parent.join()
+    os._exit(1)
 
 
 def _score(pairs: Sequence[tuple[Example, str]], truncated: Sequence[bool]) -> list[Score]:

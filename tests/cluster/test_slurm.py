@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.records.equality import assert_same_records
+
 ROOT = Path(__file__).parents[2]
 SLURM = ROOT / "scripts" / "slurm_local.sh"
 sys.path.insert(0, str(ROOT / "tests" / "run"))
@@ -93,8 +95,6 @@ def write_late(folder: Path) -> None:
 
 @pytest.mark.timeout(900)
 def test_a_sweep_with_a_killed_a_preempted_and_a_failing_job_completes_on_resubmission(tmp_path, configs, slurm):
-    from equal import assert_equal_records
-
     broken = tmp_path / "broken"
     first = sweep(configs, broken, *LAUNCHER, env=slurm)
     until(lambda: num_recorded(broken) > 0, 180, "the first records")
@@ -116,4 +116,4 @@ def test_a_sweep_with_a_killed_a_preempted_and_a_failing_job_completes_on_resubm
     names = sorted(path.name for path in whole.iterdir() if not path.name.startswith("."))
     assert len(names) == 8
     for name in names:
-        assert_equal_records(broken / name, whole / name)
+        assert_same_records(broken / name, whole / name)

@@ -15,3 +15,23 @@ def micro_pair(tmp_path_factory) -> Path:
     from micro import save_pair
 
     return save_pair(tmp_path_factory.mktemp("micro"))
+
+
+@pytest.fixture(scope="session")
+def words(micro_pair):
+    def make(results: Path, **options: object) -> list[str]:
+        given = {"w": "[0.3,1]", "n": 4, "max_new_tokens": 24, "timing": "off", "dtype": "float64", "device": "cpu"}
+        pair = [f"model.target={micro_pair}/target", f"model.draft={micro_pair}/draft", "model.name=micro"]
+        return [*pair, f"results={results}", *(f"{key}={value}" for key, value in {**given, **options}.items())]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def whole(words, tmp_path_factory) -> Path:
+    """An undisturbed run of four examples."""
+    results = tmp_path_factory.mktemp("whole")
+    from sdbench.run import main
+
+    assert main(words(results)) == 0
+    return results / "micro-gsm8k-tiny"

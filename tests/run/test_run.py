@@ -1,19 +1,15 @@
 """The whole command on a micro pair: what is missing is computed, nothing else, whatever happened before."""
 
-import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pandas as pd
-import pytest
-from equal import assert_equal_records
 
 from sdbench.records import read
 from sdbench.run import main
+from tests.records.equality import assert_same_records
 
 SUMMARY = [
     *("model", "task", "verifier", "w", "num_draft", "temperature", "n", "acceptance", "acceptance_low"),
@@ -21,24 +17,6 @@ SUMMARY = [
     *("quality_low", "quality_high", "tokens_per_s", "speedup", "speedup_low", "speedup_high"),
 ]
 NAME = "micro-gsm8k-tiny"
-
-
-@pytest.fixture(scope="session")
-def words(micro_pair):
-    def make(results: Path, **options: object) -> list[str]:
-        given = {"w": "[0.3,1]", "n": 4, "max_new_tokens": 24, "timing": "off", "dtype": "float64", "device": "cpu"}
-        pair = [f"model.target={micro_pair}/target", f"model.draft={micro_pair}/draft", "model.name=micro"]
-        return [*pair, f"results={results}", *(f"{key}={value}" for key, value in {**given, **options}.items())]
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def whole(words, tmp_path_factory) -> Path:
-    """An undisturbed run of four examples."""
-    results = tmp_path_factory.mktemp("whole")
-    assert main(words(results)) == 0
-    return results / NAME
 
 
 def command(words: list[str]) -> list[str]:
@@ -72,6 +50,14 @@ def test_token_texts_join_to_the_texts(whole):
         assert ascii_of(pieces) == ascii_of(text)  # a token is a byte here: other letters are several
 
 
+def test_records_hold_what_was_asked(whole):
+    results = read(whole)
+    assert set(results.cells["asked"]) == set(results.examples["asked"])
+    assert set(results.examples["example"]) == set(results.generations["example"])
+    assert results.examples["prompt"].str.contains("Question").all()
+    assert results.examples["reference"].str.contains("####").all()
+
+
 def ascii_of(text: str) -> str:
     return "".join(char for char in text if char.isascii())
 
@@ -98,13 +84,13 @@ def test_raising_n_adding_a_w_and_a_sample_is_the_same_as_having_asked_at_once(w
     for options in ({"n": 2, "w": "0.3"}, {"n": 3, "w": "0.3"}, {"n": 3, "w": "[0.3,1]"}, {"n": 3, "samples": 2}):
         assert main(words(tmp_path / "steps", **options)) == 0
     assert main(words(tmp_path / "once", n=3, samples=2)) == 0
-    assert_equal_records(tmp_path / "steps" / NAME, tmp_path / "once" / NAME)
+    assert_same_records(tmp_path / "steps" / NAME, tmp_path / "once" / NAME)
 
 
 def test_shards_in_any_batch_make_the_whole(words, tmp_path, whole):
     for index in range(3):
         assert main(words(tmp_path, shard=f"{index}/3", batch_size=index + 1)) == 0
-    assert_equal_records(tmp_path / NAME, whole)
+    assert_same_records(tmp_path / NAME, whole)
 
 
 def test_force_computes_again_and_changes_nothing(words, tmp_path):
@@ -113,7 +99,22 @@ def test_force_computes_again_and_changes_nothing(words, tmp_path):
     assert main(words(tmp_path / "b", n=2)) == 0
     assert main(words(tmp_path / "a", n=2, force="true")) == 0
     assert parts(tmp_path / "a" / NAME) != before
-    assert_equal_records(tmp_path / "a" / NAME, tmp_path / "b" / NAME)
+    assert_same_records(tmp_path / "a" / NAME, tmp_path / "b" / NAME)
+
+
+def test_force_in_a_slurm_job_that_is_requeued_goes_on_instead_of_beginning_again(words, tmp_path, monkeypatch):
+    def run(job: str) -> set[str]:
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        assert main(words(tmp_path, n=1, w=0.3, force="true")) == 0
+        return parts(tmp_path / NAME)
+
+    monkeypatch.setenv("ENVIRONMENT", "BATCH")
+    first = run("7")
+    assert run("7") == first
+    another = run("8")
+    assert another != first
+    monkeypatch.delenv("ENVIRONMENT")  # a shell inside a job: the same command twice means twice
+    assert run("8") != another
 
 
 def test_a_latency_pass_times_baselines_and_prices_calls(words, tmp_path):
@@ -180,51 +181,9 @@ def test_an_interrupt_keeps_what_is_done_and_names_the_command_to_go_on(words, t
         assert "go on with: python -m sdbench" in said
         assert "Traceback" not in said
     assert main(given) == 0
-    assert_equal_records(tmp_path / NAME, whole)
+    assert_same_records(tmp_path / NAME, whole)
 
 
 def until_decoding(job: subprocess.Popen[str]) -> None:
     assert job.stderr is not None
     assert "examples, to" in job.stderr.readline()
-
-
-def kill_and_resume(given: list[str], kills: int, seed: int) -> None:
-    """`kills` runs, each killed with -9 at a random instant of its decoding; the last one is left alone."""
-    draw = random.Random(seed)
-    folder = Path(next(word for word in given if word.startswith("results=")).removeprefix("results="))
-    for _ in range(kills):
-        job = subprocess.Popen(command(given), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-        until_decoding(job)
-        before = len(list(folder.glob("*/records/*")))
-        end = time.monotonic() + 30  # loading takes its time: instants are counted from the first new file
-        while job.poll() is None and time.monotonic() < end and len(list(folder.glob("*/records/*"))) == before:
-            time.sleep(0.005)
-        time.sleep(draw.expovariate(1 / 0.3))
-        os.kill(job.pid, signal.SIGKILL)
-        job.wait()
-        assert job.stderr is not None
-        job.stderr.close()
-    assert subprocess.run(command(given), capture_output=True, check=False).returncode == 0
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_fifty_kills_lose_nothing_and_double_nothing(words, tmp_path):
-    options = {"n": 40, "max_new_tokens": 64, "w": "[0.3,0.6,1]"}
-    assert main(words(tmp_path / "whole", **options)) == 0
-    kill_and_resume(words(tmp_path / "killed", **options), 50, seed=0)
-    assert_equal_records(tmp_path / "killed" / NAME, tmp_path / "whole" / NAME)
-
-
-def test_two_kills_lose_nothing_and_double_nothing(words, tmp_path, whole):
-    kill_and_resume(words(tmp_path), 2, seed=1)
-    assert_equal_records(tmp_path / NAME, whole)
-
-
-def test_two_jobs_side_by_side_share_the_work(words, tmp_path, whole):
-    jobs = [
-        subprocess.Popen(command(words(tmp_path)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(2)
-    ]
-    assert [job.wait(timeout=300) for job in jobs] == [0, 0]
-    assert_equal_records(tmp_path / NAME, whole)

@@ -1,0 +1,87 @@
+"""Runs whole commands without the price of a start: libraries are loaded once, each command runs in a fork of its own.
+
+Nothing is computed before a fork, so a child is a fresh process whose imports are done. Usage, from a test:
+`Nursery()` starts it; `start(words)` gives the id of a running command, `ended()` waits and gives how it ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PARTS_EVERY_S = 0.02  # small parts, so that many instants are inside a write
+
+
+class Nursery:
+    """The test's side."""
+
+    def __init__(self, said: Path) -> None:
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, __file__, str(said)]
+        self.said = said
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+
+    def start(self, words: list[str]) -> int:
+        """The process id of a command."""
+        assert self._process.stdin is not None
+        print(json.dumps(words), file=self._process.stdin, flush=True)
+        return self._read()
+
+    def ended(self) -> int:
+        """The exit code of the command, or minus the signal that ended it."""
+        return self._read()
+
+    def close(self) -> None:
+        """Ends it and what still runs in it."""
+        nursery = self._process.pid
+        running = Path(f"/proc/{nursery}/task/{nursery}/children").read_text().split()
+        for pid in [nursery, *map(int, running)]:
+            os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _read(self) -> int:
+        assert self._process.stdout is not None
+        return int(self._process.stdout.readline())
+
+
+def serve(said: str) -> None:
+    """The other side: a fork a line."""
+    load()
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            run(json.loads(line), said)
+        print(pid, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+def load() -> None:
+    """Everything that a command imports."""
+
+    import sdbench.run.compose
+    import sdbench.run.decode
+    import sdbench.run.finish
+    import sdbench.run.quality
+    import sdbench.run.scoring
+    import sdbench.run.timing
+    import sdbench.tasks.gsm8k
+
+    sdbench.run.scoring.EVERY_S = PARTS_EVERY_S
+
+
+def run(words: list[str], said: str) -> None:
+    """A command in a fork: it never comes back."""
+    from sdbench.run import main
+
+    for path, stream in ((os.devnull, 0), (os.devnull, 1), (said, 2)):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), stream)
+    os._exit(main(words))
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

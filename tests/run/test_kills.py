@@ -1,0 +1,97 @@
+"""Kills of the whole command at random instants: whatever they hit, the records end up as an undisturbed run's."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from nursery import Nursery
+
+from sdbench.records import read
+from sdbench.run import main
+from tests.records.equality import assert_same_records
+
+NAME = "micro-gsm8k-tiny"
+
+
+@pytest.fixture
+def nursery(tmp_path):
+    running = Nursery(tmp_path / "said")
+    yield running
+    running.close()
+
+
+def newest(folder: Path) -> str:
+    """The name of the last part, which holds the time at which it was written."""
+    return max((path.name for path in folder.glob("records/generations-*")), default="")
+
+
+def wait_for_a_part(folder: Path, before: str, pid: int) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end and newest(folder) == before and is_running(pid):
+        time.sleep(0.002)
+
+
+def are_gone(pids: list[int]) -> bool:
+    end = time.monotonic() + 20
+    while time.monotonic() < end and any(map(is_running, pids)):
+        time.sleep(0.01)
+    return not any(map(is_running, pids))
+
+
+def children(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
+def is_running(pid: int) -> bool:
+    path = Path(f"/proc/{pid}/stat")
+    return path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def kill_and_resume(nursery: Nursery, given: list[str], folder: Path, *, kills: int, seed: int) -> int:
+    """Kills as many commands as asked; how many of them had begun to write. None leaves a process behind."""
+    draw, num_writing = random.Random(seed), 0
+    for _ in range(kills):
+        before = newest(folder)
+        pid = nursery.start(given)
+        if draw.random() < 0.8:  # from the first new part on: loading takes its time, and a loaded machine more of it
+            wait_for_a_part(folder, before, pid)
+            time.sleep(draw.uniform(0, 0.15))
+        else:
+            time.sleep(draw.uniform(0, 1.5))
+        others = children(pid)
+        os.kill(pid, signal.SIGKILL)
+        assert nursery.ended() == -signal.SIGKILL, nursery.said.read_text()[-2000:]
+        assert are_gone(others), "a killed command left a process behind"
+        num_writing += newest(folder) != before
+    return num_writing
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("kills", "n"), [(4, 8), pytest.param(50, 60, marks=pytest.mark.slow)], ids=["4 kills", "50 kills"]
+)
+def test_kills_at_random_instants_lose_nothing_and_double_nothing(words, nursery, tmp_path, kills, n):
+    options = {"n": n, "max_new_tokens": 24, "w": "[0.3,0.6,1]"}
+    given = words(tmp_path / "killed", **options)
+    num_writing = kill_and_resume(nursery, given, tmp_path / "killed" / NAME, kills=kills, seed=kills)
+    assert num_writing >= kills // 4, "too few kills hit a command at work for the test to mean anything"
+    held = len(read(tmp_path / "killed" / NAME).generations)
+    assert 0 < held < 6 * n, "the last kill came before the end, and after the beginning"
+    nursery.start(given)
+    assert nursery.ended() == 0, nursery.said.read_text()[-2000:]
+    assert main(words(tmp_path / "calm", **options)) == 0
+    assert_same_records(tmp_path / "killed" / NAME, tmp_path / "calm" / NAME)
+
+
+def test_two_jobs_side_by_side_share_the_work(words, tmp_path, whole):
+    command = [sys.executable, "-m", "sdbench", *words(tmp_path)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    jobs = [subprocess.Popen(command, **quiet) for _ in range(2)]
+    assert [job.wait(timeout=300) for job in jobs] == [0, 0]
+    assert_same_records(tmp_path / NAME, whole)
