@@ -108,13 +108,12 @@ class Stream:
             for p, c in zip(prompts, completions, strict=True)
         ]
 
-    def drill(self, draw: Draw, learns_ends: bool) -> Item:
+    def drill(self, draw: Draw) -> Item:
         """A word problem of four people that works out all of them; names and free words are not learned."""
-        text = _drill(draw, 3 if learns_ends else 2)
+        text = _drill(draw)
         start = len(self.tokenizer(text.prompt)["input_ids"])
         completion = self.tokenizer(text.completion, add_special_tokens=False, return_offsets_mapping=True)
-        pattern = r"\d+|[+*-]|(?<=\n)\w+" if learns_ends else r"\d+|[+*-]"
-        marks = {i for found in re.finditer(pattern, text.completion) for i in range(*found.span())}
+        marks = {i for found in re.finditer(r"\d+|[+*-]", text.completion) for i in range(*found.span())}
         learned = [start + i for i, (a, b) in enumerate(completion["offset_mapping"]) if marks & set(range(a, b))]
         return Item(self.tokenizer(text.prompt)["input_ids"] + completion["input_ids"], learned)
 
@@ -132,7 +131,7 @@ def _block(stream: Stream, index: int, block: int) -> list[list[Item]]:
     total = BLOCK * recipe.rows
     copies = int(total * part.copies * max(0.0, 1 - block * BLOCK / (0.5 * part.length)))
     rows: list[Item] = [_copy_row(rng, stream.tokenizer.vocab_size) for _ in range(copies)]
-    rows += [stream.drill(draw, part.learns_ends) for _ in range(int(total * part.drills))]
+    rows += [stream.drill(draw) for _ in range(int(total * part.drills))]
     left = total - len(rows)
     for number, task in enumerate(TASKS):
         n = round(left * part.mix[number] / sum(part.mix)) + 1
@@ -141,14 +140,12 @@ def _block(stream: Stream, index: int, block: int) -> list[list[Item]]:
     return [rows[i * recipe.rows : (i + 1) * recipe.rows] for i in range(BLOCK)]
 
 
-def _drill(draw: Draw, longest: int) -> Text:
+def _drill(draw: Draw) -> Text:
     """Everybody's count, in random order: many numbers to bind to a name, and to add, in one row."""
     namer = Namer(draw)
     item, container = draw.one(problems.ITEMS)
-    holders = [problems.Holder(draw, namer.given(), item, container, draw.between(1, longest)) for _ in range(4)]
-    turns = draw.shuffled([i for i, holder in enumerate(holders) for _ in holder.sentences])
-    sources = [iter(holder.sentences) for holder in holders]
-    question = " ".join(next(sources[i]) for i in turns)
+    holders = [problems.Holder(draw, namer.given(), item, container) for _ in range(4)]
+    question = " ".join(problems.interleaved(draw, [holder.sentences for holder in holders]))
     answer = "\n".join(line for holder in draw.shuffled(holders) for line in holder.lines)
     return Text(f"Question: {question}\nAnswer:", f" {answer}")
 

@@ -1,4 +1,4 @@
-r"""Word problems in the fields of GSM8K: two people, a few events, the question is about one of them.
+r"""Word problems in the fields of GSM8K: what two people have and do with it; the question is about one of them.
 
 A row of gsm8k-tiny:
 
@@ -6,8 +6,11 @@ A row of gsm8k-tiny:
               have now?
     answer    Mira has 4 * 7 = 28 pens.\nThen Mira has 28 + 9 = 37.\n#### 37
 
-The word that opens a later line is free. The numbers stay below 100; only the asked person's events are worked out.
+The word that opens the second line is free. The numbers stay below 100; only the asked person's are worked out. With
+more events a person, models of this size take another event's number or stop early in a quarter to a half of the rows.
 """
+
+from collections.abc import Sequence
 
 from sdbench.embedded.grammar.draw import Draw
 from sdbench.embedded.grammar.names import Namer
@@ -33,29 +36,21 @@ OPENERS = ("Then", "Next", "Now")
 class Holder:
     """One person's sentences in order, and the lines that work them out."""
 
-    def __init__(self, draw: Draw, name: str, item: str, container: str, num_steps: int) -> None:
-        self.sentences: list[str] = []
-        self.lines: list[str] = []
-        is_product = draw.chance(0.5)
-        if is_product:
+    def __init__(self, draw: Draw, name: str, item: str, container: str) -> None:
+        if draw.chance(0.5):
             groups, size = draw.between(2, 9), draw.between(2, 9)
-            self.count = groups * size
-            self.sentences.append(f"{name} has {groups} {container} of {size} {item}.")
-            self.lines.append(f"{name} has {groups} * {size} = {self.count} {item}.")
+            start, had, line = groups * size, f"{groups} {container} of {size}", f"{groups} * {size} = {groups * size}"
         else:
-            self.count = draw.between(16, 80)
-            self.sentences.append(f"{name} has {self.count} {item}.")
-            self.lines.append(f"{name} has {self.count} {item}.")
-        for _ in range(num_steps - is_product):
-            self._event(draw, name)
-
-    def _event(self, draw: Draw, name: str) -> None:
+            start = draw.between(16, 80)
+            had = line = str(start)
         n = draw.between(2, 15)
-        is_gain = self.count < n or (self.count + n < 100 and draw.chance(0.5))
-        after = self.count + n if is_gain else self.count - n
-        self.sentences.append(f"{name} {draw.one(GAINS if is_gain else LOSSES).format(n=n)}.")
-        self.lines.append(f"{draw.one(OPENERS)} {name} has {self.count} {'+' if is_gain else '-'} {n} = {after}.")
-        self.count = after
+        is_gain = start < n or (start + n < 100 and draw.chance(0.5))
+        self.count = start + n if is_gain else start - n
+        self.sentences = [f"{name} has {had} {item}.", f"{name} {draw.one(GAINS if is_gain else LOSSES).format(n=n)}."]
+        self.lines = [
+            f"{name} has {line} {item}.",
+            f"{draw.one(OPENERS)} {name} has {start} {'+' if is_gain else '-'} {n} = {self.count}.",
+        ]
 
 
 def problem(draw: Draw, index: int) -> dict:
@@ -63,15 +58,14 @@ def problem(draw: Draw, index: int) -> dict:
     namer = Namer(draw)
     item, container = draw.one(ITEMS)
     asked_name, other_name = namer.given(), namer.given()
-    asked = Holder(draw, asked_name, item, container, draw.between(2, 3))
-    other = Holder(draw, other_name, item, container, draw.between(1, 2))
-    question = " ".join(_interleaved(draw, asked.sentences, other.sentences))
+    asked, other = Holder(draw, asked_name, item, container), Holder(draw, other_name, item, container)
+    question = " ".join(interleaved(draw, [asked.sentences, other.sentences]))
     question += f" How many {item} does {asked_name} have now?"
     return {"question": question, "answer": "\n".join([*asked.lines, f"#### {asked.count}"])}
 
 
-def _interleaved(draw: Draw, first: list[str], second: list[str]) -> list[str]:
-    """Both lists merged at random, each in its own order."""
-    turns = draw.shuffled([0] * len(first) + [1] * len(second))
-    sources = (iter(first), iter(second))
+def interleaved(draw: Draw, stories: Sequence[Sequence[str]]) -> list[str]:
+    """All stories merged at random, each in its own order."""
+    turns = draw.shuffled([i for i, story in enumerate(stories) for _ in story])
+    sources = [iter(story) for story in stories]
     return [next(sources[turn]) for turn in turns]
