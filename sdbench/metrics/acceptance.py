@@ -13,6 +13,7 @@ RATES = {
     "acceptance_expected": ("expected_sum", "examined"),
     "block_acceptance": ("accepted", "drafted"),
     "tokens_per_round": ("tokens", "rounds"),
+    "accepted_per_round": ("accepted", "rounds"),
     "tv": ("tv_sum", "examined"),
     "bias": ("bias_sum", "examined"),
     "bias_per_token": ("bias_sum", "tokens"),

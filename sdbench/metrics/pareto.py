@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from sdbench.metrics import quality, speed
 from sdbench.metrics.acceptance import RATES
+from sdbench.metrics.cells import metric_of
 from sdbench.metrics.stats import NAN, Estimate, resampled
-from sdbench.metrics.summary import metric_of
 from sdbench.records import Results
 
 Array = NDArray[np.float64]

@@ -16,8 +16,8 @@ from typing import Any
 import pandas as pd
 
 from sdbench.metrics import quality, speed
+from sdbench.metrics.cells import BASELINES, metric_of, reference, table_of
 from sdbench.metrics.stats import NAN, Estimate, affordable
-from sdbench.metrics.summary import BASELINES, metric_of, reference
 from sdbench.records import Results
 
 ALPHA = 0.025
@@ -64,7 +64,7 @@ def recommend(results: Results, margin: float, *, resamples: int = 10_000, seed:
     """Advice for each pair, task and temperature that has a swept rule."""
     if not margin > 0:
         raise ValueError(f"margin must be above 0 points, got {margin}")
-    cells = results.cells.set_index("cell")
+    cells = table_of(results.cells)
     parts = {str(key): part for key, part in results.generations.groupby("cell", sort=True)}
     rows = {k: quality.rows_of(part, metric_of(cells, k)) for k, part in parts.items() if metric_of(cells, k) in part}
     resamples = affordable(results.generations["example"].nunique(), resamples)
@@ -72,7 +72,8 @@ def recommend(results: Results, margin: float, *, resamples: int = 10_000, seed:
     timed = speed.speeds(results.timings, resamples=resamples, seed=seed)
     costs = {key: _modelled(key, part, cells, results) for key, part in parts.items()}
     advices = []
-    for (model, task, temperature), group in swept.groupby(["model", "task", "temperature"], sort=True):
+    for _, group in swept.groupby("sweep", sort=True):
+        model, task, temperature = group[["model", "task", "temperature"]].iloc[0]
         named = f"{model} on {task}" + (f" at T={temperature:g}" if swept["temperature"].nunique() > 1 else "")
         advices.append(_advise(named, cells, group, rows, margin, timed, costs, {"resamples": resamples, "seed": seed}))
     return Recommendation(tuple(advices), margin)
@@ -85,8 +86,7 @@ def _modelled(key: str, part: pd.DataFrame, cells: pd.DataFrame, results: Result
 
 def sequences(group: pd.DataFrame) -> list[list[str]]:
     """Cells of each rule, draft length and set of other knobs, from lossless outwards; lossless ones need no test."""
-    knobs = [name for name in group.columns if name.startswith("knob_") and name != "knob_w"]
-    keys = group[["verifier", "num_draft", *knobs]].astype(str).agg("|".join, axis=1)
+    keys = group[["verifier", "num_draft", "knobs"]].astype(str).agg("|".join, axis=1)
     lenient = group[~group["is_lossless"].astype(bool)]
     ordered = lenient.sort_values("w", ascending=False, kind="stable")
     return [list(part.index) for _, part in ordered.groupby(keys.loc[ordered.index], sort=True)]

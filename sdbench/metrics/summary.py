@@ -7,10 +7,10 @@ from typing import Any
 import pandas as pd
 
 from sdbench.metrics import acceptance, quality, speed
+from sdbench.metrics.cells import BASELINES, metric_of, reference, table_of
 from sdbench.metrics.stats import Estimate, affordable, detectable, holm, mean_interval
 from sdbench.records import Results
 
-BASELINES = ("target", "draft", "lossless", "generate")
 LEADING = ["model", "task", "verifier", "w", "num_draft", "temperature", "n"]
 FLAGS = ("is_truncated", "is_empty", "is_extraction_failed", "is_prompt_cut")
 RATES_OF_FLAGS = tuple(f"{flag.removeprefix('is_')}_rate" for flag in FLAGS)
@@ -22,12 +22,12 @@ WITH_INTERVALS = (
     *("mean_tokens", *RATES_OF_FLAGS),
 )
 TESTS = tuple(f"{name}{end}" for end in ("", "_from_target") for name in ("p_value", "p_holm", "detectable"))
-PLAIN = ("metric", "is_lossless", *TESTS, "num_generations", "num_timed", "cell")
+PLAIN = ("metric", "is_lossless", *TESTS, "num_generations", "num_timed", "knobs", "cell")
 
 
 def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> pd.DataFrame:
     """The frame behind summary.csv, sorted by model, task, temperature, rule, draft length and knob."""
-    cells, generations = results.cells.set_index("cell"), results.generations
+    cells, generations = table_of(results.cells), results.generations
     resamples = affordable(generations["example"].nunique(), resamples)
     options: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
     parts = {str(cell): part for cell, part in generations.groupby("cell", sort=True)}
@@ -42,7 +42,7 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
     for key in sorted({*parts, *timed} & set(cells.index)):
         cell = cells.loc[key]
         row: dict[str, Any] = {name: cell[name] for name in ("model", "task", "verifier", "w", "num_draft")}
-        row |= {"temperature": cell["temperature"], "metric": cell["metric"], "cell": key}
+        row |= {"temperature": cell["temperature"], "metric": cell["metric"], "knobs": cell["knobs"], "cell": key}
         row |= {"is_lossless": bool(cell["is_lossless"])}
         if key in parts:
             calls = speed.prices(results.calls, results.timings, str(cell["model"]), str(cell["task"]))
@@ -56,33 +56,16 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
         found.append(row)
     columns = [*LEADING, *(f"{name}{end}" for name in WITH_INTERVALS for end in ("", "_low", "_high")), *PLAIN]
     frame = pd.DataFrame(found, columns=columns)
-    sweep = frame["model"] + "\n" + frame["task"] + "\n" + frame["temperature"].astype(str)
+    sweep = frame["cell"].map(cells["sweep"])
     for end in ("", "_from_target"):  # a lossless rule has no hypothesis that could be true: it is no part of a family
         tested = frame[f"p_value{end}"].astype("float64").mask(frame["is_lossless"].astype(bool))
         frame[f"p_holm{end}"] = tested.groupby(sweep, group_keys=False).transform(holm)
-    order = ["model", "task", "temperature", "verifier", "num_draft", "w", "cell"]
+    order = ["model", "task", "temperature", "verifier", "knobs", "num_draft", "w", "cell"]
     return frame.sort_values(order, ignore_index=True)
-
-
-def metric_of(cells: pd.DataFrame, key: str) -> str:
-    return str(cells.at[key, "metric"])
 
 
 def spread(name: str, estimate: Estimate) -> dict[str, float]:
     return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-
-
-def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
-    """The baseline a cell is compared with: same pair, task, temperature; lossless of the same draft length first."""
-    cell = cells.loc[key]
-    same = cells[(cells["model"] == cell["model"]) & (cells["task"] == cell["task"])]
-    same = same[(same["temperature"] == cell["temperature"]) & (same["protocol"] == cell["protocol"])]
-    own = same[same["verifier"] == verifier]
-    if own.empty and verifier == "lossless":
-        own = same[same["is_lossless"].astype(bool) & ~same["verifier"].isin(BASELINES)]
-    near = own[own["num_draft"] == cell["num_draft"]]
-    chosen = near if len(near) else own
-    return str(chosen.index[0]) if len(chosen) else None
 
 
 def _counted(part: pd.DataFrame, calls: pd.DataFrame, options: dict[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from sdbench.metrics.summary import BASELINES
+from sdbench.metrics.cells import BASELINES, table_of
+from sdbench.metrics.stats import ratio_interval
 from sdbench.records import Results
 
+Array = NDArray[np.float64]
 CONTEXTS = "contexts of the lossless run"
 
 
@@ -43,36 +45,50 @@ def laws(summary: pd.DataFrame) -> pd.DataFrame:
     return frame.reset_index(drop=True)
 
 
-def predicted(results: Results, ws: ArrayLike | None = None) -> pd.DataFrame:
-    """Accepted tokens and tokens a round for every w, from each lossless run's drafted p and q; a row a cell and w."""
+def predicted(
+    results: Results,
+    ws: ArrayLike | None = None,
+    *,
+    level: float = 0.95,
+    resamples: int = 1_000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Acceptance and accepted tokens a round for every w, from each lossless run's drafted p and q; a row a cell and w."""
     grid = np.linspace(0, 1, 21) if ws is None else np.asarray(ws, dtype=np.float64)
-    cells = results.cells
+    cells = table_of(results.cells)
     lossless = cells[(cells["verifier"] == "lossless") | (cells["is_lossless"] & ~cells["verifier"].isin(BASELINES))]
-    lossless = lossless.drop_duplicates(["model", "task", "num_draft", "temperature"])
-    tokens, rounds = results.tokens, results.rounds
+    lossless = lossless[lossless["num_draft"] > 0].drop_duplicates(["sweep", "num_draft"])
+    labels = ["model", "task", "num_draft", "temperature"]
+    options = {"level": level, "resamples": resamples, "seed": seed}
     found = []
-    for _, cell in lossless.iterrows():
-        own = tokens[(tokens["cell"] == cell["cell"]) & tokens["p"].notna()]
+    for key, cell in lossless.iterrows():
+        own = results.tokens[(results.tokens["cell"] == key) & results.tokens["p"].notna()]
         if own.empty:
             continue
+        blocks = results.rounds[results.rounds["cell"] == key].merge(own[["example", "sample"]])
         p, q = (np.concatenate([np.asarray(values) for values in own[name]]) for name in ("p", "q"))
-        drafted = rounds.loc[rounds["cell"] == cell["cell"], "drafted"].to_numpy()
+        codes, examples = pd.factorize(blocks["example"], sort=True)
         for w in grid:
-            accepted = expected_accepted(p, q, drafted, float(w))
-            row = {name: cell[name] for name in ("model", "task", "num_draft", "temperature", "cell")}
-            found.append({**row, "w": float(w), "accepted_per_round": accepted, "tokens_per_round": 1 + accepted})
-    frame = pd.DataFrame(
-        found,
-        columns=["model", "task", "num_draft", "temperature", "cell", "w", "accepted_per_round", "tokens_per_round"],
-    )
-    return frame.assign(label=CONTEXTS)
+            accepted, examined = expected_counts(p, q, blocks["drafted"].to_numpy(), float(w))
+            sums = [np.bincount(codes, values, len(examples)) for values in (accepted, examined)]
+            num_rounds = np.bincount(codes, minlength=len(examples))
+            row = {**{name: cell[name] for name in labels}, "cell": key, "w": float(w), "n": len(examples)}
+            for name, den in (("acceptance", sums[1]), ("accepted_per_round", num_rounds)):
+                rate = ratio_interval(sums[0], den, **options)  # type: ignore[arg-type]
+                row |= {name: rate.value, f"{name}_low": rate.low, f"{name}_high": rate.high}
+            found.append(row)
+    names = [f"{name}{end}" for name in ("acceptance", "accepted_per_round") for end in ("", "_low", "_high")]
+    return pd.DataFrame(found, columns=[*labels, "cell", "w", "n", *names]).assign(label=CONTEXTS)
 
 
-def expected_accepted(p: np.ndarray, q: np.ndarray, drafted: np.ndarray, w: float) -> float:
-    """Mean over blocks of Σᵢ ∏ⱼ≤ᵢ min(1, 1 − w + w·p/q), p and q flat over blocks of `drafted` tokens."""
+def expected_counts(p: Array, q: Array, drafted: NDArray[np.int64], w: float) -> tuple[Array, Array]:
+    """Of each block, accepted Σᵢ ∏ⱼ≤ᵢ aⱼ and examined Σᵢ ∏ⱼ<ᵢ aⱼ, aⱼ = min(1, 1 − w + w·p/q); p, q flat over blocks."""
     keep = np.minimum(1, 1 - w + w * p / np.maximum(q, 1e-300))
     rounds = np.repeat(np.arange(len(drafted)), drafted)
     slot = np.arange(len(keep)) - np.repeat(np.cumsum(drafted) - drafted, drafted)
-    table = np.zeros((len(drafted), int(drafted.max(initial=0))))
-    table[rounds, slot] = keep
-    return float(np.cumprod(table, axis=1).sum() / max(len(drafted), 1))
+    table = np.zeros((len(drafted), int(drafted.max(initial=0)) + 1))
+    table[rounds, slot + 1] = keep
+    table[:, 0] = 1.0
+    reached = np.cumprod(table, axis=1)  # [R,K+1]: the chance that slot k+1 is looked at
+    is_drafted = np.arange(table.shape[1] - 1) < drafted[:, None]
+    return reached[:, 1:].sum(1), (reached[:, :-1] * is_drafted).sum(1)

@@ -162,7 +162,13 @@ def test_corpus_metrics_and_samples_are_summarised(translations):
 
 def test_positions_count_what_was_kept_and_looked_at():
     rounds = pd.DataFrame(
-        {"cell": "a", "example": list("xyyz"), "drafted": [3, 3, 2, 0], "examined": [3, 2, 1, 0], "accepted": [3, 1, 0, 0]},
+        {
+            "cell": "a",
+            "example": list("xyyz"),
+            "drafted": [3, 3, 2, 0],
+            "examined": [3, 2, 1, 0],
+            "accepted": [3, 1, 0, 0],
+        },
     )
     found = acceptance.by_position(rounds).set_index("slot")
     assert found["num_drafted"].to_list() == [3, 3, 2]
@@ -188,15 +194,19 @@ def test_the_predicted_curve_meets_the_measured_ends(results, summary):
     found = theory.predicted(results, [0.0, 0.5, 1.0])
     assert set(found["label"]) == {"contexts of the lossless run"}
     for num_draft, part in found.groupby("num_draft"):
-        values = part.set_index("w")["tokens_per_round"]
-        assert values[0.0] >= values[0.5] >= values[1.0]
+        values = part.set_index("w")
         row = summary[(summary["verifier"] == "lossless") & (summary["num_draft"] == num_draft)].iloc[0]
-        assert values[1.0] == pytest.approx(row["tokens_per_round"], rel=0.08)
+        for name in ("accepted_per_round", "acceptance"):
+            assert values.at[0.0, name] >= values.at[0.5, name] >= values.at[1.0, name]
+            assert values.at[1.0, name] == pytest.approx(row[name], rel=0.08)
+            assert (values[f"{name}_low"] <= values[name]).all()
+            assert (values[name] <= values[f"{name}_high"]).all()
+        assert values.at[0.0, "acceptance"] == pytest.approx(1)
 
 
-def test_expected_accepted_is_the_sum_over_products():
+def test_expected_counts_are_sums_over_products():
     p, q = np.array([0.2, 0.9, 0.3, 0.1]), np.array([0.4, 0.6, 0.3, 0.4])
-    blocks = np.array([2, 0, 2])
+    accepted, examined = theory.expected_counts(p, q, np.array([2, 0, 2]), 0.5)
     kept = [1 - 0.5 + 0.5 * 0.5, 1.0, 1.0, 0.5 + 0.5 * 0.25]
-    truth = (kept[0] + kept[0] * kept[1] + kept[2] + kept[2] * kept[3]) / 3
-    assert theory.expected_accepted(p, q, blocks, 0.5) == pytest.approx(truth)
+    assert accepted == pytest.approx([kept[0] + kept[0] * kept[1], 0, kept[2] + kept[2] * kept[3]])
+    assert examined == pytest.approx([1 + kept[0], 0, 1 + kept[2]])
