@@ -60,10 +60,14 @@ class Results:
         return {run: data["provenance"] for run, data in sorted(self._snapshot.runs.items())}
 
     @cached_property
+    def configs(self) -> dict[str, dict[str, Any]]:
+        """One entry a run, in the order of time: its resolved configuration, the command among it."""
+        return {run: data["config"] for run, data in sorted(self._snapshot.runs.items())}
+
+    @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved configuration of the last run."""
-        runs = sorted(self._snapshot.runs)
-        return self._snapshot.runs[runs[-1]]["config"] if runs else {}
+        return next(reversed(self.configs.values()), {})
 
     @cached_property
     def cells(self) -> pd.DataFrame:
