@@ -15,6 +15,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from raw_calls import tried
+
 TIMEOUT_S = 1.0
 
 
@@ -66,6 +68,30 @@ def programs(port: int, udp: int, name: str, outside: Path, home: Path) -> dict[
         "memory_file": "import os\nos.memfd_create('x')",
         "threads_without_end": "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(9,)).start()",
         "full_report": "import os\nfor i in range(99): os.write(4, b'x' * 65536)\nassert 0",
+        "memory_file_run": "import os\nf = os.memfd_create('x')\nos.write(f, b'#!/bin/true')\nos.execve(f, ['x'], {})",
+        "fork_hooks": "import os\nos.register_at_fork(after_in_child=lambda: os._exit(0))\nos.fork()",
+        "shared_folder": "open('/dev/shm/left', 'w').write('x')",
+        "shared_memory": "from multiprocessing.shared_memory import SharedMemory\nSharedMemory(create=True, size=9)",
+        "inherited_files": (
+            "import os\nfor n in range(5, 64):\n    try: os.fstat(n)\n    except OSError: continue\n"
+            "    print('SEC' 'RET', n)\nassert 0"
+        ),
+        "own_folder_gone": "import os\nos.rmdir(os.getcwd())",
+        "own_folder_moved": "import os\nos.rename(os.getcwd(), os.getcwd() + 'x')",
+        "links_for_the_keeper": (
+            f"import os\nos.symlink({str(home)!r}, 'd')\nos.symlink({str(home / 'secret')!r}, 'f')\n"
+            "os.mkdir('a', 0)\nos.symlink('..', 'b')\nassert 0"
+        ),
+        "unlinked_files": (
+            "import os\nheld = []\nwhile True:\n    held.append(open('x', 'wb'))\n    os.unlink('x')\n"
+            "    held[-1].write(b'x' * (8 << 20)); held[-1].flush()"
+        ),
+        "unlinked_maps": (
+            "import mmap, os\nheld = []\nwhile True:\n    with open('x', 'w+b') as f:\n"
+            "        f.write(b'x' * (8 << 20)); f.flush(); held.append(mmap.mmap(f.fileno(), 0))\n    os.unlink('x')"
+        ),
+        "stop_itself": "import signal\nsignal.raise_signal(signal.SIGSTOP)",
+        "nice": "import os\nos.nice(-5)",
         "ptrace_parent": f"import ctypes\nassert ctypes.CDLL(None).ptrace(16, {me}, 0, 0) == 0",
     }
 
@@ -136,6 +162,32 @@ FORGERIES = {
     "subinterpreter": "import _xxsubinterpreters as s\ns.run_string(s.create(), 'import os; os._exit(0)')",
     "raises_in_str": "class E(Exception):\n    def __str__(self): import os; os.write(4, b'x' * 16); os._exit(0)\nraise E",
     "audited": "import sys\nsys.addaudithook(lambda e, a: print(a))\nassert 0",
+    "hidden_module_again": "import sys\nsys.modules.pop('_testcapi', 0)\nimport _testcapi",
+    "patched_posix": (
+        "import marshal, os, posix, sys\nposix.write = os.write = lambda *a: None\nposix._exit = os._exit = print\n"
+        "marshal.loads = lambda b: ['', '']\nassert 0"
+    ),
+    "patched_modules": "import sys, types\nfor name in list(sys.modules): sys.modules[name] = types.ModuleType(name)\nassert 0",
+    "swapped_report": "import os\nr, w = os.pipe()\nos.dup2(w, 4)\nassert 0",
+    "closed_report": "import os\nos.close(4)\nassert 0",
+    "guesses_from_a_thread": (
+        "import os, threading, time\n"
+        "threading.Thread(target=lambda: [os.write(4, os.urandom(16)) for _ in range(99)], daemon=True).start()\n"
+        "time.sleep(.05)\nassert 0"
+    ),
+    "wakeup_descriptor": (
+        "import os, signal\nos.set_blocking(4, False)\nsignal.set_wakeup_fd(4)\n"
+        "signal.signal(signal.SIGALRM, print)\nsignal.setitimer(signal.ITIMER_REAL, .01)\nwhile True: pass"
+    ),
+    "collector_callback": (
+        "import gc, os, sys\ndef see(*_):\n    f = sys._getframe()\n    while f:\n"
+        "        for v in f.f_locals.values():\n            if isinstance(v, bytes): os.write(4, v)\n        f = f.f_back\n"
+        "gc.callbacks.append(see)\ngc.collect()\nassert 0"
+    ),
+    "last_words": ("import os\nclass D:\n    def __del__(self): os._exit(0)\nd = D()\nd.me = d\nraise SystemExit"),
+    "hooks_of_import": (
+        "import builtins, sys\nbuiltins.__import__ = lambda *a: sys\nsys.meta_path.clear()\nsys.path_hooks.clear()\nassert 0"
+    ),
     "thread_ends_first": "import threading\nthreading.Thread(target=lambda: None).start()\nraise SystemExit",
 }
 
@@ -176,6 +228,9 @@ def main(backend: str) -> dict[str, str]:
             found["udp"] = "OPEN" if udp.recv(10) else "?"
         if hits:
             found["kill_parent"] = "OPEN"
+        if (home / "secret").read_text() != "SECRET" or len(list(home.iterdir())) != 1:
+            found["links_for_the_keeper"] = "OPEN"
+        found |= {f"raw_{name}": said for name, said in tried(place, str(home / "secret")).items()}
         for mark in outside.iterdir():
             found["write_outside"] = f"OPEN {mark.name}"
         forgeries = sandbox.run(list(FORGERIES.values()))

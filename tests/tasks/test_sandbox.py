@@ -31,7 +31,8 @@ def attack(place: Path, backend: str, *, interpreter: str = sys.executable, user
     shutil.copytree(Path(package.__file__).parent, place / "sandbox")
     for path in (place / "sandbox").glob("*.py"):
         path.write_text(path.read_text().replace("sdbench.tasks.sandbox", "sandbox"))
-    shutil.copy(HERE / "attacks.py", place)
+    for name in ("attacks.py", "raw_calls.py"):
+        shutil.copy(HERE / name, place)
     subprocess.run(["chmod", "-R", "a+rX", str(place)], check=True)
     done = subprocess.run(
         [interpreter, str(place / "attacks.py"), backend],
@@ -104,6 +105,48 @@ def test_what_a_program_said_last_is_kept(jail):
 
 def test_many_programs_pass_every_time(jail):
     assert {outcome.status for outcome in jail.run(["assert 1"] * 60)} == {"passed"}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import os\nf = []\nwhile True:\n    f.append(open('x', 'wb')); os.unlink('x'); f[-1].write(b'x' * (9 << 20))",
+        "i = 0\nwhile True:\n    open(str(i), 'wb').write(b'x' * (9 << 20)); i += 1",
+    ],
+)
+def test_files_count_together_with_a_name_and_without(jail, program):
+    assert jail.run([program])[0].detail == f"wrote more than {pool.DISK_BYTES} bytes"
+
+
+@pytest.mark.parametrize(
+    "program", ["import ctypes", "try:\n    import _testcapi\nexcept ImportError:\n    raise OSError"]
+)
+def test_hidden_modules_are_missing_and_whoever_insists_tampers(jail, program):
+    missing, insisted = jail.run(
+        [program, f"import sys\nfor n in ('ctypes', '_testcapi'): del sys.modules[n]\n{program}"]
+    )
+    assert missing.detail.startswith(("ModuleNotFoundError", "OSError"))
+    assert insisted.detail == "tampering: import"
+
+
+def test_a_full_machine_turns_no_right_program_wrong():
+    """A quarter of a processor: four times the program's time passes, three of them in the queue."""
+    busy = [sys.executable, "-c", "while True: pass"]
+    place = {min(os.sched_getaffinity(0))}
+    others = [subprocess.Popen(busy, start_new_session=True) for _ in range(3)]
+    try:
+        with Sandbox("kernel", timeout_s=0.6, workers=1) as sandbox:
+            for pid in (sandbox._keepers[0].process.pid, *(other.pid for other in others)):
+                os.sched_setaffinity(pid, place)
+            program = "import time\nwhile time.process_time() < {}: pass"
+            right, endless, asleep = sandbox.run(
+                [program.format(0.4), program.format(99), "import time\ntime.sleep(99)"]
+            )
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert (right.status, endless.status, asleep.status) == ("passed", "timeout", "timeout")
 
 
 def test_auto_takes_what_is_proved():

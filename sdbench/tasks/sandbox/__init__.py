@@ -11,7 +11,7 @@ Covered, for Python and for native code (each line is a test, as root and as an 
 - new processes, hence daemons, fork bombs and shells (threads work); `io_uring`, `bpf`, mounts, namespaces, keys;
 - reading outside the standard library and the work folder: HOME, the parent's environment, every entry of /proc;
 - writing, truncating, linking, chmod, chown and attributes outside the work folder, through symlinks or open files too;
-- memory (1 GiB of address space), CPU, a file's size and the output's (16 MB), files in all (64 MB), core dumps;
+- memory (1 GiB of address space), time, a file's size and the output's (16 MB), files in all (64 MB), core dumps;
 - what one program leaves: its process ends with it, its folder is emptied, nothing else can be written.
 
 Covered, for Python: a verdict is not forged by leaving early (`sys.exit`, `os._exit`, `atexit`), by writing to any
@@ -22,6 +22,7 @@ Not covered:
 - a kernel exploit, side channels, and what `stat` tells of paths outside (names, sizes), unless in bubblewrap;
 - answers built to deceive: objects equal to everything, a patched module that the tests import, walking up the frames
   into the tests' own names; native code that a program brings along, or crafted bytecode, forges a verdict (no escape);
+- from Python 3.13 on, a signal handler that rewrites the variables of the audit hook it interrupts forges a verdict;
 - time spent waiting for a processor: it is not charged to a program, so that a loaded machine fails no honest one;
 - kernels before 5.13 without bubblewrap, other systems than Linux, other processors than x86_64 and (untested) aarch64.
 """

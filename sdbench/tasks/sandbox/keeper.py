@@ -23,7 +23,7 @@ from typing import IO, Any
 from . import confine
 
 TICK_S = 0.05
-STARVED = 4  # at most so many times the limit in wall time, however long the program waits for a processor
+STARVED = 100  # at most so many times the limit in wall time, however long the program waits for a processor
 HEAD = 2000  # characters of output that are handed back
 
 
@@ -56,7 +56,7 @@ class Keeper:
         disk_bytes: int,
     ) -> None:
         self.level, self.work, self.timeout_s, self.disk_bytes = level, work, timeout_s, disk_bytes
-        self.limits = (memory_bytes, output_bytes, int(timeout_s * STARVED) + 1)
+        self.limits = (memory_bytes, output_bytes, int(timeout_s) + 1)
         boot = Path(__file__).with_name("boot.py").read_text(encoding="utf-8")
         self.argv = [os.path.realpath(sys.executable), "-s", "-S", "-P", "-B", "-c", boot]
         self.environment = {
@@ -89,7 +89,7 @@ class Keeper:
                 verdict = self._watch(child)
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child, signal.SIGKILL)
-                code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                _, status, usage = os.wait4(child, 0)
                 self._end_orphans()
                 os.set_blocking(report, False)
                 told = report_pipe.read() or b""
@@ -99,6 +99,9 @@ class Keeper:
         self._empty()
         if problem:
             return {"status": "error", "detail": problem.decode(errors="replace"), "output": text}
+        code, cpu_s = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+        if code in (-signal.SIGXCPU, -signal.SIGKILL) and cpu_s >= self.timeout_s:
+            verdict = "timeout"  # the kernel was quicker
         status, detail = self._judge(number, told, verdict, code, text)
         if status == "failed" and written >= self.limits[1] and self.level != "plain":
             detail += f" (output over {self.limits[1]} bytes)"
@@ -153,7 +156,7 @@ class Keeper:
                     wall - waited_s(child) >= self.timeout_s or wall >= STARVED * self.timeout_s
                 ):
                     return "timeout"
-                if self.level != "plain" and size_of(self.work) > self.disk_bytes:
+                if self.level != "plain" and size_of(self.work) + unlinked(child, self.work) > self.disk_bytes:
                     return "disk"
         finally:
             os.close(pidfd)
@@ -161,7 +164,7 @@ class Keeper:
     def _judge(self, number: bytes, told: bytes, verdict: str | None, code: int, text: str) -> tuple[str, str]:
         if told == number:
             return "passed", ""
-        if verdict == "timeout" or code == -signal.SIGXCPU:
+        if verdict == "timeout":
             return "timeout", f"not done after {self.timeout_s:g} s"
         if verdict == "disk":
             return "failed", f"wrote more than {self.disk_bytes} bytes"
@@ -228,6 +231,21 @@ def size_of(folder: str) -> int:
                     folders.append(entry.path)
                 else:
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
+    return total
+
+
+def unlinked(pid: int, folder: str) -> int:
+    """Bytes of the folder's files that a process still holds after their names are gone, open or only mapped."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            file = os.stat(f"/proc/{pid}/fd/{name}")
+            total += 0 if file.st_nlink else file.st_blocks * 512
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as maps:
+        for line in maps:
+            if folder in line and line.endswith("(deleted)\n"):
+                begin, end = (int(place, 16) for place in line.split(maxsplit=1)[0].split("-"))
+                total += end - begin
     return total
 
 
