@@ -31,6 +31,7 @@ def _start(task: DataTask) -> None:
     global _task
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.nice(10)  # decoding goes first where they share processors; programs under test inherit it
     _task = task
 
 
