@@ -76,7 +76,8 @@ def main():
     scope["__builtins__"] = builtins
     own = {"__builtins__": dict(builtins.__dict__)}  # the tests' builtins: no patch reaches them
     sys.argv = ["program.py"]
-    sys.modules.update(dict.fromkeys(HIDDEN))  # importing one fails as if it were not installed
+    for name in HIDDEN:
+        sys.modules[name] = None  # type: ignore[assignment]  # importing it fails as if it were not installed
     sys.addaudithook(guard(write, leave))
     try:
         program = compile(program, "<program>", "exec", dont_inherit=True)
