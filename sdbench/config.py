@@ -199,9 +199,9 @@ class Verifier:
 class Timing:
     """The latency pass: how many of the sweep's cells, on how many examples, how often, at which batch size."""
 
-    cells: int = 5
+    cells: int = 3
     examples: int = 8
-    repeats: int = 2
+    repeats: int = 1
     batch_size: int = 1
 
     @classmethod
@@ -214,7 +214,13 @@ class Timing:
         if not isinstance(tree, Mapping):
             raise ConfigError(f"timing must be off or options such as timing.examples=20, got {show(tree)}")
         known("timing.", tree, cls.__dataclass_fields__)
-        return cls(**{key: integer(f"timing.{key}", value, 1) for key, value in tree.items()})
+        timing = cls(**{key: integer(f"timing.{key}", value, 1) for key, value in tree.items()})
+        if timing.batch_size > timing.examples:
+            raise ConfigError(
+                f"timing.batch_size={timing.batch_size} needs at least as many examples: "
+                f"write timing.examples={timing.batch_size} or more"
+            )
+        return timing
 
 
 @dataclass(frozen=True, slots=True)

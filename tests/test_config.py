@@ -137,6 +137,7 @@ BAD = {
     "batch_size=0": "batch_size",
     "w.x=3": "write w=VALUE",
     "timing=3": "timing.examples=20",
+    "timing.batch_size=16": "timing.examples=16 or more",
     "model=null": "names no file",
     "w=${nothing}": "nothing",
 }

@@ -114,16 +114,17 @@ class Decoder:
         for generation in stream(target, self.drafter(role), prompts, rules, requests, options):
             yield items[generation.request], generation
 
-    def once(self, point: Point, example: str, ids: list[int], *, is_split: bool) -> Generation:
-        """One request on the clock, measures off."""
+    def together(self, point: Point, prompts: Mapping[str, list[int]], *, is_split: bool) -> list[Generation]:
+        """Prompts by example, decoded as one batch on the clock, measures off."""
         from sdbench.engine import Request, stream
         from sdbench.lm import LM
 
-        options = self.options(point.role, batch_size=1, is_measured=False, timing="split" if is_split else True)
-        request = Request(0, 0, 0, example, point.num_draft)
+        timing = "split" if is_split else True
+        options = self.options(point.role, batch_size=len(prompts), is_measured=False, timing=timing)
+        requests = [Request(place, 0, 0, example, point.num_draft) for place, example in enumerate(prompts)]
         target = LM(self.models(point.role)[0])
-        (generation,) = stream(target, self.drafter(point.role), [ids], [point.rule], [request], options)
-        return generation
+        ids = list(prompts.values())
+        return list(stream(target, self.drafter(point.role), ids, [point.rule], requests, options))
 
 
 def stopper(pair: Pair, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:

@@ -19,15 +19,18 @@ COLUMNS = ("verifier", "w", "K", "acceptance", "expected", "speed-up", "quality"
 
 
 def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None:
-    """Reads the records back and reports them; failed cells are named."""
-    from sdbench.metrics.recommend import recommend
-    from sdbench.metrics.summary import summarise
+    """Has the records reported, and says what came out; failed cells are named."""
+    import pandas as pd
 
+    from sdbench.metrics.recommend import recommend
+    from sdbench.report import build
+
+    page = build(run.folder)
     results = read(run.folder)
-    frame = summarise(results)
-    frame.to_csv(run.folder / "summary.csv", index=False)
+    summary = run.folder / "summary.csv"
+    frame = pd.read_csv(summary)
     mine = {point.cell.key for point in points}
-    print_table(run, frame[frame["cell"].isin(mine)] if "cell" in frame else frame)
+    print_table(run, frame[frame["cell"].isin(mine)])
     print(recommend(results, run.margin).text)
     for problem in results.problems:
         print(f"sdbench: {problem.kind}: {problem.name}: {problem.message}", file=sys.stderr)
@@ -36,17 +39,14 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None
             cell = point.cell
             name = cell.verifier + ("" if cell.w is None else f" w={cell.w:g}")
             print(f"sdbench: failed: {name} num_draft={cell.num_draft}: {failed[cell.key]}", file=sys.stderr)
-    from sdbench.report import build
-
-    page = build(run.folder)
-    figures = sorted((run.folder / "figures").glob("pareto*.png"))
+    figures = sorted((run.folder / "figures").glob("pareto*.png"))[:1]
     for label, path in (
         ("records", run.folder),
-        ("summary", run.folder / "summary.csv"),
-        *(("figure", f) for f in figures[:1]),
+        ("summary", summary),
+        *(("figure", figure) for figure in figures),
+        ("report", page),
     ):
         print(f"{label + ':':<9}{path}")
-    print(f"report:  {page}")
 
 
 def print_table(run: Run, frame: pd.DataFrame) -> None:

@@ -1,9 +1,9 @@
 """The latency pass: single requests on a clock, cells and baselines interleaved, so that a drifting machine hits all.
 
-Every (example, repeat) visits all cells in an order of its own: a random permutation, and its reverse in the next
-repeat, so that each cell stands before each other equally often. Measures are off, scoring is drained before. One more
-repeat of a few examples reads the clock between draft, verification and the rest; its totals are no speeds.
-Speed-ups form only inside one pass, on one machine.
+A unit is one example, or as many as are decoded together. Every visit of a unit times all cells in an order of its own: a
+random permutation, and its reverse at the next visit, so that each cell stands before each other equally often. Measures are
+off, scoring is drained before. One more visit of a few units reads the clock between draft, verification and the rest; its
+totals are no speeds. Speed-ups form only inside one pass, on one machine.
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ from dataclasses import dataclass
 
 from sdbench.records import TimingRecord
 
-SPLIT_EXAMPLES = 3  # enough for the prices of calls, which are medians
+SPLIT_UNITS = 2  # enough for the prices of calls, which are medians over many rounds
+Unit = tuple[str, ...]  # the examples decoded together
 DRIFT = 0.1  # a machine that changes its speed by so much within a pass is worth a sentence
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One cell on the clock: `time(example, seed, is_split)` decodes it once and says what it took."""
+    """One cell on the clock: `time(unit, is_split)` decodes it once and says what it took."""
 
     cell: str
-    time: Callable[[str, bool], Clocked]
+    time: Callable[[Unit, bool], Clocked]
+    has_split: bool = True
 
 
 @dataclass(frozen=True)
 class Clocked:
-    """What one request took, in seconds; the split is NaN where it was not asked for."""
+    """What one unit took, in seconds; the split is NaN where it was not asked for."""
 
     tokens: int
     rounds: int
@@ -56,14 +58,21 @@ def machine() -> str:
     return " ".join(parts)
 
 
-def order(cells: int, repeats: int, seed: int, example: int) -> list[list[int]]:
-    """The order of the cells in each repeat of one example: a permutation and its reverse, in pairs."""
-    draw = random.Random(f"{seed}/{example}")
-    orders: list[list[int]] = []
-    while len(orders) < repeats:
-        permutation = draw.sample(range(cells), cells)
-        orders += [permutation, permutation[::-1]]
-    return orders[:repeats]
+def units(examples: Sequence[str], batch_size: int) -> list[Unit]:
+    """As many examples as are decoded together; what is left over is not timed, for it would be a smaller batch."""
+    starts = range(0, len(examples) - batch_size + 1, batch_size)
+    return [tuple(examples[i : i + batch_size]) for i in starts]
+
+
+def name_of(unit: Unit) -> str:
+    """What stands under `example` in its timings."""
+    return "+".join(unit)
+
+
+def order(cells: int, visit: int, seed: int) -> list[int]:
+    """The order of the cells at a visit: a permutation, and its reverse at the next."""
+    permutation = random.Random(f"{seed}/{visit // 2}").sample(range(cells), cells)
+    return permutation[::-1] if visit % 2 else permutation
 
 
 def spread(count: int, kept: int) -> list[int]:
@@ -75,21 +84,30 @@ def spread(count: int, kept: int) -> list[int]:
     return sorted({round(i * (count - 1) / (kept - 1)) for i in range(kept)})
 
 
+def num_timed(contenders: Sequence[Contender], num_units: int, repeats: int) -> int:
+    """How many records a pass will give."""
+    split = sum(contender.has_split for contender in contenders) * min(num_units, SPLIT_UNITS)
+    return len(contenders) * num_units * repeats + split
+
+
 def latency_pass(
-    contenders: Sequence[Contender], examples: Sequence[str], repeats: int, *, seed: int, where: str
+    contenders: Sequence[Contender], timed: Sequence[Unit], repeats: int, *, seed: int, where: str
 ) -> Iterator[TimingRecord]:
-    """Warm-up, then repeats × examples × contenders, then one split repeat of a few; a record as each ends."""
+    """Warm-up, then repeats × units × contenders, then one split repeat of a few; a record as each ends."""
     pass_id = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + secrets.token_hex(4)
     for contender in contenders:
-        contender.time(examples[0], False)  # warm-up: kernels, caches, allocator
-    for repeat in range(repeats + 1):
+        contender.time(timed[0], False)  # warm-up: kernels, caches, allocator
+    visits = [(repeat, unit) for repeat in range(repeats) for unit in timed]
+    visits += [(repeats, unit) for unit in timed[:SPLIT_UNITS]]
+    for visit, (repeat, unit) in enumerate(visits):
         is_split = repeat == repeats
-        for number, example in enumerate(examples[:SPLIT_EXAMPLES] if is_split else examples):
-            for index in order(len(contenders), repeats + 1, seed, number)[repeat]:
-                contender = contenders[index]
-                started_at, load = time.time(), _load()
-                clocked = contender.time(example, is_split)
-                yield _record(pass_id, where, contender.cell, example, repeat, clocked, started_at, load, is_split)
+        for index in order(len(contenders), visit, seed):
+            contender = contenders[index]
+            if is_split and not contender.has_split:
+                continue
+            started_at, load = time.time(), _load()
+            clocked = contender.time(unit, is_split)
+            yield _record(pass_id, where, contender.cell, name_of(unit), repeat, clocked, started_at, load, is_split)
 
 
 def _record(
@@ -151,18 +169,17 @@ def _load() -> float:
 
 
 def drift(records: Sequence[TimingRecord]) -> float:
-    """How much slower the end of a pass was than its beginning: 0.1 is 10 %. Each time is held against others of its
-    cell and example, so lengths do not matter; medians over the first and the last third.
+    """How much slower the end of a pass was than its beginning: 0.1 is 10 %. Seconds a round, each held against the others
+    of its cell, so lengths do not matter; medians over the first and the last third.
     """
-    whole = [r for r in records if not r.is_split and r.tokens and r.decode_s > 0]
-    groups: dict[tuple[str, str], list[TimingRecord]] = {}
+    whole = [r for r in records if not r.is_split and r.rounds and r.decode_s > 0]
+    cells: dict[str, list[TimingRecord]] = {}
     for record in whole:
-        groups.setdefault((record.cell, record.example), []).append(record)
+        cells.setdefault(record.cell, []).append(record)
     points: list[tuple[float, float]] = []
-    for group in groups.values():
-        if len(group) > 1:
-            middle = statistics.median(math.log(r.decode_s) for r in group)
-            points += [(r.started_at, math.log(r.decode_s) - middle) for r in group]
+    for own in cells.values():
+        middle = statistics.median(math.log(r.decode_s / r.rounds) for r in own)
+        points += [(r.started_at, math.log(r.decode_s / r.rounds) - middle) for r in own]
     points.sort()
     third = len(points) // 3
     if third < 3:

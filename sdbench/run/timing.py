@@ -10,7 +10,18 @@ from sdbench import plan
 from sdbench.config import Run
 from sdbench.records import CallRecord, Cell, Store, TimingRecord, read
 from sdbench.run.cells import Point
-from sdbench.run.latency import SPLIT_EXAMPLES, Clocked, Contender, drift_sentence, latency_pass, machine, spread
+from sdbench.run.latency import (
+    Clocked,
+    Contender,
+    Unit,
+    drift_sentence,
+    latency_pass,
+    machine,
+    name_of,
+    num_timed,
+    spread,
+    units,
+)
 from sdbench.run.plain import plain_generate
 from sdbench.run.progress import Bar, warn
 
@@ -21,22 +32,27 @@ if TYPE_CHECKING:
 
 def time_points(run: Run, points: Sequence[Point], asked: Asked, store: Store, decoder: Decoder) -> None:
     """Times what is not yet timed on this machine: cells spread over the sweep, lossless, the target alone twice."""
-    assert run.timing is not None
-    examples = list(asked.ids)[: run.timing.examples]
-    chosen = on_the_clock(points, run.timing.cells)
+    timing = run.timing
+    assert timing is not None
+    timed = units(list(asked.ids)[: timing.examples], timing.batch_size)
+    if not timed:
+        warn(f"the latency pass is left out: timing.batch_size={timing.batch_size} needs as many examples")
+        return
+    chosen = on_the_clock(points, timing.cells)
     plain = generate_cell(next(point.cell for point in points if point.role == "target"))
     store.add_cells([plain])
     where = machine()
     wanted = [*(point.cell for point in chosen), plain]
-    done = plan.timed_cells(read(store.folder), wanted, examples, run.timing.repeats, machine=where)
-    if not examples or (len(done) == len(wanted) and not run.force):
+    done = plan.timed_cells(read(store.folder), wanted, list(map(name_of, timed)), timing.repeats, machine=where)
+    if len(done) == len(wanted) and not run.force:
         return
     contenders = [Contender(point.cell.key, Clock(decoder, point, asked)) for point in chosen]
-    contenders.append(Contender(plain.key, lambda example, is_split: plain_generate(decoder, asked.ids[example])))
+    contenders.append(
+        Contender(plain.key, lambda unit, _: plain_generate(decoder, [asked.ids[x] for x in unit]), has_split=False)
+    )
     records: list[TimingRecord] = []
-    total = len(contenders) * (len(examples) * run.timing.repeats + min(len(examples), SPLIT_EXAMPLES))
-    with Bar("timing", total) as bar:
-        for record in latency_pass(contenders, examples, run.timing.repeats, seed=run.seed, where=where):
+    with Bar("timing", num_timed(contenders, len(timed), timing.repeats)) as bar:
+        for record in latency_pass(contenders, timed, timing.repeats, seed=run.seed, where=where):
             records.append(record)
             bar.add(tokens=record.tokens)
     store.append_timings(records)
@@ -47,11 +63,13 @@ def time_points(run: Run, points: Sequence[Point], asked: Asked, store: Store, d
 
 
 def on_the_clock(points: Sequence[Point], cells: int) -> list[Point]:
-    """Both baselines and, of each rule and draft length, `cells` points spread over the sweep."""
+    """Both baselines and, of each rule and draft length, `cells` points spread over the sweep; not those that are lossless,
+    for at w = 1 the same work is on the clock already.
+    """
     chosen = [point for point in points if point.cell.verifier in ("target", "lossless")]
     sweeps: dict[int, list[Point]] = {}
     for point in points:
-        if point.role == "pair" and point.cell.verifier != "lossless":
+        if point.role == "pair" and not point.cell.is_lossless:
             sweeps.setdefault(point.num_draft, []).append(point)
     for sweep in sweeps.values():
         chosen += [sweep[i] for i in spread(len(sweep), cells)]
@@ -64,25 +82,28 @@ def generate_cell(target: Cell) -> Cell:
 
 
 class Clock:
-    """One cell on the clock: a single request through the engine, measures off."""
+    """One cell on the clock: a batch through the engine, measures off."""
 
     def __init__(self, decoder: Decoder, point: Point, asked: Asked) -> None:
         self.decoder, self.point, self.asked = decoder, point, asked
 
-    def __call__(self, example: str, is_split: bool) -> Clocked:
-        generation = self.decoder.once(self.point, example, self.asked.ids[example], is_split=is_split)
-        timing = generation.timing
-        assert timing is not None, "the engine times what is asked to be timed"
+    def __call__(self, unit: Unit, is_split: bool) -> Clocked:
+        prompts = {example: self.asked.ids[example] for example in unit}
+        found = self.decoder.together(self.point, prompts, is_split=is_split)
+        times = [generation.timing for generation in found if generation.timing is not None]
+        assert len(times) == len(unit), "the engine times what is asked to be timed"
+        # Rows share their rounds: the batch took as long as its longest row, and prefills came one after another.
+        longest = max(times, key=lambda timing: timing.decode_s)
         return Clocked(
-            tokens=len(generation.tokens),
-            rounds=len(generation.drafted),
-            prefill_s=timing.prefill_s,
-            decode_s=timing.decode_s,
-            first_token_s=timing.first_token_s,
-            rounds_s=timing.rounds_s,
-            draft_s=timing.draft_s,
-            verify_s=timing.verify_s,
-            rest_s=timing.rest_s,
+            tokens=sum(len(generation.tokens) for generation in found),
+            rounds=len(longest.rounds_s),
+            prefill_s=sum(timing.prefill_s for timing in times),
+            decode_s=longest.decode_s,
+            first_token_s=sum(timing.prefill_s for timing in times) + longest.rounds_s[0],
+            rounds_s=longest.rounds_s,
+            draft_s=longest.draft_s,
+            verify_s=longest.verify_s,
+            rest_s=longest.rest_s,
         )
 
 
@@ -103,7 +124,8 @@ def calls(records: Sequence[TimingRecord], points: Sequence[Point], run: Run, as
             continue
         if point.role == "target" and not record.is_split:
             note(run.model.target, "target", 1, record.decode_s / record.rounds)
-            note(run.model.target, "prefill", len(asked.ids[record.example]), record.prefill_s)
+            if record.example in asked.ids:  # a single request: a batch's prefills are of several lengths
+                note(run.model.target, "prefill", len(asked.ids[record.example]), record.prefill_s)
         elif point.role == "pair" and record.is_split:
             k = point.num_draft
             note(run.model.draft, "draft", 1, record.draft_s / (record.rounds * k))

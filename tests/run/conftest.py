@@ -35,3 +35,17 @@ def whole(words, tmp_path_factory) -> Path:
 
     assert main(words(results)) == 0
     return results / "micro-gsm8k-tiny"
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """For tests of commands whose pictures nobody looks at: the summary is made, the drawing is left out."""
+    monkeypatch.setattr("sdbench.report.build", summary_only)
+
+
+def summary_only(folder: Path) -> Path:
+    from sdbench.metrics.summary import summarise
+    from sdbench.records import read
+
+    summarise(read(folder)).to_csv(folder / "summary.csv", index=False)
+    return folder / "report.html"

@@ -74,26 +74,26 @@ def parts(folder: Path) -> set[str]:
     return {path.name for path in (folder / "records").glob("generations-*")}
 
 
-def test_running_again_computes_nothing(whole, words):
+def test_running_again_computes_nothing(whole, words, no_figures):
     before = parts(whole)
     assert main(words(whole.parent)) == 0
     assert parts(whole) == before
 
 
-def test_raising_n_adding_a_w_and_a_sample_is_the_same_as_having_asked_at_once(words, tmp_path):
+def test_raising_n_adding_a_w_and_a_sample_is_the_same_as_having_asked_at_once(words, tmp_path, no_figures):
     for options in ({"n": 2, "w": "0.3"}, {"n": 3, "w": "0.3"}, {"n": 3, "w": "[0.3,1]"}, {"n": 3, "samples": 2}):
         assert main(words(tmp_path / "steps", **options)) == 0
     assert main(words(tmp_path / "once", n=3, samples=2)) == 0
     assert_same_records(tmp_path / "steps" / NAME, tmp_path / "once" / NAME)
 
 
-def test_shards_in_any_batch_make_the_whole(words, tmp_path, whole):
+def test_shards_in_any_batch_make_the_whole(words, tmp_path, whole, no_figures):
     for index in range(3):
         assert main(words(tmp_path, shard=f"{index}/3", batch_size=index + 1)) == 0
     assert_same_records(tmp_path / NAME, whole)
 
 
-def test_force_computes_again_and_changes_nothing(words, tmp_path):
+def test_force_computes_again_and_changes_nothing(words, tmp_path, no_figures):
     assert main(words(tmp_path / "a", n=2)) == 0
     before = parts(tmp_path / "a" / NAME)
     assert main(words(tmp_path / "b", n=2)) == 0
@@ -102,7 +102,9 @@ def test_force_computes_again_and_changes_nothing(words, tmp_path):
     assert_same_records(tmp_path / "a" / NAME, tmp_path / "b" / NAME)
 
 
-def test_force_in_a_slurm_job_that_is_requeued_goes_on_instead_of_beginning_again(words, tmp_path, monkeypatch):
+def test_force_in_a_slurm_job_that_is_requeued_goes_on_instead_of_beginning_again(
+    words, tmp_path, monkeypatch, no_figures
+):
     def run(job: str) -> set[str]:
         monkeypatch.setenv("SLURM_JOB_ID", job)
         assert main(words(tmp_path, n=1, w=0.3, force="true")) == 0
@@ -117,13 +119,17 @@ def test_force_in_a_slurm_job_that_is_requeued_goes_on_instead_of_beginning_agai
     assert run("8") != another
 
 
-def test_a_latency_pass_times_baselines_and_prices_calls(words, tmp_path):
-    options = {"n": 2, "timing.examples": 2, "timing.repeats": 2}
-    given = [word for word in words(tmp_path, **options) if word != "timing=off"]
+def untimed(given: list[str]) -> list[str]:
+    return [word for word in given if word != "timing=off"]
+
+
+def test_a_latency_pass_times_baselines_and_prices_calls(words, tmp_path, no_figures):
+    given = untimed(words(tmp_path, n=2, **{"timing.examples": 2, "timing.repeats": 2}))
     assert main(given) == 0
     results = read(tmp_path / NAME)
     timed = results.timings[~results.timings["is_split"]]
     assert set(timed["verifier"]) == {"target", "generate", "lossless", "ensemble"}
+    assert set(timed["w"].dropna()) == {0.3}, "w=1 is lossless, which is on the clock already"
     assert timed.groupby("cell").size().eq(4).all()
     assert timed["pass_id"].nunique() == 1
     assert {"draft", "verify", "target", "prefill"} <= set(results.calls["kind"])
@@ -132,6 +138,20 @@ def test_a_latency_pass_times_baselines_and_prices_calls(words, tmp_path):
     before = len(results.timings)
     assert main(given) == 0
     assert len(read(tmp_path / NAME).timings) == before
+
+
+def test_what_is_timed_is_what_was_decoded_alone_and_in_batches(words, tmp_path, no_figures):
+    """The clock changes no text: tokens are those of the quality pass, summed over the examples of a batch."""
+    for size in (1, 2):
+        assert main(untimed(words(tmp_path, w=0.3, **{"timing.examples": 4, "timing.batch_size": size}))) == 0
+    results = read(tmp_path / NAME)
+    tokens = results.generations.set_index(["cell", "example"])["tokens"]
+    for row in results.timings.itertuples():
+        if row.verifier == "generate":  # its coins are transformers' own
+            assert 0 < row.tokens <= 24 * len(row.example.split("+"))
+        else:
+            assert row.tokens == sum(tokens[row.cell, example] for example in row.example.split("+"))
+    assert results.timings.groupby("pass_id")["example"].nunique().tolist() == [4, 2]
 
 
 BROKEN = """
@@ -150,7 +170,7 @@ class Broken(Exact):
 BROKEN_YAML = "name: broken\n_target_: broken_rule.Broken\nlevel: [0.5, 0.9]\nknobs:\n  level: {low: 0, high: 1}\n"
 
 
-def test_a_failing_cell_is_named_and_the_others_are_kept(words, tmp_path, monkeypatch, capsys):
+def test_a_failing_cell_is_named_and_the_others_are_kept(words, tmp_path, monkeypatch, capsys, no_figures):
     (tmp_path / "broken_rule.py").write_text(BROKEN)
     (tmp_path / "conf" / "verifier").mkdir(parents=True)
     (tmp_path / "conf" / "verifier" / "broken.yaml").write_text(BROKEN_YAML)
@@ -164,14 +184,14 @@ def test_a_failing_cell_is_named_and_the_others_are_kept(words, tmp_path, monkey
     assert frame.groupby("verifier").size().to_dict() == {"broken": 2, "draft": 2, "lossless": 2, "target": 2}
 
 
-def test_a_place_that_cannot_be_written_is_one_sentence(words, tmp_path, capsys):
+def test_a_place_that_cannot_be_written_is_one_sentence(words, tmp_path, capsys, no_figures):
     (tmp_path / "file").write_text("")
     assert main(words(tmp_path / "file")) == 1
     said = [line for line in capsys.readouterr().err.splitlines() if "cannot write" in line]
     assert len(said) == 1
 
 
-def test_an_interrupt_keeps_what_is_done_and_names_the_command_to_go_on(words, tmp_path, whole):
+def test_an_interrupt_keeps_what_is_done_and_names_the_command_to_go_on(words, tmp_path, whole, no_figures):
     given = words(tmp_path, n=4, max_new_tokens=24)
     job = subprocess.Popen(command(given), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     until_decoding(job)
