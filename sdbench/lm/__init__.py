@@ -1,6 +1,21 @@
-"""The one place that knows transformers: a causal model over a ragged cache, with its own attention."""
+"""The one place that knows transformers: a causal model over a ragged cache, with its own attention.
 
-from sdbench.lm.cache import Prefix, RaggedCache
-from sdbench.lm.model import LM, used_vocab
+Names load when they are used: a checkpoint's metadata (`sdbench.lm.load`) are read before torch is.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sdbench.lm.cache import Prefix, RaggedCache
+    from sdbench.lm.model import LM, used_vocab
+
+_HOME = {"LM": "model", "Prefix": "cache", "RaggedCache": "cache", "used_vocab": "model"}
 
 __all__ = ["LM", "Prefix", "RaggedCache", "used_vocab"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'sdbench.lm' has no attribute {name!r}")
+    return getattr(import_module(f"sdbench.lm.{_HOME[name]}"), name)
