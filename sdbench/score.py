@@ -216,6 +216,10 @@ def run(arguments: Sequence[str]) -> dict[str, Any]:
     answers = score_predictions(task, Path(own["predictions"]))
     bootstrap = Bootstrap(own["level"], own["resamples"], own["bootstrap_seed"])
     result = report(task, answers, bootstrap, per_example=own["per_example"])
+    if result["flags"].get("is_uncontained"):
+        say(
+            f"sandbox={result['settings']['sandbox']}: programs ran with little or no protection, and the result says so"
+        )
     if own["out"]:
         Path(own["out"]).write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return result

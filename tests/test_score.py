@@ -97,6 +97,18 @@ def test_several_lines_of_one_id_are_samples_and_pass_at_k_is_unbiased(score):
     assert result["flags"]["is_wrong"] == 9
 
 
+@pytest.mark.parametrize("sandbox", ["rlimit", "none"])
+def test_a_weaker_sandbox_is_used_only_by_name_and_marks_the_result(score, sandbox):
+    predictions = [{"id": row["task_id"], "completion": row["canonical_solution"]} for row in rows("humaneval")]
+    _, result, err = score("humaneval", predictions, f"task.sandbox={sandbox}")
+    assert result["metrics"]["pass@1"]["value"] == 1
+    assert (result["settings"]["sandbox"], result["settings"]["is_contained"]) == (sandbox, False)
+    assert result["flags"]["is_uncontained"] == 3
+    assert f"sandbox={sandbox}: programs ran with little or no protection" in err
+    _, result, err = score("humaneval", predictions)
+    assert (result["flags"]["is_uncontained"], result["settings"]["is_contained"], err) == (0, True, "")
+
+
 def test_an_id_without_samples_fails_at_every_k(score):
     first, *others = rows("humaneval")
     predictions = [{"id": row["task_id"], "completion": row["canonical_solution"]} for row in others for _ in range(2)]

@@ -72,6 +72,7 @@ class CodeTask(DataTask):
             if outcome.status == "error":
                 raise RuntimeError(f"the sandbox {self._sandbox.backend} could not run a program: {outcome.detail}")
             flags = {flag: outcome.status == status for status, flag in OUTCOMES.items()}
+            flags["is_uncontained"] = not self._sandbox.is_contained  # marks what sandbox=rlimit or none has scored
             passed = float(outcome.status == "passed")
             scores.append(Score({"pass@1": passed}, flags={**flags, "is_extraction_failed": not is_found}))
         return scores
@@ -85,4 +86,5 @@ class CodeTask(DataTask):
 
     def environment(self) -> dict[str, Any]:
         """The sandbox that holds here and what its self-test proved; refuses where none does."""
-        return {"sandbox": self._sandbox.backend, "sandbox_proved": self._sandbox.proved}
+        sandbox = self._sandbox
+        return {"sandbox": sandbox.backend, "is_contained": sandbox.is_contained, "sandbox_proved": sandbox.proved}
