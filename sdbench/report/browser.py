@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 
 from sdbench.metrics import quality
-from sdbench.metrics.summary import BASELINES, FLAGS, reference
+from sdbench.metrics.cells import BASELINES, reference
+from sdbench.metrics.summary import FLAGS
 from sdbench.records import Results
 from sdbench.report.pieces import coloured
 from sdbench.report.sweeps import Sweep
@@ -39,8 +40,8 @@ class Browser:
     num_bytes: int = 0
 
 
-def browse(sweeps: Sequence[Sweep], compared: Mapping[str, Sequence[str]], *, room: int, seed: int = 0) -> Browser:
-    """At most LIMIT examples over all sweeps in at most `room` bytes; `compared`: the cells shown at first, by title."""
+def browse(sweeps: Sequence[Sweep], compared: Mapping[str, Sequence[int]], *, room: int, seed: int = 0) -> Browser:
+    """At most LIMIT examples over all sweeps in at most `room` bytes; `compared`: places of the cells shown first, by title."""
     browser = Browser()
     for place, sweep in enumerate(sweeps):
         share = (room - browser.num_bytes) // (len(sweeps) - place)
@@ -48,7 +49,7 @@ def browse(sweeps: Sequence[Sweep], compared: Mapping[str, Sequence[str]], *, ro
     return browser
 
 
-def _add(browser: Browser, sweep: Sweep, compared: Sequence[str], limit: int, room: int, seed: int) -> None:
+def _add(browser: Browser, sweep: Sweep, compared: Sequence[int], limit: int, room: int, seed: int) -> None:
     own = sweep.results.generations
     own = own[own["cell"].isin(sweep.cells.index)]
     scores = by_example(own, sweep)
@@ -56,7 +57,7 @@ def _add(browser: Browser, sweep: Sweep, compared: Sequence[str], limit: int, ro
     texts = Texts.of(sweep, own[own["example"].isin(chosen["example"])])
     group: dict[str, Any] = {"title": sweep.title, "metric": sweep.metric, "unit": quality.points_of(sweep.metric)}
     group |= {
-        "cells": [described(cell) for _, cell in sweep.cells.iterrows()],
+        "cells": [described(sweep, str(key)) for key in sweep.cells.index],
         "compared": list(compared),
         "examples": [],
     }
@@ -175,10 +176,11 @@ def _rounds(results: Results, own: pd.DataFrame) -> pd.DataFrame:
     return lists.rename(columns={"drafted": "round_drafted", "examined": "round_examined"}).reset_index()
 
 
-def described(cell: pd.Series) -> dict[str, Any]:
-    """What the page says of a cell without its numbers."""
-    is_baseline = cell["verifier"] in BASELINES
-    found = {"key": cell.name, "label": cell["label"], "is_baseline": is_baseline}
+def described(sweep: Sweep, key: str) -> dict[str, Any]:
+    """What the page says of a cell without its numbers; `base` is the place of the lossless cell that it is held against."""
+    cell, base = sweep.cells.loc[key], reference(sweep.cells, key, "lossless")
+    found = {"key": key, "label": cell["label"], "is_baseline": cell["verifier"] in BASELINES}
+    found["base"] = None if base is None else list(sweep.cells.index).index(base)
     return found | {"is_alone": cell["verifier"] in ("target", "draft")}
 
 

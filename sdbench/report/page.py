@@ -1,10 +1,15 @@
-"""report.html: one self-contained file, made from a template, the summary and the figures already on disk."""
+"""report.html: one file that needs nothing else, made from templates, the summary, the records and the figures on disk.
+
+Its script and style stand inside it; a content security policy forbids it any other script and every connection, so that
+texts written by a model can neither run nor call anybody. The same records give the same bytes.
+"""
 
 from __future__ import annotations
 
-import json
-import re
+import base64
+import hashlib
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -12,41 +17,110 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from sdbench.metrics.recommend import Recommendation
+from sdbench.records import Results
+from sdbench.report.browser import Browser, browse, script_json
+from sdbench.report.drawings import Drawing, drawings_of
+from sdbench.report.facts import facts_of, failures_of, runs_of, warnings_of
+from sdbench.report.measures import MEASURES, WORDS
+from sdbench.report.sweeps import Sweep, sweeps_of
+from sdbench.report.tables import tables_of
+from sdbench.report.verdicts import advised_of, verdicts_of
+
+ROOM = 10 * 10**6 - 10**5  # bytes of a page, less what counting in pieces may miss
+FIGURES_ROOM = 4 * 10**6
+SCRIPTS = ("theme.js", "tables.js", "tokens.js", "texts.js", "browser.js")
 ENVIRONMENT = Environment(
-    loader=PackageLoader("sdbench.report", "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    loader=PackageLoader("sdbench.report", "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
 
 
-def write_page(home: Path, results: Sequence[Any], summary: pd.DataFrame, advice: Sequence[Any]) -> Path:
+def write_page(home: Path, results: Sequence[Results], summary: pd.DataFrame, advice: Sequence[Recommendation]) -> Path:
     """Render the page into `home`; its figures are the SVG files below home/figures."""
-    pictures = [(path.stem, inline_svg(path)) for path in sorted((home / "figures").glob("*.svg"))]
-    page = ENVIRONMENT.get_template("report.html.j2").render(
-        name=results[0].name,
-        advice=[getattr(one, "text", str(one)) for one in advice],
-        columns=list(summary.columns),
-        rows=summary.to_dict("records"),
-        pictures=pictures,
-        problems=[problem for one in results for problem in one.problems],
-        provenance=[json.dumps(one.provenance, indent=1, sort_keys=True, default=str) for one in results],
-        cell=as_text,
-    )
     path = home / "report.html"
     part = path.with_suffix(".part")
-    part.write_text(page, encoding="utf-8")
+    # A lone surrogate in a foreign text has no UTF-8: it is shown as a question mark.
+    part.write_bytes(page_of(home, results, summary, advice).encode("utf-8", "replace"))
     part.replace(path)
     return path
 
 
-def inline_svg(path: Path) -> Markup:
-    """The drawing without its XML head, ids made unique so that two drawings can share a page."""
-    drawing = path.read_text(encoding="utf-8")
-    drawing = drawing[drawing.index("<svg") :]
-    drawing = re.sub(r'(\bid="|href="#|url\(#)', lambda match: f"{match[1]}{path.stem}-", drawing)
-    return Markup(drawing)
+def page_of(home: Path, results: Sequence[Results], summary: pd.DataFrame, advice: Sequence[Recommendation]) -> str:
+    """The whole page as text."""
+    sweeps = sweeps_of(results)
+    drawings, missing = within(drawings_of(home / "figures"), FIGURES_ROOM)
+    context: dict[str, Any] = {
+        "title": sweeps[0].title if len(sweeps) == 1 else ", ".join(dict.fromkeys(one.name for one in results)),
+        "verdicts": verdicts_of(sweeps, summary, advice),
+        "sweeps": [described(sweep, summary, advice) for sweep in sweeps],
+        "failures": failures_of(results),
+        "drawings": drawings,
+        "missing": missing,
+        "measures": MEASURES,
+        "words": WORDS,
+        "runs": runs_of(results),
+        "rebuild": " ".join(["python -m sdbench.report", *(f"results/{one.name}" for one in results)]),
+        "style": Markup(source_of("page.css") + source_of("browser.css")),
+        "early": Markup(source_of("early.js")),
+        "script": Markup('(() => {\n"use strict";\n' + "".join(map(source_of, SCRIPTS)) + "})();\n"),
+    }
+    context["policy"] = policy_of([context["early"], context["script"]])
+    bare = rendered(context, Browser())
+    compared = {sweep.title: first_compared(sweep, advised_of(sweep, advice)) for sweep in sweeps}
+    return rendered(context, browse(sweeps, compared, room=ROOM - len(bare.encode("utf-8", "replace"))))
 
 
-def as_text(value: object) -> str:
-    """A table's cell: three significant decimals for a float, nothing where nothing was measured."""
-    if value is None or (isinstance(value, float) and value != value):
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def rendered(context: dict[str, Any], browser: Browser) -> str:
+    """The page with this browser in it."""
+    data = Markup(script_json({"groups": browser.groups, "chunks": browser.chunks}))
+    return ENVIRONMENT.get_template("report.html.j2").render(**context, data=data, notes=browser.notes)
+
+
+def described(sweep: Sweep, summary: pd.DataFrame, advice: Sequence[Recommendation]) -> dict[str, Any]:
+    """One sweep for the template: facts, warnings and tables."""
+    return {
+        "title": sweep.title,
+        "num_settings": len(sweep.cells),
+        "facts": facts_of(sweep),
+        "warnings": warnings_of(sweep, summary),
+        "tables": tables_of(sweep, summary, advised_of(sweep, advice)),
+    }
+
+
+def first_compared(sweep: Sweep, advised: str | None) -> list[int]:
+    """The places of the cells that are shown side by side at first: lossless, the recommended or middle one, the most lenient."""
+    places = list(sweep.cells.index)
+    verifiers = list(sweep.cells["verifier"])
+    swept = [place for place, name in enumerate(verifiers) if name not in ("target", "generate", "lossless", "draft")]
+    lossless = [place for place, name in enumerate(verifiers) if name == "lossless"]
+    middle = [places.index(advised)] if advised in places else swept[len(swept) // 2 : len(swept) // 2 + 1]
+    return list(dict.fromkeys([*(lossless[:1] or [0]), *middle, *swept[-1:]]))
+
+
+def within(drawings: Sequence[Drawing], room: int) -> tuple[list[Drawing], list[str]]:
+    """The drawings that fit, and the names of those that do not: they are beside the page all the same."""
+    kept: list[Drawing] = []
+    missing: list[str] = []
+    for drawing in drawings:
+        room -= drawing.num_bytes
+        if room >= 0:
+            kept.append(drawing)
+        else:
+            missing.append(drawing.name)
+    return kept, missing
+
+
+def source_of(name: str) -> str:
+    """A template that is no template: script or style as it stands."""
+    return (files("sdbench.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def policy_of(scripts: Sequence[str]) -> str:
+    """Only these scripts run, nothing is loaded and nobody is called."""
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"

@@ -5,7 +5,7 @@ Arrays per token come from the records; nothing is decoded here. T emitted token
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,7 @@ def coloured(text: str, row: Mapping[str, Any], rounds: Mapping[str, Any], vocab
     `pieces` [T], `marks` {place: name} of tokens without text, `origins` a letter a token; over the tokens that are no
     bonus `p`, `q`, `tv` in thousandths; over the replaced ones `refused`, the draft's token that was not kept.
     """
-    tokens = [vocabulary[i] if i < len(vocabulary) else "" for i in row["ids"]]
+    tokens = _named(row["ids"], vocabulary)
     found = split(text, tokens)
     if found is None:
         return {}
@@ -91,10 +91,14 @@ def coloured(text: str, row: Mapping[str, Any], rounds: Mapping[str, Any], vocab
     shown: dict[str, Any] = {"pieces": pieces, "origins": "".join(ORIGINS[code] for code in origin)}
     if marks:
         shown["marks"] = {str(place): tokens[place] for place in marks}
-    refused = np.asarray(row["draft_ids"], dtype=np.int64)[drafted[origin == 1]]
-    shown["refused"] = [vocabulary[i] if i < len(vocabulary) else "" for i in refused]
+    shown["refused"] = _named(np.asarray(row["draft_ids"], dtype=np.int64)[drafted[origin == 1]], vocabulary)
     for name, where in (("p", drafted), ("q", drafted), ("tv", examined)):
         values = row[name]
         if values is not None and len(values):
             shown[name] = thousandths(np.asarray(values, dtype=np.float64)[where[is_judged]])
     return shown
+
+
+def _named(ids: Iterable[int], vocabulary: Sequence[str]) -> list[str]:
+    """The text of each id; an id that the tokenizer does not use (padding of the embedding matrix) has none."""
+    return [str(vocabulary[index]) if index < len(vocabulary) else "" for index in ids]

@@ -1,4 +1,4 @@
-"""The sweeps of a page: the cells of one pair, task and temperature in one folder, in reading order, each with a name."""
+"""The sweeps of a page: cells of one pair that were asked the same, folder by folder, in reading order, each with a name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from sdbench.metrics.summary import BASELINES
+from sdbench.metrics.cells import BASELINES, table_of
 from sdbench.records import Results
 
 PLACES = {"target": 0, "generate": 1, "lossless": 2, "draft": 4}  # swept rules stand between, from lossless outwards
@@ -25,19 +25,30 @@ class Sweep:
 
 
 def sweeps_of(results: Sequence[Results]) -> list[Sweep]:
-    """Every pair, task and temperature that has records, folder by folder."""
+    """Every sweep that has records, folder by folder."""
     found = []
     for one in results:
         held = set(one.generations["cell"]) | set(one.timings["cell"])
-        cells = one.cells[one.cells["cell"].isin(held)].set_index("cell")
-        for (model, task, temperature), own in cells.groupby(["model", "task", "temperature"], sort=True):
-            title = f"{model} on {task}"
-            if cells["temperature"].nunique() > 1:
-                title += f" at T = {temperature:g}"
-            if len(results) > 1:
-                title += f" ({one.name})"
-            found.append(Sweep(one, title, named(own), str(own["metric"].iloc[0])))
+        cells = table_of(one.cells)
+        cells = cells[cells.index.isin(held)]
+        groups = [own for _, own in cells.groupby("sweep", sort=True)]
+        groups.sort(key=lambda own: tuple(own[["model", "task", "temperature", "protocol"]].iloc[0]))
+        for title, own in zip(titles(groups), groups, strict=True):
+            place = f" ({one.name})" if len(results) > 1 else ""
+            found.append(Sweep(one, title + place, named(own), str(own["metric"].iloc[0])))
     return found
+
+
+def titles(groups: Sequence[pd.DataFrame]) -> list[str]:
+    """Pair and task, and as much more as tells the sweeps of one folder apart."""
+    firsts = [own.iloc[0] for own in groups]
+    found = [f"{first['model']} on {first['task']}" for first in firsts]
+    if len({first["temperature"] for first in firsts}) > 1:
+        found = [f"{title} at T = {first['temperature']:g}" for title, first in zip(found, firsts, strict=True)]
+    if len(set(found)) < len(found):
+        found = [f"{title}, {first['protocol']}" for title, first in zip(found, firsts, strict=True)]
+    places = [found[: place + 1].count(title) for place, title in enumerate(found)]
+    return [title if place == 1 else f"{title}, sweep {place}" for title, place in zip(found, places, strict=True)]
 
 
 def named(cells: pd.DataFrame) -> pd.DataFrame:
@@ -53,14 +64,17 @@ def labels(cells: pd.DataFrame) -> list[str]:
     swept = cells[~cells["verifier"].isin(BASELINES)]
     drafted = cells[cells["num_draft"] > 0]
     is_one_rule, is_one_length = swept["verifier"].nunique() < 2, drafted["num_draft"].nunique() < 2
-    knobs = [name for name in cells.columns if name.startswith("knob_") and swept[name].map(repr).nunique() > 1]
-    found = []
+    found: list[str] = []
     for _, cell in cells.iterrows():
         is_baseline = cell["verifier"] in BASELINES
         knob = "" if pd.isna(cell["w"]) else f"w = {cell['w']:g}"
-        parts = [NAMES.get(cell["verifier"], cell["verifier"])] if is_baseline or not is_one_rule or not knob else []
+        parts = (
+            [NAMES.get(str(cell["verifier"]), str(cell["verifier"]))]
+            if is_baseline or not is_one_rule or not knob
+            else []
+        )
         parts += [knob] * bool(knob)
-        parts += [] if is_baseline else [f"{name.removeprefix('knob_')} = {cell[name]}" for name in knobs]
+        parts += [str(cell["knobs"])] * (not is_baseline and swept["knobs"].nunique() > 1 and bool(cell["knobs"]))
         parts += [f"K = {cell['num_draft']}"] * (cell["num_draft"] > 0 and not is_one_length)
         found.append(", ".join(parts))
     return found

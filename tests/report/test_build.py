@@ -39,10 +39,7 @@ def test_the_page_stands_alone(folder):
     assert len(page) < 10 << 20
     assert "<script src" not in page
     assert "<link" not in page
-    assert page.index("Recommendation") < page.index("Figures") < page.index("Cells")
     assert page.count("<svg") == len(FIGURES)
-    for w in ("0.3", "0.7"):
-        assert f"<td>{w}</td>" in page
 
 
 def test_the_summary_has_the_columns_that_were_promised(folder):
