@@ -1,0 +1,191 @@
+"""What the tables and figures of DIVERSED (arXiv:2604.07622) ask of our records, what the records hold of it, what is missing.
+
+The learned head and the finetuned draft of the paper have no run here: static ensembles stand in their rows' place. A tiny
+twin (gsm8k-tiny for gsm8k) fills the same column under its own pair's name.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sdbench.config import config_dir
+from sdbench.metrics import acceptance, quality
+from sdbench.metrics.stats import Estimate
+from sdbench.records import Results
+
+TINY = "-tiny"
+WS = (0.9, 0.7, 0.5, 0.3)  # of the sweep: what fits into a table
+RATES = ("acceptance", "block_acceptance", "tokens_per_round")
+# What the paper scores: its own rule for numbers, ROUGE-2 without the stemmer.
+METRICS: Mapping[str, str] = {
+    "gsm8k": "flexible",
+    "xsum": "rouge2_nostem",
+    "cnndm": "rouge2_nostem",
+    "mbpp": "pass@1",
+}
+TITLES: Mapping[str, tuple[str, str]] = {
+    "gsm8k": ("GSM8K", "accuracy"),
+    "xsum": ("XSum", "ROUGE-2"),
+    "cnndm": ("CNN/DM", "ROUGE-2"),
+    "mbpp": ("MBPP", "pass@1"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One table or figure: configs/experiment/`experiment`.yaml makes its records."""
+
+    name: str
+    title: str
+    experiment: str
+    models: tuple[str, ...]
+    tasks: tuple[str, ...]
+    temperature: float
+    num_drafts: tuple[int, ...] = (5,)
+
+
+PAIRS, TABLE_TASKS = ("llama", "qwen"), ("gsm8k", "xsum", "mbpp")
+TABLES = (
+    Asked("table1", "Table 1", "diversed-table1", PAIRS, TABLE_TASKS, 1.0),
+    Asked("table2", "Table 2", "diversed-table2", PAIRS, TABLE_TASKS, 0.1),
+    Asked("table3", "Table 3", "diversed-table3", PAIRS, ("gsm8k", "cnndm"), 0.1),
+)
+LENGTHS = Asked("draft_length", "Draft length", "diversed-draft-length", PAIRS, TABLE_TASKS, 1.0, (3, 5, 7))
+SEED = Asked("seed", "CNN/DM at T = 0 over w", "seed", ("llama",), ("cnndm",), 0.0)
+ALL = (*TABLES, LENGTHS, SEED)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A pair and task that lacks settings, and the command that runs them."""
+
+    asked: str
+    model: str
+    task: str
+    settings: tuple[str, ...]
+    command: str
+
+
+def measured(results: Sequence[Results], **options: Any) -> pd.DataFrame:
+    """One row a cell of a task that the paper has: rates on 0–1, quality in points of 100, each with its interval."""
+    rows: list[dict[str, Any]] = []
+    for one in results:
+        cells = one.cells.set_index("cell")
+        for key, part in one.generations.groupby("cell", sort=True):
+            cell = cells.loc[str(key)]
+            metric = METRICS.get(base_of(str(cell["task"])))
+            if metric is not None and is_plain(cell) and metric in part:
+                rows.append({**_labels(cell), "cell": str(key), **_numbers(part, metric, options)})
+    columns = [*LABELS, "cell", "n", *_spread_names((*RATES, "quality"))]
+    frame = pd.DataFrame(rows, columns=columns)
+    # The paper's own prompt first, then more examples; the key settles the rest, so that equal records give equal tables.
+    frame = frame.assign(_own=frame["protocol"] != "diversed", _n=-frame["n"].astype("float64"))
+    order = ["model", "task", "temperature", "verifier", "num_draft", "w", "_own", "_n", "cell"]
+    frame = frame.sort_values(order, ignore_index=True).drop(columns=["_own", "_n"])
+    return frame.drop_duplicates(["model", "task", "temperature", "verifier", "num_draft", "w"], ignore_index=True)
+
+
+LABELS = ("model", "task", "base", "protocol", "verifier", "w", "num_draft", "temperature")
+
+
+def base_of(task: str) -> str:
+    """gsm8k for gsm8k and gsm8k-tiny."""
+    return task.removesuffix(TINY)
+
+
+def is_plain(cell: pd.Series) -> bool:
+    """The rules of the paper's tables: baselines, and the static ensemble as it is written there."""
+    if cell["verifier"] != "ensemble":
+        return cell["verifier"] in ("target", "draft", "lossless")
+    wanted = {"knob_mix": "prob", "knob_greedy": "blend"}
+    return all(pd.isna(cell.get(knob)) or cell[knob] == value for knob, value in wanted.items())
+
+
+def _labels(cell: pd.Series) -> dict[str, Any]:
+    return {name: cell[name] for name in LABELS if name != "base"} | {"base": base_of(str(cell["task"]))}
+
+
+def _numbers(part: pd.DataFrame, metric: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    part = part.dropna(subset=[metric])
+    rates = acceptance.rates(part, **options)
+    found = {name: rates[name] for name in RATES}
+    value = quality.quality(quality.rows_of(part, metric), metric, **options)
+    unit = quality.points_of(metric)
+    found["quality"] = Estimate(value.value / unit, value.low / unit, value.high / unit, value.n)
+    row: dict[str, Any] = {"n": value.n}
+    for name, one in found.items():
+        row |= dict(zip(_spread_names((name,)), (one.value, one.low, one.high), strict=True))
+    return row
+
+
+def _spread_names(names: Sequence[str]) -> list[str]:
+    return [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
+
+
+def pairs_of(asked: Asked, cells: pd.DataFrame) -> list[str]:
+    """The pairs that were measured on one of its tasks, then the paper's own that were not."""
+    have = sorted(set(cells.loc[cells["base"].isin(asked.tasks), "model"]))
+    return [*have, *(model for model in asked.models if model not in have)]
+
+
+def lines_of(asked: Asked) -> Iterator[tuple[str, float | None, int]]:
+    """(rule, w, draft length) of every setting that a table or figure shows; 0 drafted for a model alone."""
+    yield from (("target", None, 0), ("draft", None, 0))
+    for num_draft in asked.num_drafts:
+        yield "lossless", None, num_draft
+        yield from (("ensemble", w, num_draft) for w in WS)
+
+
+def find(
+    cells: pd.DataFrame, asked: Asked, model: str, task: str, line: tuple[str, float | None, int]
+) -> pd.Series | None:
+    """The measured cell of one setting, if there is one."""
+    rule, w, num_draft = line
+    own = cells[(cells["model"] == model) & (cells["base"] == task) & (cells["temperature"] == asked.temperature)]
+    own = own[(own["verifier"] == rule) & (own["num_draft"] == num_draft)]
+    own = own[own["w"].isna()] if w is None else own[np.isclose(own["w"], w)]
+    return own.iloc[0] if len(own) else None
+
+
+def missing(asked: Asked, cells: pd.DataFrame, configs: Mapping[str, Mapping[str, Any]]) -> list[Missing]:
+    """For every pair and task what was not measured; `configs` {pair: its resolved configuration} names unknown pairs."""
+    found = []
+    for model in pairs_of(asked, cells):
+        for task in asked.tasks:
+            lacking = [line for line in lines_of(asked) if find(cells, asked, model, task, line) is None]
+            if lacking:
+                name = named(cells, model, task)
+                command = command_of(asked, model, name, configs.get(model, {}))
+                found.append(Missing(asked.name, model, name, tuple(map(said, lacking)), command))
+    return found
+
+
+def named(cells: pd.DataFrame, model: str, task: str) -> str:
+    """The task as this pair runs it: the tiny pairs know the tiny twins."""
+    own = cells.loc[cells["model"] == model, "task"]
+    return task + TINY if len(own) and own.str.endswith(TINY).all() else task
+
+
+def said(line: tuple[str, float | None, int]) -> str:
+    rule, w, num_draft = line
+    return rule + (f" w={w:g}" if w is not None else "") + (f" K={num_draft}" if num_draft else "")
+
+
+def command_of(asked: Asked, model: str, task: str, config: Mapping[str, Any]) -> str:
+    """What to type to fill a pair and task; the records that there are already are not made again."""
+    if model in asked.models:
+        return f"python -m sdbench experiment={asked.experiment} model={model} task={task}"
+    words = [f"model={model}"]
+    if not (config_dir() / "model" / f"{model}.yaml").exists():
+        own = config.get("model") or {}
+        words = [f"model.{role}={own[role]}" for role in ("target", "draft") if own.get(role)] or words
+    lengths = ",".join(map(str, asked.num_drafts))
+    lengths = f"[{lengths}]" if len(asked.num_drafts) > 1 else lengths
+    words += [f"task={task}", f"temperature={asked.temperature:g}", f"num_draft={lengths}", "timing=off"]
+    return shlex.join(["python", "-m", "sdbench", *words])

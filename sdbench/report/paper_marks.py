@@ -1,0 +1,92 @@
+"""The marks of the paper's figures: filled and with intervals for what we measured, hollow for what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sdbench.report.published import METHODS, SOURCES, doubtful
+from sdbench.report.style import GREEN, GREY, ORANGE, PURPLE, SKY
+
+SOURCE_COLOURS = {"readme": PURPLE, "logs": GREEN, "issue": ORANGE, "digest": SKY}
+METHOD_MARKS = {"sd": "D", "sd-finetuned": "s", "static": "o", "diversed": "*", "target": "_", "draft": "v"}
+UNDEFINED = "What their acceptance counts is not defined:\nit cannot be compared with ours along its axis."
+HEAD = "head trained on "
+
+
+def panel_title(axis: Axes, text: str) -> None:
+    """A title with room for a command below it."""
+    axis.set_title(text, pad=9)
+
+
+def unfilled(axis: Axes, command: str) -> None:
+    """What to run so that this panel fills, above it: inside it would lie on the published points."""
+    start, _, rest = command.partition(" experiment=")
+    text = f"not measured; {start} \\\n experiment={rest}" if rest else f"not measured; {command}"
+    axis.set_title(axis.get_title(loc="left"), loc="left", pad=17)
+    axis.text(0, 1.02, text, transform=axis.transAxes, va="bottom", color=GREY, size=4.8, family="DejaVu Sans Mono")
+
+
+def bars(axis: Axes, own: pd.DataFrame, x: str, y: str, colour: str, *, x_scale: float = 1, y_scale: float = 1) -> None:
+    """95 % intervals as thin lines, in each direction that has one."""
+    for _, cell in own.iterrows():
+        at_x, at_y = x_scale * cell[x], y_scale * cell[y]
+        for name, scale, at, draw in ((x, x_scale, at_y, axis.hlines), (y, y_scale, at_x, axis.vlines)):
+            if f"{name}_low" in cell and cell[f"{name}_low"] == cell[f"{name}_low"]:
+                low, high = scale * cell[f"{name}_low"], scale * cell[f"{name}_high"]
+                draw(at, low, high, color=colour, linewidth=0.8, alpha=0.55)
+
+
+def level(axis: Axes, height: float, name: str, style: str) -> None:
+    """A model alone: it accepts nothing, so a line across."""
+    axis.axhline(height, color=GREY, linewidth=0.8, linestyle=style, label=name, zorder=1)
+
+
+def theirs(axis: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
+    """Published points: hollow, coloured by source, never a broken run; one source's own sweep over a knob is dotted."""
+    rows = rows[~doubtful(rows, "broken") & rows[x].notna() & rows[y].notna()]
+    scale = {name: 100 if name == "acceptance" else 1 for name in (x, y)}
+    for (source, method), part in rows.groupby(["source", "method"], sort=True):
+        part = part.sort_values(["w", x])
+        xs, ys, mark = scale[x] * part[x], scale[y] * part[y], METHOD_MARKS[str(method)]
+        is_sweep = len(part) > 2
+        axis.plot(
+            xs,
+            ys,
+            mark + (":" if is_sweep else ""),
+            linestyle=":" if is_sweep else "",
+            color=SOURCE_COLOURS[str(source)],
+            mfc="none",
+            markersize=6 if mark == "*" else 4.5,
+            linewidth=0.8,
+            label=f"published: {METHODS[str(method)]}, {SOURCES[str(source)]}",
+            zorder=2,
+        )
+        for at_x, at_y, text in zip(xs, ys, part["note"], strict=True):
+            if text.startswith(HEAD):
+                said = f"head: {text.removeprefix(HEAD)}"
+                colour = SOURCE_COLOURS[str(source)]
+                axis.annotate(
+                    said, (at_x, at_y), (0, -9), textcoords="offset points", color=colour, size=5.5, ha="center"
+                )
+
+
+def legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend for all panels, each name once, in the order in which the panels bring them."""
+    handles = {}
+    for axis in axes:
+        for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(name, handle)
+    ordered = sorted(handles, key=lambda name: name.startswith("published"))
+    figure.legend([handles[name] for name in ordered], ordered, loc="outside lower left", ncols=2, fontsize=6)
+
+
+def note(figure: Figure, text: str, published: pd.DataFrame) -> None:
+    """Below the figure: what is ours, what is theirs and why they are apart."""
+    lines = [text]
+    if len(published):
+        lines.append(f"Hollow marks: published, joined to nothing of ours. {UNDEFINED}".replace("\n", " "))
+    figure.supxlabel("\n".join(lines), fontsize=6, color=GREY, x=0.01, ha="left")
