@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,10 +122,10 @@ def refuse_what_does_not_fit(
 
 def free_bytes(device: str, *, is_spread: bool = False) -> int | None:
     """Memory that a model could take on a device, or on all of its kind; None where the system does not tell."""
-    import torch
-
     kind, _, number = device.partition(":")
     if kind in ("cuda", "xpu"):
+        import torch
+
         module = torch.get_device_module(kind)
         places = range(module.device_count()) if is_spread else [int(number or module.current_device())]
         return sum(module.mem_get_info(place)[0] for place in places)
@@ -176,16 +177,22 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
         raise ConfigError(f"the tokenizer of {checkpoint.id} cannot be loaded: {error}".splitlines()[0]) from error
 
 
+def require_packages(quantization: str | None, device_map: str | None) -> None:
+    """What these options of a model need beside transformers; looked for, not imported."""
+    needed = [{"bnb": "bitsandbytes"}.get(quantization.partition("-")[0], "torchao")] if quantization else []
+    needed += ["accelerate"] if quantization or device_map else []
+    missing = [package for package in needed if find_spec(package) is None]
+    if missing:
+        option = f"quantization={quantization}" if quantization else f"device_map={device_map}"
+        raise ConfigError(f"{option} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+
+
 def quantization_config(name: str) -> Any:
     """Of transformers, for bitsandbytes (bnb-int8, bnb-nf4) or torchao (torchao-int8, torchao-int4)."""
     import torch
     import transformers
 
-    package = {"bnb": "bitsandbytes"}.get(name.split("-")[0], "torchao")
-    try:
-        __import__(package)
-    except ImportError as error:
-        raise ConfigError(f"quantization={name} needs the package {package}: pip install {package}") from error
+    require_packages(name, None)
     if name == "bnb-int8":
         return transformers.BitsAndBytesConfig(load_in_8bit=True)
     if name == "bnb-nf4":

@@ -6,15 +6,21 @@ import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, Run
+from sdbench.hub import HubError
 from sdbench.records import SchemaError, Store, StoreError
+from sdbench.run.progress import warn
 
 if TYPE_CHECKING:
     from sdbench.tasks.base import DataTask
 
+PACKAGE = Path(__file__).parents[1]
 DONE, FAILED, BAD_CONFIG, INTERRUPTED = 0, 1, 2, 130
 W_MEANS = "the weight of the target in v = w p + (1 - w) q: w = 1 is lossless, w = 0 keeps every drafted token"
 
@@ -22,14 +28,33 @@ W_MEANS = "the weight of the target in v = w p + (1 - w) q: w = 1 is lossless, w
 def run_job(run: Run, words: Sequence[str]) -> int:
     """Runs it and says how it went; `words` is the command line, to be repeated after an interruption."""
     try:
-        return _run(run, words)
-    except (ConfigError, SchemaError, StoreError) as error:
+        with engine_warnings():
+            return _run(run, words)
+    except (ConfigError, SchemaError) as error:
         print(f"sdbench: {error}", file=sys.stderr)
-        return FAILED if isinstance(error, StoreError) else BAD_CONFIG
+        return BAD_CONFIG
+    except (StoreError, HubError) as error:
+        print(f"sdbench: {error}", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         again = shlex.join(["python", "-m", "sdbench", *words])
         print(f"sdbench: interrupted; what was finished is in {run.folder}; go on with: {again}", file=sys.stderr)
         return INTERRUPTED
+
+
+@contextmanager
+def engine_warnings() -> Iterator[None]:
+    """The package's own warnings as lines of ours; those of libraries stay as they are."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def say(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+            is_ours = Path(filename).is_relative_to(PACKAGE)
+            warn(str(message)) if is_ours else show(message, category, filename, *rest)
+
+        warnings.showwarning = say
+        warnings.filterwarnings("always", module=r"sdbench\.")
+        yield
 
 
 def build_task(run: Run) -> DataTask:
@@ -42,6 +67,8 @@ def build_task(run: Run) -> DataTask:
     try:
         task = tasks.build(str(run.task.target), name=run.task.name, **options)
         _ = task.ids, task.environment()  # rows are there, and a sandbox holds where code is to run
+    except (ConfigError, HubError):
+        raise
     except (ValueError, OSError, TypeError, RuntimeError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise ConfigError(f"task={run.task.name}: {lines[0]}") from None
@@ -49,18 +76,20 @@ def build_task(run: Run) -> DataTask:
 
 
 def _run(run: Run, words: Sequence[str]) -> int:
+    from sdbench.run import pair as pairs
     from sdbench.run.scoring import Scorers
 
+    found = pairs.find(run.model)
     task = build_task(run)
     scorers = Scorers(task)
     try:
-        failed = _passes(run, task, scorers, words)
+        failed = _passes(run, task, found, scorers, words)
     finally:
         scorers.close()
     return FAILED if failed else DONE
 
 
-def _passes(run: Run, task: DataTask, scorers: Any, words: Sequence[str]) -> dict[str, str]:
+def _passes(run: Run, task: DataTask, found: Any, scorers: Any, words: Sequence[str]) -> dict[str, str]:
     from sdbench.run import pair as pairs
     from sdbench.run.cells import points
     from sdbench.run.decode import Decoder
@@ -69,7 +98,7 @@ def _passes(run: Run, task: DataTask, scorers: Any, words: Sequence[str]) -> dic
     from sdbench.run.timing import time_points
 
     print(f"sdbench: {run.model.name} on {run.task.name}, {len(task.ids)} examples, to {run.folder}", file=sys.stderr)
-    pair = pairs.load(run.model, device=run.device, dtype=run.dtype)
+    pair = pairs.load(run.model, device=run.device, dtype=run.dtype, found=found)
     made = points(run, task, pair)
     asked = Asked.make(task, pair, run)
     with Store.open(run.folder, config=config_of(run, words), provenance=provenance(run, task, pair)) as store:

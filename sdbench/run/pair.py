@@ -15,6 +15,7 @@ from sdbench.config import ConfigError, Model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from sdbench.lm.load import Checkpoint
     from sdbench.types import Prompt
 
 
@@ -102,18 +103,28 @@ def device_of(asked: str) -> str:
     return asked
 
 
-def load(model: Model, *, device: str, dtype: str) -> Pair:
+def find(model: Model) -> dict[str, Checkpoint]:
+    """role -> checkpoint, from metadata alone: a gate, a slip or a missing package says so before anything heavy is imported."""
+    from sdbench.lm import load as lm
+
+    for quantization in (model.quantization, model.draft_quantization):
+        lm.require_packages(quantization, model.device_map)
+    found = {"target": lm.find(model.target, place(model.target), revision=model.target_revision)}
+    if model.draft is not None:
+        found["draft"] = lm.find(model.draft, place(model.draft), revision=model.draft_revision)
+    return found
+
+
+def load(model: Model, *, device: str, dtype: str, found: Mapping[str, Checkpoint] | None = None) -> Pair:
     """Both models in evaluation mode, on the device; what goes wrong is a sentence that says what to do."""
     from transformers.utils import logging
 
     from sdbench.lm import load as lm
 
     logging.disable_progress_bar()
+    found = find(model) if found is None else found
     where = device_of(device)
     kind = dtype if dtype != "auto" else "float32" if where == "cpu" else None  # None: the checkpoint's own
-    found = {"target": lm.find(model.target, place(model.target), revision=model.target_revision)}
-    if model.draft is not None:
-        found["draft"] = lm.find(model.draft, place(model.draft), revision=model.draft_revision)
     quantization = {"target": model.quantization, "draft": model.draft_quantization}
     wanted = [(checkpoint, kind, quantization[role]) for role, checkpoint in found.items()]
     lm.refuse_what_does_not_fit(wanted, where, is_spread=model.device_map is not None)
@@ -133,7 +144,7 @@ def load(model: Model, *, device: str, dtype: str) -> Pair:
         for role, loaded in models.items()
         for name, value in {"dtype": str(loaded.dtype), "quantization": quantization[role]}.items()
     }
-    numerics["target_attention"] = model.attention or "engine"
+    numerics["target_attention"] = "engine"  # model.attention is plain generate's
     checkpoints = {role: checkpoint.identity() for role, checkpoint in found.items()}
     tokenizer = lm.load_tokenizer(found["target"])
     return Pair(models["target"], models.get("draft"), tokenizer, checkpoints, numerics, model.chat_options)

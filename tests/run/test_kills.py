@@ -27,13 +27,14 @@ def nursery(tmp_path):
 
 def newest(folder: Path) -> str:
     """The name of the last part, which holds the time at which it was written."""
-    return max((path.name for path in folder.glob("records/generations-*")), default="")
+    names = os.listdir(folder / "records") if (folder / "records").is_dir() else []
+    return max((name for name in names if name.startswith("generations-")), default="")
 
 
 def wait_for_a_part(folder: Path, before: str, pid: int) -> None:
     end = time.monotonic() + 60
     while time.monotonic() < end and newest(folder) == before and is_running(pid):
-        time.sleep(0.002)
+        time.sleep(0.02)
 
 
 def are_gone(pids: list[int]) -> bool:
@@ -72,7 +73,7 @@ def kill_and_resume(nursery: Nursery, given: list[str], folder: Path, *, kills: 
     return num_writing
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize(
     ("kills", "n"), [(4, 8), pytest.param(50, 60, marks=pytest.mark.slow)], ids=["4 kills", "50 kills"]
 )
