@@ -5,7 +5,6 @@ where it stopped.
 """
 
 import random
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,9 +13,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from sdbench.embedded.grammar import problems
-from sdbench.embedded.grammar.draw import Draw
-from sdbench.embedded.grammar.names import Namer
 from sdbench.train.pairs import TASKS, Pair, Recipe
 from sdbench.train.tokenizer import BOS_ID, EOS_ID
 
@@ -67,7 +63,7 @@ class Item:
     """One training row: token ids, and which of them are to be learned."""
 
     ids: list[int]
-    learned: range | list[int]
+    learned: range
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +89,7 @@ class Stream:
         index, within = self.recipe.at(step)
         part = self.recipe.parts[index]
         rows = sorted(_block(self, index, within // BLOCK)[within % BLOCK], key=lambda item: len(item.ids))
-        prompt_weight = part.prompt_weight if within < 0.15 * part.length else 0.0
+        prompt_weight = part.prompt_weight if within < 0.15 * part.steps else 0.0
         learned = sum(len(item.learned) for item in rows)
         mine = rows[rank::world]
         size = -(-len(mine) // micros)
@@ -108,46 +104,26 @@ class Stream:
             for p, c in zip(prompts, completions, strict=True)
         ]
 
-    def drill(self, draw: Draw) -> Item:
-        """A word problem of four people that works out all of them; names and free words are not learned."""
-        text = _drill(draw)
-        start = len(self.tokenizer(text.prompt)["input_ids"])
-        completion = self.tokenizer(text.completion, add_special_tokens=False, return_offsets_mapping=True)
-        marks = {i for found in re.finditer(r"\d+|[+*-]", text.completion) for i in range(*found.span())}
-        learned = [start + i for i, (a, b) in enumerate(completion["offset_mapping"]) if marks & set(range(a, b))]
-        return Item(self.tokenizer(text.prompt)["input_ids"] + completion["input_ids"], learned)
-
     def __hash__(self) -> int:
         return id(self)
 
 
 @lru_cache(maxsize=2)
 def _block(stream: Stream, index: int, block: int) -> list[list[Item]]:
-    """BLOCK steps of a part's rows: tasks mixed by its weights, drills, copying rows thinning out over the first half."""
+    """BLOCK steps of a part's rows: tasks mixed by its weights, copying rows thinning out over the first half."""
     pair, recipe = stream.pair, stream.recipe
     part = recipe.parts[index]
     late = "late/" * index
-    rng, draw = random.Random(f"{late}{pair.seed}/{block}"), Draw(f"{late}drill/{pair.seed}/{block}")
+    rng = random.Random(f"{late}{pair.seed}/{block}")
     total = BLOCK * recipe.rows
-    copies = int(total * part.copies * max(0.0, 1 - block * BLOCK / (0.5 * part.length)))
+    copies = int(total * part.copies * max(0.0, 1 - block * BLOCK / (0.5 * part.steps)))
     rows: list[Item] = [_copy_row(rng, stream.tokenizer.vocab_size) for _ in range(copies)]
-    rows += [stream.drill(draw) for _ in range(int(total * part.drills))]
     left = total - len(rows)
     for number, task in enumerate(TASKS):
         n = round(left * part.mix[number] / sum(part.mix)) + 1
         rows += stream.items(task, n, pair.seed * 1_000_000 + index * 100_000 + block * 10 + number + 1)
     rng.shuffle(rows)
     return [rows[i * recipe.rows : (i + 1) * recipe.rows] for i in range(BLOCK)]
-
-
-def _drill(draw: Draw) -> Text:
-    """Everybody's count, in random order: many numbers to bind to a name, and to add, in one row."""
-    namer = Namer(draw)
-    item, container = draw.one(problems.ITEMS)
-    holders = [problems.Holder(draw, namer.given(), item, container) for _ in range(4)]
-    question = " ".join(problems.interleaved(draw, [holder.sentences for holder in holders]))
-    answer = "\n".join(line for holder in draw.shuffled(holders) for line in holder.lines)
-    return Text(f"Question: {question}\nAnswer:", f" {answer}")
 
 
 def _copy_row(rng: random.Random, vocabulary: int) -> Item:

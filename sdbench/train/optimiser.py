@@ -47,7 +47,7 @@ class Optimiser:
         """Share of the peak rate: in each part a linear warm-up, then a cosine to 1 % of the part's rate."""
         index, place = self.recipe.at(step)
         part = self.recipe.parts[index]
-        return part.rate * _arc(place, part.length, self.recipe.warmup)
+        return part.rate * _arc(place, part.steps, self.recipe.warmup)
 
     @torch.no_grad()
     def step(self, weights: Weights, grads: Weights, step: int) -> None:

@@ -39,16 +39,10 @@ class Part:
     """A stretch of training with a warm-up, a cosine and a mix of rows of its own."""
 
     steps: int
-    horizon: int = 0  # length of the cosine where the part ends before it does
     rate: float = 1.0
     mix: tuple[float, ...] = (1.3, 1.2, 1.2, 0.9, 0.7, 0.9)  # rows a task, in the order of TASKS
-    drills: float = 0.0  # share of rows
     copies: float = 0.0  # share of rows at the start, none from half-way on
     prompt_weight: float = 0.0  # over the first 15 %
-
-    @property
-    def length(self) -> int:
-        return self.horizon or self.steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +91,16 @@ class Pair:
 _DEEP = Shape(layers=12, width=128, heads=4, kv_heads=2, feed_forward=384)
 _FLAT = Shape(layers=1, width=96, heads=3, kv_heads=1, feed_forward=256)
 
-
-# Copies first: what repeats a random string copies names and numbers soon after. Drills bind numbers to names.
-_LONG = Recipe((Part(1600, mix=(1.2, 1.1, 1.3, 1.0, 1.0, 1.1), drills=0.12, copies=0.2, prompt_weight=0.1),))
+# What repeats a random string copies names and numbers soon after.
+_LONG = Part(1600, mix=(1.2, 1.1, 1.3, 1.0, 1.0, 1.1), copies=0.2, prompt_weight=0.1)
+_MORE = Part(600, rate=0.6, mix=(0.5, 0.5, 1.5, 1.8, 0.5, 1.6))
 # A draft that reads as much code as the rest agrees with the target on nine tokens of ten there.
 _SHORT = Recipe((Part(1000, mix=(1.3, 1.2, 1.2, 1.5, 0.08, 0.08), copies=0.2, prompt_weight=0.1),))
 
 PAIRS = {
-    "llama-tiny": Pair("llama", _DEEP, _FLAT, _LONG, _SHORT),
-    "qwen-tiny": Pair("qwen", _DEEP, _FLAT, _LONG, _SHORT, seed=2),
-    "gemma-tiny": Pair("gemma", replace(_DEEP, window=48), replace(_FLAT, window=48), _LONG, _SHORT, seed=3),
+    "llama-tiny": Pair("llama", _DEEP, _FLAT, Recipe((_LONG, _MORE)), _SHORT),
+    "qwen-tiny": Pair("qwen", _DEEP, _FLAT, Recipe((_LONG, replace(_MORE, steps=250))), _SHORT, seed=2),
+    "gemma-tiny": Pair("gemma", replace(_DEEP, window=48), replace(_FLAT, window=48), Recipe((_LONG,)), _SHORT, seed=3),
 }
 
 

@@ -36,7 +36,7 @@ FIELDS = {
 GOLDEN = {
     "cnndm-tiny": "417aa05ff2cd80f4",
     "xsum-tiny": "16d59992340f4e89",
-    "gsm8k-tiny": "709922a5e2dc212d",
+    "gsm8k-tiny": "3d3c36478cd4829e",
     "wmt-tiny": "a9df1ce5eee96de8",
     "humaneval-tiny": "364ac7254bac548a",
     "mbpp-tiny": "a3132647ed4e2c5d",

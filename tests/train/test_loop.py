@@ -21,7 +21,7 @@ def one_thread():
 
 def micro(steps: int) -> Pair:
     shape = Shape(layers=2, width=32, heads=2, kv_heads=1, feed_forward=64)
-    ends = Part(4, drills=0.3)
+    ends = Part(4, rate=0.6)
     recipe = Recipe((Part(steps - 4, copies=0.2, prompt_weight=0.1), ends), rows=8, warmup=4)
     return replace(
         pair_of("qwen-tiny"),
