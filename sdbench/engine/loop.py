@@ -177,8 +177,10 @@ class Decoder:
         positions = last + torch.arange(k + 1, device=last.device)
         ids = torch.cat((batch.tokens.gather(1, last), draft.tokens), 1)
         plan = self.target.plan(positions, batch.cache, batch.longest + k)
-        keep_hidden = "target_hidden" in self.needs
-        raw, hidden = self.target.forward_hidden(ids, plan, batch.cache, keep_hidden=keep_hidden)
+        if "target_hidden" in self.needs:
+            raw, hidden = self.target.forward_hidden(ids, plan, batch.cache)
+        else:
+            raw, hidden = self.target.forward(ids, plan, batch.cache), None
         logits = warp.logits(raw)
         p = warp.law(logits)
         if warp.is_greedy and bool(logits.gather(-1, p[..., None]).isnan().any()):

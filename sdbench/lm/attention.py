@@ -20,9 +20,8 @@ def ragged_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: object,
     scaling: float | None = None,
-    sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **_: Any,
@@ -31,26 +30,25 @@ def ragged_attention(
 
     What is visible follows from the plan alone. transformers passes what it thinks of masks, dropout and the like: unused here.
     """
-    plan = current()
-    window = sliding_window or 0
+    plan, layer = current(), int(module.layer_idx)  # pyright: ignore[reportArgumentType]
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    if plan.is_prefill:
-        out = _prefill(plan, query, key, value, window, scale, softcap, s_aux)
+    batch, heads, steps, width = query.shape
+    groups = heads // key.shape[1]
+    if plan.start is not None:
+        out = _prefill(plan, layer, query, key, value, scale, softcap, s_aux)
     else:
-        batch, heads, steps, width = query.shape
-        groups = heads // key.shape[1]
         folded = query.reshape(batch, key.shape[1], groups * steps, width)
-        out = _attend(folded, key, value, plan.mask(window, groups), scale, softcap, s_aux)
+        out = _attend(folded, key, value, plan.mask(layer, groups), scale, softcap, s_aux)
         out = out.reshape(batch, heads, steps, value.shape[-1])
-    return out.transpose(1, 2), None
+    return out.transpose(1, 2).contiguous(), None
 
 
 def _prefill(
     plan: Plan,
+    layer: int,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    window: int,
     scale: float,
     softcap: float | None,
     s_aux: Tensor | None,
@@ -58,11 +56,12 @@ def _prefill(
     """One prompt's chunk; a first chunk inside the window is causal without a mask tensor. [1,H,T,D]."""
     groups, steps = query.shape[1] // key.shape[1], query.shape[2]
     by_group = query.unflatten(1, (key.shape[1], groups)).unbind(2)
-    is_plain = plan.start == 0 and (not window or steps <= window) and softcap is None and s_aux is None
+    local = plan.sights[layer].local
+    is_plain = plan.start == 0 and (local is None or steps <= local) and softcap is None and s_aux is None
     if is_plain:
         parts = [F.scaled_dot_product_attention(q, key, value, is_causal=True, scale=scale) for q in by_group]
     else:
-        mask = plan.mask(window, 1)
+        mask = plan.mask(layer, 1)
         sinks = s_aux.view(key.shape[1], groups).unbind(1) if s_aux is not None else [None] * groups
         parts = [_attend(q, key, value, mask, scale, softcap, sink) for q, sink in zip(by_group, sinks, strict=True)]
     return torch.stack(parts, 2).flatten(1, 2)

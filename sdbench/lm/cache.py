@@ -25,13 +25,17 @@ class RaggedLayer(CacheLayerMixin):
     def __init__(self, num_rows: int, capacity: int) -> None:
         super().__init__()
         self.num_rows, self.capacity = num_rows, capacity
+        self.stores: tuple[Tensor, ...] = ()  # [R,C+1,G,D], keys and values
+        self._flat: tuple[Tensor, ...] = ()  # the same memory as [R·(C+1),G·D]
+        self._shown: tuple[tuple[int, int], tuple[Tensor, ...]] = ((0, 0), ())
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Room in the dtype, on the device and in the number of heads that the model itself shows."""
-        self.keys, self.values = (
+        self.stores = tuple(
             torch.zeros(self.num_rows, self.capacity + 1, x.shape[1], x.shape[3], dtype=x.dtype, device=x.device)
             for x in (key_states, value_states)
         )
+        self._flat = tuple(store.flatten(0, 1).flatten(1) for store in self.stores)
         self.is_initialized = True
 
     def update(
@@ -40,16 +44,15 @@ class RaggedLayer(CacheLayerMixin):
         """Scatter [B,G,T,D] to the plan's slots; what is visible of the first B rows, [B,G,L,D]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        plan, batch = current(), len(key_states)
-        return self._write(self.keys, key_states, plan.index)[:batch, : plan.length].transpose(1, 2), self._write(
-            self.values, value_states, plan.index
-        )[:batch, : plan.length].transpose(1, 2)
-
-    @staticmethod
-    def _write(store: Tensor | None, states: Tensor, index: Tensor) -> Tensor:
-        assert store is not None
-        store.flatten(0, 1).flatten(1).index_copy_(0, index, states.transpose(1, 2).flatten(0, 1).flatten(1))
-        return store
+        plan = current()
+        for flat, states in zip(self._flat, (key_states, value_states), strict=True):
+            flat.index_copy_(0, plan.index, states.transpose(1, 2).reshape(-1, flat.shape[1]))
+        shape = len(key_states), plan.length
+        if self._shown[0] != shape:  # views of one shape serve every forward of that shape
+            views = tuple(store[: shape[0], : shape[1]].transpose(1, 2) for store in self.stores)
+            self._shown = shape, views
+        keys, values = self._shown[1]
+        return keys, values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return current().length, 0
@@ -70,8 +73,8 @@ class RaggedCache(Cache):
         self.num_rows, self.capacity = num_rows, capacity
 
     def read(self, row: int, length: int) -> Prefix:
-        """A copy of the first `length` slots of a row."""
-        return Prefix(tuple((k[row, :length].clone(), v[row, :length].clone()) for k, v in self._stores()), length)
+        """The first `length` slots of a row: views, which keep the cache alive."""
+        return Prefix(tuple((k[row, :length], v[row, :length]) for k, v in self._stores()), length)
 
     def write(self, row: int, prefix: Prefix) -> None:
         """Start a row from a prompt."""
@@ -80,21 +83,19 @@ class RaggedCache(Cache):
         for layer, states in zip(self.ragged, prefix.layers, strict=True):
             if not layer.is_initialized:
                 layer.lazy_initialization(*(x[None].transpose(1, 2) for x in states))
-        for (keys, values), (k, v) in zip(self._stores(), prefix.layers, strict=True):
-            keys[row, : prefix.length] = k
-            values[row, : prefix.length] = v
+        for stores, states in zip(self._stores(), prefix.layers, strict=True):
+            for store, state in zip(stores, states, strict=True):
+                store[row, : prefix.length] = state
 
     def move(self, source: int, row: int, length: int) -> None:
         """Copy the first `length` slots of one row to another."""
-        for keys, values in self._stores():
-            keys[row, :length] = keys[source, :length]
-            values[row, :length] = values[source, :length]
+        for stores in self._stores():
+            for store in stores:
+                store[row, :length] = store[source, :length]
 
     def num_bytes(self) -> int:
         """Bytes a row."""
-        return sum((k.nbytes + v.nbytes) // self.num_rows for k, v in self._stores())
+        return sum(store.nbytes // self.num_rows for stores in self._stores() for store in stores)
 
-    def _stores(self) -> list[tuple[Tensor, Tensor]]:
-        return [
-            (layer.keys, layer.values) for layer in self.ragged if layer.keys is not None and layer.values is not None
-        ]
+    def _stores(self) -> list[tuple[Tensor, ...]]:
+        return [layer.stores for layer in self.ragged if layer.is_initialized]

@@ -1,6 +1,6 @@
 """A transformers model as the engine sees it: ids and positions in, logits out, over a ragged cache."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 
 from sdbench.lm.attention import NAME
 from sdbench.lm.cache import Prefix, RaggedCache
-from sdbench.lm.plan import CURRENT, Plan
+from sdbench.lm.plan import CURRENT, Plan, Sight
+from sdbench.lm.sight import look
 
 CHUNK = 512  # prompt tokens a prefill call takes
 BUCKET = 64  # lengths that are read are multiples of it
@@ -21,16 +22,14 @@ class LM:
     """A causal language model made of attention layers. Its weights are used as they are; its configuration is left as it was."""
 
     def __init__(self, model: PreTrainedModel, *, role: str = "target") -> None:
-        self.model, self.config = model, model.config.get_text_config()
-        _refuse_recurrent(self.config, role)
-        if not model._can_set_attn_implementation():
-            raise ValueError(f"{role} {type(model).__name__} does not take an attention function; the engine needs one")
-        self.role = role
-        self.is_raw = False
+        self.model, self.config, self.role = model, model.config.get_text_config(), role
+        _refuse(model, self.config, role)
         self.head: Any = model.get_output_embeddings()
         self.vocab_size: int = self.head.weight.shape[0]
         self.limit: int | None = getattr(self.config, "max_position_embeddings", None)
         self.device, self.dtype = model.device, model.dtype
+        self._configs = list({id(c): c for c in (model.config, self.config)}.values())
+        self.sights = look(self)
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -43,60 +42,60 @@ class LM:
     def cache(self, num_rows: int, capacity: int) -> RaggedCache:
         return RaggedCache(self.config.num_hidden_layers, num_rows, capacity)
 
-    def plan(self, positions: Tensor, cache: RaggedCache, longest: int) -> Plan:
+    def plan(
+        self, positions: Tensor, cache: RaggedCache, longest: int, *, sights: Mapping[int, Sight] | None = None
+    ) -> Plan:
         """For tokens at positions [B,T], none of which matters beyond `longest`."""
-        scratch, row = cache.capacity, torch.arange(len(positions), device=positions.device)
-        slot = torch.where(positions < 0, scratch, positions.clamp_max(scratch))
-        index = (slot + row[:, None] * (scratch + 1)).flatten()
-        return Plan(positions, index, min(-(-longest // BUCKET) * BUCKET, scratch), self.dtype)
+        scratch = cache.capacity
+        slot = positions.clamp_max(scratch).remainder(scratch + 1)  # −1, before a text, is the scratch slot too
+        row = torch.arange(0, len(positions) * (scratch + 1), scratch + 1, device=positions.device)
+        seen = positions.clamp(0, (self.limit or scratch) - 1)
+        length = min(-(-longest // BUCKET) * BUCKET, scratch)
+        sights = self.sights if sights is None else sights
+        return Plan(seen, (slot + row[:, None]).flatten(), length, self.dtype, sights)
 
-    def forward(self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0) -> Tensor:
+    def forward(self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0, attention: str = NAME) -> Tensor:
         """Logits [B,T,V] of ids [B,T], or of the last `keep` of them."""
-        return self.forward_hidden(ids, plan, cache, keep=keep)[0]
-
-    def forward_hidden(
-        self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0, keep_hidden: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """Logits [B,T,V], and where asked for the last hidden states [B,T,d], after the final norm: what the head reads."""
-        if keep_hidden:
-            seen: list[Tensor] = []
-            hook = self.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-            try:
-                logits = self.forward(ids, plan, cache, keep=keep)
-                return logits, seen[0]
-            finally:
-                hook.remove()
-        positions = plan.positions.clamp(0, (self.limit or cache.capacity) - 1)
-        with self._attending(plan):
+        with self._attending(plan, attention):
             return self.model(
-                input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=keep
-            ).logits, None
+                input_ids=ids, position_ids=plan.positions, past_key_values=cache, use_cache=True, logits_to_keep=keep
+            ).logits
 
-    def prefill(self, prompt: Tensor) -> Prefix:
+    def forward_hidden(self, ids: Tensor, plan: Plan, cache: RaggedCache) -> tuple[Tensor, Tensor]:
+        """Logits [B,T,V], and the last hidden states [B,T,d], after the final norm: what the head reads."""
+        seen: list[Tensor] = []
+        hook = self.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        try:
+            logits = self.forward(ids, plan, cache)
+            return logits, seen[0]
+        finally:
+            hook.remove()
+
+    def prefill(self, prompt: Tensor, *, sights: Mapping[int, Sight] | None = None, attention: str = NAME) -> Prefix:
         """Keys and values of a prompt [L], chunk by chunk; no logits but the last position's are ever made."""
         length = len(prompt)
         cache = self.cache(1, max(length, 1))
+        sights = self.sights if sights is None else sights
         for start in range(0, length, CHUNK):
             ids = prompt[None, start : start + CHUNK]
             stop = start + ids.shape[1]
             positions = torch.arange(start, stop, device=ids.device)[None]
-            plan = Plan(positions, positions[0], stop, self.dtype, is_prefill=True, start=start)
-            self.forward(ids, plan, cache, keep=1)
+            plan = Plan(positions, positions[0], stop, self.dtype, sights, start)
+            self.forward(ids, plan, cache, keep=1, attention=attention)
         return cache.read(0, length)
 
     @contextmanager
-    def _attending(self, plan: Plan) -> Iterator[None]:
+    def _attending(self, plan: Plan, attention: str) -> Iterator[None]:
         """Our attention for one forward only: between two of ours, the model may be used by others."""
-        configs = {id(c): c for c in (self.model.config, self.config)}.values()
-        before = [(c, c._attn_implementation_internal) for c in configs]
+        before = [config._attn_implementation_internal for config in self._configs]
         token = CURRENT.set(plan)
-        for config in configs:
-            config._attn_implementation_internal = NAME
+        for config in self._configs:
+            config._attn_implementation_internal = attention
         try:
             yield
         finally:
             CURRENT.reset(token)
-            for config, name in before:
+            for config, name in zip(self._configs, before, strict=True):
                 config._attn_implementation_internal = name
 
 
@@ -113,10 +112,11 @@ def used_vocab(target: LM, draft: LM | None, vocab_size: int | None) -> int:
     return vocab_size or smaller
 
 
-def _refuse_recurrent(config: Any, role: str) -> None:
-    """A recurrent state cannot be rolled back by a shorter length."""
+def _refuse(model: PreTrainedModel, config: Any, role: str) -> None:
+    """A recurrent state cannot be rolled back by a shorter length, and attention must be ours to give."""
     kinds = {kind for kind in getattr(config, "layer_types", None) or [] if "attention" not in kind or "linear" in kind}
-    known = ("mamba", "rwkv", "rg_lru", "recurrent", "xlstm", "bamba", "jamba", "falcon_h1", "lfm2", "zamba")
-    if kinds or any(name in config.model_type for name in known):
+    if kinds or model._is_stateful:
         why = f"layers of type {', '.join(sorted(kinds))}" if kinds else "recurrent state"
         raise ValueError(f"{role} model of type {config.model_type!r} has {why}, which cannot be rolled back")
+    if not model._can_set_attn_implementation():
+        raise ValueError(f"{role} {type(model).__name__} does not take an attention function; the engine needs one")

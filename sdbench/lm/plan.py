@@ -1,42 +1,73 @@
-"""What one forward over a ragged cache needs beside ids: where each token stands, where it is written, what it sees."""
+"""What forwards over a ragged cache need beside ids: where each token stands, where it is written, what it sees."""
 
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from transformers.masking_utils import causal_mask_function
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sight:
+    """What a layer's tokens see: the model's own mask function of (row, head, position, slot) tensors that broadcast.
+
+    Among the first `local` tokens of a text it is plain causal (None: everywhere).
+    """
+
+    rule: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    local: int | None = None
+
+
+CAUSAL = Sight(causal_mask_function)
 
 
 @dataclass(slots=True)
 class Plan:
-    """T new tokens for each of the first B rows of a cache; each sees the slots j <= its position, among the first `length`.
+    """T new tokens for each of the first B rows of a cache, which see among the first `length` slots.
 
     A position past the cache, or below 0, is padding: it writes to the scratch slot at the end and its output means nothing.
     """
 
-    positions: Tensor  # [B,T] int64, as given
+    positions: Tensor  # [B,T] int64, within the model's limit
     index: Tensor  # [B·T] int64: rows of the flattened cache [R·C, …]
-    length: int  # slots that are read
+    length: int
     dtype: torch.dtype
-    is_prefill: bool = False  # B = 1, positions are start … start + T − 1
-    start: int = 0
-    masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    sights: Mapping[int, Sight]  # a layer
+    start: int | None = None  # of a chunk of one prompt, the positions being start … start + T − 1
+    masks: dict[tuple[Sight, int], Tensor] = field(default_factory=dict)  # [B,1,groups·T,L]
 
-    def visible(self, window: int) -> Tensor:
-        """[B,1,T,L] bool: what each token sees; window 0 is all."""
-        slot = torch.arange(self.length, device=self.positions.device)
-        position = self.positions.clamp_min(0)[:, None, :, None]
-        seen = slot <= position
-        return seen & (slot > position - window) if window else seen
+    def columns(self, first: int, last: int) -> "Plan":
+        """The same for the tokens first … last − 1: the steps of a round are planned at once."""
+        positions, index = self.positions[:, first:last], self.index.view_as(self.positions)[:, first:last].flatten()
+        masks = {(sight, 1): mask[:, :, first:last] for (sight, groups), mask in self.masks.items() if groups == 1}
+        return Plan(positions, index, self.length, self.dtype, self.sights, None, masks)
 
-    def mask(self, window: int, groups: int) -> Tensor:
+    def mask(self, layer: int, groups: int) -> Tensor:
         """[B,1,groups·T,L] of 0 and −inf, to be added: query heads that share keys are folded into the query axis."""
-        if (window, groups) not in self.masks:
-            seen = self.visible(window)
-            seen = seen.repeat(1, 1, groups, 1) if groups > 1 else seen
-            zero = torch.zeros((), dtype=self.dtype, device=seen.device)
-            self.masks[window, groups] = torch.where(seen, zero, -torch.inf)
-        return self.masks[window, groups]
+        sight = self.sights[layer]
+        steps = self.positions.shape[1]
+        groups = groups if steps > 1 else 1  # one row serves all by broadcasting
+        if (sight, groups) not in self.masks:
+            if groups > 1:
+                self.masks[sight, groups] = self.mask(layer, 1).repeat(1, 1, groups, 1)
+            else:
+                self.masks[sight, 1] = self._seen(sight)
+        return self.masks[sight, groups]
+
+    def see(self) -> "Plan":
+        """Masks of all kinds of layers made now, to be shared by `columns`."""
+        for layer in {sight: layer for layer, sight in self.sights.items()}.values():
+            self.mask(layer, 1)
+        return self
+
+    def _seen(self, sight: Sight) -> Tensor:
+        slot = torch.arange(self.length, device=self.positions.device)
+        none = slot.new_zeros(1, 1, 1, 1)
+        seen = sight.rule(none, none, self.positions[:, None, :, None], slot)
+        zero = torch.zeros((), dtype=self.dtype, device=slot.device)
+        return torch.where(seen, zero, -torch.inf)
 
 
 CURRENT: ContextVar[Plan | None] = ContextVar("plan of the forward that runs", default=None)
