@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
@@ -40,7 +42,8 @@ def _rate(num: Array, den: Array, **options: float) -> Estimate:
         return Estimate(NAN, NAN, NAN, len(num))
     # Sums of exact probabilities are rounded: 5.000000000000001 of 5 is all of them.
     values = np.where(np.abs(num - den) > 1e-9, num, den)
-    return ratio_interval(values, den, **options)  # type: ignore[arg-type]
+    found = ratio_interval(values, den, **options)  # type: ignore[arg-type]
+    return replace(found, high=min(found.high, 1.0)) if (values <= den).all() else found
 
 
 def by_position(rounds: pd.DataFrame, *, level: float = 0.95, resamples: int = 2_000, seed: int = 0) -> pd.DataFrame:

@@ -100,12 +100,13 @@ def modelled(generations: pd.DataFrame, calls: pd.DataFrame, **options: float) -
 
 
 def splits(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estimate]]:
-    """{cell: seconds a token in draft calls, verify calls and the rest}, from the split repeats of its newest pass."""
+    """{cell: seconds a token in draft calls, verify calls, the rest and all}, from the split repeats of its newest pass."""
     split = timings[timings["is_split"].astype(bool)].dropna(subset=list(PARTS))  # plain generate has no parts
     found = {}
     for cell, part in split.groupby("cell", sort=True):
         own = part[part["pass_id"] == part.loc[part["started_at"].idxmax(), "pass_id"]] if _is_timed(part) else part
-        found[str(cell)] = {name: ratio_interval(own[name], own["tokens"], **options) for name in PARTS}  # type: ignore[arg-type]
+        seconds = {name: own[name] for name in PARTS} | {"split_s": own[list(PARTS)].sum(axis=1)}
+        found[str(cell)] = {name: ratio_interval(own_s, own["tokens"], **options) for name, own_s in seconds.items()}  # type: ignore[arg-type]
     return found
 
 

@@ -2,6 +2,7 @@
 
 Which method where: Wilson for a proportion; Tango's score interval for a difference of paired proportions; the
 studentised bootstrap for means, and on the log scale for ratios of sums; BCa for other functions of sums.
+Below FEW examples resamples hardly differ, and Student's t on the same (linearised) scale stands in for the bootstrap.
 Degenerate inputs: n = 0 gives NaN; n = 1 gives the value and NaN limits; no variation between the examples gives limits
 equal to the value (it says nothing about examples unlike them); a NaN among the values is an error of the caller.
 """
@@ -19,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[np.float64]
 CHUNK = 2_000_000  # weights made at once: 8 MB
 WEIGHTS = 10_000_000  # weights kept from cell to cell: 40 MB, which the cache below must hold
+FEW = 10
 NAN = math.nan
 
 
@@ -85,10 +87,18 @@ def _quantiles(pivots: Array, level: float) -> tuple[Array, Array]:
     return low, high
 
 
+def _student(n: int, level: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(n - 1, (1 + level) / 2))
+
+
 def mean_limits(columns: Array, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> tuple[Array, Array]:
     """Limits [C] of the means of columns [n,C], n > 1, by the studentised bootstrap (Efron and Tibshirani 1993, ch. 12)."""
     n = len(columns)
     means, errors = columns.mean(0), columns.std(0, ddof=1) / math.sqrt(n)
+    if n < FEW:
+        return means - _student(n, level) * errors, means + _student(n, level) * errors
     centred = columns - means
     sums = resampled(np.concatenate([centred, centred**2], 1), resamples=resamples, seed=seed) / n
     shift, square = np.split(sums, 2, axis=1)
@@ -134,19 +144,31 @@ def ratio_interval(
     error = float(np.sqrt((influence**2).sum() * n / (n - 1)))
     if error <= 1e-12:
         return Estimate(ratio, ratio, ratio, n)
-    # Of a resample with ratio r the residuals are a − r·b = e − (r − ratio)·b: nothing large cancels.
-    e = a - ratio * b
+    if n < FEW:
+        first, last = -_student(n, level), _student(n, level)
+    else:
+        low, high = _quantiles(_log_ratio_pivots(a - ratio * b, b, ratio, error, resamples=resamples, seed=seed), level)
+        first, last = float(low[0]), float(high[0])
+    # A few examples can give a limit beyond all floats: it is cut where exp still has a value.
+    low, high = (math.exp(min(math.log(ratio) - end * error, 700)) for end in (last, first))
+    return Estimate(ratio, low, min(high, 1.0) if _is_counts(a, b) else high, n)
+
+
+def _log_ratio_pivots(e: Array, b: Array, ratio: float, error: float, *, resamples: int, seed: int) -> Array:
+    """[R,1] of residuals e = num − ratio·den: those of a resample with ratio r are e − (r − ratio)·b, nothing cancels."""
+    n = len(e)
     sums = resampled(np.stack([e, b, e * e, e * b, b * b], 1), resamples=resamples, seed=seed)
     with np.errstate(divide="ignore", invalid="ignore"):
         se, sb, see, seb, sbb = sums.T
         sa, shift = se + ratio * sb, se / sb
         squared = (see - 2 * shift * seb + shift**2 * sbb) / sa**2
         errors = np.sqrt(np.maximum(squared, 0) * n / (n - 1))
-        pivots = np.where(errors > 1e-6 * error, np.log1p(shift / ratio) / errors, np.nan)
-    first, last = _quantiles(pivots[:, None], level)
-    # A few examples can give a limit beyond all floats: it is cut where exp still has a value.
-    low, high = (math.exp(min(math.log(ratio) - float(end[0]) * error, 700)) for end in (last, first))
-    return Estimate(ratio, low, min(high, 1.0) if (a <= b).all() else high, n)
+        return np.where(errors > 1e-6 * error, np.log1p(shift / ratio) / errors, np.nan)[:, None]
+
+
+def _is_counts(a: Array, b: Array) -> bool:
+    """Whether a counts some of what b counts: then no ratio is above 1."""
+    return bool((a <= b).all() and (a == np.round(a)).all() and (b == np.round(b)).all())
 
 
 def proportion_interval(k: int, n: int, *, level: float = 0.95) -> Estimate:

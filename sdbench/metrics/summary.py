@@ -14,7 +14,7 @@ from sdbench.records import Results
 LEADING = ["model", "task", "verifier", "w", "num_draft", "temperature", "n"]
 FLAGS = ("is_truncated", "is_empty", "is_extraction_failed", "is_prompt_cut")
 RATES_OF_FLAGS = tuple(f"{flag.removeprefix('is_')}_rate" for flag in FLAGS)
-SECONDS = ("first_token_s", "round_p50_s", "round_p90_s", "round_p99_s", "draft_s", "verify_s", "rest_s")
+SECONDS = ("first_token_s", "round_p50_s", "round_p90_s", "round_p99_s", "draft_s", "verify_s", "rest_s", "split_s")
 WITH_INTERVALS = (
     *acceptance.RATES,
     *("quality", "difference", "difference_from_target"),
@@ -22,7 +22,7 @@ WITH_INTERVALS = (
     *("mean_tokens", *RATES_OF_FLAGS),
 )
 TESTS = tuple(f"{name}{end}" for end in ("", "_from_target") for name in ("p_value", "p_holm", "detectable"))
-PLAIN = ("metric", "is_lossless", *TESTS, "num_generations", "num_timed", "knobs", "cell")
+PLAIN = ("metric", "is_lossless", *TESTS, "num_generations", "num_timed", "num_split", "knobs", "cell")
 
 
 def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> pd.DataFrame:
@@ -52,7 +52,7 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
         for name, estimate in timed.get(key, {}).items():
             row |= spread(name, estimate) | {"num_timed": estimate.n}
         for name, estimate in (item for table in seconds for item in table.get(key, {}).items()):
-            row |= spread(name, estimate)
+            row |= spread(name, estimate) | ({"num_split": estimate.n} if name == "split_s" else {})
         found.append(row)
     columns = [*LEADING, *(f"{name}{end}" for name in WITH_INTERVALS for end in ("", "_low", "_high")), *PLAIN]
     frame = pd.DataFrame(found, columns=columns)

@@ -53,11 +53,12 @@ def predicted(
     resamples: int = 1_000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Acceptance and accepted tokens a round for every w, from each lossless run's drafted p and q; a row a cell and w."""
+    """Acceptance and accepted tokens a round for every w, from each sampled lossless run's p and q; a row a cell and w."""
     grid = np.linspace(0, 1, 21) if ws is None else np.asarray(ws, dtype=np.float64)
     cells = table_of(results.cells)
     lossless = cells[(cells["verifier"] == "lossless") | (cells["is_lossless"] & ~cells["verifier"].isin(BASELINES))]
-    lossless = lossless[lossless["num_draft"] > 0].drop_duplicates(["sweep", "num_draft"])
+    lossless = lossless[(lossless["num_draft"] > 0) & (lossless["temperature"] > 0)]  # greedy readings accept otherwise
+    lossless = lossless.drop_duplicates(["sweep", "num_draft"])
     labels = ["model", "task", "num_draft", "temperature"]
     options = {"level": level, "resamples": resamples, "seed": seed}
     found = []

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 COLUMN, PAGE = 3.4, 7.0  # inches
-INK, GREY, PALE = "#222222", "#767676", "#dddddd"
+INK, GREY, PALE = "#222222", "#6b6b6b", "#e3e3e3"
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW = (
     "#0072b2",
     "#e69f00",
@@ -26,15 +26,17 @@ BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW = (
     "#f0e442",
 )
 CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)
+MARKS = ("o", "^", "v", "D", "P", "X")  # with CYCLE, so that colour is never alone
 BASELINES = {"lossless": ("D", INK), "target": ("s", GREY), "draft": ("v", ORANGE), "generate": ("P", GREY)}
 FORMATS = ("pdf", "svg", "png")
+SMALL = 6.3  # points, of labels inside a figure
 
 _RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 7.5,
-    "axes.titlesize": 8,
-    "axes.titleweight": "bold",
+    "axes.titlesize": 7,
     "axes.titlelocation": "left",
+    "axes.titlecolor": GREY,
     "axes.labelsize": 7.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -54,13 +56,21 @@ _RC: dict[Any, Any] = {
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
     "legend.frameon": False,
-    "legend.fontsize": 7,
+    "legend.fontsize": 6.5,
+    "legend.handlelength": 1.4,
+    "legend.borderaxespad": 0.3,
+    "legend.labelspacing": 0.3,
     "lines.linewidth": 1.3,
     "lines.markersize": 4,
     "errorbar.capsize": 0,
     "figure.dpi": 100,
     "savefig.dpi": 200,
-    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.h_pad": 0.03,
+    "figure.constrained_layout.w_pad": 0.04,
+    "axes.titlepad": 3,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "axes.labelpad": 2.5,
     "pdf.fonttype": 42,
     "svg.fonttype": "path",
     "svg.hashsalt": "sdbench",
@@ -74,16 +84,27 @@ def styled() -> Iterator[None]:
         yield
 
 
-def panels(columns: int = 1, rows: int = 1, *, width: float = COLUMN, height: float = 2.5) -> tuple[Figure, list[Axes]]:
+def panels(
+    columns: int = 1, rows: int = 1, *, width: float = COLUMN, height: float = 2.5, **options: Any
+) -> tuple[Figure, list[Axes]]:
     """A figure and its axes in reading order; `height` is one row's. No pyplot: nothing global, nothing to close."""
     figure = Figure(figsize=(width, height * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, [axis for line in axes for axis in line]
+
+
+def settle(figure: Figure) -> None:
+    """Lay out once, for good: labels are then placed in the room that is left, and three formats need one layout."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+    figure.set_layout_engine("none")
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """name.pdf, name.svg, name.png in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
+    settle(figure)
     no_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
     paths = [folder / f"{name}.{kind}" for kind in FORMATS]
     for path, kind in zip(paths, FORMATS, strict=True):

@@ -1,0 +1,175 @@
+"""Quality against acceptance and against measured speed-up: every setting, its intervals, and the front."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from sdbench.report.labels import Label, Room
+from sdbench.report.marks import (
+    ALONE,
+    Curve,
+    bars,
+    block_bars,
+    curves,
+    knob_labels,
+    label_levels,
+    label_of,
+    level_lines,
+    say_n,
+)
+from sdbench.report.numbers import Sweep
+from sdbench.report.style import BASELINES, GREY, PALE, SMALL, panels, settle
+
+SURE = 0.995  # a probability that needs no words
+X_LABELS = {
+    "acceptance": "acceptance (accepted / examined)",
+    "speedup": "speed-up over the target alone (measured)",
+}
+
+
+def pareto(sweep: Sweep) -> Figure | None:
+    """Quality against acceptance."""
+    return plane_figure(sweep, "acceptance")
+
+
+def pareto_speed(sweep: Sweep) -> Figure | None:
+    """Quality against measured speed-up."""
+    return plane_figure(sweep, "speedup")
+
+
+def plane_figure(sweep: Sweep, rate: str) -> Figure | None:
+    if rate not in sweep.fronts:
+        return None
+    figure, (axis,) = panels(height=2.7)
+    levels = plane(axis, sweep, rate)
+    axis.set(xlabel=X_LABELS[rate], ylabel=label_of(sweep.metric))
+    say_n(axis, sweep.cells["n"].max())
+    settle(figure)
+    label_plane(Room(axis), sweep, rate, levels)
+    return figure
+
+
+def plane(axis: Axes, sweep: Sweep, rate: str) -> dict[str, float]:
+    """Marks, intervals and the dominated area; where the level lines are that stand for cells without this rate."""
+    points = sweep.fronts[rate].points
+    chances = dict(zip(points["cell"], points["probability"], strict=True))
+    drawn = list(curves(sweep, rate, "quality"))
+    for curve in drawn:
+        axis.plot(curve.cells[rate], curve.cells["quality"], "-", color=curve.colour, linewidth=0.9, alpha=0.8)
+        bars(axis, curve.cells, rate, "quality", curve.colour)
+        for cell in curve.cells.to_dict("records"):
+            draw_mark(axis, cell, rate, curve.mark, curve.colour, chances[cell["cell"]])
+    for name, cells in baselines_of(sweep, rate).items():
+        mark, colour = BASELINES[name]
+        bars(axis, cells, rate, "quality", colour)
+        for cell in cells.to_dict("records"):
+            draw_mark(axis, cell, rate, mark, colour, chances[cell["cell"]])
+    axis.margins(0.08, 0.06)
+    axis.autoscale_view()
+    levels = level_lines(axis, sweep, "quality", "target", "draft") if rate == "acceptance" else {}
+    if rate == "speedup":
+        axis.axvline(1, color=GREY, linewidth=0.7, linestyle=":", zorder=1)
+    shade_dominated(axis, points[points["is_on_front"]])
+    if len(drawn) > 1:  # the corner that a trade-off leaves empty
+        handles = [Line2D([], [], color=c.colour, marker=c.mark, linewidth=0.9, label=c.name) for c in drawn]
+        bottom, top = axis.get_ylim()
+        lowest = (levels.get("draft", bottom) - bottom) / (top - bottom)
+        axis.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, lowest if lowest < 0.3 else 0))
+    return levels
+
+
+def baselines_of(sweep: Sweep, rate: str) -> dict[str, pd.DataFrame]:
+    """Baselines with both coordinates; lossless only where no setting of the curves is lossless itself."""
+    found = {}
+    for name in ("lossless", "target", "draft"):
+        cells = sweep.baseline(name)
+        cells = cells[cells["cell"].isin(sweep.fronts[rate].points["cell"])]
+        if len(cells):
+            found[name] = cells
+    return found
+
+
+def draw_mark(axis: Axes, cell: dict[object, object], rate: str, mark: str, colour: str, chance: float) -> None:
+    """Filled as far as the cell is sure to be on the front."""
+    fill = np.asarray(to_rgb(colour)) * chance + np.ones(3) * (1 - chance) if chance == chance else (1, 1, 1)
+    axis.plot(
+        cell[rate],
+        cell["quality"],
+        mark,
+        mfc=tuple(fill),
+        mec=colour,
+        mew=0.9,
+        markersize=4.2,
+        zorder=4,  # type: ignore[arg-type]
+    )
+
+
+def shade_dominated(axis: Axes, front: pd.DataFrame) -> None:
+    """The area below the steps of the front, as far as the axes reach."""
+    (left, right), (bottom, top) = axis.get_xlim(), axis.get_ylim()
+    steps = front.sort_values("x", ascending=False)
+    x = np.repeat(steps["x"].to_numpy(), 2)
+    y = np.concatenate([[bottom], np.repeat(steps["y"].to_numpy(), 2)[:-1]])
+    axis.fill(
+        np.concatenate([x, [left, left]]),
+        np.concatenate([y, [y[-1], bottom]]),
+        color=PALE,
+        alpha=0.45,
+        linewidth=0,
+        zorder=0,
+    )
+    axis.set(xlim=(left, right), ylim=(bottom, top))
+
+
+def label_plane(room: Room, sweep: Sweep, rate: str, levels: dict[str, float], *, size: float = SMALL) -> None:
+    """w at every mark that has room for it, with the chance of being on the front where it is not clear."""
+    points = sweep.fronts[rate].points
+    chances = dict(zip(points["cell"], points["probability"], strict=True))
+    drawn = list(curves(sweep, rate, "quality"))
+    others = baselines_of(sweep, rate)
+    for cells in [*(curve.cells for curve in drawn), *others.values()]:
+        room.block_marks(cells[rate], cells["quality"], 3.0)
+        block_bars(room, cells, rate, "quality")
+    for curve in drawn:
+        room.block_line(curve.cells[rate], curve.cells["quality"])
+    left, right = room.axis.get_xlim()
+    room.block_legend()
+    for level in levels.values():
+        room.block_line([left, right], [level, level])
+    labels = [
+        Label(
+            float(cell[rate]),
+            float(cell["quality"]),
+            with_chance(ALONE[name], chances[cell["cell"]]),
+            BASELINES[name][1],
+            True,
+        )
+        for name, cells in others.items()
+        for cell in cells.to_dict("records")[:1]
+    ]
+    room.place(labels, size=size)
+    label_levels(room, levels, size=size)
+    is_lossless_named = rate == "acceptance" and "lossless" in others
+    labels = []
+    for curve in drawn:
+        labels += knob_labels(curve, rate, "quality", texts_of(curve, chances, is_lossless_named=is_lossless_named))
+    room.place(labels, size=size)
+
+
+def texts_of(curve: Curve, chances: dict[str, float], *, is_lossless_named: bool) -> list[str]:
+    """w, in words at the most lenient cell; nothing at w = 1 where the lossless mark lies on it and is named."""
+    texts = []
+    for place, cell in enumerate(curve.cells.to_dict("records")):
+        knob = f"{cell['w']:g}" if cell["w"] == cell["w"] and not (is_lossless_named and cell["w"] == 1) else ""
+        knob = f"w = {knob}" if knob and place == 0 else knob
+        texts.append(with_chance(knob, chances[str(cell["cell"])]) if knob else "")
+    return texts
+
+
+def with_chance(text: str, chance: float) -> str:
+    return f"{text} ({100 * chance:.0f}%)" if 1 - SURE < chance < SURE else text

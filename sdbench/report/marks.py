@@ -1,0 +1,149 @@
+"""What all figures draw alike: names of metrics, a colour and a mark for each curve, intervals, reference lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+
+from sdbench.metrics.recommend import SMALL as SMALL_N
+from sdbench.report.labels import Label, Room
+from sdbench.report.numbers import Sweep
+from sdbench.report.style import BASELINES, CYCLE, GREY, MARKS, SMALL
+
+NAMES = {
+    "strict": "accuracy, strict match (%)",
+    "flexible": "accuracy, flexible match (%)",
+    "numeric": "accuracy, numeric match (%)",
+    "rougeL": "ROUGE-L",
+    "rougeLsum": "ROUGE-Lsum",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "bleu": "BLEU",
+    "chrf2": "chrF2",
+}
+KNOB = "w, the weight of the target"
+ALONE = {"target": "target alone", "draft": "draft alone", "lossless": "lossless", "generate": "plain generate"}
+
+
+def label_of(metric: str) -> str:
+    """A metric as an axis names it."""
+    if metric.startswith("pass@"):
+        return f"{metric} (%)"
+    return NAMES.get(metric, metric)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The cells of one rule, draft length and set of options, along w, and how they look."""
+
+    name: str
+    colour: str
+    mark: str
+    cells: pd.DataFrame
+
+
+def curves(sweep: Sweep, *columns: str) -> Iterator[Curve]:
+    """Curves with the cells that have all these columns; a curve keeps its look from figure to figure."""
+    for place, (name, cells) in enumerate(sweep.curves.items()):
+        known = cells.dropna(subset=list(columns))
+        if len(known):
+            yield Curve(name, CYCLE[place % len(CYCLE)], MARKS[place % len(MARKS)], known)
+
+
+def bars(axis: Axes, cells: pd.DataFrame, x: str, y: str, colour: str) -> None:
+    """Intervals of both coordinates, as thin lines, where they are known."""
+    for along, across, draw in ((x, y, axis.hlines), (y, x, axis.vlines)):
+        low, high = cells.get(f"{along}_low"), cells.get(f"{along}_high")
+        if low is not None and high is not None:
+            known = cells[low.notna() & high.notna()]
+            draw(known[across], known[f"{along}_low"], known[f"{along}_high"], color=colour, linewidth=0.7, alpha=0.5)
+
+
+def block_bars(room: Room, cells: pd.DataFrame, x: str, y: str) -> None:
+    """Keeps labels off the intervals."""
+    for cell in cells.to_dict("records"):
+        for along, across in ((x, y), (y, x)):
+            ends = [cell.get(f"{along}_{end}", np.nan) for end in ("low", "high")]
+            places = {along: ends, across: [cell[across]] * 2}
+            room.block_line(places[x], places[y])
+
+
+def band(axis: Axes, cells: pd.DataFrame, x: str, y: str, colour: str) -> None:
+    """An interval along a curve, as a pale band."""
+    if f"{y}_low" in cells:
+        axis.fill_between(cells[x], cells[f"{y}_low"], cells[f"{y}_high"], color=colour, alpha=0.16, linewidth=0)
+
+
+def level_lines(axis: Axes, sweep: Sweep, column: str, *names: str) -> dict[str, float]:
+    """Dashed lines at the baselines that have this column, and where they are; one far off is told, not drawn.
+
+    A baseline that there is for each draft length has no one level: the curves end in it.
+    """
+    bottom, top = axis.get_ylim()
+    reach = 0.4 * (top - bottom)
+    found = {}
+    for name in names:
+        known = sweep.baseline(name).dropna(subset=[column])
+        level = float(known[column].iloc[0]) if len(known) == 1 else np.nan
+        if bottom - reach < level < top + reach:
+            found[name] = level
+            axis.axhline(level, color=BASELINES[name][1], linewidth=0.8, linestyle=(0, (4, 2)), zorder=1.5)
+        elif level == level:
+            side = "below" if level < bottom else "above"
+            grey_note(axis, f"{ALONE[name]}: {level:.3g}, {side} these axes")
+    return found
+
+
+def label_levels(room: Room, levels: Mapping[str, float], *, size: float = SMALL) -> None:
+    """The names of level lines, at the end that has room."""
+    left, right = room.axis.get_xlim()
+    inset = 0.01 * (right - left)
+    for name, level in levels.items():
+        ends = [(right - inset, -1), (left + inset, 1)]
+        room.place_one_of(
+            [
+                Label(x, level, ALONE[name], BASELINES[name][1], True, ((side, up),))
+                for up in (1, -1)
+                for x, side in ends
+            ],
+            size=size,
+        )
+
+
+def say_n(axis: Axes, n: float, unit: str = "") -> None:
+    """How many examples (or what `unit` says) stand behind a figure, above it on the right."""
+    if n == n:
+        tail = f" {unit}" if unit else " is small" if n < SMALL_N else ""
+        axis.set_title(f"n = {n:g}{tail}", loc="right", fontsize=6.3)
+
+
+def ramp(values: pd.Series) -> list[str]:
+    """Colours from pale to dark as w grows: readable without colour, and by the colour-blind."""
+    span = max(float(values.max() - values.min()), 1e-9)
+    return [str(to_hex(colormaps["viridis"](0.86 * (1 - (v - values.min()) / span)))) for v in values]
+
+
+def knob_labels(curve: Curve, x: str, y: str, texts: list[str]) -> list[Label]:
+    """A label a cell, those at the ends of the curve first."""
+    cells = curve.cells
+    order = sorted(range(len(cells)), key=lambda place: min(place, len(cells) - 1 - place))
+    xs, ys = cells[x].to_numpy(), cells[y].to_numpy()
+    return [Label(float(xs[i]), float(ys[i]), texts[i], curve.colour) for i in order if texts[i]]
+
+
+def spread(count: int, most: int) -> list[int]:
+    """At most this many places, evenly from the first to the last."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(place * (count - 1) / (most - 1)) for place in range(most)})
+
+
+def grey_note(axis: Axes, text: str) -> None:
+    """A remark in small print, above the axes on the left."""
+    axis.set_title(text, loc="left", fontsize=6.3, color=GREY)
