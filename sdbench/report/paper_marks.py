@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,7 +14,7 @@ from sdbench.report.style import GREEN, GREY, ORANGE, PURPLE, SKY
 
 SOURCE_COLOURS = {"readme": PURPLE, "logs": GREEN, "issue": ORANGE, "digest": SKY}
 METHOD_MARKS = {"sd": "D", "sd-finetuned": "s", "static": "o", "diversed": "*", "target": "_", "draft": "v"}
-UNDEFINED = "What their acceptance counts is not defined:\nit cannot be compared with ours along its axis."
+UNDEFINED = "What their acceptance counts is not defined: it cannot be compared with ours along its axis."
 HEAD = "head trained on "
 
 
@@ -24,10 +25,12 @@ def panel_title(axis: Axes, text: str) -> None:
 
 def unfilled(axis: Axes, command: str) -> None:
     """What to run so that this panel fills, above it: inside it would lie on the published points."""
-    start, _, rest = command.partition(" experiment=")
-    text = f"not measured; {start} \\\n experiment={rest}" if rest else f"not measured; {command}"
-    axis.set_title(axis.get_title(loc="left"), loc="left", pad=17)
-    axis.text(0, 1.02, text, transform=axis.transAxes, va="bottom", color=GREY, size=4.8, family="DejaVu Sans Mono")
+    words = command.split(" ")
+    lines = [" ".join(["not measured:", *words[:3]]), words[3], " ".join(words[4:])]
+    axis.set_title(axis.get_title(loc="left"), loc="left", pad=22)
+    look: dict[str, Any] = {"va": "bottom", "color": GREY, "size": 4.8, "family": "DejaVu Sans Mono"}
+    text = axis.text(0, 1.02, " \\\n ".join(lines), transform=axis.transAxes, **look)
+    text.set_in_layout(False)  # its room is the title's pad; its width must not shrink the panels
 
 
 def bars(axis: Axes, own: pd.DataFrame, x: str, y: str, colour: str, *, x_scale: float = 1, y_scale: float = 1) -> None:
@@ -38,6 +41,19 @@ def bars(axis: Axes, own: pd.DataFrame, x: str, y: str, colour: str, *, x_scale:
             if f"{name}_low" in cell and cell[f"{name}_low"] == cell[f"{name}_low"]:
                 low, high = scale * cell[f"{name}_low"], scale * cell[f"{name}_high"]
                 draw(at, low, high, color=colour, linewidth=0.8, alpha=0.55)
+
+
+def widen(axis: Axes, *, least_x: float = 0) -> None:
+    """At least a quarter of the values' size, so that a small difference looks small; nothing beyond 0 and 100."""
+    if not axis.has_data():
+        axis.set(xticks=[], yticks=[])
+        return
+    low, high = axis.get_ylim()
+    room = max(0.25 * (abs(low) + abs(high)) / 2 - (high - low), 0.15 * (high - low)) / 2
+    axis.set_ylim(max(low - room, 0), min(high + room, 102))
+    left, right = axis.get_xlim()
+    room = max(least_x - (right - left), 0) / 2
+    axis.set_xlim(left - room, right + room)
 
 
 def level(axis: Axes, height: float, name: str, style: str) -> None:
@@ -56,7 +72,7 @@ def theirs(axis: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
         axis.plot(
             xs,
             ys,
-            mark + (":" if is_sweep else ""),
+            marker=mark,
             linestyle=":" if is_sweep else "",
             color=SOURCE_COLOURS[str(source)],
             mfc="none",
@@ -74,19 +90,26 @@ def theirs(axis: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
                 )
 
 
-def legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend for all panels, each name once, in the order in which the panels bring them."""
+def legend(figure: Figure, axes: Sequence[Axes], text: str, published: pd.DataFrame) -> None:
+    """Below the panels: what is ours, what is theirs, why they are apart; then each mark once."""
     handles = {}
     for axis in axes:
         for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
     ordered = sorted(handles, key=lambda name: name.startswith("published"))
-    figure.legend([handles[name] for name in ordered], ordered, loc="outside lower left", ncols=2, fontsize=6)
-
-
-def note(figure: Figure, text: str, published: pd.DataFrame) -> None:
-    """Below the figure: what is ours, what is theirs and why they are apart."""
-    lines = [text]
     if len(published):
-        lines.append(f"Hollow marks: published, joined to nothing of ours. {UNDEFINED}".replace("\n", " "))
-    figure.supxlabel("\n".join(lines), fontsize=6, color=GREY, x=0.01, ha="left")
+        text += f"\nHollow marks: published, joined to nothing of ours. {UNDEFINED}"
+    rows = -(-len(ordered) // 2)
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + 0.11 * (text.count("\n") + 1) + 0.13 * rows)
+    made = figure.legend(
+        [handles[name] for name in ordered],
+        ordered,
+        loc="outside lower left",
+        ncols=2,
+        fontsize=6,
+        title=text,
+        title_fontsize=6,
+        alignment="left",
+    )
+    made.get_title().set_color(GREY)

@@ -5,19 +5,17 @@ A panel without records says so and names the command that would fill it. All nu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sdbench.report.paper_cells import LENGTHS, SEED, TITLES, WS, Asked, command_of, find, named, pairs_of
-from sdbench.report.paper_marks import UNDEFINED, bars, legend, level, note, panel_title, theirs, unfilled
-from sdbench.report.style import BLUE, GREY, INK, PAGE, panels
+from sdbench.report.paper_marks import bars, legend, level, panel_title, theirs, unfilled, widen
+from sdbench.report.style import BLUE, INK, PAGE, panels
 
 RAMP = {None: INK, 0.9: "#08306b", 0.7: "#2171b5", 0.5: "#4a98c9", 0.3: "#94c4df"}
-MEASURED = "Filled marks: measured by sdbench; bars are 95 % intervals by example; acceptance is accepted / examined."
-HEIGHT = 1.85
+MEASURED = "Filled marks: measured by sdbench, with 95 % intervals by example; acceptance: accepted / examined (block: / drafted)."
+HEIGHT = 1.95
 
 
 def curve(asked: Asked, cells: pd.DataFrame, published: pd.DataFrame) -> Figure:
@@ -33,10 +31,9 @@ def curve(asked: Asked, cells: pd.DataFrame, published: pd.DataFrame) -> Figure:
         theirs(axis, table[(table["model"] == model) & (table["task"] == task)], "acceptance", "quality")
         if own.empty:
             unfilled(axis, command_of(asked, model, named(cells, model, task), {}))
-        axis.set(xlabel="acceptance, %" if model == pairs[-1] else "", ylabel=TITLES[task][1], xlim=(0, 104))
-        widen(axis)
-    legend(figure, axes)
-    note(figure, f"T = {asked.temperature:g}, {asked.num_drafts[0]} drafted tokens a round. {MEASURED}", table)
+        axis.set(xlabel="acceptance, %" if model == pairs[-1] else "", ylabel=TITLES[task][1])
+        widen(axis, least_x=30)
+    legend(figure, axes, f"T = {asked.temperature:g}, {asked.num_drafts[0]} drafted tokens a round. {MEASURED}", table)
     return figure
 
 
@@ -65,33 +62,21 @@ def plane(axis: Axes, cells: pd.DataFrame, own: pd.DataFrame, asked: Asked, mode
             level(axis, float(alone["quality"]), f"{name} alone", style)
 
 
-def widen(axis: Axes) -> None:
-    """At least a quarter of the values' size, so that a small difference looks small; none beyond 0 and 100."""
-    low, high = axis.get_ylim()
-    room = max(0.25 * (abs(low) + abs(high)) / 2 - (high - low), 0.15 * (high - low)) / 2
-    axis.set_ylim(max(low - room, 0), min(high + room, 100))
-
-
 def draft_length(cells: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """Acceptance per examined position and per drafted token, tokens a round and quality against the draft length."""
-    rows = [
-        (model, task) for model in pairs_of(LENGTHS, cells) for task in LENGTHS.tasks if has_lengths(cells, model, task)
-    ]
-    empty = [model for model in pairs_of(LENGTHS, cells) if model not in {model for model, _ in rows}]
-    names = ("acceptance", "block_acceptance", "tokens_per_round", "quality")
-    figure, axes = panels(len(names), len(rows) + len(empty) + 1, width=PAGE, height=1.6)
-    lines = [axes[start : start + len(names)] for start in range(0, len(axes), len(names))]
+    pairs = pairs_of(LENGTHS, cells)
+    rows = [(model, task) for model in pairs for task in LENGTHS.tasks if has_lengths(cells, model, task)]
+    empty = [model for model in pairs if model not in {model for model, _ in rows}]
+    figure, axes = panels(len(AXES), len(rows) + 1, width=PAGE, height=1.45)
+    lines = [axes[start : start + len(AXES)] for start in range(0, len(axes), len(AXES))]
     for row, (model, task) in zip(lines, rows, strict=False):
-        for axis, name in zip(row, names, strict=True):
+        for axis, name in zip(row, AXES, strict=True):
             against_length(axis, cells, model, task, name)
-            panel_title(axis, f"{model}, {named(cells, model, task)}" if name == names[0] else "")
-    for row, model in zip(lines[len(rows) :], empty, strict=False):
-        panel_title(row[0], model)
-        unfilled(row[0], f"python -m sdbench experiment={LENGTHS.experiment} model={model}")
-        hide(row)
-    logged(lines[-1], published)
-    legend(figure, axes)
-    note(figure, f"T = {LENGTHS.temperature:g}. {MEASURED}", published[published["source"] == "logs"])
+        panel_title(row[0], f"{model}, {named(cells, model, task)}")
+    logs = logged(lines[-1], published)
+    commands = [f"python -m sdbench experiment={LENGTHS.experiment} model={model}" for model in empty]
+    text = [f"T = {LENGTHS.temperature:g}. {MEASURED}", *(f"Not measured: {command}" for command in commands)]
+    legend(figure, axes, "\n".join(text), logs)
     return figure
 
 
@@ -103,8 +88,8 @@ def has_lengths(cells: pd.DataFrame, model: str, task: str) -> bool:
 
 
 AXES = {
-    "acceptance": ("accepted / examined, %", 100),
-    "block_acceptance": ("accepted / drafted, %", 100),
+    "acceptance": ("acceptance, %", 100),
+    "block_acceptance": ("block acceptance, %", 100),
     "tokens_per_round": ("tokens a round", 1),
     "quality": ("", 1),
 }
@@ -127,28 +112,25 @@ def against_length(axis: Axes, cells: pd.DataFrame, model: str, task: str, name:
         said = "lossless" if w is None else f"w = {w:g}"
         axis.plot(line["num_draft"], scale * line[name], mark, color=colour, markersize=3.5, label=said)
     lengths = sorted(set(own.loc[own["num_draft"] > 0, "num_draft"]))
-    axis.set(ylabel=label or TITLES[task][1], xlabel="drafted tokens a round", xticks=lengths)
+    axis.set(ylabel=label or TITLES[task][1], xlabel="tokens drafted", xticks=lengths)
 
 
-def hide(row: Iterable[Axes]) -> None:
-    for axis in row:
-        axis.set_axis_off()
-
-
-def logged(row: list[Axes], published: pd.DataFrame) -> None:
+def logged(row: list[Axes], published: pd.DataFrame) -> pd.DataFrame:
     """The one published sweep over the draft length: Llama 8B with the 3B draft on CNN/DM, greedy."""
     own = published[
         (published["source"] == "logs") & (published["model"] == "llama-3b") & (published["task"] == "cnndm")
     ]
     own = own[own["method"] == "sd"]
-    panel_title(row[0], "llama-3b, cnndm, T = 0, published alone")
+    panel_title(row[0], "llama-3b, cnndm, T = 0: published alone")
     theirs(row[0], own, "num_draft", "acceptance")
     theirs(row[-1], own, "num_draft", "quality")
-    row[0].set(ylabel="acceptance, not defined, %", xlabel="drafted tokens a round")
-    row[-1].set(ylabel="ROUGE-2", xlabel="drafted tokens a round")
+    row[0].set(ylabel="rate, undefined, %", xlabel="tokens drafted")
+    row[-1].set(ylabel="ROUGE-2", xlabel="tokens drafted")
+    row[0].margins(0.08, 0.12)
     widen(row[-1])
-    hide(row[1:-1])
-    row[1].text(0, 0.9, UNDEFINED, transform=row[1].transAxes, va="top", color=GREY, size=6)
+    for axis in row[1:-1]:
+        axis.set_axis_off()
+    return own
 
 
 def seed(cells: pd.DataFrame, published: pd.DataFrame) -> Figure:
@@ -175,7 +157,6 @@ def seed(cells: pd.DataFrame, published: pd.DataFrame) -> Figure:
         right.set(xlabel="acceptance, %", ylabel=TITLES[task][1])
         if own.empty:
             unfilled(left, command_of(SEED, model, named_task, {}))
-    legend(figure, axes)
     logit = "Their logs mix logits where the paper, transformers and sdbench mix probabilities."
-    note(figure, f"T = 0, 5 drafted tokens a round. {MEASURED}\n{logit}", rows)
+    legend(figure, axes, f"T = 0, 5 drafted tokens a round. {MEASURED}\n{logit}", rows)
     return figure

@@ -1,0 +1,207 @@
+"""The paper's tables and figures: numbers are the records', published ones stand apart, what is missing names its command."""
+
+import importlib.util
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgba
+
+import sdbench
+from sdbench.metrics.summary import summarise
+from sdbench.report import paper, paper_cells, paper_plots, paper_tables
+from sdbench.report.published import doubtful, read_published
+from tests.records.synthetic import write_synthetic
+
+OPTIONS = {"resamples": 300}
+TASKS = ("gsm8k-tiny", "mbpp-tiny")
+FORMATS = ("pdf", "svg", "png")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    home = tmp_path_factory.mktemp("paper") / "llama-tiny"
+    ws = (0.3, 0.5, 0.7, 0.9, 1.0)
+    return write_synthetic(home, tasks=TASKS, ws=ws, n=16, num_drafts=(3, 5, 7), timing_examples=0)
+
+
+@pytest.fixture(scope="module")
+def cells(folder):
+    return paper_cells.measured([sdbench.read(folder)], **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def published():
+    return read_published()
+
+
+@pytest.fixture(scope="module")
+def figures(cells, published):
+    made = {f"curve_{asked.name}": paper_plots.curve(asked, cells, published) for asked in paper_cells.TABLES}
+    return made | {
+        "draft_length": paper_plots.draft_length(cells, published),
+        "seed": paper_plots.seed(cells, published),
+    }
+
+
+@pytest.fixture(scope="module")
+def script():
+    path = Path(__file__).parents[2] / "scripts" / "paper_figures.py"
+    spec = importlib.util.spec_from_file_location("paper_figures", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_numbers_are_those_of_the_summary_in_points_of_100(folder, cells):
+    summary = summarise(sdbench.read(folder), **OPTIONS).set_index("cell")
+    assert len(cells) == len(summary)
+    for row in cells.to_dict("records"):
+        same = summary.loc[row["cell"]]
+        assert row["n"] == same["n"] == 16
+        if row["num_draft"]:
+            assert row["acceptance"] == pytest.approx(same["acceptance"])
+            assert row["block_acceptance_high"] == pytest.approx(same["block_acceptance_high"])
+        if row["base"] == "mbpp":  # its headline is what the paper scores
+            assert row["quality_low"] == pytest.approx(100 * same["quality_low"])
+
+
+def test_the_paper_s_own_prompt_and_the_larger_n_come_first(cells):
+    doubled = pd.concat([cells, cells.assign(n=99, cell="zz")])
+    assert len(doubled) == 2 * len(cells)
+    labels = ["model", "task", "temperature", "verifier", "num_draft", "w"]
+    assert not cells.duplicated(labels).any()
+
+
+def test_only_the_paper_s_mixture_counts():
+    rule = {"verifier": "ensemble", "knob_mix": "prob", "knob_greedy": "blend"}
+    assert paper_cells.is_plain(pd.Series(rule))
+    assert not paper_cells.is_plain(pd.Series(rule | {"knob_mix": "logit"}))
+    assert not paper_cells.is_plain(pd.Series(rule | {"knob_greedy": "mixture"}))
+    assert not paper_cells.is_plain(pd.Series({"verifier": "block"}))
+
+
+def test_what_is_not_measured_is_a_dash_and_has_its_command(cells, published):
+    (table1, *_) = paper_cells.TABLES
+    text = paper_tables.to_markdown(table1, paper_tables.measured_lines(table1, cells), [])
+    (lossless,) = [line for line in text.splitlines() if "SD (lossless)" in line]
+    assert lossless.count("–") == 3  # xsum: acceptance, block, quality
+    assert "| llama | not measured yet |" in text
+    lacking = paper_cells.missing(table1, cells, {})
+    assert [(one.model, one.task) for one in lacking] == [
+        ("llama-tiny", "xsum-tiny"),
+        *((model, task) for model in ("llama", "qwen") for task in table1.tasks),
+    ]
+    assert lacking[0].command.startswith("python -m sdbench model=llama-tiny task=xsum-tiny temperature=1 num_draft=5")
+    assert lacking[-1].command == "python -m sdbench experiment=diversed-table1 model=qwen task=mbpp"
+
+
+def test_a_pair_without_a_file_is_named_by_its_checkpoints(cells):
+    (table1, *_) = paper_cells.TABLES
+    own = {"model": {"target": "org/big", "draft": "org/small"}}
+    command = paper_cells.command_of(table1, "big+small", "gsm8k", own)
+    assert "model.target=org/big model.draft=org/small task=gsm8k" in command
+
+
+def test_latex_is_booktabs_with_equal_columns(cells, published):
+    for asked in paper_cells.TABLES:
+        parts = paper_tables.measured_lines(asked, cells), paper_tables.published_lines(asked, published)
+        text = paper_tables.to_latex(asked, *parts)
+        assert text.index(r"\toprule") < text.index(r"\midrule") < text.index(r"\bottomrule")
+        rows = [line for line in text.splitlines() if line.endswith(r"\\") and r"\multicolumn{3}" not in line]
+        rows = [row for row in rows if r"\textit" not in row]
+        assert {row.count("&") + row.count(r"\multicolumn{2}") for row in rows} == {1 + 3 * len(asked.tasks)}
+        assert not set("±–†") & set(text)
+
+
+def test_published_rows_are_the_source_s_and_say_what_is_unknown(published):
+    table3 = paper_cells.TABLES[2]
+    lines = paper_tables.published_lines(table3, published)
+    assert {line.rule for line in lines if "head" in line.rule} == {
+        *("DIVERSED, head trained on cnndm", "DIVERSED, head trained on gsm8k"),
+    }
+    notes = " ".join(paper_tables.notes(table3, published))
+    assert "not defined" in notes
+    assert "GSM8K values equal Table 1's" in notes
+    assert "GSM8K values" not in " ".join(paper_tables.notes(paper_cells.TABLES[0], published))
+
+
+def points(figure, *, is_hollow):
+    """(x, y) of every mark in the figure's panels, hollow ones or filled ones, line by line."""
+    for axis in figure.axes:
+        for line in axis.get_lines():
+            if line.get_marker() not in ("None", "", None) and (line.get_markerfacecolor() == "none") == is_hollow:
+                yield list(zip(line.get_xdata(), line.get_ydata(), strict=True))
+
+
+def test_published_points_are_joined_to_nothing_of_ours(figures, cells, published):
+    kept = published[~doubtful(published, "broken")]
+    theirs = set(kept["quality"]) | set(100 * kept["acceptance"])
+    ours = {
+        *cells["quality"],
+        *(100 * cells["acceptance"]),
+        *(100 * cells["block_acceptance"]),
+        *cells["tokens_per_round"],
+    }
+    for name, figure in figures.items():
+        hollow = [y for line in points(figure, is_hollow=True) for _, y in line]
+        filled = [y for line in points(figure, is_hollow=False) for _, y in line]
+        assert hollow, name
+        assert set(hollow) <= theirs, name
+        assert set(filled) <= ours, name
+        assert not set(filled) & theirs - ours, name
+
+
+def test_every_figure_says_that_their_acceptance_is_not_defined(figures):
+    for name, figure in figures.items():
+        (legend,) = figure.legends
+        assert "not defined" in legend.get_title().get_text(), name
+        colours = {
+            to_rgba(handle.get_color()) for handle in legend.legend_handles if handle.get_markerfacecolor() == "none"
+        }
+        assert colours, name
+
+
+def test_the_broken_run_is_never_drawn(figures):
+    marks = [y for figure in figures.values() for line in points(figure, is_hollow=True) for _, y in line]
+    assert min(marks) > 1
+
+
+def test_an_unfilled_panel_names_its_command(figures):
+    texts = [text.get_text().replace(" \\\n", "") for axis in figures["curve_table2"].axes for text in axis.texts]
+    assert "not measured: python -m sdbench experiment=diversed-table2 model=qwen task=mbpp" in texts
+
+
+def test_the_same_records_give_the_same_files(folder, script, tmp_path, capsys):
+    home, again = tmp_path / "figures", tmp_path / "again"
+    assert script.main([str(folder.parent), "--out", str(home)]) == 0  # a folder of results folders
+    named = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert {path.name for path in named} == {path.name for path in home.iterdir()}
+    assert {f"{name}.{kind}" for name in paper.FIGURES for kind in FORMATS} < {path.name for path in named}
+    paper.build_paper([folder, folder], again)
+    for path in home.iterdir():
+        assert (again / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+SLIPS = {
+    (): "name a results folder",
+    ("--frobnicate",): "--frobnicate is not an option",
+    ("x", "--out"): "--out needs a folder",
+    ("nowhere",): "nowhere is not a results folder and has none in it",
+}
+
+
+@pytest.mark.parametrize("words", SLIPS, ids=" ".join)
+def test_a_slip_is_one_sentence_and_code_2(script, words, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert script.main(words) == 2
+    said = capsys.readouterr().err
+    assert SLIPS[words] in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_out_that_is_a_file_is_one_sentence(script, folder, capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert script.main([str(folder), f"--out={tmp_path / 'file'}"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
