@@ -85,9 +85,8 @@ def theirs(axis: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
             if text.startswith(HEAD):
                 said = f"head: {text.removeprefix(HEAD)}"
                 colour = SOURCE_COLOURS[str(source)]
-                axis.annotate(
-                    said, (at_x, at_y), (0, -9), textcoords="offset points", color=colour, size=5.5, ha="center"
-                )
+                look: dict[str, Any] = {"textcoords": "offset points", "size": 5.5, "ha": "right", "va": "center"}
+                axis.annotate(said, (at_x, at_y), (-5, 0), color=colour, **look)
 
 
 def legend(figure: Figure, axes: Sequence[Axes], text: str, published: pd.DataFrame) -> None:

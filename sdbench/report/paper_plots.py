@@ -155,6 +155,8 @@ def seed(cells: pd.DataFrame, published: pd.DataFrame) -> Figure:
         left.set_ylabel("acceptance, %")
         middle.set_ylabel(TITLES[task][1])
         right.set(xlabel="acceptance, %", ylabel=TITLES[task][1])
+        widen(middle)
+        widen(right)
         if own.empty:
             unfilled(left, command_of(SEED, model, named_task, {}))
     logit = "Their logs mix logits where the paper, transformers and sdbench mix probabilities."
