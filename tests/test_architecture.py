@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "hub": {"config"},
     "plan": {"config", "records"},
-    "score": {"types", "tasks", "metrics", "config"},
+    "score": {"types", "tasks", "metrics", "config", "hub"},
     "run": LEFT | {"embedded", "tasks", "records", "metrics", "report", "config", "plan"},
     "__main__": {"run", "config"},
 }
