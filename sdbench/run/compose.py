@@ -35,6 +35,7 @@ from sdbench import config
 from sdbench.config import GROUPS, KEYS, ConfigError, nearest, show
 
 MAIN = "run"
+CHOOSABLE = (*GROUPS, "hydra/launcher")
 SPLIT = re.compile(r"[:/\\]+")
 
 
@@ -85,8 +86,10 @@ class Composer:
             )
         GlobalHydra.instance().clear()
         self.hydra = Hydra.create_main_hydra2(task_name="sdbench", config_search_path=search)
-        self.options = {group: self.hydra.config_loader.get_group_options(group) for group in GROUPS}
-        self.options["hydra/launcher"] = self.hydra.config_loader.get_group_options("hydra/launcher")
+
+    def options(self, group: str) -> list[str]:
+        """The files of a group, those of the user's folder among them."""
+        return self.hydra.config_loader.get_group_options(group)
 
     def jobs(self, command: Command) -> list[tuple[str, ...]]:
         """The overrides of every job: one, or one per combination for -m or an experiment that is a sweep."""
@@ -161,7 +164,7 @@ class Composer:
     def _explain(self, error: Exception, overrides: Sequence[str]) -> str:
         """Hydra's complaint as one sentence; where a key inside a group is unknown, with the keys there are."""
         match = re.search(r"(?:Could not override|Key) '\+?([\w.@/]+)'", str(error))
-        groups = [word for word in overrides if word.partition("=")[0] in (*GROUPS, "hydra/launcher")]
+        groups = [word for word in overrides if word.partition("=")[0] in CHOOSABLE]
         if match is None or len(groups) == len(overrides):
             return _first_line(error)
         parts = next(
@@ -200,19 +203,18 @@ class Composer:
                     f"{key}={show(text)} is a sweep over jobs: write {key}=[{show(text)}], one job for all, or add -m"
                 )
             raise ConfigError(f"{key}={show(text)} names several: add -m to run one job for each")
-        if key in self.options and not override.is_sweep_override():
+        if key in CHOOSABLE and not override.is_sweep_override():
             self._check_group(key, override.value())
-        elif key in self.options:
+        elif key in CHOOSABLE:
             for value in override.sweep_string_iterator():
                 self._check_group(key, value)
 
     def _check_group(self, group: str, value: object) -> None:
         if value is None and group == "experiment":
             return
-        if not isinstance(value, str) or value not in self.options[group]:
-            raise ConfigError(
-                f"{group}={show(value)} names no file in configs/{group} {nearest(value, self.options[group])}"
-            )
+        names = self.options(group)
+        if not isinstance(value, str) or value not in names:
+            raise ConfigError(f"{group}={show(value)} names no file in configs/{group} {nearest(value, names)}")
 
 
 def slug(model_id: str) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from sdbench.engine import Options
+    from sdbench.lm import LM
     from sdbench.probs import Warp
     from sdbench.run.pair import Pair
     from sdbench.tasks.base import DataTask
@@ -39,12 +40,17 @@ class Decoder:
         size = run.batch_size or rows_that_fit(pair, longest + task.max_new_tokens)
         return cls(run, pair, task, size)
 
-    def models(self, role: str) -> tuple[PreTrainedModel, PreTrainedModel | None]:
-        """Who judges and who drafts: the pair, or one model alone."""
-        if role != "draft":
-            return self.pair.target, self.pair.draft if role == "pair" else None
-        assert self.pair.draft is not None, "a cell of the draft alone is made only where there is a draft"
-        return self.pair.draft, None
+    @cached_property
+    def models(self) -> dict[str, LM]:
+        """The target and, where there is one, the draft, as the engine sees them."""
+        from sdbench.lm import LM
+
+        found = {"target": LM(self.pair.target)}
+        return found | ({} if self.pair.draft is None else {"draft": LM(self.pair.draft, role="draft")})
+
+    def judge(self, role: str) -> LM:
+        """Who has the last word: the target, or the draft where it decodes alone."""
+        return self.models["draft" if role == "draft" else "target"]
 
     @cached_property
     def should_stop(self) -> Callable[[Sequence[int]], bool] | None:
@@ -53,9 +59,7 @@ class Decoder:
 
     def stop_ids(self, role: str) -> tuple[int, ...]:
         """The end-of-text ids of the model whose text it is."""
-        from sdbench.lm import LM
-
-        return LM(self.models(role)[0]).stop_ids
+        return self.judge(role).stop_ids
 
     def options(self, role: str, *, batch_size: int, is_measured: bool = True, timing: bool | str = False) -> Options:
         """What all requests of a stream share."""
@@ -75,30 +79,26 @@ class Decoder:
     @cached_property
     def warp(self) -> Warp:
         """The law of both models: temperature, cuts, and the ids that the tokenizer knows and both models have."""
-        from sdbench.lm import LM, used_vocab
+        from sdbench.lm import used_vocab
         from sdbench.probs import Warp
 
-        draft = None if self.pair.draft is None else LM(self.pair.draft, role="draft")
-        used = used_vocab(LM(self.pair.target), draft, None)
+        used = used_vocab(self.models["target"], self.models.get("draft"), None)
         return Warp(self.run.temperature, self.run.top_k, self.run.top_p, min(used, self.pair.vocab_size))
 
     def drafter(self, role: str) -> Drafter:
         """Of the class that the drafter's file names; one model alone has none."""
         from sdbench.draft import NoDraft
-        from sdbench.lm import LM
 
-        draft = self.models(role)[1]
-        if draft is None:
+        if role != "pair" or "draft" not in self.models:
             return NoDraft()
         part = self.run.drafter
-        return imported(str(part.target))(LM(draft, role="draft"), self.warp, **part.options)
+        return imported(str(part.target))(self.models["draft"], self.warp, **part.options)
 
     def stream(
         self, items: Sequence[Item], points: Mapping[str, Point], ids: Mapping[str, list[int]]
     ) -> Iterator[tuple[Item, Generation]]:
         """Items that the same models decode, whatever their rules and draft lengths, in the order in which they end."""
         from sdbench.engine import Request, stream
-        from sdbench.lm import LM
 
         cells, examples = (list(dict.fromkeys(getattr(item, name) for item in items)) for name in ("cell", "example"))
         rule = {cell: place for place, cell in enumerate(cells)}
@@ -110,21 +110,18 @@ class Decoder:
         rules = [points[cell].rule for cell in cells]
         options = self.options(role, batch_size=self.batch_size)
         prompts = [ids[example] for example in examples]
-        target = LM(self.models(role)[0])
-        for generation in stream(target, self.drafter(role), prompts, rules, requests, options):
+        for generation in stream(self.judge(role), self.drafter(role), prompts, rules, requests, options):
             yield items[generation.request], generation
 
     def together(self, point: Point, prompts: Mapping[str, list[int]], *, is_split: bool) -> list[Generation]:
         """Prompts by example, decoded as one batch on the clock, measures off."""
         from sdbench.engine import Request, stream
-        from sdbench.lm import LM
 
         timing = "split" if is_split else True
         options = self.options(point.role, batch_size=len(prompts), is_measured=False, timing=timing)
         requests = [Request(place, 0, 0, example, point.num_draft) for place, example in enumerate(prompts)]
-        target = LM(self.models(point.role)[0])
         ids = list(prompts.values())
-        return list(stream(target, self.drafter(point.role), ids, [point.rule], requests, options))
+        return list(stream(self.judge(point.role), self.drafter(point.role), ids, [point.rule], requests, options))
 
 
 def stopper(pair: Pair, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
@@ -144,13 +141,15 @@ def stopper(pair: Pair, stops: Sequence[str]) -> Callable[[Sequence[int]], bool]
 
 def rows_that_fit(pair: Pair, length: int) -> int:
     """A batch size: what free memory holds of keys and values; the engine halves it where that was too much."""
-    import torch
+    from sdbench.lm.load import free_bytes
 
     if pair.target.device.type == "cpu":
         return ROWS_ON_CPU
+    free = free_bytes(str(pair.target.device))
+    if free is None:
+        return MOST_ROWS
     models = [model for model in (pair.target, pair.draft) if model is not None]
     row = sum(bytes_a_token(model) for model in models) * length
-    free = torch.cuda.mem_get_info(pair.target.device)[0] if pair.target.device.type == "cuda" else 8 << 30
     return max(1, min(MOST_ROWS, int(SHARE_OF_FREE * free / row)))
 
 

@@ -18,6 +18,7 @@ from sdbench.records import SchemaError, Store, StoreError
 from sdbench.run.progress import warn
 
 if TYPE_CHECKING:
+    from sdbench.run.pair import Found
     from sdbench.tasks.base import DataTask
 
 PACKAGE = Path(__file__).parents[1]
@@ -79,7 +80,7 @@ def _run(run: Run, words: Sequence[str]) -> int:
     from sdbench.run import pair as pairs
     from sdbench.run.scoring import Scorers
 
-    found = pairs.find(run.model)
+    found = pairs.find(run.model, device=run.device, dtype=run.dtype)
     task = build_task(run)
     scorers = Scorers(task)
     try:
@@ -89,7 +90,7 @@ def _run(run: Run, words: Sequence[str]) -> int:
     return FAILED if failed else DONE
 
 
-def _passes(run: Run, task: DataTask, found: Any, scorers: Any, words: Sequence[str]) -> dict[str, str]:
+def _passes(run: Run, task: DataTask, found: Found, scorers: Any, words: Sequence[str]) -> dict[str, str]:
     from sdbench.run import pair as pairs
     from sdbench.run.cells import points
     from sdbench.run.decode import Decoder
@@ -98,7 +99,7 @@ def _passes(run: Run, task: DataTask, found: Any, scorers: Any, words: Sequence[
     from sdbench.run.timing import time_points
 
     print(f"sdbench: {run.model.name} on {run.task.name}, {len(task.ids)} examples, to {run.folder}", file=sys.stderr)
-    pair = pairs.load(run.model, device=run.device, dtype=run.dtype, found=found)
+    pair = pairs.load(found)
     made = points(run, task, pair)
     asked = Asked.make(task, pair, run)
     with Store.open(run.folder, config=config_of(run, words), provenance=provenance(run, task, pair)) as store:

@@ -91,60 +91,75 @@ def place(model_id: str) -> str:
 
 def device_of(asked: str) -> str:
     """`auto` is the first accelerator there is; one that is not there is a mistake, not a reason to be slow."""
+    if asked == "cpu":
+        return asked
     import torch
 
     if asked == "auto":
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         return "cpu" if accelerator is None else accelerator.type
-    kind = asked.partition(":")[0]
-    backend = torch.get_device_module(kind) if kind in ("cuda", "mps", "xpu") else None
-    if kind != "cpu" and (backend is None or not backend.is_available()):
+    backend = getattr(torch, asked.partition(":")[0], None)  # torch.hpu is there where its plug-in is
+    if backend is None or not backend.is_available():
         raise ConfigError(f"device={asked} is not available on this machine; use device=cpu or device=auto")
     return asked
 
 
-def find(model: Model) -> dict[str, Checkpoint]:
-    """role -> checkpoint, from metadata alone: a gate, a slip or a missing package says so before anything heavy is imported."""
+@dataclass(frozen=True)
+class Found:
+    """A pair from its metadata alone: role -> checkpoint, and how it is to be loaded."""
+
+    model: Model
+    checkpoints: Mapping[str, Checkpoint]
+    device: str
+    dtype: str | None  # None: the checkpoint's own
+
+    def quantization(self, role: str) -> str | None:
+        return self.model.quantization if role == "target" else self.model.draft_quantization
+
+
+def find(model: Model, *, device: str, dtype: str) -> Found:
+    """A gate, a slip, a missing package or device, or too little memory says so here: before weights are read, and where it
+    can be, before anything heavy is imported.
+    """
     from sdbench.lm import load as lm
 
     for quantization in (model.quantization, model.draft_quantization):
         lm.require_packages(quantization, model.device_map)
-    found = {"target": lm.find(model.target, place(model.target), revision=model.target_revision)}
+    checkpoints = {"target": lm.find(model.target, place(model.target), revision=model.target_revision)}
     if model.draft is not None:
-        found["draft"] = lm.find(model.draft, place(model.draft), revision=model.draft_revision)
+        checkpoints["draft"] = lm.find(model.draft, place(model.draft), revision=model.draft_revision)
+    where = device_of(device)
+    kind = dtype if dtype != "auto" else "float32" if where == "cpu" else None
+    found = Found(model, checkpoints, where, kind)
+    wanted = [(checkpoint, kind, found.quantization(role)) for role, checkpoint in checkpoints.items()]
+    lm.refuse_what_does_not_fit(wanted, where, is_spread=model.device_map is not None)
     return found
 
 
-def load(model: Model, *, device: str, dtype: str, found: Mapping[str, Checkpoint] | None = None) -> Pair:
+def load(found: Found) -> Pair:
     """Both models in evaluation mode, on the device; what goes wrong is a sentence that says what to do."""
     from transformers.utils import logging
 
     from sdbench.lm import load as lm
 
     logging.disable_progress_bar()
-    found = find(model) if found is None else found
-    where = device_of(device)
-    kind = dtype if dtype != "auto" else "float32" if where == "cpu" else None  # None: the checkpoint's own
-    quantization = {"target": model.quantization, "draft": model.draft_quantization}
-    wanted = [(checkpoint, kind, quantization[role]) for role, checkpoint in found.items()]
-    lm.refuse_what_does_not_fit(wanted, where, is_spread=model.device_map is not None)
-    models = {}
-    for role, checkpoint in found.items():
+    model, models = found.model, {}
+    for role, checkpoint in found.checkpoints.items():
         lm.download(checkpoint)
         models[role] = lm.load_model(
             checkpoint,
-            device=where,
-            dtype=kind,
+            device=found.device,
+            dtype=found.dtype,
             attention=model.attention,
             device_map=model.device_map if role == "target" else None,
-            quantization=quantization[role],
+            quantization=found.quantization(role),
         )
     numerics = {
         f"{role}_{name}": value
         for role, loaded in models.items()
-        for name, value in {"dtype": str(loaded.dtype), "quantization": quantization[role]}.items()
+        for name, value in {"dtype": str(loaded.dtype), "quantization": found.quantization(role)}.items()
     }
     numerics["target_attention"] = "engine"  # model.attention is plain generate's
-    checkpoints = {role: checkpoint.identity() for role, checkpoint in found.items()}
-    tokenizer = lm.load_tokenizer(found["target"])
+    checkpoints = {role: checkpoint.identity() for role, checkpoint in found.checkpoints.items()}
+    tokenizer = lm.load_tokenizer(found.checkpoints["target"])
     return Pair(models["target"], models.get("draft"), tokenizer, checkpoints, numerics, model.chat_options)

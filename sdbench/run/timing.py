@@ -39,7 +39,7 @@ def time_points(run: Run, points: Sequence[Point], asked: Asked, store: Store, d
         warn(f"the latency pass is left out: timing.batch_size={timing.batch_size} needs as many examples")
         return
     chosen = on_the_clock(points, timing.cells)
-    plain = generate_cell(next(point.cell for point in points if point.role == "target"))
+    plain = generate_cell(next(point.cell for point in points if point.role == "target"), run.model.attention)
     store.add_cells([plain])
     where = machine()
     wanted = [*(point.cell for point in chosen), plain]
@@ -76,9 +76,11 @@ def on_the_clock(points: Sequence[Point], cells: int) -> list[Point]:
     return chosen
 
 
-def generate_cell(target: Cell) -> Cell:
+def generate_cell(target: Cell, attention: str | None) -> Cell:
     """The target alone by transformers' own generate: on the clock only."""
-    return Cell.from_json({**target.to_json(), "verifier": "generate", "law": "generate/1"})
+    data = target.to_json()
+    content = {**data["content"], "target_attention": attention}
+    return Cell.from_json({**data, "verifier": "generate", "law": "generate/1", "content": content})
 
 
 class Clock:

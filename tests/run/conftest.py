@@ -30,10 +30,12 @@ def words(micro_pair):
 @pytest.fixture(scope="session")
 def whole(words, tmp_path_factory) -> Path:
     """An undisturbed run of four examples."""
-    results = tmp_path_factory.mktemp("whole")
     from sdbench.run import main
 
-    assert main(words(results)) == 0
+    results = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sdbench.report.build", summary_only)
+        assert main(words(results)) == 0
     return results / "micro-gsm8k-tiny"
 
 
