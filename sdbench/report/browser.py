@@ -10,7 +10,7 @@ import base64
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -40,16 +40,21 @@ class Browser:
     num_bytes: int = 0
 
 
-def browse(sweeps: Sequence[Sweep], compared: Mapping[str, Sequence[int]], *, room: int, seed: int = 0) -> Browser:
-    """At most LIMIT examples over all sweeps in at most `room` bytes; `compared`: places of the cells shown first, by title."""
+def browse(sweeps: Sequence[Sweep], compared: Mapping[str, Sequence[str]], *, room: int, seed: int = 0) -> Browser:
+    """At most LIMIT examples over all sweeps in at most `room` bytes; `compared`: the cells shown at first, by title."""
     browser = Browser()
-    for place, sweep in enumerate(sweeps):
+    for place, sweep in enumerate(map(with_texts, sweeps)):
         share = (room - browser.num_bytes) // (len(sweeps) - place)
         _add(browser, sweep, compared.get(sweep.title, ()), LIMIT // len(sweeps), share, seed)
     return browser
 
 
-def _add(browser: Browser, sweep: Sweep, compared: Sequence[int], limit: int, room: int, seed: int) -> None:
+def with_texts(sweep: Sweep) -> Sweep:
+    """The sweep without the cells that were timed only."""
+    return replace(sweep, cells=sweep.cells[sweep.cells.index.isin(set(sweep.results.generations["cell"]))])
+
+
+def _add(browser: Browser, sweep: Sweep, compared: Sequence[str], limit: int, room: int, seed: int) -> None:
     own = sweep.results.generations
     own = own[own["cell"].isin(sweep.cells.index)]
     scores = by_example(own, sweep)
@@ -58,7 +63,7 @@ def _add(browser: Browser, sweep: Sweep, compared: Sequence[int], limit: int, ro
     group: dict[str, Any] = {"title": sweep.title, "metric": sweep.metric, "unit": quality.points_of(sweep.metric)}
     group |= {
         "cells": [described(sweep, str(key)) for key in sweep.cells.index],
-        "compared": list(compared),
+        "compared": [place for place, key in enumerate(sweep.cells.index) if key in compared],
         "examples": [],
     }
     left = room

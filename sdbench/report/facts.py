@@ -19,6 +19,8 @@ from sdbench.report.measures import MEASURES
 from sdbench.report.sweeps import Sweep
 
 MANY = 0.05  # a share of answers cut or failed from which a score says less than it seems to
+DECODING = ("top_k", "top_p", "max_new_tokens")
+NUMBERS = ("target_dtype", "draft_dtype", "target_quantization", "draft_quantization", "dtype")
 DRIFT = 0.1  # a latency pass that much slower or faster at its end than at its start
 
 
@@ -33,31 +35,48 @@ class Run:
 
 
 def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
-    """Term and value: the pair, the task, how it was decoded, how much of it."""
+    """Term and value: the pair, the task, how it was decoded, how much of it, on what."""
     cells, generations = sweep.cells, sweep.results.generations
-    own = generations[generations["cell"].isin(cells.index)]
     first = cells.iloc[0]
     content: Mapping[str, Any] = next((c for c in cells["content"] if isinstance(c, Mapping)), {})
-    found = [(role.capitalize(), _one(cells.get(f"checkpoint_{role}"))) for role in ("target", "draft")]
-    task = content.get("task") if isinstance(content.get("task"), Mapping) else {}
+    task: Mapping[str, Any] = content["task"] if isinstance(content.get("task"), Mapping) else {}
+    found = [(role.capitalize(), _weights(sweep, role)) for role in ("target", "draft")]
     found += [("Task", f"{first['task']}, protocol {first['protocol']}, headline {sweep.metric}")]
-    found += [("Data", _joined(task, ("dataset", "dataset_config", "split", "revision")))]  # type: ignore[arg-type]
-    found += [("Prompt", str(task.get("source") or ""))]  # type: ignore[union-attr]
+    found += [("Data", _joined(task, ("dataset", "dataset_config", "split", "revision")))]
+    found += [("Prompt", str(task.get("source") or ""))]
     rules = sorted(set(cells.loc[~cells["verifier"].isin(("target", "draft", "generate")), "verifier"]))
     lengths = sorted({int(k) for k in cells["num_draft"] if k > 0})
     found += [("Rules", ", ".join(rules)), ("Draft length K", ", ".join(map(str, lengths)))]
     decoding = {"temperature": f"{first['temperature']:g}"} | {
-        k: content.get(k) for k in ("top_k", "top_p", "max_new_tokens")
+        name.replace("_", " "): content.get(name) for name in DECODING
     }
-    found += [("Decoding", _joined(decoding, tuple(decoding), named=True))]
-    found += [
-        ("Numbers", _joined(content, ("target_dtype", "draft_dtype", "target_quantization", "dtype"), named=True))
-    ]
+    found += [("Decoding", _joined(decoding, decoding, named=True))]
+    numbers = {name.replace("_", " "): str(content.get(name) or "").removeprefix("torch.") for name in NUMBERS}
+    found += [("Numbers", _joined(numbers, numbers, named=True))]
+    own = generations[generations["cell"].isin(cells.index)]
     samples = int(own.groupby(["cell", "example"])["sample"].nunique().max()) if len(own) else 0
-    found += [
-        ("Examples", f"{own['example'].nunique()}, {samples} generation{'s' * (samples != 1)} each in every setting")
-    ]
+    several = "" if samples == 1 else f", {samples} generations each in every setting"
+    found += [("Examples", f"{own['example'].nunique()}{several}"), ("Machine", _machine_of(sweep.results))]
     return [(term, value) for term, value in found if value]
+
+
+def _weights(sweep: Sweep, role: str) -> str:
+    """What a model is called in the configuration, and its checkpoint where that says more."""
+    entries = [config.get("model") for config in sweep.results.configs.values()]
+    named = [
+        entry for entry in entries if isinstance(entry, Mapping) and entry.get("name") == sweep.cells["model"].iloc[0]
+    ]
+    name = str(named[-1].get(role) or "") if named else ""
+    checkpoint = _one(sweep.cells.get(f"checkpoint_{role}"))
+    return checkpoint if not name or checkpoint.startswith(name) else ", ".join(filter(None, [name, checkpoint]))
+
+
+def _machine_of(results: Results) -> str:
+    """The device of the last run."""
+    entry: Mapping[str, Any] = next(reversed(results.provenance.values()), {})
+    device, threads = entry.get("device"), entry.get("threads")
+    name = _joined(device, ("name", "type")) if isinstance(device, Mapping) else str(device or "")
+    return name if not name or not threads else f"{name}, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def _one(column: pd.Series | None) -> str:
@@ -143,3 +162,10 @@ def warnings_of(sweep: Sweep, summary: pd.DataFrame) -> list[str]:
     if dirty:
         found.append("The source tree differed from its commit when this was run (commit ends in +).")
     return found
+
+
+def merged(warnings: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """(where, warning), each once: where is empty if it holds for every sweep."""
+    lines = list(dict.fromkeys(line for own in warnings.values() for line in own))
+    places = {line: [title for title, own in warnings.items() if line in own] for line in lines}
+    return [("" if len(where) == len(warnings) else ", ".join(where), line) for line, where in places.items()]

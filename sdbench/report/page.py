@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shlex
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -17,13 +18,14 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from sdbench.metrics.cells import BASELINES
 from sdbench.metrics.recommend import Recommendation
 from sdbench.records import Results
 from sdbench.report.browser import Browser, browse, script_json
 from sdbench.report.drawings import Drawing, drawings_of
-from sdbench.report.facts import facts_of, failures_of, runs_of, warnings_of
+from sdbench.report.facts import facts_of, failures_of, merged, runs_of, warnings_of
 from sdbench.report.measures import MEASURES, WORDS
-from sdbench.report.sweeps import Sweep, sweeps_of
+from sdbench.report.sweeps import Sweep, heading, sweeps_of
 from sdbench.report.tables import tables_of
 from sdbench.report.verdicts import advised_of, verdicts_of
 
@@ -54,16 +56,17 @@ def page_of(home: Path, results: Sequence[Results], summary: pd.DataFrame, advic
     sweeps = sweeps_of(results)
     drawings, missing = within(drawings_of(home / "figures"), FIGURES_ROOM)
     context: dict[str, Any] = {
-        "title": sweeps[0].title if len(sweeps) == 1 else ", ".join(dict.fromkeys(one.name for one in results)),
+        "title": heading(sweeps) if sweeps else ", ".join(one.name for one in results),
         "verdicts": verdicts_of(sweeps, summary, advice),
         "sweeps": [described(sweep, summary, advice) for sweep in sweeps],
         "failures": failures_of(results),
+        "warnings": merged({sweep.title: warnings_of(sweep, summary) for sweep in sweeps}),
         "drawings": drawings,
         "missing": missing,
         "measures": MEASURES,
         "words": WORDS,
         "runs": runs_of(results),
-        "rebuild": " ".join(["python -m sdbench.report", *(f"results/{one.name}" for one in results)]),
+        "rebuild": " ".join(["python -m sdbench.report", *map(place_of, results)]),
         "style": Markup(source_of("page.css") + source_of("browser.css")),
         "early": Markup(source_of("early.js")),
         "script": Markup('(() => {\n"use strict";\n' + "".join(map(source_of, SCRIPTS)) + "})();\n"),
@@ -74,6 +77,11 @@ def page_of(home: Path, results: Sequence[Results], summary: pd.DataFrame, advic
     return rendered(context, browse(sweeps, compared, room=ROOM - len(bare.encode("utf-8", "replace"))))
 
 
+def place_of(results: Results) -> str:
+    """The folder as its run was told, so that the command works from where the run was started."""
+    return shlex.quote(f"{results.config.get('results') or 'results'}/{results.name}")
+
+
 def rendered(context: dict[str, Any], browser: Browser) -> str:
     """The page with this browser in it."""
     data = Markup(script_json({"groups": browser.groups, "chunks": browser.chunks}))
@@ -81,24 +89,21 @@ def rendered(context: dict[str, Any], browser: Browser) -> str:
 
 
 def described(sweep: Sweep, summary: pd.DataFrame, advice: Sequence[Recommendation]) -> dict[str, Any]:
-    """One sweep for the template: facts, warnings and tables."""
+    """One sweep for the template: facts and tables."""
     return {
         "title": sweep.title,
         "num_settings": len(sweep.cells),
         "facts": facts_of(sweep),
-        "warnings": warnings_of(sweep, summary),
         "tables": tables_of(sweep, summary, advised_of(sweep, advice)),
     }
 
 
-def first_compared(sweep: Sweep, advised: str | None) -> list[int]:
-    """The places of the cells that are shown side by side at first: lossless, the recommended or middle one, the most lenient."""
-    places = list(sweep.cells.index)
-    verifiers = list(sweep.cells["verifier"])
-    swept = [place for place, name in enumerate(verifiers) if name not in ("target", "generate", "lossless", "draft")]
-    lossless = [place for place, name in enumerate(verifiers) if name == "lossless"]
-    middle = [places.index(advised)] if advised in places else swept[len(swept) // 2 : len(swept) // 2 + 1]
-    return list(dict.fromkeys([*(lossless[:1] or [0]), *middle, *swept[-1:]]))
+def first_compared(sweep: Sweep, advised: str | None) -> list[str]:
+    """The cells that are shown side by side at first: lossless, the recommended one or the middle, the most lenient."""
+    cells = sweep.cells
+    lossless, swept = cells.index[cells["verifier"] == "lossless"], cells.index[~cells["verifier"].isin(BASELINES)]
+    middle = [advised] if advised is not None else swept[len(swept) // 2 :][:1]
+    return list(dict.fromkeys([*lossless[:1], *middle, *swept[-1:]]))
 
 
 def within(drawings: Sequence[Drawing], room: int) -> tuple[list[Drawing], list[str]]:

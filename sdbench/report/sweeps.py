@@ -11,7 +11,7 @@ from sdbench.metrics.cells import BASELINES, table_of
 from sdbench.records import Results
 
 PLACES = {"target": 0, "generate": 1, "lossless": 2, "draft": 4}  # swept rules stand between, from lossless outwards
-NAMES = {"target": "target alone", "generate": "target, plain generate", "draft": "draft alone", "lossless": "lossless"}
+NAMES = {"target": "target alone", "generate": "plain generate", "draft": "draft alone", "lossless": "lossless"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,29 +26,40 @@ class Sweep:
 
 def sweeps_of(results: Sequence[Results]) -> list[Sweep]:
     """Every sweep that has records, folder by folder."""
-    found = []
+    found: list[tuple[Results, pd.DataFrame]] = []
     for one in results:
         held = set(one.generations["cell"]) | set(one.timings["cell"])
         cells = table_of(one.cells)
-        cells = cells[cells.index.isin(held)]
-        groups = [own for _, own in cells.groupby("sweep", sort=True)]
+        groups = [own for _, own in cells[cells.index.isin(held)].groupby("sweep", sort=True)]
         groups.sort(key=lambda own: tuple(own[["model", "task", "temperature", "protocol"]].iloc[0]))
-        for title, own in zip(titles(groups), groups, strict=True):
-            place = f" ({one.name})" if len(results) > 1 else ""
-            found.append(Sweep(one, title + place, named(own), str(own["metric"].iloc[0])))
-    return found
+        found += [(one, own) for own in groups]
+    names = titles([(one.name, own) for one, own in found])
+    return [
+        Sweep(one, title, named(own), str(own["metric"].iloc[0]))
+        for title, (one, own) in zip(names, found, strict=True)
+    ]
 
 
-def titles(groups: Sequence[pd.DataFrame]) -> list[str]:
-    """Pair and task, and as much more as tells the sweeps of one folder apart."""
-    firsts = [own.iloc[0] for own in groups]
+def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
+    """Pair and task, and as much more as tells the sweeps apart: temperature, folder, protocol, at last a number."""
+    firsts = [own.iloc[0] for _, own in groups]
     found = [f"{first['model']} on {first['task']}" for first in firsts]
-    if len({first["temperature"] for first in firsts}) > 1:
-        found = [f"{title} at T = {first['temperature']:g}" for title, first in zip(found, firsts, strict=True)]
-    if len(set(found)) < len(found):
-        found = [f"{title}, {first['protocol']}" for title, first in zip(found, firsts, strict=True)]
+    more = [
+        [f" at T = {first['temperature']:g}" for first in firsts],
+        [f" ({name})" for name, _ in groups],
+        [f", {first['protocol']}" for first in firsts],
+    ]
+    for ends in more:
+        if len(set(found)) < len(found) and len(set(ends)) > 1:
+            found = [title + end for title, end in zip(found, ends, strict=True)]
     places = [found[: place + 1].count(title) for place, title in enumerate(found)]
     return [title if place == 1 else f"{title}, sweep {place}" for title, place in zip(found, places, strict=True)]
+
+
+def heading(sweeps: Sequence[Sweep]) -> str:
+    """The pairs and the tasks of all sweeps, for the top of the page."""
+    models, tasks = (list(dict.fromkeys(str(s.cells[name].iloc[0]) for s in sweeps)) for name in ("model", "task"))
+    return f"{', '.join(models)} on {', '.join(tasks)}"
 
 
 def named(cells: pd.DataFrame) -> pd.DataFrame:

@@ -21,9 +21,9 @@ TABLES: Mapping[str, Sequence[str]] = {
     ),
     "Quality, tested": ("quality", "difference", "p_value", "p_holm", "detectable", "difference_from_target"),
     "Answers": ("mean_tokens", "truncated_rate", "empty_rate", "extraction_failed_rate", "prompt_cut_rate"),
-    "Time": (
-        *("tokens_per_s", "speedup", "speedup_end_to_end", "speedup_modelled", "time_ratio", "first_token_s"),
-        *("round_p50_s", "round_p90_s", "round_p99_s", "draft_s", "verify_s", "rest_s"),
+    "Speed": ("tokens_per_s", "speedup", "speedup_end_to_end", "speedup_modelled", "time_ratio"),
+    "Where the time goes": (
+        *("first_token_s", "round_p50_s", "round_p90_s", "round_p99_s", "draft_s", "verify_s", "rest_s"),
     ),
 }
 UNITS = {"seconds": "ms", "share": "%", "per_s": "1/s", "ratio": "×"}
@@ -140,5 +140,5 @@ def written(value: float, measure: Measure, metric: str, is_signed: bool = False
     else:
         text = f"{scaled:{'+' if is_signed else ''}.{ {'rate': 3, 'points': 1, 'ratio': 2, 'per_s': 1, 'share': 1}[kind] }f}"
     if text.strip("+-0.") == "":
-        text = text.replace("-", "").replace("+", "±" if is_signed else "")
+        text = text.replace("-", "").replace("+", "")
     return text.replace("-", MINUS)

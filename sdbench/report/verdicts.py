@@ -91,7 +91,7 @@ def _verdict(advice: Advice, margin: float, sweep: Sweep, summary: pd.DataFrame)
     label = "" if advice.cell is None else str(sweep.cells.at[advice.cell, "label"])
     headline = f"Ship {label}" if label else "Stay lossless"
     margin_text = f"{margin:g} point{'s' * (margin != 1)} of {sweep.metric}"
-    text = advice.text.removeprefix(f"{sweep.title}: ")
+    _, _, text = advice.text.partition(": ")  # it begins with the pair and the task, which stand above it
     text = text[:1].upper() + text[1:]
     return Verdict(
         sweep.title, headline, text, bool(label), tuple(numbers), steps, margin_text, _at(-margin, span), _at(0.0, span)

@@ -98,9 +98,18 @@ async function open(place) {
 }
 
 function why(listing, group) {
-  const parts = [listing.is_change ? "among the largest changes against lossless" : "drawn at random"];
-  if (listing.change) parts.push("at most " + signed(listing.change, group.unit) + " points of " + group.metric);
+  const parts = [listing.is_change ? "one of the largest changes against lossless" : "drawn at random"];
+  if (listing.change) parts.push(signed(listing.change, group.unit) + " points of " + group.metric + " at " + farthest(listing, group));
   return parts.join(", ");
+}
+
+// The setting in which the example is farthest from lossless.
+function farthest(listing, group) {
+  const gaps = group.cells.map((cell, place) => {
+    const base = cell.base === null || cell.is_baseline ? null : listing.scores[cell.base];
+    return base === null || listing.scores[place] === null ? -1 : Math.abs(listing.scores[place] - base);
+  });
+  return group.cells[gaps.indexOf(Math.max(...gaps))].label;
 }
 
 function compare() {

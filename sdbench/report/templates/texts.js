@@ -91,7 +91,11 @@ function body(text, label, isAlone, fork) {
   const tokens = tokensOf(text, isAlone);
   let length = 0, isForked = fork === null;
   const spans = tokens.map((token, place) => {
-    const span = element("span", "token " + token.origin, token.mark ? token.mark : token.piece);
+    // The space before a word stays outside, so that no colour hangs at the end of a line.
+    const lead = /^ +(?=\S)/.exec(token.piece);
+    const span = element("span", "token " + token.origin, token.mark || token.piece.slice(lead ? lead[0].length : 0));
+    if (lead) box.append(lead[0]);
+    box.append(span);
     if (token.mark) span.classList.add("mark");
     if (!token.mark && !token.piece) span.classList.add("part");
     length += token.piece.length;
@@ -106,7 +110,6 @@ function body(text, label, isAlone, fork) {
     span.dataset.place = place;
     return span;
   });
-  box.append(...spans);
   listen(box, spans, tokens);
   return box;
 }

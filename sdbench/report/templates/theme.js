@@ -4,7 +4,9 @@ const themeButton = document.getElementById("theme");
 const THEMES = ["system", "light", "dark"];
 
 function showTheme() {
-  themeButton.querySelector("span").textContent = root.dataset.theme || "system";
+  const name = root.dataset.theme || "system";
+  themeButton.querySelector("span").textContent = name;
+  themeButton.setAttribute("aria-label", "Theme: " + name);
 }
 
 themeButton.addEventListener("click", () => {

@@ -46,7 +46,7 @@ function spoken(token) {
   if (token.refused !== undefined) parts.push("refused " + visible(token.refused));
   for (const name of ["p", "q", "tv"]) {
     const value = probability(token[name]);
-    if (value) parts.push(name + " " + value);
+    if (value) parts.push((name === "tv" ? "TV" : name) + " " + value);
   }
   return parts.join(", ");
 }
@@ -64,7 +64,7 @@ function meter(name, thousandths, title) {
   const fill = element("span", "fill " + name);
   fill.style.width = share + "%";
   line.append(fill);
-  row.append(element("span", "name", name), line, element("span", "number", probability(thousandths)));
+  row.append(element("span", "name", name === "tv" ? "TV" : name), line, element("span", "number", probability(thousandths)));
   row.title = title;
   return row;
 }
