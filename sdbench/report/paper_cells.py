@@ -147,10 +147,11 @@ def find(
 ) -> pd.Series | None:
     """The measured cell of one setting, if there is one."""
     rule, w, num_draft = line
-    own = cells[(cells["model"] == model) & (cells["base"] == task) & (cells["temperature"] == asked.temperature)]
-    own = own[(own["verifier"] == rule) & (own["num_draft"] == num_draft)]
-    own = own[own["w"].isna()] if w is None else own[np.isclose(own["w"], w)]
-    return own.iloc[0] if len(own) else None
+    wanted = {"model": model, "base": task, "temperature": asked.temperature, "verifier": rule, "num_draft": num_draft}
+    same = np.logical_and.reduce([cells[name].to_numpy() == value for name, value in wanted.items()])
+    ws = cells["w"].to_numpy(dtype=np.float64)
+    places = np.flatnonzero(same & (np.isnan(ws) if w is None else np.isclose(ws, w)))
+    return cells.iloc[places[0]] if len(places) else None
 
 
 def missing(asked: Asked, cells: pd.DataFrame, configs: Mapping[str, Mapping[str, Any]]) -> list[Missing]:
