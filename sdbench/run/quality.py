@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sdbench import plan
-from sdbench.config import Run
+from sdbench.config import ConfigError, Run
 from sdbench.plan import Item
 from sdbench.records import GenerationRecord, Rounds, Store
 from sdbench.run.cells import Point
@@ -35,6 +35,11 @@ class Asked:
     def make(cls, task: DataTask, pair: Pair, run: Run) -> Asked:
         """A prompt that leaves no room for the answer is cut by the protocol's rule, and counted."""
         limit = pair.limit - task.max_new_tokens
+        if limit < 1:
+            raise ConfigError(
+                f"max_new_tokens={task.max_new_tokens} leaves no room for a prompt: {run.model.name} takes {pair.limit} tokens"
+                f" in all; write a max_new_tokens well below that"
+            )
         fitted = {e.id: task.fit(e, lambda prompt: len(pair.ids(prompt)), limit) for e in task.examples()}
         num_cut = sum(example.is_prompt_cut for example in fitted.values())
         if num_cut:

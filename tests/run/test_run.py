@@ -1,14 +1,16 @@
 """The whole command on a micro pair: what is missing is computed, nothing else, whatever happened before."""
 
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
+import pytest
 
+from sdbench import tasks
 from sdbench.records import read
 from sdbench.run import main
+from sdbench.train.pairs import MAX_LENGTH
 from tests.records.equality import assert_same_records
 
 SUMMARY = [
@@ -80,9 +82,24 @@ def test_running_again_computes_nothing(whole, words, no_figures):
     assert parts(whole) == before
 
 
-def test_raising_n_adding_a_w_and_a_sample_is_the_same_as_having_asked_at_once(words, tmp_path, no_figures):
-    for options in ({"n": 2, "w": "0.3"}, {"n": 3, "w": "0.3"}, {"n": 3, "w": "[0.3,1]"}, {"n": 3, "samples": 2}):
+def num_decoded(folder: Path) -> int:
+    """Generations ever written, those that a reader would drop as duplicates included."""
+    return sum(len(pq.read_table(path)) for path in (folder / "records").glob("generations-*"))
+
+
+def test_raising_n_adding_a_w_and_a_sample_decodes_what_is_missing_and_nothing_else(words, tmp_path, no_figures):
+    steps = [
+        ({"n": 2, "w": "0.3"}, 2 * 4),
+        ({"n": 3, "w": "0.3"}, 1 * 4),
+        ({"n": 3, "w": "[0.3,1]"}, 3),
+        ({"n": 3, "samples": 2}, 3 * 5),
+        ({"n": 2, "w": "0.3"}, 0),
+    ]
+    total = 0
+    for options, num_new in steps:
         assert main(words(tmp_path / "steps", **options)) == 0
+        total += num_new
+        assert num_decoded(tmp_path / "steps" / NAME) == total
     assert main(words(tmp_path / "once", n=3, samples=2)) == 0
     assert_same_records(tmp_path / "steps" / NAME, tmp_path / "once" / NAME)
 
@@ -154,56 +171,11 @@ def test_what_is_timed_is_what_was_decoded_alone_and_in_batches(words, tmp_path,
     assert results.timings.groupby("pass_id")["example"].nunique().tolist() == [4, 2]
 
 
-BROKEN = """
-from dataclasses import dataclass
-from sdbench.verify import Exact
-
-@dataclass(frozen=True)
-class Broken(Exact):
-    level: float = 0.5
-
-    def __call__(self, evidence, u, state=None):
-        if float(__import__("torch").as_tensor(self.level).max()) > 0.7:
-            raise RuntimeError("this level is broken")
-        return super().__call__(evidence, u, state)
-"""
-BROKEN_YAML = "name: broken\n_target_: broken_rule.Broken\nlevel: [0.5, 0.9]\nknobs:\n  level: {low: 0, high: 1}\n"
+def test_an_answer_as_long_as_the_model_is_refused(words, tmp_path, capsys):
+    assert main(words(tmp_path, n=1, max_new_tokens=4096)) == 2
+    assert "leaves no room for a prompt: micro takes" in capsys.readouterr().err
 
 
-def test_a_failing_cell_is_named_and_the_others_are_kept(words, tmp_path, monkeypatch, capsys, no_figures):
-    (tmp_path / "broken_rule.py").write_text(BROKEN)
-    (tmp_path / "conf" / "verifier").mkdir(parents=True)
-    (tmp_path / "conf" / "verifier" / "broken.yaml").write_text(BROKEN_YAML)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    given = [word for word in words(tmp_path / "results", n=2) if not word.startswith("w=")]
-    assert main([*given, "verifier=broken", "--config-dir", str(tmp_path / "conf")]) == 1
-    said = capsys.readouterr().err
-    assert "failed: broken" in said
-    assert "this level is broken" in said
-    frame = read(tmp_path / "results" / NAME).generations
-    assert frame.groupby("verifier").size().to_dict() == {"broken": 2, "draft": 2, "lossless": 2, "target": 2}
-
-
-def test_a_place_that_cannot_be_written_is_one_sentence(words, tmp_path, capsys, no_figures):
-    (tmp_path / "file").write_text("")
-    assert main(words(tmp_path / "file")) == 1
-    said = [line for line in capsys.readouterr().err.splitlines() if "cannot write" in line]
-    assert len(said) == 1
-
-
-def test_an_interrupt_keeps_what_is_done_and_names_the_command_to_go_on(words, tmp_path, whole, no_figures):
-    given = words(tmp_path, n=4, max_new_tokens=24)
-    job = subprocess.Popen(command(given), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    until_decoding(job)
-    job.send_signal(signal.SIGINT)
-    said = job.communicate(timeout=120)[1]
-    if job.returncode == 130:  # else it was done before the signal came
-        assert "go on with: python -m sdbench" in said
-        assert "Traceback" not in said
-    assert main(given) == 0
-    assert_same_records(tmp_path / NAME, whole)
-
-
-def until_decoding(job: subprocess.Popen[str]) -> None:
-    assert job.stderr is not None
-    assert "examples, to" in job.stderr.readline()
+@pytest.mark.parametrize("task", [name for name in tasks.names() if name.endswith("-tiny")])
+def test_the_tiny_tasks_leave_the_tiny_pairs_room_for_their_prompts(task):
+    assert tasks.load(task).max_new_tokens <= MAX_LENGTH // 2
