@@ -39,7 +39,7 @@ def explain(error: BaseException, repo: str, *, kind: str = "model", revision: s
 
     page = f"{constants.ENDPOINT}/{'datasets/' if kind == 'dataset' else ''}{repo}"
     instead = "model=llama-tiny needs no download" if kind == "model" else "task.data=rows.jsonl takes a local file"
-    has_token = bool(os.environ.get("HF_TOKEN"))
+    has_token = bool(os.environ.get("HF_TOKEN")) or os.path.exists(constants.HF_TOKEN_PATH)  # the file a login leaves
     faults, status = list(_chain(error)), _status(error)
     named = {type(fault) for fault in faults} | set(_told_by_datasets(error, errors))
     if errors.GatedRepoError in named:

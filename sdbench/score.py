@@ -214,6 +214,7 @@ def run(arguments: Sequence[str]) -> dict[str, Any]:
     name = str(own["task"])
     known("", options, [*OWN, *tasks.options(name)])
     task = tasks.load(name, **{"n": None, **options})
+    task.environment()  # whatever the scores need is there, or says so now
     answers = score_predictions(task, Path(own["predictions"]))
     bootstrap = Bootstrap(own["level"], own["resamples"], own["bootstrap_seed"])
     result = report(task, answers, bootstrap, per_example=own["per_example"])

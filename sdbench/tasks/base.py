@@ -247,7 +247,14 @@ class DataTask(ABC):
         return {}
 
     def environment(self) -> dict[str, Any]:
-        """What scores here, on this machine: facts for the provenance that no score should depend on."""
+        """What scores here, on this machine: facts for the provenance that no score should depend on.
+
+        Raises where something that the scores need cannot be had, before anything is decoded.
+        """
+        from sdbench.tasks.evaluate_adapter import named
+
+        for name in self.extra_metrics:
+            named(name)
         return {}
 
     def __getstate__(self) -> dict[str, Any]:

@@ -46,7 +46,11 @@ def named(name: str) -> Callable[[str, str], dict[str, float]]:
     """A metric of `evaluate` by its name or its folder, as a function of one answer and its reference."""
     import evaluate
 
-    loaded = evaluate.load(name)
+    try:
+        loaded = evaluate.load(name)
+    except (OSError, ValueError, ImportError, TypeError) as error:
+        words = " ".join(str(error).split())
+        raise ValueError(f"extra_metrics: evaluate cannot load {name} ({type(error).__name__}: {words})") from error
     short = name.rstrip("/").rsplit("/", 1)[-1].removesuffix(".py")
 
     def measure(answer: str, reference: str) -> dict[str, float]:

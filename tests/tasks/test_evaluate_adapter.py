@@ -68,6 +68,11 @@ def test_any_evaluate_metric_stands_beside_our_own(offline):
     assert not any(key.endswith("words") for key in task.score(example, "a cat").values)
 
 
+def test_a_metric_that_cannot_be_loaded_is_named_before_anything_is_scored(offline):
+    with pytest.raises(ValueError, match=r"extra_metrics: evaluate cannot load no_such_metric_here"):
+        load("xsum", extra_metrics=["no_such_metric_here"]).environment()
+
+
 def test_scoring_imports_neither_torch_nor_evaluate():
     code = (
         "import sys, sdbench.tasks\n"
