@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from sdbench.metrics import quality
+from sdbench.metrics.cells import table_of
 from sdbench.metrics.stats import Estimate
 from sdbench.records import Results
 
+Metrics = Mapping[str, Mapping[str, Estimate]]  # {cell: {metric: estimate}}
 SHOWN = {
     "verifier": "rule",
     "w": "w",
@@ -63,32 +70,71 @@ def to_latex(summary: pd.DataFrame) -> str:
     )
 
 
-def metrics_of(results: Results, **options: Any) -> dict[str, dict[str, Estimate]]:
+def metrics_of(results: Results, **options: Any) -> Metrics:
     """{cell: {metric: estimate}} for every metric that the records hold, pass@k included."""
-    base = {"cell", "example", "sample", "text", "finish", "run", "epoch"}
+    known = set(results.cells["cell"])
     found: dict[str, dict[str, Estimate]] = {}
     for key, part in results.generations.groupby("cell", sort=True):
-        named = [
-            name for name in part.columns if quality.is_metric(name) and name not in base and part[name].notna().all()
-        ]
-        found[str(key)] = quality.all_metrics(part, named, **options)
+        if key in known:
+            named = [name for name in part.columns if quality.is_metric(name) and part[name].notna().all()]
+            found[str(key)] = quality.all_metrics(part, named, **options)
     return found
 
 
-def to_results_json(results: Results, **options: Any) -> str:
-    """lm-eval's shape: results[task@setting][metric,none], with intervals beside."""
+def metrics_table(results: Results, metrics: Metrics) -> pd.DataFrame:
+    """One row a cell and metric: value, low, high, n."""
     cells = results.cells.set_index("cell")
-    found: dict[str, Any] = {"results": {}, "n-samples": {}, "configs": {}}
-    for key, metrics in metrics_of(results, **options).items():
-        cell = cells.loc[key]
-        name = f"{cell['task']}@{setting(cell)}"
+    labels = ["model", "task", "verifier", "w", "num_draft", "temperature"]
+    rows = [
+        {
+            **cells.loc[key, labels],
+            "metric": name,
+            "value": e.value,
+            "low": e.low,
+            "high": e.high,
+            "n": e.n,
+            "cell": key,
+        }
+        for key, own in metrics.items()
+        for name, e in own.items()
+    ]
+    return pd.DataFrame(rows, columns=[*labels, "metric", "value", "low", "high", "n", "cell"])
+
+
+def to_results_json(results: Results, metrics: Metrics) -> str:
+    """lm-eval's shape: results[task@setting][metric,none], with intervals beside; a limit that is not known is null."""
+    cells = table_of(results.cells)
+    names = names_of(cells.loc[list(metrics)])
+    found: dict[str, Any] = {"results": {}, "n-samples": {}, "configs": {}, "versions": {}}
+    for key, own in metrics.items():
+        if not own:
+            continue
+        cell, name = cells.loc[key], names[key]
         entry: dict[str, Any] = {"alias": name}
-        for metric, value in metrics.items():
-            entry |= {f"{metric},none": value.value, f"{metric}_low,none": value.low, f"{metric}_high,none": value.high}
+        for metric, value in own.items():
+            entry[f"{metric},none"] = value.value
+            entry |= {f"{metric}_{end},none": _or_null(getattr(value, end)) for end in ("low", "high")}
         found["results"][name] = entry
-        found["n-samples"][name] = max(value.n for value in metrics.values())
+        found["n-samples"][name] = {"effective": max(value.n for value in own.values())}
         found["configs"][name] = {"task": cell["task"], "model": cell["model"], "protocol": cell["protocol"]}
+        found["versions"][name] = ((cell["content"] or {}).get("task") or {}).get("version")
     return json.dumps(found, indent=2, sort_keys=True)
+
+
+def _or_null(limit: float) -> float | None:
+    return limit if math.isfinite(limit) else None
+
+
+def names_of(cells: pd.DataFrame) -> dict[str, str]:
+    """{cell: task@setting}; the model, the rule's options and at last the cell's key where that alone is not unique."""
+    names = {str(key): f"{cell['task']}@{setting(cell)}" for key, cell in cells.iterrows()}
+    for more in ("model", "knobs", None):
+        twins = {name for name, count in Counter(names.values()).items() if count > 1}
+        names = {
+            key: f"{name} {cells.at[key, more] if more else key}".strip() if name in twins else name
+            for key, name in names.items()
+        }
+    return names
 
 
 def to_model_index(summary: pd.DataFrame) -> str:
@@ -111,17 +157,25 @@ def setting(cell: pd.Series) -> str:
     return f"{cell['verifier']}{knob} K={int(cell['num_draft'])} T={cell['temperature']:g}"
 
 
-def export(results: Results, summary: pd.DataFrame, folder: Path) -> list[Path]:
-    """Every form, in `folder`."""
+def export(results: Results, summary: pd.DataFrame, folder: Path, *, metrics: Metrics | None = None) -> list[Path]:
+    """Every form, in `folder`; a file is there whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
         "summary.csv": summary.to_csv(index=False),
         "summary.md": to_markdown(summary),
         "summary.tex": to_latex(summary),
         "model-index.yaml": to_model_index(summary),
-        "results.json": to_results_json(results),
+        "results.json": to_results_json(results, metrics_of(results) if metrics is None else metrics),
     }
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    summary.to_parquet(folder / "summary.parquet", index=False)
-    return [*(folder / name for name in texts), folder / "summary.parquet"]
+    paths = [write_whole(folder / name, text.encode()) for name, text in texts.items()]
+    parquet = io.BytesIO()
+    summary.to_parquet(parquet, index=False)
+    return [*paths, write_whole(folder / "summary.parquet", parquet.getvalue())]
+
+
+def write_whole(path: Path, data: bytes) -> Path:
+    """Jobs that share a folder may finish at once: none of them reads or leaves half a file."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_bytes(data)
+    part.replace(path)
+    return path

@@ -2,7 +2,7 @@
 
     python -m sdbench.report results/NAME [results/OTHER …]
 
-`build` reads, asks `metrics` for the numbers, and writes `summary.csv`, `figures/`, `report.html` beside the records.
+`build` reads, asks `metrics` for the numbers, and writes the tables, `figures/` and `report.html` beside the records.
 The same records give the same bytes: nothing here knows the time.
 """
 

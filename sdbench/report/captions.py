@@ -24,8 +24,8 @@ class Caption:
 FIGURES: Mapping[str, Caption] = {
     "pareto": Caption(
         "Quality against acceptance",
-        "Each point is one setting, bars are 95 % intervals by example both ways; the line joins the Pareto front, and a "
-        "percentage is the bootstrap probability that the setting is on it.",
+        "Each point is one w, bars are 95 % intervals by example both ways, the grey area is what the Pareto front "
+        "dominates; the fuller a mark, the surer it is on the front, with the bootstrap probability where that is in doubt.",
     ),
     "pareto_speed": Caption(
         "Quality against measured speed-up",
@@ -39,17 +39,17 @@ FIGURES: Mapping[str, Caption] = {
     "speed_against_w": Caption(
         "Speed-up against w",
         "Filled marks were measured (intervals over example × repeat, on this machine and in this process); hollow marks "
-        "are modelled: the recorded rounds at the measured price of a draft and a verify call.",
+        "are modelled: the recorded rounds at the measured price of a draft and of a verify call.",
     ),
     "time_split": Caption(
         "Where the time goes",
-        "Milliseconds an emitted token spends in draft calls, in verify calls and in the rest, from repeats that were "
-        "synchronised after each call.",
+        "Milliseconds an emitted token spends in draft calls, in verify calls and in the rest, from a few repeats that were "
+        "synchronised after each call; lines are 95 % intervals of the whole.",
     ),
     "positions": Caption(
         "Acceptance by position in the draft",
         "How often the token in slot 1 … K is kept, of all that were drafted (marginal) and of those that were examined "
-        "(conditional), with 95 % intervals by example.",
+        "(conditional), with 95 % intervals by example, at the longest draft length.",
     ),
     "lengths": Caption(
         "Length and truncation against w",
@@ -58,8 +58,8 @@ FIGURES: Mapping[str, Caption] = {
     ),
     "divergence": Caption(
         "Divergence from the target's own greedy text",
-        "Share of answers that still equal the target's greedy text after so many tokens, and the share that equals it to "
-        "the end, with 95 % intervals.",
+        "Share of answers that still equal the target's greedy text after so many tokens, and the mean number of tokens "
+        "before the first difference with its 95 % interval.",
     ),
     "laws": Caption(
         "Theory beside data",
@@ -69,10 +69,10 @@ FIGURES: Mapping[str, Caption] = {
     "bound": Caption(
         "The token-wise bound",
         "Acceptance against the bias of what is emitted at a drafted position: no rule that judges one token at a time "
-        "gets above the line, and the static ensemble lies on it at every w.",
+        "gets above the line of its own contexts (the short dashes), and the static ensemble lies on it at every w.",
     ),
     "predicted": Caption(
-        "Tokens a round, predicted and measured",
+        "Acceptance for every w, predicted and measured",
         "The curve follows for every w from the probabilities recorded in the lossless run, at the contexts of the lossless "
         "run; the points were measured, each at the contexts that its own setting reached.",
     ),
@@ -106,6 +106,7 @@ TABLES: Mapping[str, Caption] = {
     "tables/predicted.csv": Caption("Prediction", "Tokens a round for every w, at the contexts of the lossless run."),
     "tables/divergence.csv": Caption("Divergence", "How far each cell's texts follow the target's own greedy text."),
     "tables/recommendation.csv": Caption("Tests", "Every non-inferiority test behind the recommendation, in order."),
+    "tables/together.csv": Caption("Together", "The summaries of all folders that were given, with the folder's name."),
 }
 
 

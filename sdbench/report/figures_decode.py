@@ -121,7 +121,7 @@ def time_split(sweep: Sweep) -> Figure | None:
         0, 1.12 * min(float(high.max()), 1.6 * float(left.max())) if high.notna().any() else 1.12 * float(left.max())
     )
     axis.set(yticks=range(len(cells)), yticklabels=bar_names(cells), xlabel="milliseconds a token")
-    axis.invert_yaxis()
+    axis.set_ylim(len(cells) - 0.5, -0.5)
     axis.grid(visible=False, axis="y")
     axis.tick_params(axis="y", length=0)
     axis.legend(loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=3, columnspacing=1, handlelength=1, borderpad=0.2)

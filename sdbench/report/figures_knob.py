@@ -31,6 +31,7 @@ RATES = {
     "extraction_failed_rate": "no answer to extract",
     "prompt_cut_rate": "prompt cut",
 }
+SHORT = dict(zip(RATES, ("cut", "empty", "without result", "with cut prompt"), strict=True))
 LOOKS = dict(zip(RATES, (("o", BLUE), ("s", ORANGE), ("^", RED), ("x", PURPLE)), strict=True))
 
 
@@ -75,6 +76,7 @@ def against_w(sweep: Sweep) -> Figure | None:
     for axis, column, names in ((top, "quality", ("target", "draft")), (bottom, "acceptance", ("lossless",))):
         drawn = along(axis, sweep, column)
         levels = level_lines(axis, sweep, column, *names)
+        grey_note(axis, levels.far)
         rooms.append((Room(axis), drawn, column, levels))
     crosses = False
     for curve in curves(sweep, "acceptance_expected", "w"):
@@ -151,14 +153,16 @@ def lengths(sweep: Sweep) -> Figure | None:
     figure, axes = panels(rows=1 + bool(shown), height=1.6 if shown else 2.0, sharex=True)
     drawn = along(axes[0], sweep, "mean_tokens")
     levels = level_lines(axes[0], sweep, "mean_tokens", "target", "draft")
+    grey_note(axes[0], levels.far)
     axes[0].set_ylabel("tokens an answer")
     axes[-1].set_xlabel(KNOB)
     say_n(axes[0], sweep.cells["n"].max())
     if shown:
         failures(axes[1], drawn, shown)
     else:
-        known = [RATES[name] for name in RATES if sweep.swept[name].notna().any()]
-        grey_note(axes[0], f"no answer was {' or '.join(known)}" if known else "")
+        known = [SHORT[name] for name in RATES if sweep.swept[name].notna().any()]
+        words = f"answers {', '.join(known)}: none" if known else ""
+        grey_note(axes[0], "; ".join(filter(None, [levels.far, words])))
     settle(figure)
     room = Room(axes[0])
     name_curves(room, drawn, "mean_tokens")

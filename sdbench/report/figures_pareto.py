@@ -13,6 +13,7 @@ from sdbench.report.labels import Label, Room
 from sdbench.report.marks import (
     ALONE,
     Curve,
+    Levels,
     bars,
     block_bars,
     curves,
@@ -54,7 +55,7 @@ def plane_figure(sweep: Sweep, rate: str) -> Figure | None:
     return figure
 
 
-def plane(axis: Axes, sweep: Sweep, rate: str) -> dict[str, float]:
+def plane(axis: Axes, sweep: Sweep, rate: str) -> Levels:
     """Marks, intervals and the dominated area; where the level lines are that stand for cells without this rate."""
     points = sweep.fronts[rate].points
     chances = dict(zip(points["cell"], points["probability"], strict=True))
@@ -71,14 +72,15 @@ def plane(axis: Axes, sweep: Sweep, rate: str) -> dict[str, float]:
             draw_mark(axis, cell, rate, mark, colour, chances[cell["cell"]])
     axis.margins(0.08, 0.06)
     axis.autoscale_view()
-    levels = level_lines(axis, sweep, "quality", "target", "draft") if rate == "acceptance" else {}
+    levels = level_lines(axis, sweep, "quality", "target", "draft") if rate == "acceptance" else Levels({})
     if rate == "speedup":
         axis.axvline(1, color=GREY, linewidth=0.7, linestyle=":", zorder=1)
-    shade_dominated(axis, points[points["is_on_front"]])
+    shade_dominated(axis, sweep.cells[sweep.cells["cell"].isin(points.loc[points["is_on_front"], "cell"])], rate)
+    corner = axis.text(0.015, 0.03, levels.far, transform=axis.transAxes, color=GREY, size=SMALL)
     if len(drawn) > 1:  # the corner that a trade-off leaves empty
         handles = [Line2D([], [], color=c.colour, marker=c.mark, linewidth=0.9, label=c.name) for c in drawn]
         bottom, top = axis.get_ylim()
-        lowest = (levels.get("draft", bottom) - bottom) / (top - bottom)
+        lowest = 0.08 if corner.get_text() else (levels.drawn.get("draft", bottom) - bottom) / (top - bottom)
         axis.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, lowest if lowest < 0.3 else 0))
     return levels
 
@@ -109,12 +111,12 @@ def draw_mark(axis: Axes, cell: dict[object, object], rate: str, mark: str, colo
     )
 
 
-def shade_dominated(axis: Axes, front: pd.DataFrame) -> None:
+def shade_dominated(axis: Axes, front: pd.DataFrame, rate: str) -> None:
     """The area below the steps of the front, as far as the axes reach."""
     (left, right), (bottom, top) = axis.get_xlim(), axis.get_ylim()
-    steps = front.sort_values("x", ascending=False)
-    x = np.repeat(steps["x"].to_numpy(), 2)
-    y = np.concatenate([[bottom], np.repeat(steps["y"].to_numpy(), 2)[:-1]])
+    steps = front.sort_values([rate, "quality"], ascending=[False, True])
+    x = np.repeat(steps[rate].to_numpy(), 2)
+    y = np.concatenate([[bottom], np.repeat(steps["quality"].to_numpy(), 2)[:-1]])
     axis.fill(
         np.concatenate([x, [left, left]]),
         np.concatenate([y, [y[-1], bottom]]),
@@ -126,10 +128,14 @@ def shade_dominated(axis: Axes, front: pd.DataFrame) -> None:
     axis.set(xlim=(left, right), ylim=(bottom, top))
 
 
-def label_plane(room: Room, sweep: Sweep, rate: str, levels: dict[str, float], *, size: float = SMALL) -> None:
+def label_plane(
+    room: Room, sweep: Sweep, rate: str, levels: Levels, *, size: float = SMALL, is_brief: bool = False
+) -> None:
     """w at every mark that has room for it, with the chance of being on the front where it is not clear."""
     points = sweep.fronts[rate].points
-    chances = dict(zip(points["cell"], points["probability"], strict=True))
+    chances = {
+        cell: 1.0 if is_brief else chance for cell, chance in zip(points["cell"], points["probability"], strict=True)
+    }
     drawn = list(curves(sweep, rate, "quality"))
     others = baselines_of(sweep, rate)
     for cells in [*(curve.cells for curve in drawn), *others.values()]:
@@ -139,7 +145,7 @@ def label_plane(room: Room, sweep: Sweep, rate: str, levels: dict[str, float], *
         room.block_line(curve.cells[rate], curve.cells["quality"])
     left, right = room.axis.get_xlim()
     room.block_legend()
-    for level in levels.values():
+    for level in levels.drawn.values():
         room.block_line([left, right], [level, level])
     labels = [
         Label(

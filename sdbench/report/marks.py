@@ -80,14 +80,22 @@ def band(axis: Axes, cells: pd.DataFrame, x: str, y: str, colour: str) -> None:
         axis.fill_between(cells[x], cells[f"{y}_low"], cells[f"{y}_high"], color=colour, alpha=0.16, linewidth=0)
 
 
-def level_lines(axis: Axes, sweep: Sweep, column: str, *names: str) -> dict[str, float]:
-    """Dashed lines at the baselines that have this column, and where they are; one far off is told, not drawn.
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Where dashed lines were drawn, by baseline, and in words those that are too far off to draw."""
+
+    drawn: Mapping[str, float]
+    far: str = ""
+
+
+def level_lines(axis: Axes, sweep: Sweep, column: str, *names: str) -> Levels:
+    """Dashed lines at the baselines that have this column; one far off is told, not drawn.
 
     A baseline that there is for each draft length has no one level: the curves end in it.
     """
     bottom, top = axis.get_ylim()
     reach = 0.4 * (top - bottom)
-    found = {}
+    found, far = {}, []
     for name in names:
         known = sweep.baseline(name).dropna(subset=[column])
         level = float(known[column].iloc[0]) if len(known) == 1 else np.nan
@@ -95,16 +103,15 @@ def level_lines(axis: Axes, sweep: Sweep, column: str, *names: str) -> dict[str,
             found[name] = level
             axis.axhline(level, color=BASELINES[name][1], linewidth=0.8, linestyle=(0, (4, 2)), zorder=1.5)
         elif level == level:
-            side = "below" if level < bottom else "above"
-            grey_note(axis, f"{ALONE[name]}: {level:.3g}, {side} these axes")
-    return found
+            far.append(f"{ALONE[name]}: {level:.3g}, {'below' if level < bottom else 'above'}")
+    return Levels(found, "; ".join(far))
 
 
-def label_levels(room: Room, levels: Mapping[str, float], *, size: float = SMALL) -> None:
+def label_levels(room: Room, levels: Levels, *, size: float = SMALL) -> None:
     """The names of level lines, at the end that has room."""
     left, right = room.axis.get_xlim()
     inset = 0.01 * (right - left)
-    for name, level in levels.items():
+    for name, level in levels.drawn.items():
         ends = [(right - inset, -1), (left + inset, 1)]
         room.place_one_of(
             [

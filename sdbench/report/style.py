@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from sdbench.metrics.export import write_whole
 
 COLUMN, PAGE = 3.4, 7.0  # inches
 INK, GREY, PALE = "#222222", "#6b6b6b", "#e3e3e3"
@@ -106,7 +109,9 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     settle(figure)
     no_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
-    paths = [folder / f"{name}.{kind}" for kind in FORMATS]
-    for path, kind in zip(paths, FORMATS, strict=True):
-        figure.savefig(path, format=kind, metadata=no_date[kind])
+    paths = []
+    for kind in FORMATS:
+        data = io.BytesIO()
+        figure.savefig(data, format=kind, metadata=no_date[kind])
+        paths.append(write_whole(folder / f"{name}.{kind}", data.getvalue()))
     return paths

@@ -1,0 +1,105 @@
+"""The tables beside the figures: what each figure draws, as numbers, with the labels of its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from sdbench.metrics.recommend import Recommendation
+from sdbench.metrics.stats import Estimate
+from sdbench.report.numbers import PLANES, Sweep
+
+LABELS = ["model", "task", "temperature", "verifier", "w", "num_draft"]
+
+
+def front(sweep: Sweep) -> pd.DataFrame:
+    """Each cell's place in both planes, in the metric's own scale, and its chance of being on the front."""
+    points = [found.points.assign(plane=PLANES[rate]) for rate, found in sweep.fronts.items()]
+    return labelled(sweep, pd.concat(points)) if points else pd.DataFrame()
+
+
+def volume(sweep: Sweep) -> pd.DataFrame:
+    """Hypervolumes above (0, 0) of all cells and of each curve."""
+    rows = [{"plane": PLANES[rate], "curve": curve, **spread(found)} for (rate, curve), found in sweep.volumes.items()]
+    return headed(sweep, rows)
+
+
+def areas(sweep: Sweep) -> pd.DataFrame:
+    """Area between two curves, and the mean gain of the first over the second at equal acceptance or speed-up."""
+    rows = [
+        {"plane": PLANES[rate], "first": first, "second": second, "measure": name, **spread(estimate)}
+        for (rate, first, second), found in sweep.gains.items()
+        for name, estimate in found.items()
+    ]
+    return headed(sweep, rows)
+
+
+def positions(sweep: Sweep) -> pd.DataFrame:
+    return labelled(sweep, sweep.positions)
+
+
+def laws(sweep: Sweep) -> pd.DataFrame:
+    return sweep.laws
+
+
+def predicted(sweep: Sweep) -> pd.DataFrame:
+    return sweep.predicted
+
+
+def divergence(sweep: Sweep) -> pd.DataFrame:
+    return labelled(sweep, sweep.followed)
+
+
+FRAMES: Mapping[str, Callable[[Sweep], pd.DataFrame]] = {
+    "front": front,
+    "volume": volume,
+    "areas": areas,
+    "positions": positions,
+    "laws": laws,
+    "predicted": predicted,
+    "divergence": divergence,
+}
+
+
+def frames(sweeps: Sequence[Sweep], advice: Sequence[Recommendation]) -> dict[str, pd.DataFrame]:
+    """Every table that has rows, by the name of its file below tables/."""
+    found = {}
+    for name, make in FRAMES.items():
+        parts = [part for part in map(make, sweeps) if len(part)]
+        if parts:
+            found[name] = pd.concat(parts, ignore_index=True)
+    tests = recommendation(advice)
+    return found | ({"recommendation": tests} if len(tests) else {})
+
+
+def recommendation(advice: Sequence[Recommendation]) -> pd.DataFrame:
+    """Each test of non-inferiority in the order it was made; `low` is the one-sided limit at the level tested."""
+    rows: list[dict[str, Any]] = []
+    for one in advice:
+        for each in one.advices:
+            for test in each.tests:
+                labels = {"model": each.model, "task": each.task, "verifier": test.verifier, "w": test.w}
+                labels |= {"num_draft": test.num_draft, "margin": one.margin}
+                difference = {"difference": test.difference.value, "low": test.difference.low, "n": test.difference.n}
+                outcome = {"is_passed": test.is_passed, "is_recommended": test.cell == each.cell, "cell": test.cell}
+                rows.append(labels | difference | outcome)
+    return pd.DataFrame(rows)
+
+
+def labelled(sweep: Sweep, frame: pd.DataFrame) -> pd.DataFrame:
+    """A frame by cell with its labels in front, in the order of the summary."""
+    labels = sweep.cells[["cell", *LABELS]]
+    joined = labels.merge(frame, on="cell", how="inner")
+    return joined[[*LABELS, *(name for name in joined if name not in ("cell", *LABELS)), "cell"]]
+
+
+def headed(sweep: Sweep, rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Rows about a whole sweep, with its labels in front."""
+    head = sweep.cells.iloc[0][["model", "task", "temperature"]].to_dict()
+    return pd.DataFrame([{**head, **row} for row in rows])
+
+
+def spread(estimate: Estimate) -> dict[str, float]:
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "n": estimate.n}
