@@ -38,6 +38,14 @@ def uniforms(
     return (bits >> np.uint64(12)).astype(np.float64) * 2.0**-52
 
 
+def table(key: NDArray[np.uint64], first: int, num_rounds: int, num_draft: int) -> NDArray[np.float64]:
+    """[R,2K+1]: what one generation needs in rounds first … first + R − 1: the drafter's K, the coins' K, the next token's."""
+    rounds = np.arange(first, first + num_rounds, dtype=np.uint64)
+    where = slots(num_draft)
+    parts = ((where[:-1], DRAFT), (where, VERIFY))
+    return np.concatenate([uniforms(key[None], rounds, part, stream) for part, stream in parts], 1)
+
+
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The finaliser of SplitMix64 (Steele, Lea, Flood 2014; variant 13 of Stafford): every input bit reaches every output bit."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -38,9 +38,10 @@ class Warp:
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def law(self, logits: Tensor) -> Tensor:
-        """The law [..., V] of `self.logits(…)`, or its ids [...] at temperature 0."""
+        """The law [..., V] of `self.logits(…)`, or its ids [...] at temperature 0: −1 where logits are NaN."""
         if self.is_greedy:
-            return logits.argmax(-1)
+            highest, ids = logits.max(-1)
+            return ids.masked_fill(highest.isnan(), -1)
         if self.temperature != 1:
             logits = logits / self.temperature
         if self.top_k is not None and self.top_k < logits.shape[-1]:
@@ -91,7 +92,7 @@ def draw(law: Tensor, u: Tensor) -> Tensor:
     cdf = law.cumsum(-1, dtype=torch.float64)
     total = cdf[..., -1:]
     token = torch.searchsorted(cdf, u[..., None] * total, right=True)
-    return token.masked_fill_(~(total > 0), -1).squeeze(-1).to(device)
+    return torch.where(total > 0, token, -1).squeeze(-1).to(device)
 
 
 def total_variation(p: Tensor, q: Tensor) -> Tensor:

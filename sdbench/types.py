@@ -173,7 +173,10 @@ class Verifier(Protocol):
 
 
 class Context(Protocol):
-    """What the engine tells a drafter: the texts so far, one row a sequence. Texts differ in length and are right-padded."""
+    """What the engine tells a drafter: the texts so far, one row a sequence. Texts differ in length and are right-padded.
+
+    Where steps are captured, rows without a text may follow: they have length 1, and what is drafted for them counts nowhere.
+    """
 
     @property
     def tokens(self) -> Tensor:
@@ -207,6 +210,10 @@ class Drafter(Protocol):
 
     def open(self, num_rows: int, capacity: int) -> None:
         """Room for `num_rows` texts of at most `capacity` tokens; drops what was there."""
+        ...
+
+    def close(self) -> None:
+        """The batch is done with: nothing cached is read any more."""
         ...
 
     def prefill(self, prompt: Tensor) -> Any:

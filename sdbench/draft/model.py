@@ -1,5 +1,7 @@
 """A small model drafts token by token."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,7 @@ class ModelDrafter:
 
     def __init__(self, model: LM, warp: Warp) -> None:
         self.model, self.warp = model, warp
-        self.cache: RaggedCache = model.cache(0, 0)
+        self.cache: RaggedCache | None = None
 
     @property
     def needs(self) -> frozenset[str]:
@@ -26,34 +28,56 @@ class ModelDrafter:
     def open(self, num_rows: int, capacity: int) -> None:
         self.cache = self.model.cache(num_rows, capacity)
 
+    def close(self) -> None:
+        if self.cache is not None:
+            self.model.give_back(self.cache)
+        self.cache = None
+
     def prefill(self, prompt: Tensor) -> Prefix:
         return self.model.prefill(prompt[:-2])
 
     def admit(self, row: int, prefix: Prefix) -> None:
-        self.cache.write(row, prefix)
+        self._cache.write(row, prefix)
 
     def move(self, source: int, row: int) -> None:
-        self.cache.move(source, row, self.cache.capacity)
+        self._cache.move(source, row, self._cache.capacity)
 
     def draft(
         self, context: Context, k: int, lengths: Tensor, u: Tensor, feedback: Feedback | None, needs: frozenset[str]
     ) -> DraftBlock:
         if not k:
             return DraftBlock.empty(lengths)
-        last = context.lengths[:, None] - 1  # [B,1]: where the text's last token stands
-        positions = torch.cat((last - 1, last), 1)
-        ids = context.tokens.gather(1, positions.clamp_min(0))
-        tokens, laws, kept = [], [], []
-        for step in range(k):
-            plan = self.model.plan(positions, self.cache, context.longest + step)
-            logits = self.warp.logits(self.model.forward(ids.clamp_min(0), plan, self.cache, keep=1)[:, 0])
+        tail = context.lengths[:, None] + torch.arange(-2, 0, device=lengths.device)
+        ids = context.tokens.gather(1, tail.clamp_min(0))
+        cache, is_raw = self._cache, "raw" in needs
+        reach = self.model.reach(context.longest + k - 1, cache)
+        step = partial(self._propose, cache, reach, is_raw)
+        tokens, q, *logits = self.model.run(step, ("draft", self.warp, reach, is_raw), ids, context.lengths, u)
+        return DraftBlock(tokens, q, lengths, *logits)
+
+    @property
+    def _cache(self) -> RaggedCache:
+        assert self.cache is not None, "a drafter is opened first"
+        return self.cache
+
+    def _propose(
+        self, cache: RaggedCache, reach: int, is_raw: bool, ids: Tensor, sizes: Tensor, u: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Tokens [B,K] and laws [B,K,V] behind texts of `sizes` [B] that end in ids [B,2]; their logits where asked for."""
+        k = u.shape[1]
+        positions = sizes[:, None] + torch.arange(-2, k - 1, device=u.device)  # [B,K+1]
+        plan = self.model.plan(positions, cache, reach).see()
+        tokens: list[Tensor] = []
+        laws: list[Tensor] = []
+        kept: list[Tensor] = []
+        for slot in range(k):
+            now = plan.columns(slot + 1 if slot else 0, slot + 2)
+            logits = self.warp.logits(self.model.forward(ids, now, cache, keep=1)[:, 0])
             q = self.warp.law(logits)
-            ids = (q if self.warp.is_greedy else draw(q, u[:, step]))[:, None]
-            if self.warp.is_greedy:  # argmax picks a NaN; a draw from one is −1
-                ids = ids.masked_fill(logits.gather(-1, ids).isnan(), -1)
-            positions = last + step + 1
-            tokens.append(ids)
-            laws.append(q)
-            if "raw" in needs:
-                kept.append(logits)
-        return DraftBlock(torch.cat(tokens, 1), torch.stack(laws, 1), lengths, torch.stack(kept, 1) if kept else None)
+            token = q if self.warp.is_greedy else draw(q, u[:, slot])
+            ids = token.clamp_min(0)[:, None]  # −1 where logits are NaN
+            tokens.append(token)
+            laws.append(ids[:, 0] if self.warp.is_greedy else q)
+            kept.append(logits)
+        found = torch.stack(tokens, 1), torch.stack(laws, 1)
+        return (*found, torch.stack(kept, 1)) if is_raw else found

@@ -6,11 +6,14 @@ from sdbench.types import Context, DraftBlock, Feedback
 
 
 class NoDraft:
-    """Blocks without slots, for a target whose laws are of this dtype."""
+    """Blocks without slots."""
 
     needs: frozenset[str] = frozenset()
 
     def open(self, num_rows: int, capacity: int) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
     def prefill(self, prompt: Tensor) -> None:

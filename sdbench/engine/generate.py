@@ -33,13 +33,16 @@ def generate(
     measure: bool = True,
     progress: Callable[[Generation], None] | None = None,
     timing: bool | str | None = None,
+    capture: str | None = None,
 ) -> list[Generation]:
     """Decode every prompt under every verifier, `samples` times each; generations in the order prompt, verifier, sample.
 
     target, draft: transformers models in memory; draft=None decodes autoregressively. prompts: lists of token ids.
     stop_ids None: the end-of-text ids of the target's generation_config; (): none. should_stop: called with a text's new ids.
     keys: one int or string per prompt, default its index; they name the noise. progress: called with each generation that
-    ended. timing: True for seconds of each generation, "split" for those of draft, verification and the rest too.
+    ended. timing: True for seconds of each generation, "split" for those of draft, verification and the rest too. capture:
+    how the steps of a round run: "off" eagerly, "graphs" recorded once for each shape and replayed (CUDA graphs; elsewhere a
+    rehearsal), "compile" by torch.compile; None: graphs for a model on one CUDA device, else off. Texts do not depend on it.
 
     The output depends on (seed, key, sample, verifier) only, in float64 token for token; in lower precision a batch of another
     shape may round a near-tie differently.
@@ -55,7 +58,8 @@ def generate(
     names = list(range(len(prompts))) if keys is None else list(keys)
     if len(names) != len(prompts) or len(set(names)) != len(names):
         raise ValueError(f"keys must be one per prompt, all different: got {len(names)} for {len(prompts)} prompts")
-    judge, helper = LM(target), None if draft is None else LM(draft, role="draft")
+    judge = LM(target, capture=capture)
+    helper = None if draft is None else LM(draft, role="draft", capture=capture)
     used = used_vocab(judge, helper, vocab_size)
     _check_prompts(prompts, used, [lm for lm in (judge, helper) if lm is not None], max_new_tokens)
     warp = Warp(temperature, top_k, top_p, used)

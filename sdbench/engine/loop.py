@@ -7,17 +7,17 @@ row looks at another. In float64 that is token for token; in lower precision two
 import warnings
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sdbench import noise
 from sdbench.engine.batch import Batch
 from sdbench.engine.clock import Clock
 from sdbench.engine.row import NUM_MEASURES, Request, Row, StopTest
-from sdbench.lm import LM, Prefix
+from sdbench.lm import LM, Prefix, RaggedCache, forget
 from sdbench.probs import Warp
 from sdbench.types import DraftBlock, Drafter, Evidence, Feedback, Generation, Verdict, Verifier
 
@@ -62,6 +62,7 @@ def stream(
             )
             num_rows //= 2
             del decoder
+            forget()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
@@ -95,15 +96,18 @@ class Decoder:
 
     def run(self) -> Iterator[Generation]:
         longest = max(len(self.prompts[request.prompt]) for _, request in self.queue)
-        slack = max(request.num_draft for _, request in self.queue) + 1
-        capacity = longest + self.options.max_new_tokens + slack
-        args = (self.target, self.drafter, self.verifiers, self.num_rows, capacity, self.options.seed)
+        num_draft = max(request.num_draft for _, request in self.queue)
+        capacity = longest + self.options.max_new_tokens + num_draft + 1
+        args = (self.target, self.drafter, self.verifiers, self.num_rows, capacity, num_draft, self.options.seed)
         batch = self.batch = Batch(*args)
-        while self.queue and len(batch.rows) < self.num_rows:
-            self._admit(batch)
-        while batch.rows:
-            self._round(batch)
-            yield from self._refill(batch)
+        try:
+            while self.queue and len(batch.rows) < self.num_rows:
+                self._admit(batch)
+            while batch.rows:
+                self._round(batch)
+                yield from self._refill(batch)
+        finally:
+            batch.close()
 
     def _refill(self, batch: Batch) -> Iterator[Generation]:
         """Finished rows leave; what waits takes their place. Last slots first: closing a hole moves later rows only."""
@@ -147,20 +151,14 @@ class Decoder:
     def _round(self, batch: Batch) -> None:
         begun_s = self.clock.read()
         planned = [row.draft_length for row in batch.rows]
-        k = max(planned)
-        lengths = torch.tensor(planned, device=self.target.device)
-        coins, slots = batch.keys[: len(planned)], noise.slots(k)
-        rounds = [len(row.drafted) for row in batch.rows]
-        u_draft, u_verify = (
-            torch.from_numpy(noise.uniforms(coins, rounds, part, name)).to(self.target.device, non_blocking=True)
-            for part, name in ((slots[:-1], noise.DRAFT), (slots, noise.VERIFY))
-        )
-        draft = self.drafter.draft(batch, k, lengths, u_draft, self.feedback, self.needs)
+        k = batch.num_draft if self.target.is_captured else max(planned)
+        lengths, u = batch.begin(planned)
+        draft = self.drafter.draft(batch, k, lengths, u[:, :k], self.feedback, self.needs)
         drafted_s = self.clock.split()
-        evidence = self._judge(batch, draft, k)
-        verdict = self._verify(batch, evidence, u_verify)
+        evidence, ids = self._judge(batch, draft)
+        verdict = self._verify(batch, evidence, _coins(u, batch.num_draft, k))
         verified_s = self.clock.split()
-        self._commit(batch, planned, draft, evidence, verdict)
+        self._commit(batch, planned, ids, evidence, verdict)
         if self.clock.is_on:
             ended_s = self.clock.read()
             for row in batch.rows:
@@ -169,23 +167,24 @@ class Decoder:
                     parts = (drafted_s - begun_s, verified_s - drafted_s, ended_s - verified_s)
                     row.split_s = [old + new for old, new in zip(row.split_s, parts, strict=True)]
 
-    def _judge(self, batch: Batch, draft: DraftBlock, k: int) -> Evidence:
-        """One forward of the target over the last token and the draft: its law at each drafted slot and behind."""
-        warp, last = self.options.warp, batch.lengths[:, None] - 1
-        if k and bool((draft.tokens < 0).any()):
-            raise ValueError("the draft model's logits are NaN: check its weights and dtype")
-        positions = last + torch.arange(k + 1, device=last.device)
-        ids = torch.cat((batch.tokens.gather(1, last), draft.tokens), 1)
-        plan = self.target.plan(positions, batch.cache, batch.longest + k)
-        if "target_hidden" in self.needs:
-            raw, hidden = self.target.forward_hidden(ids, plan, batch.cache)
-        else:
-            raw, hidden = self.target.forward(ids, plan, batch.cache), None
-        logits = warp.logits(raw)
-        p = warp.law(logits)
-        if warp.is_greedy and bool(logits.gather(-1, p[..., None]).isnan().any()):
-            raise ValueError("the target model's logits are NaN: check its weights and dtype")
-        return Evidence(p, draft, warp.is_greedy, logits if "raw" in self.needs else None, hidden)
+    def _judge(self, batch: Batch, draft: DraftBlock) -> tuple[Evidence, Tensor]:
+        """One forward of the target over the last token and the draft: its law at each drafted slot and behind.
+
+        The evidence has valid ids only. Beside it, ids [B,1+K] are −1 where logits were NaN: the target's, then the draft's.
+        """
+        sizes, warp, wanted = batch.lengths, self.options.warp, tuple(sorted(self.needs & {"raw", "target_hidden"}))
+        ids = torch.cat((batch.tokens.gather(1, sizes[:, None] - 1), draft.tokens), 1)
+        valid = ids.clamp_min(0)
+        reach = self.target.reach(batch.longest + draft.tokens.shape[1], batch.cache)
+        step = partial(_score, self.target, batch.cache, warp, reach, wanted)
+        p, *more = self.target.run(step, ("score", warp, reach, wanted), valid, sizes)
+        if warp.is_greedy:
+            ids, p = torch.cat((p.amin(1, keepdim=True), draft.tokens), 1), p.clamp_min(0)
+        extra = dict(zip(wanted, more, strict=True))
+        draft = replace(draft, tokens=valid[:, 1:])
+        evidence = Evidence(p, draft, warp.is_greedy, extra.get("raw"), extra.get("target_hidden"))
+        count = len(batch.rows)
+        return (evidence, ids) if count == len(ids) else (evidence.rows(slice(0, count)), ids[:count])
 
     def _verify(self, batch: Batch, evidence: Evidence, u: Tensor) -> Verdict:
         """Each family judges its own rows."""
@@ -213,25 +212,47 @@ class Decoder:
             found.append(torch.stack([x.double() for x in (m.p, m.q, m.tv, m.expected, m.bias)], 1))
         return torch.cat(found)
 
-    def _commit(
-        self, batch: Batch, planned: list[int], draft: DraftBlock, evidence: Evidence, verdict: Verdict
-    ) -> None:
+    def _commit(self, batch: Batch, planned: list[int], ids: Tensor, evidence: Evidence, verdict: Verdict) -> None:
         """Write the block behind each text (what lies past its new length is overwritten later), then count on the host."""
         accepted, next_token = verdict.accepted[:, None], verdict.next_token[:, None]
-        block = torch.cat((draft.tokens, next_token), 1).scatter(1, accepted, next_token)
-        places = batch.lengths[:, None] + torch.arange(block.shape[1], device=block.device)
-        batch.tokens.scatter_(1, places.clamp_max(batch.capacity), block)
-        batch.sizes[: len(planned)] += verdict.accepted + 1
-        told = torch.cat((accepted, next_token, draft.tokens), 1).tolist()
+        batch.write(evidence.draft.tokens, accepted, next_token)
+        told = torch.cat((accepted, next_token, ids), 1).tolist()
         measures = self._measures(batch, evidence)
         values = None if measures is None else measures.tolist()
-        for number, (row, (kept, token, *drafted)) in enumerate(zip(batch.rows, told, strict=True)):
-            if token < 0:
-                raise ValueError(f"the target model's logits are NaN at prompt {row.request.prompt}: check its weights")
+        for number, (row, (kept, token, judged, *drafted)) in enumerate(zip(batch.rows, told, strict=True)):
+            if min(token, judged, *drafted) < 0:
+                _refuse_nan("draft" if min(drafted, default=0) < 0 else "target", row)
             found = None if values is None else values[number]
             row.commit(planned[number], kept, token, drafted, found, self.options.stop_ids, self.options.should_stop)
         if "feedback" in self.drafter.needs:
             self.feedback = Feedback(evidence, verdict)
+
+
+def _refuse_nan(role: str, row: Row) -> None:
+    where = f"at prompt {row.request.prompt}: check its weights and dtype"
+    raise ValueError(f"the {role} model's logits are NaN {where}")
+
+
+def _score(
+    target: LM, cache: RaggedCache, warp: Warp, reach: int, wanted: Sequence[str], ids: Tensor, sizes: Tensor
+) -> tuple[Tensor, ...]:
+    """The target's law [B,T,V] of ids [B,T], the first of them the last of texts of `sizes` [B]; what else is wanted."""
+    positions = sizes[:, None] + torch.arange(-1, ids.shape[1] - 1, device=ids.device)
+    plan, ids = target.plan(positions, cache, reach), ids.clamp_min(0)
+    if "target_hidden" in wanted:
+        raw, hidden = target.forward_hidden(ids, plan, cache)
+    else:
+        raw, hidden = target.forward(ids, plan, cache), None
+    logits = warp.logits(raw)
+    extra = {"raw": logits, "target_hidden": hidden}
+    return warp.law(logits), *(x for name in wanted if (x := extra[name]) is not None)
+
+
+def _coins(u: Tensor, num_draft: int, k: int) -> Tensor:
+    """[B,k+1] of [B,2K+1]: the verifier's coins for k slots, and what makes the next token."""
+    if k == num_draft:
+        return u[:, num_draft:]
+    return torch.cat((u[:, num_draft : num_draft + k], u[:, -1:]), 1)
 
 
 def _needs(verifiers: Sequence[Verifier], warp: Warp) -> frozenset[str]:

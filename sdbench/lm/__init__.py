@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sdbench.lm.cache import Prefix, RaggedCache
-    from sdbench.lm.model import LM, used_vocab
+    from sdbench.lm.model import LM, forget, used_vocab
 
-_HOME = {"LM": "model", "Prefix": "cache", "RaggedCache": "cache", "used_vocab": "model"}
+_HOME = {"LM": "model", "Prefix": "cache", "RaggedCache": "cache", "forget": "model", "used_vocab": "model"}
 
-__all__ = ["LM", "Prefix", "RaggedCache", "used_vocab"]
+__all__ = ["LM", "Prefix", "RaggedCache", "forget", "used_vocab"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,9 @@
 """A transformers model as the engine sees it: ids and positions in, logits out, over a ragged cache."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -10,20 +11,27 @@ from transformers import PreTrainedModel
 
 from sdbench.lm.attention import NAME
 from sdbench.lm.cache import Prefix, RaggedCache
+from sdbench.lm.capture import Records, Step, mode_of
 from sdbench.lm.plan import CURRENT, Plan, Sight
 from sdbench.lm.sight import look
 
 CHUNK = 512  # prompt tokens a prefill call takes
-BUCKET = 64  # lengths that are read are multiples of it
+BUCKET = (
+    64  # lengths that are read are multiples of it, or of a sixteenth of themselves: few shapes, little read in vain
+)
+ROOM = 512  # capacities of caches that are kept for their records are multiples of it
 PADDING = 256  # vocabularies that differ by at most this many ids are one, padded differently
+
+_kept: WeakKeyDictionary[PreTrainedModel, tuple[RaggedCache, Records]] = WeakKeyDictionary()
 
 
 class LM:
     """A causal language model made of attention layers. Its weights are used as they are; its configuration is left as it was."""
 
-    def __init__(self, model: PreTrainedModel, *, role: str = "target") -> None:
+    def __init__(self, model: PreTrainedModel, *, role: str = "target", capture: str | None = None) -> None:
         self.model, self.config, self.role = model, model.config.get_text_config(), role
         _refuse(model, self.config, role)
+        self.records = Records(mode_of(capture, model))
         self.head: Any = model.get_output_embeddings()
         self.vocab_size: int = self.head.weight.shape[0]
         self.limit: int | None = getattr(self.config, "max_position_embeddings", None)
@@ -39,18 +47,45 @@ class LM:
         found = found if found is not None else self.config.eos_token_id
         return () if found is None else (found,) if isinstance(found, int) else tuple(found)
 
+    @property
+    def is_captured(self) -> bool:
+        """Whether steps want fixed shapes: padded rows, all slots drafted."""
+        return self.records.mode != "off"
+
     def cache(self, num_rows: int, capacity: int) -> RaggedCache:
-        return RaggedCache(self.config.num_hidden_layers, num_rows, capacity)
+        """Room for R texts. Where steps are recorded, the last one of this model given back, with its records."""
+        if not self.is_captured:
+            return RaggedCache(self.config.num_hidden_layers, num_rows, capacity)
+        cache, records = _kept.pop(self.model, (None, self.records))
+        is_alike = records.mode == self.records.mode
+        if cache is not None and is_alike and cache.num_rows == num_rows and cache.capacity >= capacity:
+            self.records = records
+            return cache
+        self.records = Records(self.records.mode)
+        return RaggedCache(self.config.num_hidden_layers, num_rows, -(-capacity // ROOM) * ROOM)
+
+    def give_back(self, cache: RaggedCache) -> None:
+        """Nobody reads this cache any more."""
+        if self.is_captured:
+            _kept[self.model] = cache, self.records
+
+    def reach(self, longest: int, cache: RaggedCache) -> int:
+        """How many slots are read where no text is longer than this."""
+        width = max(BUCKET, 1 << max(longest - 1, 0).bit_length() >> 4)
+        return min(-(-longest // width) * width, cache.capacity)
+
+    def run(self, step: Step, name: Hashable, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """step(*inputs) over this model's cache, as it is or as recorded under this name; see Records."""
+        return self.records(step, name, *inputs)
 
     def plan(
-        self, positions: Tensor, cache: RaggedCache, longest: int, *, sights: Mapping[int, Sight] | None = None
+        self, positions: Tensor, cache: RaggedCache, length: int, *, sights: Mapping[int, Sight] | None = None
     ) -> Plan:
-        """For tokens at positions [B,T], none of which matters beyond `longest`."""
+        """For tokens at positions [B,T] that see among the first `length` slots."""
         scratch = cache.capacity
         slot = positions.clamp_max(scratch).remainder(scratch + 1)  # −1, before a text, is the scratch slot too
         row = torch.arange(0, len(positions) * (scratch + 1), scratch + 1, device=positions.device)
         seen = positions.clamp(0, (self.limit or scratch) - 1)
-        length = min(-(-longest // BUCKET) * BUCKET, scratch)
         sights = self.sights if sights is None else sights
         return Plan(seen, (slot + row[:, None]).flatten(), length, self.dtype, sights)
 
@@ -74,7 +109,7 @@ class LM:
     def prefill(self, prompt: Tensor, *, sights: Mapping[int, Sight] | None = None, attention: str = NAME) -> Prefix:
         """Keys and values of a prompt [L], chunk by chunk; no logits but the last position's are ever made."""
         length = len(prompt)
-        cache = self.cache(1, max(length, 1))
+        cache = RaggedCache(self.config.num_hidden_layers, 1, max(length, 1))
         sights = self.sights if sights is None else sights
         for start in range(0, length, CHUNK):
             ids = prompt[None, start : start + CHUNK]
@@ -97,6 +132,11 @@ class LM:
             CURRENT.reset(token)
             for config, name in zip(self._configs, before, strict=True):
                 config._attn_implementation_internal = name
+
+
+def forget() -> None:
+    """Free the memory of caches that are kept for their records."""
+    _kept.clear()
 
 
 def used_vocab(target: LM, draft: LM | None, vocab_size: int | None) -> int:

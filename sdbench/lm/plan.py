@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ class Sight:
     Among the first `local` tokens of a text it is plain causal (None: everywhere).
     """
 
-    rule: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    rule: Callable[..., Any]
     local: int | None = None
 
 

@@ -14,6 +14,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
 from sdbench.lm.attention import ragged_attention
+from sdbench.lm.cache import RaggedCache
 from sdbench.lm.plan import CAUSAL, Sight, current
 from sdbench.probs import total_variation
 
@@ -54,7 +55,7 @@ def _ask(lm: "LM") -> tuple[Mapping[int, Sight], float]:
     told: dict[int, Sight] = {}
     with torch.inference_mode():
         own = lm.model(input_ids=text[None], use_cache=False).logits[0]
-        cache = lm.cache(len(PROMPTS), TEXT)
+        cache = RaggedCache(lm.config.num_hidden_layers, len(PROMPTS), TEXT)
         for row, length in enumerate(PROMPTS):
             cache.write(row, lm.prefill(text[:length], sights=told, attention=ASK))
         for sight in told.values():

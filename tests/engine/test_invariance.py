@@ -110,16 +110,27 @@ def test_padded_vocabularies_are_one(models):
     assert max(token for g in small for token in g.tokens) < 50
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_captured_steps_give_the_same_texts(models, temperature):
+    """Fixed rows, slots and lengths, inputs and outputs that stay in place: a CUDA graph's conditions, rehearsed."""
+    rules = [Ensemble(w=0.5), Ensemble(w=0.2, greedy="mixture"), Ensemble(w=0.2, mix="logit")]
+    options = {**OPTIONS, "samples": 1, "temperature": temperature, "batch_size": 5}
+    eager = sdbench.generate(*models, PROMPTS, rules, capture="off", **options)
+    for _ in range(2):  # the second time over the first's caches and records
+        for a, b in zip(eager, sdbench.generate(*models, PROMPTS, rules, capture="graphs", **options), strict=True):
+            same(a, b)
+
+
 def test_memory_that_runs_out_halves_the_batch_and_loses_nothing(models, once, monkeypatch):
     from sdbench.engine.loop import Decoder
 
     honest, calls = Decoder._judge, []
 
-    def short_of_memory(self, batch, draft, k):
+    def short_of_memory(self, batch, draft):
         calls.append(len(batch.rows))
         if len(batch.rows) > 6 and len(calls) > 2:
             raise torch.OutOfMemoryError("injected")
-        return honest(self, batch, draft, k)
+        return honest(self, batch, draft)
 
     monkeypatch.setattr(Decoder, "_judge", short_of_memory)
     with pytest.warns(ResourceWarning, match="out of memory with 12 rows; going on with 6"):

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import chisquare
 
 import sdbench
-from sdbench.engine import loop
+from sdbench import noise
 from sdbench.types import Verdict
 from sdbench.verify import Ensemble, Exact
 from tests.engine.models import pair
@@ -144,11 +144,11 @@ def test_a_planted_fault_is_caught(models, fault):
 
 def test_one_uniform_a_text_position_is_caught(models, monkeypatch):
     """Noise named by the place in the text: a coin of one round is the draw of another, and the drafter's own."""
-    honest = loop.noise.uniforms
+    honest = noise.uniforms
 
     def by_position(keys, rounds, slots, stream):
-        places = np.where(slots == loop.noise.DRAW, 0, slots)
+        places = np.where(slots == noise.DRAW, 0, slots)
         return honest(keys, rounds, places.astype(np.uint64), 0)
 
-    monkeypatch.setattr(loop.noise, "uniforms", by_position)
+    monkeypatch.setattr(noise, "uniforms", by_position)
     assert p_value(models, Exact(), 1.0) < ALPHA

@@ -1,0 +1,107 @@
+"""Steps whose shapes come back: run as they are, compiled, or recorded as CUDA graphs and replayed.
+
+A step is a function of tensors over one cache: all else it depends on is in its name. It writes keys and values where its inputs
+say, so running it twice is running it once. Records name their cache's memory: they live and die with it.
+"""
+
+import warnings
+from collections.abc import Callable, Hashable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+Mode = Literal["off", "graphs", "compile"]
+Step = Callable[..., tuple[Tensor, ...]]
+
+WARM_UP = 2  # runs before a recording: what libraries set up on first use must not be recorded
+AGREE = 0.05  # of the largest value: a replay that differs more from the step itself was recorded wrongly
+
+
+def mode_of(asked: str | None, model: PreTrainedModel) -> Mode:
+    """None: graphs where the model is on one CUDA device, off elsewhere. On several devices it runs eagerly, and that is said."""
+    if asked not in (None, "off", "graphs", "compile"):
+        raise ValueError(f'capture must be "off", "graphs", "compile" or None, got {asked!r}')
+    if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
+        if asked not in (None, "off"):
+            warnings.warn(f"capture={asked} needs a model on one device: its steps run eagerly", stacklevel=4)
+        return "off"
+    return asked or ("graphs" if model.device.type == "cuda" else "off")  # pyright: ignore[reportReturnType]
+
+
+class Records:
+    """The steps recorded so far, by name and shapes."""
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode = mode
+        self._steps: dict[Hashable, Step] = {}
+        self._pool: Any = None  # memory that the graphs of one cache share: they never run at once
+
+    def __call__(self, step: Step, name: Hashable, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """step(*inputs). With graphs, the result is overwritten when a step of this cache runs again."""
+        if self.mode == "off":
+            return step(*inputs)
+        key = name, tuple((x.shape, x.dtype) for x in inputs)
+        if key not in self._steps:
+            self._steps[key] = self._compiled(step) if self.mode == "compile" else self._recorded(step, inputs)
+        return self._steps[key](*inputs)
+
+    @staticmethod
+    def _compiled(step: Step) -> Step:
+        return torch.compile(step, dynamic=False)
+
+    def _recorded(self, step: Step, inputs: tuple[Tensor, ...]) -> Step:
+        try:
+            record = Record(step, inputs, self._pool)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # a step that waits for the device, or whose shapes depend on values
+            reason = f"{error}".splitlines()[0]
+            warnings.warn(f"a step cannot be recorded as a CUDA graph and runs eagerly: {reason}", stacklevel=4)
+            return step
+        if record.graph is not None:
+            self._pool = record.graph.pool()
+        return record
+
+
+class Record:
+    """One step at fixed shapes: a CUDA graph. Elsewhere a rehearsal of one, whose inputs and outputs stay in place too."""
+
+    def __init__(self, step: Step, inputs: tuple[Tensor, ...], pool: Any) -> None:
+        self.inputs = tuple(x.clone() for x in inputs)
+        self.graph: Any = None
+        if inputs[0].device.type != "cuda":
+            self.step, self.outputs = step, tuple(x.clone() for x in step(*self.inputs))
+            return
+        own = torch.cuda.Stream()
+        own.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(own):
+            for _ in range(WARM_UP):
+                wanted = step(*self.inputs)
+        torch.cuda.current_stream().wait_stream(own)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            self.outputs = step(*self.inputs)
+        graph.replay()
+        _check(wanted, self.outputs)
+        self.graph = graph
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        for mine, new in zip(self.inputs, inputs, strict=True):
+            mine.copy_(new)
+        if self.graph is not None:
+            self.graph.replay()
+        else:
+            for mine, new in zip(self.outputs, self.step(*self.inputs), strict=True):
+                mine.copy_(new)
+        return self.outputs
+
+
+def _check(wanted: tuple[Tensor, ...], found: tuple[Tensor, ...]) -> None:
+    """What a recording gives must be what the step gives, but for rounding."""
+    for a, b in zip(wanted, found, strict=True):
+        if a.is_floating_point() and not torch.allclose(
+            a, b, rtol=0, atol=AGREE * float(a.abs().max()), equal_nan=True
+        ):
+            raise RuntimeError("its recording gives other values than the step itself")
