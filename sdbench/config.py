@@ -262,6 +262,7 @@ class Run:
     name: str
     results: Path
     timing: Timing | None
+    tracker: Part | None
     margin: float
     shard: Shard
     force: bool
@@ -275,8 +276,9 @@ class Run:
 KEYS = (
     *("model", "task", "verifier", "drafter", "w", "num_draft", "temperature", "top_k", "top_p", "max_new_tokens"),
     *("n", "samples", "seed", "batch_size", "device", "dtype", "name", "results", "timing", "margin", "shard", "force"),
+    "tracker",
 )
-GROUPS = ("model", "task", "verifier", "drafter", "decode", "experiment")
+GROUPS = ("model", "task", "verifier", "drafter", "decode", "tracker", "experiment")
 
 
 def check(tree: Mapping[str, Any]) -> Run:
@@ -285,7 +287,7 @@ def check(tree: Mapping[str, Any]) -> Run:
     missing = [key for key in KEYS if key not in tree]
     if missing:
         raise ConfigError(f"{missing[0]} cannot be removed; write {missing[0]}=null for its default")
-    for group in ("model", "task", "verifier", "drafter"):
+    for group in ("model", "task", "verifier", "drafter", "tracker"):
         if not isinstance(tree[group], Mapping):
             raise ConfigError(f"{group} must be one of the files in configs/{group}, got {show(tree[group])}")
     model, task = Model.check(tree["model"]), Part.check("task", tree["task"])
@@ -311,7 +313,8 @@ def check(tree: Mapping[str, Any]) -> Run:
         name=_folder_name(name),
         results=Path(string("results", tree["results"])),
         timing=Timing.check(tree["timing"]),
-        margin=number("margin", tree["margin"], 0, 100),
+        tracker=None if tree["tracker"].get("_target_") is None else Part.check("tracker", tree["tracker"]),
+        margin=number("margin", tree["margin"], 0, 100, is_open=True),
         shard=Shard.check(tree["shard"]),
         force=switch("force", tree["force"]),
     )

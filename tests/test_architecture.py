@@ -28,12 +28,25 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": set(),
     "hub": {"config"},
     "plan": {"config", "records"},
+    "trackers": set(),
     "score": {"types", "tasks", "metrics", "config", "hub"},
-    "run": LEFT | {"embedded", "tasks", "records", "metrics", "report", "config", "plan"},
+    "run": LEFT | {"embedded", "tasks", "records", "metrics", "report", "config", "plan", "hub", "trackers"},
     "__main__": {"run", "config"},
 }
 # Annotations may name what the program must not load: these count only at run time.
-TORCH_FREE = ("tasks", "metrics", "report", "records", "config", "plan", "embedded", "types", "score", "hub")
+TORCH_FREE = (
+    "tasks",
+    "metrics",
+    "report",
+    "records",
+    "config",
+    "plan",
+    "embedded",
+    "types",
+    "score",
+    "hub",
+    "trackers",
+)
 
 
 def room(path: Path) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from sdbench.config import ConfigError
 from sdbench.run.job import BAD_CONFIG, DONE, FAILED, INTERRUPTED, run_job
+from sdbench.run.track import tracker_of
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,6 +41,8 @@ def _main(argv: Sequence[str]) -> int:
     if command.show == "config":
         print(composer.yaml(jobs))
         return DONE
+    for run in runs:
+        tracker_of(run)  # a missing library is said before anything is decoded
     if len(jobs) == 1 and not command.is_multirun:
         return run_job(runs[0], argv)
     codes = composer.launch(jobs, command)

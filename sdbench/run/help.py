@@ -48,6 +48,7 @@ How it is run
 Where it goes
   results=DIR       the root of all results                                                         (results)
   name=NAME         the folder below it                                                             (MODEL-TASK)
+  tracker=NAME      sends summary and figures to tensorboard, mlflow or wandb as well               (none)
   force=true        decodes again what the records hold; without it only what is missing is computed, so raising n or
                     samples, or adding a w, extends the same folder, and an interrupted run goes on where it was
 

@@ -1,0 +1,29 @@
+"""The tracker that a run names, made early so that a missing library costs nothing, and used once at the end."""
+
+from __future__ import annotations
+
+from sdbench.config import ConfigError, Run
+from sdbench.records import StoreError
+from sdbench.trackers import Findings, Tracker, TrackerError, make
+
+
+def tracker_of(run: Run) -> Tracker | None:
+    """None where nothing is tracked; the tracker's complaint is the user's."""
+    if run.tracker is None:
+        return None
+    try:
+        return make(str(run.tracker.target), run.tracker.options)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f"tracker={run.tracker.name}: {str(error).splitlines()[0]}") from None
+
+
+def track(run: Run, findings: Findings) -> None:
+    """Sends them, and says where they can be seen; a tracker that refuses costs no record."""
+    tracker = tracker_of(run)
+    if tracker is None:
+        return
+    try:
+        print(f"tracker: {tracker.send(findings)}")
+    except TrackerError as error:
+        rest = f"the records in {findings.folder} are whole: the same command sends them again"
+        raise StoreError(f"{error}; {rest}") from error

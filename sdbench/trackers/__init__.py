@@ -1,0 +1,102 @@
+"""Sending what a run found to a tracker, by the tracker's own library: off unless asked for with tracker=NAME.
+
+A tracker is a class with `send(findings)` in a file of its own and a YAML file in configs/tracker that names it. What is sent
+is made from the records: the summary's numbers cell by cell, the figures, the page, the configuration. Not sent: texts and tokens.
+Imports: pandas for the type alone; a tracker's library when it is made.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LABELS = ("model", "task", "verifier", "w", "num_draft", "temperature", "metric", "cell")
+
+
+class TrackerError(RuntimeError):
+    """The tracker did not take it; the records are whole all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a results folder says: one row a cell in `summary`, the folder's name, its last run's configuration."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    summary: pd.DataFrame
+    advice: str
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    @property
+    def figures(self) -> list[Path]:
+        """PNG files, in the order of their names."""
+        return sorted((self.folder / "figures").glob("*.png"))
+
+    @property
+    def pages(self) -> list[Path]:
+        return [path for name in ("report.html", "summary.csv") if (path := self.folder / name).is_file()]
+
+    def cells(self) -> Iterator[tuple[str, dict[str, Any], dict[str, float]]]:
+        """(setting in words, labels, finite numbers) of each cell."""
+        for row in self.summary.to_dict("records"):
+            labels = {name: row[name] for name in LABELS if name in row and not _is_nothing(row[name])}
+            numbers = {
+                str(name): float(value)
+                for name, value in row.items()
+                if name not in LABELS and isinstance(value, int | float) and math.isfinite(value)
+            }
+            yield setting(row), labels, numbers
+
+
+class Tracker(Protocol):
+    """`send` hands everything over and says where it can be seen; TrackerError where the tracker refuses."""
+
+    def send(self, findings: Findings) -> str: ...
+
+
+def make(target: str, options: Mapping[str, Any]) -> Tracker:
+    """The tracker that a configuration names; ValueError if its library is missing."""
+    module, _, name = target.rpartition(".")
+    return getattr(import_module(module), name)(**options)
+
+
+def need(library: str, extra: str) -> None:
+    """One sentence instead of an ImportError, before anything is decoded."""
+    if find_spec(library) is None:
+        raise ValueError(f"{library} is not installed: pip install 'sdbench[{extra}]'")
+
+
+def setting(row: Mapping[Any, Any]) -> str:
+    """A cell in words, as "ensemble w=0.5 K=5 T=1": letters, digits and ` .=` alone, which every tracker takes."""
+    parts = [str(row["verifier"])]
+    parts += [f"w={row['w']:g}"] if not _is_nothing(row["w"]) else []
+    parts += [f"K={int(row['num_draft'])}"] if row["num_draft"] else []
+    return " ".join([*parts, f"T={row['temperature']:g}"])
+
+
+def flat(tree: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    """A nested configuration as {"model.name": "llama-tiny"}; lists as JSON, what is null left out."""
+    found: dict[str, str] = {}
+    for key, value in tree.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{name}.")
+        elif value is not None:
+            found[name] = value if isinstance(value, str) else json.dumps(value, default=str)
+    return found
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or value != value

@@ -1,0 +1,53 @@
+"""MLflow: one run a results folder with its configuration, figures and page, and below it one run a cell with its numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sdbench.trackers import Findings, TrackerError, flat, need
+
+LONGEST = 500  # of a parameter's value, which every store takes
+
+
+class MLflow:
+    """`uri`: a server or a store; None: MLFLOW_TRACKING_URI, or what the library takes without it."""
+
+    def __init__(self, uri: str | None = None, experiment: str = "sdbench") -> None:
+        need("mlflow", "mlflow")
+        self.uri, self.experiment = uri, experiment
+
+    def send(self, findings: Findings) -> str:
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+
+        try:
+            client = MlflowClient(self.uri)
+            return self._send(client, findings)
+        except (MlflowException, OSError) as error:
+            raise TrackerError(f"MLflow: {str(error).splitlines()[0]}") from None
+
+    def _send(self, client: Any, findings: Findings) -> str:
+        known = client.get_experiment_by_name(self.experiment)
+        home = known.experiment_id if known else client.create_experiment(self.experiment)
+        parent = client.create_run(home, run_name=findings.name, tags={"mlflow.note.content": findings.advice})
+        key = parent.info.run_id
+        self._log(client, key, flat(findings.config), {})
+        for path in findings.figures:
+            client.log_artifact(key, str(path), "figures")
+        for path in findings.pages:
+            client.log_artifact(key, str(path))
+        for name, labels, numbers in findings.cells():
+            child = client.create_run(home, run_name=name, tags={"mlflow.parentRunId": key})
+            self._log(client, child.info.run_id, {label: str(value) for label, value in labels.items()}, numbers)
+            client.set_terminated(child.info.run_id)
+        client.set_terminated(key)
+        return f"MLflow experiment {self.experiment}, run {key} at {client.tracking_uri}"
+
+    @staticmethod
+    def _log(client: Any, key: str, params: dict[str, str], numbers: dict[str, float]) -> None:
+        from mlflow.entities import Metric, Param
+
+        kept = [Param(name, value[:LONGEST]) for name, value in params.items()]
+        for start in range(0, len(kept), 100):  # a batch takes a hundred
+            client.log_batch(key, params=kept[start : start + 100])
+        client.log_batch(key, metrics=[Metric(name, value, 0, 0) for name, value in numbers.items()])

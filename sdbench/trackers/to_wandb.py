@@ -1,0 +1,48 @@
+"""Weights & Biases: one run a results folder with its configuration, a table of the cells, their numbers, figures and page."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Literal
+
+from sdbench.trackers import Findings, TrackerError, flat, need
+
+
+class WandB:
+    """`mode`: online, or offline: files below the results folder that `wandb sync` sends later."""
+
+    def __init__(
+        self, project: str = "sdbench", entity: str | None = None, mode: Literal["online", "offline"] = "online"
+    ) -> None:
+        need("wandb", "wandb")
+        self.project, self.entity, self.mode = project, entity, mode
+
+    def send(self, findings: Findings) -> str:
+        wandb = import_module("wandb")  # by name: types are checked where it is not installed too
+
+        options: dict[str, Any] = {"project": self.project, "entity": self.entity, "mode": self.mode}
+        try:
+            run = wandb.init(
+                **options,
+                name=findings.name,
+                dir=str(findings.folder),
+                config=flat(findings.config),
+                notes=findings.advice,
+                settings=wandb.Settings(
+                    silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True
+                ),
+            )
+            run.log(self._shown(wandb, findings))
+            for name, _, numbers in findings.cells():
+                for metric, value in numbers.items():
+                    run.summary[f"{name}/{metric}"] = value
+            run.finish()
+        except (wandb.errors.Error, OSError) as error:
+            raise TrackerError(f"Weights & Biases: {str(error).splitlines()[0]}") from None
+        return str(run.dir if self.mode == "offline" else run.url)
+
+    @staticmethod
+    def _shown(wandb: Any, findings: Findings) -> dict[str, Any]:
+        figures = {f"figures/{path.stem}": wandb.Image(str(path)) for path in findings.figures}
+        pages = {path.name: wandb.Html(path.read_text("utf-8")) for path in findings.pages if path.suffix == ".html"}
+        return {"summary": wandb.Table(dataframe=findings.summary), **figures, **pages}
