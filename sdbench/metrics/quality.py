@@ -6,6 +6,7 @@ Corpus metrics are functions of summed statistics, so that a bootstrap recompute
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -92,7 +93,15 @@ def quality(rows: pd.DataFrame | pd.Series, metric: str, **options: float) -> Es
         return statistic_interval(values, CORPUS[metric], **options)  # type: ignore[arg-type]
     if len(values) and is_binary(values):
         return proportion_interval(int(values.sum()), len(values), level=options.get("level", 0.95))
-    return mean_interval(values, **options)  # type: ignore[arg-type]
+    return within(mean_interval(values, **options), metric)  # type: ignore[arg-type]
+
+
+def within(estimate: Estimate, metric: str) -> Estimate:
+    """Limits beyond the range of a known metric are cut: no score lies there."""
+    if not is_metric(metric):
+        return estimate
+    low, high = np.clip((estimate.low, estimate.high), 0, 100 * points_of(metric))  # NaN stays NaN
+    return replace(estimate, low=float(low), high=float(high))
 
 
 def difference(a: pd.DataFrame | pd.Series, b: pd.DataFrame | pd.Series, metric: str, **options: float) -> Estimate:
@@ -135,5 +144,6 @@ def all_metrics(generations: pd.DataFrame, names: list[str], **options: float) -
     if "pass@1" in names:
         counts = generations.groupby("example", sort=True)["pass@1"].agg(["count", "sum"])
         for k in range(2, int(counts["count"].min()) + 1):
-            found[f"pass@{k}"] = mean_interval(pass_at_k(counts["count"], counts["sum"], k), **options)  # type: ignore[arg-type]
+            estimate = mean_interval(pass_at_k(counts["count"], counts["sum"], k), **options)  # type: ignore[arg-type]
+            found[f"pass@{k}"] = within(estimate, f"pass@{k}")
     return found

@@ -111,3 +111,12 @@ def test_a_paired_difference_is_narrower_than_unpaired_and_over_shared_examples(
 
 def test_points_are_of_one_hundred():
     assert [quality.points_of(name) for name in ("strict", "pass@1", "rougeL", "bleu")] == [0.01, 0.01, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("metric", "most"), [("rougeL", 100.0), ("strict", 1.0), ("pass@1", 1.0)])
+def test_an_interval_stays_within_the_range_of_its_metric(metric, most):
+    values = pd.Series(most * np.array([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.99, 1.0, 0.6, 1.0, 1.0, 1.0]))
+    found, free = (quality.quality(values, name, resamples=1000) for name in (metric, "a metric of unknown range"))
+    assert (found.low, found.high) == (0, most)
+    assert free.low < 0
+    assert free.high > most
