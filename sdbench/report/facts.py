@@ -139,9 +139,9 @@ def _setting(row: Mapping[Any, Any]) -> str:
     return f"{row['model']} on {row['task']}, {row['verifier']}{knob} K={row['num_draft']}"
 
 
-def warnings_of(sweep: Sweep, summary: pd.DataFrame) -> list[str]:
+def warnings_of(sweep: Sweep) -> list[str]:
     """What a reader should know before the numbers are quoted; each names where it is seen."""
-    rows = summary[summary["cell"].isin(sweep.cells.index)].drop_duplicates("cell").set_index("cell")
+    rows = sweep.rows
     found = []
     least = rows["n"].min()
     if least < SMALL:

@@ -27,9 +27,9 @@ from sdbench.report.facts import facts_of, failures_of, merged, runs_of, warning
 from sdbench.report.measures import MEASURES, WORDS
 from sdbench.report.sweeps import Sweep, heading, sweeps_of
 from sdbench.report.tables import tables_of
-from sdbench.report.verdicts import advised_of, verdicts_of
+from sdbench.report.verdicts import advices_of, advised_of, verdict_of
 
-ROOM = 10 * 10**6 - 10**5  # bytes of a page, less what counting in pieces may miss
+ROOM = 10**7 - 5 * 10**5  # bytes of a page, less what the list of examples takes
 FIGURES_ROOM = 4 * 10**6
 SCRIPTS = ("theme.js", "tables.js", "tokens.js", "texts.js", "browser.js")
 ENVIRONMENT = Environment(
@@ -41,26 +41,31 @@ ENVIRONMENT = Environment(
 )
 
 
-def write_page(home: Path, results: Sequence[Results], summary: pd.DataFrame, advice: Sequence[Recommendation]) -> Path:
+def write_page(
+    home: Path, results: Sequence[Results], summaries: Sequence[pd.DataFrame], advice: Sequence[Recommendation]
+) -> Path:
     """Render the page into `home`; its figures are the SVG files below home/figures."""
     path = home / "report.html"
     part = path.with_suffix(".part")
     # A lone surrogate in a foreign text has no UTF-8: it is shown as a question mark.
-    part.write_bytes(page_of(home, results, summary, advice).encode("utf-8", "replace"))
+    part.write_bytes(page_of(home, results, summaries, advice).encode("utf-8", "replace"))
     part.replace(path)
     return path
 
 
-def page_of(home: Path, results: Sequence[Results], summary: pd.DataFrame, advice: Sequence[Recommendation]) -> str:
+def page_of(
+    home: Path, results: Sequence[Results], summaries: Sequence[pd.DataFrame], advice: Sequence[Recommendation]
+) -> str:
     """The whole page as text."""
-    sweeps = sweeps_of(results)
+    sweeps = sweeps_of(results, summaries)
+    advised = advices_of(sweeps, results, advice)
     drawings, missing = within(drawings_of(home / "figures"), FIGURES_ROOM)
     context: dict[str, Any] = {
         "title": heading(sweeps) if sweeps else ", ".join(one.name for one in results),
-        "verdicts": verdicts_of(sweeps, summary, advice),
-        "sweeps": [described(sweep, summary, advice) for sweep in sweeps],
+        "verdicts": [verdict_of(one) for one in advised],
+        "sweeps": [described(sweep, advised_of(sweep, advised)) for sweep in sweeps],
         "failures": failures_of(results),
-        "warnings": merged({sweep.title: warnings_of(sweep, summary) for sweep in sweeps}),
+        "warnings": merged({sweep.title: warnings_of(sweep) for sweep in sweeps}),
         "drawings": drawings,
         "missing": missing,
         "measures": MEASURES,
@@ -73,7 +78,7 @@ def page_of(home: Path, results: Sequence[Results], summary: pd.DataFrame, advic
     }
     context["policy"] = policy_of([context["early"], context["script"]])
     bare = rendered(context, Browser())
-    compared = {sweep.title: first_compared(sweep, advised_of(sweep, advice)) for sweep in sweeps}
+    compared = {sweep.title: first_compared(sweep, advised_of(sweep, advised)) for sweep in sweeps}
     return rendered(context, browse(sweeps, compared, room=ROOM - len(bare.encode("utf-8", "replace"))))
 
 
@@ -88,13 +93,13 @@ def rendered(context: dict[str, Any], browser: Browser) -> str:
     return ENVIRONMENT.get_template("report.html.j2").render(**context, data=data, notes=browser.notes)
 
 
-def described(sweep: Sweep, summary: pd.DataFrame, advice: Sequence[Recommendation]) -> dict[str, Any]:
+def described(sweep: Sweep, advised: str | None) -> dict[str, Any]:
     """One sweep for the template: facts and tables."""
     return {
         "title": sweep.title,
         "num_settings": len(sweep.cells),
         "facts": facts_of(sweep),
-        "tables": tables_of(sweep, summary, advised_of(sweep, advice)),
+        "tables": tables_of(sweep, advised),
     }
 
 

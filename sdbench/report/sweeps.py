@@ -16,27 +16,28 @@ NAMES = {"target": "target alone", "generate": "plain generate", "draft": "draft
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """`cells` is indexed by key and has a column `label`; `metric` is the task's headline."""
+    """`cells` is indexed by key and has a column `label`, `rows` are theirs of the summary; `metric` is the headline."""
 
     results: Results
     title: str
     cells: pd.DataFrame
+    rows: pd.DataFrame
     metric: str
 
 
-def sweeps_of(results: Sequence[Results]) -> list[Sweep]:
-    """Every sweep that has records, folder by folder."""
-    found: list[tuple[Results, pd.DataFrame]] = []
-    for one in results:
+def sweeps_of(results: Sequence[Results], summaries: Sequence[pd.DataFrame]) -> list[Sweep]:
+    """Every sweep that has records, folder by folder; each folder comes with its summary."""
+    found: list[tuple[Results, pd.DataFrame, pd.DataFrame]] = []
+    for one, summary in zip(results, summaries, strict=True):
         held = set(one.generations["cell"]) | set(one.timings["cell"])
         cells = table_of(one.cells)
         groups = [own for _, own in cells[cells.index.isin(held)].groupby("sweep", sort=True)]
         groups.sort(key=lambda own: tuple(own[["model", "task", "temperature", "protocol"]].iloc[0]))
-        found += [(one, own) for own in groups]
-    names = titles([(one.name, own) for one, own in found])
+        found += [(one, named(own), summary.set_index("cell")) for own in groups]
+    names = titles([(one.name, own) for one, own, _ in found])
     return [
-        Sweep(one, title, named(own), str(own["metric"].iloc[0]))
-        for title, (one, own) in zip(names, found, strict=True)
+        Sweep(one, title, own, rows.reindex(own.index), str(own["metric"].iloc[0]))
+        for title, (one, own, rows) in zip(names, found, strict=True)
     ]
 
 

@@ -69,14 +69,14 @@ class Table:
     zero: Mapping[str, float]  # of the columns with bars: where 0 (of a ratio: 1) lies, in per cent
 
 
-def tables_of(sweep: Sweep, summary: pd.DataFrame, advised: str | None) -> list[Table]:
+def tables_of(sweep: Sweep, advised: str | None) -> list[Table]:
     """Every table of one sweep that holds a number; columns that nothing was measured for are left out."""
-    rows = summary.drop_duplicates("cell").set_index("cell").reindex(sweep.cells.index)
-    made = [_table(title, names, sweep, rows, advised) for title, names in TABLES.items()]
+    made = [_table(title, names, sweep, advised) for title, names in TABLES.items()]
     return [table for table in made if table.columns]
 
 
-def _table(title: str, names: Sequence[str], sweep: Sweep, rows: pd.DataFrame, advised: str | None) -> Table:
+def _table(title: str, names: Sequence[str], sweep: Sweep, advised: str | None) -> Table:
+    rows = sweep.rows
     names = [name for name in names if name in rows and rows[name].notna().any()]
     drawn = {name: _span(rows, name) for name in names if name in DRAWN and title == next(iter(TABLES))}
     columns = tuple(Column(name, *_heading(name, sweep.metric)) for name in names)

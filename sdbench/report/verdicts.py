@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
 from sdbench.metrics import quality
 from sdbench.metrics.recommend import Advice, Recommendation
+from sdbench.records import Results
 from sdbench.report.measures import MEASURES
 from sdbench.report.sweeps import Sweep
 from sdbench.report.tables import Value, value_of, written
 
 SHOWN = ("speedup", "speedup_modelled", "acceptance", "tokens_per_round", "difference")
+
+
+@dataclass(frozen=True, slots=True)
+class Advised:
+    """A sweep and what is advised for it at this margin, in points."""
+
+    sweep: Sweep
+    advice: Advice
+    margin: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,32 +50,32 @@ class Verdict:
     zero_at: float
 
 
-def verdicts_of(sweeps: Sequence[Sweep], summary: pd.DataFrame, advice: Sequence[Recommendation]) -> list[Verdict]:
-    """One a sweep that has an advice, in the order of the advice."""
-    found = []
-    for recommendation in advice:
-        for one in recommendation.advices:
-            sweep = sweep_of(one, sweeps)
-            if sweep is not None:
-                found.append(_verdict(one, recommendation.margin, sweep, summary))
+def advices_of(sweeps: Sequence[Sweep], results: Sequence[Results], advice: Sequence[Recommendation]) -> list[Advised]:
+    """Each advice with its sweep: that whose cells were tested, or where none was the next of its folder, pair and task."""
+    found: list[Advised] = []
+    for one, recommendation in zip(results, advice, strict=True):
+        for each in recommendation.advices:
+            keys = {test.cell for test in each.tests}
+            same = [sweep for sweep in sweeps if sweep.results is one and _is_about(each, sweep)]
+            free = [sweep for sweep in same if not any(sweep is taken.sweep for taken in found)]
+            tested = [sweep for sweep in same if keys & set(sweep.cells.index)]
+            for sweep in (tested or free)[:1]:
+                found.append(Advised(sweep, each, recommendation.margin))
     return found
 
 
-def sweep_of(advice: Advice, sweeps: Sequence[Sweep]) -> Sweep | None:
-    """The sweep whose cells were tested; where none was, that of the pair and task."""
-    keys = {test.cell for test in advice.tests} | ({advice.cell} if advice.cell else set())
-    own = [sweep for sweep in sweeps if keys & set(sweep.cells.index)]
-    same = [s for s in sweeps if (s.cells["model"] == advice.model).all() and (s.cells["task"] == advice.task).all()]
-    return next(iter(own or same), None)
+def _is_about(advice: Advice, sweep: Sweep) -> bool:
+    return (sweep.cells["model"].iloc[0], sweep.cells["task"].iloc[0]) == (advice.model, advice.task)
 
 
-def advised_of(sweep: Sweep, advice: Sequence[Recommendation]) -> str | None:
+def advised_of(sweep: Sweep, advised: Sequence[Advised]) -> str | None:
     """The cell of this sweep that is recommended."""
-    keys = [one.cell for recommendation in advice for one in recommendation.advices]
-    return next((key for key in keys if key in sweep.cells.index), None)
+    return next((one.advice.cell for one in advised if one.sweep is sweep), None)
 
 
-def _verdict(advice: Advice, margin: float, sweep: Sweep, summary: pd.DataFrame) -> Verdict:
+def verdict_of(advised: Advised) -> Verdict:
+    """What the page shows of it."""
+    sweep, advice, margin = advised.sweep, advised.advice, advised.margin
     unit = quality.points_of(sweep.metric)
     ends = [end / unit for test in advice.tests for end in (test.difference.low, test.difference.value) if end == end]
     low, high = min([*ends, -margin]), max([*ends, 0.0])
@@ -83,8 +91,8 @@ def _verdict(advice: Advice, margin: float, sweep: Sweep, summary: pd.DataFrame)
         )
         for test in advice.tests
     )
-    rows = summary[summary["cell"] == advice.cell].to_dict("records")
-    numbers = [(MEASURES[n].title, value_of(rows[0], n, sweep.metric), _unit(n)) for n in SHOWN if rows]
+    row = {} if advice.cell is None else sweep.rows.loc[advice.cell].to_dict()
+    numbers = [(MEASURES[name].title, value_of(row, name, sweep.metric), _unit(name)) for name in SHOWN]
     numbers = [(title, value, shown) for title, value, shown in numbers if value.text]
     is_measured = any(title == MEASURES["speedup"].title for title, _, _ in numbers)
     numbers = [item for item in numbers if not (is_measured and item[0] == MEASURES["speedup_modelled"].title)]

@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sdbench.metrics.summary import summarise
 from sdbench.records import read
 from sdbench.report import browser as browsers
 from sdbench.report.browser import browse, changes, choose, packed, script_json, unpacked
-from sdbench.report.sweeps import sweeps_of
+from sdbench.report.sweeps import Sweep, sweeps_of
 from tests.records.synthetic import write_synthetic
 
 
@@ -21,9 +22,14 @@ def folder(tmp_path_factory) -> Path:
     return write_synthetic(home, n=24, ws=(0.0, 0.5, 1.0), timing_examples=0)
 
 
+def sweeps_in(folder: Path) -> list[Sweep]:
+    results = read(folder)
+    return sweeps_of([results], [summarise(results, resamples=20)])
+
+
 @pytest.fixture(scope="module")
 def sweep(folder):
-    (one,) = sweeps_of([read(folder)])
+    (one,) = sweeps_in(folder)
     return one
 
 
@@ -98,7 +104,7 @@ def test_without_token_texts_the_texts_are_whole_and_the_page_says_so(folder, tm
     for name in ("vocabulary", "examples"):
         for path in (bare / "records").glob(f"{name}-*"):
             path.unlink()
-    (sweep,) = sweeps_of([read(bare)])
+    (sweep,) = sweeps_in(bare)
     browser = browse([sweep], {}, room=10**7)
     example = unpacked(browser.chunks[0])
     assert [note.split(": ", 1)[1] for note in browser.notes] == [browsers.NO_TOKENS, browsers.NO_PROMPTS]
@@ -125,6 +131,6 @@ def test_packing_is_deterministic(sweep):
 def test_all_sweeps_together_hold_at_most_the_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(browsers, "LIMIT", 10)
     home = write_synthetic(tmp_path / "two", tasks=("gsm8k-tiny", "wmt-tiny"), n=9, ws=(0.5, 1.0), timing_examples=0)
-    browser = browse(sweeps_of([read(home)]), {}, room=10**7)
+    browser = browse(sweeps_in(home), {}, room=10**7)
     assert [len(group["examples"]) for group in browser.groups] == [5, 5]
     assert browser.groups[1]["unit"] == 1.0

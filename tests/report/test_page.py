@@ -1,0 +1,229 @@
+"""The page as a document: whole markup, nothing from outside, everything it promises, whatever the records hold."""
+
+import json
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import lxml.html
+import pytest
+
+from sdbench.report import page as pages
+from sdbench.report.browser import unpacked
+from sdbench.report.drawings import drawing_of, themed
+from sdbench.report.measures import MEASURES, WORDS
+from sdbench.report.page import within
+from tests.report.pages import VOCABULARY, write, write_home
+
+VOID = {"meta", "br", "input", "img", "link", "hr"}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    return write_home(tmp_path_factory.mktemp("results") / "llama-tiny-gsm8k-tiny")
+
+
+@pytest.fixture(scope="module")
+def source(home) -> str:
+    return write(home).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def tree(source):
+    return lxml.html.document_fromstring(source)
+
+
+class Nesting(HTMLParser):
+    """Every element that is opened is closed, in order; what stands in a script ends where a browser would end it."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "script":
+            self.scripts.append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag, f"</{tag}> at {self.getpos()}"
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1] += data
+
+
+def test_every_element_is_closed(source):
+    nesting = Nesting(source)
+    assert nesting.open == []
+    assert len(nesting.scripts) == 3
+
+
+def test_nothing_comes_from_outside(tree, source):
+    assert not tree.xpath("//*[@src] | //link | //iframe | //object | //base | //form")
+    names = {name for element in tree.iter() if isinstance(element.tag, str) for name in element.attrib}
+    assert not {name for name in names if name.lower().startswith("on")}
+    hrefs = {value for _, name, value, _ in tree.iterlinks() if name in ("href", "src", "action")}
+    assert all(href.startswith("#") for href in hrefs)
+    assert not re.findall(r"url\((?!#)", source)
+    policy = tree.xpath("//meta[@http-equiv='Content-Security-Policy']/@content")[0]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-inline" not in policy.split("style-src")[0]
+
+
+def test_ids_are_unique_and_every_link_has_its_target(tree):
+    ids = tree.xpath("//@id")
+    assert len(ids) == len(set(ids))
+    assert {href.lstrip("#") for href in tree.xpath("//a/@href")} <= set(ids)
+    named = {name for names in tree.xpath("//@aria-labelledby") for name in names.split()}
+    assert named <= set(ids)
+
+
+def test_sections_stand_in_the_order_of_reading(tree):
+    order = ["recommendation", "run", "tables", "figures", "examples", "definitions", "rebuild"]
+    assert tree.xpath("//main/section/@id") == order
+    levels = [int(heading.tag[1]) for heading in tree.xpath("//h1 | //main//h2 | //main//h3 | //main//h4")]
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_the_recommendation_shows_its_tests(tree):
+    (verdict,) = tree.xpath("//article[contains(@class, 'verdict')]")
+    assert verdict.xpath(".//p[@class='headline']/text()") == ["Ship w = 0.3"]
+    steps = verdict.xpath(".//table//tbody/tr")
+    assert [step.xpath("string(th)") for step in steps] == ["w = 0.7", "w = 0.3"]
+    assert all(step.xpath("string(td[last()])") == "✓ yes" for step in steps)
+    assert tree.xpath("//tr[@class='advised']/th")[0].text_content() == "w = 0.3 ★ recommended"
+
+
+def test_without_a_safe_setting_it_says_stay(home):
+    tree = lxml.html.document_fromstring(write(home, margin=0.01).read_text(encoding="utf-8"))
+    assert tree.xpath("//p[@class='headline']/text()") == ["Stay lossless"]
+    assert not tree.xpath("//tr[@class='advised']")
+    write(home)
+
+
+def test_tables_have_intervals_units_and_marked_baselines(tree):
+    first, *others = tree.xpath("//table[contains(@class, 'sortable')]")
+    labels = ["target alone", "plain generate", "lossless", "w = 1", "w = 0.7", "w = 0.3", "draft alone"]
+    assert [row.xpath("string(th/text())").strip() for row in first.xpath(".//tbody/tr")] == labels
+    assert [row.get("class") for row in first.xpath(".//tbody/tr")] == [
+        *["baseline"] * 3,
+        None,
+        None,
+        "advised",
+        "baseline",
+    ]
+    heads = [" ".join(head.text_content().split()) for head in first.xpath(".//thead//th")]
+    assert heads == [
+        *("Setting", "n", "Acceptance", "Tokens a round ×", "Quality (strict) points", "Against lossless points"),
+        "Speed-up ×",
+    ]
+    for table in [first, *others]:
+        assert table.xpath("string(caption)")
+        assert all(cell.get("data-sort") for cell in table.xpath(".//td[normalize-space()]"))
+    shown = [cell.text_content() for cell in first.xpath(".//tbody/tr[4]/td")]
+    assert shown[0] == "60"
+    assert all(re.search(r"\[.+, .+\]", text) for text in shown[1:])
+
+
+def test_figures_have_titles_captions_and_words_for_those_who_do_not_see_them(tree):
+    for figure in tree.xpath("//figure"):
+        svg = figure.xpath(".//*[local-name() = 'svg']")[0]
+        assert svg.get("role") == "img"
+        assert figure.xpath("string(h3)") in svg.get("aria-label")
+        assert figure.xpath("string(figcaption)").endswith(".")
+    assert len(tree.xpath("//figure")) == 2
+
+
+def test_a_drawing_follows_the_theme_and_keeps_its_shape(home):
+    drawing = drawing_of(home / "figures" / "against_w.svg")
+    assert drawing.is_wide
+    assert not drawing_of(home / "figures" / "pareto.svg").is_wide
+    assert "light-dark(#0072b2," in drawing.svg
+    assert "fill: #ffffff; fill: var(--paper)" in drawing.svg
+    assert "scale(0.015625)" in drawing.svg
+    assert 'width="' not in drawing.svg.split(">")[0]
+    assert themed("stroke", "#222222").startswith("stroke: #222222; stroke: light-dark(#222222, #e")
+
+
+def test_every_measure_and_word_is_defined(tree):
+    terms = [" ".join(term.split()) for term in tree.xpath("//dl[@class='definitions']//dt/text()")]
+    assert {*WORDS, *(measure.title for measure in MEASURES.values())} <= set(terms)
+    columns = {column for table in pages.tables_of.__globals__["TABLES"].values() for column in table}
+    assert columns <= set(MEASURES)
+
+
+def test_what_failed_and_what_is_odd_is_told(tree):
+    told = tree.xpath("string(//*[@id='warnings'])")
+    assert "1 failure" in told
+    assert "llama-tiny on gsm8k-tiny, ensemble w=1 K=5, example no such example: scoring failed: <oops>" in told
+    assert "commit ends in +" in told
+
+
+def test_the_commands_rebuild_the_page(tree):
+    commands = [code.text_content() for code in tree.xpath("//div[@class='command']//code")]
+    assert commands == [
+        "python -m sdbench 'w=[0.3,0.7,1]' name='<x>'",
+        "python -m sdbench.report results/llama-tiny-gsm8k-tiny",
+    ]
+    assert "0123456789abcdef+" in tree.xpath("string(//*[@id='rebuild'])")
+
+
+def test_examples_are_there_to_the_letter(tree):
+    data = json.loads(tree.xpath("//script[@id='examples-data']/text()")[0])
+    (group,) = data["groups"]
+    assert len(group["examples"]) == 60
+    assert [group["cells"][place]["label"] for place in group["compared"]] == ["lossless", "w = 0.3"]
+    example = unpacked(data["chunks"][0])
+    assert example["prompt"].endswith("</pre></script><b onclick='hacked=1'>שלום")
+    pieces = {piece for text in example["texts"] for piece in text["pieces"]}
+    assert pieces <= set(VOCABULARY) | {""}
+    assert "</script>" in pieces
+
+
+def test_hostile_words_never_stand_in_the_markup(source):
+    assert "window.hacked" not in source
+    assert "<oops>" not in source
+    assert "&lt;oops&gt;" in source
+
+
+def test_the_same_records_give_the_same_bytes(home):
+    assert write(home).read_bytes() == write(home).read_bytes()
+
+
+def test_a_page_is_never_larger_than_its_room(home, monkeypatch):
+    room = write(home).stat().st_size - 20_000
+    monkeypatch.setattr(pages, "ROOM", room)
+    path = write(home)
+    assert path.stat().st_size < room + 10_000  # the list of examples is not counted
+    assert "examples are here; more would make this page too large" in path.read_text(encoding="utf-8")
+
+
+def test_figures_without_room_are_named(home):
+    drawings = [drawing_of(path) for path in sorted((home / "figures").glob("*.svg"))]
+    kept, missing = within(drawings, drawings[0].num_bytes)
+    assert [drawing.name for drawing in kept] == ["against_w"]
+    assert missing == ["pareto"]
+
+
+def test_two_folders_share_a_page(home, tmp_path):
+    other = write_home(tmp_path / "other", n=8, samples=2)
+    tree = lxml.html.document_fromstring(write(home, other).read_text(encoding="utf-8"))
+    titles = [f"llama-tiny on gsm8k-tiny ({name})" for name in (home.name, "other")]
+    assert tree.xpath("//section[@id='tables']/h3/text()") == titles
+    told = tree.xpath("string(//*[@id='warnings'])")
+    assert f"{titles[1]}. n is small: 8 examples" in told
+    data = json.loads(tree.xpath("//script[@id='examples-data']/text()")[0])
+    assert [len(group["examples"]) for group in data["groups"]] == [60, 8]
+    assert {text["sample"] for text in unpacked(data["chunks"][-1])["texts"]} == {0, 1}
+    write(home)
