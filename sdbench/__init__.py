@@ -10,10 +10,14 @@ _HOME = {
     "read": "sdbench.records",
 }
 
+_PARTS = ("tasks",)
+
 __all__ = ["__version__", "generate", "read"]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return import_module(f"sdbench.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'sdbench' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

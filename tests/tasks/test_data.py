@@ -1,6 +1,8 @@
 """Rows: shipped grammars, local files, and files that are not what they should be. The hub's are in tests/lm/test_load.py."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -50,3 +52,9 @@ def test_shipped_rows_have_a_scheme_of_their_own():
     rows = load_rows("embedded:gsm8k-tiny", None, "test")
     assert len(rows) == 500
     assert set(rows[0]) == {"question", "answer"}
+
+
+def test_the_package_has_its_tasks_at_hand():
+    code = "import sdbench, sys\nprint(len(list(sdbench.tasks.load('gsm8k-tiny', n=2).examples())), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "False"]
