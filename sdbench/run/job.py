@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sdbench.config import ConfigError, Run
 from sdbench.hub import HubError
 from sdbench.records import SchemaError, Store, StoreError
+from sdbench.records.parts import cannot_write
 from sdbench.run.progress import warn
 
 if TYPE_CHECKING:
@@ -114,7 +115,10 @@ def _passes(run: Run, task: DataTask, found: Found, scorers: Any, words: Sequenc
         if run.timing is not None and run.shard.index == 0:
             time_points(run, [point for key, point in by_key.items() if key not in failed], asked, store, decoder)
         store.compact()
-    finish(run, made, failed)
+    try:
+        finish(run, made, failed)
+    except OSError as error:
+        raise StoreError(cannot_write(run.folder, error)) from error
     return failed
 
 

@@ -62,6 +62,7 @@ def kill_and_resume(folder: Path, *, kills: int, examples: int, seed: int) -> in
     return num_writing
 
 
+@pytest.mark.timeout(3000)
 @pytest.mark.parametrize(
     ("kills", "examples"), [(4, 12), pytest.param(50, 50, marks=pytest.mark.slow)], ids=["4 kills", "50 kills"]
 )

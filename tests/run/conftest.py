@@ -51,3 +51,13 @@ def summary_only(folder: Path) -> Path:
 
     summarise(read(folder)).to_csv(folder / "summary.csv", index=False)
     return folder / "report.html"
+
+
+@pytest.fixture
+def nursery(tmp_path):
+    """Whole commands in forks of one process, with parts written often."""
+    from nursery import Nursery
+
+    running = Nursery(tmp_path / "said")
+    yield running
+    running.close()

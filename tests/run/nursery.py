@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,23 @@ class Nursery:
     def _read(self) -> int:
         assert self._process.stdout is not None
         return int(self._process.stdout.readline())
+
+
+def newest(folder: Path) -> str:
+    """The name of the last part, which holds the time at which it was written."""
+    names = os.listdir(folder / "records") if (folder / "records").is_dir() else []
+    return max((name for name in names if name.startswith("generations-")), default="")
+
+
+def wait_for_a_part(folder: Path, before: str, pid: int) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end and newest(folder) == before and is_running(pid):
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    path = Path(f"/proc/{pid}/stat")
+    return path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def serve(said: str) -> None:

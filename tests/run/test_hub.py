@@ -1,5 +1,7 @@
 """The command line with pairs and data sets of a stand-in hub under the real ids: gates, faults, sizes, and a whole run."""
 
+import json
+import os
 import subprocess
 import sys
 
@@ -10,17 +12,6 @@ from watched import sdbench
 import sdbench as package
 
 CNNDM = ["model=llama", "task=cnndm", "w=0.7", "n=2", "task.max_new_tokens=8"]
-
-
-@pytest.fixture
-def failing(hub):
-    """The hub answers 500 to whatever has one of these words in its path."""
-
-    def fail(*words: str) -> None:
-        hub.fail = lambda method, path, count: 500 if any(word in path for word in words) else None
-
-    yield fail
-    hub.fail = None
 
 
 @pytest.mark.parametrize(
@@ -39,25 +30,13 @@ def test_a_gated_pair_says_what_to_do_before_anything_heavy_is_imported(hub, tmp
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "path"), [(["model=qwen"], "Qwen/Qwen3-8B"), (["task=wmt14"], "datasets/wmt/wmt14")], ids=["pair", "rows"]
-)
-def test_a_fault_of_the_hub_is_one_sentence_and_no_fault_of_the_configuration(hub, failing, tmp_path, words, path):
-    failing(path)
-    done = sdbench(words, cwd=tmp_path, env=hub.env(tmp_path / "home"))
-    assert done.code == 1
-    assert done.err.startswith("sdbench: the hub fails (500) for ")
-    assert done.err.count("\n") == 1
-    assert not (tmp_path / "results").exists()
-
-
 def test_a_pair_that_does_not_fit_is_refused_without_a_byte_of_its_weights(hub, tmp_path):
     (hub.root / "models" / "org").mkdir(exist_ok=True)
     save_huge(hub.root / "models" / "org" / "huge", [1_000_000, 405_000])
-    words = ["model.target=org/huge", "model.draft=Qwen/Qwen3-0.6B", "device=cpu"]
+    words = ["model.target=org/huge", "model.draft=Qwen/Qwen3-8B", "device=cpu"]
     done = sdbench(words, cwd=tmp_path, env=hub.env(tmp_path / "home"))
     assert done.code == 2
-    assert done.err.startswith("sdbench: org/huge (405 B weights in float32) and Qwen/Qwen3-0.6B")
+    assert done.err.startswith("sdbench: org/huge (405 B weights in float32) and Qwen/Qwen3-8B")
     assert done.err.count("\n") == 1
     assert not list((tmp_path / "home").rglob("*.safetensors"))
     assert not done.modules & {"torch", "transformers"}
@@ -73,3 +52,87 @@ def test_a_gated_pair_on_a_hub_data_set_runs_end_to_end(hub, tmp_path):
     assert len(results.generations) == 2 * 4
     assert set(results.cells.verifier) == {"target", "draft", "lossless", "ensemble"}
     assert not [line for line in hub.log[begin:] if "train-" in line or "validation-" in line]
+
+
+CASES = """
+import contextlib, io, json, os, sys, time
+time.sleep = lambda seconds: None  # between one try and the next
+from sdbench import run, score
+found = {}
+for name, (entry, words) in json.loads(sys.argv[1]).items():
+    err, out = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(out):
+        code = {"run": run.main, "score": score.main}[entry](words)
+    found[name] = [code, err.getvalue(), out.getvalue()]
+print("\\n" + json.dumps(found))
+"""
+MODEL, DATA = ["model=qwen", "task=gsm8k-tiny"], ["model=llama-tiny", "task=gsm8k"]
+SCORE = ["task=gsm8k", f"predictions={os.devnull}"]
+ONLINE = {  # name: (who, what it is told, exit code, words of the one sentence)
+    "model revision": ("run", [*MODEL, "model.target_revision=nope"], 2, "Qwen/Qwen3-8B has no revision nope"),
+    "data revision": ("run", [*DATA, "task.revision=nope"], 2, "openai/gsm8k has no revision nope"),
+    "score, revision": ("score", [*SCORE, "revision=nope"], 2, "openai/gsm8k has no revision nope"),
+    "unknown model": ("run", [*MODEL, "model.target=Qwen/Qwen3-9B"], 2, "there is no model Qwen/Qwen3-9B"),
+    "unknown data": ("run", [*DATA, "task.dataset=openai/gsm9k"], 2, "there is no dataset openai/gsm9k"),
+    "busy": ("run", [*MODEL, "model.target=Qwen/Qwen3-0.6B"], 1, "the hub limits your requests (429)"),
+    "broken": ("run", [*DATA[:1], "task=wmt14"], 1, "the hub fails (500) for wmt/wmt14"),
+    "score, broken": ("score", ["task=wmt14", f"predictions={os.devnull}"], 1, "the hub fails (500) for wmt/wmt14"),
+}
+CUT_OFF = {
+    "model": ("run", MODEL, 1, "Qwen/Qwen3-8B is not in the cache and"),
+    "data": ("run", DATA, 1, "openai/gsm8k is not in the cache and"),
+    "score": ("score", SCORE, 1, "openai/gsm8k is not in the cache and"),
+}
+
+
+def fail(method: str, path: str, count: int) -> int | None:
+    return 429 if "Qwen3-0.6B" in path else 500 if "wmt14" in path else None
+
+
+def said(cases, env, place):
+    """What each case left: exit code, stderr, stdout; all in one process, since the imports take longest."""
+    asked = json.dumps({name: case[:2] for name, case in cases.items()})
+    done = subprocess.run(
+        [sys.executable, "-c", CASES, asked], env=env, cwd=place, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def is_one_sentence(found, code, words):
+    got, err, out = found
+    assert (got, out) == (code, ""), err
+    retries = "thrown while requesting", "Retrying in"  # the client's own words while it tries again
+    lines = [line for line in err.splitlines() if line and not any(words in line for words in retries)]
+    assert len(lines) == 1, err
+    assert lines[0].startswith(("sdbench: ", "sdbench.score: "))
+    assert words in lines[0]
+    assert (
+        lines[0].count("task.data=rows.jsonl") + lines[0].count("model=llama-tiny") + lines[0].count("/commits/") == 1
+    )
+
+
+@pytest.fixture(scope="module")
+def online(hub, tmp_path_factory):
+    hub.fail = fail
+    place = tmp_path_factory.mktemp("online")
+    yield said(ONLINE, hub.env(place), place)
+    hub.fail = None
+
+
+@pytest.mark.parametrize("case", ONLINE)
+def test_a_fault_of_the_hub_is_one_sentence_of_the_command(online, case):
+    is_one_sentence(online[case], *ONLINE[case][2:])
+
+
+@pytest.fixture(scope="module", params=["offline", pytest.param("no network", marks=pytest.mark.slow)])
+def cut_off(request, hub, tmp_path_factory):
+    place = tmp_path_factory.mktemp("cut_off")
+    env = hub.env(place, HF_HUB_OFFLINE="1") if request.param == "offline" else hub.env(place)
+    closed = "http://127.0.0.1:9"  # the discard port: nobody listens
+    return said(CUT_OFF, env if request.param == "offline" else {**env, "HF_ENDPOINT": closed}, place)
+
+
+@pytest.mark.parametrize("case", CUT_OFF)
+def test_without_the_hub_and_a_cache_it_is_one_sentence_too(cut_off, case):
+    is_one_sentence(cut_off[case], *CUT_OFF[case][2:])

@@ -9,32 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from nursery import Nursery
+from nursery import Nursery, is_running, newest, wait_for_a_part
 
 from sdbench.records import read
 from sdbench.run import main
 from tests.records.equality import assert_same_records
 
 NAME = "micro-gsm8k-tiny"
-
-
-@pytest.fixture
-def nursery(tmp_path):
-    running = Nursery(tmp_path / "said")
-    yield running
-    running.close()
-
-
-def newest(folder: Path) -> str:
-    """The name of the last part, which holds the time at which it was written."""
-    names = os.listdir(folder / "records") if (folder / "records").is_dir() else []
-    return max((name for name in names if name.startswith("generations-")), default="")
-
-
-def wait_for_a_part(folder: Path, before: str, pid: int) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end and newest(folder) == before and is_running(pid):
-        time.sleep(0.02)
 
 
 def are_gone(pids: list[int]) -> bool:
@@ -47,11 +28,6 @@ def are_gone(pids: list[int]) -> bool:
 def children(pid: int) -> list[int]:
     path = Path(f"/proc/{pid}/task/{pid}/children")
     return [int(word) for word in path.read_text().split()] if path.exists() else []
-
-
-def is_running(pid: int) -> bool:
-    path = Path(f"/proc/{pid}/stat")
-    return path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def kill_and_resume(nursery: Nursery, given: list[str], folder: Path, *, kills: int, seed: int) -> int:
