@@ -20,6 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[np.float64]
 CHUNK = 2_000_000  # weights made at once: 8 MB
 WEIGHTS = 10_000_000  # weights kept from cell to cell: 40 MB, which the cache below must hold
+ONE_THREAD = (
+    200_000  # multiplications of one product: from about 260,000 BLAS wakes threads that only wait on each other
+)
 FEW = 10
 NAN = math.nan
 
@@ -66,7 +69,11 @@ def resampled(columns: Array, *, resamples: int, seed: int) -> Array:
     means = columns.mean(0)
     # Weights of a draw add up to n, so that columns may be centred: single precision then is enough, and twice as fast.
     centred = (columns - means).astype(np.float32)
-    parts = [_weights(n, resamples, seed, chunk) @ centred for chunk in range(-(-resamples // step))]
+    rows = max(1, ONE_THREAD // (n * max(columns.shape[1], 1)))
+    parts = []
+    for chunk in range(-(-resamples // step)):
+        weights = _weights(n, resamples, seed, chunk)
+        parts += [weights[i : i + rows] @ centred for i in range(0, len(weights), rows)]
     return np.concatenate(parts).astype(np.float64) + n * means
 
 
