@@ -1,0 +1,68 @@
+"""The notebook runs from its first cell to its last, on made-up records (quick) and on those it makes itself (slow)."""
+
+import os
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.records.synthetic import write_synthetic
+
+PATH = Path(__file__).parents[1] / "notebooks" / "explore.ipynb"
+
+
+def executed(folder, where):
+    """The notebook after a run in a kernel of its own; `folder` None: it makes its records."""
+    book = nbformat.read(PATH, as_version=4)
+    client = NotebookClient(book, timeout=1200, kernel_name="python3", resources={"metadata": {"path": str(where)}})
+    environment = {name: value for name, value in os.environ.items() if name != "SDBENCH_FOLDER"}
+    environment |= {} if folder is None else {"SDBENCH_FOLDER": str(folder)}
+    with client.setup_kernel(env=environment):
+        for index, cell in enumerate(book.cells):
+            client.execute_cell(cell, index)
+    return book
+
+
+def outputs(book):
+    return [output for cell in book.cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+def check(book):
+    """Five pictures, the table of the laws, an answer with its marks, three margins, and no complaint."""
+    found = outputs(book)
+    assert sum("image/png" in output.get("data", {}) for output in found) == 5
+    assert any("acceptance_law" in output.get("data", {}).get("text/html", "") for output in found)
+    assert not [output for output in found if output.get("name") == "stderr"]
+    printed = "".join(output.text for output in found if output.get("name") == "stdout")
+    assert re.search(r"\d+ cells, \d+ generations; one answer at w = 0\.\d", printed)
+    assert re.findall(r"^margin (\d+): llama-tiny on gsm8k-tiny: ", printed, re.MULTILINE) == ["5", "10", "20"]
+
+
+def test_it_runs_on_a_folder_of_ones_own(tmp_path):
+    folder = write_synthetic(tmp_path / "llama-tiny-gsm8k-tiny", n=60, ws=(0.3, 0.6, 1.0), timing_examples=0)
+    check(executed(folder, tmp_path))
+
+
+@pytest.mark.slow  # its quick stand-in is above
+def test_it_makes_its_own_records(tmp_path):
+    check(executed(None, tmp_path))
+
+
+def test_it_is_ten_cells_without_outputs_or_places():
+    book = nbformat.read(PATH, as_version=4)
+    nbformat.validate(book)
+    assert [cell.cell_type for cell in book.cells] == ["markdown", "code"] * 5
+    assert not outputs(book)
+    assert all(cell.execution_count is None for cell in book.cells if cell.cell_type == "code")
+    text = PATH.read_text(encoding="utf-8")
+    assert not re.search(r"/(home|root|work|tmp|Users|mnt)/", text)
+    assert len(text) < 40_000
+
+
+def test_it_uses_public_names_alone():
+    source = "\n".join(cell.source for cell in nbformat.read(PATH, as_version=4).cells if cell.cell_type == "code")
+    modules = set(re.findall(r"^(?:from|import) (sdbench[\w.]*)", source, re.MULTILINE))
+    assert all(module.split(".")[1:2] in ([], ["metrics"], ["report"]) for module in modules)
+    assert not re.search(r"\b_[a-z]\w*|torch|transformers", source)
