@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 import yaml
+from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from sdbench.metrics import export
 from sdbench.metrics.summary import summarise
@@ -52,6 +53,17 @@ def test_the_model_index_is_what_the_hub_reads(folder, summary):
     for entry in model["results"]:
         assert set(entry) == {"task", "dataset", "metrics"}
         assert {"type", "value"} <= set(entry["metrics"][0])
+
+
+def test_the_hubs_own_reader_takes_the_model_index(folder, summary):
+    index = yaml.safe_load((folder / "model-index.yaml").read_text())["model-index"]
+    name, found = model_index_to_eval_results(index)
+    assert name == "llama-tiny"
+    assert [result.metric_value for result in found] == pytest.approx(summary["quality"].dropna().tolist())
+    assert {(result.task_type, result.dataset_name, result.metric_type) for result in found} == {
+        ("text-generation", "gsm8k-tiny", "strict"),
+    }
+    assert len({result.metric_name for result in found}) == len(found)
 
 
 def test_results_json_has_lm_evals_shape(folder, summary):
