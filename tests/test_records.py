@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import sdbench
+from sdbench.metrics.summary import summarise
 from sdbench.records import Cell, GenerationRecord, SchemaError, Store, cell_key
 from sdbench.records.parts import commit_table
 from sdbench.records.schema import generation_tables
@@ -400,11 +401,11 @@ def test_a_hundred_thousand_generations_are_read_and_summarised_in_five_seconds(
         for kind, table in (("tokens", tokens), ("generations", generations)):
             table = table.set_column(1, "example", example)
             commit_table(tmp_path / "records" / f"{kind}-20260101T000000.{n:06d}-0a.parquet", table)
-    started, cpu_started = time.perf_counter(), time.process_time()
-    rows = sdbench.read(tmp_path).generations
-    sums = rows.groupby(["verifier", "w", "num_draft"], dropna=False)[["accepted", "examined", "expected_sum"]].sum()
-    means = rows.groupby(["verifier", "w"], dropna=False)["strict"].agg(["mean", "sem", "size"])
-    seconds = min(time.perf_counter() - started, time.process_time() - cpu_started)  # other tests share the machine
-    assert len(rows) == 100_000
-    assert len(sums) == len(means) == len(cells)
+    started = time.process_time()  # the machine is shared
+    frame = summarise(sdbench.read(tmp_path))
+    seconds = time.process_time() - started
+    assert frame["num_generations"].sum() == 100_000
+    assert (frame["acceptance_low"] < frame["acceptance"]).sum() == len(cells) - 3, (
+        "two baselines and w=0 have no width"
+    )
     assert seconds < 5, f"took {seconds:.1f} s"
