@@ -62,26 +62,47 @@ def configs(tmp_path):
 
 def sweep(configs: Path, results: Path, *more: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     words = ["-m", "--config-dir", str(configs), "model=one,two", f"task={','.join(TASKS)}", f"results={results}"]
-    words += ["w=[0.3,0.7]", "n=24", "max_new_tokens=48", "timing=off", "dtype=float64", "device=cpu", *more]
+    words += ["w=[0.3,0.7]", "n=30", "max_new_tokens=48", "timing=off", "dtype=float64", "device=cpu", *more]
     command = [sys.executable, "-m", "sdbench", *words]
     env = {**(env or os.environ), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def queue(env: dict[str, str], state: str = "") -> list[str]:
-    words = ["squeue", "-h", "-r", "-o", "%i", *(["-t", state] if state else [])]
-    return subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout.split()
+def queue(env: dict[str, str]) -> list[str]:
+    return subprocess.run(
+        ["squeue", "-h", "-r", "-o", "%i"], env=env, capture_output=True, text=True, check=True
+    ).stdout.split()
+
+
+def facts(env: dict[str, str], array: str, index: int) -> dict[str, str]:
+    """What Slurm knows of one job of an array."""
+    words = ["scontrol", "-o", "show", "job", f"{array}_{index}"]
+    told = subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout
+    return dict(word.split("=", 1) for word in told.split() if "=" in word)
 
 
 def until(condition, seconds: float, what: str) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"waited {seconds} s for {what}"
-        time.sleep(0.5)
+        time.sleep(0.1)
 
 
-def num_recorded(results: Path) -> int:
-    return len(list(results.glob("*/records/generations-*")))
+def signal_at_work(env: dict[str, str], results: Path, victims: dict[int, tuple[str, str]]) -> str:
+    """Sends each job (its place in the array -> its folder, a signal) the signal as soon as it begins; the array's id."""
+    array, left = "", dict(victims)
+
+    def is_done() -> bool:
+        nonlocal array
+        array = array or next((job.partition("_")[0] for job in queue(env) if "_" in job), "")
+        for index, (name, signal) in list(left.items()):
+            if list((results / name / "records").glob("run-*")):
+                subprocess.run(["scancel", "--signal", signal, f"{array}_{index}"], env=env, check=True)
+                del left[index]
+        return not left
+
+    until(is_done, 600, "the jobs to begin")
+    return array
 
 
 def write_late(folder: Path) -> None:
@@ -93,25 +114,24 @@ def write_late(folder: Path) -> None:
     (folder / "late.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3000)
 def test_a_sweep_with_a_killed_a_preempted_and_a_failing_job_completes_on_resubmission(tmp_path, configs, slurm):
-    broken = tmp_path / "broken"
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
     first = sweep(configs, broken, *LAUNCHER, env=slurm)
-    until(lambda: num_recorded(broken) > 0, 180, "the first records")
-    running = queue(slurm, "RUNNING")
-    assert len(running) >= 2
-    subprocess.run(["scancel", "--signal", "KILL", running[0]], env=slurm, check=True)
-    subprocess.run(["scancel", "--signal", "USR2", running[1]], env=slurm, check=True)
-    said = first.communicate(timeout=400)[0]
+    array = signal_at_work(slurm, broken, {1: ("one-wmt-tiny", "KILL"), 2: ("one-xsum-tiny", "USR2")})
+    said = first.communicate(timeout=1200)[0]
     assert first.returncode == 1, said
-    until(lambda: not queue(slurm), 400, "the queue to empty")
+    until(lambda: not queue(slurm), 1200, "the queue to empty")
+    assert facts(slurm, array, 1)["JobState"] != "COMPLETED"
+    assert facts(slurm, array, 2)["JobState"] == "COMPLETED"
+    assert facts(slurm, array, 2)["Restarts"] == "1"
+    assert not (broken / "two-late").exists(), "its rows are not there yet"
     write_late(tmp_path)
     second = sweep(configs, broken, *LAUNCHER, env=slurm)
-    said = second.communicate(timeout=400)[0]
+    said = second.communicate(timeout=1200)[0]
     assert second.returncode == 0, said
-    whole = tmp_path / "whole"
     local = sweep(configs, whole)
-    said = local.communicate(timeout=400)[0]
+    said = local.communicate(timeout=1200)[0]
     assert local.returncode == 0, said
     names = sorted(path.name for path in whole.iterdir() if not path.name.startswith("."))
     assert len(names) == 8
