@@ -52,7 +52,7 @@ class ModelDrafter:
         cache, is_raw = self._cache, "raw" in needs
         reach = self.model.reach(context.longest + k - 1, cache)
         step = partial(self._propose, cache, reach, is_raw)
-        tokens, q, *logits = self.model.run(step, ("draft", self.warp, reach, is_raw), ids, context.lengths, u)
+        tokens, q, *logits = cache.records(step, ("draft", self.warp, reach, is_raw), ids, context.lengths, u)
         return DraftBlock(tokens, q, lengths, *logits)
 
     @property

@@ -6,7 +6,7 @@ from typing import Any
 from sdbench.draft import ModelDrafter, NoDraft
 from sdbench.engine.loop import Options, stream
 from sdbench.engine.row import Request, StopTest
-from sdbench.lm import LM, used_vocab
+from sdbench.lm import LM, Mode, used_vocab
 from sdbench.noise import Key
 from sdbench.probs import Warp
 from sdbench.types import Drafter, Generation, Verifier
@@ -33,7 +33,7 @@ def generate(
     measure: bool = True,
     progress: Callable[[Generation], None] | None = None,
     timing: bool | str | None = None,
-    capture: str | None = None,
+    capture: Mode | None = None,
 ) -> list[Generation]:
     """Decode every prompt under every verifier, `samples` times each; generations in the order prompt, verifier, sample.
 

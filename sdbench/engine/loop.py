@@ -177,7 +177,7 @@ class Decoder:
         valid = ids.clamp_min(0)
         reach = self.target.reach(batch.longest + draft.tokens.shape[1], batch.cache)
         step = partial(_score, self.target, batch.cache, warp, reach, wanted)
-        p, *more = self.target.run(step, ("score", warp, reach, wanted), valid, sizes)
+        p, *more = batch.cache.records(step, ("score", warp, reach, wanted), valid, sizes)
         if warp.is_greedy:
             ids, p = torch.cat((p.amin(1, keepdim=True), draft.tokens), 1), p.clamp_min(0)
         extra = dict(zip(wanted, more, strict=True))

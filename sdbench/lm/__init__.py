@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sdbench.lm.cache import Prefix, RaggedCache
+    from sdbench.lm.capture import Mode
     from sdbench.lm.model import LM, forget, used_vocab
 
-_HOME = {"LM": "model", "Prefix": "cache", "RaggedCache": "cache", "forget": "model", "used_vocab": "model"}
+_HOME = {
+    "LM": "model",
+    "Mode": "capture",
+    "Prefix": "cache",
+    "RaggedCache": "cache",
+    "forget": "model",
+    "used_vocab": "model",
+}
 
-__all__ = ["LM", "Prefix", "RaggedCache", "forget", "used_vocab"]
+__all__ = ["LM", "Mode", "Prefix", "RaggedCache", "forget", "used_vocab"]
 
 
 def __getattr__(name: str) -> Any:

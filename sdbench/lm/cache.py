@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from sdbench.lm.capture import Records
 from sdbench.lm.plan import current
 
 
@@ -70,7 +71,7 @@ class RaggedCache(Cache):
     def __init__(self, num_layers: int, num_rows: int, capacity: int) -> None:
         self.ragged = [RaggedLayer(num_rows, capacity) for _ in range(num_layers)]
         super().__init__(layers=list(self.ragged))
-        self.num_rows, self.capacity = num_rows, capacity
+        self.num_rows, self.capacity, self.records = num_rows, capacity, Records()
 
     def read(self, row: int, length: int) -> Prefix:
         """The first `length` slots of a row: views, which keep the cache alive."""

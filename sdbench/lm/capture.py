@@ -19,7 +19,7 @@ WARM_UP = 2  # runs before a recording: what libraries set up on first use must 
 AGREE = 0.05  # of the largest value: a replay that differs more from the step itself was recorded wrongly
 
 
-def mode_of(asked: str | None, model: PreTrainedModel) -> Mode:
+def mode_of(asked: Mode | None, model: PreTrainedModel) -> Mode:
     """None: graphs where the model is on one CUDA device, off elsewhere. On several devices it runs eagerly, and that is said."""
     if asked not in (None, "off", "graphs", "compile"):
         raise ValueError(f'capture must be "off", "graphs", "compile" or None, got {asked!r}')
@@ -27,14 +27,14 @@ def mode_of(asked: str | None, model: PreTrainedModel) -> Mode:
         if asked not in (None, "off"):
             warnings.warn(f"capture={asked} needs a model on one device: its steps run eagerly", stacklevel=4)
         return "off"
-    return asked or ("graphs" if model.device.type == "cuda" else "off")  # pyright: ignore[reportReturnType]
+    return asked or ("graphs" if model.device.type == "cuda" else "off")
 
 
 class Records:
-    """The steps recorded so far, by name and shapes."""
+    """The steps recorded so far over one cache, by name and shapes. `alike`: what they hold for."""
 
-    def __init__(self, mode: Mode) -> None:
-        self.mode = mode
+    def __init__(self, mode: Mode = "off", alike: Hashable = None) -> None:
+        self.mode, self.alike = mode, alike
         self._steps: dict[Hashable, Step] = {}
         self._pool: Any = None  # memory that the graphs of one cache share: they never run at once
 
@@ -77,8 +77,7 @@ class Record:
         own = torch.cuda.Stream()
         own.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(own):
-            for _ in range(WARM_UP):
-                wanted = step(*self.inputs)
+            wanted = [step(*self.inputs) for _ in range(WARM_UP)][-1]
         torch.cuda.current_stream().wait_stream(own)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):

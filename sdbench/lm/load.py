@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,16 +193,18 @@ def quantization_config(name: str) -> Any:
     import torch
     import transformers
 
-    require_packages(name, None)
-    if name == "bnb-int8":
-        return transformers.BitsAndBytesConfig(load_in_8bit=True)
-    if name == "bnb-nf4":
-        kind: dict[str, Any] = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
-        return transformers.BitsAndBytesConfig(load_in_4bit=True, **kind)
-    from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig  # type: ignore[import-not-found]
+    def torchao(kind: str) -> Any:
+        return transformers.TorchAoConfig(getattr(import_module("torchao.quantization"), kind)())
 
-    kinds = {"torchao-int8": Int8WeightOnlyConfig, "torchao-int4": Int4WeightOnlyConfig}
-    return transformers.TorchAoConfig(kinds[name]())
+    require_packages(name, None)
+    nf4: dict[str, Any] = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
+    kinds: dict[str, Callable[[], Any]] = {
+        "bnb-int8": lambda: transformers.BitsAndBytesConfig(load_in_8bit=True),
+        "bnb-nf4": lambda: transformers.BitsAndBytesConfig(load_in_4bit=True, **nf4),
+        "torchao-int8": lambda: torchao("Int8WeightOnlyConfig"),
+        "torchao-int4": lambda: torchao("Int4WeightOnlyConfig"),
+    }
+    return kinds[name]()
 
 
 _NAMES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}

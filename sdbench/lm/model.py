@@ -1,6 +1,6 @@
 """A transformers model as the engine sees it: ids and positions in, logits out, over a ragged cache."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from sdbench.lm.attention import NAME
 from sdbench.lm.cache import Prefix, RaggedCache
-from sdbench.lm.capture import Records, Step, mode_of
+from sdbench.lm.capture import Mode, Records, mode_of
 from sdbench.lm.plan import CURRENT, Plan, Sight
 from sdbench.lm.sight import look
 
@@ -22,16 +22,16 @@ BUCKET = (
 ROOM = 512  # capacities of caches that are kept for their records are multiples of it
 PADDING = 256  # vocabularies that differ by at most this many ids are one, padded differently
 
-_kept: WeakKeyDictionary[PreTrainedModel, tuple[RaggedCache, Records]] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[PreTrainedModel, RaggedCache] = WeakKeyDictionary()  # whose steps are recorded
 
 
 class LM:
     """A causal language model made of attention layers. Its weights are used as they are; its configuration is left as it was."""
 
-    def __init__(self, model: PreTrainedModel, *, role: str = "target", capture: str | None = None) -> None:
+    def __init__(self, model: PreTrainedModel, *, role: str = "target", capture: Mode | None = None) -> None:
         self.model, self.config, self.role = model, model.config.get_text_config(), role
         _refuse(model, self.config, role)
-        self.records = Records(mode_of(capture, model))
+        self.mode: Mode = mode_of(capture, model)
         self.head: Any = model.get_output_embeddings()
         self.vocab_size: int = self.head.weight.shape[0]
         self.limit: int | None = getattr(self.config, "max_position_embeddings", None)
@@ -50,33 +50,28 @@ class LM:
     @property
     def is_captured(self) -> bool:
         """Whether steps want fixed shapes: padded rows, all slots drafted."""
-        return self.records.mode != "off"
+        return self.mode != "off"
 
     def cache(self, num_rows: int, capacity: int) -> RaggedCache:
-        """Room for R texts. Where steps are recorded, the last one of this model given back, with its records."""
+        """Room for R texts. Where steps are recorded, that which was given back last, with its records."""
         if not self.is_captured:
             return RaggedCache(self.config.num_hidden_layers, num_rows, capacity)
-        cache, records = _kept.pop(self.model, (None, self.records))
-        is_alike = records.mode == self.records.mode
-        if cache is not None and is_alike and cache.num_rows == num_rows and cache.capacity >= capacity:
-            self.records = records
-            return cache
-        self.records = Records(self.records.mode)
-        return RaggedCache(self.config.num_hidden_layers, num_rows, -(-capacity // ROOM) * ROOM)
+        alike = self.mode, num_rows, *(weight.data_ptr() for weight in self.model.parameters())
+        cache = _kept.pop(self.model, None)
+        if cache is None or cache.records.alike != alike or cache.capacity < capacity:
+            cache = RaggedCache(self.config.num_hidden_layers, num_rows, -(-capacity // ROOM) * ROOM)
+            cache.records = Records(self.mode, alike)
+        return cache
 
     def give_back(self, cache: RaggedCache) -> None:
         """Nobody reads this cache any more."""
         if self.is_captured:
-            _kept[self.model] = cache, self.records
+            _kept[self.model] = cache
 
     def reach(self, longest: int, cache: RaggedCache) -> int:
         """How many slots are read where no text is longer than this."""
         width = max(BUCKET, 1 << max(longest - 1, 0).bit_length() >> 4)
         return min(-(-longest // width) * width, cache.capacity)
-
-    def run(self, step: Step, name: Hashable, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """step(*inputs) over this model's cache, as it is or as recorded under this name; see Records."""
-        return self.records(step, name, *inputs)
 
     def plan(
         self, positions: Tensor, cache: RaggedCache, length: int, *, sights: Mapping[int, Sight] | None = None
