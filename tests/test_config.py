@@ -119,6 +119,8 @@ BAD = {
     "model.targt=x": "did you mean target?",
     "timing.exmples=3": "did you mean examples?",
     "verifier.mix=prop": "did you mean prob?",
+    "verifier.w=0.5": "write w=VALUE, without verifier",
+    "verifier.mox=prob": "(did you mean mix? choices: mix, greedy)",
     "device=gpu": "choices: auto, cpu, cuda",
     "dtype=float31": "did you mean float32?",
     "num_draft=0": "between 1 and 256, got 0",

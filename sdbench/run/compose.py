@@ -35,6 +35,7 @@ from sdbench import config
 from sdbench.config import GROUPS, KEYS, ConfigError, nearest, show
 
 MAIN = "run"
+INTERNAL = ("_target_", "name", "knobs", "choices")  # of a group's file: not for the command line
 CHOOSABLE = (*GROUPS, "hydra/launcher")
 SPLIT = re.compile(r"[:/\\]+")
 
@@ -176,7 +177,10 @@ class Composer:
                 above = ".".join(parts[:depth])
                 return f"{above} has no options of its own, so {'.'.join(parts)} means nothing: write {above}=VALUE"
             if part not in node:
-                return f"{'.'.join(parts)} is not an option {nearest(part, map(str, node))}"
+                named = ".".join(parts)
+                if depth and part in KEYS:
+                    return f"{named} is not an option: write {part}=VALUE, without {'.'.join(parts[:depth])}"
+                return f"{named} is not an option {nearest(part, (str(key) for key in node if key not in INTERNAL))}"
             node = node[part]
         return _first_line(error)
 
