@@ -43,15 +43,8 @@ def explain(error: BaseException, repo: str, *, kind: str = "model", revision: s
     faults, status = list(_chain(error)), _status(error)
     named = {type(fault) for fault in faults} | set(_told_by_datasets(error, errors))
     if errors.GatedRepoError in named:
-        if status == 401 or not has_token:
-            return ConfigError(
-                f"{repo} is gated: accept its licence at {page}, then set HF_TOKEN to a token of that account "
-                f"(make one at {constants.ENDPOINT}/settings/tokens); {instead}"
-            )
-        return ConfigError(
-            f"{repo} is gated and the account of your HF_TOKEN has no access yet: accept its licence at {page} "
-            f"and wait for the grant, or set HF_TOKEN to another account's; {instead}"
-        )
+        is_stranger = status == 401 or not has_token
+        return ConfigError(f"{repo} is gated{_at_the_gate(page, is_stranger=is_stranger)}; {instead}")
     if errors.RevisionNotFoundError in named:
         return ConfigError(
             f"{repo} has no revision {show(revision or 'main')}: see {page}/commits/main; leave it out for main"
@@ -76,6 +69,20 @@ def explain(error: BaseException, repo: str, *, kind: str = "model", revision: s
             f"{repo} is not in the cache and {why}: run once with a connection, or give a folder; {instead}"
         )
     return HubError(f"{repo} could not be loaded ({type(error).__name__}: {show(error)}); {instead}")
+
+
+def _at_the_gate(page: str, *, is_stranger: bool) -> str:
+    from huggingface_hub import constants
+
+    if is_stranger:
+        return (
+            f": accept its licence at {page}, then set HF_TOKEN to a token of that account "
+            f"(make one at {constants.ENDPOINT}/settings/tokens)"
+        )
+    return (
+        f" and the account of your HF_TOKEN has no access yet: accept its licence at {page} and wait for the grant, "
+        "or set HF_TOKEN to another account's"
+    )
 
 
 def _told_by_datasets(error: BaseException, errors: Any) -> Iterator[type]:

@@ -14,6 +14,7 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,15 +184,13 @@ class _Keeper:
 
     def run(self, program: Program) -> Outcome:
         for _ in range(2):
-            try:
-                stdin, stdout = self.process.stdin, self.process.stdout
-                assert stdin is not None
-                assert stdout is not None
+            stdin, stdout = self.process.stdin, self.process.stdout
+            assert stdin is not None
+            assert stdout is not None
+            with suppress(OSError):  # a pipe whose keeper is gone: another is started below
                 send(stdin, {"program": program.code, "tests": program.tests})
                 if (answer := receive(stdout)) is not None:
                     return Outcome(**answer)
-            except OSError:
-                pass
             self.end()
             self.work = tempfile.mkdtemp(prefix="work-", dir=self.spec.home)
             self.process = self._start()
