@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 PLAIN_EVERY_S = 5.0
+EARLY = 0.05  # of the work
 
 
 class Bar:
@@ -55,7 +56,7 @@ class Bar:
             self._bar.update(self._task, completed=self.done, facts=self._facts())
         elif time.monotonic() - self._said_s > PLAIN_EVERY_S:
             self._said_s = time.monotonic()
-            print(f"{self._line()}, {self._left()}", file=self.stream, flush=True)
+            print(self._line() + self._left(), file=self.stream, flush=True)
 
     def _facts(self) -> str:
         elapsed = max(time.monotonic() - self.started_s, 1e-9)
@@ -69,8 +70,11 @@ class Bar:
         return f"{self.title}: {self.done}/{self.total} in {elapsed:.1f} s" + (f", {facts}" if facts else "")
 
     def _left(self) -> str:
+        """Nothing at first: a batch ends all at once, and the first says little of the others."""
+        if self.done < EARLY * self.total:
+            return ""
         elapsed = time.monotonic() - self.started_s
-        return f"{elapsed / max(self.done, 1) * (self.total - self.done):.0f} s left"
+        return f", {elapsed / self.done * (self.total - self.done):.0f} s left"
 
 
 _said: set[str] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -81,6 +82,8 @@ class QualityPass:
         """Decodes what is missing; the cells that failed, and why. Whatever ends it, the finished is written."""
         cells = [point.cell for point in self.points.values()]
         todo = plan.missing(cells, list(self.asked.ids), self.run.samples, self.store.held())
+        if not todo:
+            print("sdbench: nothing to decode: the records hold all of it", file=sys.stderr)
         prompts = max(1, ROWS_A_SHARE // (len(cells) * self.run.samples))
         with Bar("decoding", len(todo)) as bar:
             try:

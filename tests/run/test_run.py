@@ -76,10 +76,11 @@ def parts(folder: Path) -> set[str]:
     return {path.name for path in (folder / "records").glob("generations-*")}
 
 
-def test_running_again_computes_nothing(whole, words, no_figures):
+def test_running_again_computes_nothing_and_says_so(whole, words, no_figures, capsys):
     before = parts(whole)
     assert main(words(whole.parent)) == 0
     assert parts(whole) == before
+    assert "nothing to decode: the records hold all of it" in capsys.readouterr().err
 
 
 def num_decoded(folder: Path) -> int:
