@@ -70,7 +70,9 @@ def test_settings_at_the_margin_are_rarely_recommended_in_a_short_simulation(met
 @pytest.mark.parametrize("metric", ["rougeL", "strict"])
 @pytest.mark.parametrize("n", [100, 500])
 def test_with_every_setting_at_the_margin_false_recommendations_stay_below_alpha(metric, rules, n):
-    runs = 2000
+    runs = (
+        1000  # the limit is 3.5 %: a true rate of 5 % is found out with probability 0.99, one of 2.5 % passes with 0.97
+    )
     found = share(runs, n, metric, 5.0, 5.0, rules=rules, resamples=4000)
     print(f"false recommendations, {metric}, {len(rules)} rules, n={n}: {found:.4f}")
     assert found <= ALPHA + 2 * math.sqrt(ALPHA * (1 - ALPHA) / runs)

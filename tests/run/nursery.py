@@ -98,6 +98,7 @@ def run(words: list[str], said: str) -> None:
 
     for path, stream in ((os.devnull, 0), (os.devnull, 1), (said, 2)):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), stream)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
     os._exit(main(words))
 
 

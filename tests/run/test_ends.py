@@ -105,7 +105,11 @@ def test_an_interrupt_keeps_what_is_done_and_the_command_it_names_goes_on(words,
 
 def test_the_scorers_leave_an_interrupt_to_the_command(words, tmp_path):
     """A terminal sends Ctrl-C to the whole group: before a record is there, between two, or after the last."""
-    job = start(words(tmp_path, n=20), start_new_session=True)
+
+    def foreground() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    job = start(words(tmp_path, n=20), start_new_session=True, preexec_fn=foreground)
     assert job.stderr is not None
     assert "examples, to" in job.stderr.readline()
     os.killpg(job.pid, signal.SIGINT)
