@@ -63,7 +63,8 @@ def share(store: Store, todo: Sequence[Item], *, prompts: int = 8, poll_s: float
     """Claimed work, a few prompts at a time, until nothing of `todo` is missing: with others on one folder, or alone.
 
     What another job has claimed is passed over and looked at again at the end, until it is recorded or that job died.
-    An item counts as done when it is appended or given up with `store.append_failure`.
+    An item counts as done when it is appended or given up with `store.append_failure`. Before every wait comes an empty
+    share: the time to append what is finished, because the other job may be waiting for that very thing.
     """
     waiting = _by_prompt(todo)
     while waiting:
@@ -79,6 +80,7 @@ def share(store: Store, todo: Sequence[Item], *, prompts: int = 8, poll_s: float
                 passed.setdefault(item[1], []).append(Item(*item))
         waiting = passed
         if waiting and is_idle:
+            yield []
             time.sleep(poll_s)
 
 

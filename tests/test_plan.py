@@ -114,6 +114,31 @@ def test_two_jobs_share_a_sweep_without_doing_anything_twice(tmp_path: Path):
     assert len(sdbench.read(tmp_path).generations) == len(CELLS) * 12
 
 
+def test_jobs_that_wait_for_each_other_write_what_they_hold_first(tmp_path: Path):
+    """Scores come back late: the last of both jobs' generations would otherwise stay in their hands for ever."""
+    met = threading.Barrier(2, timeout=20)
+
+    def job() -> None:
+        with Store.open(tmp_path) as store:
+            store.add_cells(CELLS)
+            held: list[Item] = []
+            todo = plan.missing(CELLS, names(12), 1, store.held())
+            for items in plan.share(store, todo, prompts=2, poll_s=0.01):
+                if items and not held:
+                    met.wait()
+                held += items
+                if not items:
+                    store.append_generations(make(held))
+                    held = []
+            store.append_generations(make(held))
+
+    jobs = [threading.Thread(target=job, daemon=True) for _ in range(2)]
+    [thread.start() for thread in jobs]
+    [thread.join(30) for thread in jobs]
+    assert not any(thread.is_alive() for thread in jobs)
+    assert len(sdbench.read(tmp_path).generations) == len(CELLS) * 12
+
+
 def test_what_failed_here_is_neither_waited_for_nor_tried_again(tmp_path: Path):
     with Store.open(tmp_path) as store:
         todo = plan.missing(CELLS, names(4), 1, store.held())

@@ -88,6 +88,8 @@ class QualityPass:
         with Bar("decoding", len(todo)) as bar:
             try:
                 for share in plan.share(self.store, todo, prompts=prompts):
+                    if not share:
+                        self.scorers.drain(self.store, self.failures.add)
                     for items in by_stream(share, self.points):
                         self._stream([item for item in items if item.cell not in self.failures.cells], bar)
                     self._skip([item for item in share if item.cell in self.failures.cells])
