@@ -90,7 +90,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
 def read_predictions(path: Path) -> list[tuple[int, str, str, bool]]:
     """(line number, id, completion, ended by length) of every line."""
     found = []
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue

@@ -65,13 +65,17 @@ class DataTask(ABC):
                 isinstance(value, bool) or not isinstance(value, int) or value < (option != "shots")
             ):
                 raise ValueError(f"{option} must be a whole number of at least {int(option != 'shots')}, got {value}")
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
+            raise ValueError(f"seed must be null or a whole number of at least 0, got {self.seed}")
+        if not isinstance(self.chat, bool | None):
+            raise ValueError(f"chat must be true, false or null, got {self.chat}")
         self.version = self.VERSION
         self.chat = self.rules.is_chat if self.chat is None else self.chat
         self.shots = self.rules.num_shots if self.shots is None else self.shots
         self.split = self.split or self.rules.split
         self.max_new_tokens = self.max_new_tokens or self.rules.max_new_tokens
-        stop = self.rules.stops(is_chat=self.chat) if self.stop is None else self.stop
-        self.stop = (stop,) if isinstance(stop, str) else tuple(stop)
+        self.stop = _texts("stop", self.rules.stops(is_chat=self.chat) if self.stop is None else self.stop)
+        self.extra_metrics = _texts("extra_metrics", self.extra_metrics)
         self.data = None if self.data is None else str(self.data)
 
     @property
@@ -278,6 +282,14 @@ class DataTask(ABC):
             "extra_metrics": list(self.extra_metrics),
             "signatures": self.signatures,
         }
+
+
+def _texts(option: str, value: Any) -> tuple[str, ...]:
+    """One text or a list of texts, none of them empty."""
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError(f"{option} must be a text or a list of texts that are not empty, got {value!r}")
+    return tuple(texts)
 
 
 def _longest(prompt_of: Callable[[int], Prompt], most: int, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:

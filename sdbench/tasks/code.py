@@ -29,6 +29,13 @@ class CodeTask(DataTask):
     metric = "pass@1"
     cut_side: ClassVar[str] = "start"  # the signature and the tests stand at the end
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.timeout_s, int | float) or not self.timeout_s > 0:
+            raise ValueError(f"timeout_s must be a number of seconds above 0, got {self.timeout_s}")
+        if not isinstance(self.workers, int) or self.workers < 1:
+            raise ValueError(f"workers must be a whole number of at least 1, got {self.workers}")
+
     @abstractmethod
     def entry_points(self, row: Row) -> Sequence[str]:
         """Names that the tests call."""

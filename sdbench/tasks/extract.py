@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1|\Z)", re.DOTALL | re.MULTILINE)
+NEWLINE = re.compile(r"\r\n?|\n")
 MAX_LINES = 2000  # a longer answer is a loop of repetitions; its head says all
 MAX_TRIES = 500
 
@@ -42,7 +43,7 @@ def _error_line(code: str) -> int | None:
 
 def longest_program(text: str) -> str:
     """The span of lines with the most code among those that parse; empty where none does."""
-    lines = text.replace("\x00", "").splitlines()[:MAX_LINES]
+    lines = NEWLINE.split(text.replace("\x00", ""))[:MAX_LINES]  # not splitlines: strings may hold its other ends
     weight = [bool(line.strip()) and not line.lstrip().startswith("#") for line in lines]
     best, best_weight, tries = "", 0, 0
     for start, line in enumerate(lines):
@@ -159,5 +160,11 @@ def extract(texts: Sequence[str], entry_points: Sequence[str], preamble: str = "
                 continue
             whole = ast.Module([*given.body, *tree.body], [])
             if defines(whole, entry_points):
-                return reachable_program(whole, entry_points)
+                try:
+                    return reachable_program(whole, entry_points)
+                except (
+                    RecursionError,
+                    ValueError,
+                ):  # a sum of a thousand terms, an integer of 5,000 digits in hexadecimal
+                    return f"{preamble}\n{code}"
     return None

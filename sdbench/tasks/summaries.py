@@ -37,6 +37,8 @@ class Summaries(DataTask):
         super().__post_init__()
         if self.truncate_words is None and isinstance(self.rules, SummaryProtocol):
             self.truncate_words = self.rules.truncate_words
+        if self.truncate_words is not None and not (isinstance(self.truncate_words, int) and self.truncate_words >= 1):
+            raise ValueError(f"truncate_words must be null or a whole number of at least 1, got {self.truncate_words}")
 
     def fields(self, row: Row) -> Fields:
         return {self.cut_field: row[self.cut_field], "answer": row[self.reference]}

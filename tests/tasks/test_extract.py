@@ -1,6 +1,7 @@
 """Programs out of answers, by syntax tree."""
 
 import ast
+import random
 import time
 
 import pytest
@@ -99,6 +100,26 @@ def test_hostile_text_ends_soon_and_without_an_error(text):
     start = time.process_time()
     extract([text, *fenced(text)], ["main"])
     assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("value", ["1" + " + 1" * 2000, "0x" + "f" * 5000, "'a\\x0cb\u2028c'"])
+def test_what_cannot_be_written_anew_stays_as_it_is(value):
+    found = extract([f"Sure:\ndef main(x):\n    return {value}\n"], ["main"], "import math\n")
+    assert found is not None
+    scope: dict = {}
+    exec(found, scope)
+    assert scope["main"](0) == eval(value)
+    assert "math" in scope
+
+
+def test_no_text_raises():
+    rng, pieces = (
+        random.Random(0),
+        [*CODE.split(" "), "\n", "```", "(", "'", "\\", "\t", "lambda:", "0x", "\x00", "é", "async "],
+    )
+    for _ in range(300):
+        text = " ".join(rng.choices(pieces, k=rng.randint(0, 40)))
+        extract([text, *fenced(text)], ["main"], text)
 
 
 def test_invalid_escapes_give_no_warning(recwarn):

@@ -205,11 +205,29 @@ def test_describe_holds_everything_that_decides_a_score():
         ({"shots": -1}, "shots must be a whole number of at least 0"),
         ({"version": 0}, "gsm8k version 0 is not this sdbench's, which is 1"),
         ({"temprature": 1}, "temprature is not an option of task gsm8k"),
+        ({"seed": -1}, "seed must be null or a whole number of at least 0, got -1"),
+        ({"chat": "yes"}, "chat must be true, false or null, got yes"),
+        ({"stop": [""]}, "stop must be a text or a list of texts that are not empty"),
+        ({"stop": 5}, "stop must be a text or a list of texts that are not empty, got 5"),
+        ({"extra_metrics": [1]}, "extra_metrics must be a text or a list of texts"),
     ],
 )
 def test_wrong_options_are_refused_in_one_sentence(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         load("gsm8k", **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("cnndm", {"truncate_words": 0}, "truncate_words must be null or a whole number of at least 1, got 0"),
+        ("mbpp", {"timeout_s": "3 s"}, "timeout_s must be a number of seconds above 0, got 3 s"),
+        ("mbpp", {"workers": 0}, "workers must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_wrong_options_of_one_task_too(name, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        load(name, **options)
 
 
 def test_more_shots_than_rows_is_refused():
