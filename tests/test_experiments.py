@@ -46,8 +46,13 @@ def test_an_experiment_makes_what_its_table_asks_for(composer, asked):
             assert run.task.options["protocol"] == "diversed"
 
 
+TWIN = ("-m", "experiment=diversed-tiny", "temperature=1.0,0.1,0.0")
+
+
 def test_the_tiny_twin_makes_all_of_it(composer):
-    runs = runs_of(composer, "experiment=diversed-tiny")
+    assert {run.temperature for run in runs_of(composer, "experiment=diversed-tiny")} == {1.0}
+    runs = [composer.run(job) for job in composer.jobs(parse(TWIN))]
+    assert len({run.folder for run in runs}) == len(runs) == 12
     assert {run.model.name for run in runs} == {"llama-tiny"}
     made = {(run.task.name, run.temperature): settings_of(run) for run in runs}
     for asked in ALL:
@@ -90,7 +95,7 @@ def test_the_settings_of_a_table_belong_to_the_default_sweep(composer):
 @pytest.mark.slow  # its quick stand-in: test_the_tiny_twin_makes_all_of_it
 def test_the_tiny_twin_fills_the_paper(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "sdbench", "experiment=diversed-tiny"],
+        [sys.executable, "-m", "sdbench", *TWIN],
         capture_output=True,
         text=True,
         check=False,

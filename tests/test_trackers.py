@@ -1,6 +1,7 @@
 """Trackers, each through its own library and read back by it: the numbers are the summary's, the figures the files'."""
 
 import math
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -29,16 +30,24 @@ def composer():
     return Composer()
 
 
-@pytest.fixture
-def findings(tmp_path):
-    folder = write_synthetic(tmp_path / "llama-tiny-gsm8k-tiny", n=8, ws=(0.3, 0.7), timing_examples=0)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A finished folder and its summary, made once."""
+    place = tmp_path_factory.mktemp("tracked") / "llama-tiny-gsm8k-tiny"
+    folder = write_synthetic(place, n=8, ws=(0.3, 0.7), timing_examples=0)
     figure = Figure(figsize=(1, 0.5))
     figure.subplots().plot([0, 1], [1, 0])
     save(figure, folder / "figures", "pareto")
-    results = sdbench.read(folder)
-    summary = summarise(results, resamples=200)
+    summary = summarise(sdbench.read(folder), resamples=200)
     summary.to_csv(folder / "summary.csv", index=False)
     (folder / "report.html").write_text("<!doctype html><title>sdbench</title>")
+    return folder, summary
+
+
+@pytest.fixture
+def findings(made, tmp_path):
+    first, summary = made
+    folder = shutil.copytree(first, tmp_path / first.name)
     return Findings(folder, {"model": {"name": "llama-tiny", "draft": None}, "w": [0.3, 0.7], "n": 8}, summary, ADVICE)
 
 
