@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import random
 import re
 import warnings
@@ -14,9 +13,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sdbench.config import nearest
+from sdbench.tasks.cut import length, longest, tail
 from sdbench.tasks.data import load_rows
 from sdbench.tasks.protocol import Fields, Protocol
-from sdbench.types import Example, Message, Prompt, Score
+from sdbench.types import Example, Prompt, Score
 
 Row = Mapping[str, Any]
 LM_EVAL_SHOT_SEED = 1234  # lm-eval's default fewshot_random_seed
@@ -203,9 +203,9 @@ class DataTask(ABC):
             kept = words[:count] if self.cut_side == "end" else words[len(words) - count :]
             return render(len(shots), "".join(kept))
 
-        prompt = _longest(with_words, len(words), num_tokens, limit)
+        prompt = longest(with_words, len(words), num_tokens, limit)
         if num_tokens(prompt) > limit:  # not even the template fits: its end is nearest to the answer
-            prompt = _longest(lambda count: _tail(with_words(0), count), _length(with_words(0)), num_tokens, limit)
+            prompt = longest(lambda count: tail(with_words(0), count), length(with_words(0)), num_tokens, limit)
         return replace(example, prompt=prompt, is_prompt_cut=True)
 
     @property
@@ -290,23 +290,3 @@ def _texts(option: str, value: Any) -> tuple[str, ...]:
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) and text for text in texts):
         raise ValueError(f"{option} must be a text or a list of texts that are not empty, got {value!r}")
     return tuple(texts)
-
-
-def _longest(prompt_of: Callable[[int], Prompt], most: int, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
-    """The prompt of the largest count in 0..most that fits, or that of 0."""
-    count = bisect.bisect_right(range(most + 1), limit, key=lambda k: num_tokens(prompt_of(k))) - 1
-    while count > 0 and num_tokens(prompt_of(count)) > limit:  # tokens need not grow with every word
-        count -= 1
-    return prompt_of(max(count, 0))
-
-
-def _length(prompt: Prompt) -> int:
-    return len(prompt.text if prompt.text is not None else prompt.messages[-1].content)
-
-
-def _tail(prompt: Prompt, count: int) -> Prompt:
-    """The last `count` characters of the text, or of the last turn."""
-    if prompt.text is not None:
-        return replace(prompt, text=prompt.text[len(prompt.text) - count :])
-    last = prompt.messages[-1]
-    return replace(prompt, messages=(Message(last.role, last.content[len(last.content) - count :]),))
