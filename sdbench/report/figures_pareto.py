@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -96,7 +98,7 @@ def baselines_of(sweep: Sweep, rate: str) -> dict[str, pd.DataFrame]:
     return found
 
 
-def draw_mark(axis: Axes, cell: dict[object, object], rate: str, mark: str, colour: str, chance: float) -> None:
+def draw_mark(axis: Axes, cell: dict[object, Any], rate: str, mark: str, colour: str, chance: float) -> None:
     """Filled as far as the cell is sure to be on the front."""
     fill = np.asarray(to_rgb(colour)) * chance + np.ones(3) * (1 - chance) if chance == chance else (1, 1, 1)
     axis.plot(

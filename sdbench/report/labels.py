@@ -71,14 +71,14 @@ class Room:
         """The legend's box."""
         legend, figure = self.axis.get_legend(), self.axis.get_figure(root=True)
         if legend is not None and figure is not None:
-            x0, y0, x1, y1 = legend.get_window_extent().extents * 72 / figure.dpi
+            x0, y0, x1, y1 = np.asarray(legend.get_window_extent().extents) * 72 / figure.dpi
             self.boxes.append((float(x0), float(y0), float(x1), float(y1)))
 
     def place_one_of(self, labels: Sequence[Label], *, size: float = SMALL) -> None:
         """The first of these that finds a free place; the first at all if none does."""
         figure = self.axis.get_figure(root=True)
         assert figure is not None
-        frame = self.axis.get_window_extent().extents * 72 / figure.dpi
+        frame = np.asarray(self.axis.get_window_extent().extents) * 72 / figure.dpi
         free = [label for label in labels if self._best(replace(label, is_needed=False), size, frame) is not None]
         self.place([(free or list(labels))[0]], size=size)
 
@@ -86,7 +86,7 @@ class Room:
         """Each label in turn; the nearest place that covers nothing wins, a needed one takes the least bad."""
         figure = self.axis.get_figure(root=True)
         assert figure is not None
-        frame = self.axis.get_window_extent().extents * 72 / figure.dpi
+        frame = np.asarray(self.axis.get_window_extent().extents) * 72 / figure.dpi
         for label in labels:
             found = self._best(label, size, frame)
             if found is None:
