@@ -16,6 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sdbench.metrics.export import write_whole
+from sdbench.report.fonts import families
+from sdbench.report.layout import Fitted
 
 COLUMN, PAGE = 3.4, 7.0  # inches
 INK, GREY, PALE = "#222222", "#6b6b6b", "#e3e3e3"
@@ -35,7 +37,6 @@ FORMATS = ("pdf", "svg", "png")
 SMALL = 6.3  # points, of labels inside a figure
 
 _RC: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
     "font.size": 7.5,
     "axes.titlesize": 7,
     "axes.titlelocation": "left",
@@ -68,8 +69,6 @@ _RC: dict[Any, Any] = {
     "errorbar.capsize": 0,
     "figure.dpi": 100,
     "savefig.dpi": 200,
-    "figure.constrained_layout.h_pad": 0.03,
-    "figure.constrained_layout.w_pad": 0.04,
     "axes.titlepad": 3,
     "xtick.major.size": 2.5,
     "ytick.major.size": 2.5,
@@ -83,7 +82,7 @@ _RC: dict[Any, Any] = {
 @contextmanager
 def styled() -> Iterator[None]:
     """Figures made and saved inside look like ours; the caller's own settings come back after."""
-    with mpl.rc_context(_RC):
+    with mpl.rc_context({**_RC, "font.family": list(families())}):
         yield
 
 
@@ -91,7 +90,7 @@ def panels(
     columns: int = 1, rows: int = 1, *, width: float = COLUMN, height: float = 2.5, **options: Any
 ) -> tuple[Figure, list[Axes]]:
     """A figure and its axes in reading order; `height` is one row's. No pyplot: nothing global, nothing to close."""
-    figure = Figure(figsize=(width, height * rows), layout="constrained")
+    figure = Figure(figsize=(width, height * rows), layout=Fitted())
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, [axis for line in axes for axis in line]
 
