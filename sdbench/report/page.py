@@ -22,6 +22,7 @@ from sdbench.metrics.cells import BASELINES
 from sdbench.metrics.recommend import Recommendation
 from sdbench.records import Results
 from sdbench.report.browser import Browser, browse, script_json
+from sdbench.report.captions import TABLES
 from sdbench.report.drawings import Drawing, drawings_of
 from sdbench.report.facts import facts_of, failures_of, merged, runs_of, warnings_of
 from sdbench.report.measures import MEASURES, WORDS
@@ -71,6 +72,7 @@ def page_of(
         "measures": MEASURES,
         "words": WORDS,
         "runs": runs_of(results),
+        "files": [(name, caption) for name, caption in TABLES.items() if (home / name).is_file()],
         "rebuild": " ".join(["python -m sdbench.report", *map(place_of, results)]),
         "style": Markup(source_of("page.css") + source_of("browser.css")),
         "early": Markup(source_of("early.js")),

@@ -21,6 +21,13 @@ def split(text: str, tokens: Sequence[str]) -> tuple[list[str], list[int]] | Non
 
     The bytes of one character may be several tokens: the last of them gets the character, the others an empty stretch.
     """
+    for end in range(len(tokens), max(len(tokens) - 2, 0), -1):  # nearly always all join, or all but an end mark
+        joined = "".join(tokens[:end])
+        if joined == text or (
+            joined[:1] == " " and joined[1:] == text
+        ):  # decoding may drop the space that opens a text
+            first = tokens[0][len(joined) - len(text) :]
+            return [first, *tokens[1:end], *[""] * (len(tokens) - end)], [*range(end, len(tokens))]
     found, marks, at, place = [], [], 0, 0
     while place < len(tokens):
         token = tokens[place]
@@ -37,7 +44,7 @@ def split(text: str, tokens: Sequence[str]) -> tuple[list[str], list[int]] | Non
             and text.startswith(token[1:])
             and token[:1] == " "
         ):
-            token = token[1:]  # decoding drops the space that opens a text
+            token = token[1:]
         if token and text.startswith(token, at):
             at += len(token)
         else:
