@@ -1,0 +1,75 @@
+"""Ragged attention against the definition, written out with full heads."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers.masking_utils import sliding_window_causal_mask_function
+
+from sdbench.lm.attention import ragged_attention
+from sdbench.lm.plan import CAUSAL, CURRENT, Plan, Sight
+
+B, H, G, T, L, D = 3, 4, 2, 3, 11, 5
+WINDOW = Sight(sliding_window_causal_mask_function(4), 4)
+
+
+def by_definition(query, keys, values, positions, window, softcap=None, sinks=None):
+    keys, values = (x.repeat_interleave(H // G, 1) for x in (keys, values))
+    scores = query @ keys.transpose(2, 3) * D**-0.5
+    if softcap is not None:
+        scores = (scores / softcap).tanh() * softcap
+    slot, place = torch.arange(keys.shape[2]), positions[:, None, :, None]
+    seen = (slot <= place) & ((slot > place - window) if window else True)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.view(1, H, 1, 1).expand(len(query), H, query.shape[2], 1)), -1)
+    return (scores.softmax(-1)[..., : keys.shape[2]] @ values).transpose(1, 2)
+
+
+def attend(query, keys, values, plan, **more):
+    token = CURRENT.set(plan)
+    try:
+        return ragged_attention(SimpleNamespace(layer_idx=0), query, keys, values, None, **more)[0]  # type: ignore[arg-type]
+    finally:
+        CURRENT.reset(token)
+
+
+def random(*shape):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize("sight", [CAUSAL, WINDOW], ids=["full", "window"])
+@pytest.mark.parametrize("steps", [1, T])
+@pytest.mark.parametrize("extra", [{}, {"softcap": 2.0}, {"s_aux": True}, {"softcap": 2.0, "s_aux": True}], ids=str)
+def test_ragged_blocks(sight, steps, extra):
+    query, keys, values = random(B, H, steps, D), random(B, L, G, D).transpose(1, 2), random(B, L, G, D).transpose(1, 2)
+    positions = torch.tensor([[0], [5], [L - steps]]) + torch.arange(steps)
+    sinks = random(H) if extra.get("s_aux") else None
+    plan = Plan(positions, positions.flatten(), L, torch.float64, {0: sight})
+    found = attend(query, keys, values, plan, **{**extra, "s_aux": sinks})
+    wanted = by_definition(query, keys, values, positions, sight.local, extra.get("softcap"), sinks)
+    assert torch.allclose(found, wanted, atol=1e-12)
+
+
+@pytest.mark.parametrize("sight", [CAUSAL, WINDOW], ids=["full", "window"])
+@pytest.mark.parametrize(("start", "steps"), [(0, 3), (0, 9), (4, 5)])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_chunks_of_a_prompt(sight, start, steps, softcap):
+    query, keys, values = random(1, H, steps, D), *(random(1, start + steps, G, D).transpose(1, 2) for _ in range(2))
+    positions = torch.arange(start, start + steps)[None]
+    plan = Plan(positions, positions[0], start + steps, torch.float64, {0: sight}, start)
+    wanted = by_definition(query, keys, values, positions, sight.local, softcap)
+    assert torch.allclose(attend(query, keys, values, plan, softcap=softcap), wanted, atol=1e-12)
+
+
+def test_no_copy_of_keys_and_values_to_full_heads():
+    """The largest tensor made is smaller than the keys of one head more."""
+    steps, length = 2, 4096
+    query, keys = random(1, 8, steps, 16), random(1, length, 1, 16).transpose(1, 2)
+    positions = torch.tensor([[length - 2, length - 1]])
+    plan = Plan(positions, positions.flatten(), length, torch.float64, {0: CAUSAL})
+    plan.mask(0, 8)
+    with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        attend(query, keys, keys, plan)
+    largest = max(event.self_cpu_memory_usage for event in seen.key_averages())
+    assert largest < 2 * keys.nbytes

@@ -1,0 +1,99 @@
+"""Recorded steps: one record a shape, inputs and outputs that stay in place, eager where it cannot be, and that is said."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import sdbench
+from sdbench.lm import LM, forget
+from sdbench.lm.capture import Records, mode_of
+from sdbench.verify import Ensemble
+from tests.engine.models import PROMPTS, pair, tiny
+
+
+def test_a_record_serves_every_call_of_its_shape_and_is_overwritten_by_the_next():
+    records, runs = Records("graphs"), []
+
+    def step(x):
+        runs.append(x.shape)
+        return (x * 2,)
+
+    (first,) = records(step, "double", torch.ones(2))
+    assert first.tolist() == [2, 2]
+    (second,) = records(
+        lambda x: (x * 0,), "double", torch.full((2,), 5.0)
+    )  # its name is known: the first step's record
+    assert second is first
+    assert first.tolist() == [10, 10]
+    (other,) = records(step, "double", torch.ones(3))
+    assert other.tolist() == [2, 2, 2]
+    assert {tuple(shape) for shape in runs} == {(2,), (3,)}
+
+
+def test_off_is_the_step_itself():
+    x = torch.ones(2)
+    assert Records("off")(lambda x: (x,), "same", x)[0] is x
+
+
+def test_without_an_accelerator_nothing_is_captured_unless_asked():
+    model = tiny("llama")
+    assert mode_of(None, model) == "off"
+    assert mode_of("graphs", model) == "graphs"
+    with pytest.raises(ValueError, match="capture must be"):
+        mode_of("fast", model)  # type: ignore[arg-type]
+
+
+def test_a_model_on_several_devices_runs_eagerly_and_that_is_said():
+    spread = SimpleNamespace(hf_device_map={"a": 0, "b": 1}, device=torch.device("cpu"))
+    assert mode_of(None, spread) == "off"  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match="needs a model on one device: its steps run eagerly"):
+        assert mode_of("graphs", spread) == "off"  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_recorded_runs_eagerly_and_that_is_said():
+    def step(x):
+        if not torch.equal(x, torch.ones(2)):
+            return (x + 1,)
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    records = Records("graphs")
+    with (
+        pytest.warns(UserWarning, match="cannot be recorded as a CUDA graph and runs eagerly: operation not permitted"),
+        pytest.raises(RuntimeError),
+    ):  # the step itself fails on these values, recorded or not
+        records(step, "step", torch.ones(2))
+    assert records(step, "step", torch.zeros(2))[0].tolist() == [1, 1]
+
+
+def test_caches_and_records_are_kept_for_the_next_call_and_dropped_when_weights_move():
+    model = tiny("llama")
+    lm = LM(model, capture="graphs")
+    cache = lm.cache(2, 100)
+    assert cache.capacity == 512
+    lm.give_back(cache)
+    again = LM(model, capture="graphs").cache(2, 300)
+    assert again is cache
+    assert LM(model, capture="graphs").cache(2, 300) is not cache, "one that is in use serves nobody else"
+    lm.give_back(cache)
+    assert LM(model, capture="graphs").cache(3, 300) is not cache
+    lm.give_back(cache)
+    model.float()
+    assert LM(model, capture="graphs").cache(2, 300) is not cache
+    forget()
+
+
+def test_few_records_serve_a_whole_stream(monkeypatch):
+    target, draft = pair("llama")
+    made = []
+    honest = Records._recorded
+
+    def counting(self, step, inputs):
+        made.append([tuple(x.shape) for x in inputs])
+        return honest(self, step, inputs)
+
+    monkeypatch.setattr(Records, "_recorded", counting)
+    rules = [Ensemble(w=w) for w in (0.2, 0.5, 0.8)]
+    sdbench.generate(target, draft, PROMPTS, rules, max_new_tokens=20, batch_size=8, capture="graphs", stop_ids=())
+    assert len(made) <= 2 * 4, "one for draft and target, times the powers of two up to 8 rows"
+    forget()
