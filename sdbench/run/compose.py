@@ -36,6 +36,7 @@ from sdbench.config import GROUPS, KEYS, ConfigError, nearest, show
 
 MAIN = "run"
 INTERNAL = ("_target_", "name", "knobs", "choices")  # of a group's file: not for the command line
+ENDINGS = {1: "some cells failed", 2: "bad configuration", 130: "interrupted"}
 CHOOSABLE = (*GROUPS, "hydra/launcher")
 SPLIT = re.compile(r"[:/\\]+")
 
@@ -142,13 +143,21 @@ class Composer:
         context = HydraContext(config_loader=self.hydra.config_loader, callbacks=Callbacks(cfg))
         launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=job, config=cfg)
         lines = [[word for word in line if not word.startswith("hydra")] for line in jobs]
+        logs = f"; what they say is below {cfg.hydra.sweep.dir}" if "submitit_folder" in cfg.hydra.launcher else ""
+        print(f"sdbench: {len(lines)} jobs{logs}", file=sys.stderr)
         try:
             results = launcher.launch(lines, initial_job_idx=0)
         except Exception as error:  # noqa: BLE001 - launchers raise whatever the first job that died left behind
             said = f"sdbench: a job died ({type(error).__name__}: {_first_line(error)})"
             print(f"{said}; the others go on: when they have ended, run the same command again", file=sys.stderr)
             return [1]
-        return [_exit_code(result) for result in results]
+        codes = [_exit_code(result) for result in results]
+        shared = set(lines[0]).intersection(*lines[1:]) if len(lines) > 1 else set()
+        for line, code in zip(lines, codes, strict=True):
+            if code:
+                own = " ".join(word for word in line if word not in shared)
+                print(f"sdbench: {ENDINGS.get(code, f'code {code}')}: {own}", file=sys.stderr)
+        return codes
 
     def _compose(self, overrides: Sequence[str], *, mode: RunMode = RunMode.RUN) -> DictConfig:
         try:

@@ -1,0 +1,47 @@
+"""Several jobs by one command: each ends for itself, here in one process and through submitit as on a cluster."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sdbench.records import read
+from sdbench.run import main
+
+
+@pytest.fixture
+def configs(micro_pair, tmp_path) -> Path:
+    """A pair that is there and one that is not."""
+    folder = tmp_path / "conf"
+    (folder / "model").mkdir(parents=True)
+    for name, place in (("there", micro_pair), ("nowhere", tmp_path / "nowhere")):
+        text = f"defaults: [llama-tiny, _self_]\nname: {name}\ntarget: {place}/target\ndraft: {place}/draft\n"
+        (folder / "model" / f"{name}.yaml").write_text(text)
+    return folder
+
+
+def test_a_job_that_cannot_run_takes_no_other_with_it(configs, tmp_path, capsys, no_figures):
+    words = ["-m", "--config-dir", str(configs), "model=nowhere,there", f"results={tmp_path / 'results'}", "timing=off"]
+    assert main([*words, "task=gsm8k-tiny,wmt-tiny", "w=0.5", "n=1", "max_new_tokens=4", "device=cpu"]) == 2
+    said = capsys.readouterr().err
+    assert "sdbench: 4 jobs" in said
+    assert said.count("sdbench: bad configuration: model=nowhere task=") == 2
+    for task in ("gsm8k-tiny", "wmt-tiny"):
+        assert len(read(tmp_path / "results" / f"there-{task}").generations) == 4
+    assert sorted(path.name for path in (tmp_path / "results").iterdir() if not path.name.startswith(".")) == [
+        "there-gsm8k-tiny",
+        "there-wmt-tiny",
+    ]
+
+
+def test_submitit_hands_a_job_over_and_brings_its_code_back(configs, tmp_path):
+    """The pickling and the folders of a cluster's jobs; the Slurm test decodes through them."""
+    words = ["-m", "--config-dir", str(configs), "hydra/launcher=submitit_local", "model=nowhere"]
+    command = [sys.executable, "-m", "sdbench", *words, f"results={tmp_path / 'results'}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 2, done.stderr
+    assert f"what they say is below {tmp_path / 'results'}" in done.stderr
+    assert "bad configuration: model=nowhere" in done.stderr
+    logs = list((tmp_path / "results" / ".jobs").rglob("*_log.err"))
+    assert any("neither a folder on this machine" in path.read_text() for path in logs)
