@@ -98,6 +98,7 @@ def legend(figure: Figure, axes: Sequence[Axes], text: str, published: pd.DataFr
     ordered = sorted(handles, key=lambda name: name.startswith("published"))
     if len(published):
         text += f"\nHollow marks: published, joined to nothing of ours. {UNDEFINED}"
+    figure.set_layout_engine("constrained")  # it leaves room for what stands outside the panels
     rows = -(-len(ordered) // 2)
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + 0.11 * (text.count("\n") + 1) + 0.13 * rows)

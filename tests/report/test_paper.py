@@ -11,7 +11,7 @@ import sdbench
 from sdbench.metrics.summary import summarise
 from sdbench.report import paper, paper_cells, paper_plots, paper_tables
 from sdbench.report.published import doubtful, read_published
-from sdbench.report.style import save, styled
+from sdbench.report.style import save, settle, styled
 from tests.records.synthetic import write_synthetic
 
 OPTIONS = {"resamples": 300}
@@ -161,6 +161,17 @@ def test_every_figure_says_that_their_acceptance_is_not_defined(figures):
             to_rgba(handle.get_color()) for handle in legend.legend_handles if handle.get_markerfacecolor() == "none"
         }
         assert colours, name
+
+
+def test_the_legend_lies_on_no_panel(cells, published):
+    with styled():
+        for figure in (paper_plots.curve(paper_cells.TABLES[0], cells, published), paper_plots.seed(cells, published)):
+            settle(figure)
+            (legend,) = figure.legends
+            top = legend.get_window_extent().y1
+            boxes = [axis.get_tightbbox() for axis in figure.axes if axis.axison]
+            assert top <= min(box.y0 for box in boxes)
+            assert legend.get_window_extent().y0 >= 0
 
 
 def test_the_broken_run_is_never_drawn(figures):
