@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from sdbench.report.captions import caption_of, in_order
 
-WIDE = 1.7  # width over height from which a drawing is not squeezed to the width of a phone
+WIDE = 330  # points from which a drawing is not squeezed to the width of a phone
 _IDS = re.compile(r'(\bid="|href="#|url\(#)')
 _COLOURS = re.compile(r"(fill|stroke|stop-color): (#[0-9a-fA-F]{6})\b")
 _LONG = re.compile(r"(-?\d+\.\d\d)\d+")
@@ -53,12 +53,12 @@ def drawing_of(path: Path) -> Drawing:
     source = _COORDINATES.sub(_shortened, source)
     source = _COLOURS.sub(lambda match: themed(match[1], match[2]), source)
     source = re.sub(r">\s*\n\s*<", ">\n<", source)
-    width, height = (float(part) for part in re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', source)[0])
+    width = float(re.findall(r'viewBox="0 0 ([\d.]+) ', source)[0])
     head = f'<svg role="img" aria-label="{escape(f"{caption.title}. {caption.text}")}"'
     svg = re.sub(r'^<svg\b(.*?) width="[^"]*"', lambda match: head + match[1], source, count=1, flags=re.DOTALL)
     svg = re.sub(r'^(<svg\b[^>]*?) height="[^"]*"', r"\1", svg, count=1, flags=re.DOTALL)
     svg = re.sub(r"^<svg\b", f'<svg style="--width: {width:g}"', svg, count=1)
-    return Drawing(path.stem, caption.title, caption.text, Markup(svg), width / height > WIDE)
+    return Drawing(path.stem, caption.title, caption.text, Markup(svg), width > WIDE)
 
 
 def _shortened(match: re.Match[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from sdbench.metrics.recommend import Advice, Recommendation
 from sdbench.records import Results
 from sdbench.report.measures import MEASURES
 from sdbench.report.sweeps import Sweep
-from sdbench.report.tables import Value, value_of, written
+from sdbench.report.tables import MINUS, Value, value_of, written
 
 SHOWN = ("speedup", "speedup_modelled", "acceptance", "tokens_per_round", "difference")
 
@@ -100,7 +101,7 @@ def verdict_of(advised: Advised) -> Verdict:
     headline = f"Ship {label}" if label else "Stay lossless"
     margin_text = f"{margin:g} point{'s' * (margin != 1)} of {sweep.metric}"
     _, _, text = advice.text.partition(": ")  # it begins with the pair and the task, which stand above it
-    text = text[:1].upper() + text[1:]
+    text = re.sub(r"(?<![\w.])-(?=\d)", MINUS, text[:1].upper() + text[1:])
     return Verdict(
         sweep.title, headline, text, bool(label), tuple(numbers), steps, margin_text, _at(-margin, span), _at(0.0, span)
     )

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -9,12 +10,16 @@ from pathlib import Path
 import lxml.html
 import pytest
 
+from sdbench.records import Store
 from sdbench.report import page as pages
+from sdbench.report import tables
 from sdbench.report.browser import unpacked
 from sdbench.report.drawings import drawing_of, themed
-from sdbench.report.measures import MEASURES, WORDS
+from sdbench.report.measures import MEASURES
+from sdbench.report.measures import WORDS as TERMS
 from sdbench.report.page import within
-from tests.report.pages import VOCABULARY, write, write_home
+from tests.records.synthetic import WORDS, Shape, sweep
+from tests.report.pages import VOCABULARY, draw, write, write_home
 
 VOID = {"meta", "br", "input", "img", "link", "hr"}
 
@@ -158,8 +163,8 @@ def test_a_drawing_follows_the_theme_and_keeps_its_shape(home):
 
 def test_every_measure_and_word_is_defined(tree):
     terms = [" ".join(term.split()) for term in tree.xpath("//dl[@class='definitions']//dt/text()")]
-    assert {*WORDS, *(measure.title for measure in MEASURES.values())} <= set(terms)
-    columns = {column for table in pages.tables_of.__globals__["TABLES"].values() for column in table}
+    assert {*TERMS, *(measure.title for measure in MEASURES.values())} <= set(terms)
+    columns = {column for table in tables.TABLES.values() for column in table}
     assert columns <= set(MEASURES)
 
 
@@ -227,3 +232,25 @@ def test_two_folders_share_a_page(home, tmp_path):
     assert [len(group["examples"]) for group in data["groups"]] == [60, 8]
     assert {text["sample"] for text in unpacked(data["chunks"][-1])["texts"]} == {0, 1}
     write(home)
+
+
+@pytest.mark.slow
+def test_three_hundred_long_examples_make_ten_megabytes_at_most(tmp_path):
+    """1.8 million tokens whose probabilities are noise: the worst that packing can meet. Quick: the two tests of rooms."""
+    shape = Shape(1024)
+    cells = sweep("m", "gsm8k-tiny", ws=(0, 0.3, 0.5, 0.7, 1), num_drafts=(5,), temperature=1.0)
+    base = {c.key: [shape.decode(c, str(i)) for i in range(10)] for c in cells}
+    with Store.open(tmp_path / "long", config={}, provenance={}) as store:
+        store.add_cells(cells)
+        store.add_vocabulary("m", "words", lambda: [f" {word}" for word in WORDS])
+        store.add_examples(
+            cells[0].asked, [f"e{i}" for i in range(300)], lambda key: (f"{key} article " * 500, key * 200)
+        )
+        for i in range(300):
+            store.append_generations([replace(base[c.key][i % 10], example=f"e{i}") for c in cells])
+        store.compact()
+    draw(tmp_path / "long" / "figures")
+    path = write(tmp_path / "long")
+    data = json.loads(re.search(r'id="examples-data">(.*?)</script>', path.read_text(encoding="utf-8"))[1])
+    assert path.stat().st_size <= 10**7
+    assert 200 <= len(data["chunks"]) <= 300

@@ -98,6 +98,7 @@ function body(text, label, isAlone, fork) {
     box.append(span);
     if (token.mark) span.classList.add("mark");
     if (!token.mark && !token.piece) span.classList.add("part");
+    if (/^\s*\n\s*$/.test(token.piece)) span.classList.add("line");
     length += token.piece.length;
     if (!isForked && (length > fork || place === tokens.length - 1)) {
       isForked = true;
