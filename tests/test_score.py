@@ -271,8 +271,9 @@ def test_164_real_humaneval_references_score_1_in_fifteen_seconds_as_a_command(t
     data = Path(str(REAL)) / "humaneval.jsonl"
     loaded = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines()]
     path = _write(tmp_path, [{"id": row["task_id"], "completion": row["canonical_solution"]} for row in loaded])
-    done = command("task=humaneval", f"predictions={path}", f"data={data}")
+    # Not within bubblewrap, whose processes end uncounted.
+    done = command("task=humaneval", f"predictions={path}", f"data={data}", "sandbox=kernel")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert (result["n"], result["metrics"]["pass@1"]["value"]) == (164, 1)
-    assert children_s() < 15
+    assert 1 < children_s() < 15
