@@ -76,10 +76,10 @@ def test_an_interval_covers_in_a_short_simulation(case):
 @pytest.mark.parametrize("n", [100, 500])
 @pytest.mark.parametrize("case", CASES)
 def test_an_interval_covers_93_to_97_percent(case, n):
-    found = coverage(case, n, 4000)
+    found = coverage(case, n, 2500)
     print(f"coverage, {case}, n={n}: {found:.4f}")
-    # 4,000 runs have a standard error of 0.0034.
-    assert 0.93 - 0.0034 <= found <= 0.97 + 0.0034
+    # 2,500 runs have a standard error of 0.0044.
+    assert 0.93 <= found <= 0.97
 
 
 def exact_coverage(n, p):
