@@ -1,45 +1,91 @@
-"""The report is a function of the records: same bytes for the same records, everything inside one file, no network."""
+"""The report is a function of the records: every figure they can fill, the same bytes for the same records, no network."""
 
+import json
 import shutil
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 
+from sdbench.metrics import divergence
 from sdbench.report import build
+from sdbench.report.captions import FIGURES, TABLES
+from sdbench.report.figures import DRAWN
+from sdbench.report.grids import GRIDS
 from tests.records.synthetic import write_synthetic
 
-FIGURES = ("pareto", "against_w", "speed_against_w")
+ALONE = set(DRAWN) - {"divergence"}  # what a sampled sweep with times has by itself
+
+
+def made(home):
+    """Names of figures that are there in all three formats."""
+    names = {path.stem for path in (home / "figures").iterdir()}
+    for name in names:
+        for kind in ("pdf", "svg", "png"):
+            assert (home / "figures" / f"{name}.{kind}").stat().st_size > 1000
+    return names
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    home = write_synthetic(tmp_path_factory.mktemp("results") / "llama-tiny-gsm8k-tiny", n=60)
+    home = write_synthetic(tmp_path_factory.mktemp("results") / "llama-tiny-gsm8k-tiny", n=60, ws=(0.0, 0.5, 1.0))
     build(home)
     return home
 
 
-def test_every_figure_comes_in_three_formats(folder):
-    for name in FIGURES:
-        for kind in ("pdf", "svg", "png"):
-            assert (folder / "figures" / f"{name}.{kind}").stat().st_size > 1000
+def test_the_table_of_captions_is_what_is_drawn():
+    assert set(FIGURES) == set(DRAWN) | set(GRIDS)
+    assert list(FIGURES)[: len(DRAWN)] == list(DRAWN)
+
+
+def test_every_figure_that_the_records_fill_comes_in_three_formats(folder):
+    assert made(folder) == ALONE
+
+
+def test_every_table_is_named_in_the_captions(folder):
+    written = {
+        str(path.relative_to(folder)) for path in folder.rglob("*.*") if path.parent.name in (folder.name, "tables")
+    }
+    assert written - {"report.html", "config.json"} <= set(TABLES)
+    assert {"summary.csv", "results.json", "tables/front.csv", "tables/volume.csv", "tables/metrics.csv"} <= written
 
 
 def test_the_same_records_give_the_same_bytes(folder, tmp_path):
     again = shutil.copytree(folder, tmp_path / folder.name)
-    for path in [*(again / "figures").iterdir(), again / "report.html", again / "summary.csv"]:
-        path.unlink()
+    before = {path: path.read_bytes() for path in again.rglob("*") if path.is_file() and "records" not in path.parts}
+    for path in before:
+        if path.name != "config.json":
+            path.unlink()
     build(again)
-    for path in [*(folder / "figures").iterdir(), folder / "report.html", folder / "summary.csv"]:
-        assert (again / path.relative_to(folder)).read_bytes() == path.read_bytes(), path.name
+    for path, data in before.items():
+        assert path.read_bytes() == data, path.name
 
 
-def test_the_page_stands_alone(folder):
-    page = (folder / "report.html").read_text()
-    assert len(page) < 10 << 20
-    assert "<script src" not in page
-    assert "<link" not in page
-    assert page.count("<svg") == len(FIGURES)
+def test_what_an_earlier_report_left_is_removed_and_nothing_else(folder, tmp_path):
+    again = shutil.copytree(folder, tmp_path / folder.name)
+    old = [again / "figures" / "pareto-gone.svg", again / "figures" / "grid.pdf", again / "tables" / "areas.csv"]
+    own = [again / "figures" / "mine.svg", again / "notes.csv"]
+    for path in [*old[:2], old[2], own[1]]:
+        path.write_text("an old one")
+    build(again)
+    assert not any(path.exists() for path in old)
+    assert own[1].exists()
+
+
+def test_the_front_and_its_volume_agree_with_the_summary(folder):
+    front, summary = pd.read_csv(folder / "tables" / "front.csv"), pd.read_csv(folder / "summary.csv")
+    joined = front.merge(summary, on="cell", suffixes=("", "_summary"))
+    for plane, column in (("acceptance", "acceptance"), ("speed-up", "speedup")):
+        own = joined[joined["plane"] == plane]
+        assert len(own) >= 4
+        assert own["x"].to_numpy() == pytest.approx(own[column].to_numpy())
+        assert own["y"].to_numpy() == pytest.approx(own["quality"].to_numpy())
+        assert own["probability"].between(0, 1).all()
+    volume = pd.read_csv(folder / "tables" / "volume.csv")
+    assert set(volume["curve"]) == {"all", "ensemble"}
+    assert (volume["low"] <= volume["value"]).all()
+    assert (volume["value"] <= volume["high"]).all()
 
 
 def test_the_summary_has_the_columns_that_were_promised(folder):
@@ -52,10 +98,79 @@ def test_the_summary_has_the_columns_that_were_promised(folder):
     assert set(promised.split()) <= set(head)
 
 
-def test_without_a_latency_pass_there_is_no_speed(tmp_path):
-    home = write_synthetic(tmp_path / "quiet", n=20, timing_examples=0, ws=(0.5, 1.0))
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("odd", "missing"),
+    [
+        ({"n": 5, "ws": (0.5,), "timing_examples": 0}, {"pareto_speed", "speed_against_w", "time_split"}),
+        ({"n": 1, "ws": (0.5, 1.0), "timing_examples": 1, "repeats": 1}, set()),
+        (
+            {"n": 4, "ws": (), "timing_examples": 2},
+            {"against_w", "speed_against_w", "lengths", "laws", "bound", "predicted"},
+        ),
+        ({"n": 0, "timing_examples": 0}, ALONE),
+        ({"n": 6, "ws": (0.3, 1.0), "samples": 3, "num_drafts": (1, 4), "timing_examples": 0}, None),
+    ],
+    ids=["one cell, no times", "one example", "no knob", "nothing", "samples and draft lengths"],
+)
+def test_an_odd_folder_has_the_figures_it_can_fill(odd, missing, tmp_path):
+    home = write_synthetic(tmp_path / "odd", **odd)
     build(home)
-    assert not (home / "figures" / "speed_against_w.svg").exists()
+    if missing is None:
+        missing = {"pareto_speed", "speed_against_w", "time_split"}
+    assert made(home) == ALONE - missing if (home / "figures").exists() else missing == ALONE
+    results = json.loads((home / "results.json").read_text(), parse_constant=pytest.fail)
+    assert bool(results["results"]) == bool(odd["n"])
+
+
+def test_greedy_texts_are_compared_across_folders(tmp_path):
+    """A sampled folder beside a greedy one of the same pair and task: both follow the greedy target's own text."""
+    sampled = write_synthetic(tmp_path / "sampled", n=5, ws=(0.5, 1.0), timing_examples=0)
+    greedy = write_synthetic(tmp_path / "greedy", n=5, ws=(0.5, 1.0), timing_examples=0, temperature=0.0)
+    build(sampled, [greedy])
+    names = made(sampled)
+    assert {"divergence-llama-tiny-gsm8k-tiny-T1", "divergence-llama-tiny-gsm8k-tiny-T0"} <= names
+    assert "laws-llama-tiny-gsm8k-tiny-T0" not in names  # no exact law is recorded there
+    table = pd.read_csv(sampled / "tables" / "divergence.csv")
+    assert set(table["temperature"]) == {0.0, 1.0}
+    together = pd.read_csv(sampled / "tables" / "together.csv")
+    assert set(together["folder"]) == {"sampled", "greedy"}
+    assert len(pd.read_csv(sampled / "summary.csv")) < len(together)
+
+
+def test_several_pairs_and_tasks_share_a_grid(tmp_path):
+    home = write_synthetic(
+        tmp_path / "many",
+        models=("llama-tiny", "qwen-tiny"),
+        tasks=("wmt-tiny",),
+        n=4,
+        ws=(0.5,),
+        timing_examples=1,
+        repeats=1,
+    )
+    build(home)
+    names = made(home)
+    assert {"grid", "grid_speed", "pareto-llama-tiny-wmt-tiny", "pareto-qwen-tiny-wmt-tiny"} <= names
+    results = json.loads((home / "results.json").read_text())["results"]
+    assert len(results) == 2 * (2 + 1 + 1)  # both models: target, draft, lossless, one w
+
+
+def test_prefixes_end_at_the_first_difference():
+    a, b = pd.Series([1, 2, 3]).to_numpy(), pd.Series([1, 2, 4, 5]).to_numpy()
+    assert divergence.common_prefix(a, b) == 2
+    assert divergence.common_prefix(a, a) == 3
+    assert divergence.common_prefix(a[:0], b) == 0
+
+
+def test_the_program_says_what_it_wrote(tmp_path):
+    home = write_synthetic(tmp_path / "quiet", n=3, ws=(0.5,), timing_examples=0)
+    done = subprocess.run(
+        [sys.executable, "-m", "sdbench.report", str(home)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no recommendation, n is small (n=3" in done.stdout
+    for word in ("report.html", "summary.csv", "pareto", "tables"):
+        assert word in done.stdout
 
 
 def test_a_folder_without_records_is_one_sentence(tmp_path):
@@ -64,4 +179,4 @@ def test_a_folder_without_records_is_one_sentence(tmp_path):
     )
     assert done.returncode == 2
     assert "is not a results folder" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
