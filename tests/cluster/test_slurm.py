@@ -68,17 +68,16 @@ def sweep(configs: Path, results: Path, *more: str, env: dict[str, str] | None =
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def queue(env: dict[str, str]) -> list[str]:
-    return subprocess.run(
-        ["squeue", "-h", "-r", "-o", "%i"], env=env, capture_output=True, text=True, check=True
-    ).stdout.split()
+def queue(env: dict[str, str]) -> dict[str, str]:
+    """Waiting and running jobs: place in the array -> id. An array_place stops being valid when another of it is requeued."""
+    told = subprocess.run(["squeue", "-h", "-r", "-o", "%K %A"], env=env, capture_output=True, text=True, check=True)
+    return dict(line.split() for line in told.stdout.splitlines())  # pyright: ignore[reportArgumentType]
 
 
-def facts(env: dict[str, str], array: str, index: int) -> dict[str, str]:
-    """What Slurm knows of one job of an array."""
-    words = ["scontrol", "-o", "show", "job", f"{array}_{index}"]
-    told = subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout
-    return dict(word.split("=", 1) for word in told.split() if "=" in word)
+def facts(env: dict[str, str], job: str) -> dict[str, str]:
+    """What Slurm knows of a job."""
+    told = subprocess.run(["scontrol", "-o", "show", "job", job], env=env, capture_output=True, text=True, check=True)
+    return dict(word.split("=", 1) for word in told.stdout.split() if "=" in word)
 
 
 def until(condition, seconds: float, what: str) -> None:
@@ -88,21 +87,19 @@ def until(condition, seconds: float, what: str) -> None:
         time.sleep(0.1)
 
 
-def signal_at_work(env: dict[str, str], results: Path, victims: dict[int, tuple[str, str]]) -> str:
-    """Sends each job (its place in the array -> its folder, a signal) the signal as soon as it begins; the array's id."""
-    array, left = "", dict(victims)
+def signal_at_work(env: dict[str, str], results: Path, victims: dict[str, tuple[str, str]]) -> dict[str, str]:
+    """Sends each job (its place in the array -> its folder, a signal) the signal as soon as it begins; place -> id."""
+    ids: dict[str, str] = {}
 
     def is_done() -> bool:
-        nonlocal array
-        array = array or next((job.partition("_")[0] for job in queue(env) if "_" in job), "")
-        for index, (name, signal) in list(left.items()):
-            if list((results / name / "records").glob("run-*")):
-                subprocess.run(["scancel", "--signal", signal, f"{array}_{index}"], env=env, check=True)
-                del left[index]
-        return not left
+        for place, (name, signal) in victims.items():
+            if place not in ids and list((results / name / "records").glob("run-*")):
+                ids[place] = queue(env)[place]
+                subprocess.run(["scancel", "--signal", signal, ids[place]], env=env, check=True)
+        return len(ids) == len(victims)
 
     until(is_done, 600, "the jobs to begin")
-    return array
+    return ids
 
 
 def write_late(folder: Path) -> None:
@@ -118,13 +115,13 @@ def write_late(folder: Path) -> None:
 def test_a_sweep_with_a_killed_a_preempted_and_a_failing_job_completes_on_resubmission(tmp_path, configs, slurm):
     broken, whole = tmp_path / "broken", tmp_path / "whole"
     first = sweep(configs, broken, *LAUNCHER, env=slurm)
-    array = signal_at_work(slurm, broken, {1: ("one-wmt-tiny", "KILL"), 2: ("one-xsum-tiny", "USR2")})
+    ids = signal_at_work(slurm, broken, {"1": ("one-wmt-tiny", "KILL"), "2": ("one-xsum-tiny", "USR2")})
     said = first.communicate(timeout=1200)[0]
     assert first.returncode == 1, said
     until(lambda: not queue(slurm), 1200, "the queue to empty")
-    assert facts(slurm, array, 1)["JobState"] != "COMPLETED"
-    assert facts(slurm, array, 2)["JobState"] == "COMPLETED"
-    assert facts(slurm, array, 2)["Restarts"] == "1"
+    assert facts(slurm, ids["1"])["JobState"] != "COMPLETED"
+    assert facts(slurm, ids["2"])["JobState"] == "COMPLETED"
+    assert facts(slurm, ids["2"])["Restarts"] == "1"
     assert not (broken / "two-late").exists(), "its rows are not there yet"
     write_late(tmp_path)
     second = sweep(configs, broken, *LAUNCHER, env=slurm)
