@@ -30,7 +30,7 @@ def main(folder: str, examples: str = "12", pause_s: str = "0") -> None:
                 batch = items[start : start + 4]
                 store.append_generations([shape.decode(by_key[i.cell], i.example, i.sample) for i in batch])
                 print("part", flush=True)
-            if int(items[0].example) % 2 == 0:
+            if items and int(items[0].example) % 2 == 0:
                 store.compact()
     print("done", flush=True)
 
