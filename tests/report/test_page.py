@@ -18,7 +18,7 @@ from sdbench.report.drawings import drawing_of, themed
 from sdbench.report.measures import MEASURES
 from sdbench.report.measures import WORDS as TERMS
 from sdbench.report.page import within
-from tests.records.synthetic import WORDS, Shape, sweep
+from tests.records.synthetic import WORDS, Shape, cell, sweep, write_synthetic
 from tests.report.pages import VOCABULARY, draw, write, write_home
 
 VOID = {"meta", "br", "input", "img", "link", "hr"}
@@ -232,6 +232,30 @@ def test_two_folders_share_a_page(home, tmp_path):
     assert [len(group["examples"]) for group in data["groups"]] == [60, 8]
     assert {text["sample"] for text in unpacked(data["chunks"][-1])["texts"]} == {0, 1}
     write(home)
+
+
+def test_pairs_tasks_rules_and_samples_each_have_their_place(tmp_path):
+    given = {"models": ("a", "b"), "tasks": ("gsm8k-tiny", "wmt-tiny"), "is_block_too": True, "samples": 2}
+    home = write_synthetic(tmp_path / "grid", n=4, ws=(0.5, 1.0), timing_examples=0, max_new_tokens=16, **given)
+    tree = lxml.html.document_fromstring(write(home).read_text(encoding="utf-8"))
+    assert tree.xpath("//h1/text()") == ["a, b on gsm8k-tiny, wmt-tiny"]
+    titles = [f"{model} on {task}" for model in "ab" for task in ("gsm8k-tiny", "wmt-tiny")]
+    assert tree.xpath("//section[@id='tables']/h3/text()") == titles
+    labels = [
+        row.xpath("string(th/text())").strip()
+        for row in tree.xpath("//table[contains(@class, 'sortable')][1]")[0].xpath(".//tbody/tr")
+    ]
+    assert labels == ["target alone", "lossless", "block", "ensemble, w = 1", "ensemble, w = 0.5", "draft alone"]
+    assert len(tree.xpath("//article[contains(@class, 'verdict')]")) == 4
+    assert "There are no figures for these records." in tree.xpath("string(//section[@id='figures'])")
+
+
+def test_a_run_that_left_nothing_has_a_page_that_says_so(tmp_path):
+    with Store.open(tmp_path / "empty", config={}, provenance={}) as store:
+        store.add_cells([cell("a", "gsm8k-tiny", "ensemble", w=0.5)])
+    tree = lxml.html.document_fromstring(write(tmp_path / "empty").read_text(encoding="utf-8"))
+    assert tree.xpath("//h1/text()") == ["empty"]
+    assert "nothing to recommend" in tree.xpath("string(//section[@id='recommendation'])")
 
 
 @pytest.mark.slow

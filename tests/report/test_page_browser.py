@@ -53,6 +53,7 @@ def visit(chromium, home):
 
     def opened(width: int = 1280, height: int = 900, *, is_ready: bool = True, **options):
         context = chromium.new_context(viewport={"width": width, "height": height}, **options)
+        context.set_default_timeout(120_000)  # a busy machine is no failure
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: trouble.append(f"{message.type}: {message.text}"))

@@ -55,6 +55,7 @@ function spoken(token) {
 const tip = element("div", "tip");
 tip.setAttribute("role", "status");
 tip.hidden = true;
+let pointed = tip; // the token that it speaks of
 document.body.append(tip);
 
 function meter(name, thousandths, title) {
@@ -87,6 +88,7 @@ function showTip(span, token) {
   if (!has("p")) tip.append(element("p", "tip-text", token.origin === "a" || token.origin === "r" ? "p and q were not recorded." : ORIGINS[token.origin].text));
   if (token.origin !== "o") tip.append(element("p", "tip-foot", "round " + token.round + ", place " + token.slot));
   tip.hidden = false;
+  pointed = span;
   place(span);
 }
 
@@ -107,7 +109,7 @@ function hideTip() {
 }
 addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
 addEventListener("scroll", () => {
-  const focused = document.activeElement;
-  if (!tip.hidden && focused && focused.classList.contains("token")) place(focused);
+  if (tip.hidden) return;
+  if (pointed.matches(":hover, :focus")) place(pointed);
   else hideTip();
 }, { passive: true, capture: true });
