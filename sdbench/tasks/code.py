@@ -93,6 +93,4 @@ class CodeTask(DataTask):
 
     def environment(self) -> dict[str, Any]:
         """The sandbox that holds here and what its self-test proved; refuses where none does."""
-        sandbox = self._sandbox
-        found = {"sandbox": sandbox.backend, "is_contained": sandbox.is_contained, "sandbox_proved": sandbox.proved}
-        return super().environment() | found
+        return super().environment() | self._sandbox.record()

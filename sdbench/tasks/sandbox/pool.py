@@ -89,11 +89,6 @@ class Sandbox:
         self._finalizer = weakref.finalize(self, _close, self._keepers, self._home)
 
     @property
-    def is_proved(self) -> bool:
-        """Every attempt of the self-test failed here."""
-        return set(selftest.PROVES) <= set(self.proved)
-
-    @property
     def is_contained(self) -> bool:
         """False where the user asked for less by name: such results are marked."""
         return BACKENDS[self.backend] == "contained"
@@ -109,14 +104,12 @@ class Sandbox:
     def record(self) -> dict[str, Any]:
         """What a reader of the results should know."""
         return {
-            "backend": self.backend,
+            "sandbox": self.backend,
             "is_contained": self.is_contained,
-            "layers": list(self.layers),
-            "proved": list(self.proved),
-            "timeout_s": self.timeout_s,
+            "sandbox_layers": list(self.layers),
+            "sandbox_proved": list(self.proved),
             "memory_bytes": self.memory_bytes,
             "output_bytes": self.output_bytes,
-            "counts": dict(self.counts),
         }
 
     def close(self) -> None:
