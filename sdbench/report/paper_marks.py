@@ -50,7 +50,8 @@ def widen(axis: Axes, *, least_x: float = 0) -> None:
         return
     low, high = axis.get_ylim()
     room = max(0.25 * (abs(low) + abs(high)) / 2 - (high - low), 0.15 * (high - low)) / 2
-    axis.set_ylim(max(low - room, 0), min(high + room, 102))
+    edge = 0.04 * (high - low + 2 * room)  # a mark at 0 or 100 stays whole
+    axis.set_ylim(max(low - room, -edge), min(high + room, 100 + edge))
     left, right = axis.get_xlim()
     room = max(least_x - (right - left), 0) / 2
     axis.set_xlim(left - room, right + room)
