@@ -12,6 +12,7 @@ from sdbench.report.marks import ALONE, KNOB, band, curves, ramp, say_n, spread
 from sdbench.report.numbers import Sweep
 from sdbench.report.style import BLUE, GREY, INK, ORANGE, panels, settle
 
+MOST_BARS = 12  # of settings, baselines apart
 MOST = 6  # lines that a panel can hold and a reader tell apart
 PARTS = {"draft_s": ("draft", ORANGE), "verify_s": ("verify", BLUE), "rest_s": ("rest", GREY)}
 
@@ -43,7 +44,7 @@ def positions(sweep: Sweep) -> Figure | None:
             axis.plot(own["slot"], own[name], "o-", color=colour, markersize=3, linewidth=1.1)
         slots = sorted(sweep.positions.loc[sweep.positions["cell"].isin(cells["cell"]), "slot"].unique())
         axis.set(
-            xticks=slots,
+            xticks=slots if len(slots) < 9 else slots[1::2],
             xlabel=f"slot of {int(cells['num_draft'].max())} in the draft",
             xlim=(slots[0] - 0.3, slots[-1] + 1.9),
         )
@@ -104,8 +105,7 @@ def time_split(sweep: Sweep) -> Figure | None:
     cells = sweep.cells[sweep.cells["verify_s"].notna()]
     if cells.empty:
         return None
-    rank = cells["verifier"].map({"target": 0, "lossless": 1, "draft": 3}).fillna(2)
-    cells = cells.assign(_rank=rank).sort_values(["_rank", "curve", "w"], ascending=[True, True, False], kind="stable")
+    cells = bars_of(sweep, cells)
     figure, (axis,) = panels(height=0.75 + 0.19 * len(cells))
     left = pd.Series(0.0, index=cells.index)
     for column, (name, colour) in PARTS.items():
@@ -128,6 +128,15 @@ def time_split(sweep: Sweep) -> Figure | None:
     say_n(axis, cells["num_split"].max(), "timed")
     settle(figure)
     return figure
+
+
+def bars_of(sweep: Sweep, cells: pd.DataFrame) -> pd.DataFrame:
+    """Baselines, then each curve from lossless outwards, of many curves its ends and what fits between; the draft."""
+    shown = [cells[cells["verifier"] == name] for name in ("target", "lossless")]
+    for name in sweep.curves:
+        own = cells[cells["curve"] == name].sort_values("w", ascending=False)
+        shown.append(own.iloc[spread(len(own), max(2, MOST_BARS // len(sweep.curves)))])
+    return pd.concat([*shown, cells[cells["verifier"] == "draft"]])
 
 
 def bar_names(cells: pd.DataFrame) -> list[str]:

@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 
 from sdbench.report.labels import Label, Room
 from sdbench.report.marks import (
+    FEW_CURVES,
     KNOB,
     Curve,
     band,
@@ -35,7 +36,7 @@ SHORT = dict(zip(RATES, ("cut", "empty", "without result", "with cut prompt"), s
 LOOKS = dict(zip(RATES, (("o", BLUE), ("s", ORANGE), ("^", RED), ("x", PURPLE)), strict=True))
 
 
-def along(axis: Axes, sweep: Sweep, column: str) -> list[Curve]:
+def along(axis: Axes, sweep: Sweep, column: str, *, has_legend: bool = True) -> list[Curve]:
     """One column against w, each curve with its band."""
     drawn = list(curves(sweep, column, "w"))
     for curve in drawn:
@@ -43,7 +44,13 @@ def along(axis: Axes, sweep: Sweep, column: str) -> list[Curve]:
         axis.plot(curve.cells["w"], curve.cells[column], "-", marker=curve.mark, color=curve.colour, zorder=3)
     axis.margins(0.04, 0.08)
     axis.autoscale_view()
+    if has_legend and len(drawn) > FEW_CURVES:
+        axis.legend(handles=[_entry(curve) for curve in drawn], loc="best", ncols=2 if len(drawn) > 3 else 1)
     return drawn
+
+
+def _entry(curve: Curve) -> Line2D:
+    return Line2D([], [], marker=curve.mark, color=curve.colour, label=curve.name)
 
 
 def dodged(curve: Curve, place: int, count: int) -> pd.Series:
@@ -53,11 +60,11 @@ def dodged(curve: Curve, place: int, count: int) -> pd.Series:
 
 
 def name_curves(room: Room, drawn: list[Curve], column: str) -> None:
-    """Each curve's name where it is furthest from the others and has room."""
+    """Each of two curves' name where it is furthest from the other and has room; more have a legend."""
     for curve in drawn:
         room.block_line(curve.cells["w"], curve.cells[column])
         room.block_marks(curve.cells["w"], curve.cells[column])
-    if len(drawn) < 2:
+    if len(drawn) != FEW_CURVES:
         return
     for curve in drawn:
         others = [other.cells.set_index("w")[column] for other in drawn if other is not curve]
@@ -74,7 +81,7 @@ def against_w(sweep: Sweep) -> Figure | None:
     figure, (top, bottom) = panels(rows=2, height=1.75, sharex=True)
     rooms = []
     for axis, column, names in ((top, "quality", ("target", "draft")), (bottom, "acceptance", ("lossless",))):
-        drawn = along(axis, sweep, column)
+        drawn = along(axis, sweep, column, has_legend=axis is top)
         levels = level_lines(axis, sweep, column, *names)
         grey_note(axis, levels.far)
         rooms.append((Room(axis), drawn, column, levels))
@@ -172,16 +179,20 @@ def lengths(sweep: Sweep) -> Figure | None:
 
 def failures(axis: Axes, drawn: list[Curve], shown: list[str]) -> None:
     """Shares of answers that went wrong in one way or another, in percent, with Wilson's intervals."""
-    keys = []
+    many = len(drawn) > 1
     for place, (name, curve) in enumerate(product(shown, drawn)):
         mark, colour = LOOKS[name]
-        own = curve.colour if len(drawn) > 1 else colour
-        x = dodged(curve, place, len(shown) * len(drawn))
+        x, own = dodged(curve, place, len(shown) * len(drawn)), curve.colour if many else colour
         axis.vlines(x, 100 * curve.cells[f"{name}_low"], 100 * curve.cells[f"{name}_high"], color=own, linewidth=0.8)
         axis.plot(x, 100 * curve.cells[name], "-", marker=mark, color=own, markersize=3.5, linewidth=1)
-        label = RATES[name] if len(drawn) == 1 else ", ".join([RATES[name]] * (len(shown) > 1) + [curve.name])
-        keys.append(Line2D([], [], marker=mark, color=own, markersize=3.5, linewidth=1, label=label))
-    note = RATES[shown[0]] if len(shown) == 1 and len(drawn) > 1 else ""
-    axis.set(ylabel=f"{note}\n(% of answers)" if note else "answers (%)")
     axis.set_ylim(bottom=0)
+    if len(shown) == 1:
+        axis.set_ylabel(f"{RATES[shown[0]]}\n(% of answers)")
+        return
+    axis.set_ylabel("answers (%)")
+    looks = [(RATES[name], LOOKS[name][0], GREY if many else LOOKS[name][1]) for name in shown]
+    keys = [
+        Line2D([], [], marker=mark, color=colour, markersize=3.5, linewidth=1, label=name)
+        for name, mark, colour in looks
+    ]
     axis.legend(handles=keys, loc="best")

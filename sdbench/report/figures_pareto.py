@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from sdbench.report.labels import Label, Room
 from sdbench.report.marks import (
     ALONE,
+    FEW_CURVES,
     Curve,
     Levels,
     bars,
@@ -82,7 +83,14 @@ def plane(axis: Axes, sweep: Sweep, rate: str) -> Levels:
     if len(drawn) > 1:  # the corner that a trade-off leaves empty
         handles = [Line2D([], [], color=c.colour, marker=c.mark, linewidth=0.9, label=c.name) for c in drawn]
         bottom, top = axis.get_ylim()
-        lowest = 0.08 if corner.get_text() else (levels.drawn.get("draft", bottom) - bottom) / (top - bottom)
+        draft = (
+            sweep.baseline("draft")["quality"].dropna()
+            if rate == "speedup"
+            else pd.Series([*levels.drawn.values()][1:])
+        )
+        lowest = (
+            0.08 if corner.get_text() else (float(draft.max()) - bottom) / (top - bottom) + 0.03 * (rate == "speedup")
+        )
         axis.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, lowest if lowest < 0.3 else 0))
     return levels
 
@@ -164,8 +172,11 @@ def label_plane(
     label_levels(room, levels, size=size)
     is_lossless_named = rate == "acceptance" and "lossless" in others
     labels = []
+    best = set(points.loc[points["is_on_front"], "cell"]) if len(drawn) > FEW_CURVES else set(points["cell"])
     for curve in drawn:
-        labels += knob_labels(curve, rate, "quality", texts_of(curve, chances, is_lossless_named=is_lossless_named))
+        texts = texts_of(curve, chances, is_lossless_named=is_lossless_named)
+        texts = [text if cell in best else "" for text, cell in zip(texts, curve.cells["cell"], strict=True)]
+        labels += knob_labels(curve, rate, "quality", texts)
     room.place(labels, size=size)
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sdbench.metrics.theory import CONTEXTS
 from sdbench.report.labels import Label, Room
 from sdbench.report.marks import (
+    FEW_CURVES,
     KNOB,
     Curve,
     band,
@@ -21,9 +22,10 @@ from sdbench.report.marks import (
     say_n,
 )
 from sdbench.report.numbers import Sweep
-from sdbench.report.style import BASELINES, GREY, INK, PALE, panels, settle
+from sdbench.report.style import BASELINES, GREY, INK, PALE, SMALL, panels, settle
 
 Array = NDArray[np.float64]
+RISES = (6.5, 9.0, 12.0, 15.0, 18.0, 22.0)  # points above a line
 
 
 def with_laws(sweep: Sweep) -> Sweep:
@@ -61,7 +63,10 @@ def laws(sweep: Sweep) -> Figure | None:
         )
         diagonal(axis)
         axis.set(xlabel=law, ylabel=f"measured {name}")
-    axes[0].legend(loc="upper left")
+    entries = list(zip(*axes[0].get_legend_handles_labels(), strict=True))
+    for axis, part in zip(axes, (entries[:3], entries[3:]), strict=True):  # the corners that the diagonal leaves free
+        if part:
+            axis.legend(*zip(*part, strict=True), loc="upper left")
     say_n(axes[1], sweep.cells["n"].max())
     settle(figure)
     return figure
@@ -109,15 +114,15 @@ def bound(sweep: Sweep) -> Figure | None:
     settle(figure)
     room = Room(axis)
     room.block_legend()
-    room.block_line(line, level)
-    write_along(room, line, level, f"token-wise bound, {CONTEXTS if len(lossless) else 'last contexts'}")
     for curve in drawn:
         room.block_marks(curve.cells["bias"], curve.cells["acceptance"], 3)
         block_bars(room, curve.cells, "bias", "acceptance")
+    write_along(room, line, level, f"token-wise bound, {CONTEXTS if len(lossless) else 'last contexts'}")
+    room.block_line(line, level)
     labels = [
         Label(float(c["bias"]), float(c["acceptance"]), "lossless", INK, True) for c in lossless.to_dict("records")[:1]
     ]
-    for curve in drawn:
+    for curve in drawn if len(drawn) <= FEW_CURVES else drawn[-1:]:
         labels += knob_labels(curve, "bias", "acceptance", knob_texts(curve, has_lossless=len(lossless) > 0))
     room.place(labels)
     return figure
@@ -139,23 +144,33 @@ def write_along(room: Room, x: Array, y: Array, text: str) -> None:
     along = ends[1] - ends[0]
     turn = float(np.degrees(np.arctan2(along[1], along[0])))
     up = np.array([-along[1], along[0]]) / np.hypot(*along)
+    half = 0.5 * 0.56 * SMALL * len(text) / np.hypot(*along)
+    steps = np.linspace(0.5 - half, 0.5 + half, 60)[:, None]
+    taken = np.concatenate(room.taken) if room.taken else np.zeros((0, 2))
+    # As near to the line as marks let it.
+    rise = next((r for r in RISES if not _is_covered(taken, ends[0], along, up, r, half)), RISES[0])
     middle = len(seen) // 2
     room.axis.annotate(
         text,
         (seen[middle], heights[middle]),
-        tuple(6.5 * up),
+        tuple(rise * up),
         textcoords="offset points",
         rotation=turn,
         rotation_mode="anchor",
         ha="center",
         va="center",
         color=GREY,
-        size=6.3,
+        size=SMALL,
     )
-    half = 0.5 * 0.56 * 6.3 * len(text) / np.hypot(*along)
-    steps = np.linspace(0.5 - half, 0.5 + half, 60)
-    for rise in (4.0, 8.0):
-        room.taken.append(ends[0] + along * steps[:, None] + rise * up)
+    for edge in (rise - 2.5, rise + 2.5):
+        room.taken.append(ends[0] + along * steps + edge * up)
+
+
+def _is_covered(points: Array, start: Array, along: Array, up: Array, rise: float, half: float) -> bool:
+    """Whether any point lies in the strip of a text this high above the line."""
+    place = (points - start) @ along / (along @ along)
+    height = (points - start) @ up
+    return bool(((np.abs(place - 0.5) < half) & (np.abs(height - rise) < 4.5)).any())
 
 
 def knob_texts(curve: Curve, *, has_lossless: bool) -> list[str]:
@@ -190,7 +205,7 @@ def predicted(sweep: Sweep) -> Figure | None:
     shade = GREY if many else drawn[0].colour
     keys.append(Line2D([], [], linestyle="", marker="o", color=shade, markersize=3.8, label="measured"))
     keys.append(Line2D([], [], color=shade, linewidth=1.0, label=f"predicted, {CONTEXTS}"))
-    axes[1].legend(handles=keys, loc="upper right")
+    axes[0].legend(handles=keys, loc="lower left")
     say_n(axes[0], sweep.cells["n"].max())
     settle(figure)
     return figure

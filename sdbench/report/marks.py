@@ -28,6 +28,7 @@ NAMES = {
     "chrf2": "chrF2",
 }
 KNOB = "w, the weight of the target"
+FEW_CURVES = 2  # curves that labels can tell apart; more have a legend
 ALONE = {"target": "target alone", "draft": "draft alone", "lossless": "lossless", "generate": "plain generate"}
 
 
