@@ -1,7 +1,11 @@
 """sdbench: what lenient speculative decoding costs in quality. Light to import: names load when they are used."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sdbench.engine import generate
+    from sdbench.records import read
 
 __version__ = "0.1.0"
 

@@ -34,14 +34,15 @@ class Warp:
 
     def logits(self, logits: Tensor) -> Tensor:
         """Un-tempered logits [..., V] of the used ids, in float32 or better."""
-        logits = logits[..., : self.vocab_size]
-        return logits if logits.dtype == torch.float64 else logits.float()
+        if self.vocab_size is not None and self.vocab_size < logits.shape[-1]:
+            logits = logits[..., : self.vocab_size]
+        return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
     def law(self, logits: Tensor) -> Tensor:
-        """The law [..., V] of `self.logits(…)`, or its ids [...] at temperature 0: −1 where logits are NaN."""
+        """The law [..., V] of `self.logits(…)`, or its ids [...] at temperature 0: V, which is no id, where logits are NaN."""
         if self.is_greedy:
             highest, ids = logits.max(-1)
-            return ids.masked_fill(highest.isnan(), -1)
+            return ids.masked_fill(highest.isnan(), logits.shape[-1])
         if self.temperature != 1:
             logits = logits / self.temperature
         if self.top_k is not None and self.top_k < logits.shape[-1]:
@@ -84,15 +85,12 @@ def excess(p: Tensor, q: Tensor) -> Tensor:
 def draw(law: Tensor, u: Tensor) -> Tensor:
     """Inverse CDF in float64: the first token [...] whose cumulative mass exceeds u·total; never one without mass.
 
-    u [...] has at most 52 bits, so that u·total < total even after rounding. A law that holds a NaN gives −1.
+    u [...] has at most 52 bits, so that u·total < total even after rounding. A law that holds a NaN, or no mass, gives V.
     """
-    device = law.device
-    if device.type == "mps":  # it has no float64
-        law, u = law.cpu(), u.cpu()
+    if law.device.type == "mps":  # it has no float64
+        return draw(law.cpu(), u.cpu()).to(law.device)
     cdf = law.cumsum(-1, dtype=torch.float64)
-    total = cdf[..., -1:]
-    token = torch.searchsorted(cdf, u[..., None] * total, right=True)
-    return torch.where(total > 0, token, -1).squeeze(-1).to(device)
+    return torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)[..., 0]
 
 
 def total_variation(p: Tensor, q: Tensor) -> Tensor:

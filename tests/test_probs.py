@@ -53,12 +53,11 @@ def test_a_large_vocabulary_in_float32_never_draws_past_its_end():
     assert (p.gather(1, token[:, None]) > 0).all()
 
 
-def test_a_law_that_holds_a_nan_gives_minus_1_and_no_other_row_minds():
-    p = torch.rand(3, V, dtype=torch.float64)
-    wanted = draw(p, torch.full((3,), 0.4, dtype=torch.float64))
-    p[1, 3] = torch.nan
-    found = draw(p, torch.full((3,), 0.4, dtype=torch.float64))
-    assert found.tolist() == [wanted[0], -1, wanted[2]]
+def test_a_law_that_holds_a_nan_or_no_mass_gives_v_and_no_other_row_minds():
+    p, u = torch.rand(4, V, dtype=torch.float64), torch.full((4,), 0.4, dtype=torch.float64)
+    wanted = draw(p, u)
+    p[1, 3], p[3] = torch.nan, 0
+    assert draw(p, u).tolist() == [wanted[0], V, wanted[2], V]
 
 
 def test_draws_have_their_law():
@@ -129,12 +128,12 @@ def test_a_warped_law_sums_to_1_and_keeps_the_likeliest_token(temperature, top_k
     assert int((p > 0).sum(-1).max()) <= top_k
 
 
-def test_greedy_is_the_likeliest_id_and_minus_1_for_nan():
+def test_greedy_is_the_likeliest_id_and_v_for_nan():
     scores = logits()
     scores[2, 7] = torch.nan
     ids = Warp(0.0).law(scores)
     assert ids.dtype == torch.int64
-    assert ids[2] == -1
+    assert ids[2] == scores.shape[1]
     assert torch.equal(ids[[0, 1, 3, 4, 5]], scores[[0, 1, 3, 4, 5]].argmax(-1))
 
 

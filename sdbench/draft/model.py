@@ -66,16 +66,15 @@ class ModelDrafter:
         """Tokens [B,K] and laws [B,K,V] behind texts of `sizes` [B] that end in ids [B,2]; their logits where asked for."""
         k = u.shape[1]
         positions = sizes[:, None] + torch.arange(-2, k - 1, device=u.device)  # [B,K+1]
-        plan = self.model.plan(positions, cache, reach).see()
+        plans = self.model.plan(positions, cache, reach).split([2, *[1] * (k - 1)])
         tokens: list[Tensor] = []
         laws: list[Tensor] = []
         kept: list[Tensor] = []
-        for slot in range(k):
-            now = plan.columns(slot + 1 if slot else 0, slot + 2)
-            logits = self.warp.logits(self.model.forward(ids, now, cache, keep=1)[:, 0])
+        for plan, coins in zip(plans, u.unbind(1), strict=True):
+            logits = self.warp.logits(self.model.forward(ids, plan, cache, keep=1)[:, 0])
             q = self.warp.law(logits)
-            token = q if self.warp.is_greedy else draw(q, u[:, slot])
-            ids = token.clamp_min(0)[:, None]  # −1 where logits are NaN
+            token = q if self.warp.is_greedy else draw(q, coins)
+            ids = token.clamp_max(logits.shape[-1] - 1)[:, None]  # V where logits are NaN
             tokens.append(token)
             laws.append(ids[:, 0] if self.warp.is_greedy else q)
             kept.append(logits)

@@ -84,6 +84,7 @@ class Decoder:
         self.queue, self.options, self.num_rows = queue, options, num_rows
         self.asked = Counter(request.prompt for _, request in queue)
         self.prefixes: dict[int, tuple[Tensor, Prefix, Any]] = {}
+        self.num_ids = options.warp.vocab_size or target.vocab_size
         self.clock = Clock(target.device, options.timing)
         self.needs = _needs(verifiers, options.warp)
         self.batch: Batch | None = None
@@ -170,16 +171,16 @@ class Decoder:
     def _judge(self, batch: Batch, draft: DraftBlock) -> tuple[Evidence, Tensor]:
         """One forward of the target over the last token and the draft: its law at each drafted slot and behind.
 
-        The evidence has valid ids only. Beside it, ids [B,1+K] are −1 where logits were NaN: the target's, then the draft's.
+        The evidence has valid ids only. Beside it, ids [B,1+K] are V where logits were NaN: the target's, then the draft's.
         """
         sizes, warp, wanted = batch.lengths, self.options.warp, tuple(sorted(self.needs & {"raw", "target_hidden"}))
         ids = torch.cat((batch.tokens.gather(1, sizes[:, None] - 1), draft.tokens), 1)
-        valid = ids.clamp_min(0)
+        valid = ids.clamp_max(self.num_ids - 1)
         reach = self.target.reach(batch.longest + draft.tokens.shape[1], batch.cache)
         step = partial(_score, self.target, batch.cache, warp, reach, wanted)
         p, *more = batch.cache.records(step, ("score", warp, reach, wanted), valid, sizes)
         if warp.is_greedy:
-            ids, p = torch.cat((p.amin(1, keepdim=True), draft.tokens), 1), p.clamp_min(0)
+            ids, p = torch.cat((p.amax(1, keepdim=True), draft.tokens), 1), p.clamp_max(self.num_ids - 1)
         extra = dict(zip(wanted, more, strict=True))
         draft = replace(draft, tokens=valid[:, 1:])
         evidence = Evidence(p, draft, warp.is_greedy, extra.get("raw"), extra.get("target_hidden"))
@@ -220,8 +221,8 @@ class Decoder:
         measures = self._measures(batch, evidence)
         values = None if measures is None else measures.tolist()
         for number, (row, (kept, token, judged, *drafted)) in enumerate(zip(batch.rows, told, strict=True)):
-            if min(token, judged, *drafted) < 0:
-                _refuse_nan("draft" if min(drafted, default=0) < 0 else "target", row)
+            if max(token, judged, *drafted) >= self.num_ids:
+                _refuse_nan("draft" if max(drafted, default=0) >= self.num_ids else "target", row)
             found = None if values is None else values[number]
             row.commit(planned[number], kept, token, drafted, found, self.options.stop_ids, self.options.should_stop)
         if "feedback" in self.drafter.needs:
@@ -238,7 +239,7 @@ def _score(
 ) -> tuple[Tensor, ...]:
     """The target's law [B,T,V] of ids [B,T], the first of them the last of texts of `sizes` [B]; what else is wanted."""
     positions = sizes[:, None] + torch.arange(-1, ids.shape[1] - 1, device=ids.device)
-    plan, ids = target.plan(positions, cache, reach), ids.clamp_min(0)
+    plan = target.plan(positions, cache, reach)
     if "target_hidden" in wanted:
         raw, hidden = target.forward_hidden(ids, plan, cache)
     else:

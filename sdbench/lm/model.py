@@ -36,6 +36,8 @@ class LM:
         self.vocab_size: int = self.head.weight.shape[0]
         self.limit: int | None = getattr(self.config, "max_position_embeddings", None)
         self.device, self.dtype = model.device, model.dtype
+        seen, unseen = torch.tensor([0.0, -torch.inf], dtype=self.dtype, device=self.device).unbind()
+        self._levels = seen, unseen
         self._configs = list({id(c): c for c in (model.config, self.config)}.values())
         self.sights = look(self)
 
@@ -76,13 +78,11 @@ class LM:
     def plan(
         self, positions: Tensor, cache: RaggedCache, length: int, *, sights: Mapping[int, Sight] | None = None
     ) -> Plan:
-        """For tokens at positions [B,T] that see among the first `length` slots."""
-        scratch = cache.capacity
-        slot = positions.clamp_max(scratch).remainder(scratch + 1)  # −1, before a text, is the scratch slot too
-        row = torch.arange(0, len(positions) * (scratch + 1), scratch + 1, device=positions.device)
-        seen = positions.clamp(0, (self.limit or scratch) - 1)
-        sights = self.sights if sights is None else sights
-        return Plan(seen, (slot + row[:, None]).flatten(), length, self.dtype, sights)
+        """For tokens at positions [B,T], −1 … capacity, that see among the first `length` slots."""
+        slots, sights = cache.capacity + 1, self.sights if sights is None else sights
+        row = torch.arange(0, len(positions) * slots, slots, device=positions.device)
+        index = positions.remainder(slots).add_(row[:, None])  # −1, before a text, is the scratch slot
+        return Plan(positions.clamp(0, (self.limit or slots) - 1), index.flatten(), length, self._levels, sights)
 
     def forward(self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0, attention: str = NAME) -> Tensor:
         """Logits [B,T,V] of ids [B,T], or of the last `keep` of them."""
@@ -110,7 +110,7 @@ class LM:
             ids = prompt[None, start : start + CHUNK]
             stop = start + ids.shape[1]
             positions = torch.arange(start, stop, device=ids.device)[None]
-            plan = Plan(positions, positions[0], stop, self.dtype, sights, start)
+            plan = Plan(positions, positions[0], stop, self._levels, sights, start)
             self.forward(ids, plan, cache, keep=1, attention=attention)
         return cache.read(0, length)
 

@@ -1,6 +1,6 @@
 """What forwards over a ragged cache need beside ids: where each token stands, where it is written, what it sees."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,16 +34,24 @@ class Plan:
     positions: Tensor  # [B,T] int64, within the model's limit
     index: Tensor  # [B·T] int64: rows of the flattened cache [R·C, …]
     length: int
-    dtype: torch.dtype
+    levels: tuple[Tensor, Tensor]  # what a mask adds where a token sees, and where not: 0 and −inf of the model's dtype
     sights: Mapping[int, Sight]  # a layer
     start: int | None = None  # of a chunk of one prompt, the positions being start … start + T − 1
     masks: dict[tuple[Sight, int], Tensor] = field(default_factory=dict)  # [B,1,groups·T,L]
 
-    def columns(self, first: int, last: int) -> "Plan":
-        """The same for the tokens first … last − 1: the steps of a round are planned at once."""
-        positions, index = self.positions[:, first:last], self.index.view_as(self.positions)[:, first:last].flatten()
-        masks = {(sight, 1): mask[:, :, first:last] for (sight, groups), mask in self.masks.items() if groups == 1}
-        return Plan(positions, index, self.length, self.dtype, self.sights, None, masks)
+    def split(self, sizes: Sequence[int]) -> list["Plan"]:
+        """Of so many tokens each, with masks made once: the steps of a round are planned together."""
+        for layer in {sight: layer for layer, sight in self.sights.items()}.values():
+            self.mask(layer, 1)
+        positions, index = self.positions.split(sizes, 1), self.index.view_as(self.positions).split(sizes, 1)
+        masks = [
+            dict(zip(self.masks, parts, strict=True))
+            for parts in zip(*(mask.split(sizes, 2) for mask in self.masks.values()), strict=True)
+        ]
+        return [
+            Plan(place, slot.flatten(), self.length, self.levels, self.sights, None, seen)
+            for place, slot, seen in zip(positions, index, masks, strict=True)
+        ]
 
     def mask(self, layer: int, groups: int) -> Tensor:
         """[B,1,groups·T,L] of 0 and −inf, to be added: query heads that share keys are folded into the query axis."""
@@ -57,18 +65,9 @@ class Plan:
                 self.masks[sight, 1] = self._seen(sight)
         return self.masks[sight, groups]
 
-    def see(self) -> "Plan":
-        """Masks of all kinds of layers made now, to be shared by `columns`."""
-        for layer in {sight: layer for layer, sight in self.sights.items()}.values():
-            self.mask(layer, 1)
-        return self
-
     def _seen(self, sight: Sight) -> Tensor:
         slot = torch.arange(self.length, device=self.positions.device)
-        none = slot.new_zeros(1, 1, 1, 1)
-        seen = sight.rule(none, none, self.positions[:, None, :, None], slot)
-        zero = torch.zeros((), dtype=self.dtype, device=slot.device)
-        return torch.where(seen, zero, -torch.inf)
+        return torch.where(sight.rule(0, 0, self.positions[:, None, :, None], slot), *self.levels)
 
 
 CURRENT: ContextVar[Plan | None] = ContextVar("plan of the forward that runs", default=None)

@@ -58,16 +58,12 @@ def _ask(lm: "LM") -> tuple[Mapping[int, Sight], float]:
         cache = RaggedCache(lm.config.num_hidden_layers, len(PROMPTS), TEXT)
         for row, length in enumerate(PROMPTS):
             cache.write(row, lm.prefill(text[:length], sights=told, attention=ASK))
-        for sight in told.values():
-            _check_far(sight, text.new_full((1, 1, 1, 1), FAR))
+        far = text.new_full((1, 1, 1, 1), FAR)
+        assert all(bool(sight.rule(0, 0, far, far)) for sight in told.values()), "a token sees itself"
         positions = torch.tensor(PROMPTS, device=lm.device)[:, None] + torch.arange(STEPS, device=lm.device)
         ours = lm.forward(text[positions], lm.plan(positions, cache, TEXT, sights=told), cache)
     off = total_variation(*(logits.double().softmax(-1) for logits in (own[positions], ours)))
     return told, float(off.median())
-
-
-def _check_far(sight: Sight, far: Tensor) -> None:
-    assert bool(sight.rule(far * 0, far * 0, far, far)), "a token sees itself"
 
 
 def _name(lm: "LM") -> str:

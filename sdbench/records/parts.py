@@ -22,8 +22,11 @@ _META_SCHEMA, _META_REPLACES = b"sdbench.schema", b"sdbench.replaces"
 TMP_PREFIX = ".tmp-"
 
 
-class StoreError(RuntimeError):
-    """Records cannot be written; what was written before is intact."""
+class StoreError(Exception):
+    """Records cannot be written; what was written before is intact.
+
+    It ends a run: of no kind that a cell's or a scorer's own failures have, so that it is never taken for one.
+    """
 
 
 class SchemaError(ValueError):

@@ -48,6 +48,9 @@ MEASURES: Mapping[str, Measure] = {
         "Emitted tokens for each call of the target: accepted drafts and the one token that ends the round.",
         "tokens / rounds",
     ),
+    "accepted_per_round": Measure(
+        "Accepted a round", "ratio", "Accepted drafts for each call of the target.", "accepted / rounds"
+    ),
     "tv": Measure(
         "TV",
         "rate",
@@ -100,6 +103,13 @@ MEASURES: Mapping[str, Measure] = {
         "The smallest true difference from lossless that this n finds with 80 % power, two-sided 5 %. A smaller loss would "
         "mostly go unseen.",
     ),
+    "p_value_from_target": Measure("p against the target", "p", "Two-sided p of no difference from the target alone."),
+    "p_holm_from_target": Measure("p against the target, Holm", "p", "The same after Holm's correction."),
+    "detectable_from_target": Measure(
+        "Detectable against the target",
+        "points",
+        "The smallest true difference from the target alone that this n finds.",
+    ),
     "speedup": Measure(
         "Speed-up",
         "ratio",
@@ -120,7 +130,8 @@ MEASURES: Mapping[str, Measure] = {
     "time_ratio": Measure(
         "Time ratio",
         "ratio",
-        "Median over examples of the target's seconds over this setting's: a lossy rule changes lengths, and with them the time.",
+        "Geometric mean over the same requests of the target's seconds over this setting's. It differs from the speed-up where "
+        "a lossy rule changes the length of the answers.",
     ),
     "first_token_s": Measure(
         "First token", "seconds", "From the start of the prefill to the end of the first round; median."
@@ -133,6 +144,12 @@ MEASURES: Mapping[str, Measure] = {
     ),
     "verify_s": Measure("Verify", "seconds", "… in calls of the target."),
     "rest_s": Measure("Rest", "seconds", "… in everything else: the rule itself, sampling, bookkeeping."),
+    "split_s": Measure(
+        "In all", "seconds", "Draft, verify and rest together, a token: synchronising makes it slower than the speed."
+    ),
+    "num_timed": Measure("Timed", "count", "Example × repeat of the latency pass behind the speeds."),
+    "num_split": Measure("Split", "count", "Example × repeat behind the split into draft, verify and rest."),
+    "num_generations": Measure("Generations", "count", "Texts: examples × samples."),
     "mean_tokens": Measure("Length", "count", "Mean emitted tokens a generation."),
     "truncated_rate": Measure(
         "Truncated", "share", "Generations that the length limit ended before an answer was complete."

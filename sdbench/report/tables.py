@@ -19,11 +19,21 @@ TABLES: Mapping[str, Sequence[str]] = {
     "Acceptance and bias": (
         *("acceptance", "acceptance_expected", "block_acceptance", "tokens_per_round", "tv", "bias", "bias_per_token"),
     ),
-    "Quality, tested": ("quality", "difference", "p_value", "p_holm", "detectable", "difference_from_target"),
-    "Answers": ("mean_tokens", "truncated_rate", "empty_rate", "extraction_failed_rate", "prompt_cut_rate"),
-    "Speed": ("tokens_per_s", "speedup", "speedup_end_to_end", "speedup_modelled", "time_ratio"),
+    "Quality against lossless, tested": ("quality", "difference", "p_value", "p_holm", "detectable"),
+    "Quality against the target alone, tested": (
+        *("difference_from_target", "p_value_from_target", "p_holm_from_target", "detectable_from_target"),
+    ),
+    "Answers": (
+        "num_generations",
+        "mean_tokens",
+        "truncated_rate",
+        "empty_rate",
+        "extraction_failed_rate",
+        "prompt_cut_rate",
+    ),
+    "Speed": ("num_timed", "tokens_per_s", "speedup", "speedup_end_to_end", "speedup_modelled", "time_ratio"),
     "Where the time goes": (
-        *("first_token_s", "round_p50_s", "round_p90_s", "round_p99_s", "draft_s", "verify_s", "rest_s"),
+        *("first_token_s", "round_p50_s", "round_p90_s", "round_p99_s", "num_split", "draft_s", "verify_s", "rest_s"),
     ),
 }
 UNITS = {"seconds": "ms", "share": "%", "per_s": "1/s", "ratio": "×"}

@@ -72,7 +72,8 @@ class Scorers:
         self._write(store, failed, wait=True)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Waits for the batch in a worker's hands: a pool that is left while it ends complains when Python exits."""
+        self._pool.shutdown(cancel_futures=True)
 
     def _send(self) -> None:
         self._since_s = time.monotonic()

@@ -10,6 +10,7 @@ from sdbench.lm.attention import ragged_attention
 from sdbench.lm.plan import CAUSAL, CURRENT, Plan, Sight
 
 B, H, G, T, L, D = 3, 4, 2, 3, 11, 5
+LEVELS = torch.tensor(0.0).double(), torch.tensor(-torch.inf).double()
 WINDOW = Sight(sliding_window_causal_mask_function(4), 4)
 
 
@@ -45,7 +46,7 @@ def test_ragged_blocks(sight, steps, extra):
     query, keys, values = random(B, H, steps, D), random(B, L, G, D).transpose(1, 2), random(B, L, G, D).transpose(1, 2)
     positions = torch.tensor([[0], [5], [L - steps]]) + torch.arange(steps)
     sinks = random(H) if extra.get("s_aux") else None
-    plan = Plan(positions, positions.flatten(), L, torch.float64, {0: sight})
+    plan = Plan(positions, positions.flatten(), L, LEVELS, {0: sight})
     found = attend(query, keys, values, plan, **{**extra, "s_aux": sinks})
     wanted = by_definition(query, keys, values, positions, sight.local, extra.get("softcap"), sinks)
     assert torch.allclose(found, wanted, atol=1e-12)
@@ -57,7 +58,7 @@ def test_ragged_blocks(sight, steps, extra):
 def test_chunks_of_a_prompt(sight, start, steps, softcap):
     query, keys, values = random(1, H, steps, D), *(random(1, start + steps, G, D).transpose(1, 2) for _ in range(2))
     positions = torch.arange(start, start + steps)[None]
-    plan = Plan(positions, positions[0], start + steps, torch.float64, {0: sight}, start)
+    plan = Plan(positions, positions[0], start + steps, LEVELS, {0: sight}, start)
     wanted = by_definition(query, keys, values, positions, sight.local, softcap)
     assert torch.allclose(attend(query, keys, values, plan, softcap=softcap), wanted, atol=1e-12)
 
@@ -67,7 +68,7 @@ def test_no_copy_of_keys_and_values_to_full_heads():
     steps, length = 2, 4096
     query, keys = random(1, 8, steps, 16), random(1, length, 1, 16).transpose(1, 2)
     positions = torch.tensor([[length - 2, length - 1]])
-    plan = Plan(positions, positions.flatten(), length, torch.float64, {0: CAUSAL})
+    plan = Plan(positions, positions.flatten(), length, LEVELS, {0: CAUSAL})
     plan.mask(0, 8)
     with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
         attend(query, keys, keys, plan)

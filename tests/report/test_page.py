@@ -10,6 +10,7 @@ from pathlib import Path
 import lxml.html
 import pytest
 
+from sdbench.metrics import summary
 from sdbench.records import Store
 from sdbench.report import page as pages
 from sdbench.report import tables
@@ -166,6 +167,8 @@ def test_every_measure_and_word_is_defined(tree):
     assert {*TERMS, *(measure.title for measure in MEASURES.values())} <= set(terms)
     columns = {column for table in tables.TABLES.values() for column in table}
     assert columns <= set(MEASURES)
+    labels = {"metric", "is_lossless", "knobs", "cell"}
+    assert {*summary.WITH_INTERVALS, *summary.PLAIN} - labels <= set(MEASURES)
 
 
 def test_what_failed_and_what_is_odd_is_told(tree):

@@ -43,7 +43,6 @@ def test_nothing_to_do_says_nothing(total):
     assert bool(stream.getvalue()) == bool(total)
 
 
-@pytest.mark.xfail(reason="the bar's last state is not always drawn beside other tests; not understood yet")
 def test_a_terminal_has_a_bar_with_the_same_facts(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     ours, theirs = pty.openpty()
