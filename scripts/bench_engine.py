@@ -1,69 +1,61 @@
-"""How fast the engine is: against transformers' own generate in the same run, and against the bare model forwards.
+"""How fast the engine is: against transformers' own generate in the same run, against its bare model forwards, and against
+what the machine's arithmetic and memory allow.
 
-    python scripts/bench_engine.py [pair=tiny-shape|llama-8b-shape|FOLDER] [device=cpu] [dtype=float32] [threads=1] [out=F.json]
+    python scripts/bench_engine.py [pair=llama-tiny|tiny-shape|llama-8b-shape|FOLDER] [device=cpu] [dtype=float32]
+                                   [threads=1,2] [repeats=3] [out=FOLDER]
 
-Everything compared is interleaved in one process; a figure is a median of ratios with their smallest and largest. FOLDER holds
-target/ and draft/. Random pairs draft like strangers (low acceptance): tokens/s are then those of the worst case, ratios are fair.
+Everything compared takes turns in one process; a figure is the median of ratios with their smallest and largest. An embedded
+pair reads word problems of gsm8k-tiny one behind the other, a FOLDER (with target/ and draft/) and a random pair read random
+ids; random pairs draft like strangers, so their tokens/s are those of the worst case, while ratios stay fair. out= gets
+engine-PAIR-DEVICE-DTYPE.json and .md.
 """
 
 import json
-import platform
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
+from sdbench import tasks
+from sdbench.draft import ModelDrafter
 from sdbench.engine import generate
+from sdbench.engine.loop import Decoder
 from sdbench.lm import LM
+from sdbench.run.environment import environment
 from sdbench.verify import Ensemble
 
+LIBRARY: Any = transformers  # its annotations of constructors and of .to() do not fit their use
+EMBEDDED = Path(__file__).parents[1] / "sdbench" / "embedded"
 WS = [round(0.1 * i, 1) for i in range(1, 11)]
-SHAPES: dict[str, tuple[dict[str, int], dict[str, int]]] = {
-    "tiny-shape": (
-        {
-            "num_hidden_layers": 12,
-            "hidden_size": 128,
-            "intermediate_size": 384,
-            "num_attention_heads": 4,
-            "vocab_size": 1024,
-        },
-        {
-            "num_hidden_layers": 1,
-            "hidden_size": 96,
-            "intermediate_size": 256,
-            "num_attention_heads": 3,
-            "vocab_size": 1024,
-        },
-    ),
-    "llama-8b-shape": (
-        {
-            "num_hidden_layers": 32,
-            "hidden_size": 4096,
-            "intermediate_size": 14336,
-            "num_attention_heads": 32,
-            "vocab_size": 128256,
-        },
-        {
-            "num_hidden_layers": 16,
-            "hidden_size": 2048,
-            "intermediate_size": 8192,
-            "num_attention_heads": 32,
-            "vocab_size": 128256,
-        },
-    ),
+FEW_WS = [0.2, 0.5, 0.8]
+PROMPT, NEW = 200, 64
+LONG, SHORT = 4000, 500
+NAMES = (
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+)
+SHAPES = {
+    "tiny-shape": ((12, 128, 384, 4, 2, 1024), (1, 96, 256, 3, 1, 1024)),
+    "llama-8b-shape": ((32, 4096, 14336, 32, 8, 128256), (16, 2048, 8192, 32, 8, 128256)),
 }
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A ratio measured `n` times."""
+    """What was measured `n` times."""
 
     name: str
     threads: int
@@ -73,112 +65,90 @@ class Figure:
     n: int
     note: str = ""
 
-
-def load(name: str, device: str, dtype: torch.dtype) -> tuple[Any, Any]:
-    library: Any = transformers  # its annotations of constructors and of .to() do not fit their use
-    if name not in SHAPES:
-        load_one = library.AutoModelForCausalLM.from_pretrained
-        target, draft = (load_one(Path(name) / role, dtype=dtype).to(device).eval() for role in ("target", "draft"))
-        return target, draft
-    models = []
-    for seed, shape in enumerate(SHAPES[name]):
-        torch.manual_seed(seed)
-        heads = max(1, shape["num_attention_heads"] // (4 if shape["vocab_size"] > 2000 else 2))
-        options: Any = {**shape, "num_key_value_heads": heads, "max_position_embeddings": 8192, "eos_token_id": None}
-        with torch.device(device):
-            models.append(library.LlamaForCausalLM(library.LlamaConfig(**options)).to(dtype).eval())
-    return models[0], models[1]
+    @property
+    def row(self) -> str:
+        return f"| {self.name} | {self.threads} | {self.median:.3g} | {self.low:.3g} | {self.high:.3g} | {self.n} | {self.note} |"
 
 
-def prompts(count: int, length: int, vocab: int) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(5)
-    return torch.randint(3, vocab, (count, length), generator=generator).tolist()
+@dataclass(frozen=True)
+class Bench:
+    """A pair on a device, and how often to measure."""
+
+    target: Any
+    draft: Any
+    device: str
+    threads: int
+    repeats: int
+    corpus: list[int] = field(repr=False)
+
+    def prompts(self, count: int, length: int) -> list[list[int]]:
+        """`count` texts of `length` ids, each from a place of its own in the corpus."""
+        step = (len(self.corpus) - length) // count
+        return [self.corpus[i * step : i * step + length] for i in range(count)]
+
+    def ours(self, texts: list[list[int]], ws: list[float], new: int = NEW, **more: Any) -> int:
+        rules = [Ensemble(w=w) for w in ws]
+        found = generate(self.target, self.draft, texts, rules, max_new_tokens=new, stop_ids=(), **more)
+        return sum(len(g.tokens) for g in found)
+
+    def theirs(self, texts: list[list[int]], ws: list[float]) -> int:
+        options = self.draft.generation_config
+        options.num_assistant_tokens, options.num_assistant_tokens_schedule = 5, "constant"
+        options.assistant_confidence_threshold = 0
+        total = 0
+        for text in texts:
+            ids = torch.tensor([text], device=self.device)
+            for w in ws:
+                weight = {"assistant_ensemble_weight": w} if w < 1 else {}
+                out = self.target.generate(
+                    ids,
+                    attention_mask=torch.ones_like(ids),
+                    assistant_model=self.draft,
+                    max_new_tokens=NEW,
+                    do_sample=True,
+                    top_k=0,
+                    eos_token_id=None,
+                    **weight,
+                )
+                total += out.shape[1] - len(text)
+        return total
+
+    def seconds(self, work: Callable[[], int]) -> tuple[int, float]:
+        self.wait()
+        started = time.perf_counter()
+        count = work()
+        self.wait()
+        return count, time.perf_counter() - started
+
+    def wait(self) -> None:
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    def figure(self, name: str, values: list[float], note: str = "") -> Figure:
+        return Figure(name, self.threads, statistics.median(values), min(values), max(values), len(values), note)
+
+    def rival(self, name: str, a: Callable[[], int], b: Callable[[], int]) -> Figure:
+        """Tokens/s of a over tokens/s of b, taking turns; the first turn is a warm-up."""
+        ratios, note = [], ""
+        for repeat in range(self.repeats + 1):
+            (mine, mine_s), (other, other_s) = self.seconds(a), self.seconds(b)
+            if repeat:
+                ratios.append(mine / mine_s / (other / other_s))
+            note = f"{mine / mine_s:,.0f} against {other / other_s:,.0f} tokens/s"
+        return self.figure(name, ratios, note)
 
 
-def ours(pair: tuple[Any, Any], texts: list[list[int]], ws: list[float], new: int, **more: Any) -> int:
-    found = generate(*pair, texts, [Ensemble(w=w) for w in ws], max_new_tokens=new, stop_ids=(), **more)
-    return sum(len(g.tokens) for g in found)
+def over_bare(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> Iterator[Figure]:
+    """Wall time of a whole call over that of its own forwards, called again on the same caches with the same masks.
 
-
-def theirs(pair: tuple[Any, Any], texts: list[list[int]], ws: list[float], new: int) -> int:
-    target, draft = pair
-    options = draft.generation_config
-    options.num_assistant_tokens, options.num_assistant_tokens_schedule = 5, "constant"
-    options.assistant_confidence_threshold = 0
-    total = 0
-    for text in texts:
-        for w in ws:
-            weight = {"assistant_ensemble_weight": w} if 0 < w < 1 else {}
-            ids = target.generate(
-                torch.tensor([text], device=target.device),
-                assistant_model=draft,
-                max_new_tokens=new,
-                do_sample=True,
-                top_k=0,
-                eos_token_id=None,
-                **weight,
-            )
-            total += ids.shape[1] - len(text)
-    return total
-
-
-def seconds(device: str, work: Callable[[], int]) -> tuple[int, float]:
-    wait: Callable[[], Any] = torch.cuda.synchronize if device.startswith("cuda") else (lambda: None)
-    wait()
-    started = time.perf_counter()
-    tokens = work()
-    wait()
-    return tokens, time.perf_counter() - started
-
-
-def rival(name: str, device: str, a: Callable[[], int], b: Callable[[], int], repeats: int, threads: int) -> Figure:
-    """Tokens/s of a over tokens/s of b, taking turns; the first turn is a warm-up."""
-    ratios, note = [], ""
-    for repeat in range(repeats + 1):
-        (mine, mine_s), (other, other_s) = seconds(device, a), seconds(device, b)
-        if repeat:
-            ratios.append(mine / mine_s / (other / other_s))
-        note = f"{mine / mine_s:.0f} against {other / other_s:.0f} tokens/s"
-    return figure(name, threads, ratios, note)
-
-
-def figure(name: str, threads: int, values: list[float], note: str = "") -> Figure:
-    return Figure(name, threads, statistics.median(values), min(values), max(values), len(values), note)
-
-
-@contextmanager
-def recorded(calls: list[Callable[[], Any]]) -> Iterator[None]:
-    """Keep every forward as it was called, inputs and masks prepared, to be run again bare."""
-    honest = LM.forward_hidden
-
-    def recording(self: LM, ids: Any, plan: Any, cache: Any, **more: Any) -> Any:
-        calls.append(lambda: honest(self, ids, plan, cache, **more))
-        return honest(self, ids, plan, cache, **more)
-
-    LM.forward_hidden = recording  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        LM.forward_hidden = honest  # type: ignore[method-assign]
-
-
-def over_bare(
-    name: str,
-    device: str,
-    pair: tuple[Any, Any],
-    texts: list[list[int]],
-    new: int,
-    repeats: int,
-    threads: int,
-    **more: Any,
-) -> Figure:
-    """Wall time of a whole call over the wall time of its own forwards, replayed on the same caches."""
-    ratios, count = [], 0
-    for repeat in range(repeats + 1):
+    The bare forwards are the model's own, run eagerly; the whole once as it runs by default, once eagerly too.
+    """
+    ratios: dict[str, list[float]] = {"": [], ", run eagerly": []}
+    count = 0
+    for repeat in range(bench.repeats + 1):
         calls: list[Callable[[], Any]] = []
-        with recorded(calls):
-            ours(pair, texts, [0.5], new, **more)
-        _, whole_s = seconds(device, lambda: ours(pair, texts, [0.5], new, **more))
+        with replaced(LM, "forward", lambda honest, calls=calls: recording(honest, calls)):
+            bench.ours(texts, [0.5], capture="off", **more)
 
         def replay(calls: list[Callable[[], Any]] = calls) -> int:
             with torch.inference_mode():
@@ -186,96 +156,252 @@ def over_bare(
                     call()
             return len(calls)
 
-        count, bare_s = seconds(device, replay)
+        wholes = {
+            "": bench.seconds(lambda: bench.ours(texts, [0.5], **more))[1],
+            ", run eagerly": bench.seconds(lambda: bench.ours(texts, [0.5], capture="off", **more))[1],
+        }
+        count, bare_s = bench.seconds(replay)
         if repeat:
-            ratios.append(whole_s / bare_s)
-    return figure(name, threads, ratios, f"{count} forwards")
+            for way, whole_s in wholes.items():
+                ratios[way].append(whole_s / bare_s)
+    for way, values in ratios.items():
+        yield bench.figure(f"{name}: over bare forwards{way}", values, f"{count} forwards")
 
 
-def measure(pair: tuple[Any, Any], device: str, threads: int, repeats: int) -> list[Figure]:
-    vocab = pair[0].config.vocab_size
-    short, few = prompts(40, 200, vocab), prompts(2, 200, vocab)
-    one = prompts(1, 200, vocab)
-    found = [
-        rival(
-            "sweep: 10 w x 40 prompts of 200, tokens/s over generate's",
-            device,
-            lambda: ours(pair, short, WS, 64),
-            lambda: theirs(pair, few[:1], [0.2, 0.5, 0.8], 64),
-            repeats,
-            threads,
-        ),
-        rival(
-            "batch 1: tokens/s over generate's",
-            device,
-            lambda: ours(pair, few, [0.2, 0.5, 0.8], 64, batch_size=1, measure=False),
-            lambda: theirs(pair, few, [0.2, 0.5, 0.8], 64),
-            repeats,
-            threads,
-        ),
-        over_bare(
-            "batch 32, no measures: over bare forwards",
-            device,
-            pair,
-            prompts(32, 64, vocab),
-            64,
-            repeats,
-            threads,
-            measure=False,
-        ),
-        over_bare(
-            "batch 32, all measures: over bare forwards", device, pair, prompts(32, 64, vocab), 64, repeats, threads
-        ),
-        over_bare(
-            "batch 1, no measures: over bare forwards",
-            device,
-            pair,
-            one,
-            64,
-            repeats,
-            threads,
-            batch_size=1,
-            measure=False,
-        ),
+def recording(honest: Callable[..., Any], calls: list[Callable[[], Any]]) -> Callable[..., Any]:
+    """Keeps every forward as it was called, inputs prepared (masks are made in the first layer that wants them, and kept)."""
+
+    def forward(*args: Any, **more: Any) -> Any:
+        calls.append(lambda: honest(*args, **more))
+        return honest(*args, **more)
+
+    return forward
+
+
+@contextmanager
+def replaced(home: type, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
+    honest = getattr(home, name)
+    setattr(home, name, wrap(honest))
+    try:
+        yield
+    finally:
+        setattr(home, name, honest)
+
+
+PARTS = {
+    "draft model": (LM, "forward"),  # or the target's, by role
+    "drafting beside it": (ModelDrafter, "draft"),
+    "target's law beside its forward": (Decoder, "_judge"),
+    "rule": (Decoder, "_verify"),
+    "measures": (Decoder, "_measures"),
+    "bookkeeping on the host": (Decoder, "_commit"),
+    "admission": (Decoder, "_admit"),
+    "rest of a round": (Decoder, "_round"),
+}
+
+
+def where_it_goes(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> list[Figure]:
+    """Share of the wall time, run eagerly, that each part takes for itself, what it calls excepted."""
+    more["capture"] = "off"
+    spent: dict[str, float] = defaultdict(float)
+    inner = [0.0]
+
+    def timed(part: str) -> Callable[[Any], Any]:
+        def wrap(honest: Any) -> Any:
+            def call(self: Any, *args: Any, **options: Any) -> Any:
+                bench.wait()
+                inner.append(0.0)
+                started = time.perf_counter()
+                try:
+                    return honest(self, *args, **options)
+                finally:
+                    bench.wait()
+                    whole = time.perf_counter() - started
+                    key = "target model" if part == "draft model" and self.role == "target" else part
+                    spent[key] += whole - inner.pop()
+                    inner[-1] += whole
+
+            return call
+
+        return wrap
+
+    bench.ours(texts, [0.5], **more)
+    with ExitStack() as stack:
+        for part, (home, method) in PARTS.items():
+            stack.enter_context(replaced(home, method, timed(part)))
+        _, whole_s = bench.seconds(lambda: bench.ours(texts, [0.5], **more))
+    spent["outside rounds"] = whole_s - sum(spent.values())
+    return [
+        Figure(f"{name}: {part}, share of the time", bench.threads, s / whole_s, s / whole_s, s / whole_s, 1)
+        for part, s in sorted(spent.items(), key=lambda item: -item[1])
     ]
-    found.append(
-        rival(
-            "seconds a token at 4,000 tokens of context over 500",
-            device,
-            lambda: ours(pair, prompts(4, 500, vocab), [0.5], 48, measure=False),
-            lambda: ours(pair, prompts(4, 4000, vocab), [0.5], 48, measure=False),
-            max(1, repeats // 2),
-            threads,
+
+
+def over_machine(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> Figure:
+    """Wall time over the least that this machine needs: each call the longer of its arithmetic and of reading its weights.
+
+    The machine's best is measured here: a product of large matrices, and a sum over as many bytes as the target has (in the
+    cache where they fit, as the weights do).
+    """
+    calls: list[tuple[LM, int]] = []
+
+    def counting(honest: Any) -> Any:
+        def forward(self: LM, ids: Any, *args: Any, **options: Any) -> Any:
+            calls.append((self, ids.numel()))
+            return honest(self, ids, *args, **options)
+
+        return forward
+
+    with replaced(LM, "forward", counting):
+        bench.ours(texts, [0.5], capture="off", **more)
+    sizes = {id(lm): sum(p.numel() for p in lm.model.parameters()) - lm.head.weight.numel() for lm, _ in calls}
+    flops_s, bytes_s = best(bench, max(sizes.values()))
+    width = bench.target.dtype.itemsize
+    least_s = sum(max(2 * sizes[id(lm)] * n / flops_s, sizes[id(lm)] * width / bytes_s) for lm, n in calls)
+    ratios = [bench.seconds(lambda: bench.ours(texts, [0.5], **more))[1] / least_s for _ in range(bench.repeats)]
+    note = f"{flops_s / 1e9:,.0f} Gflop/s, {bytes_s / 1e9:,.0f} GB/s"
+    return bench.figure(f"{name}: over arithmetic and bytes", ratios, note)
+
+
+def best(bench: Bench, size: int) -> tuple[float, float]:
+    """Flop/s and bytes/s, the best of a few tries."""
+    dtype, side = bench.target.dtype, 8192 if bench.device.startswith("cuda") else 1024
+    a = torch.randn(side, side, device=bench.device, dtype=dtype)
+    b = torch.randn(size, device=bench.device, dtype=dtype)
+    bench.seconds(lambda: len(a @ a))
+    flops = max(2 * side**3 / bench.seconds(lambda: len(a @ a))[1] for _ in range(10))
+    read = max(b.nbytes / bench.seconds(lambda: b.sum().dim())[1] for _ in range(20))
+    return flops, read
+
+
+def long_over_short(bench: Bench) -> Figure:
+    """What a token costs behind a long prompt over behind a short one, prefills left out."""
+
+    def token_s(length: int) -> float:
+        found = generate(
+            bench.target,
+            bench.draft,
+            bench.prompts(4, length),
+            [Ensemble(w=0.5)],
+            max_new_tokens=NEW,
+            stop_ids=(),
+            measure=False,
+            timing=True,
         )
+        return max(g.timing.decode_s for g in found if g.timing) / sum(len(g.tokens) for g in found)
+
+    for length in (SHORT, LONG):
+        token_s(length)
+    ratios = [token_s(LONG) / token_s(SHORT) for _ in range(bench.repeats)]
+    return bench.figure(f"time a token at {LONG:,} tokens of context over {SHORT}", ratios, "batch 4")
+
+
+def stretched(bench: Bench) -> Bench:
+    """The same shapes with random weights and room for long contexts."""
+    models: list[Any] = []
+    for model in (bench.target, bench.draft):
+        config = type(model.config).from_dict({**model.config.to_dict(), "max_position_embeddings": 2 * LONG})
+        models.append(type(model)(config).to(device=bench.device, dtype=model.dtype).eval())
+    vocab = models[0].config.vocab_size
+    return Bench(models[0], models[1], bench.device, bench.threads, bench.repeats, random_ids(8 * LONG, vocab))
+
+
+def measure(bench: Bench) -> Iterator[Figure]:
+    many, few, one = bench.prompts(40, PROMPT), bench.prompts(2, PROMPT), bench.prompts(1, PROMPT)
+    texts = bench.prompts(32, 64)
+    alone: dict[str, Any] = {"batch_size": 1, "measure": False}
+    yield bench.rival(
+        f"sweep, 10 w × 40 prompts of {PROMPT}: tokens/s over generate's",
+        lambda: bench.ours(many, WS),
+        lambda: bench.theirs(few, FEW_WS),
     )
-    row = LM(pair[0]).cache(1, 1024)
+    if bench.device.startswith("cuda"):
+        yield bench.rival(
+            "sweep at batch 128: tokens/s over generate's",
+            lambda: bench.ours(many, WS, batch_size=128),
+            lambda: bench.theirs(few, FEW_WS),
+        )
+    yield bench.rival(
+        "batch 1: tokens/s over generate's",
+        lambda: bench.ours(few, FEW_WS, **alone),
+        lambda: bench.theirs(few, FEW_WS),
+    )
+    yield from over_bare(bench, "batch 32, no measures", texts, measure=False)
+    yield from over_bare(bench, "batch 32, all measures", texts)
+    yield from over_bare(bench, "batch 1, no measures", one, **alone)
+    yield over_machine(bench, "batch 32, no measures", texts, measure=False)
+    yield over_machine(bench, "batch 1, no measures", one, **alone)
+    yield from where_it_goes(bench, "batch 32, all measures", texts)
+    yield from where_it_goes(bench, "batch 1, no measures", one, **alone)
+    yield long_over_short(stretched(bench))
+    row = LM(bench.target).cache(1, 1000)
+    lm = LM(bench.target)
     with torch.inference_mode():
-        lm = LM(pair[0])
         ids = torch.tensor([[1]], device=lm.device)
         lm.forward(ids, lm.plan(torch.zeros_like(ids), row, 1), row)
-    found.append(figure("target's bytes a row of 1,024 tokens", threads, [float(row.num_bytes())]))
-    return found
+    yield bench.figure("target's bytes a row of 1,000 tokens", [float(row.num_bytes())])
+
+
+def load(name: str, device: str, dtype: torch.dtype, threads: int, repeats: int) -> Bench:
+    if name in SHAPES:
+        models: list[Any] = []
+        for seed, shape in enumerate(SHAPES[name]):
+            torch.manual_seed(seed)
+            options: Any = {
+                **dict(zip(NAMES, shape, strict=True)),
+                "max_position_embeddings": 1024,
+                "eos_token_id": None,
+            }
+            torch.set_default_dtype(dtype)
+            with torch.device(device):
+                models.append(LIBRARY.LlamaForCausalLM(LIBRARY.LlamaConfig(**options)).eval())
+            torch.set_default_dtype(torch.float32)
+        return Bench(models[0], models[1], device, threads, repeats, random_ids(100_000, models[0].config.vocab_size))
+    folder = EMBEDDED / name if (EMBEDDED / name).is_dir() else Path(name)
+    one = LIBRARY.AutoModelForCausalLM.from_pretrained
+    target, draft = (one(folder / role, dtype=dtype).to(device).eval() for role in ("target", "draft"))
+    corpus = random_ids(100_000, target.config.vocab_size)
+    if folder.parent == EMBEDDED:
+        tokenizer = LIBRARY.AutoTokenizer.from_pretrained(folder / "target")
+        read = [f"{example.prompt.text} " for example in tasks.load("gsm8k-tiny", n=200).examples()]
+        corpus = list(chain.from_iterable(tokenizer(text, add_special_tokens=False)["input_ids"] for text in read))
+    return Bench(target, draft, device, threads, repeats, corpus)
+
+
+def random_ids(count: int, vocab: int) -> list[int]:
+    return torch.randint(3, vocab, (count,), generator=torch.Generator().manual_seed(5)).tolist()
 
 
 def main(arguments: list[str]) -> None:
-    options = {"pair": "tiny-shape", "device": "cpu", "dtype": "float32", "threads": "1", "repeats": "3", "out": ""}
+    options = {"pair": "llama-tiny", "device": "cpu", "dtype": "float32", "threads": "1,2", "repeats": "3", "out": ""}
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if key not in options or not equals:
             sys.exit(f"bench_engine: {argument} is not one of {', '.join(f'{k}=' for k in options)}")
         options[key] = value
-    pair = load(options["pair"], options["device"], getattr(torch, options["dtype"]))
+    transformers.logging.set_verbosity_error()
+    head = "| what | threads | median | smallest | largest | n | |\n|---|---|---|---|---|---|---|"
+    print(head)
     found: list[Figure] = []
+    about: dict[str, Any] = {}
     for threads in map(int, options["threads"].split(",")):
         torch.set_num_threads(threads)
-        found += measure(pair, options["device"], threads, int(options["repeats"]))
-    print("| what | threads | median | smallest | largest | n | |\n|---|---|---|---|---|---|---|")
-    for f in found:
-        print(f"| {f.name} | {f.threads} | {f.median:.3g} | {f.low:.3g} | {f.high:.3g} | {f.n} | {f.note} |")
+        dtype = getattr(torch, options["dtype"])
+        bench = load(options["pair"], options["device"], dtype, threads, int(options["repeats"]))
+        about = about or {**options, **environment(torch.device(options["device"]))}
+        for figure in measure(bench):
+            print(figure.row, flush=True)
+            found.append(figure)
     if options["out"]:
-        about = {**options, "machine": platform.processor() or platform.machine(), "torch": torch.__version__}
-        text = json.dumps({"about": about, "figures": [asdict(f) for f in found]}, indent=1)
-        Path(options["out"]).write_text(text + "\n")
+        stem = f"engine-{Path(options['pair']).name}-{options['device'].partition(':')[0]}-{options['dtype']}"
+        path = Path(options["out"]) / stem
+        path.parent.mkdir(parents=True, exist_ok=True)
+        del about["host"], about["out"]
+        text = json.dumps(
+            {"about": about, "figures": [asdict(figure) for figure in found]}, indent=1, ensure_ascii=False
+        )
+        path.with_suffix(".json").write_text(text + "\n")
+        path.with_suffix(".md").write_text("\n".join([head, *(figure.row for figure in found)]) + "\n")
 
 
 if __name__ == "__main__":

@@ -27,8 +27,6 @@ class RaggedLayer(CacheLayerMixin):
         super().__init__()
         self.num_rows, self.capacity = num_rows, capacity
         self.stores: tuple[Tensor, ...] = ()  # [R,C+1,G,D], keys and values
-        self._flat: tuple[Tensor, ...] = ()  # the same memory as [R·(C+1),G·D]
-        self._shown: tuple[tuple[int, int], tuple[Tensor, ...]] = ((0, 0), ())
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Room in the dtype, on the device and in the number of heads that the model itself shows."""
@@ -36,23 +34,21 @@ class RaggedLayer(CacheLayerMixin):
             torch.zeros(self.num_rows, self.capacity + 1, x.shape[1], x.shape[3], dtype=x.dtype, device=x.device)
             for x in (key_states, value_states)
         )
-        self._flat = tuple(store.flatten(0, 1).flatten(1) for store in self.stores)
         self.is_initialized = True
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Scatter [B,G,T,D] to the plan's slots; what is visible of the first B rows, [B,G,L,D]."""
+        """Scatter [B,G,T,D] to the plan's slots; what is visible of the first B rows, [B,G,L,D].
+
+        What is written and what is read are views made here of one tensor, so that a tracer keeps their order.
+        """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         plan = current()
-        for flat, states in zip(self._flat, (key_states, value_states), strict=True):
-            flat.index_copy_(0, plan.index, states.transpose(1, 2).reshape(-1, flat.shape[1]))
-        shape = len(key_states), plan.length
-        if self._shown[0] != shape:  # views of one shape serve every forward of that shape
-            views = tuple(store[: shape[0], : shape[1]].transpose(1, 2) for store in self.stores)
-            self._shown = shape, views
-        keys, values = self._shown[1]
+        for store, states in zip(self.stores, (key_states, value_states), strict=True):
+            store.flatten(0, 1).index_copy_(0, plan.index, states.transpose(1, 2).flatten(0, 1))
+        keys, values = (store[: len(key_states), : plan.length].transpose(1, 2) for store in self.stores)
         return keys, values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:

@@ -52,11 +52,11 @@ class LM:
     @property
     def is_captured(self) -> bool:
         """Whether steps want fixed shapes: padded rows, all slots drafted."""
-        return self.mode != "off"
+        return self.mode in ("graphs", "compile")
 
     def cache(self, num_rows: int, capacity: int) -> RaggedCache:
         """Room for R texts. Where steps are recorded, that which was given back last, with its records."""
-        if not self.is_captured:
+        if self.mode == "off":
             return RaggedCache(self.config.num_hidden_layers, num_rows, capacity)
         alike = self.mode, num_rows, *(weight.data_ptr() for weight in self.model.parameters())
         cache = _kept.pop(self.model, None)
@@ -67,7 +67,7 @@ class LM:
 
     def give_back(self, cache: RaggedCache) -> None:
         """Nobody reads this cache any more."""
-        if self.is_captured:
+        if self.mode != "off":
             _kept[self.model] = cache
 
     def reach(self, longest: int, cache: RaggedCache) -> int:
@@ -86,7 +86,7 @@ class LM:
 
     def forward(self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0, attention: str = NAME) -> Tensor:
         """Logits [B,T,V] of ids [B,T], or of the last `keep` of them."""
-        with self._attending(plan, attention):
+        with self._attending(plan, attention), frozen(self.model):
             return self.model(
                 input_ids=ids, position_ids=plan.positions, past_key_values=cache, use_cache=True, logits_to_keep=keep
             ).logits
@@ -127,6 +127,19 @@ class LM:
             CURRENT.reset(token)
             for config, name in zip(self._configs, before, strict=True):
                 config._attn_implementation_internal = name
+
+
+@contextmanager
+def frozen(model: PreTrainedModel) -> Iterator[None]:
+    """While a step is traced its weights are constants of it, which must not want a gradient."""
+    learning = [p for p in model.parameters() if p.requires_grad] if torch._C._get_tracing_state() else []
+    for parameter in learning:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in learning:
+            parameter.requires_grad_(True)
 
 
 def forget() -> None:

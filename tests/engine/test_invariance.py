@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import sdbench
+from sdbench.lm.capture import PAYS
 from sdbench.verify import Ensemble, Exact
 from tests.engine.models import PROMPTS, pair
 
@@ -111,13 +112,15 @@ def test_padded_vocabularies_are_one(models):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
-def test_captured_steps_give_the_same_texts(models, temperature):
-    """Fixed rows, slots and lengths, inputs and outputs that stay in place: a CUDA graph's conditions, rehearsed."""
+@pytest.mark.parametrize("capture", ["graphs", "trace"])
+def test_captured_steps_give_the_same_texts(models, temperature, capture, monkeypatch):
+    """Fixed rows, slots and lengths, inputs and outputs that stay in place: a CUDA graph's conditions, rehearsed; and traces."""
+    monkeypatch.setitem(PAYS, "trace", 2)
     rules = [Ensemble(w=0.5), Ensemble(w=0.2, greedy="mixture"), Ensemble(w=0.2, mix="logit")]
     options = {**OPTIONS, "samples": 1, "temperature": temperature, "batch_size": 5}
     eager = sdbench.generate(*models, PROMPTS, rules, capture="off", **options)
     for _ in range(2):  # the second time over the first's caches and records
-        for a, b in zip(eager, sdbench.generate(*models, PROMPTS, rules, capture="graphs", **options), strict=True):
+        for a, b in zip(eager, sdbench.generate(*models, PROMPTS, rules, capture=capture, **options), strict=True):
             same(a, b)
 
 

@@ -7,7 +7,7 @@ import torch
 
 import sdbench
 from sdbench.lm import LM, forget
-from sdbench.lm.capture import Records, mode_of
+from sdbench.lm.capture import PAYS, Records, mode_of
 from sdbench.verify import Ensemble
 from tests.engine.models import PROMPTS, pair, tiny
 
@@ -36,16 +36,17 @@ def test_off_is_the_step_itself():
     assert Records("off")(lambda x: (x,), "same", x)[0] is x
 
 
-def test_without_an_accelerator_nothing_is_captured_unless_asked():
+def test_on_a_cpu_steps_are_traced_unless_asked_otherwise():
     model = tiny("llama")
-    assert mode_of(None, model) == "off"
+    assert mode_of(None, model) == "trace"
+    assert mode_of("off", model) == "off"
     assert mode_of("graphs", model) == "graphs"
     with pytest.raises(ValueError, match="capture must be"):
         mode_of("fast", model)  # type: ignore[arg-type]
 
 
 def test_a_model_on_several_devices_runs_eagerly_and_that_is_said():
-    spread = SimpleNamespace(hf_device_map={"a": 0, "b": 1}, device=torch.device("cpu"))
+    spread = SimpleNamespace(hf_device_map={"a": 0, "b": 1}, device=torch.device("cpu"), config=None)
     assert mode_of(None, spread) == "off"  # type: ignore[arg-type]
     with pytest.warns(UserWarning, match="needs a model on one device: its steps run eagerly"):
         assert mode_of("graphs", spread) == "off"  # type: ignore[arg-type]
@@ -64,6 +65,44 @@ def test_what_cannot_be_recorded_runs_eagerly_and_that_is_said():
     ):  # the step itself fails on these values, recorded or not
         records(step, "step", torch.ones(2))
     assert records(step, "step", torch.zeros(2))[0].tolist() == [1, 1]
+
+
+def test_frequencies_that_depend_on_the_length_are_never_recorded():
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
+    model = tiny("llama", rope_parameters=rope)
+    assert mode_of(None, model) == "off"
+    with pytest.warns(UserWarning, match="needs frequencies that do not depend on the length"):
+        assert mode_of("trace", model) == "off"
+
+
+def test_a_step_is_traced_when_it_has_come_back_often_and_python_is_out_of_it():
+    model = tiny("llama")
+    before = [parameter.requires_grad for parameter in model.parameters()]
+    assert all(before)
+    with torch.inference_mode():
+        lm, runs = LM(model), []
+        cache = lm.cache(2, 100)
+
+        def step(ids, positions):
+            runs.append(len(ids))
+            return (lm.forward(ids, lm.plan(positions, cache, 64), cache),)
+
+        ids, positions = torch.tensor([[5, 6], [7, 8]]), torch.tensor([[3, 4], [0, 1]])
+        (wanted,) = step(ids, positions)
+        found = [cache.records(step, "step", ids, positions)[0] for _ in range(PAYS["trace"] + 5)]
+    assert len(runs) == 1 + (PAYS["trace"] - 1) + 2, "once to compare with and once to trace; then never again"
+    assert all(torch.equal(x, wanted) for x in found)
+    assert [parameter.requires_grad for parameter in model.parameters()] == before
+
+
+def test_a_trace_that_gives_other_values_is_not_used():
+    times = iter(range(1, 9))
+
+    def step(x):
+        return (x * float(next(times)),)
+
+    with pytest.warns(UserWarning, match="cannot be traced and runs eagerly: its recording gives other values"):
+        assert Records("trace")._recorded(step, (torch.ones(2),)) is step
 
 
 def test_caches_and_records_are_kept_for_the_next_call_and_dropped_when_weights_move():
