@@ -39,6 +39,7 @@ WS = [round(0.1 * i, 1) for i in range(1, 11)]
 FEW_WS = [0.2, 0.5, 0.8]
 PROMPT, NEW = 200, 64
 LONG, SHORT = 4000, 500
+WARM_UPS = 2
 NAMES = (
     "num_hidden_layers",
     "hidden_size",
@@ -128,11 +129,11 @@ class Bench:
         return Figure(name, self.threads, statistics.median(values), min(values), max(values), len(values), note)
 
     def rival(self, name: str, a: Callable[[], int], b: Callable[[], int]) -> Figure:
-        """Tokens/s of a over tokens/s of b, taking turns; the first turn is a warm-up."""
+        """Tokens/s of a over tokens/s of b, taking turns; the first turns are warm-ups, in which steps are recorded too."""
         ratios, note = [], ""
-        for repeat in range(self.repeats + 1):
+        for turn in range(-WARM_UPS, self.repeats):
             (mine, mine_s), (other, other_s) = self.seconds(a), self.seconds(b)
-            if repeat:
+            if turn >= 0:
                 ratios.append(mine / mine_s / (other / other_s))
             note = f"{mine / mine_s:,.0f} against {other / other_s:,.0f} tokens/s"
         return self.figure(name, ratios, note)
@@ -145,7 +146,9 @@ def over_bare(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> I
     """
     ratios: dict[str, list[float]] = {"": [], ", run eagerly": []}
     count = 0
-    for repeat in range(bench.repeats + 1):
+    for _ in range(3 * WARM_UPS):
+        bench.ours(texts, [0.5], **more)
+    for _ in range(bench.repeats):
         calls: list[Callable[[], Any]] = []
         with replaced(LM, "forward", lambda honest, calls=calls: recording(honest, calls)):
             bench.ours(texts, [0.5], capture="off", **more)
@@ -161,9 +164,8 @@ def over_bare(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> I
             ", run eagerly": bench.seconds(lambda: bench.ours(texts, [0.5], capture="off", **more))[1],
         }
         count, bare_s = bench.seconds(replay)
-        if repeat:
-            for way, whole_s in wholes.items():
-                ratios[way].append(whole_s / bare_s)
+        for way, whole_s in wholes.items():
+            ratios[way].append(whole_s / bare_s)
     for way, values in ratios.items():
         yield bench.figure(f"{name}: over bare forwards{way}", values, f"{count} forwards")
 
@@ -258,7 +260,8 @@ def over_machine(bench: Bench, name: str, texts: list[list[int]], **more: Any) -
     flops_s, bytes_s = best(bench, max(sizes.values()))
     width = bench.target.dtype.itemsize
     least_s = sum(max(2 * sizes[id(lm)] * n / flops_s, sizes[id(lm)] * width / bytes_s) for lm, n in calls)
-    ratios = [bench.seconds(lambda: bench.ours(texts, [0.5], **more))[1] / least_s for _ in range(bench.repeats)]
+    turns = range(3 * WARM_UPS + bench.repeats)
+    ratios = [bench.seconds(lambda: bench.ours(texts, [0.5], **more))[1] / least_s for _ in turns][-bench.repeats :]
     note = f"{flops_s / 1e9:,.0f} Gflop/s, {bytes_s / 1e9:,.0f} GB/s"
     return bench.figure(f"{name}: over arithmetic and bytes", ratios, note)
 
@@ -290,7 +293,7 @@ def long_over_short(bench: Bench) -> Figure:
         )
         return max(g.timing.decode_s for g in found if g.timing) / sum(len(g.tokens) for g in found)
 
-    for length in (SHORT, LONG):
+    for length in (SHORT, LONG) * WARM_UPS:
         token_s(length)
     ratios = [token_s(LONG) / token_s(SHORT) for _ in range(bench.repeats)]
     return bench.figure(f"time a token at {LONG:,} tokens of context over {SHORT}", ratios, "batch 4")

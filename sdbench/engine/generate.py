@@ -41,9 +41,9 @@ def generate(
     stop_ids None: the end-of-text ids of the target's generation_config; (): none. should_stop: called with a text's new ids.
     keys: one int or string per prompt, default its index; they name the noise. progress: called with each generation that
     ended. timing: True for seconds of each generation, "split" for those of draft, verification and the rest too. capture:
-    how the steps of a round run: "off" eagerly, "trace" without Python once a shape has come back often, "graphs" recorded once
-    for each shape and replayed (CUDA graphs; elsewhere a rehearsal), "compile" by torch.compile; None: graphs for a model on one
-    CUDA device, traces on the CPU, else off. Texts do not depend on it; all but "off" keep the memory of the last cache.
+    how the steps of a round run: "off" eagerly, "trace" without Python, "graphs" recorded once for each shape and replayed (CUDA
+    graphs; elsewhere a rehearsal), "compile" by torch.compile; None: graphs for a model on one CUDA device, on the CPU traces
+    of what has come back often, else off. Texts do not depend on it; all but "off" keep the memory of the last cache.
 
     The output depends on (seed, key, sample, verifier) only, in float64 token for token; in lower precision a batch of another
     shape may round a near-tie differently.

@@ -152,7 +152,7 @@ class Decoder:
     def _round(self, batch: Batch) -> None:
         begun_s = self.clock.read()
         planned = [row.draft_length for row in batch.rows]
-        k = batch.num_draft if self.target.is_captured else max(planned)
+        k = max(planned) if self.target.mode == "off" else batch.num_draft  # shapes that come back
         lengths, u = batch.begin(planned)
         draft = self.drafter.draft(batch, k, lengths, u[:, :k], self.feedback, self.needs)
         drafted_s = self.clock.split()

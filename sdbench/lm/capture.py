@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 Mode = Literal["off", "trace", "graphs", "compile"]
 Step = Callable[..., tuple[Tensor, ...]]
 
-PAYS = {"trace": 32}  # a step is recorded when it is called so often: by then it has cost about what recording costs
+PATIENCE = 64  # calls of a step before it is traced unasked: by then it has cost about what tracing costs
 WARM_UP = 2  # runs before a recording: what libraries set up on first use must not be recorded
 AGREE = 0.05  # of the largest value: a replay that differs more from the step itself was recorded wrongly
 
@@ -50,6 +50,7 @@ class Records:
 
     def __init__(self, mode: Mode = "off", alike: Hashable = None) -> None:
         self.mode, self.alike = mode, alike
+        self.patience = 1  # a step is recorded when it is called for the so-manieth time
         self._calls: Counter[Hashable] = Counter()
         self._steps: dict[Hashable, Step] = {}
         self._pool: Any = None  # memory that the graphs of one cache share: they never run at once
@@ -61,7 +62,7 @@ class Records:
         key = name, tuple((x.shape, x.dtype) for x in inputs)
         if key not in self._steps:
             self._calls[key] += 1
-            if self._calls[key] < PAYS.get(self.mode, 1):
+            if self._calls[key] < self.patience:
                 return step(*inputs)
             self._steps[key] = self._recorded(step, inputs)
         return self._steps[key](*inputs)

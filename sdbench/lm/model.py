@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from sdbench.lm.attention import NAME
 from sdbench.lm.cache import Prefix, RaggedCache
-from sdbench.lm.capture import Mode, Records, mode_of
+from sdbench.lm.capture import PATIENCE, Mode, Records, mode_of
 from sdbench.lm.plan import CURRENT, Plan, Sight
 from sdbench.lm.sight import look
 
@@ -32,6 +32,7 @@ class LM:
         self.model, self.config, self.role = model, model.config.get_text_config(), role
         _refuse(model, self.config, role)
         self.mode: Mode = mode_of(capture, model)
+        self.patience = PATIENCE if capture is None and self.mode == "trace" else 1
         self.head: Any = model.get_output_embeddings()
         self.vocab_size: int = self.head.weight.shape[0]
         self.limit: int | None = getattr(self.config, "max_position_embeddings", None)
@@ -51,7 +52,7 @@ class LM:
 
     @property
     def is_captured(self) -> bool:
-        """Whether steps want fixed shapes: padded rows, all slots drafted."""
+        """Whether every new shape has its price, so that rows are padded to few counts."""
         return self.mode in ("graphs", "compile")
 
     def cache(self, num_rows: int, capacity: int) -> RaggedCache:
@@ -63,6 +64,7 @@ class LM:
         if cache is None or cache.records.alike != alike or cache.capacity < capacity:
             cache = RaggedCache(self.config.num_hidden_layers, num_rows, -(-capacity // ROOM) * ROOM)
             cache.records = Records(self.mode, alike)
+        cache.records.patience = self.patience
         return cache
 
     def give_back(self, cache: RaggedCache) -> None:

@@ -48,6 +48,11 @@ class Decoder:
         found = {"target": LM(self.pair.target)}
         return found | ({} if self.pair.draft is None else {"draft": LM(self.pair.draft, role="draft")})
 
+    def record_at_once(self) -> None:
+        """On the clock no step waits to come back often before it is recorded: a warm-up does it."""
+        for model in self.models.values():
+            model.patience = 1
+
     def judge(self, role: str) -> LM:
         """Who has the last word: the target, or the draft where it decodes alone."""
         return self.models["draft" if role == "draft" else "target"]

@@ -15,7 +15,7 @@ import random
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sdbench.records import TimingRecord
@@ -27,11 +27,14 @@ DRIFT = 0.1  # a machine that changes its speed by so much within a pass is wort
 
 @dataclass(frozen=True)
 class Contender:
-    """One cell on the clock: `time(unit, is_split)` decodes it once and says what it took."""
+    """One cell on the clock: `time(unit, is_split)` decodes it once and says what it took. Cells of a kind run the same
+    recorded steps; those of no kind have none.
+    """
 
     cell: str
     time: Callable[[Unit, bool], Clocked]
     has_split: bool = True
+    kind: Hashable = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,15 @@ def spread(count: int, kept: int) -> list[int]:
     return sorted({round(i * (count - 1) / (kept - 1)) for i in range(kept)})
 
 
+def ends(contenders: Sequence[Contender]) -> list[Contender]:
+    """The first and the last of each kind: between them, the shortest and the longest texts."""
+    kinds: dict[Hashable, list[Contender]] = {}
+    for contender in contenders:
+        if contender.kind is not None:
+            kinds.setdefault(contender.kind, []).append(contender)
+    return [contender for own in kinds.values() for contender in own[:1] + own[1:][-1:]]
+
+
 def num_timed(contenders: Sequence[Contender], num_units: int, repeats: int) -> int:
     """How many records a pass will give."""
     split = sum(contender.has_split for contender in contenders) * min(num_units, SPLIT_UNITS)
@@ -97,6 +109,9 @@ def latency_pass(
     pass_id = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + secrets.token_hex(4)
     for contender in contenders:
         contender.time(timed[0], False)  # warm-up: kernels, caches, allocator
+    for unit in timed[1:]:
+        for contender in ends(contenders):  # … and the steps of every length that will come
+            contender.time(unit, False)
     visits = [(repeat, unit) for repeat in range(repeats) for unit in timed]
     visits += [(repeats, unit) for unit in timed[:SPLIT_UNITS]]
     for visit, (repeat, unit) in enumerate(visits):

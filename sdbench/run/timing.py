@@ -46,7 +46,10 @@ def time_points(run: Run, points: Sequence[Point], asked: Asked, store: Store, d
     done = plan.timed_cells(read(store.folder), wanted, list(map(name_of, timed)), timing.repeats, machine=where)
     if len(done) == len(wanted) and not run.force:
         return
-    contenders = [Contender(point.cell.key, Clock(decoder, point, asked)) for point in chosen]
+    decoder.record_at_once()
+    contenders = [
+        Contender(point.cell.key, Clock(decoder, point, asked), kind=(point.role, point.num_draft)) for point in chosen
+    ]
     contenders.append(
         Contender(plain.key, lambda unit, _: plain_generate(decoder, [asked.ids[x] for x in unit]), has_split=False)
     )

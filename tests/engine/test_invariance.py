@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import sdbench
-from sdbench.lm.capture import PAYS
 from sdbench.verify import Ensemble, Exact
 from tests.engine.models import PROMPTS, pair
 
@@ -113,9 +112,8 @@ def test_padded_vocabularies_are_one(models):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 @pytest.mark.parametrize("capture", ["graphs", "trace"])
-def test_captured_steps_give_the_same_texts(models, temperature, capture, monkeypatch):
+def test_captured_steps_give_the_same_texts(models, temperature, capture):
     """Fixed rows, slots and lengths, inputs and outputs that stay in place: a CUDA graph's conditions, rehearsed; and traces."""
-    monkeypatch.setitem(PAYS, "trace", 2)
     rules = [Ensemble(w=0.5), Ensemble(w=0.2, greedy="mixture"), Ensemble(w=0.2, mix="logit")]
     options = {**OPTIONS, "samples": 1, "temperature": temperature, "batch_size": 5}
     eager = sdbench.generate(*models, PROMPTS, rules, capture="off", **options)

@@ -1,6 +1,7 @@
 """Options of a run through the command line: each does what it says, or says in one sentence what it needs."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from sdbench.lm import LM
 from sdbench.records import read
 from sdbench.run import main
+from sdbench.run import pair as pairs
 from tests.records.equality import assert_same_records
 
 NAME = "micro-gsm8k-tiny"
@@ -116,3 +118,19 @@ def test_lists_of_draft_lengths_and_samples_share_a_stream_and_give_what_single_
         ("lossless", 4): 4,
         ("target", 0): 4,
     }
+
+
+def test_narrow_models_on_a_cpu_get_one_thread_unless_the_user_has_said_how_many(monkeypatch):
+    def model(width, device="cpu"):
+        config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(hidden_size=width))
+        return SimpleNamespace(config=config, device=torch.device(device))
+
+    given = []
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
+    monkeypatch.setattr(pairs, "usual_threads", lambda: 7)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for models in ([model(128), model(96)], [model(4096), model(96)], [model(128, "meta"), model(96, "meta")]):
+        pairs.set_threads(models)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    pairs.set_threads([model(128)])
+    assert given == [1, 7, 7]
