@@ -72,10 +72,14 @@ class CodeTask(DataTask):
         from sdbench.tasks.sandbox import Program
 
         found = [self.program(example.row, completion) for example, completion in pairs]
-        tests = [self.tests(example.row) for example, _ in pairs]
-        outcomes = self._sandbox.run([Program(code, test) for (code, _), test in zip(found, tests, strict=True)])
+        programs = [
+            Program(code, self.tests(example.row)) for (code, _), (example, _) in zip(found, pairs, strict=True)
+        ]
+        asked = list(dict.fromkeys(programs))  # rules often write the same program: it runs once
+        outcome_of = dict(zip(asked, self._sandbox.run(asked), strict=True))
         scores = []
-        for (_, is_found), outcome in zip(found, outcomes, strict=True):
+        for (_, is_found), program in zip(found, programs, strict=True):
+            outcome = outcome_of[program]
             if outcome.status == "error":
                 raise RuntimeError(f"the sandbox {self._sandbox.backend} could not run a program: {outcome.detail}")
             flags = {flag: outcome.status == status for status, flag in OUTCOMES.items()}

@@ -121,3 +121,16 @@ def test_real_canonical_solutions_pass_in_every_shape(real_data, shape):
     task = sdbench.tasks.load("humaneval", data=real_data / "humaneval.jsonl")
     values, _ = passed(task, shaped(shape))
     assert set(values.values()) == {1.0}, [key for key, value in values.items() if not value]
+
+
+def test_the_same_program_runs_once_and_counts_for_every_answer(monkeypatch):
+    task = load("humaneval")
+    examples, asked = list(task.examples()), []
+    honest = task._sandbox.run
+    monkeypatch.setattr(task._sandbox, "run", lambda programs: asked.extend(programs) or honest(programs))
+    answer = shaped("as it stands")
+    scores = task.score_all(
+        [(e, text) for e in examples for text in (answer(e.row), answer(e.row), "    return None\n")]
+    )
+    assert len(asked) == len(set(asked)) == 2 * len(examples)
+    assert [score.values["pass@1"] for score in scores] == [1.0, 1.0, 0.0] * len(examples)
