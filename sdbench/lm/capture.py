@@ -97,6 +97,7 @@ def traced(step: Step, inputs: tuple[Tensor, ...]) -> Step:
         warnings.simplefilter("ignore")
         found: Any = torch.jit.trace(plain, inputs, check_trace=False)
     _check(wanted, found(*inputs))
+    del found._torchdynamo_inline  # the step itself, and with it the model: a record must not keep either alive
     return found
 
 

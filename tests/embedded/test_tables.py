@@ -66,15 +66,8 @@ def test_the_draft_alone_is_clearly_worse(pair):
     assert count(pair, lambda t: one(pair, t, "draft")["quality"] <= 0.6 * one(pair, t, "target")["quality"]) >= 4
 
 
-EASY = pytest.mark.xfail(reason="not met yet: .86 and .88; the drafts read too many word problems", strict=True)
-BANDS = [
-    pytest.param(pair, task, marks=EASY if task == "gsm8k-tiny" and pair != "qwen-tiny" else ())
-    for pair in PAIRS
-    for task in TASKS
-]
-
-
-@pytest.mark.parametrize(("pair", "task"), BANDS)
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("task", TASKS)
 def test_lossless_acceptance_is_that_of_real_pairs(pair, task):
     assert 0.45 <= one(pair, task, "lossless")["acceptance"] <= 0.85
 

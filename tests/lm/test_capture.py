@@ -1,5 +1,7 @@
 """Recorded steps: one record a shape, inputs and outputs that stay in place, eager where it cannot be, and that is said."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -120,6 +122,16 @@ def test_caches_and_records_are_kept_for_the_next_call_and_dropped_when_weights_
     model.float()
     assert LM(model, capture="graphs").cache(2, 300) is not cache
     forget()
+
+
+@pytest.mark.parametrize("capture", ["off", "trace"])
+def test_records_do_not_keep_a_model_alive(capture):
+    models = pair("llama")
+    sdbench.generate(*models, PROMPTS, [Ensemble(w=0.5)], max_new_tokens=8, capture=capture, stop_ids=())
+    gone = [weakref.ref(model) for model in models]
+    del models
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]
 
 
 def test_few_records_serve_a_whole_stream(monkeypatch):
