@@ -40,6 +40,7 @@ FEW_WS = [0.2, 0.5, 0.8]
 PROMPT, NEW = 200, 64
 LONG, SHORT = 4000, 500
 WARM_UPS = 2
+CALLS = 50
 NAMES = (
     "num_hidden_layers",
     "hidden_size",
@@ -299,6 +300,26 @@ def long_over_short(bench: Bench) -> Figure:
     return bench.figure(f"time a token at {LONG:,} tokens of context over {SHORT}", ratios, "batch 4")
 
 
+def draft_over_target(bench: Bench) -> Figure:
+    """What one call of the draft costs over one of the target: one token behind a prompt, run as a round runs it."""
+
+    def call_of(model: Any) -> Callable[[], int]:
+        lm = LM(model)
+        lm.patience = 1
+        cache = lm.cache(1, PROMPT + NEW)
+        ids, positions = (torch.tensor([[x]], device=lm.device) for x in (5, PROMPT))
+
+        def step(ids: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (lm.forward(ids, lm.plan(positions, cache, lm.reach(PROMPT + 1, cache)), cache),)
+
+        return lambda: len([cache.records(step, "one token", ids, positions) for _ in range(CALLS)])
+
+    with torch.inference_mode():
+        draft, target = call_of(bench.draft), call_of(bench.target)
+        ratios = [bench.seconds(draft)[1] / bench.seconds(target)[1] for _ in range(WARM_UPS + bench.repeats)]
+    return bench.figure("one draft call over one target call, batch 1", ratios[WARM_UPS:], f"{CALLS} calls each")
+
+
 def stretched(bench: Bench) -> Bench:
     """The same shapes with random weights and room for long contexts."""
     models: list[Any] = []
@@ -332,6 +353,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     yield from over_bare(bench, "batch 32, no measures", texts, measure=False)
     yield from over_bare(bench, "batch 32, all measures", texts)
     yield from over_bare(bench, "batch 1, no measures", one, **alone)
+    yield draft_over_target(bench)
     yield over_machine(bench, "batch 32, no measures", texts, measure=False)
     yield over_machine(bench, "batch 1, no measures", one, **alone)
     yield from where_it_goes(bench, "batch 32, all measures", texts)
