@@ -88,12 +88,12 @@ def spread(count: int, kept: int) -> list[int]:
 
 
 def ends(contenders: Sequence[Contender]) -> list[Contender]:
-    """The first and the last of each kind: between them, the shortest and the longest texts."""
+    """Of each kind lossless, which stands first, and both ends of the sweep: the shortest and the longest texts."""
     kinds: dict[Hashable, list[Contender]] = {}
     for contender in contenders:
         if contender.kind is not None:
             kinds.setdefault(contender.kind, []).append(contender)
-    return [contender for own in kinds.values() for contender in own[:1] + own[1:][-1:]]
+    return [contender for own in kinds.values() for contender in own[:2] + own[2:][-1:]]
 
 
 def num_timed(contenders: Sequence[Contender], num_units: int, repeats: int) -> int:

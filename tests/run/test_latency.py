@@ -72,10 +72,10 @@ def test_every_unit_is_warmed_up_by_the_ends_of_each_kind_so_that_no_step_is_rec
     def clock(cell):
         return lambda unit, is_split: seen.append((cell, unit)) or Clocked(5, 5, 0.1, 1.0, 0.1)
 
-    kinds = {"target": 0, "a": 5, "b": 5, "c": 5, "generate": None}
+    kinds = {"target": 0, "lossless": 5, "a": 5, "b": 5, "c": 5, "generate": None}
     contenders = [Contender(cell, clock(cell), kind=kind) for cell, kind in kinds.items()]
     next(latency_pass(contenders, [("x",), ("y",)], 1, seed=0, where="here"))
-    warm = [(cell, ("x",)) for cell in kinds] + [(cell, ("y",)) for cell in ("target", "a", "c")]
+    warm = [(cell, ("x",)) for cell in kinds] + [(cell, ("y",)) for cell in ("target", "lossless", "a", "c")]
     assert seen[:-1] == warm
 
 
