@@ -16,6 +16,7 @@ ALONE = ("target", "generate")  # the target by our loop, and by transformers' o
 UNIT = ["example", "repeat"]
 TIMES = ["tokens", "prefill_s", "decode_s"]
 PARTS = ("draft_s", "verify_s", "rest_s")
+SPLIT_KINDS = ("draft", "verify")  # calls whose prices come from the split repeat
 COLUMNS = ["pass_id", *UNIT, *TIMES]
 
 
@@ -82,7 +83,26 @@ def prices(calls: pd.DataFrame, timings: pd.DataFrame, model: str, task: str) ->
     own = timings[(timings["model"] == model) & (timings["task"] == task)]
     own = own[own["pass_id"].isin(set(calls["pass_id"]))]
     newest = own.groupby("pass_id")["started_at"].max().sort_index() if len(own) else pd.Series(dtype="float64")
-    return calls[calls["pass_id"] == newest.idxmax()] if newest.notna().any() else calls.iloc[:0]
+    if not newest.notna().any():
+        return calls.iloc[:0]
+    found = calls[calls["pass_id"] == newest.idxmax()]
+    is_split = found["kind"].isin(SPLIT_KINDS)
+    pace = pace_of_splits(own[own["pass_id"] == newest.idxmax()])
+    return found.assign(seconds=found["seconds"].where(~is_split, found["seconds"] / pace))
+
+
+def pace_of_splits(timings: pd.DataFrame) -> float:
+    """How much slower a round was in the split repeat of a pass than in its whole ones; 1 where that is unknown.
+
+    The split repeat comes last and reads the clock more often: its shares are what it is asked for, its pace is not.
+    """
+    pairs = timings[(timings["rounds"] > 0) & timings["num_draft"].fillna(0).gt(0)]
+    round_s = pairs["decode_s"] / pairs["rounds"]
+    paces = round_s.groupby([pairs["cell"], pairs["is_split"].astype(bool)]).median().unstack()
+    ratios = (
+        (paces[True] / paces[False]).dropna() if {True, False} <= set(paces.columns) else pd.Series(dtype="float64")
+    )
+    return float(ratios.median()) if len(ratios) else 1.0
 
 
 def modelled(generations: pd.DataFrame, calls: pd.DataFrame, **options: float) -> Estimate:

@@ -131,8 +131,25 @@ def test_modelled_speed_ups_take_the_prices_of_their_own_pair(results):
     foreign = results.timings.assign(model="other", pass_id="zzz", started_at=results.timings["started_at"] + 1e6)
     calls, timings = pd.concat([results.calls, others]), pd.concat([results.timings, foreign])
     found = speed.prices(calls, timings, "llama-tiny", "gsm8k-tiny")
-    pd.testing.assert_frame_equal(found, results.calls)
+    pd.testing.assert_frame_equal(found, speed.prices(results.calls, results.timings, "llama-tiny", "gsm8k-tiny"))
     assert speed.prices(calls, timings, "llama-tiny", "xsum-tiny").empty
+
+
+def test_prices_are_those_of_the_pass_not_of_its_slower_split_repeat(results):
+    """The split repeat twice as slow as it was: draft and verify cost what they cost before."""
+    slow = results.timings.copy()
+    is_split = slow["is_split"].astype(bool)
+    for name in ("decode_s", *speed.PARTS):
+        slow.loc[is_split, name] *= 2
+    split_kinds = results.calls["kind"].isin(speed.SPLIT_KINDS)
+    calls = results.calls.assign(seconds=results.calls["seconds"] * (1 + split_kinds))
+    once, twice = (
+        speed.prices(frame, timings, "llama-tiny", "gsm8k-tiny")["seconds"].to_numpy()
+        for frame, timings in ((results.calls, results.timings), (calls, slow))
+    )
+    assert twice == pytest.approx(once)
+    assert split_kinds.any()
+    assert is_split.any()
 
 
 def test_drift_is_seen():
