@@ -195,7 +195,7 @@ def test_settings_are_put_side_by_side(visit):
     assert page.locator(".texts h4").all_inner_texts() == ["lossless", "w = 0.3"]
     page.get_by_label("w = 0.7").check(force=True)
     assert page.locator(".texts h4").all_inner_texts() == ["lossless", "w = 0.7", "w = 0.3"]
-    page.get_by_label("target alone").check(force=True)
+    page.get_by_role("checkbox", name="target alone").check(force=True)
     assert page.locator(".texts .column >> nth=0 >> .token.o").count() > 0, "nothing was drafted, nothing is coloured"
     tops = page.locator(".texts .column").evaluate_all("all => all.map(one => one.getBoundingClientRect().top)")
     assert tops[0] == tops[1] == tops[2]
