@@ -29,6 +29,15 @@ def hub(tmp_path_factory):
 
 
 @pytest.fixture
+def real_data() -> Path:
+    """The folder of real rows that SDBENCH_REAL_DATA names."""
+    folder = os.environ.get("SDBENCH_REAL_DATA")
+    if not folder:  # they are others' to give out, so the project ships none; rows written here cover the same code
+        pytest.skip("SDBENCH_REAL_DATA names no folder with rows of the real data sets")
+    return Path(folder)
+
+
+@pytest.fixture
 def children_s() -> Callable[[], float]:
     """Seconds of processor that ended child processes have taken: what a command costs on an idle core, however full
     the machine is."""

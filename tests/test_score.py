@@ -13,7 +13,6 @@ import sacrebleu
 from sdbench.score import main
 
 ROWS = Path(__file__).parent / "tasks" / "rows"
-REAL = os.environ.get("SDBENCH_REAL_DATA")
 
 
 def rows(name):
@@ -266,9 +265,8 @@ def test_a_thousand_summaries_in_ten_seconds_as_a_command(tmp_path, children_s):
     assert children_s() < 10
 
 
-@pytest.mark.skipif(not REAL, reason="SDBENCH_REAL_DATA names no folder with rows of the real data sets")
-def test_164_real_humaneval_references_score_1_in_fifteen_seconds_as_a_command(tmp_path, children_s):
-    data = Path(str(REAL)) / "humaneval.jsonl"
+def test_164_real_humaneval_references_score_1_in_fifteen_seconds_as_a_command(tmp_path, children_s, real_data):
+    data = real_data / "humaneval.jsonl"
     loaded = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines()]
     path = _write(tmp_path, [{"id": row["task_id"], "completion": row["canonical_solution"]} for row in loaded])
     # Not within bubblewrap, whose processes end uncounted.

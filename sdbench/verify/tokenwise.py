@@ -1,5 +1,6 @@
 """Rules that judge one token at a time: a pair (accept, replace). All the rest of such a rule is shared, and stands here."""
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -11,7 +12,7 @@ from sdbench.types import Evidence, Measures, Verdict
 TINY = torch.finfo(torch.float32).tiny
 
 
-class Tokenwise:
+class Tokenwise(ABC):
     """Accept the drafted x with probability a(x), else draw from r: emits out = q·a + (1 − Σ q·a)·r, known without sampling.
 
     A subclass gives `accept` and `replace`. A missing draft is a draft without mass: a = 0 and r = p there, and no rule is called.
@@ -19,13 +20,13 @@ class Tokenwise:
 
     is_pointwise: ClassVar[bool] = False  # accept at x looks at p(x) and q(x) only: it is then called with these, V = 1
 
+    @abstractmethod
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         """a [B,K,V] of laws [B,K,V]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
         """r [B,K,V] of laws [B,K,V]."""
-        raise NotImplementedError
 
     @property
     def needs(self) -> frozenset[str]:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
@@ -68,11 +67,8 @@ def test_fields_and_types_are_those_of_the_real_data_set(task):
 @pytest.mark.parametrize(
     ("task", "file"), [("humaneval-tiny", "humaneval.jsonl"), ("gsm8k-tiny", "gsm8k_test_first100.jsonl")]
 )
-def test_fields_equal_those_of_a_real_row(task, file):
-    folder = os.environ.get("SDBENCH_REAL_DATA")
-    if not folder:
-        pytest.skip("SDBENCH_REAL_DATA names no folder with rows of the real data sets")
-    real = json.loads((Path(folder) / file).read_text().splitlines()[0])
+def test_fields_equal_those_of_a_real_row(task, file, real_data):
+    real = json.loads((real_data / file).read_text().splitlines()[0])
     ours = embedded.rows(task, "test", 1)[0]
     assert {k: type(v) for k, v in real.items()} == {k: type(v) for k, v in ours.items()}
 

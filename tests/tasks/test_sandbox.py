@@ -61,11 +61,13 @@ def test_no_attack_gets_out_of_the_kernel_backend(place):
     closed(attack(place, "kernel"))
 
 
+# A Debian package, put in by scripts/system_packages; without it sdbench uses the kernel backend, attacked above.
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 def test_no_attack_gets_out_of_kernel_and_bubblewrap(place):
     closed(attack(place, "bwrap"))
 
 
+# Where the tests run as an ordinary user, the attacks above are already theirs.
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.skipif(not Path(ORDINARY).exists(), reason=f"no {ORDINARY} that an ordinary user could run")
 def test_no_attack_of_an_ordinary_user_gets_out(place):
