@@ -169,11 +169,26 @@ def _first_line(error: Exception) -> str:
 
 def list_parts(folder: Path) -> Iterator[tuple[str, str, Path]]:
     """(kind, stem, path) of every part by name, so in time order within a kind; temporary files are not parts."""
-    for name in sorted(os.listdir(folder)):
+    for name in sorted(_names(folder)):
         kind, dash, rest = name.partition("-")
         stem, dot, suffix = rest.rpartition(".")
         path = folder / name
-        is_part = dash and dot and suffix in ("json", "parquet") and not name.startswith(".")
+        is_part = dash and dot and suffix in ("json", "parquet")
         # A link to nowhere would look like a part that has just been merged, for ever.
         if is_part and not (path.is_symlink() and not path.exists()):
             yield kind, stem, path
+
+
+def _names(folder: Path) -> set[str]:
+    """A listing is not made in one instant: it can miss a merged part that is new, and the old ones that it replaced.
+
+    What was there for the whole of one listing is missing from the next only if it was merged: then list again.
+    """
+    before, now = _listing(folder), _listing(folder)
+    while not before <= now:
+        before, now = now, _listing(folder)
+    return now
+
+
+def _listing(folder: Path) -> set[str]:
+    return {name for name in os.listdir(folder) if not name.startswith(".")}

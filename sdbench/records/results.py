@@ -158,14 +158,16 @@ class Results:
         return paths
 
     def _token_rows(self, columns: list[str]) -> pa.Table:
-        """These columns of the tokens parts, in the order of `.generations`; those without arrays are left out."""
+        """These columns (the key among them) of the tokens parts, in the order of `.generations`; rows without are left out."""
         import numpy as np
         import pyarrow as pa
 
         try:
             found = self._snapshot.tables("tokens", columns)
-        except FileNotFoundError:  # merged since: the new part holds the same generations
-            return read(self.path)._token_rows(columns)
+        except FileNotFoundError:  # merged since, perhaps with others that were not there yet
+            now = read(self.path)._token_rows(columns)
+            place = {key: row for row, key in enumerate(_keys(now))}
+            return now.take(pa.array([place[key] for key in _keys(self._rows) if key in place], pa.int64()))
         if not found:
             return tokens_schema().empty_table().select(columns)
         starts = dict(zip(found, np.cumsum([0, *(len(table) for table in found.values())]), strict=False))
@@ -232,6 +234,10 @@ def _winners(tables: dict[str, pa.Table], with_tokens: set[str]) -> pa.Table:
     base = generations_schema([]).names  # the rest by name, so that the order of parts does not show
     table = table.take(pa.array(order)).select([*base, *sorted(set(table.column_names) - set(base))])
     return table.append_column("stem", names).append_column("row", pa.array(row_of[order]))
+
+
+def _keys(table: pa.Table) -> list[tuple[str, str, int]]:
+    return list(zip(*(table[name].to_pylist() for name in KEY), strict=True))
 
 
 def _ranks(column: pa.ChunkedArray) -> np.ndarray:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sdbench.records import parts
 from sdbench.records.claims import BEAT_S, EXPIRE_S, Claims
@@ -24,6 +24,10 @@ from sdbench.records.schema import (
 )
 from sdbench.records.snapshot import Snapshot, take_snapshot
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
 Key = tuple[str, str, int]  # cell, example, sample
 COMPACT_AT = 64  # own small parts of a kind before they are merged on the way
 LARGE_BYTES = 64 * 2**20  # parts of this size are left as they are: a long sweep is not written again at each end
@@ -150,11 +154,7 @@ class Store:
 
     def held(self) -> set[Key]:
         """(cell, example, sample) of every finished generation, those that `force` asked for anew excepted."""
-        snapshot = self._snapshot()
-        whole = set(snapshot.parts["tokens"])  # a generation without its tokens is computed again
-        new = {stem: path for stem, path in snapshot.parts["generations"].items() if stem in whole - self._held.seen}
-        snapshot.parts["generations"] = new
-        for stem, table in snapshot.tables("generations", ["cell", "example", "sample", "epoch"]).items():
+        for stem, table in self._look(self._new_generations).items():
             columns = (table[name].to_pylist() for name in ("cell", "example", "sample", "epoch"))
             for cell, example, sample, epoch in zip(*columns, strict=True):
                 key = (cell, example, sample)
@@ -249,10 +249,20 @@ class Store:
                 del self._outstanding[unit]
                 self.claims.release(unit)
 
+    def _new_generations(self, snapshot: Snapshot) -> dict[str, pa.Table]:
+        """The parts that `held` has not seen; a generation without its tokens counts as missing, and is computed again."""
+        for stem in set(snapshot.parts["generations"]) - (set(snapshot.parts["tokens"]) - self._held.seen):
+            del snapshot.parts["generations"][stem]
+        return snapshot.tables("generations", ["cell", "example", "sample", "epoch"])
+
     def _snapshot(self) -> Snapshot:
+        return self._look(lambda snapshot: snapshot)
+
+    def _look(self, read: Callable[[Snapshot], T]) -> T:
+        """What `read` makes of the folder as it is now; looks again when another job merges parts meanwhile."""
         while self.records.is_dir():
-            with suppress(FileNotFoundError):  # another job has just merged parts: look again
-                return take_snapshot(self.records, footers=self._held.footers)
+            with suppress(FileNotFoundError):
+                return read(take_snapshot(self.records, footers=self._held.footers))
         raise StoreError(f"cannot write records in {self.records}: the folder is gone")
 
     def _commit_json(self, name: str, data: Mapping[str, Any]) -> None:
