@@ -98,11 +98,10 @@ def pace_of_splits(timings: pd.DataFrame) -> float:
     """
     pairs = timings[(timings["rounds"] > 0) & timings["num_draft"].fillna(0).gt(0)]
     round_s = pairs["decode_s"] / pairs["rounds"]
-    paces = round_s.groupby([pairs["cell"], pairs["is_split"].astype(bool)]).median().unstack()
-    ratios = (
-        (paces[True] / paces[False]).dropna() if {True, False} <= set(paces.columns) else pd.Series(dtype="float64")
-    )
-    return float(ratios.median()) if len(ratios) else 1.0
+    cells = [pairs["cell"], pairs["is_split"].astype(bool)]
+    paces = round_s.groupby(cells).median().unstack().reindex(columns=[False, True])
+    pace = (paces[True] / paces[False]).median()
+    return 1.0 if np.isnan(pace) else float(pace)
 
 
 def modelled(generations: pd.DataFrame, calls: pd.DataFrame, **options: float) -> Estimate:

@@ -20,9 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[np.float64]
 CHUNK = 2_000_000  # weights made at once: 8 MB
 WEIGHTS = 10_000_000  # weights kept from cell to cell: 40 MB, which the cache below must hold
-ONE_THREAD = (
-    200_000  # multiplications of one product: from about 260,000 BLAS wakes threads that only wait on each other
-)
+ONE_THREAD = 200_000  # multiplications of one product: from about 260,000 BLAS wakes threads that wait on each other
 FEW = 10
 NAN = math.nan
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from sdbench.records import TimingRecord
 
-SPLIT_UNITS = 2  # enough for the prices of calls, which are medians over many rounds
+SPLIT_UNITS = 4  # prices of calls are medians over many rounds, but the shares of the time are per example
 Unit = tuple[str, ...]  # the examples decoded together
 DRIFT = 0.1  # a machine that changes its speed by so much within a pass is worth a sentence
 

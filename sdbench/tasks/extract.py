@@ -162,9 +162,6 @@ def extract(texts: Sequence[str], entry_points: Sequence[str], preamble: str = "
             if defines(whole, entry_points):
                 try:
                     return reachable_program(whole, entry_points)
-                except (
-                    RecursionError,
-                    ValueError,
-                ):  # a sum of a thousand terms, an integer of 5,000 digits in hexadecimal
+                except (RecursionError, ValueError):  # a sum of a thousand terms, a hexadecimal of 5,000 digits
                     return f"{preamble}\n{code}"
     return None
