@@ -2,7 +2,7 @@
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -23,11 +23,12 @@ REPORT_EVERY = 50
 
 @dataclass(slots=True)
 class Trained:
-    """Final weights, the answer loss reported last, and tokens read."""
+    """Final weights, the answer loss reported last, tokens read, and seconds on the clock, earlier parts included."""
 
     weights: Weights
     loss: float
     tokens: int
+    seconds: float
 
 
 def fit(pair: Pair, role: Role, tokenizer: PreTrainedTokenizerFast, out: Path, place: Place, until: int = 0) -> Trained:
@@ -37,25 +38,24 @@ def fit(pair: Pair, role: Role, tokenizer: PreTrainedTokenizerFast, out: Path, p
     optimiser = Optimiser(recipe, place)
     weights = {k: w.to(place.device) for k, w in initial(net, pair.vocabulary, pair.seed).items()}
     checkpoint = out / f"{role}.ckpt"
-    first, tokens = _resume(checkpoint, weights, optimiser, place)
+    progress = Progress(f"{role}", recipe.steps, is_shown=place.rank == 0)
+    first, loss = _resume(checkpoint, weights, optimiser, place, progress)
     last = min(until or recipe.steps, recipe.steps)
-    progress = Progress(f"{role}", recipe.steps, tokens, is_shown=place.rank == 0)
-    loss = torch.zeros((), device=place.device)
     for step in range(first, last):
         micros = stream.step(step, place.rank, place.world, place.micros)
         grads, share = gradient(net, weights, micros, place.device)
         place.add_up(list(grads.values()))
         optimiser.step(weights, grads, step)
-        loss.lerp_(share * place.world, 1.0 if step == first else 0.05)  # ranks have much the same share
+        loss.lerp_(share * place.world, 0.05 if step else 1.0)  # ranks have much the same share
         progress.step(step, loss, sum(int((m.tokens > 0).sum()) for m in micros) * place.world)
         if place.rank == 0 and ((step + 1) % CHECKPOINT_EVERY == 0 or step + 1 == last):
-            _store(checkpoint, weights, optimiser, step + 1, progress.tokens)
+            _store(checkpoint, weights, optimiser, step + 1, loss, progress)
             if step + 1 < recipe.steps:
                 save(net, weights, out / f"{role}-partial")
     if place.rank == 0 and last == recipe.steps:
         save(net, weights, out / role)
         tokenizer.save_pretrained(out / role)
-    return Trained(weights, float(loss), progress.tokens)
+    return Trained(weights, float(loss), progress.tokens, progress.seconds)
 
 
 def gradient(net: Net, weights: Weights, micros: list[Micro], device: str) -> tuple[Weights, Tensor]:
@@ -72,21 +72,24 @@ def gradient(net: Net, weights: Weights, micros: list[Micro], device: str) -> tu
     return {kind: w.grad for kind, w in work.items() if w.grad is not None}, total
 
 
-def _resume(path: Path, weights: Weights, optimiser: Optimiser, place: Place) -> tuple[int, int]:
-    """Load weights and moments in place; the next step and the tokens read so far."""
+def _resume(
+    path: Path, weights: Weights, optimiser: Optimiser, place: Place, progress: "Progress"
+) -> tuple[int, Tensor]:
+    """Load weights, moments, tokens and seconds in place; the next step, and the loss so far."""
     if not path.exists():
-        return 0, 0
+        return 0, torch.zeros((), device=place.device)
     state = torch.load(path, map_location=place.device, weights_only=True)
     weights.update(state["weights"])
     optimiser.first, optimiser.second = state["first"], state["second"]
-    return state["step"], state["tokens"]
+    progress.tokens, progress.before_s = state["tokens"], state["seconds"]
+    return state["step"], state["loss"]
 
 
-def _store(path: Path, weights: Weights, optimiser: Optimiser, step: int, tokens: int) -> None:
+def _store(path: Path, weights: Weights, optimiser: Optimiser, step: int, loss: Tensor, progress: "Progress") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    state = {"weights": weights, "first": optimiser.first, "second": optimiser.second, "step": step, "tokens": tokens}
-    torch.save(state, part)
+    state = {"weights": weights, "first": optimiser.first, "second": optimiser.second, "step": step, "loss": loss}
+    torch.save(state | {"tokens": progress.tokens, "seconds": progress.seconds}, part)
     os.replace(part, path)  # a kill leaves the old checkpoint or the new one, nothing torn
 
 
@@ -96,20 +99,23 @@ class Progress:
 
     name: str
     steps: int
-    tokens: int
     is_shown: bool
-    started: float = 0.0
+    tokens: int = 0
+    before_s: float = 0.0  # until the checkpoint that this goes on from
     seen: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        return self.before_s + time.monotonic() - self.began
 
     def step(self, step: int, loss: Tensor, tokens: int) -> None:
-        self.started = self.started or time.monotonic()
         self.tokens += tokens
         self.seen += 1
         if self.is_shown and ((step + 1) % REPORT_EVERY == 0 or step + 1 == self.steps):
-            elapsed = time.monotonic() - self.started
-            left = elapsed / self.seen * (self.steps - step - 1) / 60
+            step_s = (time.monotonic() - self.began) / self.seen
             print(
-                f"{self.name} step {step + 1}/{self.steps} loss {float(loss):.4f} "
-                f"tokens {self.tokens / 1e6:.2f}M {elapsed / self.seen * 1e3:.0f} ms/step {left:.1f} min left",
+                f"{self.name} step {step + 1}/{self.steps} loss {float(loss):.4f} tokens {self.tokens / 1e6:.2f}M "
+                f"{step_s * 1e3:.0f} ms/step {step_s * (self.steps - step - 1) / 60:.1f} min left",
                 flush=True,
             )

@@ -1,8 +1,10 @@
-"""A whole pair: tokenizer, target, draft."""
+"""A whole pair: tokenizer, target, draft, and what making them took."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedTokenizerFast
 
 from sdbench.train.data import texts
@@ -28,7 +30,13 @@ def tokenizer_of(pair: Pair) -> PreTrainedTokenizerFast:
 
 
 def make(pair: Pair, out: Path, place: Place, roles: Sequence[Role] = ROLES) -> None:
-    """Train each role, from its checkpoint if there is one."""
-    tokenizer = tokenizer_of(pair)
+    """Train each role, from its checkpoint if there is one; `training.json` says what it took."""
+    tokenizer, log = tokenizer_of(pair), out / "training.json"
     for role in roles:
-        fit(pair, role, tokenizer, out, place)
+        trained = fit(pair, role, tokenizer, out, place)
+        if place.rank == 0:
+            took = {"steps": pair.recipe(role).steps, "tokens": trained.tokens, "loss": round(trained.loss, 4)}
+            took |= {"seconds": round(trained.seconds), "processes": place.world, "device": place.device}
+            took |= {"torch": torch.__version__}
+            told = json.loads(log.read_text()) if log.exists() else {}
+            log.write_text(json.dumps(told | {role: took}, indent=1) + "\n")

@@ -1,5 +1,6 @@
 """A micro pair trains, resumes exactly, and loads like any other model."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from sdbench import embedded
 from sdbench.train.data import Stream, texts
 from sdbench.train.loop import fit
-from sdbench.train.make import pair_of, tokenizer_of
+from sdbench.train.make import make, pair_of, tokenizer_of
 from sdbench.train.pairs import TASKS, Pair, Part, Recipe, Shape
 from sdbench.train.place import Place
 
@@ -40,6 +41,7 @@ def test_a_micro_pair_learns_and_loads_and_a_resumed_training_ends_in_the_same_w
     start = fit(pair, "target", tokenizer, tmp_path / "whole", Place(), until=2)
     whole = fit(pair, "target", tokenizer, tmp_path / "whole", Place())
     assert whole.loss < start.loss - 1
+    assert whole.seconds > start.seconds > 0
     fit(pair, "target", tokenizer, tmp_path / "torn", Place(), until=40)
     resumed = fit(pair, "target", tokenizer, tmp_path / "torn", Place())
     for kind, weight in whole.weights.items():
@@ -48,6 +50,18 @@ def test_a_micro_pair_learns_and_loads_and_a_resumed_training_ends_in_the_same_w
     loaded = AutoTokenizer.from_pretrained(tmp_path / "whole/target")
     assert model.dtype == torch.bfloat16
     assert model.generate(**loaded("Question:", return_tensors="pt"), max_new_tokens=3).shape[1] > 3
+
+
+def test_what_a_training_took_stands_beside_it_and_stays_when_there_is_nothing_left_to_do(tmp_path):
+    pair = micro(12)
+    make(pair, tmp_path, Place())
+    took = json.loads((tmp_path / "training.json").read_text())
+    assert list(took) == ["target", "draft"]
+    assert took["target"]["steps"] == 12
+    assert took["target"]["loss"] > 1
+    make(pair, tmp_path, Place())
+    again = json.loads((tmp_path / "training.json").read_text())
+    assert all(again[role] | {"seconds": 0} == took[role] | {"seconds": 0} for role in took)
 
 
 def test_ranks_share_a_step_without_loss_or_overlap():
