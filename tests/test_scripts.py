@@ -1,0 +1,113 @@
+"""The two commands of the README: what they install, when, where results go, what they say when something is missing."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PYTHON = """#!/usr/bin/env bash
+# The interpreter of the tests, but pip only notes what it was asked for.
+if [ "$1 $2" = "-m pip" ]; then
+  echo "$*" >> "{root}/asked"
+  [ ! -e "{root}/offline" ] || { echo "ERROR: No matching distribution found for torch==2.13.0"; exit 1; }
+  exit 0
+fi
+exec "{python}" "$@"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The scripts beside an environment that is made, and empty."""
+    root = tmp_path / "project"
+    (root / ".venv/bin").mkdir(parents=True)
+    shutil.copytree(ROOT / "scripts", root / "scripts")
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, root)
+    python = root / ".venv/bin/python"
+    python.write_text(PYTHON.replace("{root}", str(root)).replace("{python}", sys.executable))
+    python.chmod(0o755)
+    return root
+
+
+def bash(script: Path, *words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | env
+    return subprocess.run(
+        ["bash", script, *words], cwd=cwd, env=os.environ | own, capture_output=True, text=True, check=False
+    )
+
+
+def asked(project: Path) -> list[str]:
+    return (project / "asked").read_text().splitlines()
+
+
+def test_run_installs_once_and_works_below_the_folder_one_is_in(project, tmp_path):
+    elsewhere = tmp_path / "a folder of mine"
+    elsewhere.mkdir()
+    options = ["model=llama-tiny", "task=gsm8k-tiny", "w=0.7", "n=2", "timing=off"]
+    first = bash(project / "scripts/run", *options, cwd=elsewhere)
+    assert first.returncode == 0, first.stderr
+    assert "installing the pinned dependencies" in first.stderr
+    assert (elsewhere / "results/llama-tiny-gsm8k-tiny/summary.csv").exists()
+    again = bash(project / "scripts/run", "--help", cwd=elsewhere)
+    assert (again.returncode, again.stderr) == (0, ""), "the second time it is silent about itself"
+    words = f"-m pip install --disable-pip-version-check --no-input -c {project}/constraints.txt -e {project}"
+    assert asked(project) == [words]
+
+
+def test_what_changes_the_dependencies_installs_again(project):
+    for _ in range(2):
+        assert bash(project / "scripts/run", "--help", cwd=project).returncode == 0
+    with (project / "constraints.txt").open("a") as pins:
+        pins.write("# one more\n")
+    assert bash(project / "scripts/run", "--help", cwd=project, SDBENCH_PIP_ARGS="--pre --no-cache").returncode == 0
+    assert len(asked(project)) == 2
+    assert "--pre --no-cache" in asked(project)[1]
+
+
+def test_a_failed_installation_says_why_and_where_its_log_is_and_is_tried_again(project):
+    (project / "offline").touch()
+    failed = bash(project / "scripts/run", "--help", cwd=project)
+    assert failed.returncode == 1
+    assert failed.stderr.splitlines()[1:] == [
+        "ERROR: No matching distribution found for torch==2.13.0",
+        f"sdbench: the installation failed; its log is {project}/.venv/setup.log",
+    ]
+    (project / "offline").unlink()
+    assert bash(project / "scripts/run", "--help", cwd=project).returncode == 0
+
+
+@pytest.mark.parametrize("script", ["run", "test"])
+def test_without_a_python_that_is_new_enough_it_is_one_sentence(project, script):
+    shutil.rmtree(project / ".venv")
+    old = project / "python3.9"
+    old.write_text("#!/usr/bin/env bash\nexit 1\n")
+    old.chmod(0o755)
+    refused = bash(project / f"scripts/{script}", cwd=project, PYTHON=str(old))
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("sdbench: Python 3.11 or newer is missing")
+    assert refused.stderr.count("\n") == 1
+
+
+def test_test_asks_for_format_lint_types_and_tests_in_this_order(project):
+    for name in ("ruff", "pyright"):
+        tool = project / ".venv/bin" / name
+        tool.write_text(f'#!/usr/bin/env bash\necho {name} "$@"\n')
+        tool.chmod(0o755)
+    python = project / ".venv/bin/python"
+    python.write_text(python.read_text().replace(f'exec "{sys.executable}"', "echo"))
+    quick, slow = (bash(project / "scripts/test", *words, "-x", cwd=project) for words in ([], ["slow"]))
+    assert quick.stdout.splitlines() == [
+        "ruff format --check .",
+        "ruff check .",
+        "pyright",
+        "-m pytest -n 2 --dist worksteal -x",
+    ]
+    assert slow.stdout.splitlines() == [
+        "-m pytest -n 2 --dist worksteal -m (slow or slurm or browser) and not gpu -x",
+    ]
+    assert ",".join(("dev", "cluster")) in asked(project)[0]
