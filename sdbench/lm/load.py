@@ -28,6 +28,12 @@ QUANTIZED = {
     "torchao-int8": 1.1,
     "torchao-int4": 0.6,
 }  # bytes a weight, scales included
+NEEDED = {
+    "bnb-int8": ["bitsandbytes"],
+    "bnb-nf4": ["bitsandbytes"],
+    "torchao-int8": ["torchao"],
+    "torchao-int4": ["torchao", "mslk"],
+}
 ROOM = 1.1  # activations and the allocator, of the weights; keys and values are the batch's business
 
 
@@ -165,6 +171,12 @@ def load_model(
         raise ConfigError(f"{checkpoint.id} cannot be loaded so: {str(error).strip().splitlines()[0]}") from error
     except (OSError, ValueError, KeyError) as error:
         raise explain(error, checkpoint.id) from error
+    except RuntimeError as error:
+        if quantization is None:
+            raise
+        raise ConfigError(
+            f"{checkpoint.id} cannot be loaded with quantization={quantization} on {device}: {str(error).splitlines()[0]}"
+        ) from error
     return (loaded if "device_map" in options else loaded.to(device)).eval().requires_grad_(False)
 
 
@@ -180,8 +192,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
 
 def require_packages(quantization: str | None, device_map: str | None) -> None:
     """What these options of a model need beside transformers; looked for, not imported."""
-    needed = [{"bnb": "bitsandbytes"}.get(quantization.partition("-")[0], "torchao")] if quantization else []
-    needed += ["accelerate"] if quantization or device_map else []
+    needed = [*NEEDED[quantization], "accelerate"] if quantization else ["accelerate"] if device_map else []
     missing = [package for package in needed if find_spec(package) is None]
     if missing:
         option = f"quantization={quantization}" if quantization else f"device_map={device_map}"

@@ -49,7 +49,7 @@ def test_a_model_that_does_not_fit_is_refused_from_its_metadata(words, tmp_path,
         ("model.quantization=bnb-nf4", ["bitsandbytes", "accelerate"]),
         ("model.draft_quantization=bnb-int8", ["bitsandbytes", "accelerate"]),
         ("model.quantization=torchao-int8", ["torchao", "accelerate"]),
-        ("model.quantization=torchao-int4", ["torchao", "accelerate"]),
+        ("model.quantization=torchao-int4", ["torchao", "mslk", "accelerate"]),
         ("model.device_map=auto", ["accelerate"]),
     ],
 )
@@ -85,6 +85,30 @@ def test_dtypes_are_cells_of_their_own_and_plain_attention_is_not(words, tmp_pat
     assert len(cells) == 3 * 4
     assert main(words(tmp_path, n=1, w=0.3, max_new_tokens=8, dtype="float32", **{"model.attention": "eager"})) == 0
     assert len(read(tmp_path / NAME).cells) == 3 * 4
+
+
+def tiny(results) -> list[str]:
+    """A pair with matrices wide enough to be quantised."""
+    return [f"results={results}", "n=2", "w=0.3", "max_new_tokens=8", "timing=off", "dtype=float32", "device=cpu"]
+
+
+def test_quantised_models_are_cells_of_their_own_and_a_device_map_is_not(tmp_path):
+    kinds = ("bnb-int8", "bnb-nf4", "torchao-int8")  # torchao-int4 needs a GPU
+    assert main(tiny(tmp_path)) == 0
+    for kind in kinds:
+        assert main([*tiny(tmp_path), f"model.quantization={kind}"]) == 0
+    assert main([*tiny(tmp_path), "model.device_map=auto"]) == 0
+    results = read(tmp_path / "llama-tiny-gsm8k-tiny")
+    expected = results.generations.loc[results.generations["verifier"] == "lossless", "expected_sum"]
+    assert len(expected) == expected.nunique() == 2 * (1 + len(kinds))
+    assert {content.get("target_quantization") for content in results.cells["content"]} == {None, *kinds}
+
+
+def test_weights_that_cannot_be_quantised_here_are_one_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sdbench.lm.load.find_spec", lambda name: True)  # mslk, which has nothing for a CPU
+    assert main([*tiny(tmp_path), "model.quantization=torchao-int4"]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sdbench:")]
+    assert "cannot be loaded with quantization=torchao-int4 on cpu: " in said[-1]
 
 
 def test_a_batch_that_is_too_large_is_halved_until_it_fits(words, tmp_path, whole, monkeypatch, capsys):
