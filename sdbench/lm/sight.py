@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 ASK = "sdbench_ask"  # attention that notes what it is told, and is then the engine's own
 TEXT, PROMPTS, STEPS = 12, (5, 8), 4  # tokens of the text asked about; of it in two rows' prompts; and behind each
 FAR = 100_000  # a mask function that holds here was not made for one length
-CLOSE = {
-    torch.float64: 1e-4,
-    torch.float32: 0.02,
-}  # TV of the laws; anything smaller rounds, and routes experts, its own way
+# TV of the laws. In half precision rounding, and the routing of experts, go their own way; quantised weights compute in it.
+CLOSE = {torch.float64: 1e-4, torch.float32: 0.02}
 CLOSE_IF_HALF = 0.1
 
 _known: WeakKeyDictionary[PreTrainedModel, Mapping[int, Sight]] = WeakKeyDictionary()
@@ -43,7 +41,8 @@ def look(lm: "LM") -> Mapping[int, Sight]:
         except Exception as error:  # whatever a model's code makes of a cache and masks that are not its own
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise ValueError(f"{_name(lm)} cannot be served over the engine's cache ({reason})") from error
-        if off > CLOSE.get(lm.dtype, CLOSE_IF_HALF):
+        is_half = getattr(lm.model, "is_quantized", False) or lm.dtype not in CLOSE
+        if off > (CLOSE_IF_HALF if is_half else CLOSE[lm.dtype]):
             raise ValueError(f"{_name(lm)} cannot be served: over the engine's cache its laws are {off:.2g} off in TV")
         _known[lm.model] = sights
     return _known[lm.model]
