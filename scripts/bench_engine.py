@@ -27,9 +27,9 @@ import transformers
 
 from sdbench import tasks
 from sdbench.draft import ModelDrafter
-from sdbench.engine import generate
-from sdbench.engine.loop import Decoder
-from sdbench.lm import LM
+from sdbench.engine import Engine, generate
+from sdbench.engine.loop import BatchRun
+from sdbench.lm import LM, Mode
 from sdbench.run.environment import environment
 from sdbench.verify import Ensemble
 
@@ -82,16 +82,23 @@ class Bench:
     threads: int
     repeats: int
     corpus: list[int] = field(repr=False)
+    engines: dict[Mode | None, Engine] = field(default_factory=dict, repr=False)
+
+    def engine(self, capture: Mode | None) -> Engine:
+        """One for all calls, as a job has one."""
+        if capture not in self.engines:
+            self.engines[capture] = Engine(self.target, self.draft, capture=capture)
+        return self.engines[capture]
 
     def prompts(self, count: int, length: int) -> list[list[int]]:
         """`count` texts of `length` ids, each from a place of its own in the corpus."""
         step = (len(self.corpus) - length) // count
         return [self.corpus[i * step : i * step + length] for i in range(count)]
 
-    def ours(self, texts: list[list[int]], ws: list[float], new: int = NEW, **more: Any) -> int:
-        rules = [Ensemble(w=w) for w in ws]
-        found = generate(self.target, self.draft, texts, rules, max_new_tokens=new, stop_ids=(), **more)
-        return sum(len(g.tokens) for g in found)
+    def ours(self, texts: list[list[int]], ws: list[float], capture: Mode | None = None, **more: Any) -> int:
+        rules, engine = [Ensemble(w=w) for w in ws], self.engine(capture)
+        texts_out = generate(None, None, texts, rules, max_new_tokens=NEW, stop_ids=(), engine=engine, **more)
+        return sum(len(g.tokens) for g in texts_out)
 
     def theirs(self, texts: list[list[int]], ws: list[float]) -> int:
         options = self.draft.generation_config
@@ -130,7 +137,7 @@ class Bench:
         return Figure(name, self.threads, statistics.median(values), min(values), max(values), len(values), note)
 
     def rival(self, name: str, a: Callable[[], int], b: Callable[[], int]) -> Figure:
-        """Tokens/s of a over tokens/s of b, taking turns; the first turns are warm-ups, in which steps are recorded too."""
+        """Tokens/s of a over tokens/s of b, taking turns; the first turns are warm-ups, in which steps are captured too."""
         ratios, note = [], ""
         for turn in range(-WARM_UPS, self.repeats):
             (mine, mine_s), (other, other_s) = self.seconds(a), self.seconds(b)
@@ -194,12 +201,12 @@ def replaced(home: type, name: str, wrap: Callable[[Any], Any]) -> Iterator[None
 PARTS = {
     "draft model": (LM, "forward"),  # or the target's, by role
     "drafting beside it": (ModelDrafter, "draft"),
-    "target's law beside its forward": (Decoder, "_judge"),
-    "rule": (Decoder, "_verify"),
-    "measures": (Decoder, "_measures"),
-    "bookkeeping on the host": (Decoder, "_commit"),
-    "admission": (Decoder, "_admit"),
-    "rest of a round": (Decoder, "_round"),
+    "target's law beside its forward": (BatchRun, "_score"),
+    "rule": (BatchRun, "_verify"),
+    "measures": (BatchRun, "_measures"),
+    "bookkeeping on the host": (BatchRun, "_commit"),
+    "admission": (BatchRun, "_admit"),
+    "rest of a round": (BatchRun, "_round"),
 }
 
 
@@ -282,17 +289,10 @@ def long_over_short(bench: Bench) -> Figure:
     """What a token costs behind a long prompt over behind a short one, prefills left out."""
 
     def token_s(length: int) -> float:
-        found = generate(
-            bench.target,
-            bench.draft,
-            bench.prompts(4, length),
-            [Ensemble(w=0.5)],
-            max_new_tokens=NEW,
-            stop_ids=(),
-            measure=False,
-            timing=True,
-        )
-        return max(g.timing.decode_s for g in found if g.timing) / sum(len(g.tokens) for g in found)
+        texts, rules, engine = bench.prompts(4, length), [Ensemble(w=0.5)], bench.engine(None)
+        options: dict[str, Any] = {"max_new_tokens": NEW, "stop_ids": (), "measure": False, "timing": True}
+        decoded = generate(None, None, texts, rules, engine=engine, **options)
+        return max(g.timing.decode_s for g in decoded if g.timing) / sum(len(g.tokens) for g in decoded)
 
     for length in (SHORT, LONG) * WARM_UPS:
         token_s(length)
@@ -310,9 +310,9 @@ def draft_over_target(bench: Bench) -> Figure:
         ids, positions = (torch.tensor([[x]], device=lm.device) for x in (5, PROMPT))
 
         def step(ids: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            return (lm.forward(ids, lm.plan(positions, cache, lm.reach(PROMPT + 1, cache)), cache),)
+            return (lm.forward(ids, lm.plan(positions, cache, lm.kv_length(PROMPT + 1, cache)), cache),)
 
-        return lambda: len([cache.records(step, "one token", ids, positions) for _ in range(CALLS)])
+        return lambda: len([cache.steps(step, "one token", ids, positions) for _ in range(CALLS)])
 
     with torch.inference_mode():
         draft, target = call_of(bench.draft), call_of(bench.target)

@@ -13,27 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sdbench.records import SchemaError
 from sdbench.report.paper import build_paper
+from sdbench.words import parsed
 
 USAGE = "usage: python scripts/paper_figures.py results/NAME [results/OTHER …] [--out figures]"
-
-
-def parsed(words: Sequence[str]) -> tuple[list[str], str]:
-    """Folders and where to."""
-    folders, out = [], "figures"
-    rest = iter(words)
-    for word in rest:
-        name, equals, value = word.partition("=")
-        if name == "--out":
-            out = value if equals else next(rest, "")
-            if not out:
-                raise ValueError("--out needs a folder, for example --out figures")
-        elif word.startswith("-"):
-            raise ValueError(f"{word} is not an option; {USAGE}")
-        else:
-            folders.append(word)
-    if not folders:
-        raise ValueError(f"name a results folder; {USAGE}")
-    return folders, out
 
 
 def main(words: Sequence[str]) -> int:
@@ -41,8 +23,10 @@ def main(words: Sequence[str]) -> int:
         print(f"{__doc__}".strip())
         return 0
     try:
-        folders, out = parsed(words)
-        for path in build_paper(folders, out):
+        given = parsed(words, {"out": "figures"})
+        if not given.places:
+            raise ValueError(f"name a results folder; {USAGE}")
+        for path in build_paper(given.places, given.options.get("out", "figures")):
             print(path)
     except (ValueError, SchemaError, OSError) as error:
         print(f"paper_figures: {error}", file=sys.stderr)

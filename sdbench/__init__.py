@@ -4,19 +4,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sdbench.engine import generate
+    from sdbench.engine import Engine, generate
     from sdbench.records import read
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Engine": "sdbench.engine",
     "generate": "sdbench.engine",
     "read": "sdbench.records",
 }
 
 _PARTS = ("tasks",)
 
-__all__ = ["__version__", "generate", "read"]
+__all__ = ["Engine", "__version__", "generate", "read"]
 
 
 def __getattr__(name: str) -> Any:

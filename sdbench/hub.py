@@ -1,25 +1,86 @@
-"""Talking to the hub: passing faults are tried again, the others become one sentence that says what to do."""
+"""Talking to the hub: from the cache where the network is not needed or not there; its faults become one sentence.
+
+Whether there is a network is asked once, by a connection of at most PROBE_S seconds; where there is none the libraries are told so
+(as HF_HUB_OFFLINE=1 does), instead of waiting for each of their requests to fail.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import socket
+import sys
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from sdbench.config import ConfigError, show
 
 T = TypeVar("T")
 PASSING = frozenset({408, 429, 500, 502, 503, 504})
 WAITS_S = (1.0, 2.0, 4.0)  # before the second, third and fourth try, unless the server names a time (at most 60 s)
+PROBE_S = 3.0  # a name may take long not to be resolved
+TRANSPORTS = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "aiohttp"})
+COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class HubError(ConnectionError):
-    """The hub cannot be reached, or cannot answer now: nothing is wrong with the run, so it may be started again."""
+    """The hub cannot answer now: nothing is wrong with the run, so it may be started again."""
 
 
 def fetch(what: Callable[[], T], repo: str, *, kind: str = "model", revision: str | None = None) -> T:
-    """`what()`, tried again while the hub is out of breath."""
+    """`what()`: from the cache alone where it names a commit that is there, else tried again while the hub is out of breath.
+
+    Without a network, and where the transport fails on the way, from the cache, saying which commit that is.
+    """
+    from huggingface_hub.utils import logging
+
+    logging.set_verbosity_error()  # its own words about every try
+    if (found := _from_cache(what, repo, kind, revision)) is not None:
+        return found
+    if not is_offline() and not _has_network():
+        _go_offline()
+    was_offline = is_offline()
+    try:
+        found = _tried(what, repo, kind, revision)
+    except ConfigError:
+        raise
+    except Exception as error:  # which one the transport raises depends on the HTTP library
+        is_network = _is_network(list(_chain(error)))
+        if not is_network and not isinstance(error, OSError | ValueError):
+            raise
+        if was_offline or not is_network:
+            raise explain(error, repo, kind=kind, revision=revision) from error
+        _go_offline()
+        try:
+            found = what()
+        except (OSError, ValueError) as nothing:
+            raise explain(nothing, repo, kind=kind, revision=revision) from error
+    if is_offline() and not _asked_offline():
+        commit = cached_commit(repo, kind=kind, revision=revision) or "unknown"
+        warnings.warn(f"{_where()}: {repo} is taken from the cache, commit {commit}", stacklevel=2)
+    return found
+
+
+def _from_cache(what: Callable[[], T], repo: str, kind: str, revision: str | None) -> T | None:
+    """`what()` without a request; None where no commit is named, or not all of it is there."""
+    if revision is None or COMMIT.fullmatch(revision) is None or not _snapshot(repo, kind, revision).is_dir():
+        return None
+    with _offline():
+        try:
+            return what()
+        except (OSError, ValueError):  # the rest of it is on the hub
+            return None
+
+
+def _tried(what: Callable[[], T], repo: str, kind: str, revision: str | None) -> T:
     for wait in (*WAITS_S, None):
         try:
             return what()
@@ -28,9 +89,87 @@ def fetch(what: Callable[[], T], repo: str, *, kind: str = "model", revision: st
         except (OSError, ValueError) as error:
             pause = _pause(error, wait)
             if pause is None:
-                raise explain(error, repo, kind=kind, revision=revision) from error
+                raise
             time.sleep(pause)
     raise AssertionError("the last round returns or raises")
+
+
+def cached_commit(repo: str, *, kind: str = "model", revision: str | None = None) -> str | None:
+    """The commit that the cache holds for a revision; None where it holds none."""
+    if revision is not None and COMMIT.fullmatch(revision):
+        return revision
+    ref = _snapshot(repo, kind, "").parent / "refs" / (revision or "main")
+    return ref.read_text().strip() if ref.is_file() else None
+
+
+def _snapshot(repo: str, kind: str, commit: str) -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE, f"{kind}s--{repo.replace('/', '--')}", "snapshots", commit)
+
+
+def is_offline() -> bool:
+    """Whether the libraries make no requests: the user said so, or there is no network."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+@cache
+def _asked_offline() -> bool:
+    return any(
+        os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    )
+
+
+def _go_offline(*, to: bool = True) -> None:
+    from huggingface_hub import constants
+
+    constants.HF_HUB_OFFLINE = to
+    if "datasets" in sys.modules:  # it has copied the flag
+        sys.modules["datasets"].config.HF_HUB_OFFLINE = to
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    was = is_offline()
+    _go_offline()
+    try:
+        yield
+    finally:
+        _go_offline(to=was)
+
+
+@cache
+def _has_network() -> bool:
+    """Whether the hub, or the proxy before it, takes a connection. A thread, since nothing else limits the time of a name."""
+    from huggingface_hub import constants
+
+    hub = urlsplit(constants.ENDPOINT)
+    proxies = getproxies()
+    proxy = None if proxy_bypass(hub.hostname or "") else proxies.get(hub.scheme) or proxies.get("all")
+    place = hub if proxy is None else urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    address = place.hostname or "", place.port or (80 if place.scheme == "http" else 443)
+    reached: list[bool] = []
+
+    def connect() -> None:
+        try:
+            socket.create_connection(address, PROBE_S).close()
+        except OSError:
+            return
+        reached.append(True)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(PROBE_S)
+    return bool(reached)
+
+
+def _where() -> str:
+    from huggingface_hub import constants
+
+    return "HF_HUB_OFFLINE is set" if _asked_offline() else f"{constants.ENDPOINT} cannot be reached"
 
 
 def explain(error: BaseException, repo: str, *, kind: str = "model", revision: str | None = None) -> Exception:
@@ -64,9 +203,8 @@ def explain(error: BaseException, repo: str, *, kind: str = "model", revision: s
     if status is not None and status >= 500:
         return HubError(f"the hub fails ({status}) for {repo}, again and again: start again later; {instead}")
     if constants.HF_HUB_OFFLINE or errors.LocalEntryNotFoundError in named or _is_network(faults):
-        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} cannot be reached"
-        return HubError(
-            f"{repo} is not in the cache and {why}: run once with a connection, or give a folder; {instead}"
+        return ConfigError(
+            f"{repo} is not in the cache and {_where()}: run once with a connection, or give a folder; {instead}"
         )
     return HubError(f"{repo} could not be loaded ({type(error).__name__}: {show(error)}); {instead}")
 
@@ -118,4 +256,9 @@ def _status(error: BaseException) -> int | None:
 
 
 def _is_network(faults: list[BaseException]) -> bool:
-    return any("Connect" in type(fault).__name__ or "Timeout" in type(fault).__name__ for fault in faults)
+    """Whether a request came to no answer: the transport's own errors are no OSError, and differ from library to library."""
+    return _status(faults[0]) is None and any(
+        type(fault).__module__.partition(".")[0] in TRANSPORTS
+        or isinstance(fault, ConnectionError | TimeoutError | socket.gaierror)
+        for fault in faults
+    )

@@ -7,17 +7,12 @@ Items come prompt by prompt, all cells of an example together, so that a prompt 
 
 from __future__ import annotations
 
-import re
 import time
-from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from sdbench.records import Cell, Results, Store
 
-T = TypeVar("T")
 POLL_S = 2.0
 
 
@@ -27,26 +22,6 @@ class Item(NamedTuple):
     cell: str
     example: str
     sample: int
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """Part `index` of `count`: every count-th example."""
-
-    index: int = 0
-    count: int = 1
-
-    @classmethod
-    def parse(cls, text: str) -> Shard:
-        """From "0/8"; ValueError in a sentence otherwise."""
-        found = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", str(text))
-        if not found or not int(found[1]) < int(found[2]):
-            raise ValueError(f'shard must be "i/n" with i from 0 to n-1, as "0/8", got {text!r}')
-        return cls(int(found[1]), int(found[2]))
-
-    def of(self, examples: Sequence[T]) -> Sequence[T]:
-        """This part; the parts of all indices are disjoint and complete, whatever n is raised to."""
-        return examples[self.index :: self.count]
 
 
 def items(cells: Sequence[Cell], examples: Sequence[str], samples: int) -> Iterator[Item]:
@@ -59,19 +34,26 @@ def missing(cells: Sequence[Cell], examples: Sequence[str], samples: int, held: 
     return [item for item in items(cells, examples, samples) if item not in held]
 
 
-def share(store: Store, todo: Sequence[Item], *, prompts: int = 8, poll_s: float = POLL_S) -> Iterator[list[Item]]:
-    """Claimed work, a few prompts at a time, until nothing of `todo` is missing: with others on one folder, or alone.
+def share(
+    store: Store, todo: Sequence[Item], *, prompts: int = 8, fewest: int = 1, poll_s: float = POLL_S
+) -> Iterator[list[Item]]:
+    """Claimed work, some prompts at a time, until nothing of `todo` is missing: with others on one folder, or alone.
 
-    What another job has claimed is passed over and looked at again at the end, until it is recorded or that job died.
-    An item counts as done when it is appended or given up with `store.append_failure`. Before every wait comes an empty
-    share: the time to append what is finished, because the other job may be waiting for that very thing.
+    A share is a part of what is left, the smaller the more jobs are there, from `fewest` prompts to `prompts`: so jobs that
+    come later find something, and all end together. What another job has claimed is passed over and looked at again at the
+    end, until it is recorded or that job died. An item counts as done when it is appended or given up with
+    `store.append_failure`. Before every wait comes an empty share: the time to append what is finished, because the other
+    job may be waiting for that very thing.
     """
     waiting = _by_prompt(todo)
     while waiting:
         passed: dict[str, list[Item]] = {}
         is_idle = True
-        for names in _chunks(waiting, prompts):
-            asked = [item for name in names for item in waiting[name]]
+        names = list(waiting)
+        while names:
+            size = share_size(len(names), store.claims.num_alive(), fewest=fewest, most=prompts)
+            asked = [item for name in names[:size] for item in waiting[name]]
+            names = names[size:]
             taken = store.take(asked)
             if taken:
                 is_idle = False
@@ -84,16 +66,35 @@ def share(store: Store, todo: Sequence[Item], *, prompts: int = 8, poll_s: float
             time.sleep(poll_s)
 
 
-def timed_cells(
-    results: Results, cells: Sequence[Cell], examples: Sequence[str], repeats: int, *, machine: str
-) -> set[str]:
-    """Keys of the cells whose timing is complete in one pass on this machine: speed-ups form only inside one pass."""
+def share_size(left: int, jobs: int, *, fewest: int, most: int) -> int:
+    """How many of the prompts left a job claims at once: a quarter alone, an eighth where three work together.
+
+    Alone it takes four times `fewest` at least: the end of a share empties its batch, and nobody waits for the rest.
+    """
+    part = -(-left // (2 * jobs + 2))
+    return max(1, min(most, left, max(part, fewest if jobs > 1 else 4 * fewest)))
+
+
+class OpenPass(NamedTuple):
+    """A latency pass that goes on: `done` holds (example, repeat, is_split) of the visits that are written."""
+
+    pass_id: str
+    done: frozenset[tuple[str, int, bool]]
+
+
+def newest_pass(results: Results, cells: Sequence[str], examples: Sequence[str], *, machine: str) -> OpenPass | None:
+    """The newest pass on this machine that timed all of these cells, on these examples, some of them or more: speed-ups form
+    only inside one pass, and batches of another size stand under other names.
+    """
     frame = results.timings
-    is_here = (frame["machine"] == machine) & frame["example"].isin(list(examples))
-    frame = frame.loc[is_here & ~frame["is_split"] & (frame["repeat"] < repeats)]
-    counts = Counter(zip(frame["cell"], frame["pass_id"], strict=True))
-    wanted = {cell.key for cell in cells}
-    return {cell for (cell, _), count in counts.items() if cell in wanted and count >= len(examples) * repeats}
+    frame = frame[(frame["machine"] == machine) & frame["cell"].isin(list(cells))]
+    for pass_id in sorted(set(frame["pass_id"]), reverse=True):  # its beginning is the time
+        own = frame[frame["pass_id"] == pass_id]
+        names = set(own["example"])
+        if set(own["cell"]) == set(cells) and (names <= set(examples) or names >= set(examples)):
+            keys = zip(own["example"], own["repeat"], own["is_split"], strict=True)
+            return OpenPass(pass_id, frozenset((str(e), int(r), bool(s)) for e, r, s in keys))
+    return None
 
 
 def _by_prompt(todo: Iterable[Item]) -> dict[str, list[Item]]:
@@ -101,9 +102,3 @@ def _by_prompt(todo: Iterable[Item]) -> dict[str, list[Item]]:
     for item in todo:
         prompts.setdefault(item.example, []).append(item)
     return prompts
-
-
-def _chunks(names: Iterable[str], size: int) -> Iterator[list[str]]:
-    iterator = iter(names)
-    while chunk := list(islice(iterator, size)):
-        yield chunk

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+COLDEST = 1e-6  # logits over less overflow float32, and the law is that of temperature 0 long before
 CHUNK = 1 << 24  # elements of a law that are measured at a time: temporaries stay below 64 MB in float32
 
 
@@ -23,6 +24,8 @@ class Warp:
     def __post_init__(self) -> None:
         if not self.temperature >= 0:
             raise ValueError(f"temperature must be at least 0, got {self.temperature}")
+        if 0 < self.temperature < COLDEST:
+            raise ValueError(f"temperature must be 0, or at least {COLDEST:g}, got {self.temperature}")
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k must be at least 1 or None, got {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:

@@ -5,12 +5,14 @@ One JSON object alone goes to stdout, messages go to stderr; exit code 2 is the 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ import yaml
 from sdbench import tasks
 from sdbench.config import known, nearest
 from sdbench.hub import HubError
+from sdbench.metrics.legacy import metric_named
 from sdbench.metrics.quality import all_metrics
 from sdbench.tasks.base import DataTask
 from sdbench.types import Example, Prompt, Score
@@ -29,7 +32,7 @@ from sdbench.types import Example, Prompt, Score
 USAGE = """python -m sdbench.score task=NAME predictions=FILE [KEY=VALUE ...]
 
   task=NAME             one of the files in configs/task, for example gsm8k
-  predictions=FILE      one JSON object a line: id, completion; several lines of one id are samples;
+  predictions=FILE      one JSON object a line: id, completion; several lines of one id are samples (and said);
                         an optional "finish": "length" marks an answer that the length limit ended
   data=FILE             rows in the data set's own schema, one JSON object a line (default: the data set itself)
   out=FILE              writes the JSON there too
@@ -90,17 +93,12 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
 def read_predictions(path: Path) -> list[tuple[int, str, str, bool]]:
     """(line number, id, completion, ended by length) of every line."""
     found = []
-    with path.open(encoding="utf-8-sig") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             where = f"{path} line {number}"
-            try:
-                entry = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{where} is not JSON: {error}") from None
-            if not isinstance(entry, dict):
-                raise ValueError(f"{where} must be an object with id and completion, got {line.strip()[:60]}")
+            entry = _object(line, where)
             for field in ("id", "completion"):
                 if field not in entry:
                     raise ValueError(f"{where} has no field {field!r}: a line needs id and completion")
@@ -108,6 +106,20 @@ def read_predictions(path: Path) -> list[tuple[int, str, str, bool]]:
                 raise ValueError(f"{where}: completion must be a text, got {json.dumps(entry['completion'])[:60]}")
             found.append((number, str(entry["id"]), entry["completion"], entry.get("finish") == "length"))
     return found
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    """A line's JSON object; whatever is wrong with it is told with its place."""
+    try:
+        text = line.decode("utf-8-sig")
+        entry = json.loads(text)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where} is not UTF-8 text: {error}") from None
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is no JSONDecodeError
+        raise ValueError(f"{where} is not JSON: {error}") from None
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where} must be an object with id and completion, got {text.strip()[:60]}")
+    return entry
 
 
 def score_predictions(task: DataTask, path: Path) -> list[Answer]:
@@ -119,6 +131,7 @@ def score_predictions(task: DataTask, path: Path) -> list[Answer]:
                 f"{path} line {number}: id {key!r} is not in the data of {task.name} {_near_id(key, task)}"
             )
         by_id.setdefault(key, []).append((completion, is_cut))
+    _say_repeated({key: len(lines) for key, lines in by_id.items()})
     asked = [
         (key, sample, completion, is_cut, key not in by_id)
         for key in task.ids
@@ -131,6 +144,40 @@ def score_predictions(task: DataTask, path: Path) -> list[Answer]:
     pairs = [(Example(key, task.rows[key], Prompt()), completion) for key, _, completion, *_ in asked]
     scores = task.score_all(pairs, [is_cut for *_, is_cut, _ in asked])
     return [Answer(key, sample, score, gone) for (key, sample, *_, gone), score in zip(asked, scores, strict=True)]
+
+
+def _say_repeated(counts: Mapping[str, int]) -> None:
+    """Lines of one id are samples; whether they were meant to be, the user knows."""
+    repeated = [key for key, count in counts.items() if count > 1]
+    if not repeated:
+        return
+    if len(set(counts.values())) == 1:
+        say(f"every id has {counts[repeated[0]]} lines: they count as samples")
+        return
+    shown = ", ".join(repeated[:5]) + (", …" if len(repeated) > 5 else "")
+    say(f"{len(repeated)} of {len(counts)} ids have more lines than others, which count as samples: {shown}")
+
+
+def rows_hash(task: DataTask) -> str:
+    """Of the rows that were scored, so that two results can be told to be of one set."""
+    digest = hashlib.sha256()
+    for key in task.ids:
+        digest.update(json.dumps([key, task.rows[key]], sort_keys=True, default=str).encode())
+    return digest.hexdigest()[:16]
+
+
+def check_out(out: object) -> Path | None:
+    """Where the result goes, known to be writable before anything is scored."""
+    if out is None:
+        return None
+    path = Path(str(out))
+    if path.is_dir():
+        raise ValueError(f"out={path} is a folder, and must be a file")
+    if not path.parent.is_dir():
+        raise ValueError(f"out={path} cannot be written: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"out={path} cannot be written: permission denied")
+    return path
 
 
 def _near_id(key: str, task: DataTask) -> str:
@@ -153,7 +200,7 @@ def table(answers: Sequence[Answer]) -> pd.DataFrame:
 def aggregate(task: DataTask, answers: Sequence[Answer], bootstrap: Bootstrap) -> dict[str, dict[str, Any]]:
     """Every metric with its interval by example."""
     options = {"level": bootstrap.level, "resamples": bootstrap.resamples, "seed": bootstrap.seed}
-    found = all_metrics(table(answers), list(answers[0].score.values), **options)
+    found = all_metrics(table(answers), list(map(metric_named, answers[0].score.values)), **options)
     metrics: dict[str, dict[str, Any]] = {
         name: {"value": estimate.value, "low": _finite(estimate.low), "high": _finite(estimate.high)}
         for name, estimate in found.items()
@@ -177,6 +224,10 @@ def report(task: DataTask, answers: Sequence[Answer], bootstrap: Bootstrap, *, p
         "task": task.name,
         "protocol": task.protocol,
         "version": task.version,
+        "dataset": task.dataset,
+        "dataset_commit": task.dataset_commit,
+        "split": task.split,
+        "rows_hash": rows_hash(task),
         "n": len(task.ids),
         "num_answers": sum(not answer.is_missing for answer in answers),
         "metrics": aggregate(task, answers, bootstrap),
@@ -211,6 +262,7 @@ def run(arguments: Sequence[str]) -> dict[str, Any]:
         raise ValueError(f"level must be a number between 0 and 1, got {own['level']}")
     if not isinstance(own["resamples"], int) or own["resamples"] < 100:
         raise ValueError(f"resamples must be a whole number of at least 100, got {own['resamples']}")
+    out = check_out(own["out"])
     name = str(own["task"])
     known("", options, [*OWN, *tasks.options(name)])
     task = tasks.load(name, **{"n": None, **options})
@@ -222,8 +274,8 @@ def run(arguments: Sequence[str]) -> dict[str, Any]:
         say(
             f"sandbox={result['settings']['sandbox']}: programs ran with little or no protection, and the result says so"
         )
-    if own["out"]:
-        Path(own["out"]).write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if out is not None:
+        out.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return result
 
 

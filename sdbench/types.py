@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -46,27 +46,114 @@ class Score:
     flags: Mapping[str, bool] = field(default_factory=dict)
 
 
-class Task(Protocol):
-    """A data set under one prompt protocol. `metric` names the headline among `Score.values`."""
+Unit = Literal["share", "points", "raw"]
+RANGES: Mapping[str, tuple[float | None, float | None]] = {
+    "share": (0.0, 1.0),
+    "points": (0.0, 100.0),
+    "raw": (None, None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A measure that a task declares: how its scores are shown, which way is better, between which bounds they lie.
+
+    A share is stored on 0–1 and shown ×100, points are stored as they are shown, anything else is raw. `stats` names the
+    function of summed statistics that a corpus metric is ("bleu", "chrf2", "ratio", or "module:function").
+    """
 
     name: str
-    version: str
-    protocol: str
-    metric: str
-    max_new_tokens: int
-    stop: tuple[str, ...]
+    unit: Unit = "raw"
+    best: Literal["high", "low"] = "high"
+    bounds: tuple[float | None, float | None] | None = None  # of a stored score; None: those of the unit
+    stats: str | None = None
 
-    def examples(self) -> Iterable[Example]:
-        """The subset asked for, in the order of its seed."""
-        ...
+    def __post_init__(self) -> None:
+        if self.unit not in RANGES:
+            raise ValueError(f"unit of metric {self.name} must be share, points or raw, got {self.unit!r}")
+        if self.best not in ("high", "low"):
+            raise ValueError(f"best of metric {self.name} must be high or low, got {self.best!r}")
+        low, high = RANGES[self.unit] if self.bounds is None else self.bounds
+        if low is not None and high is not None and not low < high:
+            raise ValueError(f"bounds of metric {self.name} must be a lower and a higher number, got {low} and {high}")
+        object.__setattr__(self, "bounds", (low, high))
 
-    def fit(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Example:
-        """The example itself, or its prompt cut by the protocol's rule to at most `limit` tokens."""
-        ...
+    @property
+    def is_bounded(self) -> bool:
+        """Whether both bounds are known: without them no loss can be proved small."""
+        return self.bounds is not None and None not in self.bounds
 
-    def score(self, example: Example, completion: str) -> Score:
-        """Pure in its arguments; cuts at the stop strings first."""
-        ...
+    @property
+    def scale(self) -> float:
+        """What a stored score is multiplied with where it is shown."""
+        return 100.0 if self.unit == "share" else 1.0
+
+    @property
+    def point(self) -> float | None:
+        """One point of 100 on the scale of stored scores; None where it is not bounded."""
+        low, high = self.bounds or (None, None)
+        return None if low is None or high is None else (high - low) / 100
+
+    def holds(self, value: float) -> bool:
+        """Whether a score lies within the bounds."""
+        low, high = self.bounds or (None, None)
+        return (low is None or value >= low) and (high is None or value <= high)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "unit": self.unit, "best": self.best, "bounds": self.bounds, "stats": self.stats}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Metric:
+        low, high = data.get("bounds") or (None, None)
+        return cls(data["name"], data["unit"], data["best"], (low, high), data.get("stats"))
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Where a cell stands on a knob of its rule: `rank` is the distance from the strict end, which equals the rule `equals`.
+
+    A rank of None is a knob without an order, such as a choice of formulas: each of its values is a curve of its own.
+    """
+
+    knob: str
+    value: float | int | str | bool
+    rank: float | None = None
+    equals: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"knob": self.knob, "value": self.value, "rank": self.rank, "equals": self.equals}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Axis:
+        return cls(data["knob"], data["value"], data.get("rank"), data.get("equals"))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a rule or a drafter cannot do, stated on its class and checked before weights are read. The default: nothing."""
+
+    temperature: Literal["any", "zero", "above_zero"] = "any"
+    draft_model: bool = False  # it reads a draft model's laws
+    logits: bool = False  # it reads the draft's un-tempered logits
+    num_draft: tuple[int, int | None] = (0, None)  # the shortest and the longest block
+
+    def broken_by(
+        self, name: str, *, temperature: float, num_draft: int, has_draft_model: bool, has_logits: bool
+    ) -> str | None:
+        """The sentence that says what this setting breaks; None if it breaks nothing. `name` as in "verifier=typical"."""
+        low, high = self.num_draft
+        if self.temperature == "zero" and temperature > 0:
+            return f"{name} works at temperature 0 only, got temperature={temperature:g}"
+        if self.temperature == "above_zero" and temperature == 0:
+            return f"{name} needs a temperature above 0, got temperature=0"
+        if self.draft_model and not has_draft_model:
+            return f"{name} needs a draft model, and there is none"
+        if self.logits and not has_logits:
+            return f"{name} reads the draft's logits, and this drafter gives none"
+        if num_draft < low or (high is not None and num_draft > high):
+            wanted = f"at least {low}" if high is None else f"exactly {low}" if low == high else f"from {low} to {high}"
+            return f"{name} takes a num_draft of {wanted}, got num_draft={num_draft}"
+        return None
 
 
 # The engine's nouns. B rows, K drafted slots, V vocabulary. A *law* is a float tensor [..., V], or int64 ids [...]: all mass on
@@ -75,22 +162,39 @@ class Task(Protocol):
 Origin = Literal["accepted", "replacement", "bonus"]
 Finish = Literal["stop", "length"]
 
+# What may be read beside p, q and the draft. "raw": un-tempered logits of both sides; "raw_if_greedy": the same at temperature 0.
+NEEDS = frozenset({"raw", "raw_if_greedy", "target_hidden", "draft_hidden"})
+# What a drafter may ask for: a draft model, a tokenizer, and what of the target `prefill` and `observe` are to bring.
+DRAFTER_NEEDS = frozenset({"draft", "tokenizer", "raw", "target_hidden"})
+
+
+def needs_of(part: object, known: frozenset[str] = NEEDS) -> frozenset[str]:
+    """What a rule or a drafter (known=DRAFTER_NEEDS) asks for; one that says nothing needs nothing."""
+    needs = frozenset(getattr(part, "needs", ()))
+    unknown = sorted(needs - known)
+    if unknown:
+        name = part.__name__ if isinstance(part, type) else type(part).__name__
+        raise ValueError(f"{name} needs {unknown[0]!r}, which nobody provides (choices: {', '.join(sorted(known))})")
+    return needs
+
 
 @dataclass(frozen=True, slots=True)
 class DraftBlock:
-    """What a drafter proposes: row b drafts lengths[b] <= K tokens; past that its slots hold anything and count nowhere."""
+    """What a drafter proposes: row b offers lengths[b] tokens, at most what was asked; its other slots hold anything."""
 
-    tokens: Tensor  # [B,K] int64
+    tokens: Tensor  # [B,K] int64; K may be smaller than what was asked
     q: Tensor  # law [B,K,V], or ids [B,K]: the law each token was really sampled from
-    lengths: Tensor  # [B] int64, 0..K
+    lengths: Tensor  # [B] int64, 0..K: what is offered, and what is counted
     logits: Tensor | None = None  # [B,K,V] un-tempered, kept where a rule needs "raw"
-    hidden: Tensor | None = None  # [B,K,d] of the draft model, kept where a rule needs "draft_hidden"
+    hidden: Tensor | None = (
+        None  # [B,K,d] each token was sampled from, after the final norm; where a rule needs "draft_hidden"
+    )
 
     @classmethod
     def empty(cls, lengths: Tensor) -> DraftBlock:
         """No slots at all, for len(lengths) rows."""
         none = lengths.new_empty(len(lengths), 0)
-        return cls(none, none, lengths)
+        return cls(none, none, lengths.new_zeros(len(lengths)))
 
     def rows(self, index: Any) -> DraftBlock:
         """The same block for a slice or an index [b] of its rows."""
@@ -99,13 +203,13 @@ class DraftBlock:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a rule may look at. `p` has one position more than the draft: the bonus. raw_p, raw_q are made on demand."""
+    """What a rule may look at. `p` has one position more than the draft: the bonus. raw_p, raw_q are worked out when read."""
 
     p: Tensor  # law [B,K+1,V], or ids [B,K+1]
     draft: DraftBlock
     is_greedy: bool = False
     logits: Tensor | None = None  # [B,K+1,V] un-tempered, kept where a rule needs "raw"
-    target_hidden: Tensor | None = None  # [B,K+1,d], kept where a rule needs "target_hidden"
+    target_hidden: Tensor | None = None  # [B,K+1,d]: slot i predicts draft i; kept where a rule needs "target_hidden"
 
     @property
     def raw_p(self) -> Tensor:
@@ -115,9 +219,13 @@ class Evidence:
 
     @property
     def raw_q(self) -> Tensor:
-        """The draft's un-tempered log-law [B,K,V]."""
-        assert self.draft.logits is not None, 'a rule that reads raw_q names "raw" in its needs'
-        return self.draft.logits.log_softmax(-1)
+        """The draft's un-tempered log-law [B,K,V]; of a draft without logits, that of its ids: 0 there, −inf elsewhere."""
+        if self.draft.logits is not None:
+            return self.draft.logits.log_softmax(-1)
+        assert self.logits is not None, 'a rule that reads raw_q names "raw" in its needs'
+        assert not self.draft.q.is_floating_point(), "a drafter that samples from a law keeps its logits where asked"
+        lowest = self.logits[:, :-1].new_full(self.logits[:, :-1].shape, -float("inf"))
+        return lowest.scatter_(-1, self.draft.q[..., None], 0)
 
     def rows(self, index: Any) -> Evidence:
         """The same evidence for a slice or an index [b] of its rows."""
@@ -150,17 +258,14 @@ class Measures:
 
 
 class Verifier(Protocol):
-    """A rule. `needs`: what it reads beside p, q and the draft: "raw" or "raw_if_greedy", "target_hidden", "draft_hidden"."""
-
-    @property
-    def needs(self) -> frozenset[str]: ...
+    """A rule. It may also have `version` (a text), `limits` (Limits) and `needs` (a set of NEEDS); one without has none."""
 
     def is_lossless(self) -> Tensor:
         """[B] bool (B is 1 where no knob is stacked): whether what is emitted has the target's law."""
         ...
 
-    def init_state(self, num_rows: int) -> Tensor | None:
-        """[B,S], or None for a rule that carries nothing."""
+    def init_state(self, prompts: Sequence[Tensor], device: Any) -> Tensor | None:
+        """[B,S] on that device for texts that begin with these prompts [L], or None for a rule that carries nothing."""
         ...
 
     def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
@@ -195,43 +300,51 @@ class Context(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Feedback:
-    """The last round's evidence and verdict, for drafters whose `needs` name "feedback"."""
+class DraftSetup:
+    """What a drafter is built from. `draft` is there where its `needs` name it, `tokenizer` where the caller has one."""
 
-    evidence: Evidence
-    verdict: Verdict
+    target: Any  # lm.LM
+    warp: Any  # probs.Warp: the law that tokens are to be sampled from
+    draft: Any = None  # lm.LM
+    tokenizer: Any = None
 
 
 class Drafter(Protocol):
-    """Where drafts come from. Rows are admitted, moved and overwritten by the engine; a drafter keeps what it caches for them."""
+    """Where drafts come from. Rows are admitted, moved and overwritten by the engine; a drafter keeps what it caches for them.
 
-    @property
-    def needs(self) -> frozenset[str]: ...
+    `sdbench.draft.BaseDrafter` holds the empty methods. It may also have `version`, `limits` and `needs` (a set of
+    DRAFTER_NEEDS); one without has none.
+    """
 
-    def open(self, num_rows: int, capacity: int) -> None:
-        """Room for `num_rows` texts of at most `capacity` tokens; drops what was there."""
+    def open(self, num_rows: int, capacity: int, cache: Any) -> None:
+        """Room for `num_rows` texts of at most `capacity` tokens; drops what was there. `cache`: the target's (lm.RaggedCache)."""
         ...
 
-    def close(self) -> None:
-        """The batch is done with: nothing cached is read any more."""
-        ...
-
-    def prefill(self, prompt: Tensor) -> Any:
-        """Whatever is worth computing once for all rows of a prompt [L]."""
+    def prefill(self, prompt: Tensor, prefix: Any) -> Any:
+        """Whatever is worth computing once for all rows of a prompt [L]. `prefix`: the target's, of prompt[:-1] (lm.Prefix)."""
         ...
 
     def admit(self, row: int, prefix: Any) -> None:
-        """A new text in `row`, whose prompt gave `prefix`."""
+        """A new text in `row`, whose prompt gave `prefix` here."""
         ...
 
     def move(self, source: int, row: int) -> None:
         """The text of row `source` is now in `row`."""
         ...
 
-    def draft(
-        self, context: Context, k: int, lengths: Tensor, u: Tensor, feedback: Feedback | None, needs: frozenset[str]
-    ) -> DraftBlock:
-        """Propose k tokens a row, of which lengths [B] count, with the uniforms u [B,k]; `needs`: what the rules will read."""
+    def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
+        """Propose at most k tokens a row, of which at most lengths [B] count, with the uniforms u [B,k].
+
+        `needs`: what the rules will read of the draft, "raw" and "draft_hidden" among them.
+        """
+        ...
+
+    def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:
+        """After every commit, before any row moves or leaves: emitted [B,K+1], of which accepted + 1 count in each row."""
+        ...
+
+    def close(self) -> None:
+        """The batch is done with: nothing cached is read any more."""
         ...
 
 

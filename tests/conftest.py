@@ -32,8 +32,11 @@ def hub(tmp_path_factory):
 def real_data() -> Path:
     """The folder of real rows that SDBENCH_REAL_DATA names."""
     folder = os.environ.get("SDBENCH_REAL_DATA")
-    if not folder:  # they are others' to give out, so the project ships none; rows written here cover the same code
-        pytest.skip("SDBENCH_REAL_DATA names no folder with rows of the real data sets")
+    if not folder:
+        pytest.skip(
+            "SDBENCH_REAL_DATA names no folder with rows of the real data sets: they are not the project's to give out; "
+            "rows of its own cover the same code"
+        )
     return Path(folder)
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from sdbench import config
 from sdbench.config import GROUPS, KEYS, ConfigError, config_dir
-from sdbench.run.compose import Command, Composer, parse, slug
+from sdbench.run.command import Command, collapse, expand, parse
+from sdbench.run.compose import Composer, slug
 
 
 @pytest.fixture(scope="module")
@@ -22,17 +23,19 @@ def test_every_file_is_a_run(composer, group, name):
     jobs = composer.jobs(Command((f"{group}={name}",)))
     runs = [composer.run(job) for job in jobs]
     assert len({run.folder for run in runs}) == len(runs)
-    if group in ("model", "task", "verifier", "drafter"):
+    if group in ("model", "task", "drafter"):
         assert getattr(runs[0], group).name == name
+    if group == "verifier":
+        assert [rule.name for rule in runs[0].verifiers] == [name]
 
 
 def test_the_default_is_the_tiny_llama_over_w_at_temperature_one(composer):
     run = composer.run(())
-    assert (run.model.name, run.task.name, run.verifier.name, run.name) == (
+    assert (run.model.name, run.task.name, run.verifiers[0].name, run.name) == (
         *("llama-tiny", "gsm8k-tiny", "ensemble"),
         "llama-tiny-gsm8k-tiny",
     )
-    assert [setting["w"] for setting in run.verifier.settings] == pytest.approx([i / 10 for i in range(11)])
+    assert [setting["w"] for setting in run.verifiers[0].settings] == pytest.approx([i / 10 for i in range(11)])
     assert (run.temperature, run.top_k, run.top_p, run.num_draft, run.margin) == (1.0, None, None, (5,), 5)
 
 
@@ -48,17 +51,42 @@ def test_a_run_is_frozen(composer):
 
 def test_numbers_and_lists_are_both_taken(composer):
     run = composer.run(("w=[0.3,0.5,0.3,1]", "num_draft=[3,5]"))
-    assert [setting["w"] for setting in run.verifier.settings] == [0.3, 0.5, 1.0]
+    assert [setting["w"] for setting in run.verifiers[0].settings] == [0.3, 0.5, 1.0]
     assert run.num_draft == (3, 5)
-    assert [setting["w"] for setting in composer.run(("w=1",)).verifier.settings] == [1.0]
+    assert [setting["w"] for setting in composer.run(("w=1",)).verifiers[0].settings] == [1.0]
 
 
 def test_a_knob_of_the_rule_is_a_list_too(composer):
     run = composer.run(("verifier.mix=[prob,logit]", "w=[0.5,0.7]"))
-    assert [(s["w"], s["mix"], s["greedy"]) for s in run.verifier.settings] == [
+    assert [(s["w"], s["mix"], s["greedy"]) for s in run.verifiers[0].settings] == [
         *((0.5, "prob", "blend"), (0.5, "logit", "blend")),
         *((0.7, "prob", "blend"), (0.7, "logit", "blend")),
     ]
+
+
+def test_several_rules_each_with_their_knobs_and_w_for_those_that_have_it(composer):
+    run = composer.run(("verifier=[ensemble,exact]", "w=[0.5,1]", "verifier.ensemble.mix=logit"))
+    assert [rule.name for rule in run.verifiers] == ["ensemble", "exact"]
+    assert [(s["w"], s["mix"]) for s in run.verifiers[0].settings] == [(0.5, "logit"), (1.0, "logit")]
+    assert run.verifiers[1].settings == ({},)
+
+
+def test_a_class_of_ones_own_takes_nothing_from_the_default_file(composer):
+    run = composer.run(
+        ("verifier._target_=mine.Rule", "verifier.level=[1,2]", "verifier.kind=a", "task._target_=mine.Task")
+    )
+    (rule,) = run.verifiers
+    assert (rule.name, rule.target) == ("rule", "mine.Rule")
+    assert rule.settings == ({"level": 1.0, "kind": "a"}, {"level": 2.0, "kind": "a"})
+    assert (run.task.name, dict(run.task.options)) == ("task", {})
+    assert composer.run(("drafter._target_=mine.Lookup", "drafter.depth=3")).drafter.options == {"depth": 3}
+
+
+@pytest.mark.parametrize(
+    "words", [("verifier=[ensemble,exact]", "verifier.ensemble.mix=logit"), ("verifier._target_=m.R", "verifier.a=1")]
+)
+def test_what_hydra_is_told_is_read_back_as_it_was_typed(words):
+    assert collapse(expand(words)) == list(words)
 
 
 def test_a_pair_by_its_ids_gets_a_name_of_its_own(composer):
@@ -79,7 +107,7 @@ def test_multirun_is_one_job_per_pair_and_task_with_the_list_inside(composer):
         *(("llama-tiny", 0.0), ("llama-tiny", 1.0)),
         *(("qwen-tiny", 0.0), ("qwen-tiny", 1.0)),
     ]
-    assert all(len(run.verifier.settings) == 2 for run in runs)
+    assert all(len(run.verifiers[0].settings) == 2 for run in runs)
 
 
 def test_the_command_line_narrows_an_experiment(composer):
@@ -157,6 +185,13 @@ def test_a_slip_is_one_sentence_with_the_way_out(composer, word):
 COMBINED = {
     ("verifier=exact", "w=0.5"): "verifier=exact takes no w",
     ("temperature=0", "samples=2"): "samples=2 at temperature=0",
+    ("verifier=[ensemble,ensemble]",): "names ensemble twice",
+    ("verifier=[exact,ensemble]", "verifier.exact.name=ensemble"): "verifier names ensemble twice",
+    ("verifier=[ensemble,nothing]",): "verifier=nothing names no file",
+    ("verifier=[exact]", "w=0.5"): "verifier=exact takes no w",
+    ("verifier.name=lossless",): "every run has a cell of that name",
+    ("verifier=[ensemble,exact]", "verifier.mix=logit"): "choices: ensemble, exact",
+    ("timing=off", "timing.examples=20"): "leave one of the two out",
     ("temperature=0", "top_k=5"): "top_k=5 does nothing at temperature=0",
 }
 

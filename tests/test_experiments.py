@@ -8,9 +8,12 @@ import pytest
 
 import sdbench
 from sdbench.config import config_dir
-from sdbench.report import paper, paper_cells
-from sdbench.report.paper_cells import ALL, TINY, WS
-from sdbench.run.compose import Command, Composer, parse
+from sdbench.report import paper
+from sdbench.report.paper import cells as paper_cells
+from sdbench.report.paper import numbers as paper_numbers
+from sdbench.report.paper.cells import ALL, TINY, WS
+from sdbench.run.command import Command, parse
+from sdbench.run.compose import Composer
 from sdbench.run.help import text
 
 FOLDER = config_dir() / "experiment"
@@ -28,7 +31,7 @@ def runs_of(composer, *words):
 
 def settings_of(run):
     """What paper_cells.lines_of asks for, as this run makes it."""
-    ws = [setting["w"] for setting in run.verifier.settings]
+    ws = [setting["w"] for setting in run.verifiers[0].settings]
     return {("target", None, 0), ("draft", None, 0)} | {
         line for k in run.num_draft for line in (("lossless", None, k), *(("ensemble", w, k) for w in ws))
     }
@@ -41,7 +44,7 @@ def test_an_experiment_makes_what_its_table_asks_for(composer, asked):
     for run in runs:
         assert run.temperature == asked.temperature
         assert set(paper_cells.lines_of(asked)) <= settings_of(run)
-        assert run.verifier.settings[0].get("mix", "prob") == "prob"
+        assert run.verifiers[0].settings[0].get("mix", "prob") == "prob"
         if asked.name.startswith("table"):
             assert run.task.options["protocol"] == "diversed"
 
@@ -61,7 +64,7 @@ def test_the_tiny_twin_makes_all_of_it(composer):
 
 
 def test_the_command_for_what_is_missing_makes_it(composer):
-    empty = paper_cells.measured([])
+    empty = paper_numbers.measured([])
     for asked in ALL:
         for lacking in paper_cells.missing(asked, empty, {}):
             command = parse(shlex.split(lacking.command)[3:])
@@ -89,10 +92,10 @@ def test_help_and_readme_name_every_experiment():
 
 def test_the_settings_of_a_table_belong_to_the_default_sweep(composer):
     run = composer.run(())
-    assert set(WS) <= {round(setting["w"], 6) for setting in run.verifier.settings}
+    assert set(WS) <= {round(setting["w"], 6) for setting in run.verifiers[0].settings}
 
 
-@pytest.mark.slow  # its quick stand-in: test_the_tiny_twin_makes_all_of_it
+@pytest.mark.long  # its quick stand-in: test_the_tiny_twin_makes_all_of_it
 def test_the_tiny_twin_fills_the_paper(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "sdbench", *TWIN],
@@ -104,6 +107,6 @@ def test_the_tiny_twin_fills_the_paper(tmp_path):
     assert done.returncode == 0, done.stderr
     paper.build_paper([tmp_path / "results"], tmp_path / "figures", resamples=500)
     results = [sdbench.read(folder) for folder in paper.folders_of([tmp_path / "results"])]
-    cells = paper_cells.measured(results, resamples=500)
+    cells = paper_numbers.measured(results, resamples=500)
     lacking = [one for asked in ALL for one in paper_cells.missing(asked, cells, {})]
     assert {one.model for one in lacking} == {"llama", "qwen"}

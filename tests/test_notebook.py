@@ -37,7 +37,11 @@ def check(book):
     assert not [output for output in found if output.get("name") == "stderr"]
     printed = "".join(output.text for output in found if output.get("name") == "stdout")
     assert re.search(r"\d+ cells, \d+ generations; one answer at w = 0\.\d", printed)
-    assert re.findall(r"^margin (\d+): llama-tiny on gsm8k-tiny: ", printed, re.MULTILINE) == ["5", "10", "20"]
+    assert re.findall(r"^margin (\d+): llama-tiny on \w+-tiny: (?:ship|stay|none)", printed, re.MULTILINE) == [
+        "5",
+        "15",
+        "25",
+    ]
 
 
 def test_it_runs_on_a_folder_of_ones_own(tmp_path):
@@ -50,15 +54,16 @@ def test_it_makes_its_own_records(tmp_path):
     check(executed(None, tmp_path))
 
 
-def test_it_is_ten_cells_without_outputs_or_places():
+def test_it_is_ten_cells_that_can_be_read_without_running_and_name_no_places():
     book = nbformat.read(PATH, as_version=4)
     nbformat.validate(book)
     assert [cell.cell_type for cell in book.cells] == ["markdown", "code"] * 5
-    assert not outputs(book)
-    assert all(cell.execution_count is None for cell in book.cells if cell.cell_type == "code")
+    check(book)
+    said = "".join(output.text for output in outputs(book) if output.get("name") == "stdout")
+    assert "ship ensemble w=" in said, "a reader sees a recommendation"
     text = PATH.read_text(encoding="utf-8")
     assert not re.search(r"/(home|root|work|tmp|Users|mnt)/", text)
-    assert len(text) < 40_000
+    assert len(text) < 1_500_000
 
 
 def test_it_uses_public_names_alone():

@@ -7,7 +7,7 @@ import pytest
 
 import sdbench
 from sdbench import plan
-from sdbench.plan import Item, Shard
+from sdbench.plan import Item
 from sdbench.records import Store
 from tests.records.synthetic import Shape, sweep, timings
 
@@ -58,22 +58,6 @@ def test_what_is_added_is_all_that_is_missing(tmp_path: Path, change: str):
         "nothing": set(),
     }
     assert set(todo) == new[change]
-
-
-@pytest.mark.parametrize("count", [1, 3, 8])
-def test_shards_are_disjoint_and_complete(count: int):
-    parts = [Shard.parse(f"{i}/{count}").of(names(20)) for i in range(count)]
-    assert sorted(x for part in parts for x in part) == sorted(names(20))
-
-
-def test_a_shard_keeps_its_examples_when_n_grows():
-    assert list(Shard(2, 4).of(names(30)))[:5] == list(Shard(2, 4).of(names(20)))
-
-
-@pytest.mark.parametrize("text", ["8/8", "1", "-1/4", "a/b", "1/0", "", "1/2/3"])
-def test_a_bad_shard_is_one_sentence(text: str):
-    with pytest.raises(ValueError, match="shard must be"):
-        Shard.parse(text)
 
 
 def test_alone_every_item_is_handed_out_once(tmp_path: Path):
@@ -158,7 +142,7 @@ def test_an_item_of_a_job_that_ends_without_it_is_taken_over(tmp_path: Path):
     with Store.open(tmp_path) as store:
         todo = plan.missing(CELLS, names(2), 1, store.held())
         assert other.take(todo[:3]) == todo[:3]
-        shares = plan.share(store, todo, poll_s=0.01)
+        shares = plan.share(store, todo, fewest=8, poll_s=0.01)
         first = next(shares)
         assert first == todo[3:]
         store.append_generations(make(first))
@@ -166,14 +150,45 @@ def test_an_item_of_a_job_that_ends_without_it_is_taken_over(tmp_path: Path):
         assert next(shares) == todo[:3]
 
 
-def test_a_cell_is_timed_when_one_pass_on_this_machine_has_all_of_it(tmp_path: Path):
+def test_a_pass_that_was_cut_off_goes_on_and_other_cells_or_machines_begin_one(tmp_path: Path):
+    keys = [cell.key for cell in CELLS[:2]]
     with Store.open(tmp_path) as store:
         store.add_cells(CELLS)
-        for cell, pass_id, examples in [(CELLS[0], "a", 2), (CELLS[1], "a", 1), (CELLS[1], "b", 1)]:
-            for i in range(examples):
-                record = SHAPE.decode(cell, f"{i}" if pass_id == "a" else "1")
+        for cell, pass_id, examples in [(CELLS[0], "a", "01"), (CELLS[1], "a", "01"), (CELLS[0], "b", "0")]:
+            for name in examples:
+                record = SHAPE.decode(cell, name)
                 store.append_timings(timings(cell, record, pass_id=pass_id, repeats=2, shape=SHAPE))
     results = sdbench.read(tmp_path)
-    assert plan.timed_cells(results, CELLS, names(2), 2, machine="cpu-2x") == {CELLS[0].key}
-    assert plan.timed_cells(results, CELLS, names(2), 2, machine="another") == set()
-    assert plan.timed_cells(results, CELLS, names(2), 3, machine="cpu-2x") == set()
+    going_on = plan.newest_pass(results, keys, names(3), machine="cpu-2x")
+    assert going_on is not None
+    assert going_on.pass_id == "a"
+    assert {(name, repeat, False) for name in "01" for repeat in range(2)} <= going_on.done
+    newer = plan.newest_pass(results, keys[:1], names(1), machine="cpu-2x")
+    assert newer is not None
+    assert newer.pass_id == "b"
+    assert plan.newest_pass(results, keys, names(2), machine="another") is None
+    assert plan.newest_pass(results, keys, ["0+1"], machine="cpu-2x") is None, "a batch of two is another pass"
+    assert plan.newest_pass(results, [cell.key for cell in CELLS], names(2), machine="cpu-2x") is None
+    assert not results.timings["stall"].any()
+
+
+@pytest.mark.parametrize("jobs", [2, 3, 5])
+def test_jobs_beside_each_other_get_equal_work(jobs: int):
+    """Equal jobs by turns, the first a share earlier, as on a cluster: what the busiest does decides when all is done."""
+    left, done = 150, [0] * jobs
+    done[0] = plan.share_size(left, 1, fewest=16, most=512)
+    assert done[0] == 64
+    left -= done[0]
+    while left:
+        first = done.index(min(done))
+        size = plan.share_size(left, jobs, fewest=16, most=512)
+        done[first] += size
+        left -= size
+    assert sum(done) == 150
+    assert 150 / max(done) >= min(2.2, jobs - 0.2)
+
+
+def test_a_share_is_never_more_than_is_left_or_allowed():
+    assert plan.share_size(3, 1, fewest=8, most=512) == 3
+    assert plan.share_size(10_000, 1, fewest=8, most=512) == 512
+    assert plan.share_size(1, 9, fewest=1, most=512) == 1

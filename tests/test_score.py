@@ -51,6 +51,39 @@ def test_the_object_has_the_promised_shape(score):
     assert "per_example" not in result
 
 
+def test_the_object_says_which_rows_were_scored(score, tmp_path):
+    _, result, _ = score("gsm8k", references("gsm8k"))
+    assert (result["split"], result["dataset"], result["dataset_commit"]) == ("test", "openai/gsm8k", None)
+    hashes = {result["rows_hash"], score("gsm8k", references("gsm8k"))[1]["rows_hash"]}
+    assert len(hashes) == 1
+    changed = tmp_path / "rows.jsonl"
+    changed.write_text("".join(json.dumps({**row, "answer": "#### 1"}) + "\n" for row in rows("gsm8k")))
+    hashes.add(score("gsm8k", references("gsm8k"), data=changed)[1]["rows_hash"])
+    hashes.add(score("gsm8k", references("gsm8k")[:1], "n=1", "seed=null")[1]["rows_hash"])
+    assert len(hashes) == 3
+
+
+def test_ids_that_occur_twice_are_said(score):
+    lines = references("gsm8k")
+    assert "1 of 7 ids have more lines than others, which count as samples: 2" in score("gsm8k", [*lines, lines[2]])[2]
+    assert "every id has 2 lines: they count as samples" in score("gsm8k", lines * 2)[2]
+
+
+@pytest.mark.parametrize("out", ["{}/no/such/folder.json", "{}"])
+def test_where_the_result_goes_is_checked_before_anything_is_scored(score, tmp_path, monkeypatch, out):
+    monkeypatch.setattr("sdbench.score.score_predictions", lambda *_: pytest.fail("scored first"))
+    code, result, err = score("gsm8k", references("gsm8k"), f"out={out.format(tmp_path)}")
+    assert (code, result) == (2, None)
+    assert err.startswith("sdbench.score: out=")
+
+
+def test_a_line_that_is_no_text_is_named(tmp_path, capsys):
+    path = tmp_path / "predictions.jsonl"
+    path.write_bytes(b'{"id": 0, "completion": "a"}\n{"id": 1, "completion": "\xff"}\n')
+    assert main(["task=gsm8k", f"predictions={path}", f"data={ROWS / 'gsm8k.jsonl'}"]) == 2
+    assert "predictions.jsonl line 2 is not UTF-8 text" in capsys.readouterr().err
+
+
 def test_an_id_without_prediction_counts_as_failed_and_is_reported(score):
     code, result, err = score("gsm8k", references("gsm8k")[:-2], "per_example=true")
     assert code == 0
@@ -92,6 +125,7 @@ def test_several_lines_of_one_id_are_samples_and_pass_at_k_is_unbiased(score):
     _, result, _ = score("humaneval", predictions)
     assert result["num_answers"] == 12
     values = {name: metric["value"] for name, metric in result["metrics"].items()}
+    assert values.pop("pass@1_repaired") == 0.25
     assert values == pytest.approx({"pass@1": 0.25, "pass@2": 0.5, "pass@3": 0.75, "pass@4": 1.0})
     assert result["flags"]["is_wrong"] == 9
 
@@ -113,6 +147,7 @@ def test_an_id_without_samples_fails_at_every_k(score):
     predictions = [{"id": row["task_id"], "completion": row["canonical_solution"]} for row in others for _ in range(2)]
     _, result, _ = score("humaneval", predictions)
     values = {name: metric["value"] for name, metric in result["metrics"].items()}
+    assert values.pop("pass@1_repaired") == pytest.approx(2 / 3)
     assert values == pytest.approx({"pass@1": 2 / 3, "pass@2": 2 / 3}), first["task_id"]
     assert (result["num_answers"], result["flags"]["is_missing"]) == (4, 1)
 
@@ -121,7 +156,7 @@ def test_mbpp_ids_are_numbers_or_texts_and_both_configurations_score(score):
     for name in ("mbpp", "mbpp-sanitized"):
         predictions = [{"id": row["task_id"], "completion": f"```python\n{row['code']}\n```"} for row in rows(name)]
         predictions[0]["id"] = str(predictions[0]["id"])
-        assert score(name, predictions)[1]["metrics"]["pass@1"]["value"] == 1
+        assert score(name, predictions)[1]["metrics"]["pass@1_repaired"]["value"] == 1
 
 
 @pytest.mark.parametrize("argument", ["protocol=llama", "task.protocol=llama"])
@@ -186,6 +221,8 @@ def test_scores_do_not_depend_on_the_order_of_predictions(score):
     ("lines", "more", "sentence"),
     [
         ([{"id": 0, "completion": "a"}, "{not json"], [], "line 2 is not JSON"),
+        (["[" * 100_000], [], "line 1 is not JSON"),
+        (['{"id": ' + "1" * 5000 + "}"], [], "line 1 is not JSON"),
         ([{"id": 0}], [], "line 1 has no field 'completion'"),
         ([{"completion": "a"}], [], "line 1 has no field 'id'"),
         (["[1]"], [], "line 1 must be an object with id and completion"),
@@ -248,6 +285,7 @@ def test_as_a_command_stdout_holds_the_object_alone(tmp_path):
     assert "predictions=FILE" in helped.stdout
 
 
+@pytest.mark.long
 def test_a_thousand_summaries_in_ten_seconds_as_a_command(tmp_path, children_s):
     rng = random.Random(0)
     vocabulary = ["".join(rng.choices("abcdefghijklmnopqrst", k=rng.randint(2, 10))) for _ in range(3000)]
@@ -265,6 +303,7 @@ def test_a_thousand_summaries_in_ten_seconds_as_a_command(tmp_path, children_s):
     assert children_s() < 10
 
 
+@pytest.mark.long
 def test_164_real_humaneval_references_score_1_in_fifteen_seconds_as_a_command(tmp_path, children_s, real_data):
     data = real_data / "humaneval.jsonl"
     loaded = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines()]

@@ -13,7 +13,7 @@ from sdbench import trackers
 from sdbench.config import ConfigError
 from sdbench.metrics.summary import summarise
 from sdbench.records import StoreError
-from sdbench.report.style import save
+from sdbench.report.figures.style import save
 from sdbench.run.compose import Composer
 from sdbench.run.track import track, tracker_of
 from sdbench.trackers import Findings, TrackerError

@@ -27,7 +27,7 @@ def wheel(tmp_path_factory) -> Path:
 
 def tracked() -> list[str]:
     """What git holds of the package and of what builds it."""
-    files = ("sdbench", "configs", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md")
+    files = ("sdbench", "configs", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
     listed = subprocess.run(["git", "ls-files", "-z", *files], cwd=ROOT, capture_output=True, text=True, check=True)
     return [name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
 
@@ -37,6 +37,11 @@ def test_it_holds_the_package_and_its_configs_and_nothing_else(wheel):
     wanted = {name for name in wanted if name.startswith("sdbench/")}
     held = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == wanted
+
+
+def test_it_carries_its_licence(wheel):
+    (name,) = [name for name in ZipFile(wheel).namelist() if name.endswith("/LICENSE")]
+    assert ZipFile(wheel).read(name) == (ROOT / "LICENSE").read_bytes()
 
 
 def test_the_weights_of_all_pairs_are_forty_megabytes_at_most(wheel):

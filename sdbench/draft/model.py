@@ -1,82 +1,92 @@
 """A small model drafts token by token."""
 
+from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from sdbench.draft.base import BaseDrafter
 from sdbench.lm import LM, Prefix, RaggedCache
 from sdbench.probs import Warp, draw
-from sdbench.types import Context, DraftBlock, Feedback
+from sdbench.types import Context, DraftBlock, DraftSetup, Limits
 
 
-class ModelDrafter:
+class ModelDrafter(BaseDrafter):
     """The pair's own draft model, under the warpers of the target.
 
     A round begins with the last two tokens of a text: the first was never fed where the whole last block was kept, and is written
-    again, unchanged, where it was. So shapes stay fixed, and what is cached needs no record.
+    again, unchanged, where it was. So shapes stay fixed, and nobody keeps count of what is cached.
     """
+
+    version: ClassVar[str] = "1"
+    limits: ClassVar[Limits] = Limits(draft_model=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"draft"})
 
     def __init__(self, model: LM, warp: Warp) -> None:
         self.model, self.warp = model, warp
-        self.cache: RaggedCache | None = None
+        self._cache: RaggedCache | None = None
+
+    @classmethod
+    def build(cls, setup: DraftSetup) -> "ModelDrafter":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cls(setup.draft, setup.warp)
 
     @property
-    def needs(self) -> frozenset[str]:
-        return frozenset()
+    def cache(self) -> RaggedCache:
+        assert self._cache is not None, "a drafter is opened first"
+        return self._cache
 
-    def open(self, num_rows: int, capacity: int) -> None:
-        self.cache = self.model.cache(num_rows, capacity)
+    def open(self, num_rows: int, capacity: int, cache: RaggedCache) -> None:
+        self._cache = self.model.cache(num_rows, capacity)
 
     def close(self) -> None:
-        if self.cache is not None:
-            self.model.give_back(self.cache)
-        self.cache = None
+        if self._cache is not None:
+            self.model.give_back(self._cache)
+        self._cache = None
 
-    def prefill(self, prompt: Tensor) -> Prefix:
+    def prefill(self, prompt: Tensor, prefix: Prefix) -> Prefix:
         return self.model.prefill(prompt[:-2])
 
     def admit(self, row: int, prefix: Prefix) -> None:
-        self._cache.write(row, prefix)
+        self.cache.write(row, prefix)
 
     def move(self, source: int, row: int) -> None:
-        self._cache.move(source, row, self._cache.capacity)
+        self.cache.move(source, row, self.cache.capacity)
 
-    def draft(
-        self, context: Context, k: int, lengths: Tensor, u: Tensor, feedback: Feedback | None, needs: frozenset[str]
-    ) -> DraftBlock:
+    def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
         if not k:
             return DraftBlock.empty(lengths)
         tail = context.lengths[:, None] + torch.arange(-2, 0, device=lengths.device)
         ids = context.tokens.gather(1, tail.clamp_min(0))
-        cache, is_raw = self._cache, "raw" in needs
-        reach = self.model.reach(context.longest + k - 1, cache)
-        step = partial(self._propose, cache, reach, is_raw)
-        tokens, q, *logits = cache.records(step, ("draft", self.warp, reach, is_raw), ids, context.lengths, u)
-        return DraftBlock(tokens, q, lengths, *logits)
-
-    @property
-    def _cache(self) -> RaggedCache:
-        assert self.cache is not None, "a drafter is opened first"
-        return self.cache
+        cache, wanted = self.cache, tuple(name for name in ("raw", "draft_hidden") if name in needs)
+        kv_length = self.model.kv_length(context.longest + k - 1, cache)
+        step = partial(self._propose, cache, kv_length, wanted)
+        tokens, q, *more = cache.steps(step, ("draft", self.warp, kv_length, wanted), ids, context.lengths, u)
+        extra = dict(zip(wanted, more, strict=True))
+        return DraftBlock(tokens, q, lengths, extra.get("raw"), extra.get("draft_hidden"))
 
     def _propose(
-        self, cache: RaggedCache, reach: int, is_raw: bool, ids: Tensor, sizes: Tensor, u: Tensor
+        self, cache: RaggedCache, kv_length: int, wanted: Sequence[str], ids: Tensor, sizes: Tensor, u: Tensor
     ) -> tuple[Tensor, ...]:
-        """Tokens [B,K] and laws [B,K,V] behind texts of `sizes` [B] that end in ids [B,2]; their logits where asked for."""
+        """Tokens [B,K] and laws [B,K,V] behind texts of `sizes` [B] that end in ids [B,2]; their logits, their states."""
         k = u.shape[1]
         positions = sizes[:, None] + torch.arange(-2, k - 1, device=u.device)  # [B,K+1]
-        plans = self.model.plan(positions, cache, reach).split([2, *[1] * (k - 1)])
+        plans = self.model.plan(positions, cache, kv_length).split([2, *[1] * (k - 1)])
         tokens: list[Tensor] = []
         laws: list[Tensor] = []
-        kept: list[Tensor] = []
+        kept: dict[str, list[Tensor]] = {"raw": [], "draft_hidden": []}
         for plan, coins in zip(plans, u.unbind(1), strict=True):
-            logits = self.warp.logits(self.model.forward(ids, plan, cache, keep=1)[:, 0])
+            if "draft_hidden" in wanted:
+                raw, hidden = self.model.forward_hidden(ids, plan, cache, keep=1)
+                kept["draft_hidden"].append(hidden[:, -1])
+            else:
+                raw = self.model.forward(ids, plan, cache, keep=1)
+            logits = self.warp.logits(raw[:, 0])
             q = self.warp.law(logits)
             token = q if self.warp.is_greedy else draw(q, coins)
             ids = token.clamp_max(logits.shape[-1] - 1)[:, None]  # V where logits are NaN
             tokens.append(token)
             laws.append(ids[:, 0] if self.warp.is_greedy else q)
-            kept.append(logits)
-        found = torch.stack(tokens, 1), torch.stack(laws, 1)
-        return (*found, torch.stack(kept, 1)) if is_raw else found
+            kept["raw"].append(logits)
+        return torch.stack(tokens, 1), torch.stack(laws, 1), *(torch.stack(kept[name], 1) for name in wanted)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sdbench import noise
-from sdbench.engine.row import Row
+from sdbench.engine.row import Decoding
 from sdbench.lm import LM, Prefix, RaggedCache
 from sdbench.types import Drafter, Verifier
 from sdbench.verify import family, stack
@@ -38,13 +38,13 @@ class Batch:
         self.target, self.drafter, self.verifiers, self.seed = target, drafter, verifiers, seed
         self.num_rows, self.capacity, self.num_draft = num_rows, capacity, num_draft
         self.cache: RaggedCache = target.cache(num_rows, capacity)
-        drafter.open(num_rows, capacity)
+        drafter.open(num_rows, capacity, self.cache)
         self.texts = torch.zeros(num_rows, capacity + 1, dtype=torch.int64, device=target.device)
         self.sizes = torch.ones(num_rows, dtype=torch.int64, device=target.device)
         self.keys = np.zeros((num_rows, 2), dtype=np.uint64)
         self.noise = torch.zeros(num_rows, WINDOW, 2 * num_draft + 1, dtype=torch.float64, device=target.device)
         self.order = torch.arange(num_rows, device=target.device)
-        self.rows: list[Row] = []
+        self.rows: list[Decoding] = []
         names: dict[Hashable, int] = {}
         self.family_of = [names.setdefault(family(rule), len(names)) for rule in verifiers]
         self.counts = [0] * len(names)
@@ -71,14 +71,14 @@ class Batch:
     def longest(self) -> int:
         return max(row.length for row in self.rows)
 
-    def begin(self, planned: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Of the round that begins: what each row drafts [B], and its uniforms [B,2K+1] as `noise.table` orders them."""
+    def begin(self, wanted: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Of the round that begins: how much each row may draft [B], and its uniforms [B,2K+1] as `noise.table` orders them."""
         rounds = [len(row.drafted) for row in self.rows]
         for slot, number in enumerate(rounds):
             if number and not number % WINDOW:
                 self._make_noise(slot, number)
         empty = [0] * (self.width - len(rounds))
-        where = torch.tensor([[*planned, *empty], [*(n % WINDOW for n in rounds), *empty]], device=self.target.device)
+        where = torch.tensor([[*wanted, *empty], [*(n % WINDOW for n in rounds), *empty]], device=self.target.device)
         return where[0], self.noise[self.order[: self.width], where[1]]
 
     def _make_noise(self, slot: int, first: int) -> None:
@@ -103,7 +103,7 @@ class Batch:
             self._rules[members] = stack([self.verifiers[index] for index in members], self.target.device)
         return self._rules[members]
 
-    def admit(self, row: Row, prompt: Tensor, prefix: Prefix, draft_prefix: object) -> None:
+    def admit(self, row: Decoding, prompt: Tensor, prefix: Prefix, draft_prefix: object) -> None:
         """A new row, at the end of its family."""
         free = len(self.rows)
         self.rows.append(row)
@@ -115,17 +115,18 @@ class Batch:
         self.counts[row.family] += 1
         self._write(free, row, prompt, prefix, draft_prefix)
 
-    def replace(self, slot: int, row: Row, prompt: Tensor, prefix: Prefix, draft_prefix: object) -> None:
+    def replace(self, slot: int, row: Decoding, prompt: Tensor, prefix: Prefix, draft_prefix: object) -> None:
         """A new row in the slot of a finished one of the same family."""
         self._write(slot, row, prompt, prefix, draft_prefix)
 
-    def write(self, drafts: Tensor, accepted: Tensor, next_token: Tensor) -> None:
-        """Behind each text, drafts [B,K] with next_token [B,1] in place accepted [B,1]; the text ends there."""
+    def write(self, drafts: Tensor, accepted: Tensor, next_token: Tensor) -> Tensor:
+        """Behind each text, the block [B,K+1]: drafts [B,K] with next_token [B,1] in place accepted [B,1]; the text ends there."""
         block = torch.cat((drafts, next_token), 1).scatter_(1, accepted, next_token)
         sizes = self.sizes[: len(block)]
         places = sizes[:, None] + torch.arange(block.shape[1], device=block.device)
         self.texts[: len(block)].scatter_(1, places, block)
         sizes += accepted[:, 0] + 1
+        return block
 
     def close(self) -> None:
         """Nothing is decoded any more."""
@@ -145,7 +146,7 @@ class Batch:
         self.sizes[len(self.rows)] = 1  # an empty row sees itself only: nothing it computes is NaN
         self._families = None
 
-    def _write(self, slot: int, row: Row, prompt: Tensor, prefix: Prefix, draft_prefix: object) -> None:
+    def _write(self, slot: int, row: Decoding, prompt: Tensor, prefix: Prefix, draft_prefix: object) -> None:
         self.rows[slot], self._families = row, None
         self.texts[slot, : len(prompt)] = prompt
         self.sizes[slot] = len(prompt)
@@ -153,12 +154,12 @@ class Batch:
         self._make_noise(slot, 0)
         self.cache.write(slot, prefix)
         self.drafter.admit(slot, draft_prefix)
-        fresh = self.verifiers[row.request.verifier].init_state(1)
-        if fresh is not None:
-            held = self.states[row.family]
-            if held is None:
-                held = self.states[row.family] = fresh.new_zeros(self.num_rows, *fresh.shape[1:])
-            held[slot] = fresh[0]
+        state = self.verifiers[row.request.verifier].init_state([prompt], self.target.device)
+        if state is not None:
+            states = self.states[row.family]
+            if states is None:
+                states = self.states[row.family] = state.new_zeros(self.num_rows, *state.shape[1:])
+            states[slot] = state[0]
 
     def _move(self, source: int, slot: int) -> None:
         row = self.rows[slot] = self.rows[source]
@@ -168,6 +169,6 @@ class Batch:
         self.noise[slot] = self.noise[source]
         self.cache.move(source, slot, row.length)
         self.drafter.move(source, slot)
-        held = self.states[row.family]
-        if held is not None:
-            held[slot] = held[source]
+        states = self.states[row.family]
+        if states is not None:
+            states[slot] = states[source]

@@ -1,4 +1,4 @@
-"""The loop itself. A round is: draft, judge, verify, commit; then finished rows leave and new ones take their place.
+"""The loop itself. A round is: draft, score, verify, commit; then finished rows leave and new ones take their place.
 
 What a text becomes depends on (seed, key, sample, verifier, num_draft) only: noise is a function of where it is used, and no
 row looks at another. In float64 that is token for token; in lower precision two batch shapes may round a near-tie differently.
@@ -7,7 +7,7 @@ row looks at another. In float64 that is token for token; in lower precision two
 import warnings
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,10 +16,10 @@ from torch import Tensor
 
 from sdbench.engine.batch import Batch
 from sdbench.engine.clock import Clock
-from sdbench.engine.row import NUM_MEASURES, Request, Row, StopTest
-from sdbench.lm import LM, Prefix, RaggedCache, forget
+from sdbench.engine.row import NUM_MEASURES, Decoding, Request, StopTest
+from sdbench.lm import LM, Prefix, RaggedCache
 from sdbench.probs import Warp
-from sdbench.types import DraftBlock, Drafter, Evidence, Feedback, Generation, Verdict, Verifier
+from sdbench.types import DRAFTER_NEEDS, DraftBlock, Drafter, Evidence, Generation, Verdict, Verifier, needs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,130 +36,138 @@ class Options:
     timing: bool | str | None = None
 
 
-def stream(
-    target: LM,
-    drafter: Drafter,
-    prompts: Sequence[Sequence[int]],
-    verifiers: Sequence[Verifier],
-    requests: Sequence[Request],
-    options: Options,
-) -> Iterator[Generation]:
-    """Decode the requests, in the order in which they end. Those of one prompt should stand together: it is prefilled once."""
-    queue = deque(enumerate(requests))
-    num_rows = min(options.batch_size, len(requests))
-    while queue:
-        decoder = Decoder(target, drafter, prompts, verifiers, queue, options, num_rows)
-        try:
-            with torch.inference_mode():
-                yield from decoder.run()
-        except torch.OutOfMemoryError:
-            if num_rows == 1:
-                raise
-            # Unfinished rows begin anew: their noise is a function of their rounds, so they come out the same.
-            queue = deque(sorted([*queue, *((row.index, row.request) for row in decoder.unfinished())]))
-            warnings.warn(
-                f"out of memory with {num_rows} rows; going on with {num_rows // 2}", ResourceWarning, stacklevel=2
-            )
-            num_rows //= 2
-            del decoder
-            forget()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+@dataclass
+class Loop:
+    """Requests on their way through one batch after another: a smaller one where memory ran out."""
+
+    target: LM
+    drafter: Drafter
+    prompts: Sequence[Sequence[int]]
+    verifiers: Sequence[Verifier]
+    options: Options
+    num_rows: int
+    models: Sequence[LM] = ()  # whose kept memory is freed before a smaller batch
+    pending: dict[int, Request] = field(default_factory=dict)  # what has not been yielded, by its place in the stream
+
+    def stream(self, requests: Sequence[Request]) -> Iterator[Generation]:
+        """Decode the requests, in the order in which they end. Those of one prompt should stand together: it is prefilled once."""
+        self.pending = dict(enumerate(requests))
+        while self.pending:
+            try:
+                yield from BatchRun(self).run()
+            except torch.OutOfMemoryError:
+                if self.num_rows == 1:
+                    raise
+                # What is pending begins anew: its noise is a function of its rounds, so it comes out the same.
+                self.num_rows, before = self.num_rows // 2, self.num_rows
+                warnings.warn(
+                    f"out of memory with {before} rows; going on with {self.num_rows}", ResourceWarning, stacklevel=2
+                )
+            else:
+                assert not self.pending, f"{len(self.pending)} requests were never finished"
+            if self.pending:
+                self._free()
+
+    def _free(self) -> None:
+        for model in self.models:
+            model.forget()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
-class Decoder:
+class BatchRun:
     """A batch, the queue behind it, and prefixes of prompts that will be asked for again."""
 
-    def __init__(
-        self,
-        target: LM,
-        drafter: Drafter,
-        prompts: Sequence[Sequence[int]],
-        verifiers: Sequence[Verifier],
-        queue: deque[tuple[int, Request]],
-        options: Options,
-        num_rows: int,
-    ) -> None:
-        self.target, self.drafter, self.prompts, self.verifiers = target, drafter, prompts, verifiers
-        self.queue, self.options, self.num_rows = queue, options, num_rows
-        self.asked = Counter(request.prompt for _, request in queue)
+    def __init__(self, loop: Loop) -> None:
+        self.target, self.drafter, self.options = loop.target, loop.drafter, loop.options
+        self.prompts, self.verifiers, self.pending = loop.prompts, loop.verifiers, loop.pending
+        self.num_rows = loop.num_rows
+        self.queue = deque(loop.pending.items())
+        self.num_left = Counter(request.prompt for request in loop.pending.values())
         self.prefixes: dict[int, tuple[Tensor, Prefix, Any]] = {}
-        self.num_ids = options.warp.vocab_size or target.vocab_size
-        self.clock = Clock(target.device, options.timing)
-        self.needs = _needs(verifiers, options.warp)
-        self.batch: Batch | None = None
-        self.waiting: Row | None = None
-        self.feedback: Feedback | None = None
-
-    def unfinished(self) -> list[Row]:
-        rows = [] if self.batch is None else [row for row in self.batch.rows if not row.is_done]
-        return rows if self.waiting is None or self.waiting in rows else [*rows, self.waiting]
+        self.num_ids = self.options.warp.vocab_size or self.target.vocab_size
+        self.clock = Clock(self.target.device, self.options.timing)
+        self.needs = _needs(self.verifiers, self.options.warp)
+        self.drafter_needs = needs_of(self.drafter, DRAFTER_NEEDS)
 
     def run(self) -> Iterator[Generation]:
-        longest = max(len(self.prompts[request.prompt]) for _, request in self.queue)
-        num_draft = max(request.num_draft for _, request in self.queue)
+        """Inference mode holds inside a round only: between two yields the caller's own mode is on."""
+        requests = self.pending.values()
+        longest = max(len(self.prompts[request.prompt]) for request in requests)
+        num_draft = max(request.num_draft for request in requests)
         capacity = longest + self.options.max_new_tokens + num_draft + 1
         args = (self.target, self.drafter, self.verifiers, self.num_rows, capacity, num_draft, self.options.seed)
-        batch = self.batch = Batch(*args)
+        with torch.inference_mode():
+            batch = Batch(*args)
         try:
-            while self.queue and len(batch.rows) < self.num_rows:
-                self._admit(batch)
+            with torch.inference_mode():
+                self._fill(batch)
             while batch.rows:
-                self._round(batch)
-                yield from self._refill(batch)
+                with torch.inference_mode():
+                    self._round(batch)
+                yield from self._finished(batch)
+                with torch.inference_mode():
+                    self._refill(batch)
         finally:
             batch.close()
 
-    def _refill(self, batch: Batch) -> Iterator[Generation]:
+    def _finished(self, batch: Batch) -> Iterator[Generation]:
+        """Before anything is admitted, so that no want of memory can cost a finished text. The last slots first."""
+        for row in [row for row in batch.rows if row.is_done][::-1]:
+            del self.pending[row.index]
+            yield row.finish(self.clock.timing(row.prefill_s, row.rounds_s, row.split_s))
+
+    def _refill(self, batch: Batch) -> None:
         """Finished rows leave; what waits takes their place. Last slots first: closing a hole moves later rows only."""
         for slot in [slot for slot in range(len(batch.rows)) if batch.rows[slot].is_done][::-1]:
-            row = batch.rows[slot]
-            self.feedback = None
-            if self.queue and batch.family_of[self.queue[0][1].verifier] == row.family:
+            if self.queue and batch.family_of[self.queue[0][1].verifier] == batch.rows[slot].family:
                 self._admit(batch, slot)
             else:
                 batch.remove(slot)
-            yield row.finish(self.clock.timing(row.prefill_s, row.rounds_s, row.split_s))
+        self._fill(batch)
+
+    def _fill(self, batch: Batch) -> None:
         while self.queue and len(batch.rows) < self.num_rows:
-            self.feedback = None
             self._admit(batch)
 
     def _admit(self, batch: Batch, slot: int | None = None) -> None:
         """The next request joins, its prompt prefilled or found."""
         index, request = self.queue.popleft()
         number = request.prompt
-        row = Row(
-            index,
-            request,
-            batch.family_of[request.verifier],
-            len(self.prompts[number]),
-            self.options.max_new_tokens,
-        )
-        self.waiting, started_s = row, self.clock.read()
+        family, num_prompt = batch.family_of[request.verifier], len(self.prompts[number])
+        row = Decoding(index, request, family, num_prompt, self.options.max_new_tokens)
+        started_s = self.clock.read()
         if number not in self.prefixes:
-            prompt = torch.tensor(list(self.prompts[number]), dtype=torch.int64, device=self.target.device)
-            self.prefixes[number] = (prompt, self.target.prefill(prompt[:-1]), self.drafter.prefill(prompt))
+            self.prefixes[number] = self._prefill(number)
         row.prefill_s = self.clock.read() - started_s
         if slot is None:
             batch.admit(row, *self.prefixes[number])
         else:
             batch.replace(slot, row, *self.prefixes[number])
-        self.waiting = None
-        self.asked[number] -= 1
-        if not self.asked[number]:
+        self.num_left[number] -= 1
+        if not self.num_left[number]:
             del self.prefixes[number]
+
+    def _prefill(self, number: int) -> tuple[Tensor, Prefix, Any]:
+        """The prompt [L] and what target and drafter make of it; its last token begins the first round."""
+        prompt = torch.tensor(list(self.prompts[number]), dtype=torch.int64, device=self.target.device)
+        prefix = self.target.prefill(prompt[:-1], with_hidden="target_hidden" in self.drafter_needs)
+        return prompt, replace(prefix, hidden=None), self.drafter.prefill(prompt, prefix)
 
     def _round(self, batch: Batch) -> None:
         begun_s = self.clock.read()
-        planned = [row.draft_length for row in batch.rows]
-        k = max(planned) if self.target.mode == "off" else batch.num_draft  # shapes that come back
-        lengths, u = batch.begin(planned)
-        draft = self.drafter.draft(batch, k, lengths, u[:, :k], self.feedback, self.needs)
+        wanted = [row.draft_length for row in batch.rows]
+        k = max(wanted) if self.target.mode == "off" else batch.num_draft  # shapes that come back
+        lengths, u = batch.begin(wanted)
+        draft = self.drafter.draft(batch, k, lengths, u[:, :k], self.needs)
+        width = draft.tokens.shape[1]
+        if width > k:
+            raise ValueError(f"{type(self.drafter).__name__} gave a block of {width} slots where {k} were asked for")
         drafted_s = self.clock.split()
-        evidence, ids = self._judge(batch, draft)
-        verdict = self._verify(batch, evidence, _coins(u, batch.num_draft, k))
+        evidence, ids = self._score(batch, draft)
+        verdict = self._verify(batch, evidence, _coins(u, batch.num_draft, width))
         verified_s = self.clock.split()
-        self._commit(batch, planned, ids, evidence, verdict)
+        self._commit(batch, wanted, ids, evidence, verdict)
         if self.clock.is_on:
             ended_s = self.clock.read()
             for row in batch.rows:
@@ -168,17 +176,18 @@ class Decoder:
                     parts = (drafted_s - begun_s, verified_s - drafted_s, ended_s - verified_s)
                     row.split_s = [old + new for old, new in zip(row.split_s, parts, strict=True)]
 
-    def _judge(self, batch: Batch, draft: DraftBlock) -> tuple[Evidence, Tensor]:
+    def _score(self, batch: Batch, draft: DraftBlock) -> tuple[Evidence, Tensor]:
         """One forward of the target over the last token and the draft: its law at each drafted slot and behind.
 
         The evidence has valid ids only. Beside it, ids [B,1+K] are V where logits were NaN: the target's, then the draft's.
         """
-        sizes, warp, wanted = batch.lengths, self.options.warp, tuple(sorted(self.needs & {"raw", "target_hidden"}))
+        sizes, warp = batch.lengths, self.options.warp
+        wanted = tuple(sorted((self.needs | self.drafter_needs) & {"raw", "target_hidden"}))
         ids = torch.cat((batch.tokens.gather(1, sizes[:, None] - 1), draft.tokens), 1)
-        valid = ids.clamp_max(self.num_ids - 1)
-        reach = self.target.reach(batch.longest + draft.tokens.shape[1], batch.cache)
-        step = partial(_score, self.target, batch.cache, warp, reach, wanted)
-        p, *more = batch.cache.records(step, ("score", warp, reach, wanted), valid, sizes)
+        valid = ids.clamp(0, self.num_ids - 1)  # a slot that is not offered may hold anything
+        kv_length = self.target.kv_length(batch.longest + draft.tokens.shape[1], batch.cache)
+        step = partial(_score, self.target, batch.cache, warp, kv_length, wanted)
+        p, *more = batch.cache.steps(step, ("score", warp, kv_length, wanted), valid, sizes)
         if warp.is_greedy:
             ids, p = torch.cat((p.amax(1, keepdim=True), draft.tokens), 1), p.clamp_max(self.num_ids - 1)
         extra = dict(zip(wanted, more, strict=True))
@@ -191,11 +200,11 @@ class Decoder:
         """Each family judges its own rows."""
         parts = []
         for rows, rule, number in batch.families():
-            held = batch.states[number]
+            states = batch.states[number]
             view = evidence if len(batch.families()) == 1 else evidence.rows(rows)
-            part = rule(view, u[rows], None if held is None else held[rows])
-            if held is not None and part.state is not None:
-                held[rows] = part.state
+            part = rule(view, u[rows], None if states is None else states[rows])
+            if states is not None and part.state is not None:
+                states[rows] = part.state
             parts.append(part)
         if len(parts) == 1:
             return parts[0]
@@ -207,39 +216,49 @@ class Decoder:
             return None
         if not evidence.draft.tokens.shape[1]:
             return torch.zeros(len(batch.rows), NUM_MEASURES, 0)
-        found = []
+        parts = []
         for rows, rule, _ in batch.families():
             m = rule.measure(evidence.rows(rows))
-            found.append(torch.stack([x.double() for x in (m.p, m.q, m.tv, m.expected, m.bias)], 1))
-        return torch.cat(found)
+            parts.append(torch.stack([x.double() for x in (m.p, m.q, m.tv, m.expected, m.bias)], 1))
+        return torch.cat(parts)
 
-    def _commit(self, batch: Batch, planned: list[int], ids: Tensor, evidence: Evidence, verdict: Verdict) -> None:
+    def _commit(self, batch: Batch, wanted: list[int], ids: Tensor, evidence: Evidence, verdict: Verdict) -> None:
         """Write the block behind each text (what lies past its new length is overwritten later), then count on the host."""
         accepted, next_token = verdict.accepted[:, None], verdict.next_token[:, None]
-        batch.write(evidence.draft.tokens, accepted, next_token)
-        told = torch.cat((accepted, next_token, ids), 1).tolist()
+        offered = evidence.draft.lengths[:, None]
+        emitted = batch.write(evidence.draft.tokens, accepted, next_token)
+        on_host = torch.cat((offered, accepted, next_token, ids), 1).tolist()
         measures = self._measures(batch, evidence)
         values = None if measures is None else measures.tolist()
-        for number, (row, (kept, token, judged, *drafted)) in enumerate(zip(batch.rows, told, strict=True)):
-            if max(token, judged, *drafted) >= self.num_ids:
-                _refuse_nan("draft" if max(drafted, default=0) >= self.num_ids else "target", row)
-            found = None if values is None else values[number]
-            row.commit(planned[number], kept, token, drafted, found, self.options.stop_ids, self.options.should_stop)
-        if "feedback" in self.drafter.needs:
-            self.feedback = Feedback(evidence, verdict)
+        for number, (row, (length, kept, token, scored, *drafted)) in enumerate(zip(batch.rows, on_host, strict=True)):
+            if max(token, scored, *drafted[:length]) >= self.num_ids:
+                _refuse_nan("draft" if max(drafted[:length], default=0) >= self.num_ids else "target", row)
+            if not 0 <= kept <= length <= wanted[number] or min(drafted[:length], default=0) < 0:
+                self._refuse_block(kept, length, wanted[number], drafted)
+            own = None if values is None else values[number]
+            row.commit(length, kept, token, drafted, own, self.options.stop_ids, self.options.should_stop)
+        self.drafter.observe(emitted, evidence, verdict)
+
+    def _refuse_block(self, kept: int, length: int, wanted: int, drafted: list[int]) -> None:
+        drafter = type(self.drafter).__name__
+        if not 0 <= length <= wanted:
+            raise ValueError(f"{drafter} offered {length} tokens where 0 to {wanted} were asked for")
+        if min(drafted[:length], default=0) < 0:
+            raise ValueError(f"{drafter} drafted the token {min(drafted[:length])}, which is no id")
+        raise ValueError(f"a rule accepted {kept} of {length} drafted tokens")
 
 
-def _refuse_nan(role: str, row: Row) -> None:
+def _refuse_nan(role: str, row: Decoding) -> None:
     where = f"at prompt {row.request.prompt}: check its weights and dtype"
     raise ValueError(f"the {role} model's logits are NaN {where}")
 
 
 def _score(
-    target: LM, cache: RaggedCache, warp: Warp, reach: int, wanted: Sequence[str], ids: Tensor, sizes: Tensor
+    target: LM, cache: RaggedCache, warp: Warp, kv_length: int, wanted: Sequence[str], ids: Tensor, sizes: Tensor
 ) -> tuple[Tensor, ...]:
     """The target's law [B,T,V] of ids [B,T], the first of them the last of texts of `sizes` [B]; what else is wanted."""
     positions = sizes[:, None] + torch.arange(-1, ids.shape[1] - 1, device=ids.device)
-    plan = target.plan(positions, cache, reach)
+    plan = target.plan(positions, cache, kv_length)
     if "target_hidden" in wanted:
         raw, hidden = target.forward_hidden(ids, plan, cache)
     else:
@@ -249,16 +268,16 @@ def _score(
     return warp.law(logits), *(x for name in wanted if (x := extra[name]) is not None)
 
 
-def _coins(u: Tensor, num_draft: int, k: int) -> Tensor:
-    """[B,k+1] of [B,2K+1]: the verifier's coins for k slots, and what makes the next token."""
-    if k == num_draft:
+def _coins(u: Tensor, num_draft: int, width: int) -> Tensor:
+    """[B,width+1] of [B,2K+1]: the verifier's coins for a block of this width, and what makes the next token."""
+    if width == num_draft:
         return u[:, num_draft:]
-    return torch.cat((u[:, num_draft : num_draft + k], u[:, -1:]), 1)
+    return torch.cat((u[:, num_draft : num_draft + width], u[:, -1:]), 1)
 
 
 def _needs(verifiers: Sequence[Verifier], warp: Warp) -> frozenset[str]:
     """What the rules read, under these warpers."""
-    needs = {name for rule in verifiers for name in rule.needs}
+    needs = {name for rule in verifiers for name in needs_of(rule)}
     if "raw_if_greedy" in needs and warp.is_greedy:
         needs.add("raw")
     return frozenset(needs - {"raw_if_greedy"})

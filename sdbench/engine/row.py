@@ -21,9 +21,9 @@ class Request:
     num_draft: int
 
 
-@dataclass(slots=True)
-class Row:
-    """Counts and tokens of a request so far. A row's place in the batch is the batch's matter."""
+@dataclass(slots=True, eq=False)
+class Decoding:
+    """Counts and tokens of a request so far. Its row in the batch is the batch's matter."""
 
     index: int  # of the request in its stream
     request: Request
@@ -59,7 +59,7 @@ class Row:
 
     def commit(
         self,
-        length: int,
+        offered: int,
         accepted: int,
         next_token: int,
         drafted: list[int],
@@ -67,7 +67,7 @@ class Row:
         stop_ids: frozenset[int],
         should_stop: StopTest | None,
     ) -> None:
-        """Take over a verdict on `length` drafted tokens. What lies behind a stop counts nowhere."""
+        """Take over a verdict on the `offered` first of the drafted tokens. What lies behind a stop counts nowhere."""
         emitted = [*drafted[:accepted], next_token]
         kept = len(emitted)
         for place, token in enumerate(emitted, start=1):
@@ -75,10 +75,10 @@ class Row:
             if token in stop_ids or (should_stop is not None and should_stop(self.tokens)):
                 self.is_stopped, kept = True, place
                 break
-        last: Origin = "replacement" if accepted < length else "bonus"
+        last: Origin = "replacement" if accepted < offered else "bonus"
         origins: list[Origin] = [*["accepted"] * accepted, last]  # pyright: ignore[reportAssignmentType]
         self.origins += origins[:kept]
-        length = min(length, kept) if self.is_stopped else length
+        length = min(offered, kept) if self.is_stopped else offered
         examined = min(kept, length)
         self.drafted.append(length)
         self.examined.append(examined)

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sdbench.lm.cache import Prefix, RaggedCache
     from sdbench.lm.capture import Mode
-    from sdbench.lm.model import LM, forget, used_vocab
+    from sdbench.lm.model import LM, used_vocab
 
 _HOME = {
     "LM": "model",
     "Mode": "capture",
     "Prefix": "cache",
     "RaggedCache": "cache",
-    "forget": "model",
     "used_vocab": "model",
 }
 
-__all__ = ["LM", "Mode", "Prefix", "RaggedCache", "forget", "used_vocab"]
+__all__ = ["LM", "Mode", "Prefix", "RaggedCache", "used_vocab"]
 
 
 def __getattr__(name: str) -> Any:

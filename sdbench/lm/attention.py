@@ -3,6 +3,7 @@
 Query heads that share a key head are folded into the query axis, so that one product serves them all.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -79,17 +80,29 @@ def _attend(
     """Folded queries [B,G,N,D]. Soft-capping (Gemma 2) and attention sinks need the scores themselves."""
     if softcap is None and s_aux is None:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
-    scores = query @ key.transpose(2, 3) * scale
+    heads = zip(query.unbind(1), key.unbind(1), value.unbind(1), _by_head(s_aux, key.shape[1]), strict=True)
+    return torch.stack([_attend_scored(*head, mask[:, 0], scale, softcap) for head in heads], 1)
+
+
+def _by_head(s_aux: Tensor | None, kv_heads: int) -> Sequence[Tensor | None]:
+    """The sinks of the query heads that share each key head."""
+    return [None] * kv_heads if s_aux is None else s_aux.view(kv_heads, -1).unbind(0)
+
+
+def _attend_scored(
+    query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, mask: Tensor, scale: float, softcap: float | None
+) -> Tensor:
+    """One key head, [B,N,D] against [B,L,D]: a head at a time, because a product over all would copy the cache's views."""
+    scores = torch.bmm(query, key.transpose(1, 2)) * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     scores = scores + mask
-    if s_aux is not None:
-        batch, kv_heads, rows, _ = scores.shape
-        sink = s_aux.view(1, kv_heads, -1, 1).repeat_interleave(rows * kv_heads // s_aux.numel(), 2)
-        scores = torch.cat((scores, sink.expand(batch, -1, -1, -1).to(scores.dtype)), -1)
+    if sink is not None:
+        rows = sink.repeat_interleave(scores.shape[1] // len(sink))
+        scores = torch.cat((scores, rows[None, :, None].expand(len(scores), -1, -1).to(scores.dtype)), -1)
     wide = scores if scores.dtype == torch.float64 else scores.float()
-    law = wide.softmax(-1)[..., : key.shape[2]]
-    return law.to(value.dtype) @ value
+    law = wide.softmax(-1)[..., : key.shape[1]]
+    return torch.bmm(law.to(value.dtype), value)
 
 
 AttentionInterface.register(NAME, ragged_attention)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from sdbench.lm.capture import Records
+from sdbench.lm.capture import CapturedSteps
 from sdbench.lm.plan import current
 
 
@@ -16,6 +16,7 @@ class Prefix:
 
     layers: tuple[tuple[Tensor, Tensor], ...]  # [L,G,D] each
     length: int
+    hidden: Tensor | None = None  # [L,d] after the final norm, where they were asked for
 
 
 class RaggedLayer(CacheLayerMixin):
@@ -67,7 +68,7 @@ class RaggedCache(Cache):
     def __init__(self, num_layers: int, num_rows: int, capacity: int) -> None:
         self.ragged = [RaggedLayer(num_rows, capacity) for _ in range(num_layers)]
         super().__init__(layers=list(self.ragged))
-        self.num_rows, self.capacity, self.records = num_rows, capacity, Records()
+        self.num_rows, self.capacity, self.steps = num_rows, capacity, CapturedSteps()
 
     def read(self, row: int, length: int) -> Prefix:
         """The first `length` slots of a row: views, which keep the cache alive."""

@@ -1,11 +1,11 @@
-"""Steps whose shapes come back: run as they are, traced, compiled, or recorded as CUDA graphs and replayed.
+"""Steps whose shapes come back: run as they are, traced, compiled, or captured as CUDA graphs and replayed.
 
 On a CPU half the time of a narrow model is Python's; TorchScript's tracer takes it away in a fraction of a second, with the same
 operations in the same order, no compiler and no change to the model. (It is marked deprecated for torch.compile, which takes a
 C++ compiler and minutes.)
 
 A step is a function of tensors over one cache: all else it depends on is in its name. It writes keys and values where its inputs
-say, so running it twice is running it once. Records name their cache's memory: they live and die with it.
+say, so running it twice is running it once. Captured steps name their cache's memory: they live and die with it.
 """
 
 import warnings
@@ -21,22 +21,25 @@ Mode = Literal["off", "trace", "graphs", "compile"]
 Step = Callable[..., tuple[Tensor, ...]]
 
 PATIENCE = 64  # calls of a step before it is traced unasked: by then it has cost about what tracing costs
-WARM_UP = 2  # runs before a recording: what libraries set up on first use must not be recorded
-AGREE = 0.05  # of the largest value: a replay that differs more from the step itself was recorded wrongly
+WARM_UP = 2  # runs before a capture: what libraries set up on first use must not be captured
+# How far a captured step may be from the step itself, of the largest value of a row; ids must be equal.
+AGREE = {torch.float64: 1e-9, torch.float32: 1e-3}
+AGREE_IF_HALF = 0.03
 
 
 def mode_of(asked: Mode | None, model: PreTrainedModel) -> Mode:
     """None: graphs where the model is on one CUDA device, traces where it is on the CPU, off elsewhere.
 
-    On several devices a model runs eagerly, and where its positions' frequencies depend on values; that is said if it was asked.
+    On several devices a model runs eagerly, and on a GPU where it asks the device which frequencies to use; that is said if
+    it was asked for something else.
     """
     if asked not in (None, *get_args(Mode)):
         raise ValueError(f"capture must be {', '.join(map(repr, get_args(Mode)))} or None, got {asked!r}")
     why = None
     if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
         why = "a model on one device"
-    elif "'rope_type': 'dynamic'" in str(getattr(model.config, "rope_parameters", None)):
-        why = "frequencies that do not depend on the length"
+    elif asked != "trace" and frequencies_depend_on_length(model.config) and model.device.type == "cuda":
+        why = "rotary frequencies that do not depend on the length"  # the model asks the device for it in every call
     if why is not None:
         if asked not in (None, "off"):
             warnings.warn(f"capture={asked} needs {why}: its steps run eagerly", stacklevel=4)
@@ -45,18 +48,26 @@ def mode_of(asked: Mode | None, model: PreTrainedModel) -> Mode:
     return asked or ours.get(model.device.type, "off")
 
 
-class Records:
-    """The steps recorded so far over one cache, by name and shapes. `alike`: what they hold for."""
+def frequencies_depend_on_length(config: Any) -> bool:
+    """Whether the rotary frequencies of a whole call follow its longest position, from the original length on."""
+    return any(
+        f"'rope_type': '{kind}'" in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope")
+    )
 
-    def __init__(self, mode: Mode = "off", alike: Hashable = None) -> None:
-        self.mode, self.alike = mode, alike
-        self.patience = 1  # a step is recorded when it is called for the so-manieth time
+
+class CapturedSteps:
+    """The steps captured so far over one cache, by name and shapes. `holds_for`: what they were captured from."""
+
+    def __init__(self, mode: Mode = "off", holds_for: Hashable = None) -> None:
+        self.mode: Mode = mode
+        self.holds_for = holds_for
+        self.patience = 1  # calls of a step until it is captured
         self._calls: Counter[Hashable] = Counter()
         self._steps: dict[Hashable, Step] = {}
         self._pool: Any = None  # memory that the graphs of one cache share: they never run at once
 
     def __call__(self, step: Step, name: Hashable, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """step(*inputs). With graphs, the result is overwritten when a step of this cache runs again."""
+        """step(*inputs). The results are the caller's own: no later step overwrites them."""
         if self.mode == "off":
             return step(*inputs)
         key = name, tuple((x.shape, x.dtype) for x in inputs)
@@ -64,26 +75,31 @@ class Records:
             self._calls[key] += 1
             if self._calls[key] < self.patience:
                 return step(*inputs)
-            self._steps[key] = self._recorded(step, inputs)
+            self._steps[key] = self._captured(step, inputs)
         return self._steps[key](*inputs)
 
-    def _recorded(self, step: Step, inputs: tuple[Tensor, ...]) -> Step:
+    def _captured(self, step: Step, inputs: tuple[Tensor, ...]) -> Step:
         if self.mode == "compile":
             return torch.compile(step, dynamic=False)
+        stream = torch.cuda.current_stream() if inputs[0].is_cuda else None
         try:
             if self.mode == "trace":
                 return traced(step, inputs)
-            record = Record(step, inputs, self._pool)
+            graph = GraphStep(step, inputs, self._pool)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # a step that waits for the device, or whose shapes depend on values
-            what = "traced" if self.mode == "trace" else "recorded as a CUDA graph"
+            if stream is not None:
+                torch.cuda.set_stream(stream)  # a capture that fails leaves its own stream current
+            what = "traced" if self.mode == "trace" else "captured as a CUDA graph"
             reason = f"{error}".splitlines()[0]
-            warnings.warn(f"a step cannot be {what} and runs eagerly: {reason}", stacklevel=4)
+            warnings.warn(f"a step cannot be {what}, so all of them run eagerly: {reason}", stacklevel=4)
+            self.mode = "off"
+            self._steps.clear()
             return step
-        if record.graph is not None:
-            self._pool = record.graph.pool()
-        return record
+        if graph.graph is not None:
+            self._pool = graph.graph.pool()
+        return graph
 
 
 def traced(step: Step, inputs: tuple[Tensor, ...]) -> Step:
@@ -92,16 +108,16 @@ def traced(step: Step, inputs: tuple[Tensor, ...]) -> Step:
     def plain(*inputs: Tensor) -> tuple[Tensor, ...]:  # the tracer asks for a name, which a partial lacks
         return step(*inputs)
 
-    wanted = step(*inputs)
+    expected = step(*inputs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found: Any = torch.jit.trace(plain, inputs, check_trace=False)
-    _check(wanted, found(*inputs))
-    del found._torchdynamo_inline  # the step itself, and with it the model: a record must not keep either alive
-    return found
+        trace: Any = torch.jit.trace(plain, inputs, check_trace=False)
+    _check(expected, trace(*inputs))
+    del trace._torchdynamo_inline  # the step itself, and with it the model: a trace must not keep either alive
+    return trace
 
 
-class Record:
+class GraphStep:
     """One step at fixed shapes: a CUDA graph. Elsewhere a rehearsal of one, whose inputs and outputs stay in place too."""
 
     def __init__(self, step: Step, inputs: tuple[Tensor, ...], pool: Any) -> None:
@@ -113,13 +129,13 @@ class Record:
         own = torch.cuda.Stream()
         own.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(own):
-            wanted = [step(*self.inputs) for _ in range(WARM_UP)][-1]
+            expected = [step(*self.inputs) for _ in range(WARM_UP)][-1]
         torch.cuda.current_stream().wait_stream(own)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             self.outputs = step(*self.inputs)
         graph.replay()
-        _check(wanted, self.outputs)
+        _check(expected, self.outputs)
         self.graph = graph
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -130,13 +146,18 @@ class Record:
         else:
             for mine, new in zip(self.outputs, self.step(*self.inputs), strict=True):
                 mine.copy_(new)
-        return self.outputs
+        # Copies: the next replay, of this step or of another that shares its memory, writes over the outputs.
+        return tuple(x.clone() for x in self.outputs)
 
 
-def _check(wanted: tuple[Tensor, ...], found: tuple[Tensor, ...]) -> None:
-    """What a recording gives must be what the step gives, but for rounding."""
-    for a, b in zip(wanted, found, strict=True):
-        if a.is_floating_point() and not torch.allclose(
-            a, b, rtol=0, atol=AGREE * float(a.abs().max()), equal_nan=True
-        ):
-            raise RuntimeError("its recording gives other values than the step itself")
+def _check(expected: tuple[Tensor, ...], captured: tuple[Tensor, ...]) -> None:
+    """What a captured step gives must be what the step gives: the same ids, the same numbers but for rounding."""
+    for a, b in zip(expected, captured, strict=True):
+        if not a.is_floating_point():
+            is_equal = torch.equal(a, b)
+        else:
+            largest = a.abs().nan_to_num(0, posinf=0).amax(-1, keepdim=True)
+            near = (a - b).abs() <= AGREE.get(a.dtype, AGREE_IF_HALF) * largest
+            is_equal = bool((near | (a == b) | (a.isnan() & b.isnan())).all())
+        if not is_equal:
+            raise RuntimeError("once captured, it gives other values than before")

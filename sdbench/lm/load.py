@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError
-from sdbench.hub import explain, fetch
+from sdbench.hub import explain, fetch, is_offline
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -22,17 +22,11 @@ SMALL = ["*.json", "*.jinja", "*.txt", "tokenizer.model"]
 WEIGHTS = ["*.safetensors", "pytorch_model*.bin"]
 ELSEWHERE = ["*/*"]  # original/, onnx/, metal/ … hold the same weights in other forms
 WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-QUANTIZED = {
-    "bnb-int8": 1.1,
-    "bnb-nf4": 0.6,
-    "torchao-int8": 1.1,
-    "torchao-int4": 0.6,
-}  # bytes a weight, scales included
-NEEDED = {
-    "bnb-int8": ["bitsandbytes"],
-    "bnb-nf4": ["bitsandbytes"],
-    "torchao-int8": ["torchao"],
-    "torchao-int4": ["torchao", "mslk"],
+QUANTIZED = {  # bytes a weight, scales included; packages needed
+    "bnb-int8": (1.1, ["bitsandbytes"]),
+    "bnb-nf4": (0.6, ["bitsandbytes"]),
+    "torchao-int8": (1.1, ["torchao"]),
+    "torchao-int4": (0.6, ["torchao", "mslk"]),
 }
 ROOM = 1.1  # activations and the allocator, of the weights; keys and values are the batch's business
 
@@ -49,7 +43,7 @@ class Checkpoint:
 
     def bytes(self, dtype: str | None, quantization: str | None) -> float:
         """What the weights take in memory."""
-        width = QUANTIZED[quantization] if quantization else WIDTHS[dtype or self.dtype]
+        width = QUANTIZED[quantization][0] if quantization else WIDTHS[dtype or self.dtype]
         return (self.parameters or 0) * width
 
     def hashes(self) -> dict[str, str]:
@@ -79,13 +73,16 @@ def find(id: str, folder: str | None = None, *, revision: str | None = None) -> 
         raise ConfigError(f"model {id} is neither a folder on this machine nor an id of the hub such as Qwen/Qwen3-8B")
 
     def metadata() -> Checkpoint:
-        from huggingface_hub import constants, get_safetensors_metadata, hf_hub_download, snapshot_download
+        from huggingface_hub import get_safetensors_metadata, hf_hub_download, snapshot_download
         from huggingface_hub.errors import NotASafetensorsRepoError
 
         hf_hub_download(id, "config.json", revision=revision)  # a gated or unknown repository says so here
         here = Path(snapshot_download(id, revision=revision, allow_patterns=SMALL, ignore_patterns=ELSEWHERE))
         counted = _counted(here)
-        if counted is None and not constants.HF_HUB_OFFLINE:
+        if counted is None and is_offline():
+            if not any(here.glob("pytorch_model*.bin")):
+                raise FileNotFoundError(f"the weights of {id} are not all in the cache")
+        elif counted is None:
             try:
                 counts = get_safetensors_metadata(id, revision=here.name).parameter_count
                 counted = sum(counts.values()), _NAMES.get(max(counts, key=lambda kind: counts[kind]), "float32")
@@ -96,9 +93,14 @@ def find(id: str, folder: str | None = None, *, revision: str | None = None) -> 
     return fetch(metadata, id, revision=revision)
 
 
+def is_here(checkpoint: Checkpoint) -> bool:
+    """Whether its weights are on this machine."""
+    return checkpoint.commit is None or _counted(checkpoint.folder) is not None
+
+
 def download(checkpoint: Checkpoint) -> None:
     """The weights of a checkpoint of the hub, into its cache; a broken download goes on where it broke."""
-    if checkpoint.commit is None or _counted(checkpoint.folder) is not None:
+    if is_here(checkpoint):
         return
     from huggingface_hub import snapshot_download
 
@@ -192,7 +194,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
 
 def require_packages(quantization: str | None, device_map: str | None) -> None:
     """What these options of a model need beside transformers; looked for, not imported."""
-    needed = [*NEEDED[quantization], "accelerate"] if quantization else ["accelerate"] if device_map else []
+    needed = QUANTIZED[quantization][1] if quantization else []
+    needed = [*needed, "accelerate"] if quantization or device_map else []
     missing = [package for package in needed if find_spec(package) is None]
     if missing:
         option = f"quantization={quantization}" if quantization else f"device_map={device_map}"

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -11,18 +11,19 @@ from transformers import PreTrainedModel
 
 from sdbench.lm.attention import NAME
 from sdbench.lm.cache import Prefix, RaggedCache
-from sdbench.lm.capture import PATIENCE, Mode, Records, mode_of
+from sdbench.lm.capture import PATIENCE, CapturedSteps, Mode, frequencies_depend_on_length, mode_of
+from sdbench.lm.fingerprint import fingerprint
 from sdbench.lm.plan import CURRENT, Plan, Sight
 from sdbench.lm.sight import look
 
 CHUNK = 512  # prompt tokens a prefill call takes
-BUCKET = (
-    64  # lengths that are read are multiples of it, or of a sixteenth of themselves: few shapes, little read in vain
-)
-ROOM = 512  # capacities of caches that are kept for their records are multiples of it
+BUCKET = 64  # KV lengths are multiples of it, or of a sixteenth of themselves: few shapes, little padding
+ROOM = 512  # capacities of caches that are kept for their captured steps are multiples of it
+OWN_ATTENTION = {  # model types whose attention is more than a mask over keys and values
+    "deepseek_v32": "an indexer that chooses which keys are read",
+    "glm_moe_dsa": "an indexer that chooses which keys are read",
+}
 PADDING = 256  # vocabularies that differ by at most this many ids are one, padded differently
-
-_kept: WeakKeyDictionary[PreTrainedModel, RaggedCache] = WeakKeyDictionary()  # whose steps are recorded
 
 
 class LM:
@@ -35,44 +36,51 @@ class LM:
         self.patience = PATIENCE if capture is None and self.mode == "trace" else 1
         self.head: Any = model.get_output_embeddings()
         self.vocab_size: int = self.head.weight.shape[0]
-        self.limit: int | None = getattr(self.config, "max_position_embeddings", None)
+        self.limit = _limit(self.config)
         self.device, self.dtype = model.device, model.dtype
         seen, unseen = torch.tensor([0.0, -torch.inf], dtype=self.dtype, device=self.device).unbind()
         self._levels = seen, unseen
         self._configs = list({id(c): c for c in (model.config, self.config)}.values())
+        self._kept: RaggedCache | None = None  # with its captured steps
         self.sights = look(self)
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """All end-of-text ids of the generation_config, or where it names none, of the configuration."""
         generation = self.model.generation_config
-        found = generation.eos_token_id if generation is not None else None
-        found = found if found is not None else self.config.eos_token_id
-        return () if found is None else (found,) if isinstance(found, int) else tuple(found)
+        ids = generation.eos_token_id if generation is not None else None
+        ids = ids if ids is not None else self.config.eos_token_id
+        return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
 
     @property
     def is_captured(self) -> bool:
-        """Whether every new shape has its price, so that rows are padded to few counts."""
+        """Whether a new shape is expensive, so that rows are padded to few counts."""
         return self.mode in ("graphs", "compile")
 
     def cache(self, num_rows: int, capacity: int) -> RaggedCache:
-        """Room for R texts. Where steps are recorded, that which was given back last, with its records."""
+        """Room for R texts. Where steps are captured, that which was given back last, while what they hold for still holds."""
+        num_layers = self.config.num_hidden_layers
         if self.mode == "off":
-            return RaggedCache(self.config.num_hidden_layers, num_rows, capacity)
-        alike = self.mode, num_rows, *(weight.data_ptr() for weight in self.model.parameters())
-        cache = _kept.pop(self.model, None)
-        if cache is None or cache.records.alike != alike or cache.capacity < capacity:
-            cache = RaggedCache(self.config.num_hidden_layers, num_rows, -(-capacity // ROOM) * ROOM)
-            cache.records = Records(self.mode, alike)
-        cache.records.patience = self.patience
+            return RaggedCache(num_layers, num_rows, capacity)
+        holds_for = self.mode, num_rows, fingerprint(self.model)
+        cache, self._kept = self._kept, None
+        if cache is None or cache.steps.holds_for != holds_for or cache.capacity < capacity:
+            cache = RaggedCache(num_layers, num_rows, -(-capacity // ROOM) * ROOM)
+            cache.steps = CapturedSteps(self.mode, holds_for)
+        cache.steps.patience = self.patience
         return cache
 
     def give_back(self, cache: RaggedCache) -> None:
-        """Nobody reads this cache any more."""
+        """Nobody reads this cache any more. Where a step could not be captured, none is tried again."""
+        self.mode = cache.steps.mode
         if self.mode != "off":
-            _kept[self.model] = cache
+            self._kept = cache
 
-    def reach(self, longest: int, cache: RaggedCache) -> int:
+    def forget(self) -> None:
+        """Free the memory of the cache that is kept for its captured steps."""
+        self._kept = None
+
+    def kv_length(self, longest: int, cache: RaggedCache) -> int:
         """How many slots are read where no text is longer than this."""
         width = max(BUCKET, 1 << max(longest - 1, 0).bit_length() >> 4)
         return min(-(-longest // width) * width, cache.capacity)
@@ -93,28 +101,42 @@ class LM:
                 input_ids=ids, position_ids=plan.positions, past_key_values=cache, use_cache=True, logits_to_keep=keep
             ).logits
 
-    def forward_hidden(self, ids: Tensor, plan: Plan, cache: RaggedCache) -> tuple[Tensor, Tensor]:
+    def forward_hidden(self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0) -> tuple[Tensor, Tensor]:
         """Logits [B,T,V], and the last hidden states [B,T,d], after the final norm: what the head reads."""
         seen: list[Tensor] = []
         hook = self.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         try:
-            logits = self.forward(ids, plan, cache)
+            logits = self.forward(ids, plan, cache, keep=keep)
             return logits, seen[0]
         finally:
             hook.remove()
 
-    def prefill(self, prompt: Tensor, *, sights: Mapping[int, Sight] | None = None, attention: str = NAME) -> Prefix:
-        """Keys and values of a prompt [L], chunk by chunk; no logits but the last position's are ever made."""
+    def prefill(
+        self,
+        prompt: Tensor,
+        *,
+        with_hidden: bool = False,
+        sights: Mapping[int, Sight] | None = None,
+        attention: str = NAME,
+    ) -> Prefix:
+        """Keys and values of a prompt [L], chunk by chunk; no logits but the last position's are made.
+
+        With hidden states, a chunk's are kept, and its logits made for them to be seen.
+        """
         length = len(prompt)
         cache = RaggedCache(self.config.num_hidden_layers, 1, max(length, 1))
         sights = self.sights if sights is None else sights
+        states: list[Tensor] = []
         for start in range(0, length, CHUNK):
             ids = prompt[None, start : start + CHUNK]
             stop = start + ids.shape[1]
             positions = torch.arange(start, stop, device=ids.device)[None]
             plan = Plan(positions, positions[0], stop, self._levels, sights, start)
-            self.forward(ids, plan, cache, keep=1, attention=attention)
-        return cache.read(0, length)
+            if with_hidden:
+                states.append(self.forward_hidden(ids, plan, cache)[1][0])
+            else:
+                self.forward(ids, plan, cache, keep=1, attention=attention)
+        return replace(cache.read(0, length), hidden=torch.cat(states) if states else None)
 
     @contextmanager
     def _attending(self, plan: Plan, attention: str) -> Iterator[None]:
@@ -144,11 +166,6 @@ def frozen(model: PreTrainedModel) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def forget() -> None:
-    """Free the memory of caches that are kept for their records."""
-    _kept.clear()
-
-
 def used_vocab(target: LM, draft: LM | None, vocab_size: int | None) -> int:
     """How many ids may get mass on either side: those both models have, or the first `vocab_size` of them."""
     smaller = target.vocab_size if draft is None else min(target.vocab_size, draft.vocab_size)
@@ -162,8 +179,27 @@ def used_vocab(target: LM, draft: LM | None, vocab_size: int | None) -> int:
     return vocab_size or smaller
 
 
+def _limit(config: Any) -> int | None:
+    """The longest text. Where longer calls change the frequencies of all their rows (LongRoPE, dynamic NTK), the length from
+    which they do: no row may change what another reads, nor one chunk of a prompt another.
+    """
+    limit: int | None = getattr(config, "max_position_embeddings", None)
+    if not frequencies_depend_on_length(config):
+        return limit
+    inside: int | None = (config.rope_parameters or {}).get("original_max_position_embeddings")
+    beside: int | None = getattr(config, "original_max_position_embeddings", None)
+    return min((length for length in (inside or beside, limit) if length), default=None)
+
+
 def _refuse(model: PreTrainedModel, config: Any, role: str) -> None:
-    """A recurrent state cannot be rolled back by a shorter length, and attention must be ours to give."""
+    """A recurrent state cannot be rolled back by a shorter length, attention must be ours to give, and dropout be off."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ValueError(f"{role} model of type {config.model_type!r} is an encoder-decoder, which is not supported")
+    if config.model_type in OWN_ATTENTION:
+        why = OWN_ATTENTION[config.model_type]
+        raise ValueError(f"{role} model of type {config.model_type!r} has {why}, which is not supported")
+    if model.training:
+        raise ValueError(f"{role} model of type {config.model_type!r} is in training mode: call model.eval() first")
     kinds = {kind for kind in getattr(config, "layer_types", None) or [] if "attention" not in kind or "linear" in kind}
     if kinds or model._is_stateful:
         why = f"layers of type {', '.join(sorted(kinds))}" if kinds else "recurrent state"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 
+from sdbench.metrics.columns import spread, spread_names
 from sdbench.metrics.stats import NAN, Array, Estimate, ratio_interval
 
 # name: numerator, denominator, as columns of `.generations`
@@ -21,9 +20,12 @@ RATES = {
     "bias_per_token": ("bias_sum", "tokens"),
 }
 
+# Worked out from whole laws at every position: a constant 0 or 1 of these is what the rule does, not what was seen of it.
+EXACT = ("acceptance_expected", "bias", "bias_per_token")
+PER_ROUND = ("tokens_per_round", "accepted_per_round")
+
 COUNTS = ("num_drafted", "num_examined", "num_accepted")
-POSITION_COLUMNS = ["cell", "slot", *COUNTS, "n"]
-POSITION_COLUMNS += [f"{name}{end}" for name in ("marginal", "conditional") for end in ("", "_low", "_high")]
+POSITION_COLUMNS = ["cell", "slot", *COUNTS, "n", *spread_names(("marginal", "conditional"))]
 
 
 def rates(generations: pd.DataFrame, **options: float) -> dict[str, Estimate]:
@@ -31,19 +33,29 @@ def rates(generations: pd.DataFrame, **options: float) -> dict[str, Estimate]:
     codes, examples = pd.factorize(generations["example"], sort=True)
     columns = {name: generations[name].to_numpy(dtype=np.float64) for pair in RATES.values() for name in pair}
     sums = {name: np.bincount(codes, values, len(examples)) for name, values in columns.items()}
+    num_draft = int(generations["num_draft"].fillna(0).max())
     return {
-        name: _rate(np.asarray(sums[num], np.float64), np.asarray(sums[den], np.float64), **options)
+        name: _rate(
+            np.asarray(sums[num], np.float64),
+            np.asarray(sums[den], np.float64),
+            most=num_draft + (name == "tokens_per_round") if name in PER_ROUND else 1,
+            is_exact=name in EXACT or not num_draft,
+            **options,
+        )
         for name, (num, den) in RATES.items()
     }
 
 
-def _rate(num: Array, den: Array, **options: float) -> Estimate:
+def _rate(num: Array, den: Array, *, most: float = 1, is_exact: bool = False, **options: float) -> Estimate:
+    """A rate within 0 and `most`; where it is exact and never varies, its limits are the rate itself."""
     if np.isnan(num).any() or not den.sum():
         return Estimate(NAN, NAN, NAN, len(num))
     # Sums of exact probabilities are rounded: 5.000000000000001 of 5 is all of them.
     values = np.where(np.abs(num - den) > 1e-9, num, den)
-    found = ratio_interval(values, den, **options)  # type: ignore[arg-type]
-    return replace(found, high=min(found.high, 1.0)) if (values <= den).all() else found
+    rate = float(values.sum() / den.sum())
+    if is_exact and (np.abs(values - rate * den) <= 1e-9).all():
+        return Estimate(rate, rate, rate, len(num))
+    return ratio_interval(values, den, bounds=(0, max(most, 1)), **options)  # type: ignore[arg-type]
 
 
 def by_position(rounds: pd.DataFrame, *, level: float = 0.95, resamples: int = 2_000, seed: int = 0) -> pd.DataFrame:
@@ -69,6 +81,6 @@ def by_position(rounds: pd.DataFrame, *, level: float = 0.95, resamples: int = 2
                     resamples=resamples,
                     seed=seed,
                 )
-                row |= {name: rate.value, f"{name}_low": rate.low, f"{name}_high": rate.high}
+                row |= spread(name, rate)
             found.append(row)
     return pd.DataFrame(found, columns=POSITION_COLUMNS)

@@ -1,14 +1,25 @@
-"""Which cells belong together: a sweep, the curves inside it, and the baselines that a cell is compared with."""
+"""What a cell is among others: its sweep, its metric, its place on the knob of its rule, and its baselines.
+
+A cell carries its contracts as plain data (`types.Metric`, `types.Axis`); legacy.py says what a cell without them means.
+The axis of a rule in a sweep is the first of its cells' axes that has an order and takes several values, else the first
+that has an order. What else varies (other knobs, the drafter) makes curves.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from sdbench.metrics import legacy
+from sdbench.types import Axis, Metric
+
 BASELINES = ("target", "draft", "lossless", "generate")
+STRICTEST = ("lossless", "exact")  # what an axis calls its strict end where that is the lossless rule
 SETTINGS = ("seed", "top_k", "top_p")  # of a cell's content: what a sweep holds fixed besides its labels
+ALONG = ("knob", "value", "rank", "equals", "knobs")
 
 
 def sweep_of(cells: pd.DataFrame) -> pd.Series:
@@ -22,24 +33,94 @@ def _sweep(cell: dict[Any, Any]) -> list[Any]:
     return [cell["model"], cell["task"], float(cell["temperature"]), cell["protocol"], cell["asked"], settings]
 
 
-def knobs_of(cells: pd.DataFrame) -> pd.Series:
-    """A text a cell with what else than w and the draft length makes its curve: the rule's other options, the drafter."""
-    return pd.Series([_knobs(cell) for cell in cells.to_dict("records")], index=cells.index, dtype=object)
+def axes_of(cell: Mapping[Any, Any]) -> tuple[Axis, ...]:
+    """Where a cell stands on the knobs of its rule, in the order of the rule's YAML."""
+    axes = cell.get("axes")
+    return tuple(map(Axis.from_json, axes)) if isinstance(axes, list | tuple) and axes else legacy.axes_of(cell)
 
 
-def _knobs(cell: dict[Any, Any]) -> str:
-    found = {name.removeprefix("knob_"): value for name, value in cell.items() if str(name).startswith("knob_")}
+def metrics_of(cell: Mapping[Any, Any]) -> dict[str, Metric]:
+    """{name: metric} that the cell's task declares, its headline among them."""
+    declared = cell.get("metrics")
+    is_declared = isinstance(declared, list | tuple) and bool(declared)
+    found = {one["name"]: Metric.from_json(one) for one in declared} if is_declared else {}  # type: ignore[union-attr]
+    headline = str(cell["metric"])
+    if headline not in found:
+        found[headline] = Metric(headline) if is_declared else legacy.metric_named(headline)
+    return found
+
+
+def metric_of(cells: pd.DataFrame, key: str) -> Metric:
+    """The headline of a cell."""
+    cell = cells.loc[key].to_dict()
+    return metrics_of(cell)[str(cell["metric"])]
+
+
+def scores_of(cell: Mapping[Any, Any], names: Sequence[str]) -> list[Metric]:
+    """What each score of these names means in this cell; one that the task does not declare has no unit and no bounds."""
+    known = metrics_of(cell)
+    is_declared = isinstance(cell.get("metrics"), list | tuple) and bool(cell["metrics"])
+    return [known.get(name) or (Metric(name) if is_declared else legacy.metric_named(name)) for name in names]
+
+
+def along(cells: pd.DataFrame) -> pd.DataFrame:
+    """[ALONG] a cell: its knob, where it stands on it, and in words what else makes its curve; rows as in `cells`."""
+    axes = {key: axes_of(cell) for key, cell in zip(cells.index, cells.to_dict("records"), strict=True)}
+    rows: dict[Any, tuple[Any, ...]] = {}
+    for _, group in cells.groupby(["sweep", "verifier"], sort=False):
+        knob = main_knob([axes[key] for key in group.index])
+        for key, cell in zip(group.index, group.to_dict("records"), strict=True):
+            own = next((axis for axis in axes[key] if axis.knob == knob), None)
+            place = ("", None, None, None) if own is None else (own.knob, own.value, own.rank, own.equals)
+            rows[key] = (*place, _others(cell, axes[key], knob))
+    frame = pd.DataFrame([rows[key] for key in cells.index], columns=list(ALONG), index=cells.index, dtype=object)
+    return frame.astype({"rank": "float64"})
+
+
+def main_knob(axes: Sequence[Sequence[Axis]]) -> str | None:
+    """The knob that a rule's cells are put in order by."""
+    ordered = [axis for own in axes for axis in own if axis.rank is not None]
+    names = list(dict.fromkeys(axis.knob for axis in ordered))
+    varying = [name for name in names if len({axis.value for axis in ordered if axis.knob == name}) > 1]
+    return next(iter([*varying, *names]), None)
+
+
+def _others(cell: Mapping[Any, Any], axes: Sequence[Axis], knob: str | None) -> str:
+    """The rule's other options and a drafter that is no model."""
+    options = {axis.knob: axis.value for axis in axes}
+    options |= {str(name).removeprefix("knob_"): value for name, value in cell.items() if str(name).startswith("knob_")}
     drafter = (cell["content"] or {}).get("drafter")
     if isinstance(drafter, dict) and drafter.get("name") != "model":
-        found["drafter"] = "/".join(str(value) for value in drafter.values())
-    kept = {name: value for name, value in found.items() if name != "w" and value is not None and value == value}
-    return ", ".join(
-        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in kept.items()
-    )
+        options["drafter"] = "/".join(str(value) for value in drafter.values())
+    kept = {name: value for name, value in options.items() if name != knob and value is not None and value == value}
+    return ", ".join(f"{name}={written(value)}" for name, value in kept.items())
 
 
-def metric_of(cells: pd.DataFrame, key: str) -> str:
-    return str(cells.at[key, "metric"])
+def written(value: object) -> str:
+    """A knob's value in words: 0.7, logit."""
+    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def setting(cell: Mapping[Any, Any] | pd.Series, *, equals: str = "=") -> str:
+    """KNOB=VALUE of a row that has both columns; "" for a rule without a knob."""
+    return f"{cell['knob']}{equals}{written(cell['value'])}" if cell["knob"] else ""
+
+
+def strict_value(values: pd.Series, ranks: pd.Series) -> float | None:
+    """The value at rank 0, from the values and ranks of a curve's cells; None where they do not tell."""
+    known = [
+        (float(value), float(rank))
+        for value, rank in zip(values, ranks, strict=True)
+        if isinstance(value, int | float) and not isinstance(value, bool) and rank == rank
+    ]
+    at_end = [value for value, rank in known if rank == 0]
+    if at_end:
+        return at_end[0]
+    for sign in (1, -1):
+        ends = {round(value + sign * rank, 9) for value, rank in known}
+        if len(known) > 1 and len(ends) == 1:
+            return ends.pop()
+    return None
 
 
 def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
@@ -48,13 +129,19 @@ def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
     same = cells[sweeps == sweeps.at[key]]
     own = same[same["verifier"] == verifier]
     if own.empty and verifier == "lossless":
-        own = same[same["is_lossless"].astype(bool) & ~same["verifier"].isin(BASELINES)]
+        own = lossless_rules(same)
     near = own[own["num_draft"] == cells.at[key, "num_draft"]]
     chosen = near if len(near) else own
     return str(chosen.index[0]) if len(chosen) else None
 
 
+def lossless_rules(cells: pd.DataFrame) -> pd.DataFrame:
+    """Settings of rules that happen to be lossless."""
+    return cells[cells["is_lossless"].astype(bool) & ~cells["verifier"].isin(BASELINES)]
+
+
 def table_of(cells: pd.DataFrame) -> pd.DataFrame:
-    """`results.cells` by key, with `sweep` and `knobs`."""
+    """`results.cells` by key, with `sweep` and the columns of ALONG."""
     table = cells.set_index("cell")
-    return table.assign(sweep=sweep_of(table), knobs=knobs_of(table))
+    table = table.assign(sweep=sweep_of(table))
+    return table.join(along(table))

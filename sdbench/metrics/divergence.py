@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sdbench.metrics.columns import spread, spread_names
 from sdbench.metrics.stats import Estimate, is_binary, mean_interval, proportion_interval
 from sdbench.records import Results
 
@@ -73,10 +74,9 @@ def follow(divergence: pd.DataFrame, **options: float) -> pd.DataFrame:
         prefix = mean_interval(by_example["prefix"].mean(), **options)  # type: ignore[arg-type]
         row: dict[str, object] = {"cell": cell, "n": len(same)}
         for name, estimate in (("same", share(same, **options)), ("prefix", prefix)):
-            row |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+            row |= spread(name, estimate)
         found.append(row)
-    names = [f"{name}{end}" for name in ("same", "prefix") for end in ("", "_low", "_high")]
-    return pd.DataFrame(found, columns=["cell", "n", *names])
+    return pd.DataFrame(found, columns=["cell", "n", *spread_names(("same", "prefix"))])
 
 
 def survival(divergence: pd.DataFrame, cell: str) -> pd.DataFrame:

@@ -14,14 +14,18 @@ from typing import Any
 import pandas as pd
 
 from sdbench.metrics import quality
-from sdbench.metrics.cells import table_of
+from sdbench.metrics.cells import scores_of, setting, table_of
+from sdbench.metrics.markup import booktabs, markdown, tex_row
+from sdbench.metrics.recommend import Advice, Recommendation
+from sdbench.metrics.safety import Comparison
 from sdbench.metrics.stats import Estimate
+from sdbench.metrics.summary import LABELS
 from sdbench.records import Results
 
 Metrics = Mapping[str, Mapping[str, Estimate]]  # {cell: {metric: estimate}}
 SHOWN = {
     "verifier": "rule",
-    "w": "w",
+    "setting": "setting",
     "num_draft": "K",
     "n": "n",
     "acceptance": "acceptance",
@@ -30,61 +34,58 @@ SHOWN = {
     "quality": "quality",
     "difference": "vs lossless",
     "speedup": "speed-up",
+    "speedup_over_lossless": "over lossless",
 }
+WHOLE = ("num_draft", "n")
+SPEEDS = ("speedup", "speedup_over_lossless")
 
 
 def table(summary: pd.DataFrame) -> pd.DataFrame:
-    """The columns people quote, as text with intervals; empty where not measured."""
-    shown = {title: [_text(row, name) for row in summary.to_dict("records")] for name, title in SHOWN.items()}
+    """The columns people quote, as text with intervals; empty where not measured, ~ before a modelled speed-up."""
+    rows = [{**row, "setting": setting_of(row)} for row in summary.to_dict("records")]
+    shown = {title: [_text(row, name) for row in rows] for name, title in SHOWN.items()}
     return pd.DataFrame(shown, index=summary.index)
 
 
 def _text(row: dict[Any, Any], name: str) -> str:
     value, low, high = (row.get(key) for key in (name, f"{name}_low", f"{name}_high"))
     if value is None or value != value:
-        return ""
+        modelled = row.get(f"{name}_modelled")  # a speed-up that was not timed
+        return "" if modelled is None or modelled != modelled else f"~{modelled:.3f}"
     if isinstance(value, str):
         return value
-    text = f"{value:g}" if name in ("w", "num_draft", "n") else f"{value:.3f}"
+    text = f"{value:g}" if name in WHOLE else f"{value:.3f}"
     return text if low is None or low != low else f"{text} [{low:.3f}, {high:.3f}]"
 
 
 def to_markdown(summary: pd.DataFrame) -> str:
     lines = table(summary)
-    head = ["| " + " | ".join(lines.columns) + " |", "|" + "---|" * len(lines.columns)]
-    return "\n".join([*head, *("| " + " | ".join(row) + " |" for row in lines.itertuples(index=False))]) + "\n"
+    return markdown(list(lines.columns), list(lines.itertuples(index=False)))
 
 
 def to_latex(summary: pd.DataFrame) -> str:
     """A booktabs tabular."""
-    escape = str.maketrans({"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#"})
     lines = table(summary)
-    rows = [" & ".join(str(value).translate(escape) for value in row) + r" \\" for row in lines.itertuples(index=False)]
-    head = " & ".join(name.translate(escape) for name in lines.columns) + r" \\"
-    spec = "l" + "r" * (len(lines.columns) - 1)
-    return (
-        "\n".join(
-            [rf"\begin{{tabular}}{{{spec}}}", r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
-        )
-        + "\n"
-    )
+    rows = [tex_row(row) for row in lines.itertuples(index=False)]
+    return booktabs("ll" + "r" * (len(lines.columns) - 2), [tex_row(lines.columns), r"\midrule"], rows)
 
 
 def metrics_of(results: Results, **options: Any) -> Metrics:
-    """{cell: {metric: estimate}} for every metric that the records hold, pass@k included."""
-    known = set(results.cells["cell"])
+    """{cell: {metric: estimate}} for every score that the records hold, pass@k included."""
+    cells = results.cells.set_index("cell")
     found: dict[str, dict[str, Estimate]] = {}
     for key, part in results.generations.groupby("cell", sort=True):
-        if key in known:
-            named = [name for name in part.columns if quality.is_metric(name) and part[name].notna().all()]
-            found[str(key)] = quality.all_metrics(part, named, **options)
+        if key in cells.index:
+            metrics = scores_of(cells.loc[str(key)].to_dict(), sorted(results.scores))
+            held = [metric for metric in metrics if quality.is_held(part, metric)]
+            found[str(key)] = quality.all_metrics(part, held, **options)
     return found
 
 
 def metrics_table(results: Results, metrics: Metrics) -> pd.DataFrame:
     """One row a cell and metric: value, low, high, n."""
-    cells = results.cells.set_index("cell")
-    labels = ["model", "task", "verifier", "w", "num_draft", "temperature"]
+    cells = table_of(results.cells)
+    labels = list(LABELS)
     rows = [
         {
             **cells.loc[key, labels],
@@ -98,13 +99,20 @@ def metrics_table(results: Results, metrics: Metrics) -> pd.DataFrame:
         for key, own in metrics.items()
         for name, e in own.items()
     ]
+    labels.remove("value")  # here the metric's
     return pd.DataFrame(rows, columns=[*labels, "metric", "value", "low", "high", "n", "cell"])
 
 
-def to_results_json(results: Results, metrics: Metrics) -> str:
-    """lm-eval's shape: results[task@setting][metric,none], with intervals beside; a limit that is not known is null."""
+def to_results_json(
+    results: Results, summary: pd.DataFrame, metrics: Metrics, advice: Recommendation | None = None
+) -> str:
+    """lm-eval's shape: results[task@setting][metric,none], with intervals beside; a limit that is not known is null.
+
+    Beside it the decision: `recommendations`, one a sweep; of a single sweep `recommended`, `margin`, `tests` at the top too.
+    """
     cells = table_of(results.cells)
     names = names_of(cells.loc[list(metrics)])
+    speeds = summary.set_index("cell")
     found: dict[str, Any] = {"results": {}, "n-samples": {}, "configs": {}, "versions": {}}
     for key, own in metrics.items():
         if not own:
@@ -114,11 +122,42 @@ def to_results_json(results: Results, metrics: Metrics) -> str:
         for metric, value in own.items():
             entry[f"{metric},none"] = value.value
             entry |= {f"{metric}_{end},none": _or_null(getattr(value, end)) for end in ("low", "high")}
+        columns = [f"{speed}{end}" for speed in SPEEDS for end in ("", "_low", "_high")]
+        entry |= {column: _or_null(float(speeds.at[key, column])) for column in columns if key in speeds.index}
         found["results"][name] = entry
         found["n-samples"][name] = {"effective": max(value.n for value in own.values())}
         found["configs"][name] = {"task": cell["task"], "model": cell["model"], "protocol": cell["protocol"]}
         found["versions"][name] = ((cell["content"] or {}).get("task") or {}).get("version")
+    if advice is not None:
+        decisions = [_decision(one, names) for one in advice.advices]
+        found["recommendations"] = decisions
+        if len(decisions) == 1:
+            found |= {name: decisions[0][name] for name in ("recommended", "margin", "tests")}
     return json.dumps(found, indent=2, sort_keys=True)
+
+
+def _decision(advice: Advice, names: Mapping[str, str]) -> dict[str, Any]:
+    """What was decided for one sweep, and every test behind it in the order it was made."""
+    gain = advice.gain or Estimate(math.nan, math.nan, math.nan, 0)
+    limits = {"speedup_over_lossless": gain.value, "speedup_over_lossless_low": gain.low}
+    limits["speedup_over_lossless_high"] = gain.high
+    return {
+        "model": advice.model,
+        "task": advice.task,
+        "decision": advice.kind,
+        "recommended": None if advice.cell is None else names[advice.cell],
+        "margin": _or_null(advice.margin),
+        "text": advice.text,
+        **{name: _or_null(value) for name, value in limits.items()},
+        "tests": [_test(one, advice.margin, names) for one in advice.tests],
+    }
+
+
+def _test(one: Comparison, margin: float, names: Mapping[str, str]) -> dict[str, Any]:
+    numbers = {"change": one.change, "worst": one.worst, "loops": one.loops}
+    labels = {"setting": names[one.cell], "cell": one.cell, "verifier": one.verifier, "num_draft": one.num_draft}
+    outcome = {"n": one.difference.n, "is_passed": one.is_safe(margin)}
+    return labels | {name: _or_null(value) for name, value in numbers.items()} | outcome
 
 
 def _or_null(limit: float) -> float | None:
@@ -127,7 +166,7 @@ def _or_null(limit: float) -> float | None:
 
 def names_of(cells: pd.DataFrame) -> dict[str, str]:
     """{cell: task@setting}; the model, the rule's options and at last the cell's key where that alone is not unique."""
-    names = {str(key): f"{cell['task']}@{setting(cell)}" for key, cell in cells.iterrows()}
+    names = {str(key): f"{cell['task']}@{line_of(cell)}" for key, cell in cells.iterrows()}
     for more in ("model", "knobs", None):
         twins = {name for name, count in Counter(names.values()).items() if count > 1}
         names = {
@@ -145,19 +184,32 @@ def to_model_index(summary: pd.DataFrame) -> str:
     for model, cells in summary.groupby("model", sort=True):
         entries = []
         for _, cell in cells[cells["quality"].notna()].iterrows():
-            metric = {"type": str(cell["metric"]), "value": float(cell["quality"]), "name": setting(cell)}
+            metric = {"type": str(cell["metric"]), "value": float(cell["quality"]), "name": line_of(cell)}
             data = {"type": str(cell["task"]), "name": str(cell["task"])}
             entries.append({"task": {"type": "text-generation"}, "dataset": data, "metrics": [metric]})
         models.append({"name": str(model), "results": entries})
     return yaml.safe_dump({"model-index": models}, sort_keys=False, allow_unicode=True)
 
 
-def setting(cell: pd.Series) -> str:
-    knob = f" w={cell['w']:g}" if cell["w"] == cell["w"] else ""
+def line_of(cell: pd.Series) -> str:
+    """ensemble w=0.7 K=5 T=1."""
+    knob = f" {text}" if (text := setting_of(cell.to_dict())) else ""
     return f"{cell['verifier']}{knob} K={int(cell['num_draft'])} T={cell['temperature']:g}"
 
 
-def export(results: Results, summary: pd.DataFrame, folder: Path, *, metrics: Metrics | None = None) -> list[Path]:
+def setting_of(row: Mapping[Any, Any]) -> str:
+    """KNOB=VALUE, or nothing for a rule without a knob; rows may come from a table with empty cells."""
+    return "" if not isinstance(row["knob"], str) else setting(row)
+
+
+def export(
+    results: Results,
+    summary: pd.DataFrame,
+    folder: Path,
+    *,
+    metrics: Metrics | None = None,
+    advice: Recommendation | None = None,
+) -> list[Path]:
     """Every form, in `folder`; a file is there whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
@@ -165,7 +217,7 @@ def export(results: Results, summary: pd.DataFrame, folder: Path, *, metrics: Me
         "summary.md": to_markdown(summary),
         "summary.tex": to_latex(summary),
         "model-index.yaml": to_model_index(summary),
-        "results.json": to_results_json(results, metrics_of(results) if metrics is None else metrics),
+        "results.json": to_results_json(results, summary, metrics_of(results) if metrics is None else metrics, advice),
     }
     paths = [write_whole(folder / name, text.encode()) for name, text in texts.items()]
     parquet = io.BytesIO()

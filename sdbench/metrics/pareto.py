@@ -1,7 +1,12 @@
 """Pareto fronts of cells in two coordinates that are both better when larger, and how sure they are.
 
-`Joint` is one bootstrap of all cells of a sweep at once: an example (for speeds an example × repeat) is drawn for every
+A quality of which less is better counts with its sign turned.
+
+`Joint` is one bootstrap of all cells of a sweep at once: an example (for speeds with all its repeats) is drawn for every
 cell together, so that what is read off it (membership of the front, hypervolumes, areas) is paired.
+
+The hypervolume of measured cells is too large: it takes the luckiest of them for the best, and its bootstrap repeats the
+mistake. So it is told less its estimated bias, and its limits are the hypervolumes of a band around all cells at once.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from sdbench.metrics.acceptance import RATES
 from sdbench.metrics.cells import metric_of
 from sdbench.metrics.stats import NAN, Estimate, resampled
 from sdbench.records import Results
+from sdbench.types import Metric
 
 Array = NDArray[np.float64]
 RESAMPLES = 2_000
@@ -26,11 +32,12 @@ CURVES_MOST = 500  # resamples of an area, which is worked out curve by curve
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """`points`: a row a cell with x, y, is_on_front, probability; the hypervolume above the corner."""
+    """`points`: a row a cell with x, y, is_on_front, probability; the hypervolume above the corner, and what was taken off it."""
 
     points: pd.DataFrame
     hypervolume: Estimate
     corner: tuple[float, float]
+    bias: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +76,8 @@ def hypervolume(x: ArrayLike, y: ArrayLike, corner: tuple[float, float] = (0.0, 
     return (width * height).sum(-1)
 
 
-def area_between(first: tuple[ArrayLike, ArrayLike], second: tuple[ArrayLike, ArrayLike]) -> float:
-    """∫ (first's y − second's y) dx over the x both curves cover, straight lines between; NaN without overlap."""
-    return _gap(first, second)[0]
-
-
 def _gap(first: tuple[ArrayLike, ArrayLike], second: tuple[ArrayLike, ArrayLike]) -> tuple[float, float]:
-    """The area between two curves, and the width it is over."""
+    """∫ (first's y − second's y) dx over the x both curves cover, straight lines between, and the width; NaN without overlap."""
     curves = []
     for x, y in (first, second):
         a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
@@ -113,12 +115,13 @@ def joint(
     return Joint(tuple(keys), x, np.array(y), xs, np.stack(ys, 1), len(examples))
 
 
-def _qualities(rows: pd.DataFrame | pd.Series, metric: str, resamples: int, seed: int) -> tuple[float, Array]:
-    values = np.asarray(rows, dtype=np.float64).reshape(len(rows), -1)
+def _qualities(rows: quality.Rows, metric: Metric, resamples: int, seed: int) -> tuple[float, Array]:
+    values, sign = np.asarray(rows, dtype=np.float64).reshape(len(rows), -1), quality.sign_of(metric)
     sums = resampled(values, resamples=resamples, seed=seed)
     if rows.ndim == 1:
-        return float(values.mean()), sums[:, 0] / len(values)
-    return float(quality.CORPUS[metric](values.sum(0))), quality.CORPUS[metric](sums)
+        return sign * float(values.mean()), sign * sums[:, 0] / len(values)
+    corpus = quality.corpus_of(metric)
+    return sign * float(corpus(values.sum(0))), sign * corpus(sums)
 
 
 def _rates(
@@ -135,13 +138,12 @@ def _rates(
 
 
 def _speedups(pairs: Mapping[str, pd.DataFrame], resamples: int, seed: int) -> tuple[Array, Array]:
-    """One draw of (pass, example, repeat) for all cells; a cell that was not timed there adds nothing."""
-    unit = ["pass_id", *speed.UNIT]
-    framed = [pair.set_index(unit) for pair in pairs.values()]
+    """One draw of (pass, example) for all cells; a cell that was not timed there adds nothing."""
+    names = ["tokens", "decode_s", "tokens_base", "decode_s_base"]
+    framed = [pair.groupby(["pass_id", "example"], sort=True)[names].sum() for pair in pairs.values()]
     units = framed[0].index
     for frame in framed[1:]:
         units = units.union(frame.index)
-    names = ["tokens", "decode_s", "tokens_base", "decode_s_base"]
     sums = np.concatenate([frame[names].reindex(units, fill_value=0.0).to_numpy(np.float64) for frame in framed], 1)
     draws = resampled(sums, resamples=resamples, seed=seed + 1)  # other draws than those of the qualities
 
@@ -165,13 +167,32 @@ def front_of(joint: Joint, *, corner: tuple[float, float] = (0.0, 0.0), level: f
     points["is_on_front"] = non_dominated(joint.x, joint.y)
     shares = np.concatenate([non_dominated(a, b) for a, b in _chunks(joint.xs, joint.ys)]).mean(0)
     points["probability"] = shares if joint.n > 1 else NAN
-    return Front(points, volume_of(joint, corner=corner, level=level), corner)
+    return Front(points, volume_of(joint, corner=corner, level=level), corner, bias_of_volume(joint, corner=corner))
 
 
 def volume_of(joint: Joint, *, corner: tuple[float, float] = (0.0, 0.0), level: float = 0.95) -> Estimate:
-    """The hypervolume with its percentile interval."""
-    draws = hypervolume(joint.xs, joint.ys, corner)
-    return _percentiles(float(hypervolume(joint.x, joint.y, corner)), draws, level, joint.n)
+    """The hypervolume less its bias; its limits hold at this level or above it, for more cells rather above.
+
+    A hypervolume grows with every coordinate. So where all true coordinates lie in a band around the measured ones, as wide as
+    the furthest of them in the resamples asks for, the true hypervolume lies between those of the band's two edges.
+    """
+    value = float(hypervolume(joint.x, joint.y, corner))
+    if joint.n < 2 or not len(joint.xs):
+        return Estimate(value, NAN, NAN, joint.n)
+    errors = np.concatenate([joint.xs.std(0), joint.ys.std(0)])
+    away = np.concatenate([joint.xs - joint.x, joint.ys - joint.y], 1) / np.where(errors > 0, errors, 1.0)
+    below, above = (np.quantile(side.max(1), (1 + level) / 2) * errors for side in (away, -away))
+    size = len(joint.x)
+    low = float(hypervolume(joint.x - below[:size], joint.y - below[size:], corner))
+    high = float(hypervolume(joint.x + above[:size], joint.y + above[size:], corner))
+    return Estimate(min(max(value - bias_of_volume(joint, corner=corner), low), high), low, high, joint.n)
+
+
+def bias_of_volume(joint: Joint, *, corner: tuple[float, float] = (0.0, 0.0)) -> float:
+    """By how much resamples overrate the hypervolume of the cells they are drawn from: an estimate, rather too small."""
+    if joint.n < 2 or not len(joint.xs):
+        return NAN
+    return float(hypervolume(joint.xs, joint.ys, corner).mean() - hypervolume(joint.x, joint.y, corner))
 
 
 def gain(joint: Joint, first: Sequence[str], second: Sequence[str], *, level: float = 0.95) -> dict[str, Estimate]:

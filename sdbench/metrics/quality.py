@@ -1,12 +1,15 @@
 """Task quality from stored values and sufficient statistics: means, corpus BLEU and chrF exactly, unbiased pass@k.
 
-Corpus metrics are functions of summed statistics, so that a bootstrap recomputes them for every resample at once.
+What a score means (unit, bounds, which way is better, statistics) stands in the `types.Metric` that its task declares. Corpus
+metrics are functions of summed statistics, so that a bootstrap recomputes them for every resample at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -21,23 +24,11 @@ from sdbench.metrics.stats import (
     proportion_interval,
     statistic_interval,
 )
+from sdbench.types import Metric
 
 Array = NDArray[np.float64]
-ACCURACIES = frozenset(("strict", "flexible", "numeric"))
-
-
-MEANS = frozenset(("rouge1", "rouge2", "rougeL", "rougeLsum", "diversed_sbleu"))
-
-
-def is_metric(name: str) -> bool:
-    """Whether a column of `.generations` is a score rather than a count, a label or a flag."""
-    plain = name.removesuffix("_nostem")
-    return plain in ACCURACIES | MEANS | set(CORPUS) or name.startswith("pass@")
-
-
-def points_of(metric: str) -> float:
-    """One point of 100 in the metric's own scale: accuracies and pass@k are stored on 0–1, the others on 0–100."""
-    return 0.01 if metric in ACCURACIES or metric.startswith("pass@") else 1.0
+Corpus = Callable[[ArrayLike], Array]
+Rows: TypeAlias = "pd.DataFrame | pd.Series"  # one row an example: statistics [n,S], or a value
 
 
 def corpus_bleu(stats: ArrayLike) -> Array:
@@ -65,7 +56,39 @@ def corpus_chrf2(stats: ArrayLike) -> Array:
     return np.where(np.isfinite(score), score, 0.0)
 
 
-CORPUS: Mapping[str, Callable[[ArrayLike], Array]] = {"bleu": corpus_bleu, "chrf2": corpus_chrf2}
+def corpus_ratio(stats: ArrayLike) -> Array:
+    """The first sum over the second of summed [..., 2]; nothing of nothing is 0."""
+    s = np.asarray(stats, dtype=np.float64)
+    return np.divide(s[..., 0], s[..., 1], out=np.zeros(s.shape[:-1]), where=s[..., 1] != 0)
+
+
+CORPUS: Mapping[str, Corpus] = {"bleu": corpus_bleu, "chrf2": corpus_chrf2, "ratio": corpus_ratio}
+
+
+def corpus_of(metric: Metric) -> Corpus:
+    """The function [..., S] → [...] that makes a corpus metric of its summed statistics."""
+    assert metric.stats is not None, "only a corpus metric has statistics"
+    if metric.stats in CORPUS:
+        return CORPUS[metric.stats]
+    module, colon, name = metric.stats.partition(":")
+    try:
+        return getattr(import_module(module), name) if colon else CORPUS[metric.stats]
+    except (ImportError, AttributeError, KeyError):
+        raise ValueError(
+            f"stats of metric {metric.name} must be {', '.join(CORPUS)} or module:function that can be imported here, "
+            f"got {metric.stats!r}"
+        ) from None
+
+
+def sign_of(metric: Metric) -> int:
+    """1 where larger scores are better, −1 where smaller ones are."""
+    return 1 if metric.best == "high" else -1
+
+
+def points(value: float, metric: Metric) -> float:
+    """A difference of scores in points of 100 of the metric's range, positive where it is a gain."""
+    assert metric.point is not None, "a metric without bounds has no points"
+    return sign_of(metric) * value / metric.point
 
 
 def pass_at_k(num_samples: ArrayLike, num_passed: ArrayLike, k: int) -> Array:
@@ -77,73 +100,83 @@ def pass_at_k(num_samples: ArrayLike, num_passed: ArrayLike, k: int) -> Array:
     return 1 - np.prod(factors, axis=0)
 
 
-def rows_of(generations: pd.DataFrame, metric: str) -> pd.DataFrame | pd.Series:
+def is_held(generations: pd.DataFrame, metric: Metric) -> bool:
+    """Whether every one of these generations has this score."""
+    return metric.name in generations and bool(generations[metric.name].notna().all())
+
+
+def rows_of(generations: pd.DataFrame, metric: Metric) -> Rows:
     """One row an example: the mean over its samples of the value, or of the statistics of a corpus metric [n,S]."""
-    column = f"stats_{metric}"
-    if metric in CORPUS and column in generations:
+    column = f"stats_{metric.name}"
+    if metric.stats is not None and column in generations:
         rows = np.stack(generations[column].to_list()).astype(np.float64)
         return pd.DataFrame(rows, index=generations["example"]).groupby(level=0, sort=True).mean()
-    return generations.groupby("example", sort=True)[metric].mean()
+    return generations.groupby("example", sort=True)[metric.name].mean()
 
 
-def quality(rows: pd.DataFrame | pd.Series, metric: str, **options: float) -> Estimate:
+def quality(rows: Rows, metric: Metric, **options: float) -> Estimate:
     """The metric of a set of examples: Wilson for pass/fail, bootstrap by example for the others."""
     values = rows.to_numpy(dtype=np.float64)
     if values.ndim == 2:
-        return statistic_interval(values, CORPUS[metric], **options)  # type: ignore[arg-type]
-    if len(values) and is_binary(values):
+        return within(statistic_interval(values, corpus_of(metric), **options), metric)  # type: ignore[arg-type]
+    if metric.bounds == (0, 1) and len(values) and is_binary(values):
         return proportion_interval(int(values.sum()), len(values), level=options.get("level", 0.95))
-    return within(mean_interval(values, **options), metric)  # type: ignore[arg-type]
+    return within(mean_interval(values, bounds=metric.bounds, **options), metric)  # type: ignore[arg-type]
 
 
-def within(estimate: Estimate, metric: str) -> Estimate:
-    """Limits beyond the range of a known metric are cut: no score lies there."""
-    if not is_metric(metric):
-        return estimate
-    low, high = np.clip((estimate.low, estimate.high), 0, 100 * points_of(metric))  # NaN stays NaN
-    return replace(estimate, low=float(low), high=float(high))
+def within(estimate: Estimate, metric: Metric) -> Estimate:
+    """Limits beyond the bounds of a metric are cut: no score lies there."""
+    low, high = metric.bounds or (None, None)
+    ends = np.clip((estimate.low, estimate.high), -np.inf if low is None else low, np.inf if high is None else high)
+    return replace(estimate, low=float(ends[0]), high=float(ends[1]))  # NaN stays NaN
 
 
-def difference(a: pd.DataFrame | pd.Series, b: pd.DataFrame | pd.Series, metric: str, **options: float) -> Estimate:
-    """a − b over the examples both have."""
+def difference(a: Rows, b: Rows, metric: Metric, **options: float) -> Estimate:
+    """a − b over the examples both have, as the scores are stored."""
     first, second = shared(a, b)
     if first.ndim == 1:
-        return paired_interval(first, second, **options)  # type: ignore[arg-type]
-    size = first.shape[1]
+        return paired_interval(first, second, bounds=metric.bounds, **options)  # type: ignore[arg-type]
+    size, corpus = first.shape[1], corpus_of(metric)
 
     def gap(sums: Array) -> Array:
-        return CORPUS[metric](sums[:, :size]) - CORPUS[metric](sums[:, size:])
+        return corpus(sums[:, :size]) - corpus(sums[:, size:])
 
     return statistic_interval(np.concatenate([first, second], 1), gap, **options)  # type: ignore[arg-type]
 
 
-def shared(a: pd.DataFrame | pd.Series, b: pd.DataFrame | pd.Series) -> tuple[Array, Array]:
+def shared(a: Rows, b: Rows) -> tuple[Array, Array]:
     """Values of the examples both have, in the same order."""
     both = a.index.intersection(b.index)
     return a.loc[both].to_numpy(dtype=np.float64), b.loc[both].to_numpy(dtype=np.float64)
 
 
-def p_value(a: pd.DataFrame | pd.Series, b: pd.DataFrame | pd.Series, metric: str) -> float:
+def p_value(a: Rows, b: Rows, metric: Metric) -> float:
     """Two-sided p of no difference: McNemar, paired t, or for a corpus metric t over its linear influence values."""
     first, second = shared(a, b)
     return paired_p_value(influence(first, metric), influence(second, metric))
 
 
-def influence(rows: Array, metric: str) -> Array:
+def influence(rows: Array, metric: Metric) -> Array:
     """A value per example whose mean varies as the metric does: the values themselves, or jackknife pseudo-values."""
-    if rows.ndim == 1 or len(rows) < 2:
-        return rows if rows.ndim == 1 else CORPUS[metric](rows)
+    if rows.ndim == 1:
+        return rows
+    corpus = corpus_of(metric)
+    if len(rows) < 2:
+        return corpus(rows)
     total = rows.sum(0, keepdims=True)
     n = len(rows)
-    return n * CORPUS[metric](total) - (n - 1) * CORPUS[metric](total - rows)
+    return n * corpus(total) - (n - 1) * corpus(total - rows)
 
 
-def all_metrics(generations: pd.DataFrame, names: list[str], **options: float) -> dict[str, Estimate]:
-    """Every metric of one cell; pass@k for each k up to the number of samples."""
-    found = {name: quality(rows_of(generations, name), name, **options) for name in names}
-    if "pass@1" in names:
-        counts = generations.groupby("example", sort=True)["pass@1"].agg(["count", "sum"])
+def all_metrics(generations: pd.DataFrame, metrics: Sequence[Metric], **options: float) -> dict[str, Estimate]:
+    """Every metric of one cell; of a share NAME@1 also NAME@k for each k up to the number of samples."""
+    found = {one.name: quality(rows_of(generations, one), one, **options) for one in metrics}
+    for one in metrics:
+        name, at, first = one.name.rpartition("@")
+        if not at or first != "1" or one.unit != "share":
+            continue
+        counts = generations.groupby("example", sort=True)[one.name].agg(["count", "sum"])
         for k in range(2, int(counts["count"].min()) + 1):
-            estimate = mean_interval(pass_at_k(counts["count"], counts["sum"], k), **options)  # type: ignore[arg-type]
-            found[f"pass@{k}"] = within(estimate, f"pass@{k}")
+            values = pass_at_k(counts["count"], counts["sum"], k)
+            found[f"{name}@{k}"] = within(mean_interval(values, bounds=one.bounds, **options), one)  # type: ignore[arg-type]
     return found

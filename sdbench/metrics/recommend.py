@@ -1,203 +1,284 @@
-"""The most lenient setting whose loss of quality against lossless is provably within the user's margin.
+"""Which setting to ship: safe in quality, and faster than the best lossless setting; else stay lossless, or say why neither.
 
-Non-inferiority, one-sided 2.5 %: the lower limit of the paired difference lies above −margin. Within a rule the knobs
-are tested in a preset order, from lossless outwards, and testing stops at the first failure; over R rules or draft
-lengths each gets 2.5 %/R. So the chance of recommending any setting that loses the margin or more is at most 2.5 %.
-The margin is in points of 100 of the metric: margin=5 is 0.05 of an accuracy stored on 0–1.
+`weighed` gathers everything that the margin does not decide: each setting's loss at the level left for it (safety.py), its
+measured speed over lossless (gain.py), its modelled speed. `decided` is then a function of that and of a margin, so that a
+report can be decided again without decoding, and a page can do it live.
+
+Which of the safe settings is chosen is decided by its modelled speed, which comes from the records of the quality pass. Its
+measured speed has no part in that, so it needs no correction: one setting is tested for speed, one-sided 2.5 %, and against every
+lossless draft length, so that no luck of the best one makes it pass.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import NormalDist
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
 
 import pandas as pd
 
-from sdbench.metrics import quality, speed
-from sdbench.metrics.cells import BASELINES, metric_of, reference, table_of
-from sdbench.metrics.stats import NAN, Estimate, affordable
+from sdbench.metrics import quality, sentences, speed
+from sdbench.metrics.cells import BASELINES, metric_of, setting, table_of
+from sdbench.metrics.degenerate import degenerate
+from sdbench.metrics.gain import best_of, lossless_settings, ratio
+from sdbench.metrics.safety import ALPHA, Comparison, compared, sequences, tested
+from sdbench.metrics.stats import Estimate, affordable
 from sdbench.records import Results
+from sdbench.types import Metric
 
-ALPHA = 0.025
 SMALL = 50
-POWER = 0.8
+Margin = float | Mapping[str, float]  # points; by task where tasks differ
 
 
 @dataclass(frozen=True, slots=True)
-class Test:
-    """One setting against lossless: `difference.low` is the one-sided limit at the level that was tested."""
+class Gain:
+    """Measured speed of a setting: over each lossless setting of its pass, the best of them by name, and over the target."""
 
-    cell: str
-    verifier: str
-    w: float
-    num_draft: int
-    difference: Estimate
-    is_passed: bool
+    over_each: Mapping[str, Estimate]
+    best: str
+    over_target: Estimate | None = None
+
+    @property
+    def over_lossless(self) -> Estimate:
+        return self.over_each[self.best]
+
+    @property
+    def is_faster(self) -> bool:
+        """Than every lossless setting, for sure."""
+        return all(one.low > 1 for one in self.over_each.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """What is known of one sweep whatever the margin. `problem`: why nothing can be decided; then all else may be empty."""
+
+    model: str
+    task: str
+    title: str
+    metric: Metric
+    curves: tuple[tuple[Comparison, ...], ...] = ()
+    gains: Mapping[str, Gain] = field(default_factory=dict)
+    modelled: Mapping[str, float] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)  # cell: RULE KNOB=VALUE with num_draft=K
+    lossless: Mapping[str, Estimate | None] = field(default_factory=dict)  # lossless setting: speed over the target
+    problem: str = ""
+
+    @property
+    def n(self) -> int:
+        """Examples of the smallest comparison."""
+        return min((one.difference.n for curve in self.curves for one in curve), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to ship for one pair and task; `cell` is None where nothing more lenient than lossless is proved safe."""
+    """What to ship for one pair and task. `cell` is a lenient setting, or None: "stay" lossless, or "none" can be said.
+
+    `speedup` is over the target alone, `gain` over the best lossless setting `rival`; `tests` were made in this order.
+    """
 
     model: str
     task: str
     cell: str | None
     text: str
-    tests: tuple[Test, ...] = ()
+    tests: tuple[Comparison, ...] = ()
     speedup: Estimate | None = None
+    kind: Literal["ship", "stay", "none"] = "none"
+    gain: Estimate | None = None
+    rival: str | None = None
+    margin: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The advice for every pair and task of a folder, and all of it as text."""
+    """The advice for every pair, task and temperature of a folder, and all of it as text; `weighed` is what it came from."""
 
     advices: tuple[Advice, ...]
-    margin: float
+    weighed: tuple[Weighed, ...] = ()
 
     @property
     def text(self) -> str:
         return "\n".join(advice.text for advice in self.advices)
 
 
-def recommend(results: Results, margin: float, *, resamples: int = 10_000, seed: int = 0) -> Recommendation:
+def recommend(results: Results, margin: Margin, *, resamples: int = 10_000, seed: int = 0) -> Recommendation:
     """Advice for each pair, task and temperature that has a swept rule."""
-    if not margin > 0:
-        raise ValueError(f"margin must be above 0 points, got {margin}")
+    for value in margin.values() if isinstance(margin, Mapping) else (margin,):
+        if not value > 0:
+            raise ValueError(f"margin must be above 0 points, got {value}")
+    sweeps = weighed(results, resamples=resamples, seed=seed)
+    return Recommendation(tuple(decided(one, margin_of(margin, one.task)) for one in sweeps), sweeps)
+
+
+def margin_of(margin: Margin, task: str) -> float:
+    """The margin of one task; a tiny twin has that of its elder where it has none of its own."""
+    if not isinstance(margin, Mapping):
+        return float(margin)
+    found = margin.get(task, margin.get(task.removesuffix("-tiny"), margin.get("default")))
+    if found is None:
+        raise ValueError(f"margin names no points for task {task}: add {task}: POINTS, or default: POINTS")
+    return float(found)
+
+
+def weighed(results: Results, *, resamples: int = 10_000, seed: int = 0) -> tuple[Weighed, ...]:
+    """Every sweep that has a swept rule, in the order of its name."""
     cells = table_of(results.cells)
     parts = {str(key): part for key, part in results.generations.groupby("cell", sort=True)}
-    rows = {k: quality.rows_of(part, metric_of(cells, k)) for k, part in parts.items() if metric_of(cells, k) in part}
-    resamples = affordable(results.generations["example"].nunique(), resamples)
+    rows = {
+        key: quality.rows_of(part, metric)
+        for key, part in parts.items()
+        if quality.is_held(part, metric := metric_of(cells, key))
+    }
+    options = {"resamples": affordable(results.generations["example"].nunique(), resamples), "seed": seed}
     swept = cells[~cells["verifier"].isin(BASELINES) & cells.index.isin(list(rows))]
-    timed = speed.speeds(results.timings, resamples=resamples, seed=seed)
-    costs = {key: _modelled(key, part, cells, results) for key, part in parts.items()}
-    advices = []
-    for _, group in swept.groupby("sweep", sort=True):
+    scale = _Scale(results, cells, parts, rows, options)
+    has_many = swept["temperature"].nunique() > 1
+    return tuple(scale.weigh(group, has_many) for _, group in swept.groupby("sweep", sort=True))
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """What all sweeps of a folder are weighed with."""
+
+    results: Results
+    cells: pd.DataFrame
+    parts: Mapping[str, pd.DataFrame]
+    rows: Mapping[str, quality.Rows]
+    options: Mapping[str, Any]
+
+    def weigh(self, group: pd.DataFrame, has_temperatures: bool) -> Weighed:
+        """One sweep from the rows of its swept cells."""
         model, task, temperature = group[["model", "task", "temperature"]].iloc[0]
-        named = f"{model} on {task}" + (f" at T={temperature:g}" if swept["temperature"].nunique() > 1 else "")
-        advices.append(_advise(named, cells, group, rows, margin, timed, costs, {"resamples": resamples, "seed": seed}))
-    return Recommendation(tuple(advices), margin)
+        title = f"{model} on {task}" + (f" at T={temperature:g}" if has_temperatures else "")
+        metric = metric_of(self.cells, str(group.index[0]))
+        orders = sequences(group)
+        sizes = [len(self.rows[key]) for order in orders for key in order]
+        if not sizes:
+            problem = "nothing lenient was run, so there is nothing to recommend"
+        elif not metric.is_bounded:
+            problem = (
+                f"no recommendation, since no loss of {metric.name} can be called small: its bounds are not declared"
+            )
+        elif min(sizes) < SMALL:
+            problem = f"no recommendation, n is small (n={min(sizes)}; at least {SMALL} examples are needed)"
+        else:
+            problem = ""
+        if problem:
+            return Weighed(model, task, title, metric, problem=problem)
+        loops = self._loops(group["sweep"].iloc[0])
+        curves = [compared(o, self.cells, self.rows, ALPHA / len(orders), self.options, loops) for o in orders]
+        curves = [curve for curve in curves if curve]
+        if not curves:
+            problem = "no recommendation, there is no lossless run to compare with"
+            return Weighed(model, task, title, metric, problem=problem)
+        same = self.cells[self.cells["sweep"] == group["sweep"].iloc[0]]
+        lossless = lossless_settings(same)
+        timed = self._gains([one.cell for curve in curves for one in curve], lossless)
+        modelled = {one.cell: self._modelled(one.cell) for curve in curves for one in curve}
+        over_target = {key: self._over_target(key) for key in lossless}
+        names = {str(key): named(cell, same) for key, cell in same.iterrows()}
+        return Weighed(model, task, title, metric, tuple(map(tuple, curves)), timed, modelled, names, over_target)
+
+    def _loops(self, sweep: str) -> dict[str, dict[str, float]]:
+        """{cell: {example: share of its texts that end in a loop}} of one sweep."""
+        own = self._degenerate[self._degenerate["cell"].isin(self.cells.index[self.cells["sweep"] == sweep])]
+        means = own.groupby(["cell", "example"], sort=True)["is_loop"].mean()
+        return {str(cell): part.droplevel(0).to_dict() for cell, part in means.groupby(level=0)}
+
+    @cached_property
+    def _degenerate(self) -> pd.DataFrame:
+        return degenerate(self.results)
+
+    def _gains(self, keys: Sequence[str], lossless: Sequence[str]) -> dict[str, Gain]:
+        found = {}
+        for key in keys:
+            best = best_of(self.results.timings, lossless, key)
+            over = {base: ratio(self.results.timings, key, base) for base in lossless} if best else {}
+            if best is not None:
+                known = {base: one for base, one in over.items() if one is not None}
+                found[key] = Gain(known, best, self._over_target(key))
+        return found
+
+    def _over_target(self, key: str) -> Estimate | None:
+        """Speed over the fastest target-alone baseline of the same pass."""
+        alone = self.cells.index[self.cells["verifier"].isin(speed.ALONE) & self._is_same_pair(key)]
+        best = best_of(self.results.timings, [str(one) for one in alone], key)
+        return None if best is None else ratio(self.results.timings, key, best)
+
+    def _is_same_pair(self, key: str) -> pd.Series:
+        return (self.cells["model"] == self.cells.at[key, "model"]) & (self.cells["task"] == self.cells.at[key, "task"])
+
+    def _modelled(self, key: str) -> float:
+        model, task = str(self.cells.at[key, "model"]), str(self.cells.at[key, "task"])
+        calls = speed.prices(self.results.calls, self.results.timings, model, task)
+        return speed.modelled(self.parts[key], calls, resamples=100).value
 
 
-def _modelled(key: str, part: pd.DataFrame, cells: pd.DataFrame, results: Results) -> float:
-    prices = speed.prices(results.calls, results.timings, str(cells.at[key, "model"]), str(cells.at[key, "task"]))
-    return speed.modelled(part, prices, resamples=100).value
+def named(cell: pd.Series, same: pd.DataFrame) -> str:
+    """RULE KNOB=VALUE with num_draft=K, and the rule's other options where they differ in the sweep."""
+    swept = same[~same["verifier"].isin(BASELINES)]
+    options = f" ({cell['knobs']})" if swept["knobs"].nunique() > 1 and cell["knobs"] else ""
+    knob = f" {text}" if (text := setting(cell)) else ""
+    return f"{cell['verifier']}{knob}{options} with num_draft={cell['num_draft']}"
 
 
-def sequences(group: pd.DataFrame) -> list[list[str]]:
-    """Cells of each rule, draft length and set of other knobs, from lossless outwards; lossless ones need no test."""
-    keys = group[["verifier", "num_draft", "knobs"]].astype(str).agg("|".join, axis=1)
-    lenient = group[~group["is_lossless"].astype(bool)]
-    ordered = lenient.sort_values("w", ascending=False, kind="stable")
-    return [list(part.index) for _, part in ordered.groupby(keys.loc[ordered.index], sort=True)]
+def decided(sweep: Weighed, margin: float, *, written: str = "") -> Advice:
+    """The advice at this margin, which the text calls `written`."""
+    written = written or f"{margin:g}"
+    if sweep.problem:
+        return Advice(sweep.model, sweep.task, None, f"{sweep.title}: none: {sweep.problem}.", margin=margin)
+    curves = [tested(curve, margin) for curve in sweep.curves]
+    tests = tuple(one for curve in curves for one in curve)
+    safe = [one for one in tests if one.is_safe(margin)]
+    best = fastest(sweep, safe)
+    if best is None:
+        text = sentences.none(sweep, tests, margin, written, num_curves=len(curves))
+        return Advice(sweep.model, sweep.task, None, f"{sweep.title}: {text}", tests, margin=margin)
+    gain = sweep.gains.get(best.cell)
+    if gain is None:
+        text = sentences.untimed(sweep, best, written)
+        return Advice(sweep.model, sweep.task, None, f"{sweep.title}: {text}", tests, margin=margin)
+    if gain.is_faster:
+        kind, cell, over, sentence = "ship", best.cell, gain.over_target, sentences.ship
+    else:
+        kind, cell, over, sentence = "stay", None, sweep.lossless.get(gain.best), sentences.stay
+    text = f"{sweep.title}: {sentence(sweep, best, gain, written)}"
+    return Advice(sweep.model, sweep.task, cell, text, tests, over, kind, gain.over_lossless, gain.best, margin=margin)
 
 
-def test_sequence(
-    order: Sequence[str],
-    cells: pd.DataFrame,
-    rows: Mapping[str, Any],
-    margin: float,
-    alpha: float,
-    options: dict[str, Any],
-) -> list[Test]:
-    """Fixed-sequence testing: the settings up to and including the first that fails."""
-    done: list[Test] = []
-    for key in order:
-        metric, base = metric_of(cells, key), reference(cells, key, "lossless")
-        if base is None or base not in rows:
-            break
-        level = 1 - 2 * cautious(alpha, rows[key], rows[base])
-        gap = quality.difference(rows[key], rows[base], metric, level=level, **options)
-        is_passed = gap.low > -margin * quality.points_of(metric)
-        cell = cells.loc[key]
-        done.append(Test(key, str(cell["verifier"]), float(cell["w"]), int(cell["num_draft"]), gap, bool(is_passed)))
-        if not is_passed:
-            break
-    return done
+def fastest(sweep: Weighed, safe: Sequence[Comparison]) -> Comparison | None:
+    """Of the safe settings the fastest by the model, the more lenient where the model is silent; timed ones first."""
+    timed = [one for one in safe if one.cell in sweep.gains]
+    places = {one.cell: place for curve in sweep.curves for place, one in enumerate(curve)}
+    return max(timed or safe, key=lambda one: (_or_zero(sweep.modelled.get(one.cell)), places[one.cell]), default=None)
 
 
-def cautious(alpha: float, a: pd.DataFrame | pd.Series, b: pd.DataFrame | pd.Series) -> float:
-    """The level at which a test errs at most alpha: Tango's score test does at its own, a bootstrap a little less."""
-    first, second = quality.shared(a, b)
-    is_pass_fail = first.ndim == 1 and quality.is_binary(first) and quality.is_binary(second)
-    return alpha if is_pass_fail else shrunk(alpha, len(first))
-
-
-def shrunk(alpha: float, n: int) -> float:
-    """With losses as skewed as an exponential the studentised bootstrap errs 1.2·alpha at n = 100, 1.07·alpha at 500.
-
-    So it is asked for less, by an amount that vanishes with n: 60,000 simulated sweeps of three rules at the margin then
-    gave 2.2 % false recommendations at n = 100 and 2.3 % at n = 500.
+def timed_settings(results: Results, margin: Margin, *, resamples: int = 2_000, seed: int = 0) -> list[str]:
+    """The cells to put on the clock once quality is known: lossless at every draft length, and of each curve the most lenient
+    safe setting (the strictest where none is safe) with its neighbours. Works without any timing; the target is not named.
     """
-    return alpha * (1 - min(3 / math.sqrt(max(n, 1)), 0.75))
+    found: dict[str, None] = {}
+    for sweep in weighed(results, resamples=resamples, seed=seed):
+        found |= dict.fromkeys(sweep.lossless)
+        points = margin_of(margin, sweep.task)
+        for curve in sweep.curves:
+            safe = [one for one in tested(curve, points) if one.is_safe(points)]
+            place = max(len(safe) - 1, 0)
+            found |= dict.fromkeys(one.cell for one in curve[max(place - 1, 0) : place + 2])
+    return list(found)
 
 
-def _advise(
-    named: str,
-    cells: pd.DataFrame,
-    group: pd.DataFrame,
-    rows: Mapping[str, Any],
-    margin: float,
-    timed: Mapping[str, dict[str, Estimate]],
-    costs: Mapping[str, float],
-    options: dict[str, Any],
-) -> Advice:
-    model, task = str(group["model"].iloc[0]), str(group["task"].iloc[0])
-    orders = sequences(group)
-    sizes = [len(rows[key]) for order in orders for key in order]
-    if not sizes:
-        return Advice(model, task, None, f"{named}: nothing lenient was run, so there is nothing to recommend.")
-    if min(sizes) < SMALL:
-        text = f"{named}: no recommendation, n is small (n={min(sizes)}; at least {SMALL} examples are needed)."
-        return Advice(model, task, None, text)
-    alpha = ALPHA / len(orders)
-    tested = [test_sequence(order, cells, rows, margin, alpha, options) for order in orders]
-    tests = tuple(test for sequence in tested for test in sequence)
-    if not tests:
-        return Advice(model, task, None, f"{named}: no recommendation, there is no lossless run to compare with.")
-    safe = [
-        [test for test in sequence if test.is_passed][-1] for sequence in tested if sequence and sequence[0].is_passed
+def breakpoints(sweep: Weighed) -> list[float]:
+    """The margins at which a decision may change, ascending, above 0: between two of them it stays."""
+    ends = [
+        end
+        for curve in sweep.curves
+        for one in curve
+        for end in (-one.worst, -one.change, one.loops)
+        if 0 < end < math.inf
     ]
-    if not safe:
-        return Advice(
-            model, task, None, f"{named}: {_none(tests, margin, metric_of(cells, tests[0].cell), alpha)}", tests
-        )
-    # Chosen by modelled speed (records of the quality pass); the measured speed below did not choose it.
-    best = max(safe, key=lambda test: (_or_zero(costs.get(test.cell)), -test.w))
-    gained = timed.get(best.cell, {}).get("speedup")
-    return Advice(model, task, best.cell, f"{named}: {_found(best, margin, cells, gained, costs)}", tests, gained)
-
-
-def _found(best: Test, margin: float, cells: pd.DataFrame, gained: Estimate | None, costs: Mapping[str, float]) -> str:
-    unit = quality.points_of(metric_of(cells, best.cell))
-    loss, worst = best.difference.value / unit, best.difference.low / unit
-    knob = f" w={best.w:g}" if not math.isnan(best.w) else ""
-    same = cells[(cells["sweep"] == cells.at[best.cell, "sweep"]) & ~cells["verifier"].isin(BASELINES)]
-    options = f" ({cells.at[best.cell, 'knobs']})" if same["knobs"].nunique() > 1 else ""
-    text = f"ship {best.verifier}{knob}{options} with num_draft={best.num_draft}: {loss:+.1f} points of "
-    text += f"{metric_of(cells, best.cell)} against lossless, at worst {worst:+.1f} "
-    text += f"(margin {margin:g}, n={best.difference.n})"
-    modelled = costs.get(best.cell, NAN)
-    if gained is not None and not math.isnan(gained.value):
-        limits = f" [{gained.low:.2f}, {gained.high:.2f}]" if not math.isnan(gained.low) else ""
-        text += f"; {gained.value:.2f}× the target alone{limits}"
-    elif not math.isnan(modelled):
-        text += f"; about {modelled:.2f}× the target alone (modelled)"
-    return text + "."
-
-
-def _none(tests: Sequence[Test], margin: float, metric: str, alpha: float) -> str:
-    """A loss beyond the margin; or too few examples to tell, and how many more give the best setting 80 % power."""
-    limit = margin * quality.points_of(metric)
-    hopeful = [test.difference for test in tests if test.difference.value > -limit]
-    if not hopeful:
-        return f"none within the margin of {margin:g} points."
-    wider = 1 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf(1 - alpha)
-    needed = min(each.n * (wider * (each.value - each.low) / (each.value + limit)) ** 2 for each in hopeful)
-    n = hopeful[0].n
-    return f"none: n is too small to tell (n={n}), about {max(1, math.ceil(needed - n)):,} more examples would do."
+    return sorted({round(end, 6) for end in ends})
 
 
 def _or_zero(value: float | None) -> float:

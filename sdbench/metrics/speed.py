@@ -1,21 +1,25 @@
 """Speed from one latency pass: ratios of Σtokens/Σseconds to the fastest target-alone baseline of that same pass.
 
-Intervals resample example × repeat: they are conditional on this machine and this process. Modelled speed-ups put
+The unit of every interval is the example: its repeats are added up before, for they are one text timed again. Limits are
+conditional on this machine and this process. Modelled speed-ups put
 measured costs per call under the recorded rounds of every cell; what is neither a draft nor a verify call is left out.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sdbench.metrics.stats import NAN, Estimate, mean_interval, median_interval, ratio_interval, statistic_interval
+from sdbench.metrics.stats import NAN, Estimate, mean_interval, median_interval, rates_interval, ratio_interval
 
 ALONE = ("target", "generate")  # the target by our loop, and by transformers' own
 UNIT = ["example", "repeat"]
 TIMES = ["tokens", "prefill_s", "decode_s"]
 PARTS = ("draft_s", "verify_s", "rest_s")
+SPLITS = (*PARTS, "split_s")
 SPLIT_KINDS = ("draft", "verify")  # calls whose prices come from the split repeat
 COLUMNS = ["pass_id", *UNIT, *TIMES]
 
@@ -45,31 +49,41 @@ def against_baseline(timings: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return found
 
 
-def speeds(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estimate]]:
+def speeds(timings: pd.DataFrame, **options: Any) -> dict[str, dict[str, Estimate]]:
     """{cell: tokens_per_s, speedup, speedup_end_to_end, time_ratio} of all cells that were timed."""
     return {cell: _against(pair, **options) for cell, pair in against_baseline(timings).items()}
 
 
-def _against(pair: pd.DataFrame, **options: float) -> dict[str, Estimate]:
-    whole_s, whole_base_s = pair["prefill_s"] + pair["decode_s"], pair["prefill_s_base"] + pair["decode_s_base"]
+def by_example(pair: pd.DataFrame) -> pd.DataFrame:
+    """One row an example of one cell of `against_baseline`: tokens and seconds of its repeats, added up."""
+    sums = [name for name in pair.columns if name.removesuffix("_base") in TIMES]
+    return pair.groupby("example", sort=True)[sums].sum()
 
-    def speedup(seconds: pd.Series, base_s: pd.Series) -> Estimate:
-        rows = np.stack([pair["tokens"], seconds, pair["tokens_base"], base_s], 1).astype(np.float64)
-        return statistic_interval(rows, lambda s: s[:, 0] / s[:, 1] / (s[:, 2] / s[:, 3]), **options)  # type: ignore[arg-type]
 
-    rows = pair[["tokens", "decode_s"]].to_numpy(dtype=np.float64)
+def _against(pair: pd.DataFrame, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> dict[str, Estimate]:
+    """Every speed of one cell; `speedup_median` is that of the middle example, which no single slow one moves."""
+    own = by_example(pair)
+    whole = own.assign(
+        decode_s=own["prefill_s"] + own["decode_s"], decode_s_base=own["prefill_s_base"] + own["decode_s_base"]
+    )
+    typical = own["tokens"] / own["decode_s"] / (own["tokens_base"] / own["decode_s_base"])
+    rate, ratio = ["tokens", "decode_s"], ["tokens", "decode_s", "tokens_base", "decode_s_base"]
     return {
-        "tokens_per_s": statistic_interval(rows, lambda s: s[:, 0] / s[:, 1], **options),  # type: ignore[arg-type]
-        "speedup": speedup(pair["decode_s"], pair["decode_s_base"]),
-        "speedup_end_to_end": speedup(whole_s, whole_base_s),
-        "time_ratio": _geometric(pair["decode_s_base"] / pair["decode_s"], **options),
+        "tokens_per_s": rates_interval(own[rate].to_numpy(np.float64), (1, -1), level=level),
+        "speedup": rates_interval(own[ratio].to_numpy(np.float64), (1, -1, -1, 1), level=level),
+        "speedup_end_to_end": rates_interval(whole[ratio].to_numpy(np.float64), (1, -1, -1, 1), level=level),
+        "speedup_median": median_interval(typical, level=level),
+        "time_ratio": _geometric(own["decode_s_base"] / own["decode_s"], level=level, resamples=resamples, seed=seed),
     }
 
 
 def _geometric(ratios: pd.Series, **options: float) -> Estimate:
     """The typical ratio of times for the same request, whatever the lengths of the two answers."""
-    logs = mean_interval(np.log(ratios.to_numpy(dtype=np.float64)), **options)  # type: ignore[arg-type]
-    return Estimate(float(np.exp(logs.value)), float(np.exp(logs.low)), float(np.exp(logs.high)), logs.n)
+    logs = np.log(ratios.to_numpy(dtype=np.float64))
+    if len(logs) > 1 and np.ptp(logs) == 0:  # a baseline beside itself
+        return Estimate(*[float(np.exp(logs[0]))] * 3, n=len(logs))
+    found = mean_interval(logs, **options)  # type: ignore[arg-type]
+    return Estimate(float(np.exp(found.value)), float(np.exp(found.low)), float(np.exp(found.high)), found.n)
 
 
 def cost(calls: pd.DataFrame, kind: str, tokens: NDArray[np.float64] | float) -> NDArray[np.float64]:
@@ -85,9 +99,9 @@ def prices(calls: pd.DataFrame, timings: pd.DataFrame, model: str, task: str) ->
     newest = own.groupby("pass_id")["started_at"].max().sort_index() if len(own) else pd.Series(dtype="float64")
     if not newest.notna().any():
         return calls.iloc[:0]
-    found = calls[calls["pass_id"] == newest.idxmax()]
+    last = newest.idxmax()
+    found, pace = calls[calls["pass_id"] == last], pace_of_splits(own[own["pass_id"] == last])
     is_split = found["kind"].isin(SPLIT_KINDS)
-    pace = pace_of_splits(own[own["pass_id"] == newest.idxmax()])
     return found.assign(seconds=found["seconds"].where(~is_split, found["seconds"] / pace))
 
 
@@ -124,18 +138,23 @@ def splits(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estim
     found = {}
     for cell, part in split.groupby("cell", sort=True):
         own = part[part["pass_id"] == part.loc[part["started_at"].idxmax(), "pass_id"]] if _is_timed(part) else part
-        seconds = {name: own[name] for name in PARTS} | {"split_s": own[list(PARTS)].sum(axis=1)}
-        found[str(cell)] = {name: ratio_interval(own_s, own["tokens"], **options) for name, own_s in seconds.items()}  # type: ignore[arg-type]
+        sums = own.assign(split_s=own[list(PARTS)].sum(axis=1)).groupby("example", sort=True)[["tokens", *SPLITS]].sum()
+        found[str(cell)] = {
+            name: rates_interval(sums[[name, "tokens"]].to_numpy(np.float64), (1, -1), level=options.get("level", 0.95))
+            for name in SPLITS
+        }
     return found
 
 
 def percentiles(timings: pd.DataFrame, *, level: float = 0.95) -> dict[str, dict[str, Estimate]]:
-    """{cell: medians over example × repeat of the time to the first token and of percentiles of a round}."""
+    """{cell: medians over examples of the time to the first token and of percentiles of a round, repeats averaged}."""
     names = ("first_token_s", "round_p50_s", "round_p90_s", "round_p99_s")
     whole = timings[~timings["is_split"].astype(bool)].groupby("cell", sort=True)
-    return {
-        str(cell): {name: median_interval(part[name].dropna(), level=level) for name in names} for cell, part in whole
-    }
+    found = {}
+    for cell, part in whole:
+        means = part.groupby("example", sort=True)[list(names)].mean()
+        found[str(cell)] = {name: median_interval(means[name].dropna(), level=level) for name in names}
+    return found
 
 
 def _is_timed(part: pd.DataFrame) -> bool:

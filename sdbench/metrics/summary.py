@@ -7,19 +7,26 @@ from typing import Any
 import pandas as pd
 
 from sdbench.metrics import acceptance, quality, speed
-from sdbench.metrics.cells import BASELINES, metric_of, reference, table_of
-from sdbench.metrics.stats import Estimate, affordable, detectable, holm, mean_interval
+from sdbench.metrics.cells import BASELINES, metric_of, reference, table_of, written
+from sdbench.metrics.columns import spread, spread_names
+from sdbench.metrics.degenerate import degenerate
+from sdbench.metrics.gain import best_of, lossless_settings, ratio
+from sdbench.metrics.legacy import WEIGHT
+from sdbench.metrics.stats import affordable, detectable, holm, mean_interval
 from sdbench.records import Results
+from sdbench.types import Metric
 
-LEADING = ["model", "task", "verifier", "w", "num_draft", "temperature", "n"]
+LABELS = ("model", "task", "verifier", WEIGHT, "knob", "value", "num_draft", "temperature")
+LEADING = [*LABELS, "n"]
 FLAGS = ("is_truncated", "is_empty", "is_extraction_failed", "is_prompt_cut")
 RATES_OF_FLAGS = tuple(f"{flag.removeprefix('is_')}_rate" for flag in FLAGS)
 SECONDS = ("first_token_s", "round_p50_s", "round_p90_s", "round_p99_s", "draft_s", "verify_s", "rest_s", "split_s")
 WITH_INTERVALS = (
     *acceptance.RATES,
     *("quality", "difference", "difference_from_target"),
-    *("tokens_per_s", "speedup", "speedup_end_to_end", "speedup_modelled", "time_ratio", *SECONDS),
-    *("mean_tokens", *RATES_OF_FLAGS),
+    *("tokens_per_s", "speedup", "speedup_median", "speedup_over_lossless", "speedup_end_to_end", "speedup_modelled"),
+    "time_ratio",
+    *(*SECONDS, "mean_tokens", "repeated_4grams", "loop_rate", *RATES_OF_FLAGS),
 )
 TESTS = tuple(f"{name}{end}" for end in ("", "_from_target") for name in ("p_value", "p_holm", "detectable"))
 PLAIN = ("metric", "is_lossless", *TESTS, "num_generations", "num_timed", "num_split", "knobs", "cell")
@@ -32,40 +39,65 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
     options: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
     parts = {str(cell): part for cell, part in generations.groupby("cell", sort=True)}
     rows = {
-        key: quality.rows_of(part.dropna(subset=[metric]), metric)
+        key: quality.rows_of(part.dropna(subset=[metric.name]), metric)
         for key, part in parts.items()
-        if (metric := metric_of(cells, key)) in part
+        if (metric := metric_of(cells, key)).name in part
     }
+    repetition = {str(cell): part for cell, part in degenerate(results).groupby("cell", sort=True)}
     timed = speed.speeds(results.timings, **options)
     seconds = [speed.splits(results.timings, **options), speed.percentiles(results.timings, level=level)]
     found = []
     for key in sorted({*parts, *timed} & set(cells.index)):
         cell = cells.loc[key]
-        row: dict[str, Any] = {name: cell[name] for name in ("model", "task", "verifier", "w", "num_draft")}
-        row |= {"temperature": cell["temperature"], "metric": cell["metric"], "knobs": cell["knobs"], "cell": key}
-        row |= {"is_lossless": bool(cell["is_lossless"])}
+        row: dict[str, Any] = {name: cell[name] for name in (*LABELS, "metric", "knobs")}
+        row |= {"is_lossless": bool(cell["is_lossless"]), "cell": key}
         if key in parts:
             calls = speed.prices(results.calls, results.timings, str(cell["model"]), str(cell["task"]))
             row |= _counted(parts[key], calls, options)
+        if key in repetition:
+            row |= _repeated(repetition[key], options)
         if key in rows:
             row |= _judged(key, cells, rows, options)
         for name, estimate in timed.get(key, {}).items():
             row |= spread(name, estimate) | {"num_timed": estimate.n}
+        if key in timed:
+            row |= _over_lossless(key, cells, results, level)
         for name, estimate in (item for table in seconds for item in table.get(key, {}).items()):
             row |= spread(name, estimate) | ({"num_split": estimate.n} if name == "split_s" else {})
         found.append(row)
-    columns = [*LEADING, *(f"{name}{end}" for name in WITH_INTERVALS for end in ("", "_low", "_high")), *PLAIN]
-    frame = pd.DataFrame(found, columns=columns)
+    frame = pd.DataFrame(found, columns=[*LEADING, *spread_names(WITH_INTERVALS), *PLAIN])
     sweep = frame["cell"].map(cells["sweep"])
     for end in ("", "_from_target"):  # a lossless rule has no hypothesis that could be true: it is no part of a family
         tested = frame[f"p_value{end}"].astype("float64").mask(frame["is_lossless"].astype(bool))
         frame[f"p_holm{end}"] = tested.groupby(sweep, group_keys=False).transform(holm)
-    order = ["model", "task", "temperature", "verifier", "knobs", "num_draft", "w", "cell"]
-    return frame.sort_values(order, ignore_index=True)
+    frame["knob"] = frame["knob"].replace("", None)
+    frame["value"] = _of_one_type(frame["value"])
+    order = ["model", "task", "temperature", "verifier", "knobs", "num_draft", "_rank", "cell"]
+    ranked = frame.assign(_rank=-frame["cell"].map(cells["rank"]).astype("float64"))  # the most lenient first
+    return ranked.sort_values(order, ignore_index=True).drop(columns="_rank")
 
 
-def spread(name: str, estimate: Estimate) -> dict[str, float]:
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+def _of_one_type(values: pd.Series) -> pd.Series:
+    """Numbers as numbers; all of them as words where one is none."""
+    known = values.dropna()
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
+        return values.astype("float64")
+    return values.map(lambda value: None if value is None or value != value else written(value))
+
+
+def _repeated(part: pd.DataFrame, options: dict[str, Any]) -> dict[str, float]:
+    """Repeated 4-grams and loops of one cell, a share of each example's texts."""
+    means = part.groupby("example", sort=True)[["repeated", "is_loop"]].mean()
+    row = spread("repeated_4grams", quality.quality(means["repeated"], Metric("repeated_4grams", "share"), **options))
+    return row | spread("loop_rate", quality.quality(means["is_loop"], Metric("loop_rate", "share"), **options))
+
+
+def _over_lossless(key: str, cells: pd.DataFrame, results: Results, level: float) -> dict[str, float]:
+    """Measured speed over the best lossless setting of the same pass; that setting itself is at 1."""
+    same = cells[cells["sweep"] == cells.at[key, "sweep"]]
+    best = best_of(results.timings, lossless_settings(same), key)
+    found = None if best is None else ratio(results.timings, key, best, level=level)
+    return {} if found is None else spread("speedup_over_lossless", found)
 
 
 def _counted(part: pd.DataFrame, calls: pd.DataFrame, options: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +110,7 @@ def _counted(part: pd.DataFrame, calls: pd.DataFrame, options: dict[str, Any]) -
     for flag, name in zip(FLAGS, RATES_OF_FLAGS, strict=True):
         if flag in part:
             shares = part[flag].astype("float64").groupby(part["example"], sort=True).mean().dropna()
-            row |= spread(name, quality.quality(shares, flag, **options))
+            row |= spread(name, quality.quality(shares, Metric(name, "share"), **options))
     return row
 
 

@@ -12,6 +12,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from sdbench.metrics.cells import BASELINES, table_of
+from sdbench.metrics.columns import spread, spread_names
+from sdbench.metrics.legacy import WEIGHT
 from sdbench.metrics.stats import ratio_interval
 from sdbench.records import Results
 
@@ -28,7 +30,7 @@ def laws(summary: pd.DataFrame) -> pd.DataFrame:
         "model",
         "task",
         "verifier",
-        "w",
+        WEIGHT,
         "num_draft",
         "n",
         "acceptance",
@@ -38,7 +40,7 @@ def laws(summary: pd.DataFrame) -> pd.DataFrame:
         "cell",
     ]
     frame = rows[names].copy()
-    weight = frame["w"].where(frame["verifier"] != "lossless", 1.0)
+    weight = frame[WEIGHT].where(frame["verifier"] != "lossless", 1.0)
     frame["acceptance_law"] = 1 - weight * frame["tv"]
     frame["bias_law"] = (1 - weight) * frame["tv"]
     frame["acceptance_bound"] = 1 - frame["tv"] + frame["bias"]
@@ -73,13 +75,12 @@ def predicted(
             accepted, examined = expected_counts(p, q, blocks["drafted"].to_numpy(), float(w))
             sums = [np.bincount(codes, values, len(examples)) for values in (accepted, examined)]
             num_rounds = np.bincount(codes, minlength=len(examples))
-            row = {**{name: cell[name] for name in labels}, "cell": key, "w": float(w), "n": len(examples)}
-            for name, den in (("acceptance", sums[1]), ("accepted_per_round", num_rounds)):
-                rate = ratio_interval(sums[0], den, **options)  # type: ignore[arg-type]
-                row |= {name: rate.value, f"{name}_low": rate.low, f"{name}_high": rate.high}
+            row = {**{name: cell[name] for name in labels}, "cell": key, WEIGHT: float(w), "n": len(examples)}
+            for name, den, most in (("acceptance", sums[1], 1), ("accepted_per_round", num_rounds, cell["num_draft"])):
+                row |= spread(name, ratio_interval(sums[0], den, bounds=(0, most), **options))  # type: ignore[arg-type]
             found.append(row)
-    names = [f"{name}{end}" for name in ("acceptance", "accepted_per_round") for end in ("", "_low", "_high")]
-    return pd.DataFrame(found, columns=[*labels, "cell", "w", "n", *names]).assign(label=CONTEXTS)
+    names = spread_names(("acceptance", "accepted_per_round"))
+    return pd.DataFrame(found, columns=[*labels, "cell", WEIGHT, "n", *names]).assign(label=CONTEXTS)
 
 
 def expected_counts(p: Array, q: Array, drafted: NDArray[np.int64], w: float) -> tuple[Array, Array]:

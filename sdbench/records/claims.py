@@ -1,10 +1,11 @@
 """Who works on what: claims that expire when their job dies, over any shared file system.
 
-A claim is a file made with O_EXCL that names its job; a job is a file whose modification time its heartbeat renews.
+A job is a file whose modification time its heartbeat renews, and what it has claimed is one more file: a line a unit. Claims are
+read and written under a lock, a file made with O_EXCL that names its job and is held for as long as it takes to read them.
 A job is dead when its process is gone (seen from the same machine), or when its beat is `expire_s` older than our own
-*on the same file system*, so hosts' clocks are never compared. Two jobs that bury one dead claim at the same instant
-may both win it: a duplicate, which reading drops. Network file systems may show stamps a minute old, hence the long
-default.
+*on the same file system*, so hosts' clocks are never compared. A dead job's claims are free, and so is its lock. Two jobs that
+take one dead lock at the same instant may both claim a unit: a duplicate, which reading drops. Network file systems may show
+stamps a minute old, hence the long default.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import os
 import secrets
 import socket
 import threading
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 BEAT_S, EXPIRE_S = 15.0, 180.0
-UNSIGNED_S = 10.0  # a claim is signed right after it is made; one that is not by then has lost its job in between
+UNSIGNED_S = 10.0  # a lock is signed right after it is made; one that is not by then has lost its job in between
+LOCK_POLL_S = 0.01
 
 
 def machine_boot() -> str:
@@ -68,37 +72,75 @@ class Claims:
 
     def take(self, unit: str) -> bool:
         """Whether `unit` is now ours (or was): claimed by nobody, or by a job that died."""
-        if unit in self._mine:
-            return True
-        path = self._claim_file(unit)
-        for _ in range(2):
-            try:
-                fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-            except FileExistsError:
-                if self._is_held(path) or not self._bury(path):
-                    return False
-                continue
-            with os.fdopen(fd, "w") as file:
-                file.write(self.job)
-            self._mine.add(unit)
-            return True
-        return False
+        return unit in self.take_all([unit])
 
-    def release(self, unit: str) -> None:
-        """Give `unit` back."""
-        if unit in self._mine:
-            self._mine.discard(unit)
+    def take_all(self, units: Iterable[str]) -> set[str]:
+        """Those of `units` that are now ours (or were)."""
+        units = set(units)
+        if not units <= self._mine:
+            with self._locked():
+                elsewhere = self._claimed_elsewhere()
+                self._mine |= {unit for unit in units if digest(unit) not in elsewhere}
+                self._write()
+        return units & self._mine
+
+    def release(self, *units: str) -> None:
+        """Give them back."""
+        if self._mine & set(units):
+            self._mine -= set(units)
             with contextlib.suppress(OSError):
-                self._claim_file(unit).unlink()
+                self._write()
 
     def close(self) -> None:
         """Give everything back and stop the heartbeat."""
         self._stop.set()
         self._thread.join()
-        for unit in list(self._mine):
-            self.release(unit)
-        with contextlib.suppress(OSError):
-            self._beat_file.unlink()
+        self._mine.clear()
+        for path in (self._claim_file(self.job), self._beat_file):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def _claimed_elsewhere(self) -> set[str]:
+        """What living jobs hold; the file of a dead one goes."""
+        claimed: set[str] = set()
+        for path in self.folder.glob("claims-*.txt"):
+            job = path.stem.removeprefix("claims-")
+            if job == self.job:
+                continue
+            if self.is_alive(job):
+                with contextlib.suppress(FileNotFoundError):
+                    claimed.update(path.read_text().split())
+            else:
+                path.unlink(missing_ok=True)
+        return claimed
+
+    def _write(self) -> None:
+        """Our claims, in one step: a reader sees the old or the new."""
+        path = self._claim_file(self.job)
+        if not self._mine:
+            path.unlink(missing_ok=True)
+            return
+        new = path.with_suffix(".new")
+        new.write_text("\n".join(sorted(map(digest, self._mine))))
+        os.replace(new, path)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        path = self.folder / "lock"
+        while True:
+            try:
+                fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+            except FileExistsError:
+                if self._is_held(path) or not self._bury(path):
+                    time.sleep(LOCK_POLL_S)
+                continue
+            break
+        try:
+            with os.fdopen(fd, "w") as file:
+                file.write(self.job)
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
     def is_alive(self, job: str) -> bool:
         """Whether a job may still be working, from its heartbeat file."""
@@ -115,16 +157,21 @@ class Claims:
                 return False
         return self._now() - beat < self.expire_s
 
+    def num_alive(self) -> int:
+        """How many jobs work on this folder, this one among them."""
+        jobs = [path.stem.removeprefix("job-") for path in self.folder.glob("job-*.json")]
+        return max(1, sum(job == self.job or self.is_alive(job) for job in jobs))
+
     def sweep(self, records: Path, tmp_prefix: str) -> None:
         """Remove what dead jobs left: claims, heartbeats, temporary files."""
         alive: dict[str, bool] = {}
         for path in [*self.folder.iterdir(), *records.glob(f"{tmp_prefix}*")]:
-            if path.name.startswith("claim-"):
+            if path.name in ("lock",) or path.name.startswith("claim-"):
                 job = self._owner(path)
             elif path.name.startswith(tmp_prefix):
                 job = path.name.removeprefix(tmp_prefix).rpartition("-")[0]
             else:
-                job = path.stem.removeprefix("job-")
+                job = path.stem.removeprefix("job-").removeprefix("claims-")
             if job and not alive.setdefault(job, self.is_alive(job)):
                 with contextlib.suppress(OSError):
                     path.unlink()
@@ -139,8 +186,8 @@ class Claims:
             return False
 
     def _bury(self, path: Path) -> bool:
-        """Move a dead claim out of the way; False if somebody else did, and so is ahead of us."""
-        grave = path.with_name(f"grave-{self.job}-{path.name}")
+        """Move a dead lock out of the way; False if somebody else did, and so is ahead of us."""
+        grave = path.with_name(f"grave-{self.job}")
         try:
             os.rename(path, grave)
             grave.unlink()
@@ -167,5 +214,29 @@ class Claims:
     def _job_file(self, job: str) -> Path:
         return self.folder / f"job-{job}.json"
 
-    def _claim_file(self, unit: str) -> Path:
-        return self.folder / f"claim-{hashlib.sha256(unit.encode()).hexdigest()[:32]}"
+    def _claim_file(self, job: str) -> Path:
+        return self.folder / f"claims-{job}.txt"
+
+
+def digest(unit: str) -> str:
+    return hashlib.sha256(unit.encode()).hexdigest()[:32]
+
+
+def jobs_at_work(folder: Path, *, expire_s: float = EXPIRE_S) -> list[str]:
+    """Host and process of each job that works on a results folder, from its claims folder; nothing is written there."""
+    names: list[str] = []
+    newest = max((path.stat().st_mtime for path in folder.glob("job-*.json")), default=0.0)
+    boot = machine_boot()
+    for path in sorted(folder.glob("job-*.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            beat, facts = path.stat().st_mtime, json.loads(path.read_text())
+            is_here = facts["boot"] == boot
+            is_alive = is_running(facts["pid"], facts["start"]) if is_here else _is_fresh(beat, newest, expire_s)
+            if is_alive:
+                names.append(f"{facts['boot'].split()[0]}:{facts['pid']}")
+    return names
+
+
+def _is_fresh(beat: float, newest: float, expire_s: float) -> bool:
+    """Whether a heartbeat is recent, by this machine's clock or by that of the newest beat beside it, whichever is later."""
+    return max(newest, time.time()) - beat < expire_s

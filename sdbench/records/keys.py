@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -41,7 +41,9 @@ def cell_key(content: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of a sweep. `model`, `metric` and `is_lossless` are labels; the other fields fix content and key.
+    """One point of a sweep. `model`, `metric`, `metrics`, `axes` and `is_lossless` are labels; the others fix content and key.
+
+    `axes` are `types.Axis` in the order of the rule's YAML, `metrics` the `types.Metric` that the task declares, as plain data.
 
     `checkpoints` maps a role ("target", "draft") to repository@commit or a hash of the weights; `content` holds the
     rest: dtype, quantisation, attention implementation, task version and rows, drafter, max_new_tokens, stops, top_k,
@@ -59,6 +61,8 @@ class Cell:
     protocol: str = ""
     law: str = ""  # the rule's law and its version, as "blend/1"
     metric: str = ""  # the task's headline
+    metrics: Sequence[Mapping[str, Any]] = ()
+    axes: Sequence[Mapping[str, Any]] = ()
     is_lossless: bool = False
     content: Mapping[str, Any] = field(default_factory=dict)
 
@@ -80,8 +84,9 @@ class Cell:
 
     @cached_property
     def asked(self) -> str:
-        """Cells that share it were asked the same prompts: the task as described, its rows, the room left for an answer."""
-        room = {name: self.content.get(name) for name in ("task", "rows", "max_new_tokens")}
+        """Cells that share it were asked the same prompts: the task as described, its rows, how a row becomes ids, the room left
+        for an answer."""
+        room = {name: self.content.get(name) for name in ("task", "rows", "shown", "max_new_tokens")}
         return cell_key({"model": self.model, "task": self.task, "protocol": self.protocol, "content": room})
 
     def __hash__(self) -> int:
@@ -95,4 +100,4 @@ class Cell:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cell:
         """The cell that wrote `data`; its key is worked out again, not believed."""
-        return cls(**{name: data[name] for name in cls.__dataclass_fields__})
+        return cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})

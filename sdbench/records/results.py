@@ -71,7 +71,10 @@ class Results:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """One row a cell: `cell` (key), labels, protocol, law, metric, is_lossless, `knob_*`, `checkpoint_*`."""
+        """One row a cell: `cell` (key), labels, protocol, law, metric, is_lossless, `knob_*`, `checkpoint_*`.
+
+        `metrics` and `axes` are lists of plain data as the cell carries them, empty in records older than they are.
+        """
         import pandas as pd
 
         rows: list[dict[str, Any]] = [
@@ -81,7 +84,7 @@ class Results:
             row["cell"] = row.pop("key")
             row |= {f"knob_{name}": value for name, value in row.pop("knobs").items()}
             row |= {f"checkpoint_{role}": name for role, name in row.pop("checkpoints").items()}
-        base = ["cell", *LABELS, "protocol", "law", "metric", "is_lossless", "asked", "content"]
+        base = ["cell", *LABELS, "protocol", "law", "metric", "metrics", "axes", "is_lossless", "asked", "content"]
         frame = pd.DataFrame(rows, columns=None if rows else base)
         frame = frame.loc[:, [*base, *sorted(set(frame.columns) - set(base))]]
         return frame.astype({"w": "float64", "temperature": "float64", "num_draft": "int64", "is_lossless": "bool"})
@@ -96,6 +99,16 @@ class Results:
         frame = frame.astype(flags)
         frame.columns = [_shown(name) for name in frame.columns]
         return self._labelled(frame)
+
+    @cached_property
+    def scores(self) -> tuple[str, ...]:
+        """The columns of `.generations` that are scores of a task."""
+        return tuple(name.removeprefix("score.") for name in self._rows.column_names if name.startswith("score."))
+
+    @cached_property
+    def ids(self) -> pd.DataFrame:
+        """One row a generation: key, ids [T]; the little of `.tokens` that needs no measures."""
+        return self._token_rows([*KEY, "ids"]).to_pandas()
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
@@ -122,7 +135,9 @@ class Results:
     @cached_property
     def timings(self) -> pd.DataFrame:
         """One row an example timed once; the labels joined from the cells."""
-        return self._labelled(self._plain("timings", TIMING_KEY))
+        frame = self._plain("timings", TIMING_KEY)
+        frame["stall"] = frame["stall"].eq(True)  # older parts know none
+        return self._labelled(frame)
 
     @cached_property
     def calls(self) -> pd.DataFrame:
@@ -151,8 +166,8 @@ class Results:
         paths = []
         for name in ("cells", "generations", "rounds", "tokens", "timings", "calls", "examples"):
             frame = getattr(self, name)
-            if "content" in frame:
-                frame = frame.assign(content=frame["content"].map(str))
+            nested = [column for column in ("content", "metrics", "axes") if column in frame]
+            frame = frame.assign(**{column: frame[column].map(str) for column in nested})
             frame.to_parquet(target / f"{name}.parquet", index=False)
             paths.append(target / f"{name}.parquet")
         return paths

@@ -86,6 +86,7 @@ class TimingRecord:
     load: float = NAN  # load average when it started
     is_split: bool = False
     peak_memory_bytes: float = NAN
+    stall: bool = False  # a first clocking was far off its repeats and neighbours: this is the second
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -111,11 +111,15 @@ class Store:
 
     def add_examples(self, asked: str, ids: Iterable[str], texts: Callable[[str], tuple[str, str]]) -> None:
         """Prompt and reference of each example, once; `texts` is asked for those that are new to the cells of `asked`."""
-        parts_held = self._snapshot().tables("examples", ["asked", "example"]).values()
-        held = {row["example"] for part in parts_held for row in part.to_pylist() if row["asked"] == asked}
+        held = self.prompts(asked)
         new = {example: texts(example) for example in ids if example not in held}
         if new:
             commit_table(self._path("examples", new_stem()), examples_table(asked, new), owner=self.claims.job)
+
+    def prompts(self, asked: str) -> dict[str, str]:
+        """Example -> the prompt under which it was asked, for the cells of `asked`."""
+        tables = self._snapshot().tables("examples", ["asked", "example", "prompt"]).values()
+        return {row["example"]: row["prompt"] for part in tables for row in part.to_pylist() if row["asked"] == asked}
 
     def append_generations(self, records: Sequence[GenerationRecord]) -> None:
         """One part; when this returns the records survive anything, and their claims are given back."""
@@ -181,18 +185,20 @@ class Store:
         for item in items:
             units.setdefault(unit_of(item), set()).add(item)
         try:
-            won = {unit for unit in units if self.claims.take(unit)}
+            won = self.claims.take_all(units)
         except OSError as error:
             raise StoreError(cannot_write(self.claims.folder, error)) from error
         held = self.held()  # after the claim: another job may have finished it in between
         taken: list[Key] = []
+        done: list[str] = []
         for unit in won:
             left = {item for item in units[unit] - held if not self._is_given_up(*item[:2])}
             if not left:
-                self.claims.release(unit)
+                done.append(unit)
                 continue
             self._outstanding.setdefault(unit, set()).update(left)
             taken += left
+        self.claims.release(*done)
         return sorted(taken, key={item: n for n, item in enumerate(items)}.__getitem__)
 
     def elsewhere(self, items: Iterable[Key]) -> list[Key]:
@@ -200,15 +206,6 @@ class Store:
         held = self.held()
         left = [item for item in items if item not in held and unit_of(item) not in self._outstanding]
         return [item for item in left if not self._is_given_up(*item[:2])]
-
-    @contextmanager
-    def claim(self, items: Sequence[Key]) -> Iterator[list[Key]]:
-        """`take`, and give back at the end whatever was not finished."""
-        taken = self.take(items)
-        try:
-            yield taken
-        finally:
-            self._give_back(set(taken))
 
     def compact(self) -> None:
         """Merge the small parts of every kind; one job at a time does it, the others go on."""
@@ -245,9 +242,10 @@ class Store:
     def _give_back(self, done: set[Key]) -> None:
         for unit in {unit_of(key) for key in done} & set(self._outstanding):
             self._outstanding[unit] -= done
-            if not self._outstanding[unit]:
-                del self._outstanding[unit]
-                self.claims.release(unit)
+        finished = [unit for unit, left in self._outstanding.items() if not left]
+        for unit in finished:
+            del self._outstanding[unit]
+        self.claims.release(*finished)
 
     def _new_generations(self, snapshot: Snapshot) -> dict[str, pa.Table]:
         """The parts that `held` has not seen; a generation without its tokens counts as missing, and is computed again."""

@@ -1,43 +1,61 @@
-"""The whole report of one or several results folders, written into the first.
+"""The whole report of one or several results folders.
 
     results/NAME/report.html
                  summary.csv  summary.parquet  summary.md  summary.tex  model-index.yaml  results.json     of NAME alone
                  figures/FIGURE.svg .pdf .png      or FIGURE-SUFFIX where the folders hold several sweeps
                  tables/TABLE.csv                  what the figures draw, and every test behind the recommendation
 
-Names, titles and captions stand in captions.py. What an earlier report left there and this one does not make is removed.
+`worked_out` reads and decides, once; `write` draws and writes what it found. A report of several folders goes to a place of its
+own, named after them. Names, titles and captions stand in captions.py. What an earlier report left there is removed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 
 from sdbench.metrics.export import export, metrics_of, metrics_table, write_whole
-from sdbench.metrics.recommend import Recommendation, recommend
+from sdbench.metrics.fixed_speed import at_speed
+from sdbench.metrics.recommend import Margin, Recommendation, recommend
 from sdbench.metrics.summary import summarise
 from sdbench.records import Results, read
 from sdbench.report.captions import FIGURES, TABLES
 from sdbench.report.figures import drawn
+from sdbench.report.figures.style import FORMATS, save, styled
 from sdbench.report.frames import frames
-from sdbench.report.numbers import Sweep, sweeps
 from sdbench.report.page import write_page
-from sdbench.report.style import FORMATS, save, styled
+from sdbench.report.sweep import Sweep, sweeps_of
 
 MARGIN = 5.0  # points of 100; used where a run recorded none
+LONGEST = 80  # letters of a folder that is named after others
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What was read and worked out, and the files that say it."""
+class WorkedOut:
+    """What was read of each folder, and every number and decision made of it."""
 
     results: tuple[Results, ...]
     summaries: tuple[pd.DataFrame, ...]
     advice: tuple[Recommendation, ...]
+    sweeps: tuple[Sweep, ...]
+
+    @property
+    def home(self) -> Path:
+        """Where its report goes unless told otherwise: into its folder; of several, beside the first and named after all."""
+        first = self.results[0].path
+        if len(self.results) == 1:
+            return first
+        return first.resolve().parent / ("report-" + "+".join(one.name for one in self.results))[:LONGEST]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The files that say it."""
+
     page: Path
     figures: tuple[Path, ...]
     tables: tuple[Path, ...]
@@ -45,52 +63,58 @@ class Report:
 
 def build(folder: str | os.PathLike[str], others: Iterable[str | os.PathLike[str]] = ()) -> Path:
     """Write the report of `folder`, with `others` beside it; the path of the page."""
-    return report(folder, others).page
+    return write(worked_out([folder, *others])).page
 
 
-def report(folder: str | os.PathLike[str], others: Iterable[str | os.PathLike[str]] = ()) -> Report:
-    """Read, work out, draw and write everything."""
-    home = Path(folder)
-    results = tuple(read(one) for one in (home, *others))
+def worked_out(
+    folders: Iterable[str | os.PathLike[str]], *, margin: Margin | None = None, speed: float | None = None
+) -> WorkedOut:
+    """Read every folder, summarise and decide: at the margin of its own last run unless one is given, or at a fixed speed."""
+    results = tuple(read(one) for one in folders)
     summaries = tuple(summarise(one) for one in results)
-    advice = tuple(recommend(one, margin_of(one)) for one in results)
-    found = sweeps(results, summaries)
-    tables = write_tables(home, results, summaries, advice, found)
-    figures = write_figures(home / "figures", found)
-    page = write_page(home, results, summaries, advice)
-    return Report(results, summaries, advice, page, figures, tables)
+    advice = tuple(recommend(one, recorded_margin(one) if margin is None else margin) for one in results)
+    if speed is not None:
+        advice = tuple(replace(one, advices=tuple(at_speed(each, speed) for each in one.weighed)) for one in advice)
+    return WorkedOut(results, summaries, advice, tuple(sweeps_of(results, summaries)))
 
 
-def margin_of(results: Results) -> float:
-    """The loss in points that the last run called acceptable."""
+def write(found: WorkedOut, out: str | os.PathLike[str] | None = None) -> Report:
+    """Tables, figures and the page, in `out` or where they belong."""
+    home = found.home if out is None else Path(out)
+    home.mkdir(parents=True, exist_ok=True)
+    tables = write_tables(home, found)
+    figures = write_figures(home / "figures", found.sweeps)
+    return Report(write_page(home, found.results, found.sweeps, found.advice), figures, tables)
+
+
+def recorded_margin(results: Results) -> Margin:
+    """The loss in points that the last run called acceptable, for all tasks or by task."""
     margin = results.config.get("margin")
+    if isinstance(margin, Mapping):
+        return {str(task): float(points) for task, points in margin.items()}
     return MARGIN if margin is None else float(margin)
 
 
-def write_figures(folder: Path, found: Sequence[Sweep]) -> tuple[Path, ...]:
+def write_figures(folder: Path, sweeps: Sequence[Sweep]) -> tuple[Path, ...]:
     """Every figure in every format."""
     with styled():
-        paths = [path for name, figure in drawn(found).items() for path in save(figure, folder, name)]
+        paths = [path for name, figure in drawn(sweeps).items() for path in save(figure, folder, name)]
     remove_old(folder, [f"{name}{tail}.{kind}" for name in FIGURES for tail in ("", "-*") for kind in FORMATS], paths)
     return tuple(paths)
 
 
-def write_tables(
-    home: Path,
-    results: Sequence[Results],
-    summaries: Sequence[pd.DataFrame],
-    advice: Sequence[Recommendation],
-    found: Sequence[Sweep],
-) -> tuple[Path, ...]:
-    """The summary of `home` in every form, and below tables/ what the figures of all folders draw."""
-    metrics = [metrics_of(one) for one in results]
-    paths = export(results[0], summaries[0], home, metrics=metrics[0])
-    made = {"metrics": pd.concat([metrics_table(*pair) for pair in zip(results, metrics, strict=True)])}
-    made |= frames(found, advice)
-    if len(results) > 1:
-        parts = [one.assign(folder=each.name) for each, one in zip(results, summaries, strict=True)]
+def write_tables(home: Path, found: WorkedOut) -> tuple[Path, ...]:
+    """The summary in every form where there is one folder, and below tables/ what the figures of all folders draw."""
+    metrics = [metrics_of(one) for one in found.results]
+    paths: list[Path] = []
+    if len(found.results) == 1:
+        paths += export(found.results[0], found.summaries[0], home, metrics=metrics[0], advice=found.advice[0])
+    made = {"metrics": pd.concat([metrics_table(*pair) for pair in zip(found.results, metrics, strict=True)])}
+    made |= frames(found.sweeps, found.advice)
+    if len(found.results) > 1:
+        parts = [one.assign(folder=each.name) for each, one in zip(found.results, found.summaries, strict=True)]
         together = pd.concat(parts, ignore_index=True)
-        made["together"] = together[["folder", *summaries[0].columns]]
+        made["together"] = together[["folder", *found.summaries[0].columns]]
     (home / "tables").mkdir(exist_ok=True)
     for name, frame in made.items():
         paths.append(write_whole(home / "tables" / f"{name}.csv", frame.to_csv(index=False).encode()))

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-W = "w, the weight of the target (1 is lossless, 0 keeps every draft)"
-
 
 @dataclass(frozen=True, slots=True)
 class Caption:
@@ -24,20 +22,21 @@ class Caption:
 FIGURES: Mapping[str, Caption] = {
     "pareto": Caption(
         "Quality against acceptance",
-        "Each point is one w, bars are 95 % intervals by example both ways, the grey area is what the Pareto front "
-        "dominates; the fuller a mark, the surer it is on the front, with the bootstrap probability where that is in doubt.",
+        "Each point is one setting, bars are 95 % intervals by example both ways, the grey area is what the Pareto front "
+        "dominates; the fuller a mark, the surer it is on the front, and tables/front.csv says how sure.",
     ),
     "pareto_speed": Caption(
         "Quality against measured speed-up",
         "The same plane with the measured ratio of tokens a second to the fastest target-alone baseline of the same "
         "latency pass; only settings that were timed are shown.",
     ),
-    "against_w": Caption(
-        "Quality and acceptance against w",
-        f"Both over {W}, with 95 % intervals; dashed lines are the baselines, small crosses the exact expected acceptance.",
+    "against_knob": Caption(
+        "Quality and acceptance against the knob",
+        "Both over each rule's own knob, with 95 % intervals; the axis names the strict end, dashed lines are the baselines, "
+        "small crosses the exact expected acceptance.",
     ),
-    "speed_against_w": Caption(
-        "Speed-up against w",
+    "speed_against_knob": Caption(
+        "Speed-up against the knob",
         "Filled marks were measured (intervals over example × repeat, on this machine and in this process); hollow marks "
         "are modelled: the recorded rounds at the measured price of a draft and of a verify call.",
     ),
@@ -52,9 +51,9 @@ FIGURES: Mapping[str, Caption] = {
         "(conditional), with 95 % intervals by example, at the longest draft length.",
     ),
     "lengths": Caption(
-        "Length and truncation against w",
-        "Mean emitted tokens an answer, and the share of answers that are cut at the length limit, empty, or without an "
-        "answer to extract; a lenient rule that changes them changes more than the score shows.",
+        "Length, truncation and loops against the knob",
+        "Mean emitted tokens an answer, and the share of answers that are cut at the length limit, empty, without an "
+        "answer to extract, or end in a loop; a lenient rule that changes them changes more than the score shows.",
     ),
     "divergence": Caption(
         "Divergence from the target's own greedy text",

@@ -7,11 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+from sdbench.metrics.columns import spread
+from sdbench.metrics.legacy import WEIGHT
 from sdbench.metrics.recommend import Recommendation
-from sdbench.metrics.stats import Estimate
-from sdbench.report.numbers import PLANES, Sweep
+from sdbench.report.sweep import PLANES, Sweep
 
-LABELS = ["model", "task", "temperature", "verifier", "w", "num_draft"]
+LABELS = ["model", "task", "temperature", "verifier", WEIGHT, "knob", "value", "num_draft"]
 
 
 def front(sweep: Sweep) -> pd.DataFrame:
@@ -21,15 +22,25 @@ def front(sweep: Sweep) -> pd.DataFrame:
 
 
 def volume(sweep: Sweep) -> pd.DataFrame:
-    """Hypervolumes above (0, 0) of all cells and of each curve."""
-    rows = [{"plane": PLANES[rate], "curve": curve, **spread(found)} for (rate, curve), found in sweep.volumes.items()]
+    """Hypervolumes of all cells and of each curve, from no acceptance (or speed) and the worst score there can be."""
+    rows = [
+        {"plane": PLANES[rate], "curve": curve, **spread("value", found), "n": found.n}
+        for (rate, curve), found in sweep.volumes.items()
+    ]
     return headed(sweep, rows)
 
 
 def areas(sweep: Sweep) -> pd.DataFrame:
     """Area between two curves, and the mean gain of the first over the second at equal acceptance or speed-up."""
     rows = [
-        {"plane": PLANES[rate], "first": first, "second": second, "measure": name, **spread(estimate)}
+        {
+            "plane": PLANES[rate],
+            "first": first,
+            "second": second,
+            "measure": name,
+            **spread("value", estimate),
+            "n": estimate.n,
+        }
         for (rate, first, second), found in sweep.gains.items()
         for name, estimate in found.items()
     ]
@@ -75,31 +86,28 @@ def frames(sweeps: Sequence[Sweep], advice: Sequence[Recommendation]) -> dict[st
 
 
 def recommendation(advice: Sequence[Recommendation]) -> pd.DataFrame:
-    """Each test of non-inferiority in the order it was made; `low` is the one-sided limit at the level tested."""
+    """Each test of non-inferiority in the order it was made, in points; `worst` is the one-sided limit at the level tested."""
     rows: list[dict[str, Any]] = []
     for one in advice:
         for each in one.advices:
             for test in each.tests:
-                labels = {"model": each.model, "task": each.task, "verifier": test.verifier, "w": test.w}
-                labels |= {"num_draft": test.num_draft, "margin": one.margin}
-                difference = {"difference": test.difference.value, "low": test.difference.low, "n": test.difference.n}
-                outcome = {"is_passed": test.is_passed, "is_recommended": test.cell == each.cell, "cell": test.cell}
-                rows.append(labels | difference | outcome)
+                labels = {"model": each.model, "task": each.task, "verifier": test.verifier, "setting": test.setting}
+                labels |= {"num_draft": test.num_draft, "margin": each.margin}
+                change = {"change": test.change, "worst": test.worst, "loops": test.loops, "n": test.difference.n}
+                outcome = {"is_passed": test.is_safe(each.margin), "is_recommended": test.cell == each.cell}
+                rows.append(labels | change | outcome | {"cell": test.cell})
     return pd.DataFrame(rows)
 
 
 def labelled(sweep: Sweep, frame: pd.DataFrame) -> pd.DataFrame:
     """A frame by cell with its labels in front, in the order of the summary."""
-    labels = sweep.cells[["cell", *LABELS]]
+    labels = sweep.rows.reset_index()[["cell", *LABELS]]
     joined = labels.merge(frame, on="cell", how="inner")
     return joined[[*LABELS, *(name for name in joined if name not in ("cell", *LABELS)), "cell"]]
 
 
 def headed(sweep: Sweep, rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Rows about a whole sweep, with its labels in front."""
-    head = sweep.cells.iloc[0][["model", "task", "temperature"]].to_dict()
-    return pd.DataFrame([{**head, **row} for row in rows])
-
-
-def spread(estimate: Estimate) -> dict[str, float]:
-    return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "n": estimate.n}
+    head = {"model": sweep.model, "task": sweep.task, "temperature": sweep.temperature}
+    frame = pd.DataFrame([{**head, **row} for row in rows])
+    return frame.rename(columns={"value_low": "low", "value_high": "high"})

@@ -6,19 +6,25 @@ import sys
 from collections.abc import Sequence
 
 from sdbench.config import ConfigError
+from sdbench.run.faults import report_fault, sigterm_as_ctrl_c
 from sdbench.run.job import BAD_CONFIG, DONE, FAILED, INTERRUPTED, run_job
-from sdbench.run.track import tracker_of
+from sdbench.run.track import check_login
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs a command line; 0 all done, 1 some cells failed, 2 bad configuration, 130 interrupted."""
+    """Runs a command line; 0 all done, 1 some cells failed or the unexpected, 2 bad configuration, 130 interrupted."""
     try:
-        return _main(argv)
+        with sigterm_as_ctrl_c():
+            return _main(argv)
     except ConfigError as error:
         print(f"sdbench: {error}", file=sys.stderr)
         return BAD_CONFIG
     except KeyboardInterrupt:
+        print("sdbench: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the net: whatever it is, it is one sentence and a file
+        report_fault(error, None)
+        return FAILED
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -27,7 +33,8 @@ def _main(argv: Sequence[str]) -> int:
 
         print(text())
         return DONE
-    from sdbench.run.compose import Composer, parse
+    from sdbench.run.command import parse
+    from sdbench.run.compose import Composer
 
     command = parse(argv)
     if command.show == "version":
@@ -35,14 +42,23 @@ def _main(argv: Sequence[str]) -> int:
 
         print(f"sdbench {__version__}")
         return DONE
+    if command.group is not None:
+        from sdbench.run.help import listing
+
+        print(listing(command.group, command.config_dir))
+        return DONE
     composer = Composer(command.config_dir)
     jobs = composer.jobs(command)
     runs = [composer.run(job) for job in jobs]
     if command.show == "config":
         print(composer.yaml(jobs))
         return DONE
+    if command.show in ("plan", "prefetch"):
+        from sdbench.run import planned
+
+        return max((planned.SHOWN[command.show](run) for run in runs), default=DONE)
     for run in runs:
-        tracker_of(run)  # a missing library is said before anything is decoded
+        check_login(run)  # a missing library, a missing login: said before anything is decoded
     if len(jobs) == 1 and not command.is_multirun:
         return run_job(runs[0], argv)
     codes = composer.launch(jobs, command)

@@ -10,7 +10,6 @@ import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,48 +32,22 @@ from yaml import YAMLError
 
 from sdbench import config
 from sdbench.config import GROUPS, KEYS, ConfigError, nearest, show
+from sdbench.run.command import (
+    Command,
+    classes_of_ones_own,
+    collapse,
+    expand,
+    key_of,
+    misspelt,
+    refuse_contradictions,
+    without_the_default,
+)
 
 MAIN = "run"
 INTERNAL = ("_target_", "name", "knobs", "choices")  # of a group's file: not for the command line
 ENDINGS = {1: "some cells failed", 2: "bad configuration", 130: "interrupted"}
 CHOOSABLE = (*GROUPS, "hydra/launcher")
 SPLIT = re.compile(r"[:/\\]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command line, taken apart."""
-
-    overrides: tuple[str, ...] = ()
-    is_multirun: bool = False
-    config_dir: str | None = None
-    show: str | None = None  # "help", "version" or "config"
-
-
-def parse(argv: Sequence[str]) -> Command:
-    """Options begin with a dash, everything else is KEY=VALUE."""
-    overrides: list[str] = []
-    is_multirun, folder, shown = False, None, None
-    words = iter(argv)
-    for word in words:
-        if word in ("-h", "--help"):
-            shown = "help"
-        elif word == "--version":
-            shown = "version"
-        elif word == "--cfg":
-            shown = "config"
-        elif word in ("-m", "--multirun"):
-            is_multirun = True
-        elif word == "--config-dir" or word.startswith("--config-dir="):
-            folder = word.partition("=")[2] or next(words, None)
-            if folder is None or not Path(folder).is_dir():
-                raise ConfigError(f"--config-dir needs an existing folder, got {show(folder)}")
-        elif word.startswith("-"):
-            known = ("-m", "--multirun", "--config-dir", "--cfg", "--help", "--version")
-            raise ConfigError(f"{show(word)} is not an option {nearest(word, known)}")
-        else:
-            overrides.append(word)
-    return Command(tuple(overrides), is_multirun, folder, shown)
 
 
 class Composer:
@@ -96,6 +69,7 @@ class Composer:
     def jobs(self, command: Command) -> list[tuple[str, ...]]:
         """The overrides of every job: one, or one per combination for -m or an experiment that is a sweep."""
         parsed = [self._parse(word) for word in command.overrides]
+        refuse_contradictions(command.overrides)
         for override in parsed:
             self._check(override, is_multirun=command.is_multirun)
         given = {override.key_or_group for override in parsed}
@@ -126,7 +100,9 @@ class Composer:
             tree: Any = OmegaConf.to_container(bare, resolve=True, throw_on_missing=True)
         except OmegaConfBaseException as error:
             raise ConfigError(_first_line(error)) from None
-        keys = {word.partition("=")[0].lstrip("+") for word in overrides}
+        keys = {key_of(word) for word in overrides}
+        for group in classes_of_ones_own(overrides):
+            tree[group] = without_the_default(group, tree[group], overrides)
         model = tree.get("model")
         if isinstance(model, dict) and keys & {"model.target", "model.draft"} and "model.name" not in keys:
             ids = [str(model.get(key)) for key in ("target", "draft") if model.get(key)]
@@ -143,12 +119,13 @@ class Composer:
         context = HydraContext(config_loader=self.hydra.config_loader, callbacks=Callbacks(cfg))
         launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=job, config=cfg)
         lines = [[word for word in line if not word.startswith("hydra")] for line in jobs]
+        expanded = [expand(line) for line in lines]
         logs = f"; what they say is below {cfg.hydra.sweep.dir}" if "submitit_folder" in cfg.hydra.launcher else ""
         print(f"sdbench: {len(lines)} jobs{logs}", file=sys.stderr)
         try:
-            results = launcher.launch(lines, initial_job_idx=0)
+            results = launcher.launch(expanded, initial_job_idx=0)
         except Exception as error:  # noqa: BLE001 - launchers raise whatever the first job that died left behind
-            said = f"sdbench: a job died ({type(error).__name__}: {_first_line(error)})"
+            said = f"sdbench: a job died{_which(error, lines)} ({type(error).__name__}: {_first_line(error)})"
             print(f"{said}; the others go on: when they have ended, run the same command again", file=sys.stderr)
             return [1]
         codes = [_exit_code(result) for result in results]
@@ -163,7 +140,7 @@ class Composer:
         try:
             return self.hydra.compose_config(
                 MAIN,
-                list(overrides),
+                expand(overrides),
                 run_mode=mode,
                 with_log_configuration=False,
                 validate_sweep_overrides=False,
@@ -199,8 +176,8 @@ class Composer:
             raise ConfigError(f"{show(word)} is not KEY=VALUE {nearest(word, KEYS)}")
         try:
             return OverridesParser.create().parse_override(word)
-        except HydraException as error:
-            raise ConfigError(f"{show(word)} cannot be read as KEY=VALUE: {_first_line(error)}") from None
+        except HydraException:
+            raise ConfigError(misspelt(word)) from None
 
     def _check(self, override: Override, *, is_multirun: bool) -> None:
         key = override.key_or_group
@@ -226,8 +203,11 @@ class Composer:
         if value is None and group == "experiment":
             return
         names = self.options(group)
-        if not isinstance(value, str) or value not in names:
-            raise ConfigError(f"{group}={show(value)} names no file in configs/{group} {nearest(value, names)}")
+        if isinstance(value, str) and value.startswith("["):  # one of several lists of rules, for -m
+            value = [name.strip() for name in value.strip("[]").split(",")]
+        for name in value if group == "verifier" and isinstance(value, list) else [value]:
+            if not isinstance(name, str) or name not in names:
+                raise ConfigError(f"{group}={show(name)} names no file in configs/{group} {nearest(name, names)}")
 
 
 def slug(model_id: str) -> str:
@@ -246,11 +226,18 @@ def job(cfg: DictConfig) -> int:
     """What a launcher runs, perhaps on another machine: imported there by name."""
     from sdbench.run.job import INTERRUPTED, run_job
 
-    words = [str(word) for word in HydraConfig.get().overrides.task]
+    words = collapse([str(word) for word in HydraConfig.get().overrides.task])
     code = run_job(config.check(Composer.tree(cfg, words)), words)
     if code == INTERRUPTED:
         raise KeyboardInterrupt  # the launcher must not start the next
     return code
+
+
+def _which(error: Exception, lines: Sequence[Sequence[str]]) -> str:
+    """The pair and the task of the job that an error of submitit names by its place in the array."""
+    named = re.search(r"Job \d+(?:_(\d+))?\b", str(error))
+    place = int(named[1] or 0) if named else len(lines)
+    return f": {' '.join(lines[place])}" if place < len(lines) else ""
 
 
 def _exit_code(result: JobReturn) -> int:

@@ -14,8 +14,7 @@ from sdbench.run.cells import Point, imported
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from sdbench.engine import Options
-    from sdbench.lm import LM
+    from sdbench.engine import Engine, Options
     from sdbench.probs import Warp
     from sdbench.run.pair import Pair
     from sdbench.tasks.base import DataTask
@@ -41,21 +40,13 @@ class Decoder:
         return cls(run, pair, task, size)
 
     @cached_property
-    def models(self) -> dict[str, LM]:
-        """The target and, where there is one, the draft, as the engine sees them."""
-        from sdbench.lm import LM
+    def engine(self) -> Engine:
+        """The pair's models with what they keep, as long as the job."""
+        from sdbench.engine import Engine
 
-        found = {"target": LM(self.pair.target)}
-        return found | ({} if self.pair.draft is None else {"draft": LM(self.pair.draft, role="draft")})
-
-    def record_at_once(self) -> None:
-        """On the clock no step waits to come back often before it is recorded: a warm-up does it."""
-        for model in self.models.values():
-            model.patience = 1
-
-    def judge(self, role: str) -> LM:
-        """Who has the last word: the target, or the draft where it decodes alone."""
-        return self.models["draft" if role == "draft" else "target"]
+        engine = Engine(self.pair.target, self.pair.draft, self.pair.tokenizer)
+        engine.vocab_size = min(engine.vocab_size or self.pair.vocab_size, self.pair.vocab_size)
+        return engine
 
     @cached_property
     def should_stop(self) -> Callable[[Sequence[int]], bool] | None:
@@ -64,7 +55,9 @@ class Decoder:
 
     def stop_ids(self, role: str) -> tuple[int, ...]:
         """The end-of-text ids of the model whose text it is."""
-        return self.judge(role).stop_ids
+        lm = self.engine.draft if role == "draft" else self.engine.target
+        assert lm is not None, "a draft decodes alone where there is one"
+        return lm.stop_ids
 
     def options(self, role: str, *, batch_size: int, is_measured: bool = True, timing: bool | str = False) -> Options:
         """What all requests of a stream share."""
@@ -84,26 +77,20 @@ class Decoder:
     @cached_property
     def warp(self) -> Warp:
         """The law of both models: temperature, cuts, and the ids that the tokenizer knows and both models have."""
-        from sdbench.lm import used_vocab
-        from sdbench.probs import Warp
+        return self.engine.warp(self.run.temperature, self.run.top_k, self.run.top_p)
 
-        used = used_vocab(self.models["target"], self.models.get("draft"), None)
-        return Warp(self.run.temperature, self.run.top_k, self.run.top_p, min(used, self.pair.vocab_size))
-
-    def drafter(self, role: str) -> Drafter:
+    def drafter(self, role: str) -> Drafter | None:
         """Of the class that the drafter's file names; one model alone has none."""
-        from sdbench.draft import NoDraft
-
-        if role != "pair" or "draft" not in self.models:
-            return NoDraft()
+        if role != "pair":
+            return None
         part = self.run.drafter
-        return imported(str(part.target))(self.models["draft"], self.warp, **part.options)
+        return self.engine.drafter(imported(str(part.target)), self.warp, part.options)
 
     def stream(
         self, items: Sequence[Item], points: Mapping[str, Point], ids: Mapping[str, list[int]]
     ) -> Iterator[tuple[Item, Generation]]:
         """Items that the same models decode, whatever their rules and draft lengths, in the order in which they end."""
-        from sdbench.engine import Request, stream
+        from sdbench.engine import Request
 
         cells, examples = (list(dict.fromkeys(getattr(item, name) for item in items)) for name in ("cell", "example"))
         rule = {cell: place for place, cell in enumerate(cells)}
@@ -115,18 +102,20 @@ class Decoder:
         rules = [points[cell].rule for cell in cells]
         options = self.options(role, batch_size=self.batch_size)
         prompts = [ids[example] for example in examples]
-        for generation in stream(self.judge(role), self.drafter(role), prompts, rules, requests, options):
+        drafter = self.drafter(role)
+        for generation in self.engine.stream(prompts, rules, requests, options, drafter, role=role):
             yield items[generation.request], generation
 
     def together(self, point: Point, prompts: Mapping[str, list[int]], *, is_split: bool) -> list[Generation]:
         """Prompts by example, decoded as one batch on the clock, measures off."""
-        from sdbench.engine import Request, stream
+        from sdbench.engine import Request
 
         timing = "split" if is_split else True
         options = self.options(point.role, batch_size=len(prompts), is_measured=False, timing=timing)
         requests = [Request(place, 0, 0, example, point.num_draft) for place, example in enumerate(prompts)]
         ids = list(prompts.values())
-        return list(stream(self.judge(point.role), self.drafter(point.role), ids, [point.rule], requests, options))
+        drafter = self.drafter(point.role)
+        return list(self.engine.stream(ids, [point.rule], requests, options, drafter, role=point.role))
 
 
 def stopper(pair: Pair, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:

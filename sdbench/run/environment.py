@@ -20,6 +20,11 @@ PACKAGES = (
     "numpy",
     "pyarrow",
     "hydra-core",
+    "tokenizers",
+    "accelerate",
+    "bitsandbytes",
+    "torchao",
+    "flash-attn",
 )
 
 

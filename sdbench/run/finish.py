@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from sdbench import __version__
 from sdbench.config import Run
-from sdbench.records import Results, read
+from sdbench.records import Results
 from sdbench.run.table import labels, print_table
 from sdbench.run.track import track
 from sdbench.trackers import Findings
@@ -15,31 +17,45 @@ from sdbench.trackers import Findings
 if TYPE_CHECKING:
     from sdbench.run.cells import Point
 
+DRAWN = ".drawn"  # below the folder of a run: what its page shows
+
 
 def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None:
     """Says what came out, cell by cell, then has it drawn; failed cells are named."""
-    from sdbench.metrics.recommend import recommend
-    from sdbench.metrics.summary import summarise
-    from sdbench.report import build
+    from sdbench.report import worked_out, write
 
-    results, cells = read(run.folder), [point.cell for point in points]
-    frame, summary = summarise(results), run.folder / "summary.csv"
+    found, cells = worked_out([run.folder], margin=run.margin), [point.cell for point in points]
+    results, frame, summary = found.results[0], found.summaries[0], run.folder / "summary.csv"
     frame.to_csv(summary, index=False)
     print_table(run, cells, frame)
-    advice = recommend(results, run.margin).text
+    advice = found.advice[0].text
     print(advice)
     print_problems(results, {name: failed[key] for key, name in labels(cells).items() if key in failed})
     sys.stdout.flush()
-    page = build(run.folder)
+    page = run.folder / "report.html"
+    if run.report and not is_drawn(run):
+        page = write(found).page
+        (run.folder / DRAWN).write_text(_content(run))
     figures = sorted((run.folder / "figures").glob("pareto*.png"))[:1]
     for name, path in (
         ("records", run.folder),
         ("summary", summary),
         *(("figure", figure) for figure in figures),
-        ("report", page),
+        *([("report", page)] if run.report else []),
     ):
         print(f"{name + ':':<9}{path}")
     track(run, Findings(run.folder, results.config, frame, advice))
+
+
+def is_drawn(run: Run) -> bool:
+    """Whether the page shows these very records: parts never change, so their names say what they hold."""
+    note = run.folder / DRAWN
+    return (run.folder / "report.html").is_file() and note.is_file() and note.read_text() == _content(run)
+
+
+def _content(run: Run) -> str:
+    names = sorted(path.name for path in (run.folder / "records").iterdir() if not path.name.startswith("run-"))
+    return hashlib.sha256("\n".join([__version__, f"{run.margin}", *names]).encode()).hexdigest()
 
 
 def print_problems(results: Results, failed: Mapping[str, str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from sdbench.config import GROUPS, config_dir
 
 TEXT = """\
@@ -20,7 +22,8 @@ What is run
   model=NAME        the pair: a large target and a small draft; model.target=ID and model.draft=ID name any two
                     (hub ids or folders; model.attention, model.device_map, model.quantization and others: see its file)
   task=NAME         the data, its prompts and scores; task.protocol=, task.data=FILE and others as in its file
-  verifier=NAME     the rule that judges drafted tokens; its knobs are set as verifier.KNOB=VALUE
+  verifier=NAME     the rule that judges drafted tokens; its knobs are set as verifier.KNOB=VALUE. Several rules in one run:
+                    verifier=[A,B], knobs as verifier.A.KNOB=VALUE; a class of yours: verifier._target_=module.Class
   drafter=NAME      what proposes tokens
   w=X or w=[X,Y]    the weight of the TARGET in the ensemble w p + (1 - w) q: w=1 is lossless speculative decoding, w=0
                     keeps every drafted token (default for verifier=ensemble: 0, 0.1 ... 1; other rules take no w)
@@ -45,19 +48,37 @@ How it is run
   -m                one job per combination of comma lists; hydra/launcher=basic, submitit_local or slurm starts them
   --config-dir DIR  more files for the groups below, in DIR/model/NAME.yaml and so on
   --cfg             prints the resolved configuration, with all options of the chosen files, and runs nothing
+  --plan            prints what the records hold and what is missing, downloads, memory and hours, and runs nothing
+  --prefetch        downloads the models and the data and stops: for nodes without a network
+  --list GROUP      the files of model, task, verifier, drafter or experiment, with a line on each
 
 Where it goes
   results=DIR       the root of all results                                                         (results)
   name=NAME         the folder below it                                                             (MODEL-TASK)
+  report=off        leaves out the page and the figures; they are drawn where records have changed          (on)
   tracker=NAME      sends summary and figures to tensorboard, mlflow or wandb as well               (none)
   force=true        decodes again what the records hold; without it only what is missing is computed, so raising n or
-                    samples, or adding a w, extends the same folder, and an interrupted run goes on where it was
+                    samples, or adding a w, extends the same folder, and an interrupted run goes on where it was. Finished
+                    generations are stored, unfinished ones are not: a stop costs the texts that were being written
 
 Lists go in brackets and quotes: 'w=[0.5,0.7]'.
-Exit codes: 0 done, 1 some cells failed, 2 bad configuration, 130 interrupted.
+Exit codes: 0 done, 1 some cells failed or something unexpected happened, 2 bad configuration, 130 interrupted.
 
 Groups (files in configs/)
 """
+
+
+def listing(group: str, folder: str | None) -> str:
+    """The files of a group, those of the user's folder among them, each with the first line of its comment."""
+    roots = [config_dir(), *([Path(folder)] if folder else [])]
+    files = {path.stem: path for root in roots for path in sorted((root / group).glob("*.yaml"))}
+    width = max(map(len, files), default=0)
+    return "\n".join(f"{name:<{width}}  {_first_comment(path)}" for name, path in sorted(files.items()))
+
+
+def _first_comment(path: Path) -> str:
+    lines = (line.strip("# ").strip() for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#"))
+    return next((line for line in lines if line and not line.startswith("@")), "")
 
 
 def text() -> str:

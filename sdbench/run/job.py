@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,21 +19,28 @@ from sdbench.config import ConfigError, Run
 from sdbench.hub import HubError
 from sdbench.records import SchemaError, Store, StoreError
 from sdbench.records.parts import cannot_write
+from sdbench.run.faults import report_fault, sigterm_as_ctrl_c
 from sdbench.run.progress import warn
 
 if TYPE_CHECKING:
-    from sdbench.run.pair import Found
+    from sdbench.run.cells import Point
+    from sdbench.run.decode import Decoder
+    from sdbench.run.outline import Outline
+    from sdbench.run.parts import Parts
+    from sdbench.run.quality import Prompts
+    from sdbench.run.scoring import Scorers
     from sdbench.tasks.base import DataTask
 
 PACKAGE = Path(__file__).parents[1]
 DONE, FAILED, BAD_CONFIG, INTERRUPTED = 0, 1, 2, 130
+PROMPTS_COMPARED = 64  # of those stored, evenly spread
 W_MEANS = "the weight of the target in v = w p + (1 - w) q: w = 1 is lossless, w = 0 keeps every drafted token"
 
 
 def run_job(run: Run, words: Sequence[str]) -> int:
     """Runs it and says how it went; `words` is the command line, to be repeated after an interruption."""
     try:
-        with engine_warnings():
+        with engine_warnings(), sigterm_as_ctrl_c():
             return _run(run, words)
     except (ConfigError, SchemaError) as error:
         print(f"sdbench: {error}", file=sys.stderr)
@@ -42,6 +52,16 @@ def run_job(run: Run, words: Sequence[str]) -> int:
         again = shlex.join(["python", "-m", "sdbench", *words])
         print(f"sdbench: interrupted; what was finished is in {run.folder}; go on with: {again}", file=sys.stderr)
         return INTERRUPTED
+    except Exception as error:
+        if _is_a_launchers(error):
+            raise
+        report_fault(error, run.folder)
+        return FAILED
+
+
+def _is_a_launchers(error: Exception) -> bool:
+    """What submitit raises inside a job that is to be requeued or has timed out: its own business."""
+    return type(error).__module__.partition(".")[0] == "submitit"
 
 
 @contextmanager
@@ -71,55 +91,131 @@ def build_task(run: Run) -> DataTask:
         _ = task.ids, task.environment()  # rows are there, and a sandbox holds where code is to run
     except (ConfigError, HubError):
         raise
-    except (ValueError, OSError, TypeError, RuntimeError) as error:
+    except (ValueError, OSError, TypeError, RuntimeError, ImportError, AttributeError, LookupError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise ConfigError(f"task={run.task.name}: {lines[0]}") from None
     return task
 
 
 def _run(run: Run, words: Sequence[str]) -> int:
-    from sdbench.run import pair as pairs
     from sdbench.run.scoring import Scorers
 
-    found = pairs.find(run.model, device=run.device, dtype=run.dtype)
-    task = build_task(run)
-    scorers = Scorers(task)
+    job = prepare(run, words)
+    scorers = Scorers(job.task)
     try:
-        failed = _passes(run, task, found, scorers, words)
+        failed = _passes(job, scorers)
     finally:
         scorers.close()
     return FAILED if failed else DONE
 
 
-def _passes(run: Run, task: DataTask, found: Found, scorers: Any, words: Sequence[str]) -> dict[str, str]:
+def prepare(run: Run, words: Sequence[str]) -> Job:
+    """All that can be known and refused before a weight is read."""
     from sdbench.run import pair as pairs
+    from sdbench.run.outline import Outline
+    from sdbench.run.parts import build_parts
+    from sdbench.run.preflight import check_pair, check_prompts
+
+    metadata = pairs.find(run.model, device=run.device, dtype=run.dtype)
+    parts = build_parts(run)
+    outline = Outline.make(metadata)
+    check_pair(run, outline, parts)
+    task = build_task(run)
+    check_prompts(run, task, outline)
+    return Job(run, words, task, outline, parts)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is known of a job before weights are read."""
+
+    run: Run
+    words: Sequence[str]
+    task: DataTask
+    outline: Outline
+    parts: Parts
+
+
+class Models:
+    """A job's models, read when a pass first wants them: where nothing is missing, none is."""
+
+    def __init__(self, run: Run, task: DataTask, outline: Outline, longest: int) -> None:
+        self.run, self.task, self.outline, self.longest = run, task, outline, longest
+
+    def read(self) -> None:
+        """Reads the weights if nobody has."""
+        _ = self.decoder
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        from sdbench.lm.load import free_bytes
+        from sdbench.run import pair as pairs
+        from sdbench.run.decode import Decoder
+        from sdbench.run.memory import out_of_memory
+
+        metadata = self.outline.metadata
+        free = free_bytes(metadata.device, is_spread=self.run.model.device_map is not None)
+        try:
+            pair = pairs.load(metadata)
+        except (MemoryError, RuntimeError) as error:
+            sentence = out_of_memory(error, metadata, free)
+            if sentence is None:
+                raise
+            raise ConfigError(sentence) from error
+        refuse_another_dtype(self.outline, pair.numerics)
+        return Decoder.make(self.run, pair, self.task, self.longest)
+
+
+def refuse_another_dtype(outline: Outline, loaded: Mapping[str, Any]) -> None:
+    """The keys of cells were made from metadata: weights that came in another type than these say would lie under a wrong one."""
+    for role in outline.checkpoints:
+        planned, got = outline.numerics[f"{role}_dtype"], loaded[f"{role}_dtype"]
+        if planned != got and outline.metadata.quantization(role) is None:
+            name = planned.removeprefix("torch.")
+            raise ConfigError(
+                f"the {role} says that its weights are {planned} and was loaded as {got}: write dtype={name}"
+            )
+
+
+def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
     from sdbench.run.cells import points
-    from sdbench.run.decode import Decoder
     from sdbench.run.finish import finish
-    from sdbench.run.quality import Asked, Failures, QualityPass
+    from sdbench.run.quality import Failures, Prompts, QualityPass
     from sdbench.run.timing import time_points
 
+    run, task, outline = job.run, job.task, job.outline
+    planned = points(run, task, outline, job.parts)
+    prompts = Prompts.make(task, outline, run)
     print(f"sdbench: {run.model.name} on {run.task.name}, {len(task.ids)} examples, to {run.folder}", file=sys.stderr)
-    pair = pairs.load(found)
-    made = points(run, task, pair)
-    asked = Asked.make(task, pair, run)
-    with Store.open(run.folder, config=config_of(run, words), provenance=provenance(run, task, pair)) as store:
-        store.add_cells([point.cell for point in made])
-        store.add_vocabulary(run.model.name, pair.tokenizer_key(), pair.token_texts)
-        store.add_examples(made[0].cell.asked, asked.ids, lambda key: asked.texts(key, task, pair))
+    with Store.open(run.folder, config=config_of(run, job.words), provenance=provenance(job, planned)) as store:
+        refuse_other_prompts(store.prompts(planned[0].cell.asked), prompts, outline, run)
+        store.add_cells([point.cell for point in planned])
+        store.add_vocabulary(run.model.name, outline.tokenizer_key, outline.token_texts)
+        store.add_examples(planned[0].cell.asked, prompts.ids, lambda key: prompts.texts(key, task, outline))
         if run.force:
-            store.force([point.cell.key for point in made], token=batch_job())
-        decoder = Decoder.make(run, pair, task, max(map(len, asked.ids.values()), default=0))
-        by_key = {point.cell.key: point for point in made}
-        failed = QualityPass(run, pair, by_key, asked, store, scorers, decoder, Failures(store))()
+            store.force([point.cell.key for point in planned], token=batch_job())
+        models = Models(run, task, outline, max(map(len, prompts.ids.values()), default=0))
+        by_key = {point.cell.key: point for point in planned}
+        failed = QualityPass(run, outline, by_key, prompts, store, scorers, models, Failures(store))()
         if run.timing is not None and run.shard.index == 0:
-            time_points(run, [point for key, point in by_key.items() if key not in failed], asked, store, decoder)
+            time_points(run, [point for key, point in by_key.items() if key not in failed], prompts, store, models)
         store.compact()
     try:
-        finish(run, made, failed)
+        finish(run, planned, failed)
     except OSError as error:
         raise StoreError(cannot_write(run.folder, error)) from error
     return failed
+
+
+def refuse_other_prompts(held: Mapping[str, str], prompts: Prompts, outline: Outline, run: Run) -> None:
+    """The key holds all that decides a prompt; where it misses something, a stored prompt differs, and no answer to it is taken."""
+    known = [key for key in prompts.ids if key in held]
+    for key in known[:: max(1, len(known) // PROMPTS_COMPARED)]:
+        if held[key] != outline.prompt(prompts.ids[key]):
+            raise ConfigError(
+                f"example {key} of {run.folder} was asked with another prompt than this sdbench makes of the same data, task and "
+                "tokenizer: its answers stay readable, and another name=NAME begins anew"
+            )
 
 
 def batch_job() -> str | None:
@@ -134,19 +230,36 @@ def batch_job() -> str | None:
 
 def config_of(run: Run, words: Sequence[str]) -> dict[str, Any]:
     """The resolved configuration as plain data, and the command."""
-    plain = dataclasses.asdict(run)
-    plain["results"] = str(run.results)
+    plain = _plain(dataclasses.asdict(run))
     return {**plain, "command": shlex.join(["python", "-m", "sdbench", *words])}
 
 
-def provenance(run: Run, task: DataTask, pair: Any) -> dict[str, Any]:
+def _plain(value: Any) -> Any:
+    """JSON's own types; an infinite end of a knob as a word."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    is_word = isinstance(value, Path) or (isinstance(value, float) and not math.isfinite(value))
+    return str(value) if is_word else value
+
+
+def provenance(job: Job, planned: Sequence[Point]) -> dict[str, Any]:
     """What ran, on what."""
+    import torch
+
     from sdbench.run.environment import environment
 
     return {
-        **environment(pair.target.device),
-        "checkpoints": dict(pair.checkpoints),
-        "numerics": dict(pair.numerics),
-        "task": {**task.describe(), **task.environment()},
+        **environment(torch.device(job.outline.metadata.device)),
+        "checkpoints": dict(job.outline.checkpoints),
+        "numerics": job.outline.numerics,
+        "task": {**job.task.describe(), **job.task.environment()},
+        "dataset_commit": job.task.dataset_commit,
+        "planned": {
+            "cells": [point.cell.key for point in planned],
+            "examples": len(job.task.ids),
+            "samples": job.run.samples,
+        },
         "w": W_MEANS,
     }

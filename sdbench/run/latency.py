@@ -2,8 +2,9 @@
 
 A unit is one example, or as many as are decoded together. Every visit of a unit times all cells in an order of its own: a
 random permutation, and its reverse at the next visit, so that each cell stands before each other equally often. Measures are
-off, scoring is drained before. One more visit of a few units reads the clock between draft, verification and the rest; its
-totals are no speeds. Speed-ups form only inside one pass, on one machine.
+off, scoring is drained before. A visit is written as it ends, so a pass that was cut off goes on with the next. One more visit
+of a few units reads the clock between draft, verification and the rest; its totals are no speeds. Speed-ups form only inside one
+pass, on one machine.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ import secrets
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from sdbench.records import TimingRecord
 
 SPLIT_UNITS = 4  # prices of calls are medians over many rounds, but the shares of the time are per example
 Unit = tuple[str, ...]  # the examples decoded together
+STALL = math.log(2.5)  # so much slower than expected, in logarithms; texts of a cell differ by less in seconds a round
+FEW_ROUNDS = 5  # fewer say nothing of each other
 DRIFT = 0.1  # a machine that changes its speed by so much within a pass is worth a sentence
 
 
@@ -96,53 +100,117 @@ def ends(contenders: Sequence[Contender]) -> list[Contender]:
     return [contender for own in kinds.values() for contender in own[:2] + own[2:][-1:]]
 
 
-def num_timed(contenders: Sequence[Contender], num_units: int, repeats: int) -> int:
-    """How many records a pass will give."""
-    split = sum(contender.has_split for contender in contenders) * min(num_units, SPLIT_UNITS)
-    return len(contenders) * num_units * repeats + split
+class Visit(NamedTuple):
+    """One unit timed by all cells: the block that is written as one. `number` decides the order of the cells."""
+
+    number: int
+    unit: Unit
+    repeat: int
+    is_split: bool
+
+    @property
+    def key(self) -> tuple[str, int, bool]:
+        """Under what its records stand."""
+        return name_of(self.unit), self.repeat, self.is_split
+
+
+def visits(timed: Sequence[Unit], repeats: int) -> list[Visit]:
+    """repeats × units, then one split repeat of a few."""
+    whole = [(unit, repeat, False) for repeat in range(repeats) for unit in timed]
+    split = [(unit, repeats, True) for unit in timed[:SPLIT_UNITS]]
+    return [Visit(number, *rest) for number, rest in enumerate(whole + split)]
+
+
+def num_timed(contenders: Sequence[Contender], todo: Sequence[Visit]) -> int:
+    """How many records these visits will give."""
+    return sum(contender.has_split or not visit.is_split for visit in todo for contender in contenders)
+
+
+def new_pass_id() -> str:
+    return time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + secrets.token_hex(4)
+
+
+def warm_up(contenders: Sequence[Contender], timed: Sequence[Unit]) -> None:
+    """Kernels, caches, the allocator; then the steps of every length that will come."""
+    for contender in contenders:
+        contender.time(timed[0], False)
+    for unit in timed[1:]:
+        for contender in ends(contenders):
+            contender.time(unit, False)
 
 
 def latency_pass(
-    contenders: Sequence[Contender], timed: Sequence[Unit], repeats: int, *, seed: int, where: str
-) -> Iterator[TimingRecord]:
-    """Warm-up, then repeats × units × contenders, then one split repeat of a few; a record as each ends."""
-    pass_id = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + secrets.token_hex(4)
-    for contender in contenders:
-        contender.time(timed[0], False)  # warm-up: kernels, caches, allocator
-    for unit in timed[1:]:
-        for contender in ends(contenders):  # … and the steps of every length that will come
-            contender.time(unit, False)
-    visits = [(repeat, unit) for repeat in range(repeats) for unit in timed]
-    visits += [(repeats, unit) for unit in timed[:SPLIT_UNITS]]
-    for visit, (repeat, unit) in enumerate(visits):
-        is_split = repeat == repeats
-        for index in order(len(contenders), visit, seed):
+    contenders: Sequence[Contender], todo: Sequence[Visit], *, pass_id: str, seed: int, where: str
+) -> Iterator[list[TimingRecord]]:
+    """The records of each visit as it ends. What stalled is timed again, once, and marked."""
+    stalls = Stalls()
+    for visit in todo:
+        block: list[TimingRecord] = []
+        for index in order(len(contenders), visit.number, seed):
             contender = contenders[index]
-            if is_split and not contender.has_split:
+            if visit.is_split and not contender.has_split:
                 continue
-            started_at, load = time.time(), _load()
-            clocked = contender.time(unit, is_split)
-            yield _record(pass_id, where, contender.cell, name_of(unit), repeat, clocked, started_at, load, is_split)
+            block.append(_timed(contender, visit, pass_id, where))
+        by_cell = {contender.cell: contender for contender in contenders}
+        for place in stalls.places(block):
+            again = _timed(by_cell[block[place].cell], visit, pass_id, where)
+            block[place] = replace(again, stall=True)
+        stalls.note(block)
+        yield block
+
+
+def _timed(contender: Contender, visit: Visit, pass_id: str, where: str) -> TimingRecord:
+    started_at, load = time.time(), _load()
+    clocked = contender.time(visit.unit, visit.is_split)
+    return _record(pass_id, where, contender.cell, visit, clocked, started_at, load)
+
+
+class Stalls:
+    """What is far off its own cell at other visits and the other cells at this one: seconds a round, as logarithms."""
+
+    def __init__(self) -> None:
+        self._paces: dict[tuple[str, bool], list[float]] = {}
+
+    def places(self, block: Sequence[TimingRecord]) -> list[int]:
+        """Which records of a block are stalls. The first block has no others to be held against but its own rounds."""
+        offs = {place: off for place, record in enumerate(block) if (off := self._off(record)) is not None}
+        usual = statistics.median(offs.values()) if offs else 0.0  # a longer text, a slower hour: all cells of a block
+        return [
+            place
+            for place, record in enumerate(block)
+            if offs.get(place, -math.inf) - usual > STALL or _is_uneven(record)
+        ]
+
+    def note(self, block: Sequence[TimingRecord]) -> None:
+        for record in block:
+            if (pace := _pace(record)) is not None:
+                self._paces.setdefault((record.cell, record.is_split), []).append(pace)
+
+    def _off(self, record: TimingRecord) -> float | None:
+        others, pace = self._paces.get((record.cell, record.is_split), []), _pace(record)
+        return None if pace is None or not others else pace - statistics.median(others)
+
+
+def _pace(record: TimingRecord) -> float | None:
+    return math.log(record.decode_s / record.rounds) if record.rounds and record.decode_s > 0 else None
+
+
+def _is_uneven(record: TimingRecord) -> bool:
+    """Some rounds took far longer than most: their sum is far above what the median round makes of it."""
+    even_s = record.rounds * record.round_p50_s
+    return record.rounds >= FEW_ROUNDS and record.decode_s > math.exp(STALL) * even_s
 
 
 def _record(
-    pass_id: str,
-    where: str,
-    cell: str,
-    example: str,
-    repeat: int,
-    clocked: Clocked,
-    started_at: float,
-    load: float,
-    is_split: bool,
+    pass_id: str, where: str, cell: str, visit: Visit, clocked: Clocked, started_at: float, load: float
 ) -> TimingRecord:
     p50, p90, p99 = (quantile(clocked.rounds_s, share) for share in (0.5, 0.9, 0.99))
     return TimingRecord(
         pass_id=pass_id,
         machine=where,
         cell=cell,
-        example=example,
-        repeat=repeat,
+        example=name_of(visit.unit),
+        repeat=visit.repeat,
         tokens=clocked.tokens,
         rounds=clocked.rounds,
         prefill_s=clocked.prefill_s,
@@ -156,7 +224,7 @@ def _record(
         rest_s=clocked.rest_s,
         started_at=started_at,
         load=load,
-        is_split=is_split,
+        is_split=visit.is_split,
         peak_memory_bytes=peak_memory(),
     )
 
@@ -213,3 +281,11 @@ def drift_sentence(records: Sequence[TimingRecord]) -> str | None:
         f"this machine became {abs(change):.0%} {how} during the latency pass; cells were interleaved, so speed-ups "
         f"hold on average, but their intervals are wide: time again on a quiet machine"
     )
+
+
+def stall_sentence(records: Sequence[TimingRecord]) -> str | None:
+    """How many were timed again."""
+    count = sum(record.stall for record in records)
+    if not count:
+        return None
+    return f"{count} of {len(records)} timings stalled and were timed again: they are marked in the column stall"

@@ -32,7 +32,7 @@ class _Ticks(StoppingCriteria):
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the device has done what it was told."""
+    """Wait until the device has done its work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
@@ -53,12 +53,12 @@ def plain_generate(decoder: Decoder, prompts: Sequence[list[int]]) -> Clocked:
     torch.manual_seed(run.seed)
     synchronise(model.device)
     start_s = time.perf_counter()
-    found: Any = model.generate(  # pyright: ignore[reportCallIssue]
+    texts: Any = model.generate(  # pyright: ignore[reportCallIssue]
         ids, attention_mask=mask, generation_config=config, stopping_criteria=StoppingCriteriaList([ticks])
     )
     rounds_s = [after - before for before, after in zip(ticks.times_s, ticks.times_s[1:], strict=False)]
     return Clocked(
-        tokens=sum(length(row, stop_ids, decoder.should_stop) for row in found[:, width:].tolist()),
+        tokens=sum(length(row, stop_ids, decoder.should_stop) for row in texts[:, width:].tolist()),
         rounds=len(ticks.times_s),
         prefill_s=ticks.times_s[0] - start_s,
         decode_s=ticks.times_s[-1] - ticks.times_s[0],

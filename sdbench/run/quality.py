@@ -12,45 +12,46 @@ from sdbench.config import ConfigError, Run
 from sdbench.plan import Item
 from sdbench.records import GenerationRecord, Rounds, Store
 from sdbench.run.cells import Point
-from sdbench.run.decode import Decoder
 from sdbench.run.progress import Bar, warn
 from sdbench.run.scoring import Scorers
 
 if TYPE_CHECKING:
-    from sdbench.run.pair import Pair
+    from sdbench.run.job import Models
+    from sdbench.run.outline import Outline
     from sdbench.tasks.base import DataTask
     from sdbench.types import Example, Generation
 
 ORIGIN = {"accepted": 0, "replacement": 1, "bonus": 2}
-ROWS_A_SHARE = 2048  # generations claimed at a time: many batches long, so that batches stay full
+ROWS_A_SHARE = 2048  # generations claimed at a time at most: many batches long, so that batches stay full
+ROWS_AT_LEAST = 16  # … and at least, while there are so many: the end of a share empties its batch
 
 
 @dataclass(frozen=True)
-class Asked:
+class Prompts:
     """The examples of a run, cut to fit, and their prompts as ids, by id in the order of the subset."""
 
     examples: Mapping[str, Example]
     ids: Mapping[str, list[int]]
 
     @classmethod
-    def make(cls, task: DataTask, pair: Pair, run: Run) -> Asked:
+    def make(cls, task: DataTask, outline: Outline, run: Run) -> Prompts:
         """A prompt that leaves no room for the answer is cut by the protocol's rule, and counted."""
-        limit = pair.limit - task.max_new_tokens
+        limit = outline.limit - task.max_new_tokens
         if limit < 1:
             raise ConfigError(
-                f"max_new_tokens={task.max_new_tokens} leaves no room for a prompt: {run.model.name} takes {pair.limit} tokens"
+                f"max_new_tokens={task.max_new_tokens} leaves no room for a prompt: {run.model.name} takes {outline.limit} tokens"
                 f" in all; write a max_new_tokens well below that"
             )
-        fitted = {e.id: task.fit(e, lambda prompt: len(pair.ids(prompt)), limit) for e in task.examples()}
+        fitted = {e.id: task.fit(e, lambda prompt: len(outline.ids(prompt)), limit) for e in task.examples()}
         num_cut = sum(example.is_prompt_cut for example in fitted.values())
         if num_cut:
             warn(f"{num_cut} of {len(fitted)} prompts were too long for {limit} tokens and were cut: {task.cut_rule}")
         mine = list(fitted)[run.shard.index :: run.shard.count]
-        return cls({key: fitted[key] for key in mine}, {key: pair.ids(fitted[key].prompt) for key in mine})
+        return cls({key: fitted[key] for key in mine}, {key: outline.ids(fitted[key].prompt) for key in mine})
 
-    def texts(self, key: str, task: DataTask, pair: Pair) -> tuple[str, str]:
+    def texts(self, key: str, task: DataTask, outline: Outline) -> tuple[str, str]:
         """(the prompt as the model read it, the reference): for readers of the records."""
-        return pair.prompt(self.ids[key]), task.fields(self.examples[key].row)["answer"]
+        return outline.prompt(self.ids[key]), task.fields(self.examples[key].row)["answer"]
 
 
 @dataclass
@@ -70,24 +71,27 @@ class QualityPass:
     """What every step of it needs."""
 
     run: Run
-    pair: Pair
+    outline: Outline
     points: Mapping[str, Point]
-    asked: Asked
+    prompts: Prompts
     store: Store
     scorers: Scorers
-    decoder: Decoder
+    models: Models
     failures: Failures
 
     def __call__(self) -> dict[str, str]:
-        """Decodes what is missing; the cells that failed, and why. Whatever ends it, the finished is written."""
+        """Decodes what is missing; the cells that failed, and why. However it ends, finished texts are written."""
         cells = [point.cell for point in self.points.values()]
-        todo = plan.missing(cells, list(self.asked.ids), self.run.samples, self.store.held())
+        todo = plan.missing(cells, list(self.prompts.ids), self.run.samples, self.store.held())
         if not todo:
             print("sdbench: nothing to decode: the records hold all of it", file=sys.stderr)
-        prompts = max(1, ROWS_A_SHARE // (len(cells) * self.run.samples))
+        else:
+            self.models.read()  # here, where what goes wrong is the run's and no cell's
+        rows = len(cells) * self.run.samples  # of a prompt
+        prompts, fewest = max(1, ROWS_A_SHARE // rows), max(1, ROWS_AT_LEAST // rows)
         with Bar("decoding", len(todo)) as bar:
             try:
-                for share in plan.share(self.store, todo, prompts=prompts):
+                for share in plan.share(self.store, todo, prompts=prompts, fewest=fewest):
                     if not share:
                         self.scorers.drain(self.store, self.failures.add)
                     for items in by_stream(share, self.points):
@@ -112,9 +116,9 @@ class QualityPass:
                 self._stream([item for item in items if item.cell == cell and item not in held], bar)
 
     def _decode(self, items: Sequence[Item], bar: Bar) -> None:
-        for item, generation in self.decoder.stream(items, self.points, self.asked.ids):
+        for item, generation in self.models.decoder.stream(items, self.points, self.prompts.ids):
             bar.add(tokens=len(generation.tokens), examined=sum(generation.examined), accepted=sum(generation.accepted))
-            example = self.asked.examples[item.example]
+            example = self.prompts.examples[item.example]
             self.scorers.put(self._record(item, generation), example, self.store, self.failures.add)
 
     def _skip(self, items: Sequence[Item]) -> None:
@@ -125,13 +129,13 @@ class QualityPass:
     def _record(self, item: Item, generation: Generation) -> GenerationRecord:
         """The engine's lists as a record; an unknown measure (NaN throughout) is None."""
         ids = generation.tokens
-        is_end = bool(ids) and ids[-1] in self.decoder.stop_ids(self.points[item.cell].role)
+        is_end = bool(ids) and ids[-1] in self.models.decoder.stop_ids(self.points[item.cell].role)
         return GenerationRecord(
             cell=item.cell,
             example=item.example,
             sample=item.sample,
-            prompt_tokens=len(self.asked.ids[item.example]),
-            text=self.pair.text(ids),
+            prompt_tokens=len(self.prompts.ids[item.example]),
+            text=self.outline.text(ids),
             finish="eos" if is_end else generation.finish,
             ids=ids,
             origin=[ORIGIN[origin] for origin in generation.origins],
@@ -142,7 +146,7 @@ class QualityPass:
             tv=_known(generation.tv),
             expected=_known(generation.expected),
             bias=_known(generation.bias),
-            flags={"is_prompt_cut": self.asked.examples[item.example].is_prompt_cut},
+            flags={"is_prompt_cut": self.prompts.examples[item.example].is_prompt_cut},
         )
 
 

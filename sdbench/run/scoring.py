@@ -1,7 +1,7 @@
 """Scoring beside decoding: finished texts drain to worker processes and come back as records, appended at once.
 
-Workers are spawned, not forked: the parent has threads. They import tasks only, so no torch; they ignore Ctrl-C, which
-the parent answers by draining them. Only the parent touches the store.
+Workers are spawned, not forked: the parent has threads. They import tasks only, so no torch; they ignore Ctrl-C
+and SIGTERM, which the parent answers by draining them. Only the parent touches the store.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING, Any
 
 from sdbench.records import GenerationRecord, Store
 
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
 
 OnFailure = Callable[[str, str | None, str], None]  # cell, example, message
 BATCH, EVERY_S = 64, 2.0  # a part is written when so many are finished, or after so many seconds
+ENDS = (signal.SIGINT, signal.SIGTERM)  # the parent's to answer
 _task: DataTask
 
 
 def _start(task: DataTask) -> None:
     global _task
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ENDS:
+        signal.signal(name, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(10)  # decoding goes first where they share processors; programs under test inherit it
     _task = task
@@ -54,7 +58,8 @@ class Scorers:
         count = workers or max(1, min(4, (os.cpu_count() or 2) - 1))
         context = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start, initargs=(task,))
-        self._pool.submit(os.getpid)  # a worker starts now, while the models load
+        resource_tracker.ensure_running()  # which would unblock the signals that a worker is to be born without
+        self._submit(os.getpid)  # a worker starts now, while the models load
         self._waiting: list[tuple[GenerationRecord, Example]] = []
         self._flying: list[tuple[Future[list[Score]], list[GenerationRecord]]] = []
         self._since_s = time.monotonic()
@@ -75,12 +80,20 @@ class Scorers:
         """Waits for the batch in a worker's hands: a pool that is left while it ends complains when Python exits."""
         self._pool.shutdown(cancel_futures=True)
 
+    def _submit(self, what: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """A worker that this starts has the signals blocked until it ignores them: it imports for a while before it can."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+        try:
+            return self._pool.submit(what, *arguments)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
     def _send(self) -> None:
         self._since_s = time.monotonic()
         if self._waiting:
             pairs = [(example, record.text) for record, example in self._waiting]
             truncated = [record.finish == "length" for record, _ in self._waiting]
-            self._flying.append((self._pool.submit(_score, pairs, truncated), [record for record, _ in self._waiting]))
+            self._flying.append((self._submit(_score, pairs, truncated), [record for record, _ in self._waiting]))
             self._waiting = []
 
     def _write(self, store: Store, failed: OnFailure, *, wait: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.config import Run
 from sdbench.records import Cell
+from sdbench.types import Axis
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,14 +20,13 @@ PLAIN_WIDTH = 132  # where the output is no terminal
 
 def labels(cells: Sequence[Cell]) -> dict[str, str]:
     """cell -> its rule in words, with what tells it from the others of the sweep."""
-    knobs = _varying(cells)
+    varying = _varying(cells)
     return {
         cell.key: " ".join(
             [
                 cell.verifier,
-                *([] if cell.w is None else [f"w={cell.w:g}"]),
+                *(_worded(axis) for axis in varying[cell.key]),
                 *([f"num_draft={cell.num_draft}"] if cell.num_draft else []),
-                *knobs[cell.key],
             ]
         )
         for cell in cells
@@ -39,19 +39,21 @@ def print_table(run: Run, cells: Sequence[Cell], frame: pd.DataFrame) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from sdbench.metrics.quality import points_of
+    from sdbench.metrics.cells import metrics_of
 
     rows = {row["cell"]: row for row in frame.to_dict("records")}
     shown = sorted((cell for cell in cells if cell.key in rows), key=_place)
     metric = next((str(row["metric"]) for row in rows.values()), "quality")
-    knobs = _varying(shown)
+    varying = _varying(shown)
+    knob = _common(varying)
     n = max((row["n"] for row in rows.values()), default=0)
     facts = f"T = {run.temperature:g}, num_draft = {', '.join(map(str, run.num_draft))}, n = {n:g}"
     table = Table(title=f"{run.model.name} on {run.task.name}: {facts}", box=SIMPLE_HEAD)
-    lines = [_line(cell, knobs[cell.key], rows[cell.key], 1 / points_of(metric)) for cell in shown]
+    scales = {cell.key: metrics_of(cell.to_json())[cell.metric].scale for cell in shown}
+    lines = [_line(cell, varying[cell.key], knob, rows[cell.key], scales[cell.key]) for cell in shown]
     names = [
         "rule",
-        "w",
+        knob or "",
         "K",
         "acceptance",
         "tokens/round",
@@ -64,18 +66,23 @@ def print_table(run: Run, cells: Sequence[Cell], frame: pd.DataFrame) -> None:
         table.add_column(name, justify="left" if name == "rule" else "right", no_wrap=True)
     for line in lines:
         table.add_row(*line)
-    hidden = {"K": len(run.num_draft) == 1, "speed-up": not any(line[names.index("speed-up")] for line in lines)}
+    hidden = {
+        "": True,
+        "K": len(run.num_draft) == 1,
+        "speed-up": not any(line[names.index("speed-up")] for line in lines),
+    }
     table.columns = [column for column in table.columns if not hidden.get(str(column.header))]
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
     if any(line[names.index("speed-up")].startswith("~") for line in lines):
         print("~ modelled: the cell's recorded rounds at the measured prices of single calls")
 
 
-def _line(cell: Cell, knobs: Sequence[str], row: Mapping[Any, Any], scale: float) -> list[str]:
+def _line(cell: Cell, axes: Sequence[Axis], knob: str | None, row: Mapping[Any, Any], scale: float) -> list[str]:
+    value = next((_value(axis) for axis in axes if axis.knob == knob), "")
     speed = _interval(row, "speedup", 2) or (f"~{row['speedup_modelled']:.2f}" if _has(row, "speedup_modelled") else "")
     return [
-        " ".join([cell.verifier, *knobs]),
-        "" if cell.w is None else f"{cell.w:g}",
+        " ".join([cell.verifier, *(_worded(axis) for axis in axes if axis.knob != knob)]),
+        value,
         str(cell.num_draft or ""),
         _interval(row, "acceptance", 3),
         f"{row['tokens_per_round']:.2f}" if cell.num_draft and _has(row, "tokens_per_round") else "",
@@ -87,19 +94,39 @@ def _line(cell: Cell, knobs: Sequence[str], row: Mapping[Any, Any], scale: float
 
 
 def _place(cell: Cell) -> tuple[Any, ...]:
-    return FIRST.get(cell.verifier, 3), cell.verifier, cell.num_draft, str(sorted(cell.knobs.items())), -(cell.w or 0)
+    """Baselines first, then each rule from its strict end outwards."""
+    axes = _axes(cell)
+    without_order = str([(axis.knob, axis.value) for axis in axes if axis.rank is None])
+    ranks = tuple(axis.rank for axis in axes if axis.rank is not None)
+    return FIRST.get(cell.verifier, 3), cell.verifier, cell.num_draft, without_order, ranks
 
 
-def _varying(cells: Sequence[Cell]) -> dict[str, list[str]]:
-    """cell -> those options of its rule, beside w, that differ between the cells of that rule."""
+def _axes(cell: Cell) -> list[Axis]:
+    return [Axis.from_json(axis) for axis in cell.axes]
+
+
+def _varying(cells: Sequence[Cell]) -> dict[str, list[Axis]]:
+    """cell -> those of its axes on which the cells of its rule differ."""
     seen: dict[tuple[str, str], set[str]] = {}
     for cell in cells:
-        for name, value in cell.knobs.items():
-            seen.setdefault((cell.verifier, name), set()).add(str(value))
-    return {
-        cell.key: [f"{name}={value}" for name, value in cell.knobs.items() if len(seen[cell.verifier, name]) > 1]
-        for cell in cells
-    }
+        for axis in _axes(cell):
+            seen.setdefault((cell.verifier, axis.knob), set()).add(str(axis.value))
+    return {cell.key: [axis for axis in _axes(cell) if len(seen[cell.verifier, axis.knob]) > 1] for cell in cells}
+
+
+def _common(varying: Mapping[str, Sequence[Axis]]) -> str | None:
+    """The knob that has a column of its own: with an order, and the only such one of all rules."""
+    knobs = {axis.knob for axes in varying.values() for axis in axes if axis.rank is not None}
+    return next(iter(knobs)) if len(knobs) == 1 else None
+
+
+def _worded(axis: Axis) -> str:
+    return f"{axis.knob}={_value(axis)}"
+
+
+def _value(axis: Axis) -> str:
+    is_number = isinstance(axis.value, int | float) and not isinstance(axis.value, bool)
+    return f"{axis.value:g}" if is_number else str(axis.value)
 
 
 def _interval(row: Mapping[Any, Any], name: str, digits: int, scale: float = 1, *, sign: str = "") -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from sdbench import plan
 from sdbench.config import Run
-from sdbench.records import CallRecord, Cell, Store, TimingRecord, read
+from sdbench.records import CallRecord, Cell, Results, Store, TimingRecord, read
 from sdbench.run.cells import Point
 from sdbench.run.latency import (
     Clocked,
@@ -18,65 +19,104 @@ from sdbench.run.latency import (
     latency_pass,
     machine,
     name_of,
+    new_pass_id,
     num_timed,
     spread,
+    stall_sentence,
     units,
+    visits,
+    warm_up,
 )
 from sdbench.run.plain import plain_generate
 from sdbench.run.progress import Bar, warn
+from sdbench.types import Axis
 
 if TYPE_CHECKING:
     from sdbench.run.decode import Decoder
-    from sdbench.run.quality import Asked
+    from sdbench.run.job import Models
+    from sdbench.run.quality import Prompts
 
 
-def time_points(run: Run, points: Sequence[Point], asked: Asked, store: Store, decoder: Decoder) -> None:
+def time_points(run: Run, points: Sequence[Point], prompts: Prompts, store: Store, models: Models) -> None:
     """Times what is not yet timed on this machine: cells spread over the sweep, lossless, the target alone twice."""
+    from sdbench.metrics.recommend import timed_settings
+
     timing = run.timing
     assert timing is not None
-    timed = units(list(asked.ids)[: timing.examples], timing.batch_size)
+    timed = units(list(prompts.ids)[: timing.examples], timing.batch_size)
     if not timed:
         warn(f"the latency pass is left out: timing.batch_size={timing.batch_size} needs as many examples")
         return
-    chosen = on_the_clock(points, timing.cells)
+    chosen = on_the_clock(points, timing.cells, timed_settings(read(store.folder), run.margin))
     plain = generate_cell(next(point.cell for point in points if point.role == "target"), run.model.attention)
     store.add_cells([plain])
     where = machine()
-    wanted = [*(point.cell for point in chosen), plain]
-    done = plan.timed_cells(read(store.folder), wanted, list(map(name_of, timed)), timing.repeats, machine=where)
-    if len(done) == len(wanted) and not run.force:
-        return
-    decoder.record_at_once()
-    contenders = [
-        Contender(point.cell.key, Clock(decoder, point, asked), kind=(point.role, point.num_draft)) for point in chosen
-    ]
-    contenders.append(
-        Contender(plain.key, lambda unit, _: plain_generate(decoder, [asked.ids[x] for x in unit]), has_split=False)
+    wanted = [*(point.cell.key for point in chosen), plain.key]
+    earlier = (
+        None if run.force else plan.newest_pass(read(store.folder), wanted, list(map(name_of, timed)), machine=where)
     )
-    records: list[TimingRecord] = []
-    with Bar("timing", num_timed(contenders, len(timed), timing.repeats)) as bar:
-        for record in latency_pass(contenders, timed, timing.repeats, seed=run.seed, where=where):
-            records.append(record)
-            bar.add(tokens=record.tokens)
-    store.append_timings(records)
-    store.append_calls(calls(records, chosen, run, asked))
-    sentence = drift_sentence(records)
-    if sentence:
-        warn(sentence)
+    todo = [visit for visit in visits(timed, timing.repeats) if earlier is None or visit.key not in earlier.done]
+    if not todo:
+        return
+    pass_id = new_pass_id() if earlier is None else earlier.pass_id
+    contenders = contenders_of(models.decoder, chosen, plain, prompts)
+    warm_up(contenders, timed)
+    with Bar("timing", num_timed(contenders, todo)) as bar:
+        for block in latency_pass(contenders, todo, pass_id=pass_id, seed=run.seed, where=where):
+            store.append_timings(block)
+            for record in block:
+                bar.add(tokens=record.tokens)
+    records = of_pass(read(store.folder), pass_id)
+    store.append_calls(calls(records, chosen, run, prompts))
+    for sentence in (drift_sentence(records), stall_sentence(records)):
+        if sentence:
+            warn(sentence)
 
 
-def on_the_clock(points: Sequence[Point], cells: int) -> list[Point]:
-    """Both baselines and, of each rule and draft length, `cells` points spread over the sweep; not those that are lossless,
-    for at w = 1 the same work is on the clock already.
+def contenders_of(decoder: Decoder, chosen: Sequence[Point], plain: Cell, prompts: Prompts) -> list[Contender]:
+    """The cells by the engine, and the target alone by transformers."""
+    decoder.engine.capture_at_once()
+    contenders = [
+        Contender(point.cell.key, TimedPoint(decoder, point, prompts), kind=(point.role, point.num_draft))
+        for point in chosen
+    ]
+    alone = Contender(
+        plain.key, lambda unit, _: plain_generate(decoder, [prompts.ids[x] for x in unit]), has_split=False
+    )
+    return [*contenders, alone]
+
+
+def of_pass(results: Results, pass_id: str) -> list[TimingRecord]:
+    """The records of a pass, those of earlier jobs among them, in the order of time."""
+    frame = results.timings
+    frame = frame[frame["pass_id"] == pass_id].sort_values("started_at")
+    names = [field.name for field in fields(TimingRecord)]
+    return [TimingRecord(**row) for row in frame[names].to_dict("records")]  # type: ignore[arg-type]
+
+
+def on_the_clock(points: Sequence[Point], cells: int, advised: Sequence[str]) -> list[Point]:
+    """Both baselines and, of each curve, `cells` points: those between which the recommendation decides (`advised`, keys of
+    cells), then others spread over it; not those that are lossless, for there the same work is on the clock already.
     """
     chosen = [point for point in points if point.cell.verifier in ("target", "lossless")]
-    sweeps: dict[int, list[Point]] = {}
+    curves: dict[Hashable, list[Point]] = {}
     for point in points:
         if point.role == "pair" and not point.cell.is_lossless:
-            sweeps.setdefault(point.num_draft, []).append(point)
-    for sweep in sweeps.values():
-        chosen += [sweep[i] for i in spread(len(sweep), cells)]
+            curves.setdefault(_curve(point), []).append(point)
+    for curve in curves.values():
+        near = [place for place, point in enumerate(curve) if point.cell.key in advised]
+        near = near[max(0, len(near) - cells) // 2 :][:cells]
+        far = [place for place in spread(len(curve), cells) if place not in near][: cells - len(near)]
+        chosen += [curve[place] for place in sorted([*near, *far])]
     return chosen
+
+
+def _curve(point: Point) -> Hashable:
+    """What points of one curve share: all but the first knob with an order."""
+    axes = [Axis.from_json(axis) for axis in point.cell.axes]
+    first = next((axis.knob for axis in axes if axis.rank is not None), None)
+    others = tuple((axis.knob, axis.value) for axis in axes if axis.knob != first)
+    return point.cell.verifier, point.num_draft, others
 
 
 def generate_cell(target: Cell, attention: str | None) -> Cell:
@@ -86,21 +126,21 @@ def generate_cell(target: Cell, attention: str | None) -> Cell:
     return Cell.from_json({**data, "verifier": "generate", "law": "generate/1", "content": content})
 
 
-class Clock:
+class TimedPoint:
     """One cell on the clock: a batch through the engine, measures off."""
 
-    def __init__(self, decoder: Decoder, point: Point, asked: Asked) -> None:
-        self.decoder, self.point, self.asked = decoder, point, asked
+    def __init__(self, decoder: Decoder, point: Point, prompts: Prompts) -> None:
+        self.decoder, self.point, self.prompts = decoder, point, prompts
 
     def __call__(self, unit: Unit, is_split: bool) -> Clocked:
-        prompts = {example: self.asked.ids[example] for example in unit}
-        found = self.decoder.together(self.point, prompts, is_split=is_split)
-        times = [generation.timing for generation in found if generation.timing is not None]
+        prompts = {example: self.prompts.ids[example] for example in unit}
+        generations = self.decoder.together(self.point, prompts, is_split=is_split)
+        times = [generation.timing for generation in generations if generation.timing is not None]
         assert len(times) == len(unit), "the engine times what is asked to be timed"
         # Rows share their rounds: the batch took as long as its longest row, and prefills came one after another.
         longest = max(times, key=lambda timing: timing.decode_s)
         return Clocked(
-            tokens=sum(len(generation.tokens) for generation in found),
+            tokens=sum(len(generation.tokens) for generation in generations),
             rounds=len(longest.rounds_s),
             prefill_s=sum(timing.prefill_s for timing in times),
             decode_s=longest.decode_s,
@@ -112,7 +152,7 @@ class Clock:
         )
 
 
-def calls(records: Sequence[TimingRecord], points: Sequence[Point], run: Run, asked: Asked) -> list[CallRecord]:
+def calls(records: Sequence[TimingRecord], points: Sequence[Point], run: Run, prompts: Prompts) -> list[CallRecord]:
     """What one call costs, as medians over a pass: a drafted token, a verification (with the rest of its round),
     a token of the target alone, a prefill. The modelled speed-up of a cell is its recorded rounds at these prices.
     """
@@ -129,8 +169,8 @@ def calls(records: Sequence[TimingRecord], points: Sequence[Point], run: Run, as
             continue
         if point.role == "target" and not record.is_split:
             note(run.model.target, "target", 1, record.decode_s / record.rounds)
-            if record.example in asked.ids:  # a single request: a batch's prefills are of several lengths
-                note(run.model.target, "prefill", len(asked.ids[record.example]), record.prefill_s)
+            if record.example in prompts.ids:  # a single request: a batch's prefills are of several lengths
+                note(run.model.target, "prefill", len(prompts.ids[record.example]), record.prefill_s)
         elif point.role == "pair" and record.is_split:
             k = point.num_draft
             note(run.model.draft, "draft", 1, record.draft_s / (record.rounds * k))

@@ -17,6 +17,18 @@ def tracker_of(run: Run) -> Tracker | None:
         raise ConfigError(f"tracker={run.tracker.name}: {str(error).splitlines()[0]}") from None
 
 
+def check_login(run: Run) -> None:
+    """Whether the tracker will take what is sent to it at the end: a login, a server that answers."""
+    tracker = tracker_of(run)
+    check = getattr(tracker, "check", None)
+    if check is None:
+        return
+    try:
+        check()
+    except TrackerError as error:
+        raise ConfigError(f"tracker={run.tracker.name if run.tracker else ''}: {error}") from None
+
+
 def track(run: Run, findings: Findings) -> None:
     """Sends them, and says where they can be seen; a tracker that refuses costs no record."""
     tracker = tracker_of(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -45,6 +46,6 @@ def build(_target_: str, *, name: str, **options: Any) -> DataTask:
     module, _, kind = _target_.rpartition(".")
     task = getattr(import_module(module), kind)
     for option in options:
-        if option not in task.__dataclass_fields__:
-            raise ValueError(f"{option} is not an option of task {name} {nearest(option, task.__dataclass_fields__)}")
+        if option not in (known := [field.name for field in fields(task) if field.init]):
+            raise ValueError(f"{option} is not an option of task {name} {nearest(option, known)}")
     return task(name=name, **options)

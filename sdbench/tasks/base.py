@@ -7,16 +7,20 @@ import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from string import Formatter
 from typing import Any, ClassVar
 
 from sdbench.config import nearest
+from sdbench.tasks.bounds import check
+from sdbench.tasks.checks import texts, whole
 from sdbench.tasks.cut import length, longest, tail
-from sdbench.tasks.data import load_rows
+from sdbench.tasks.data import Loaded, by_id, load, load_rows
+from sdbench.tasks.extra_metrics import named
 from sdbench.tasks.protocol import Fields, Protocol
-from sdbench.types import Example, Prompt, Score
+from sdbench.types import Example, Metric, Prompt, Score
 
 Row = Mapping[str, Any]
 LM_EVAL_SHOT_SEED = 1234  # lm-eval's default fewshot_random_seed
@@ -30,11 +34,11 @@ class DataTask(ABC):
     """
 
     name: str
-    dataset: str
+    dataset: str = ""  # of the hub; not needed with `data`
     dataset_config: str | None = None
     split: str = None  # type: ignore[assignment]  # filled from the protocol
     shots_split: str = "train"
-    protocol: str
+    protocol: str = None  # type: ignore[assignment]  # None: the first
     version: str | int | None = None
     chat: bool | None = None
     n: int | None = None
@@ -46,50 +50,56 @@ class DataTask(ABC):
     revision: str | None = None
     data: str | None = None
     extra_metrics: Sequence[str] = ()
+    metrics: tuple[Metric, ...] = field(init=False, default=())  # all that a task declares; the headline is among them
 
     PROTOCOLS: ClassVar[Mapping[str, Protocol]]
     VERSION: ClassVar[str] = "1"
-    FIELDS: ClassVar[tuple[str, ...]]  # columns a row must have
+    FIELDS: ClassVar[tuple[str, ...]] = ()  # columns a row must have
+    reference: ClassVar[str] = "answer"  # the column of the right answer
     metric: ClassVar[str]  # the headline
-    cut_field: ClassVar[str]  # the field that gives way when a prompt is too long …
+    cut_field: ClassVar[str] = ""  # the field that gives way when a prompt is too long ("": the first in its words) …
     cut_side: ClassVar[str] = "end"  # … and at which side
 
     def __post_init__(self) -> None:
+        self.protocol = next(iter(self.PROTOCOLS)) if self.protocol is None else self.protocol
         if self.protocol not in self.PROTOCOLS:
             raise ValueError(f"{self.name} has no protocol {self.protocol} {nearest(self.protocol, self.PROTOCOLS)}")
-        if self.version is not None and str(self.version) != self.VERSION:
-            raise ValueError(f"{self.name} version {self.version} is not this sdbench's, which is {self.VERSION}")
-        for option in ("n", "shots", "max_new_tokens"):
-            value = getattr(self, option)
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, int) or value < (option != "shots")
-            ):
-                raise ValueError(f"{option} must be a whole number of at least {int(option != 'shots')}, got {value}")
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
-            raise ValueError(f"seed must be null or a whole number of at least 0, got {self.seed}")
+        own = str(type(self).version or self.VERSION)
+        if self.version is not None and str(self.version) != own:
+            raise ValueError(f"{self.name} version {self.version} is not this sdbench's, which is {own}")
+        if self.data is None and not self.dataset:
+            raise ValueError(f"{self.name} needs data=rows.jsonl, or dataset= with an id of the hub")
+        for option, low in {"n": 1, "shots": 0, "max_new_tokens": 1, "seed": 0}.items():
+            whole(option, getattr(self, option), low)
         if not isinstance(self.chat, bool | None):
             raise ValueError(f"chat must be true, false or null, got {self.chat}")
-        self.version = self.VERSION
+        self.version = own
         self.chat = self.rules.is_chat if self.chat is None else self.chat
         self.shots = self.rules.num_shots if self.shots is None else self.shots
         self.split = self.split or self.rules.split
         self.max_new_tokens = self.max_new_tokens or self.rules.max_new_tokens
-        self.stop = _texts("stop", self.rules.stops(is_chat=self.chat) if self.stop is None else self.stop)
-        self.extra_metrics = _texts("extra_metrics", self.extra_metrics)
+        self.stop = texts("stop", self.rules.stops(is_chat=self.chat) if self.stop is None else self.stop)
+        self.extra_metrics = texts("extra_metrics", self.extra_metrics)
         self.data = None if self.data is None else str(self.data)
+        if self.metric not in (metric.name for metric in self.metrics):
+            self.metrics = (Metric(self.metric), *self.metrics)
 
     @property
     def rules(self) -> Protocol:
         """The protocol's words and limits."""
         return self.PROTOCOLS[self.protocol]
 
-    @abstractmethod
     def fields(self, row: Row) -> Fields:
         """What the templates may name, with the reference under `answer`."""
+        return {**{name: str(value) for name, value in row.items()}, "answer": str(row[self.reference])}
 
-    @abstractmethod
     def reference_row(self, reference: str) -> Row:
         """A row that holds a reference alone: enough to be scored against."""
+        return {**dict.fromkeys((*self.FIELDS, self._cut_field), ""), self.reference: reference}
+
+    @property
+    def _cut_field(self) -> str:
+        return self.cut_field or next(name for _, name, *_ in Formatter().parse(self.rules.ask) if name)
 
     @abstractmethod
     def measure(self, example: Example, text: str) -> Score:
@@ -100,25 +110,26 @@ class DataTask(ABC):
     @cached_property
     def rows(self) -> dict[str, Row]:
         """Every row of the split by its id, in the data set's order."""
-        rows = load_rows(self.dataset, self.dataset_config, self.split, revision=self.revision, data=self.data)
-        return self._by_id(self._select(rows), self.data or self.dataset)
+        return by_id(self._select(self._loaded.rows), self._needed, self.name, self.data or self.dataset)
+
+    @cached_property
+    def _loaded(self) -> Loaded:
+        return load(self.dataset, self.dataset_config, self.split, revision=self.revision, data=self.data)
+
+    @property
+    def dataset_commit(self) -> str | None:
+        """The commit of the data set that the rows were read at; None where they are no rows of the hub."""
+        return self._loaded.commit
+
+    @property
+    def _needed(self) -> tuple[str, ...]:
+        """Columns a row must have: FIELDS, or the reference and what the prompt's words name."""
+        named = [name for _, name, *_ in Formatter().parse(self.rules.ask) if name and name != "answer"]
+        return self.FIELDS or (*named, self.reference)
 
     def _select(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The rows a protocol scores; all of them, unless a task knows better."""
         return rows
-
-    def _by_id(self, rows: Sequence[Row], where: str) -> dict[str, Row]:
-        for number, row in enumerate(rows):
-            missing = [field for field in self.FIELDS if field not in row]
-            if missing:
-                raise ValueError(
-                    f"row {number} of {where} has no field {missing[0]!r}: {self.name} needs {', '.join(self.FIELDS)}"
-                )
-        key = next((key for key in ("task_id", "id") if rows and all(key in row for row in rows)), None)
-        by_id = {str(number if key is None else row[key]): row for number, row in enumerate(rows)}
-        if len(by_id) < len(rows):
-            raise ValueError(f"{where} has {len(rows) - len(by_id)} rows whose {key} occurs twice")
-        return by_id
 
     @cached_property
     def ids(self) -> list[str]:
@@ -149,12 +160,12 @@ class DataTask(ABC):
             return self._enough(self.rules.fixed_shots, count)
         pool = self._shot_pool
         others = [shot for shot in pool if shot != key or not self._is_pool_asked]
-        by_id = [shot for shot in self.rules.shot_ids if shot in pool and shot in others]
+        named_ids = [shot for shot in self.rules.shot_ids if shot in pool and shot in others]
         if self.rules.shots == "drawn":
             drawn = self._drawn[key]
             picked = [shot for shot in (list(pool)[i] for i in drawn) if shot in others][:count]
         else:
-            picked = (by_id + [shot for shot in others if shot not in by_id])[:count]
+            picked = (named_ids + [shot for shot in others if shot not in named_ids])[:count]
         return self._enough([self.fields(pool[shot]) for shot in picked], count)
 
     def _enough(self, shots: Sequence[Fields], count: int) -> list[Fields]:
@@ -174,7 +185,7 @@ class DataTask(ABC):
         rows = load_rows(
             self.dataset, self.dataset_config, self.shots_split, revision=self.revision, data=self.shots_data
         )
-        return self._by_id(rows, self.shots_data or f"{self.dataset} {self.shots_split}")
+        return by_id(rows, self._needed, self.name, self.shots_data or f"{self.dataset} {self.shots_split}")
 
     @cached_property
     def _drawn(self) -> dict[str, list[int]]:
@@ -191,13 +202,13 @@ class DataTask(ABC):
         shots, fields = self.shots_of(example.id), self.fields(example.row)
 
         def render(first: int, value: str) -> Prompt:
-            return self.rules.render({**fields, self.cut_field: value}, shots[first:], is_chat=bool(self.chat))
+            return self.rules.render({**fields, self._cut_field: value}, shots[first:], is_chat=bool(self.chat))
 
         for first in range(1, len(shots) + 1):
-            prompt = render(first, fields[self.cut_field])
+            prompt = render(first, fields[self._cut_field])
             if num_tokens(prompt) <= limit:
                 return replace(example, prompt=prompt, is_prompt_cut=True)
-        words = re.findall(r"\s*\S+", fields[self.cut_field])
+        words = re.findall(r"\s*\S+", fields[self._cut_field])
 
         def with_words(count: int) -> Prompt:
             kept = words[:count] if self.cut_side == "end" else words[len(words) - count :]
@@ -212,7 +223,7 @@ class DataTask(ABC):
     def cut_rule(self) -> str:
         """The rule of `fit`, as it is recorded."""
         own = f"; at most {self.rules.prompt_limit} tokens" if self.rules.prompt_limit else ""
-        return f"oldest shots first, then words at the {self.cut_side} of {self.cut_field}{own}"
+        return f"oldest shots first, then words at the {self.cut_side} of {self._cut_field}{own}"
 
     # Scores
 
@@ -226,10 +237,12 @@ class DataTask(ABC):
         return self.score_all([(example, completion)], [is_truncated])[0]
 
     def score_all(self, pairs: Iterable[tuple[Example, str]], truncated: Iterable[bool] | None = None) -> list[Score]:
-        """Scores in the order of the pairs; code tasks run their programs side by side."""
+        """Scores in the order of the pairs, each as its metrics declare; code tasks run their programs side by side."""
         pairs = list(pairs)
         flags = [False] * len(pairs) if truncated is None else list(truncated)
         scores = self.measure_all(pairs)
+        for (example, _), score in zip(pairs, scores, strict=True):
+            check(self.name, self.metrics, example.id, score)
         return [self._flagged(*pair, score, cut) for pair, score, cut in zip(pairs, scores, flags, strict=True)]
 
     def measure_all(self, pairs: Sequence[tuple[Example, str]]) -> list[Score]:
@@ -239,8 +252,6 @@ class DataTask(ABC):
         text = self.stopped(completion)
         values = dict(score.values)
         for name in self.extra_metrics:
-            from sdbench.tasks.evaluate_adapter import named
-
             values |= named(name)(text.strip(), self.fields(example.row)["answer"])
         general = {"is_truncated": is_truncated and text == completion, "is_empty": not text.strip()}
         return replace(score, values=values, flags={**general, "is_extraction_failed": False, **score.flags})
@@ -255,8 +266,6 @@ class DataTask(ABC):
 
         Raises where something that the scores need cannot be had, before anything is decoded.
         """
-        from sdbench.tasks.evaluate_adapter import named
-
         for name in self.extra_metrics:
             named(name)
         return {}
@@ -282,11 +291,3 @@ class DataTask(ABC):
             "extra_metrics": list(self.extra_metrics),
             "signatures": self.signatures,
         }
-
-
-def _texts(option: str, value: Any) -> tuple[str, ...]:
-    """One text or a list of texts, none of them empty."""
-    texts = (value,) if isinstance(value, str) else value
-    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) and text for text in texts):
-        raise ValueError(f"{option} must be a text or a list of texts that are not empty, got {value!r}")
-    return tuple(texts)

@@ -1,32 +1,50 @@
-"""What HumanEval and MBPP share: completions become programs, programs run in the sandbox, outcomes become scores."""
+"""What HumanEval and MBPP share: completions become programs, programs run in the sandbox, outcomes become scores.
+
+Every answer is read twice. `pass@1` runs the protocol's own program, to the letter, as the harness would. `pass@1_repaired`
+mends what that program fails for only in its form (indentation, prose around it, half statements, fences): what the model can
+do, rather than what the protocol counts. A flag tells each kind of repair that a second reading needed.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sdbench.tasks.base import DataTask, Row
-from sdbench.tasks.extract import extract
-from sdbench.types import Example, Score
+from sdbench.tasks.extract import REPAIRS, Reading, Text, extract
+from sdbench.tasks.protocol import Protocol
+from sdbench.types import Example, Metric, Score
 
 if TYPE_CHECKING:
-    from sdbench.tasks.sandbox import Sandbox
+    from sdbench.tasks.sandbox import Outcome, Program, Sandbox
 
 OUTCOMES = {"timeout": "is_timeout", "memory": "is_out_of_memory", "crash": "is_crash", "failed": "is_wrong"}
+MISSING = ("ModuleNotFoundError: No module named",)  # how a program ends that imports a package that is not here
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeProtocol(Protocol):
+    """How an answer becomes a program too: from `given`, the answer up to its stop string, and the entry points."""
+
+    given: str = ""  # the part of the prompt that the answer continues, a template over the task's fields
+    program: Callable[[str, str, Sequence[str]], str]
+    chat_program: Callable[[str, str, Sequence[str]], str] | None = None  # of the chat form; None: the same
 
 
 @dataclass(kw_only=True)
 class CodeTask(DataTask):
-    """pass@1 of each completion; the metrics make pass@k of an example's samples from these."""
+    """Both readings of each completion; the metrics make pass@k of an example's samples from these."""
 
     sandbox: str = "auto"
     timeout_s: float = 3.0
     workers: int = 2
 
+    VERSION = "2"
     metric = "pass@1"
+    metrics = (Metric("pass@1", "share"), Metric("pass@1_repaired", "share"))
     cut_side: ClassVar[str] = "start"  # the signature and the tests stand at the end
 
     def __post_init__(self) -> None:
@@ -36,13 +54,17 @@ class CodeTask(DataTask):
         if not isinstance(self.workers, int) or self.workers < 1:
             raise ValueError(f"workers must be a whole number of at least 1, got {self.workers}")
 
+    @property
+    @abstractmethod
+    def rules(self) -> CodeProtocol: ...
+
     @abstractmethod
     def entry_points(self, row: Row) -> Sequence[str]:
         """Names that the tests call."""
 
     @abstractmethod
-    def candidates(self, row: Row, completion: str) -> Sequence[str]:
-        """Texts that may hold the program, the protocol's own reading first."""
+    def candidates(self, row: Row, completion: str) -> Sequence[Text]:
+        """Texts that may hold the program, the protocol's own first."""
 
     def reference_row(self, reference: str) -> Row:
         """A program has no reference text: its row goes by its id."""
@@ -56,11 +78,15 @@ class CodeTask(DataTask):
     def tests(self, row: Row) -> str:
         """What runs after the program."""
 
-    def program(self, row: Row, completion: str) -> tuple[str, bool]:
-        """The program, and whether extraction succeeded; what failed runs as it stands, and fails."""
-        candidates = self.candidates(row, completion)
-        code = extract(candidates, self.entry_points(row), self.preamble(row))
-        return candidates[0] if code is None else code, code is not None
+    def literal(self, row: Row, completion: str) -> str:
+        """The protocol's own program."""
+        rules = self.rules
+        program = rules.chat_program if self.chat and rules.chat_program else rules.program
+        return program(rules.given.format(**self.fields(row)), self.stopped(completion), self.entry_points(row))
+
+    def repaired(self, row: Row, completion: str) -> Reading | None:
+        """The answer read for what it says; None where it defines nothing that the tests call."""
+        return extract(self.candidates(row, completion), self.entry_points(row), self.preamble(row))
 
     @cached_property
     def _sandbox(self) -> Sandbox:
@@ -68,33 +94,68 @@ class CodeTask(DataTask):
 
         return Sandbox(backend=self.sandbox, timeout_s=self.timeout_s, workers=self.workers)
 
+    def _run(self, programs: Sequence[Program]) -> list[Outcome]:
+        """Outcomes in the order of the programs; rules often write the same program, which runs once."""
+        asked = list(dict.fromkeys(programs))
+        outcome_of = dict(zip(asked, self._sandbox.run(asked), strict=True))
+        broken = next((outcome for outcome in outcome_of.values() if outcome.status == "error"), None)
+        if broken is not None:
+            raise RuntimeError(f"the sandbox {self._sandbox.backend} could not run a program: {broken.detail}")
+        return [outcome_of[program] for program in programs]
+
     def measure_all(self, pairs: Sequence[tuple[Example, str]]) -> list[Score]:
         from sdbench.tasks.sandbox import Program
 
-        found = [self.program(example.row, completion) for example, completion in pairs]
-        programs = [
-            Program(code, self.tests(example.row)) for (code, _), (example, _) in zip(found, pairs, strict=True)
+        rows = [example.row for example, _ in pairs]
+        literal = self._run(
+            [Program(self.literal(example.row, text), self.tests(example.row)) for example, text in pairs]
+        )
+        failed = [number for number, outcome in enumerate(literal) if outcome.status != "passed"]
+        readings = {number: self.repaired(rows[number], pairs[number][1]) for number in failed}
+        mended = {number: reading for number, reading in readings.items() if reading is not None and reading.repairs}
+        again = self._run([Program(reading.code, self.tests(rows[number])) for number, reading in mended.items()])
+        passed = {number for number, outcome in zip(mended, again, strict=True) if outcome.status == "passed"}
+        return [
+            self._scored(
+                outcome,
+                is_repaired=number in passed,
+                is_read=number not in readings or readings[number] is not None,
+                repairs=mended[number].repairs if number in mended else frozenset(),
+            )
+            for number, outcome in enumerate(literal)
         ]
-        asked = list(dict.fromkeys(programs))  # rules often write the same program: it runs once
-        outcome_of = dict(zip(asked, self._sandbox.run(asked), strict=True))
-        scores = []
-        for (_, is_found), program in zip(found, programs, strict=True):
-            outcome = outcome_of[program]
-            if outcome.status == "error":
-                raise RuntimeError(f"the sandbox {self._sandbox.backend} could not run a program: {outcome.detail}")
-            flags = {flag: outcome.status == status for status, flag in OUTCOMES.items()}
-            flags["is_uncontained"] = not self._sandbox.is_contained  # marks what sandbox=rlimit or none has scored
-            passed = float(outcome.status == "passed")
-            scores.append(Score({"pass@1": passed}, flags={**flags, "is_extraction_failed": not is_found}))
-        return scores
+
+    def _scored(self, outcome: Outcome, *, is_repaired: bool, is_read: bool, repairs: frozenset[str]) -> Score:
+        """`repairs` are counted where the literal program did not pass: elsewhere none was needed."""
+        flags = {flag: outcome.status == status for status, flag in OUTCOMES.items()}
+        flags["needs_missing_package"] = outcome.detail.startswith(MISSING)
+        flags["is_uncontained"] = not self._sandbox.is_contained  # marks what sandbox=rlimit or none has scored
+        flags |= {f"is_repaired_{kind}": kind in repairs for kind in REPAIRS}
+        is_passed = outcome.status == "passed"
+        values = {"pass@1": float(is_passed), "pass@1_repaired": float(is_passed or is_repaired)}
+        return Score(values, flags={**flags, "is_extraction_failed": not is_read})
 
     def measure(self, example: Example, text: str) -> Score:
         return self.measure_all([(example, text)])[0]
 
     @property
     def signatures(self) -> dict[str, str]:
-        return {"pass@1": f"{self.timeout_s:g} s a program, sandbox {self.sandbox}"}
+        limits = f"{self.timeout_s:g} s a program, sandbox {self.sandbox}"
+        return {
+            "pass@1": f"the protocol's own program, {limits}",
+            "pass@1_repaired": f"mended where it fails, {limits}",
+        }
 
     def environment(self) -> dict[str, Any]:
         """The sandbox that holds here and what its self-test proved; refuses where none does."""
         return super().environment() | self._sandbox.record()
+
+
+def continued(given: str, text: str, _: Sequence[str]) -> str:
+    """What was given and the answer, as they stand."""
+    return given + text
+
+
+def to_fence(given: str, text: str, _: Sequence[str]) -> str:
+    """What was given, and the answer up to the fence that ends it."""
+    return given + text.split("```")[0]

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sdbench import embedded
 from sdbench.config import ConfigError, nearest, show
-from sdbench.hub import fetch
+from sdbench.hub import fetch, is_offline
 
 INSIDE = "embedded:"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The rows of a split, and the commit of the data set on the hub; None for a file and for what ships inside."""
+
+    rows: list[dict[str, Any]]
+    commit: str | None = None
 
 
 def load_rows(
     id: str, config: str | None, split: str, *, revision: str | None = None, data: str | None = None
 ) -> list[dict[str, Any]]:
-    """All rows in the data set's order: of the file `data` where it is given, of `embedded:NAME`, or of a hub id."""
+    """All rows in the data set's order."""
+    return load(id, config, split, revision=revision, data=data).rows
+
+
+def load(id: str, config: str | None, split: str, *, revision: str | None = None, data: str | None = None) -> Loaded:
+    """Of the file `data` where it is given, of `embedded:NAME`, or of a hub id."""
     if data is not None:
-        return read_rows(Path(data))
+        return Loaded(read_rows(Path(data)))
     if id.startswith(INSIDE):
-        return embedded.rows(id.removeprefix(INSIDE), split)
+        return Loaded(embedded.rows(id.removeprefix(INSIDE), split))
     return fetch(lambda: _from_hub(id, config, split, revision), id, kind="dataset", revision=revision)
 
 
@@ -48,26 +63,44 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _from_hub(id: str, config: str | None, split: str, revision: str | None) -> list[dict[str, Any]]:
-    """Resolves the data set's configuration, downloads the files of one split, and reads those with `datasets`."""
+def by_id(
+    rows: Sequence[Mapping[str, Any]], needed: Sequence[str], task: str, where: str
+) -> dict[str, Mapping[str, Any]]:
+    """Rows that have the columns a task needs, by their own id or, where they have none, by their number."""
+    for number, row in enumerate(rows):
+        missing = [field for field in needed if field not in row]
+        if missing:
+            raise ValueError(f"row {number} of {where} has no field {missing[0]!r}: {task} needs {', '.join(needed)}")
+    key = next((key for key in ("task_id", "id") if rows and all(key in row for row in rows)), None)
+    found = {str(number if key is None else row[key]): row for number, row in enumerate(rows)}
+    if len(found) < len(rows):
+        raise ValueError(f"{where} has {len(rows) - len(found)} rows whose {key} occurs twice")
+    return found
+
+
+def _from_hub(id: str, config: str | None, split: str, revision: str | None) -> Loaded:
+    """Resolves the data set's configuration, downloads the files of one split, and reads those with `datasets`.
+
+    Without the hub `datasets` cannot resolve a data set of which only one split was downloaded: a note in the cache can.
+    """
     import datasets
     from huggingface_hub import constants, hf_hub_download
 
     datasets.disable_progress_bars()
     note = Path(constants.HF_HUB_CACHE, f"datasets--{id.replace('/', '--')}", "sdbench")
     note /= f"{config or 'default'}-{split}-{revision or 'main'}.json"
-    try:
-        found = _resolve(id, config, split, revision)
-    except OSError:
-        # Without the hub `datasets` cannot resolve a data set of which only one split was downloaded; the note can.
-        if not note.is_file() or not (constants.HF_HUB_OFFLINE or _is_unreachable()):
-            raise
+    if is_offline():
+        if not note.is_file():
+            raise FileNotFoundError(f"{note} is not there")
         found = json.loads(note.read_text())
+    else:
+        found = _resolve(id, config, split, revision)
     options = {"repo_type": "dataset", "revision": found["commit"]}
     files = [hf_hub_download(id, name, **options) for name in found["files"]]
     note.parent.mkdir(parents=True, exist_ok=True)
     note.write_text(json.dumps(found))
-    return list(datasets.load_dataset(found["format"], data_files={split: files}, split=split))  # type: ignore[arg-type]
+    rows = datasets.load_dataset(found["format"], data_files={split: files}, split=split)  # type: ignore[arg-type]
+    return Loaded(list(rows), found["commit"])  # type: ignore[arg-type]
 
 
 def _resolve(id: str, config: str | None, split: str, revision: str | None) -> dict[str, Any]:
@@ -85,15 +118,3 @@ def _resolve(id: str, config: str | None, split: str, revision: str | None) -> d
         raise ConfigError(f"{id} has no split {show(split)} {nearest(split, splits)}")
     places = [url.removeprefix(f"hf://datasets/{id}@").partition("/") for url in splits[split]]
     return {"format": builder.name, "commit": places[0][0], "files": [name for _, _, name in places]}
-
-
-def _is_unreachable() -> bool:
-    """Whether the hub can be reached at all: only then is a split's last resolution good enough."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
-
-    try:
-        get_session().head(constants.ENDPOINT, timeout=5)
-    except Exception:  # noqa: BLE001  (which exception depends on the HTTP library)
-        return True
-    return False

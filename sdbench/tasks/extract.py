@@ -8,12 +8,21 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1|\Z)", re.DOTALL | re.MULTILINE)
 NEWLINE = re.compile(r"\r\n?|\n")
 MAX_LINES = 2000  # a longer answer is a loop of repetitions; its head says all
 MAX_TRIES = 500
+
+REPAIRS: Mapping[str, str] = {
+    "indentation": "the first line's indentation, or the line end before it, is put back",
+    "fence": "a fenced block is taken out, or the answer ends at a fence that the protocol does not know",
+    "whole": "the whole function is read by itself, beyond a stop string and without the prompt before it",
+    "rest": "lines that do not parse are dropped: prose around the program, a half statement at its end",
+    "unused": "statements that no test needs are dropped: prints, the answer's own tests, a main guard",
+}
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -41,10 +50,10 @@ def _error_line(code: str) -> int | None:
     return None
 
 
-def longest_program(text: str) -> str:
+def longest_program(text: str, *, counts_comments: bool = False) -> str:
     """The span of lines with the most code among those that parse; empty where none does."""
     lines = NEWLINE.split(text.replace("\x00", ""))[:MAX_LINES]  # not splitlines: strings may hold its other ends
-    weight = [bool(line.strip()) and not line.lstrip().startswith("#") for line in lines]
+    weight = [bool(line.strip()) and (counts_comments or not line.lstrip().startswith("#")) for line in lines]
     best, best_weight, tries = "", 0, 0
     for start, line in enumerate(lines):
         if not weight[start] or line[0].isspace():  # a program starts at the margin, with code
@@ -103,7 +112,7 @@ def _is_import(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Import | ast.ImportFrom)
 
 
-def reachable_program(tree: ast.Module, entry_points: Sequence[str]) -> str:
+def reachable(tree: ast.Module, entry_points: Sequence[str]) -> list[ast.stmt]:
     """Imports, and the definitions that the entry points need; tests, prints and main guards go."""
     statements = [statement for statement in tree.body if not _is_main_guard(statement)]
     imported = set[str]().union(*(bound_names(statement) for statement in statements if _is_import(statement)))
@@ -118,7 +127,7 @@ def reachable_program(tree: ast.Module, entry_points: Sequence[str]) -> str:
                 wanted |= names_in(statement)
     body = [s for n, s in enumerate(statements) if n in kept or _is_import(s) or _raises_recursion_limit(s)]
     body.sort(key=lambda s: not (isinstance(s, ast.ImportFrom) and s.module == "__future__"))  # these must come first
-    return "\n\n".join(ast.unparse(statement) for statement in body) + "\n" if body else ""
+    return body
 
 
 def _raises_recursion_limit(statement: ast.stmt) -> bool:
@@ -147,21 +156,52 @@ def fenced(text: str) -> Iterator[str]:
     yield from sorted((match[2] for match in FENCE.finditer(text)), key=len, reverse=True)
 
 
-def extract(texts: Sequence[str], entry_points: Sequence[str], preamble: str = "") -> str | None:
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text that may hold the program, and what was done to the answer to get it (words of REPAIRS)."""
+
+    text: str
+    repairs: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A program that defines what the tests call, and every repair on the way to it."""
+
+    code: str
+    repairs: frozenset[str]
+
+
+def extract(texts: Sequence[Text], entry_points: Sequence[str], preamble: str = "") -> Reading | None:
     """The first text whose longest valid program defines the entry points, reduced to what they need; else None.
 
     `preamble` is code that the row gives: its definitions count until the program has its own.
     """
     given = parse(preamble) or ast.Module([], [])
     for text in texts:
-        for code in (text, longest_program(text)) if parse(text) is None else (text,):
-            tree = parse(code)
-            if tree is None:
-                continue
-            whole = ast.Module([*given.body, *tree.body], [])
-            if defines(whole, entry_points):
-                try:
-                    return reachable_program(whole, entry_points)
-                except (RecursionError, ValueError):  # a sum of a thousand terms, a hexadecimal of 5,000 digits
-                    return f"{preamble}\n{code}"
+        is_valid = parse(text.text) is not None
+        code = text.text if is_valid else longest_program(text.text)
+        tree = parse(code)
+        if tree is None:
+            continue
+        whole = ast.Module([*given.body, *tree.body], [])
+        if defines(whole, entry_points):
+            repairs = text.repairs if is_valid else text.repairs | {"rest"}
+            return _reduced(whole, tree, entry_points, f"{preamble}\n{code}", repairs)
     return None
+
+
+def _reduced(
+    whole: ast.Module, own: ast.Module, entry_points: Sequence[str], code: str, repairs: frozenset[str]
+) -> Reading:
+    try:
+        kept = reachable(whole, entry_points)
+        written = "\n\n".join(ast.unparse(statement) for statement in kept) + "\n"
+    except (RecursionError, ValueError):  # a sum of a thousand terms, a hexadecimal of 5,000 digits
+        return Reading(code, repairs)
+    is_dropped = any(s not in kept and not _is_text(s) for s in own.body)
+    return Reading(written, repairs | {"unused"} if is_dropped else repairs)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

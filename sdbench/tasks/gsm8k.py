@@ -1,7 +1,7 @@
 """GSM8K: grade-school word problems whose answers end in `#### N` (Cobbe et al. 2021, arXiv:2110.14168).
 
 A row: {"question": "Tom has 3 red and 4 blue pens. How many has he?", "answer": "3 + 4 = <<3+4=7>>7 pens.\\n#### 7"}.
-Not covered: answers that are no numbers, expressions that would have to be evaluated.
+Not covered: answers that are no numbers, expressions that would have to be evaluated (but for one fraction).
 """
 
 from __future__ import annotations
@@ -10,30 +10,39 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from fractions import Fraction
 from typing import Any
 
-from sdbench.tasks.base import DataTask, Row
-from sdbench.tasks.protocol import Fields, Protocol
+from sdbench.tasks.base import DataTask
+from sdbench.tasks.protocol import Protocol
 from sdbench.tasks.wei import wei
-from sdbench.types import Example, Score
+from sdbench.types import Example, Metric, Score
 
 # lm-eval's `flexible-extract`. It takes "..." for a number; kept as it is for parity, `numeric` is the cure.
 LM_EVAL_NUMBER = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
-LM_EVAL_IGNORED = (re.compile(r","), re.compile(r"\$"), re.compile(r"(?s).*#### "), re.compile(r"\.$"))
+LM_EVAL_MARK = "#### "  # lm-eval deletes "(?s).*#### ", which takes quadratic time on a text without one
+LM_EVAL_LAST_DOT = re.compile(r"\.$")
 
 DIVERSED_MARKED = re.compile(r"###\s*(-?\d+)")
 DIVERSED_NUMBER = re.compile(r"(?<!\d)-?\d+(?:\.\d+)?")
 
-# A minus after a digit, a letter or a bracket is a subtraction, not a sign.
-NUMBER = re.compile(r"(?:(?<![\w).])-)?\$?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?:(?<![\w).])-)?(?<!\d)\.\d+")
+# A minus after a digit, a letter or a bracket is a subtraction, not a sign. Thousands stand apart by a comma, by TeX's {,} or \,
+# or by one blank (narrow, unbreakable or plain).
+GROUPED = r"\d{1,3}(?:(?:,|\{,\}|\\,|[ \u00a0\u2009\u202f])\d{3})+(?!\d)"
+WHOLE = rf"(?:{GROUPED}|\d+)"
+SIGN = r"(?:(?<![\w).])-)?"
+FRACTION = rf"(?<!/)({SIGN})\$?({WHOLE}(?:\.\d+)?) ?/ ?(\d{{1,9}})(?![\d/]|\.\d)"  # 6/2, and no part of a date
+NUMBER = re.compile(rf"{FRACTION}|({SIGN})(?:\$?({WHOLE}(?:\.\d+)?)|(?<!\d)(\.\d+))")
+LONGEST_NUMERATOR = 100  # characters: endless digits are a common failure of weak models, and no fraction
+SEPARATORS = re.compile(r"[,{}\\\s]")
+MINUS = str.maketrans("\u2212\ufe63\uff0d", "---")  # Unicode's minus, small and full-width hyphens
 MARKER = re.compile(r"####|answer is:?|\\boxed\{", re.IGNORECASE)
 
 
 def lm_eval_normal(text: str) -> str:
     """lm-eval's exact_match deletes these from both sides, then lowers the case."""
-    for ignored in LM_EVAL_IGNORED:
-        text = ignored.sub("", text)
-    return text.lower()
+    text = text.replace(",", "").replace("$", "").rpartition(LM_EVAL_MARK)[2]
+    return LM_EVAL_LAST_DOT.sub("", text).lower()
 
 
 def lm_eval_find(pattern: re.Pattern[str], text: str, pick: int) -> str | None:
@@ -45,17 +54,21 @@ def lm_eval_find(pattern: re.Pattern[str], text: str, pick: int) -> str | None:
     return next((group for group in groups if group), "").strip()
 
 
-def numeric(text: str) -> Decimal | None:
-    """Our own reading: the first number after the last marker of an answer, or the last number of all."""
+def numeric(text: str) -> Decimal | Fraction | None:
+    """Our own reading, as a reader's: the first number after the last marker of an answer, or the last number of all."""
+    text = text.translate(MINUS)
     markers = list(MARKER.finditer(text))
     after = NUMBER.search(text, markers[-1].end()) if markers else None
-    found = [after[0]] if after else NUMBER.findall(text)
-    if not found:
+    found = after or max(NUMBER.finditer(text), key=re.Match.start, default=None)
+    if found is None:
         return None
+    sign, above, below, sign_too, number, decimals = found.groups()
     try:
-        return Decimal(found[-1].replace(",", "").replace("$", ""))
+        value = Decimal(f"{sign or sign_too or ''}{SEPARATORS.sub('', above or number or decimals)}")
     except InvalidOperation:  # digits of other scripts that Decimal does not read
         return None
+    divisor = int(below or 0) if len(above or "") <= LONGEST_NUMERATOR else 0
+    return Fraction(value) / divisor if divisor else value
 
 
 def by_pattern(pattern: str, pick: int) -> Callable[[str], str | None]:
@@ -151,21 +164,16 @@ PROTOCOLS: Mapping[str, MathProtocol] = {
 class GSM8K(DataTask):
     """Accuracy by three readings of the same answer: the protocol's strict and flexible one, and our numeric one."""
 
+    VERSION = "2"
     PROTOCOLS = PROTOCOLS
     FIELDS = ("question", "answer")
     metric = "strict"
-    cut_field = "question"
+    metrics = tuple(Metric(name, "share") for name in ("strict", "flexible", "numeric"))
     cut_side = "start"  # what is asked stands at the end
 
     @property
     def rules(self) -> MathProtocol:
         return PROTOCOLS[self.protocol]
-
-    def fields(self, row: Row) -> Fields:
-        return {"question": row["question"], "answer": row["answer"]}
-
-    def reference_row(self, reference: str) -> Row:
-        return {"question": "", "answer": reference}
 
     def measure(self, example: Example, text: str) -> Score:
         rules, answer = self.rules, str(example.row["answer"])

@@ -10,23 +10,38 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sdbench.tasks.base import Row
-from sdbench.tasks.code import CodeTask
-from sdbench.tasks.extract import Definition, bound_names, fenced, names_in, parse
-from sdbench.tasks.protocol import Fields, Protocol
+from sdbench.tasks.code import CodeProtocol, CodeTask, continued, to_fence
+from sdbench.tasks.evalplus import sanitize
+from sdbench.tasks.extract import Definition, Text, bound_names, fenced, names_in, parse
+from sdbench.tasks.protocol import Fields
 
 LM_EVAL_STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 LM_EVAL_ASK = (
     "Write a solution to the following problem and make sure that it passes the tests:\n```python\n{prompt}\n```\n"
 )
 LM_EVAL_BEGIN = "Here is the completed function:\n```python\n{prompt}\n"
+FENCED = frozenset({"fence"})
 EVALPLUS_STOP = ("<|endoftext|>", "<|endofmask|>", "</s>", "\nif __name__", "\ndef main(", "\nprint(")
 
-PROTOCOLS: Mapping[str, Protocol] = {
-    "lm-eval": Protocol(
-        source="lm-evaluation-harness humaneval 1.0; the answer is reduced to what the entry point needs",
+
+def sanitized(_: str, text: str, entry_points: Sequence[str]) -> str:
+    """The answer as evalplus reads it."""
+    return sanitize(text, entry_points)
+
+
+def continued_sanitized(given: str, text: str, entry_points: Sequence[str]) -> str:
+    """What was given and the answer, as evalplus reads them."""
+    return sanitize(given + text, entry_points)
+
+
+PROTOCOLS: Mapping[str, CodeProtocol] = {
+    "lm-eval": CodeProtocol(
+        source="lm-evaluation-harness humaneval 1.0; the chat form is its humaneval_instruct 4.0",
+        given="{prompt}",
+        program=continued,
+        chat_program=to_fence,
         ask="{prompt}",
         answer="{answer}",
         chat_ask=LM_EVAL_ASK,
@@ -35,8 +50,10 @@ PROTOCOLS: Mapping[str, Protocol] = {
         max_new_tokens=1024,
         stop=LM_EVAL_STOP,
     ),
-    "llama": Protocol(
+    "llama": CodeProtocol(
         source="lm-evaluation-harness humaneval_instruct 4.0, after Meta's Llama 3.1 evaluations; one turn",
+        given="{prompt}",
+        program=to_fence,
         ask=LM_EVAL_ASK + LM_EVAL_BEGIN,
         answer="{answer}\n```",
         chat_ask=LM_EVAL_ASK,
@@ -46,15 +63,20 @@ PROTOCOLS: Mapping[str, Protocol] = {
         max_new_tokens=1024,
         stop=LM_EVAL_STOP,
     ),
-    "bigcode": Protocol(
+    "bigcode": CodeProtocol(
         source="bigcode-evaluation-harness humaneval; the prompt without outer whitespace",
+        given="{stripped_prompt}",
+        program=continued,
         ask="{stripped_prompt}",
         answer="\n{answer}",
         max_new_tokens=512,
         stop=("\nclass", "\ndef", "\n#", "\n@", "\nprint", "\nif", "\n```", "<file_sep>"),
     ),
-    "evalplus": Protocol(
-        source="evalplus 0.3 (arXiv:2305.01210), its chat form; HumanEval's own tests",
+    "evalplus": CodeProtocol(
+        source="evalplus 0.3 (arXiv:2305.01210), its chat form and its sanitize; HumanEval's own tests",
+        given="{stripped_prompt}\n",
+        program=continued_sanitized,
+        chat_program=sanitized,
         ask="{stripped_prompt}\n",
         answer="{answer}",
         chat_ask=(
@@ -71,8 +93,10 @@ PROTOCOLS: Mapping[str, Protocol] = {
         stop=(*EVALPLUS_STOP, "\ndef ", "\nclass ", "\nimport ", "\nfrom ", "\nassert "),
         chat_stop=(*EVALPLUS_STOP, "\n```\n"),
     ),
-    "diversed": Protocol(
-        source="DIVERSED, released code (arXiv:2604.07622); its grader is absent",
+    "diversed": CodeProtocol(
+        source="DIVERSED, released code (arXiv:2604.07622); its grader is absent: read as lm-eval reads",
+        given="{prompt}",
+        program=continued,
         ask="Write a Python function to solve the following problem:\n\n{prompt}",
         answer="{answer}",
         max_new_tokens=128,
@@ -84,11 +108,15 @@ PROTOCOLS: Mapping[str, Protocol] = {
 
 @dataclass(kw_only=True)
 class HumanEval(CodeTask):
-    """Program = prompt + completion, or the whole function where the model wrote it out; then the row's own tests."""
+    """Program = prompt + completion, by the protocol's own rule; then the row's own tests."""
 
-    PROTOCOLS: ClassVar[Mapping[str, Protocol]] = PROTOCOLS
+    PROTOCOLS = PROTOCOLS
     FIELDS = ("task_id", "prompt", "canonical_solution", "test", "entry_point")
     cut_field = "prompt"
+
+    @property
+    def rules(self) -> CodeProtocol:
+        return PROTOCOLS[self.protocol]
 
     def fields(self, row: Row) -> Fields:
         prompt = row["prompt"]
@@ -109,11 +137,15 @@ class HumanEval(CodeTask):
     def tests(self, row: Row) -> str:
         return f"{row['test']}\n\ncheck({row['entry_point']})\n"
 
-    def candidates(self, row: Row, completion: str) -> Sequence[str]:
+    def candidates(self, row: Row, completion: str) -> Sequence[Text]:
         """Stop strings end a continuation; they would behead an answer that states the whole function, read whole."""
-        body, prompt = self.stopped(completion).split("```")[0].rstrip(), row["prompt"]
+        stopped, prompt = self.stopped(completion), row["prompt"]
+        body = stopped.split("```")[0].rstrip()
         newline = "" if prompt.endswith("\n") else "\n"
-        blocks = [text for block in fenced(completion) for text in (block, f"{prompt}{newline}{block}")]
+        fence = frozenset({"fence"} if "```" in stopped else ())
+        texts = [Text(prompt + body, fence), Text(f"{prompt}{newline}{body}", fence | {"indentation"})]
+        for block in fenced(completion):
+            texts += [Text(block, FENCED | {"whole"}), Text(f"{prompt}{newline}{block}", FENCED)]
         # An engine that strips its answers has taken the first line's indentation.
         indented = f"{prompt}{newline}    {body.lstrip()}" if body.strip() else prompt
-        return [prompt + body, f"{prompt}{newline}{body}", *blocks, completion, indented]
+        return [*texts, Text(completion, frozenset({"whole"})), Text(indented, fence | {"indentation"})]

@@ -10,20 +10,39 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from sdbench.tasks.base import Row
-from sdbench.tasks.code import CodeTask
-from sdbench.tasks.extract import bound_names, fenced, parse
-from sdbench.tasks.protocol import Fields, Protocol
+from sdbench.tasks.code import CodeProtocol, CodeTask, continued
+from sdbench.tasks.extract import Text, bound_names, fenced, parse
+from sdbench.tasks.protocol import Fields
 
 AUTHORS_SHOTS = ("2", "3", "4")
+BIGCODE_ASK = '"""\n{text}\n{first_test}\n"""\n'
+LANGUAGE = re.compile(r"\w*\n?")
 
-PROTOCOLS: Mapping[str, Protocol] = {
-    "lm-eval": Protocol(
+
+def first_block(_given: str, text: str, _entry_points: Sequence[str]) -> str:
+    """lm-eval's `extract_code_blocks` for mbpp_instruct, whose prompt has opened the fence; nothing without a closing one."""
+    block = _block(f"```{text}")
+    return block if block is not None else _block(text.replace("```python", "```")) or ""
+
+
+def _block(text: str) -> str | None:
+    """What the first two fences of a text enclose: lm-eval's pattern in linear time, "```(?:\\w+)?\\n?(.*?)\\n?```"."""
+    begin = text.find("```")
+    opened = LANGUAGE.match(text, begin + 3) if begin >= 0 else None
+    end = text.find("```", opened.end()) if opened else -1
+    return None if opened is None or end < 0 else text[opened.end() : end].removesuffix("\n")
+
+
+PROTOCOLS: Mapping[str, CodeProtocol] = {
+    "lm-eval": CodeProtocol(
         source="lm-evaluation-harness mbpp 1.0, the authors' prompt",
+        program=continued,
         ask=(
             "You are an expert Python programmer, and here is your task: {text} Your code should pass these tests:\n\n"
             "{tests}\n[BEGIN]\n"
@@ -35,8 +54,9 @@ PROTOCOLS: Mapping[str, Protocol] = {
         max_new_tokens=512,
         stop=("[DONE]",),
     ),
-    "llama": Protocol(
+    "llama": CodeProtocol(
         source="lm-evaluation-harness mbpp_instruct 1.0, after Meta's Llama 3.1 evaluations; turns",
+        program=first_block,
         ask=(
             "You are an expert Python programmer, and here is your task:\n{text}\n"
             "Your code should pass these tests:\n{tests}\n```python\n"
@@ -53,15 +73,18 @@ PROTOCOLS: Mapping[str, Protocol] = {
         shot_ids=AUTHORS_SHOTS,
         max_new_tokens=256,
     ),
-    "bigcode": Protocol(
+    "bigcode": CodeProtocol(
         source="bigcode-evaluation-harness mbpp (InCoder's form)",
-        ask='"""\n{text}\n{first_test}\n"""\n',
+        given=BIGCODE_ASK,
+        program=continued,
+        ask=BIGCODE_ASK,
         answer="{answer}",
         max_new_tokens=512,
         stop=("\nclass", "\nassert", '\n"""', "\nprint", "\nif", "\n<|/", "\n```"),
     ),
-    "diversed": Protocol(
-        source="DIVERSED, released code (arXiv:2604.07622); it takes the validation split for its test",
+    "diversed": CodeProtocol(
+        source="DIVERSED, released code (arXiv:2604.07622), on its split; its grader is absent: read as lm-eval reads",
+        program=continued,
         ask=(
             "Write a Python function to solve the following problem:\n\n{text}\n\n"
             "Your solution should pass these tests:\n{test_list}"
@@ -76,11 +99,15 @@ PROTOCOLS: Mapping[str, Protocol] = {
 
 @dataclass(kw_only=True)
 class MBPP(CodeTask):
-    """Program = the row's imports + the answer + its asserts; both configurations of the data set."""
+    """Program = the answer, by the protocol's own rule; then the row's imports and asserts. Both configurations of the data."""
 
-    PROTOCOLS: ClassVar[Mapping[str, Protocol]] = PROTOCOLS
+    PROTOCOLS = PROTOCOLS
     FIELDS = ("task_id", "code", "test_list")
     cut_field = "text"
+
+    @property
+    def rules(self) -> CodeProtocol:
+        return PROTOCOLS[self.protocol]
 
     def fields(self, row: Row) -> Fields:
         tests = list(row["test_list"])
@@ -116,7 +143,10 @@ class MBPP(CodeTask):
     def tests(self, row: Row) -> str:
         return "\n".join([row.get("test_setup_code") or "", *(row.get("test_imports") or []), *row["test_list"]]) + "\n"
 
-    def candidates(self, row: Row, completion: str) -> Sequence[str]:
+    def candidates(self, row: Row, completion: str) -> Sequence[Text]:
         """The answer to its stop string or to the end of the fence that the prompt opened; fenced blocks; all of it."""
         text = self.stopped(completion)
-        return [text.split("```")[0].strip("\n").rstrip(), *fenced(completion), text, completion]
+        fence = frozenset({"fence"} if "```" in text else ())
+        blocks = [Text(block, frozenset({"fence"})) for block in fenced(completion)]
+        whole = Text(completion, frozenset({"whole"} if completion != text else ()))
+        return [Text(text.split("```")[0].strip("\n").rstrip(), fence), *blocks, Text(text), whole]

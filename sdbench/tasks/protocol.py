@@ -14,7 +14,7 @@ Fields = Mapping[str, str]
 class Protocol:
     """One harness's way of asking; templates are `str.format` over a task's fields, an answer's field is `answer`."""
 
-    source: str  # whose it is and in which version
+    source: str = "the task's own"  # whose it is and in which version
     instruction: str = ""  # once, before the shots
     ask: str  # a question as plain text; the completion begins right after
     answer: str = " {answer}"  # how an answer follows in a shot

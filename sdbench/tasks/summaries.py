@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sdbench.tasks.base import DataTask, Row
-from sdbench.tasks.protocol import Fields, Protocol
-from sdbench.tasks.rouge import rouge, signature
-from sdbench.types import Example, Score
+from sdbench.tasks.base import DataTask
+from sdbench.tasks.protocol import Protocol
+from sdbench.tasks.rouge import TYPES, rouge, signature
+from sdbench.types import Example, Metric, Score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Summaries(DataTask):
     truncate_words: int | None = None
 
     metric = "rougeL"
-    reference: ClassVar[str]
+    metrics = tuple(Metric(f"{name}{ending}", "points") for ending in ("", "_nostem") for name in TYPES)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,12 +39,6 @@ class Summaries(DataTask):
             self.truncate_words = self.rules.truncate_words
         if self.truncate_words is not None and not (isinstance(self.truncate_words, int) and self.truncate_words >= 1):
             raise ValueError(f"truncate_words must be null or a whole number of at least 1, got {self.truncate_words}")
-
-    def fields(self, row: Row) -> Fields:
-        return {self.cut_field: row[self.cut_field], "answer": row[self.reference]}
-
-    def reference_row(self, reference: str) -> Row:
-        return {self.cut_field: "", self.reference: reference}
 
     def measure(self, example: Example, text: str) -> Score:
         if self.truncate_words is not None:
@@ -66,7 +60,6 @@ class CnnDm(Summaries):
     """CNN/DailyMail 3.0.0 (See et al. 2017, arXiv:1704.04368); test has 11,490 rows."""
 
     FIELDS = ("article", "highlights")
-    cut_field = "article"
     reference = "highlights"
     PROTOCOLS: ClassVar[Mapping[str, Protocol]] = {
         "lm-eval": SummaryProtocol(
@@ -102,7 +95,6 @@ class XSum(Summaries):
     """XSum: one-sentence summaries (Narayan et al. 2018, arXiv:1808.08745); test has 11,334 rows."""
 
     FIELDS = ("document", "summary")
-    cut_field = "document"
     reference = "summary"
     PROTOCOLS: ClassVar[Mapping[str, Protocol]] = {
         "sdbench": SummaryProtocol(

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from sdbench.tasks.base import DataTask, Row
 from sdbench.tasks.protocol import Fields, Protocol
-from sdbench.types import Example, Score
+from sdbench.types import Example, Metric, Score
 
 LANGUAGES = {"de": "German", "en": "English"}
 DIRECTIONS = ("de-en", "en-de")
@@ -74,6 +74,11 @@ class WMT(DataTask):
     PROTOCOLS: ClassVar[Mapping[str, Protocol]] = PROTOCOLS
     FIELDS = ("translation",)
     metric = "bleu"
+    metrics = (
+        Metric("bleu", "points", stats="bleu"),
+        Metric("chrf2", "points", stats="chrf2"),
+        Metric("diversed_sbleu", "points"),
+    )
     cut_field = "source"
 
     def __post_init__(self) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import Any
+from urllib.parse import urlsplit
 
 from sdbench.trackers import Findings, TrackerError, flat, need
 
@@ -15,6 +18,18 @@ class MLflow:
     def __init__(self, uri: str | None = None, experiment: str = "sdbench") -> None:
         need("mlflow", "mlflow")
         self.uri, self.experiment = uri, experiment
+
+    def check(self) -> None:
+        """Whether a server answers: the library itself would try for minutes, after hours of work."""
+        place = urlsplit(self.uri or os.environ.get("MLFLOW_TRACKING_URI", ""))
+        if place.scheme not in ("http", "https") or place.hostname is None:
+            return
+        try:
+            socket.create_connection(
+                (place.hostname, place.port or {"http": 80, "https": 443}[place.scheme]), 5
+            ).close()
+        except OSError as error:
+            raise TrackerError(f"no server answers at {place.geturl()} ({error})") from None
 
     def send(self, findings: Findings) -> str:
         from mlflow import MlflowClient

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import netrc
+import os
 from importlib import import_module
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from sdbench.trackers import Findings, TrackerError, flat, need
 
@@ -16,6 +19,16 @@ class WandB:
     ) -> None:
         need("wandb", "wandb")
         self.project, self.entity, self.mode = project, entity, mode
+
+    def check(self) -> None:
+        """Whether a login is there: a run that nobody may send would be refused after hours of work."""
+        host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+        if self.mode == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled"):
+            return
+        if not os.environ.get("WANDB_API_KEY") and not _has_login(host):
+            raise TrackerError(
+                f"nobody is logged in at {host}: run `wandb login`, set WANDB_API_KEY, or write tracker.mode=offline"
+            )
 
     def send(self, findings: Findings) -> str:
         wandb = import_module("wandb")  # by name: types are checked where it is not installed too
@@ -46,3 +59,11 @@ class WandB:
         figures = {f"figures/{path.stem}": wandb.Image(str(path)) for path in findings.figures}
         pages = {path.name: wandb.Html(path.read_text("utf-8")) for path in findings.pages if path.suffix == ".html"}
         return {"summary": wandb.Table(dataframe=findings.summary), **figures, **pages}
+
+
+def _has_login(host: str) -> bool:
+    """Whether the file that `wandb login` writes names the host."""
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False

@@ -3,8 +3,8 @@
 from sdbench.types import DraftBlock, Evidence, Measures, Verdict, Verifier
 from sdbench.verify.ensemble import Ensemble
 from sdbench.verify.exact import Exact
-from sdbench.verify.families import family, stack
-from sdbench.verify.tokenwise import Tokenwise
+from sdbench.verify.families import at_slots, family, refuse_tensors, stack
+from sdbench.verify.tokenwise import Tokenwise, knob
 
 __all__ = [
     "DraftBlock",
@@ -15,6 +15,9 @@ __all__ = [
     "Tokenwise",
     "Verdict",
     "Verifier",
+    "at_slots",
     "family",
+    "knob",
+    "refuse_tensors",
     "stack",
 ]

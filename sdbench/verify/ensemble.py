@@ -1,7 +1,7 @@
 """The static ensemble of DIVERSED (arXiv:2604.07622), v = w·p + (1 − w)·q; w is the weight of the target."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +20,9 @@ class Ensemble(Tokenwise):
     "mixture" puts one-hot laws into the sampled formula, so that a mismatch passes with probability 1 − w.
     """
 
-    w: float | Tensor  # a number, or [B]: a knob for each row
+    version: ClassVar[str] = "1"
+
+    w: float | Tensor  # a number, [B] or [B,K]: a knob for each row, or for each position
     mix: Literal["prob", "logit"] = "prob"
     greedy: Literal["blend", "mixture"] = "blend"
 
@@ -39,11 +41,16 @@ class Ensemble(Tokenwise):
         return self.mix == "prob"  # a mixture of logits needs its normaliser
 
     @property
+    def draws_if_greedy(self) -> bool:
+        return self.greedy == "mixture"
+
+    @property
     def needs(self) -> frozenset[str]:
         return frozenset({"raw_if_greedy"}) if self.greedy == "blend" else frozenset()
 
     def is_lossless(self) -> Tensor:
-        return torch.atleast_1d(torch.as_tensor(self.w) == 1)
+        is_one = torch.atleast_1d(torch.as_tensor(self.w) == 1)
+        return is_one if is_one.ndim == 1 else is_one.all(1)
 
     def law(self, p: Tensor, q: Tensor) -> Tensor:
         """v [B,K,V]."""
@@ -75,7 +82,8 @@ class Ensemble(Tokenwise):
         if num_slots:
             in_draft = torch.arange(num_slots, device=best.device) < draft.lengths[:, None]
             best = best.clone()
-            best[:, :-1] = torch.where(in_draft, self._blended(evidence).argmax(-1), best[:, :-1])
+            blended = self.settled(evidence)._blended(evidence)
+            best[:, :-1] = torch.where(in_draft, blended.argmax(-1), best[:, :-1])
             accepted = ((best[:, :-1] == draft.tokens) & in_draft).long().cumprod(1).sum(1)
         return Verdict(accepted, best.gather(1, accepted[:, None])[:, 0])
 
@@ -84,8 +92,8 @@ class Ensemble(Tokenwise):
         log_p, log_q = evidence.raw_p[:, :-1], evidence.raw_q
         if self.mix == "prob":
             return self.law(log_p.exp(), log_q.exp())
-        w = knob(self.w, log_p)
-        return w * log_p + (1 - w) * log_q
+        w = torch.as_tensor(knob(self.w, log_p), dtype=log_p.dtype, device=log_p.device)
+        return _share(w, log_p) + _share(1 - w, log_q)
 
     def measure(self, evidence: Evidence) -> Measures:
         x = evidence.draft.tokens
@@ -97,5 +105,10 @@ class Ensemble(Tokenwise):
         if self.mix == "logit":
             return Tokenwise.measure(self, evidence)
         tv = measured_tv(p, q)
-        w = self.w.to(tv)[:, None] if isinstance(self.w, Tensor) else self.w
+        w = knob(self.settled(evidence).w, tv)
         return Measures(at(p, x), at(q, x), tv, 1 - w * tv, (1 - w) * tv)
+
+
+def _share(w: Tensor, logits: Tensor) -> Tensor:
+    """w·logits, where no weight at all is no share: 0·(−∞) is 0."""
+    return torch.where(w == 0, 0, w * logits)

@@ -15,7 +15,12 @@ from sdbench.verify.tokenwise import Tokenwise, measured_tv
 class Exact(Tokenwise):
     """Leviathan et al. 2023, algorithm 1 (arXiv:2211.17192): a = min(1, p/q), r = norm((p − q)+). Emits p."""
 
+    version: ClassVar[str] = "1"
     is_pointwise: ClassVar[bool] = True
+
+    @property
+    def draws_if_greedy(self) -> bool:
+        return False
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         return (p / q.clamp_min(torch.finfo(q.dtype).tiny)).clamp_max(1)

@@ -1,33 +1,85 @@
-"""Rules of one family differ in numbers only: one call judges rows with different knobs, stacked to tensors [B]."""
+"""Rules of one family differ in numbers only: one call judges rows with different knobs, stacked to tensors [B].
 
-from collections.abc import Hashable, Sequence
-from dataclasses import fields, is_dataclass
+A number stacks where its field's type names a Tensor too (`eps: float | Tensor`); every other field is the family's own. Rules
+inside rules stack like the rule around them.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import Field, fields, is_dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sdbench.types import Verifier
 
 
 def family(rule: Verifier) -> Hashable:
-    """What rules must share to be stacked: their type and every field that is not a real number."""
+    """What rules must share to be stacked: their type and every field that does not stack."""
     if not is_dataclass(rule):
         return id(rule)
-    return type(rule), tuple((f.name, _kind(getattr(rule, f.name))) for f in fields(rule))
+    return type(rule), tuple((f.name, _kind(f, getattr(rule, f.name))) for f in fields(rule))
 
 
 def stack(rules: Sequence[Any], device: torch.device | str = "cpu") -> Any:
-    """One rule for len(rules) rows: the fields that are real numbers become tensors [B]."""
+    """One rule for len(rules) rows: the knobs that stack become tensors [B], of float64 or int64."""
     first: Any = rules[0]
     if not is_dataclass(first) or len({id(rule) for rule in rules}) == 1:
         return first
-    values: dict[str, Any] = {f.name: getattr(first, f.name) for f in fields(first)}
-    for name, value in values.items():
-        if isinstance(value, float):
-            column = [getattr(rule, name) for rule in rules]
-            values[name] = torch.tensor(column, dtype=torch.float64, device=device)
-    return type(first)(**values)
+    changed: dict[str, Any] = {}
+    for f in fields(first):
+        column = [getattr(rule, f.name) for rule in rules]
+        if _is_rule(column[0]):
+            changed[f.name] = stack(column, device)
+        elif _stacks(f, column[0]):
+            changed[f.name] = torch.tensor(column, dtype=_dtype(f), device=device)
+    return replace(first, **changed)  # type: ignore[type-var]
 
 
-def _kind(value: Any) -> Hashable:
-    return float if isinstance(value, float) else (type(value), value)
+def at_slots(rule: Any, pick: Callable[[Tensor], Tensor]) -> Any:
+    """The rule with `pick` done to every knob [B,K], its own and those of rules within it: a slice of slots, or one a row."""
+    if not is_dataclass(rule):
+        return rule
+    changed: dict[str, Any] = {}
+    for f in fields(rule):
+        value = getattr(rule, f.name)
+        if _is_rule(value):
+            inner = at_slots(value, pick)
+            changed |= {} if inner is value else {f.name: inner}
+        elif isinstance(value, Tensor) and value.ndim == 2 and "Tensor" in str(f.type):
+            changed[f.name] = pick(value)
+    return replace(rule, **changed) if changed else rule  # type: ignore[type-var]
+
+
+def refuse_tensors(rule: Any) -> None:
+    """A rule that is asked for has numbers as knobs: tensors are made of them here, one number a row."""
+    if not is_dataclass(rule):
+        return
+    for f in fields(rule):
+        value = getattr(rule, f.name)
+        if _is_rule(value):
+            refuse_tensors(value)
+        elif isinstance(value, Tensor) and "Tensor" in str(f.type):
+            raise ValueError(
+                f"{f.name} of {type(rule).__name__} must be a number, got a tensor: give a rule for each value"
+            )
+
+
+def _is_rule(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, type) and hasattr(value, "is_lossless")
+
+
+def _stacks(f: Field[Any], value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and "Tensor" in str(f.type)
+
+
+def _dtype(f: Field[Any]) -> torch.dtype:
+    return torch.float64 if "float" in str(f.type) else torch.int64
+
+
+def _kind(f: Field[Any], value: Any) -> Hashable:
+    if _is_rule(value):
+        return family(value)
+    if _stacks(f, value):
+        return _dtype(f)
+    return type(value), value if value.__hash__ is not None else id(value)

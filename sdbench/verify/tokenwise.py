@@ -1,13 +1,15 @@
 """Rules that judge one token at a time: a pair (accept, replace). All the rest of such a rule is shared, and stands here."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from sdbench.probs import CHUNK, at, dense, draw, is_ids, total_variation
-from sdbench.types import Evidence, Measures, Verdict
+from sdbench.types import Evidence, Limits, Measures, Verdict
+from sdbench.verify.families import at_slots
 
 TINY = torch.finfo(torch.float32).tiny
 
@@ -16,9 +18,18 @@ class Tokenwise(ABC):
     """Accept the drafted x with probability a(x), else draw from r: emits out = q·a + (1 − Σ q·a)·r, known without sampling.
 
     A subclass gives `accept` and `replace`. A missing draft is a draft without mass: a = 0 and r = p there, and no rule is called.
+    Knobs are numbers, tensors [B] where rows differ, or [B,K] where `settled` works them out of what is seen.
     """
 
+    version: ClassVar[str] = ""
+    limits: ClassVar[Limits] = Limits()
     is_pointwise: ClassVar[bool] = False  # accept at x looks at p(x) and q(x) only: it is then called with these, V = 1
+    knows_rejected: ClassVar[bool] = False  # what replaces a draft depends on it: `replace_rejected` is the rule's own
+
+    @property
+    def draws_if_greedy(self) -> bool:
+        """Whether texts at temperature 0 depend on the noise, as they may with one-hot laws in the sampled formula."""
+        return True
 
     @abstractmethod
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
@@ -28,6 +39,10 @@ class Tokenwise(ABC):
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
         """r [B,K,V] of laws [B,K,V]."""
 
+    def replace_rejected(self, p: Tensor, q: Tensor, x: Tensor) -> Tensor:
+        """r_x [B,K,V]: what stands in for the rejected x [B,K]."""
+        return self.replace(p, q)
+
     @property
     def needs(self) -> frozenset[str]:
         return frozenset()
@@ -35,13 +50,23 @@ class Tokenwise(ABC):
     def is_lossless(self) -> Tensor:
         return torch.tensor([False])
 
-    def init_state(self, num_rows: int) -> Tensor | None:
+    def init_state(self, prompts: Sequence[Tensor], device: Any) -> Tensor | None:
         return None
 
+    def settled(self, evidence: Evidence) -> Self:
+        """The rule with its knobs worked out for this evidence, [B,K] where they differ by position."""
+        return self
+
     def out(self, p: Tensor, q: Tensor) -> Tensor:
-        """The law [B,K,V] of the token emitted at a drafted position."""
+        """The law [B,K,V] of the token emitted at a drafted position: Σₓ q(x)·(a(x)·δₓ + (1 − a(x))·rₓ)."""
         kept = q * self.accept(p, q)
-        return kept + (1 - kept.sum(-1, keepdim=True)) * self.replace(p, q)
+        if not self.knows_rejected:
+            return kept + (1 - kept.sum(-1, keepdim=True)) * self.replace(p, q)
+        refused, law = q - kept, kept
+        for token in refused.flatten(0, -2).any(0).nonzero()[:, 0].tolist():
+            x = torch.full(p.shape[:-1], token, device=p.device)
+            law = law + refused[..., token, None] * self.replace_rejected(p, q, x)
+        return law
 
     def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
         """First rejection, then one draw: from r at the rejected position, from p where no draft is left."""
@@ -49,15 +74,17 @@ class Tokenwise(ABC):
         num_slots = draft.tokens.shape[1]
         if not num_slots:
             return Verdict(torch.zeros_like(draft.lengths), _draw(p[:, 0], u[:, -1]), state)
+        rule = self.settled(evidence)
         slot = torch.arange(num_slots, device=u.device)
-        keep = (u[:, :-1] < self._accept_drafted(evidence)) & (slot < draft.lengths[:, None])
+        keep = (u[:, :-1] < rule._accept_drafted(evidence)) & (slot < draft.lengths[:, None])
         accepted = keep.long().cumprod(1).sum(1)
-        row = torch.arange(len(accepted), device=u.device)
-        p_row, q_row = p[row, accepted], draft.q[row, accepted.clamp_max(num_slots - 1)]
+        row, last = torch.arange(len(accepted), device=u.device), accepted.clamp_max(num_slots - 1)
+        p_row, q_row, x_row = p[row, accepted], draft.q[row, last], draft.tokens[row, last]
         is_bonus = accepted == draft.lengths
         size = _size(p, draft.q)
         p_row, q_row = dense(p_row, size), dense(q_row, size)
-        r = self.replace(p_row[:, None], q_row[:, None])[:, 0]
+        rule = at_slots(rule, lambda knob: knob.gather(1, last[:, None]))
+        r = rule.replace_rejected(p_row[:, None], q_row[:, None], x_row[:, None])[:, 0]
         return Verdict(accepted, draw(torch.where(is_bonus[:, None], p_row, r), u[:, -1]), state)
 
     def _accept_drafted(self, evidence: Evidence) -> Tensor:
@@ -71,14 +98,15 @@ class Tokenwise(ABC):
     def measure(self, evidence: Evidence) -> Measures:
         """Σ q·a and TV(out, p) by definition, a few slots at a time."""
         x, p, q = evidence.draft.tokens, evidence.p[:, :-1], evidence.draft.q
-        tv = measured_tv(p, q)
-        size = _size(p, q)
+        rule, tv, size = self.settled(evidence), measured_tv(p, q), _size(p, q)
         step = max(1, CHUNK // (size * len(x)))
         expected, bias = [], []
-        for part in range(0, x.shape[1], step):
-            p_part, q_part = (dense(law[:, part : part + step], size) for law in (p, q))
-            expected.append((q_part * self.accept(p_part, q_part)).sum(-1))
-            bias.append(total_variation(self.out(p_part, q_part), p_part))
+        for first in range(0, x.shape[1], step):
+            part = slice(first, first + step)
+            own = at_slots(rule, lambda knob, part=part: knob[:, part])
+            p_part, q_part = (dense(law[:, part], size) for law in (p, q))
+            expected.append((q_part * own.accept(p_part, q_part)).sum(-1))
+            bias.append(total_variation(own.out(p_part, q_part), p_part))
         return Measures(at(p, x), at(q, x), tv, torch.cat(expected, 1), torch.cat(bias, 1))
 
 
@@ -101,5 +129,7 @@ def _draw(p: Tensor, u: Tensor) -> Tensor:
 
 
 def knob(value: Tensor | float, like: Tensor) -> Tensor | float:
-    """A knob beside laws [B,K,V]: a number as it is, a tensor [B] as [B,1,1]."""
-    return value.to(like)[:, None, None] if isinstance(value, Tensor) else value
+    """A knob beside laws [B,K,V] or values [B,K]: a number as it is, a tensor [B] or [B,K] with the axes that it lacks."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.to(like)[(..., *[None] * (like.ndim - value.ndim))]

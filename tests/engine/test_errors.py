@@ -29,12 +29,38 @@ def models():
         ({"keys": [1, 2]}, "keys must be one per prompt"),
         ({"vocab_size": 62}, "vocab_size must be between 1 and 61"),
         ({"timing": "all"}, "timing must be"),
+        ({"prompts": [1, 2, 3]}, "prompts must be a list of lists of token ids, but prompt 0 is 1"),
+        ({"prompts": ["abc"]}, "prompts must be a list of lists of token ids, but prompt 0 is 'abc'"),
+        ({"prompts": "abc"}, "prompts must be a list, got 'abc'"),
+        ({"prompts": [[1, 2.5]]}, "prompts must be whole numbers, token ids, but prompt 0 has 2.5"),
+        ({"prompts": [[1, -7, 5]]}, "prompts must be ids from 0 to 60, but prompt 0 has -7"),
+        ({"stop_ids": 2}, "stop_ids must be a list of token ids, but it is 2"),
+        ({"stop_ids": [61]}, "stop_ids must be ids from 0 to 60, but it has 61"),
+        ({"num_draft": 2.5}, "num_draft must be a whole number, got 2.5"),
+        ({"samples": True}, "samples must be"),
+        ({"verifiers": Exact()}, r"verifiers must be a list of rules, such as \[Exact\(\)\], got Exact"),
+        ({"verifiers": [Exact]}, "verifiers must be rules, such as Exact.., but one is Exact"),
+        ({"verifiers": []}, "verifiers must name at least one rule"),
+        ({"verifiers": [Ensemble(w=torch.tensor(0.5))]}, "w of Ensemble must be a number, got a tensor"),
+        ({"temperature": 1e-320}, "temperature must be 0, or at least"),
     ],
 )
 def test_bad_options(models, options, sentence):
-    prompts = options.pop("prompts", [[1, 2, 3]])
+    given = {"prompts": [[1, 2, 3]], "verifiers": [Exact()], **options}
     with pytest.raises(ValueError, match=sentence):
-        sdbench.generate(*models, prompts, [Exact()], **options)
+        sdbench.generate(*models, **given)
+
+
+def test_keys_are_the_numbers_they_are_and_samples_at_temperature_0_are_for_rules_that_draw(models):
+    import numpy as np
+
+    options = {"max_new_tokens": 8, "stop_ids": ()}
+    numbers = sdbench.generate(*models, [[1, 2], [3, 4]], [Exact()], keys=np.arange(2), **options)  # type: ignore[arg-type]
+    assert numbers == sdbench.generate(*models, [[1, 2], [3, 4]], [Exact()], **options)
+    drawn = sdbench.generate(
+        *models, [[1, 2]], [Ensemble(w=0.3, greedy="mixture")], samples=8, temperature=0, num_draft=3, **options
+    )
+    assert len({g.tokens for g in drawn}) > 1
 
 
 @pytest.mark.parametrize("w", [-0.1, 1.5, float("nan")])

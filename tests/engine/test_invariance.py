@@ -117,15 +117,16 @@ def test_captured_steps_give_the_same_texts(models, temperature, capture):
     rules = [Ensemble(w=0.5), Ensemble(w=0.2, greedy="mixture"), Ensemble(w=0.2, mix="logit")]
     options = {**OPTIONS, "samples": 1, "temperature": temperature, "batch_size": 5}
     eager = sdbench.generate(*models, PROMPTS, rules, capture="off", **options)
-    for _ in range(2):  # the second time over the first's caches and records
-        for a, b in zip(eager, sdbench.generate(*models, PROMPTS, rules, capture=capture, **options), strict=True):
+    engine = sdbench.Engine(*models, capture=capture)
+    for _ in range(2):  # the second time over the first's caches and captured steps
+        for a, b in zip(eager, sdbench.generate(None, None, PROMPTS, rules, engine=engine, **options), strict=True):
             same(a, b)
 
 
 def test_memory_that_runs_out_halves_the_batch_and_loses_nothing(models, once, monkeypatch):
-    from sdbench.engine.loop import Decoder
+    from sdbench.engine.loop import BatchRun
 
-    honest, calls = Decoder._judge, []
+    honest, calls = BatchRun._score, []
 
     def short_of_memory(self, batch, draft):
         calls.append(len(batch.rows))
@@ -133,7 +134,7 @@ def test_memory_that_runs_out_halves_the_batch_and_loses_nothing(models, once, m
             raise torch.OutOfMemoryError("injected")
         return honest(self, batch, draft)
 
-    monkeypatch.setattr(Decoder, "_judge", short_of_memory)
+    monkeypatch.setattr(BatchRun, "_score", short_of_memory)
     with pytest.warns(ResourceWarning, match="out of memory with 12 rows; going on with 6"):
         found = sdbench.generate(*models, PROMPTS, RULES, batch_size=12, **OPTIONS)
     for a, b in zip(once, found, strict=True):

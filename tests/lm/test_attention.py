@@ -2,8 +2,10 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 from transformers.masking_utils import sliding_window_causal_mask_function
 
 from sdbench.lm.attention import ragged_attention
@@ -74,3 +76,29 @@ def test_no_copy_of_keys_and_values_to_full_heads():
         attend(query, keys, keys, plan)
     largest = max(event.self_cpu_memory_usage for event in seen.key_averages())
     assert largest < 2 * keys.nbytes
+
+
+@pytest.mark.parametrize("extra", [{"softcap": 5.0}, {"s_aux": True}, {}])
+def test_no_step_copies_the_keys_and_values_it_sees(extra):
+    """Bytes of aten::clone and aten::copy_ in a step stay far below those of the cache, with soft-capping and sinks too."""
+    batch, heads, kv_heads, length, width = 2, 8, 2, 512, 32
+    store = torch.randn(batch, length + 1, kv_heads, width)
+    keys = values = store[:, :length].transpose(1, 2)
+    query = torch.randn(batch, heads, 3, width)
+    more = {**extra, **({"s_aux": torch.randn(heads)} if "s_aux" in extra else {})}
+    levels = torch.tensor([0.0, -torch.inf]).unbind()
+    positions = torch.arange(length - 3, length).expand(batch, -1)
+    plan = Plan(positions, positions.flatten(), length, levels, {0: CAUSAL})
+    module = SimpleNamespace(layer_idx=0)
+    token = CURRENT.set(plan)
+    try:
+        ragged_attention(module, query, keys, values, None, **more)
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
+            ragged_attention(module, query, keys, values, None, **more)
+    finally:
+        CURRENT.reset(token)
+    copied = 0
+    for event in seen.events():
+        if event.name in ("aten::clone", "aten::copy_") and event.input_shapes and event.input_shapes[0]:
+            copied = max(copied, int(np.prod(event.input_shapes[0])))
+    assert copied < keys.numel() / 2

@@ -102,13 +102,13 @@ def test_a_mask_is_0_where_the_models_own_function_sees_and_minus_infinity_elsew
             assert torch.equal(mask[row, 0, step], wanted.double())
 
 
-def test_the_reach_of_a_round_comes_in_few_steps_and_reads_little_in_vain():
+def test_kv_lengths_come_in_few_sizes_with_little_padding():
     lm, cache = object.__new__(LM), RaggedCache(1, 1, 100_000)
-    found = [lm.reach(longest, cache) for longest in range(1, 20_000)]
-    assert all(reach >= longest for longest, reach in enumerate(found, start=1))
-    assert all(reach - longest < max(64, longest / 8) for longest, reach in enumerate(found, start=1))
-    assert len(set(found)) < 90
-    assert lm.reach(50, RaggedCache(1, 1, 40)) == 40
+    lengths = [lm.kv_length(longest, cache) for longest in range(1, 20_000)]
+    assert all(length >= longest for longest, length in enumerate(lengths, start=1))
+    assert all(length - longest < max(64, longest / 8) for longest, length in enumerate(lengths, start=1))
+    assert len(set(lengths)) < 90
+    assert lm.kv_length(50, RaggedCache(1, 1, 40)) == 40
 
 
 def test_plans_of_prefill_have_no_mask_tensor_where_all_is_causal(monkeypatch):

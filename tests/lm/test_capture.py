@@ -1,4 +1,4 @@
-"""Recorded steps: one record a shape, inputs and outputs that stay in place, eager where it cannot be, and that is said."""
+"""Captured steps: one a shape, inputs and outputs that stay in place, eager where it cannot be, and that is said."""
 
 import gc
 import weakref
@@ -8,34 +8,31 @@ import pytest
 import torch
 
 import sdbench
-from sdbench.lm import LM, forget
-from sdbench.lm.capture import PATIENCE, Records, mode_of
+from sdbench.lm import LM
+from sdbench.lm.capture import PATIENCE, CapturedSteps, mode_of
 from sdbench.verify import Ensemble
 from tests.engine.models import PROMPTS, pair, tiny
 
 
-def test_a_record_serves_every_call_of_its_shape_and_is_overwritten_by_the_next():
-    records, runs = Records("graphs"), []
+def test_a_captured_step_serves_every_call_of_its_shape_and_no_call_overwrites_what_another_gave():
+    steps, runs = CapturedSteps("graphs"), []
 
     def step(x):
         runs.append(x.shape)
         return (x * 2,)
 
-    (first,) = records(step, "double", torch.ones(2))
+    (first,) = steps(step, "double", torch.ones(2))
+    (second,) = steps(lambda x: (x * 0,), "double", torch.full((2,), 5.0))  # its name is known: the first step runs
+    assert second.tolist() == [10, 10]
     assert first.tolist() == [2, 2]
-    (second,) = records(
-        lambda x: (x * 0,), "double", torch.full((2,), 5.0)
-    )  # its name is known: the first step's record
-    assert second is first
-    assert first.tolist() == [10, 10]
-    (other,) = records(step, "double", torch.ones(3))
+    (other,) = steps(step, "double", torch.ones(3))
     assert other.tolist() == [2, 2, 2]
     assert {tuple(shape) for shape in runs} == {(2,), (3,)}
 
 
 def test_off_is_the_step_itself():
     x = torch.ones(2)
-    assert Records("off")(lambda x: (x,), "same", x)[0] is x
+    assert CapturedSteps("off")(lambda x: (x,), "same", x)[0] is x
 
 
 def test_on_a_cpu_steps_are_traced_unless_asked_otherwise():
@@ -54,27 +51,43 @@ def test_a_model_on_several_devices_runs_eagerly_and_that_is_said():
         assert mode_of("graphs", spread) == "off"  # type: ignore[arg-type]
 
 
-def test_what_cannot_be_recorded_runs_eagerly_and_that_is_said():
+def test_what_cannot_be_captured_runs_eagerly_and_that_is_said():
     def step(x):
         if not torch.equal(x, torch.ones(2)):
             return (x + 1,)
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    records = Records("graphs")
+    steps = CapturedSteps("graphs")
     with (
-        pytest.warns(UserWarning, match="cannot be recorded as a CUDA graph and runs eagerly: operation not permitted"),
+        pytest.warns(
+            UserWarning, match="cannot be captured as a CUDA graph, so all of them run eagerly: operation not permitted"
+        ),
         pytest.raises(RuntimeError),
-    ):  # the step itself fails on these values, recorded or not
-        records(step, "step", torch.ones(2))
-    assert records(step, "step", torch.zeros(2))[0].tolist() == [1, 1]
+    ):  # the step itself fails on these values, captured or not
+        steps(step, "step", torch.ones(2))
+    assert steps(step, "step", torch.zeros(2))[0].tolist() == [1, 1]
 
 
-def test_frequencies_that_depend_on_the_length_are_never_recorded():
-    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
-    model = tiny("llama", rope_parameters=rope)
-    assert mode_of(None, model) == "off"
-    with pytest.warns(UserWarning, match="needs frequencies that do not depend on the length"):
-        assert mode_of("trace", model) == "off"
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_texts_end_where_longer_ones_would_change_the_frequencies_of_all_rows(kind):
+    """Below that length no row changes another, nor a chunk of a prompt the next; beyond it texts are refused by a sentence."""
+    rope = {"rope_type": kind, "factor": 2.0, "rope_theta": 10_000.0, "original_max_position_embeddings": 64}
+    factors = {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4} if kind == "longrope" else {}
+    model = tiny("llama", rope_parameters={**rope, **factors}, max_position_embeddings=128)
+    assert LM(model).limit == 64
+    rules, options = [Ensemble(w=0.5)], {"max_new_tokens": 20, "stop_ids": ()}
+    prompts = [[5 + i % 40 for i in range(44)], [7, 8, 9]]
+    together = sdbench.generate(model, None, prompts, rules, **options)
+    alone = [
+        sdbench.generate(model, None, [prompt], rules, keys=[key], **options)[0] for key, prompt in enumerate(prompts)
+    ]
+    assert [g.tokens for g in together] == [g.tokens for g in alone]
+    with pytest.raises(ValueError, match="exceeds the 64 positions of the target model"):
+        sdbench.generate(model, None, [prompts[0] + [1, 2]], rules, **options)
+    spread = SimpleNamespace(config=model.config, device=torch.device("cuda"))
+    assert mode_of(None, spread) == "off"  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match="needs rotary frequencies that do not depend on the length"):
+        assert mode_of("graphs", spread) == "off"  # type: ignore[arg-type]
 
 
 def test_a_step_is_traced_when_it_has_come_back_often_and_python_is_out_of_it():
@@ -91,7 +104,7 @@ def test_a_step_is_traced_when_it_has_come_back_often_and_python_is_out_of_it():
 
         ids, positions = torch.tensor([[5, 6], [7, 8]]), torch.tensor([[3, 4], [0, 1]])
         (wanted,) = step(ids, positions)
-        found = [cache.records(step, "step", ids, positions)[0] for _ in range(PATIENCE + 5)]
+        found = [cache.steps(step, "step", ids, positions)[0] for _ in range(PATIENCE + 5)]
     assert len(runs) == 1 + (PATIENCE - 1) + 2, "once to compare with and once to trace; then never again"
     assert all(torch.equal(x, wanted) for x in found)
     assert [parameter.requires_grad for parameter in model.parameters()] == before
@@ -103,29 +116,30 @@ def test_a_trace_that_gives_other_values_is_not_used():
     def step(x):
         return (x * float(next(times)),)
 
-    with pytest.warns(UserWarning, match="cannot be traced and runs eagerly: its recording gives other values"):
-        assert Records("trace")._recorded(step, (torch.ones(2),)) is step
+    with pytest.warns(
+        UserWarning, match="cannot be traced, so all of them run eagerly: once captured, it gives other values"
+    ):
+        assert CapturedSteps("trace")._captured(step, (torch.ones(2),)) is step
 
 
-def test_caches_and_records_are_kept_for_the_next_call_and_dropped_when_weights_move():
+def test_caches_and_captured_steps_are_kept_for_the_next_call_and_dropped_when_weights_move():
     model = tiny("llama")
     lm = LM(model, capture="graphs")
     cache = lm.cache(2, 100)
     assert cache.capacity == 512
     lm.give_back(cache)
-    again = LM(model, capture="graphs").cache(2, 300)
-    assert again is cache
-    assert LM(model, capture="graphs").cache(2, 300) is not cache, "one that is in use serves nobody else"
+    assert lm.cache(2, 300) is cache
+    assert lm.cache(2, 300) is not cache, "one that is in use serves nobody else"
     lm.give_back(cache)
-    assert LM(model, capture="graphs").cache(3, 300) is not cache
+    assert lm.cache(3, 300) is not cache
     lm.give_back(cache)
+    assert LM(model, capture="graphs").cache(2, 300) is not cache, "captured steps are their engine's own"
     model.float()
-    assert LM(model, capture="graphs").cache(2, 300) is not cache
-    forget()
+    assert lm.cache(2, 300) is not cache
 
 
 @pytest.mark.parametrize("capture", ["off", "trace"])
-def test_records_do_not_keep_a_model_alive(capture):
+def test_captured_steps_do_not_keep_a_model_alive(capture):
     models = pair("llama")
     sdbench.generate(*models, PROMPTS, [Ensemble(w=0.5)], max_new_tokens=8, capture=capture, stop_ids=())
     gone = [weakref.ref(model) for model in models]
@@ -134,17 +148,16 @@ def test_records_do_not_keep_a_model_alive(capture):
     assert [reference() for reference in gone] == [None, None]
 
 
-def test_few_records_serve_a_whole_stream(monkeypatch):
+def test_few_captured_steps_serve_a_whole_stream(monkeypatch):
     target, draft = pair("llama")
     made = []
-    honest = Records._recorded
+    honest = CapturedSteps._captured
 
     def counting(self, step, inputs):
         made.append([tuple(x.shape) for x in inputs])
         return honest(self, step, inputs)
 
-    monkeypatch.setattr(Records, "_recorded", counting)
+    monkeypatch.setattr(CapturedSteps, "_captured", counting)
     rules = [Ensemble(w=w) for w in (0.2, 0.5, 0.8)]
     sdbench.generate(target, draft, PROMPTS, rules, max_new_tokens=20, batch_size=8, capture="graphs", stop_ids=())
     assert len(made) <= 2 * 4, "one for draft and target, times the powers of two up to 8 rows"
-    forget()

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, WhisperConfig, WhisperForConditionalGeneration
 
 from sdbench.lm import LM, used_vocab
+from sdbench.lm.sight import text_length
 from tests.engine.models import tiny
 
 WINDOW = 6
@@ -158,3 +159,41 @@ def test_vocabularies_padded_differently_are_one_and_others_are_not():
         used_vocab(a, c, None)
     with pytest.raises(ValueError, match="vocab_size must be between 1 and 100"):
         used_vocab(a, b, 101)
+
+
+def test_a_window_that_begins_to_cut_late_is_seen(monkeypatch):
+    """The text asked about ends beyond the window, so a model that sees otherwise there is refused."""
+    model = tiny("gemma3", sliding_window=40)
+    assert text_length(LM(model)) == 48
+    late = tiny("gemma3", sliding_window=40, seed=5)
+    attention = late.model.layers[0].self_attn
+    honest = attention.forward
+
+    def forgets(hidden_states, *arguments, **more):
+        if more.get("past_key_values") is None and hidden_states.shape[1] > 30:
+            hidden_states = hidden_states.clone()
+            hidden_states[:, 30:] *= 3
+        return honest(hidden_states, *arguments, **more)
+
+    attention.forward = forgets
+    with pytest.raises(ValueError, match="over the engine's cache its laws are"):
+        LM(late)
+
+
+def test_a_model_in_training_mode_and_what_the_engine_cannot_serve_are_named():
+    with pytest.raises(
+        ValueError, match=r"target model of type 'llama' is in training mode: call model.eval\(\) first"
+    ):
+        LM(tiny("llama").train())
+    config = WhisperConfig(
+        vocab_size=61, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, pad_token_id=0, bos_token_id=1,
+        eos_token_id=2, decoder_start_token_id=1,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="of type 'whisper' is an encoder-decoder, which is not supported"):
+        LM(WhisperForConditionalGeneration(config).eval())
+    for kind in ("deepseek_v32", "glm_moe_dsa"):
+        named = tiny("llama")
+        named.config.model_type = kind
+        with pytest.raises(ValueError, match=f"'{kind}' has an indexer that chooses which keys are read, which is not"):
+            LM(named)

@@ -8,6 +8,7 @@ import yaml
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from sdbench.metrics import export
+from sdbench.metrics.recommend import recommend
 from sdbench.metrics.summary import summarise
 
 
@@ -79,3 +80,34 @@ def test_the_same_records_give_the_same_bytes(results, summary, folder, tmp_path
     export.export(results, summary, tmp_path)
     for path in folder.iterdir():
         assert path.read_bytes() == (tmp_path / path.name).read_bytes()
+
+
+def test_the_decision_is_machine_readable(results, summary):
+    advice = recommend(results, 90.0, resamples=500)
+    data = json.loads(export.to_results_json(results, summary, export.metrics_of(results, resamples=200), advice))
+    assert data["recommended"] == "gsm8k-tiny@ensemble w=0 K=5 T=1"
+    assert data["margin"] == 90.0
+    tests = [(test["num_draft"], test["setting"].split()[1]) for test in data["tests"]]
+    assert tests == [(k, f"w={w:g}") for k in (3, 5) for w in (0.9, 0.7, 0.5, 0.3, 0.0)]
+    assert all(test["is_passed"] for test in data["tests"])
+    entry = data["results"][data["recommended"]]
+    (decision,) = data["recommendations"]
+    assert decision["decision"] == "ship"
+    for end in ("", "_low", "_high"):
+        assert entry[f"speedup_over_lossless{end}"] == pytest.approx(decision[f"speedup_over_lossless{end}"])
+
+
+def test_speed_over_lossless_is_against_the_best_draft_length(summary):
+    lossless = summary[summary["verifier"].isin(["lossless", "block"])]
+    best = lossless.loc[lossless["speedup"].idxmax()]
+    assert best["speedup_over_lossless"] == pytest.approx(1)
+    own = summary[summary["verifier"] == "ensemble"]
+    assert own["speedup_over_lossless"].to_numpy() == pytest.approx((own["speedup"] / best["speedup"]).to_numpy())
+
+
+def test_a_speed_that_was_not_timed_is_marked_as_modelled(summary):
+    timed = ["speedup", "speedup_low", "speedup_high"]
+    untimed = summary.assign(**{name: float("nan") for name in timed})
+    lines = export.table(untimed)
+    swept = lines[lines["rule"] == "ensemble"]
+    assert swept["speed-up"].str.fullmatch(r"~\d\.\d{3}").all()

@@ -10,7 +10,11 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from sdbench.metrics import quality
+from sdbench.types import Metric
 
+PASS = Metric("pass@1", "share")
+ROUGE = Metric("rougeL", "points")
+BLEU_METRIC = Metric("bleu", "points", stats="bleu")
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "while", "der", "Hund", "schlief", "and", "seven", "birds", "sang"]
 
 
@@ -71,15 +75,13 @@ def test_samples_of_one_example_are_one_unit():
     """Copies of the same answers tell nothing new: the interval may not shrink."""
     once = np.random.default_rng(0).uniform(size=(80, 1)).round()
     copied = cell_of(np.repeat(once, 6, axis=1))
-    one, six = (quality.quality(quality.rows_of(c, "pass@1"), "pass@1") for c in (cell_of(once), copied))
+    one, six = (quality.quality(quality.rows_of(c, PASS), PASS) for c in (cell_of(once), copied))
     assert six.n == 80
     assert (six.low, six.high) == (one.low, one.high)
 
 
 def test_all_metrics_give_every_pass_at_k():
-    found = quality.all_metrics(
-        cell_of(np.random.default_rng(1).uniform(size=(60, 4)).round()), ["pass@1"], resamples=500
-    )
+    found = quality.all_metrics(cell_of(np.random.default_rng(1).uniform(size=(60, 4)).round()), [PASS], resamples=500)
     assert list(found) == ["pass@1", "pass@2", "pass@3", "pass@4"]
     values = [found[name].value for name in found]
     assert values == sorted(values)
@@ -88,7 +90,7 @@ def test_all_metrics_give_every_pass_at_k():
 def test_the_corpus_interval_agrees_with_resampling_by_hand():
     pairs = sentences(3, 150)
     rows = pd.DataFrame(bleu_stats(pairs))
-    found = quality.quality(rows, "bleu", resamples=4000)
+    found = quality.quality(rows, BLEU_METRIC, resamples=4000)
     rng, stats = np.random.default_rng(7), rows.to_numpy()
     draws = [quality.corpus_bleu(stats[rng.integers(0, 150, 150)].sum(0)) for _ in range(4000)]
     low, high = np.quantile(draws, [0.025, 0.975])
@@ -101,22 +103,38 @@ def test_the_corpus_interval_agrees_with_resampling_by_hand():
 def test_a_paired_difference_is_narrower_than_unpaired_and_over_shared_examples():
     rng = np.random.default_rng(2)
     index = [f"{i}" for i in range(200)]
-    base = pd.Series(rng.uniform(0, 100, 200), index=index)
+    base = pd.Series(rng.uniform(10, 90, 200), index=index)
     other = (base - 1 + rng.normal(0, 1, 200)).iloc[20:]
-    found = quality.difference(other, base, "rougeL", resamples=2000)
+    found = quality.difference(other, base, ROUGE, resamples=2000)
     assert found.n == 180
     assert found.low < -1 < found.high
     assert found.high - found.low < 1
 
 
-def test_points_are_of_one_hundred():
-    assert [quality.points_of(name) for name in ("strict", "pass@1", "rougeL", "bleu")] == [0.01, 0.01, 1.0, 1.0]
+def test_points_are_of_one_hundred_of_the_range_and_a_gain_is_positive():
+    assert quality.points(0.02, Metric("m", "share")) == pytest.approx(2)
+    assert quality.points(0.02, Metric("m", "points")) == pytest.approx(0.02)
+    assert quality.points(-1.0, Metric("edits", "raw", "low", (0, 20))) == pytest.approx(5)
 
 
-@pytest.mark.parametrize(("metric", "most"), [("rougeL", 100.0), ("strict", 1.0), ("pass@1", 1.0)])
-def test_an_interval_stays_within_the_range_of_its_metric(metric, most):
-    values = pd.Series(most * np.array([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.99, 1.0, 0.6, 1.0, 1.0, 1.0]))
-    found, free = (quality.quality(values, name, resamples=1000) for name in (metric, "a metric of unknown range"))
-    assert (found.low, found.high) == (0, most)
-    assert free.low < 0
-    assert free.high > most
+@pytest.mark.parametrize("metric", [ROUGE, Metric("strict", "share"), PASS, Metric("marks", "raw", bounds=(1, 6))])
+def test_an_interval_stays_within_the_bounds_of_its_metric(metric):
+    low, high = metric.bounds
+    values = pd.Series(low + (high - low) * np.array([1.0] * 6 + [0.99, 1.0, 0.6, 1.0, 1.0, 1.0]))
+    found = quality.quality(values, metric, resamples=1000)
+    assert low <= found.low <= found.value <= found.high <= high
+
+
+def test_a_ratio_of_sums_is_one_of_the_statistics():
+    metric = Metric("wer", "share", "low", stats="ratio")
+    generations = pd.DataFrame({"example": list("abc"), "wer": [0.5, 0, 1], "stats_wer": [[1, 2], [0, 4], [3, 3]]})
+    found = quality.quality(quality.rows_of(generations, metric), metric, resamples=500)
+    assert found.value == pytest.approx(4 / 9)
+
+
+def test_statistics_may_be_a_function_of_the_task_s_own_module():
+    named = Metric("mine", "points", stats="sdbench.metrics.quality:corpus_ratio")
+    assert quality.corpus_of(named) is quality.corpus_ratio
+    for stats in ("nothing", "sdbench.metrics.quality:nothing", "no.such.module:f"):
+        with pytest.raises(ValueError, match="stats of metric mine must be bleu, chrf2, ratio or module:function"):
+            quality.corpus_of(Metric("mine", "points", stats=stats))

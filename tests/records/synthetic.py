@@ -16,10 +16,12 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sdbench.records import CallRecord, Cell, GenerationRecord, Rounds, Store, TimingRecord
+from sdbench.types import Axis, Metric
 
 _TEXT = "the a model says that value is of speed and draft token quality with seven eggs costs more than we keep"
 WORDS = _TEXT.split()
@@ -31,16 +33,36 @@ METRICS = {
     "humaneval": "pass@1",
     "mbpp": "pass@1",
 }
+DECLARED = {
+    "cnndm": [Metric(name, "points") for name in ("rougeL", "rouge1", "rouge2", "rouge2_nostem")],
+    "gsm8k": [Metric("strict", "share"), Metric("flexible", "share")],
+    "wmt": [Metric("bleu", "points", stats="bleu"), Metric("chrf2", "points", stats="chrf2")],
+    "humaneval": [Metric("pass@1", "share")],
+}
+DECLARED |= {"xsum": DECLARED["cnndm"], "mbpp": DECLARED["humaneval"]}
 WS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)
 DRAFT_S, TARGET_S, PREFILL_S = 0.002, 0.01, 0.03
 ROUGE = {"rouge1": 40.0, "rouge2": 18.0, "rougeL": 28.0, "rouge2_nostem": 17.5}
 
 
 def cell(
-    model: str, task: str, verifier: str, *, w: float | None = None, num_draft: int = 5, temperature: float = 1.0
+    model: str,
+    task: str,
+    verifier: str,
+    *,
+    w: float | None = None,
+    eps: float | None = None,
+    num_draft: int = 5,
+    temperature: float = 1.0,
+    is_old: bool = False,
+    **more: Any,
 ) -> Cell:
-    """One point of a made-up sweep."""
-    is_joint = verifier == "block"
+    """One point of a made-up sweep; `is_old` leaves out what cells did not carry at first."""
+    is_joint, plain = verifier == "block", task.removesuffix("-tiny")
+    axes = [] if w is None else [Axis("w", w, 1 - w, "lossless")]
+    axes += [] if eps is None else [Axis("eps", eps, eps, "exact")]
+    contracts = {"metrics": [one.to_json() for one in DECLARED[plain]], "axes": [one.to_json() for one in axes]}
+    given: dict[str, Any] = ({} if is_old else contracts) | more
     return Cell(
         model=model,
         task=task,
@@ -51,19 +73,37 @@ def cell(
         checkpoints={"target": f"{model}/target@0123456", "draft": f"{model}/draft@89abcde"},
         protocol="completion/1",
         law="joint/1" if is_joint else ("blend/1" if temperature == 0 else "sampled/1"),
-        metric=METRICS[task.removesuffix("-tiny")],
-        is_lossless=verifier in ("lossless", "target", "generate", "block") or w == 1,
+        metric=METRICS[plain],
+        is_lossless=verifier in ("lossless", "target", "generate", "block") or w == 1 or eps == 0,
         content={"dtype": "float64", "max_new_tokens": 64, "seed": 0, "top_k": None, "top_p": None, "drafter": "model"},
+        **({} if eps is None else {"knobs": {"eps": eps}}),
+        **given,
     )
 
 
-def sweep(model: str, task: str, *, ws: Sequence[float], num_drafts: Sequence[int], temperature: float) -> list[Cell]:
-    """Baselines, lossless, and the ensemble over w for each draft length."""
-    cells = [cell(model, task, name, temperature=temperature) for name in ("target", "draft")]
+def sweep(
+    model: str,
+    task: str,
+    *,
+    ws: Sequence[float],
+    num_drafts: Sequence[int],
+    temperature: float,
+    epsilons: Sequence[float] = (),
+    is_old: bool = False,
+) -> list[Cell]:
+    """Baselines, lossless, and for each draft length the ensemble over w and typical acceptance over eps."""
+    look: dict[str, Any] = {"temperature": temperature, "is_old": is_old}
+    cells = [cell(model, task, name, **look) for name in ("target", "draft")]
     for k in num_drafts:
-        cells.append(cell(model, task, "lossless", num_draft=k, temperature=temperature))
-        cells += [cell(model, task, "ensemble", w=w, num_draft=k, temperature=temperature) for w in ws]
+        cells.append(cell(model, task, "lossless", num_draft=k, **look))
+        cells += [cell(model, task, "ensemble", w=w, num_draft=k, **look) for w in ws]
+        cells += [cell(model, task, "typical", eps=eps, num_draft=k, **look) for eps in epsilons]
     return cells
+
+
+def weight_of(cell: Cell) -> float:
+    """How strict a made-up cell is: w, or 1 − eps."""
+    return cell.w if cell.w is not None else 1.0 - float(cell.knobs.get("eps", 0.0))
 
 
 @dataclass(frozen=True)
@@ -82,7 +122,7 @@ class Shape:
         own = self.rng(cell.key, example, sample)
         difficulty = float(self.rng("difficulty", example).beta(2, 2))
         length = int(self.rng("length", example).integers(self.max_new_tokens // 2, self.max_new_tokens + 1))
-        w = 1.0 if cell.w is None else cell.w
+        w = weight_of(cell)
         drafted, examined, accepted, origin = [], [], [], []
         p, q, tv = [], [], []
         while len(origin) < length:
@@ -203,6 +243,9 @@ def write_synthetic(
     timing_examples: int = 6,
     repeats: int = 3,
     is_block_too: bool = False,
+    epsilons: Sequence[float] = (),
+    is_old: bool = False,
+    margin: float | dict[str, float] | None = None,
     seed: int = 0,
 ) -> Path:
     """A finished results folder; `timing_examples=0` leaves the latency pass out."""
@@ -219,11 +262,13 @@ def write_synthetic(
         "command": "python -m sdbench",
     }
     config = {"model": models[0], "task": tasks[0], "w": list(ws), "num_draft": list(num_drafts), "n": n, "seed": seed}
+    config |= {} if margin is None else {"margin": margin}
     with Store.open(folder, config=config, provenance=provenance) as store:
         for model in models:
             store.add_vocabulary(model, "words", lambda: [f" {word}" for word in WORDS])
             for task in tasks:
-                cells = sweep(model, task, ws=ws, num_drafts=num_drafts, temperature=temperature)
+                look = {"ws": ws, "num_drafts": num_drafts, "epsilons": epsilons, "is_old": is_old}
+                cells = sweep(model, task, temperature=temperature, **look)
                 if is_block_too:
                     cells += [cell(model, task, "block", num_draft=k, temperature=temperature) for k in num_drafts]
                 store.add_cells(cells)

@@ -14,7 +14,7 @@ import pytest
 
 import sdbench
 from sdbench.records import Store
-from sdbench.records.claims import Claims
+from sdbench.records.claims import Claims, jobs_at_work
 from tests.records.equality import assert_same_records
 
 ROOT = Path(__file__).parents[2]
@@ -102,8 +102,11 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing_written(tmp_path: Path):
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk], capture_output=True, text=True, check=False
     )
-    if mounted.returncode:  # only root mounts; tests/run/test_ends.py limits the size of files instead, for everyone
-        pytest.skip(f"a small tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    if mounted.returncode:
+        pytest.skip(
+            f"only root mounts a small disk ({mounted.stderr.strip()}); the test before this one, and tests/run/test_ends.py, "
+            "limit the size of files instead, for everyone"
+        )
     try:
         full = finish("disasters", "fill", disk / "r")
         assert full.returncode == 1
@@ -175,13 +178,43 @@ def test_a_claim_given_back_is_free(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_claim_whose_job_died_before_signing_it_expires(tmp_path: Path):
+def test_a_lock_whose_job_died_before_signing_it_expires(tmp_path: Path):
     claims = Claims(tmp_path, expire_s=0.2)
-    claims._claim_file("unit").touch()
-    assert not claims.take("unit")
-    time.sleep(0.3)
+    (tmp_path / "lock").touch()
     assert claims.take("unit")
     claims.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_of_a_dead_job_is_taken(tmp_path: Path):
+    claims = Claims(tmp_path)
+    (tmp_path / "lock").write_text("4-dead")
+    assert claims.take("unit")
+    claims.close()
+
+
+def test_many_claims_are_one_file(tmp_path: Path):
+    one, two = Claims(tmp_path), Claims(tmp_path)
+    units = [f"unit {i}" for i in range(3000)]
+    assert one.take_all(units[:2048]) == set(units[:2048])
+    assert len(list(tmp_path.iterdir())) == 3, "two heartbeats and one file of claims"
+    assert two.take_all(units) == set(units[2048:])
+    one.release(*units[:10])
+    assert two.take_all(units[:20]) == set(units[:10])
+    one.close()
+    two.close()
+
+
+def test_jobs_at_work_are_named_and_the_dead_are_not(tmp_path: Path):
+    claims, other = Claims(tmp_path), Claims(tmp_path)
+    assert claims.num_alive() == 2
+    assert len(jobs_at_work(tmp_path)) == 2
+    facts = json.loads(other._beat_file.read_text())
+    other._beat_file.write_text(json.dumps(facts | {"start": "1"}))
+    assert claims.num_alive() == 1
+    assert [name.partition(":")[2] for name in jobs_at_work(tmp_path)] == [str(os.getpid())]
+    claims.close()
+    other.close()
 
 
 def test_a_process_id_used_again_is_not_the_old_job(tmp_path: Path):
@@ -195,10 +228,10 @@ def test_a_process_id_used_again_is_not_the_old_job(tmp_path: Path):
 
 
 def test_what_is_claimed_but_not_finished_is_given_back(tmp_path: Path):
-    with Store.open(tmp_path) as one, Store.open(tmp_path) as two:
-        items = [("cell", "0", 0), ("cell", "1", 0)]
-        with one.claim(items) as taken:
-            assert taken == items
-            assert two.take(items) == []
-            assert two.elsewhere(items) == items
+    one, items = Store.open(tmp_path), [("cell", "0", 0), ("cell", "1", 0)]
+    with Store.open(tmp_path) as two:
+        assert one.take(items) == items
+        assert two.take(items) == []
+        assert two.elsewhere(items) == items
+        one.close()
         assert two.take(items) == items

@@ -16,8 +16,9 @@ import pandas as pd
 from sdbench.metrics.recommend import Recommendation, recommend
 from sdbench.metrics.summary import summarise
 from sdbench.records import Results, Store, read
+from sdbench.report.figures.style import panels, save, styled
 from sdbench.report.page import write_page
-from sdbench.report.style import panels, save, styled
+from sdbench.report.sweep import sweeps_of
 from tests.records.synthetic import WORDS, Shape, asked, call_costs, cell, sweep, timings
 
 PIECES = [
@@ -48,7 +49,7 @@ def write_home(home: Path, *, n: int = 60, ws: tuple[float, ...] = (0.3, 0.7, 1.
         made = [shape.decode(c, str(i), s) for i in range(n) for c in cells for s in range(samples)]
         store.append_generations([replace(r, text="".join(VOCABULARY[i] for i in np.asarray(r.ids))) for r in made])
         for c in [*cells, plain]:
-            for i in range(4):
+            for i in range(16):
                 rows = timings(c, shape.decode(c, str(i)), pass_id="pass", repeats=2, shape=shape)
                 store.append_timings(rows)
         store.append_calls(call_costs(MODEL, pass_id="pass", num_drafts=(5,)))
@@ -59,7 +60,7 @@ def write_home(home: Path, *, n: int = 60, ws: tuple[float, ...] = (0.3, 0.7, 1.
 
 def draw(folder: Path) -> None:
     """Two small figures under names that have captions, a wide one among them."""
-    for name, width in (("pareto", 3.4), ("against_w", 7.0)):
+    for name, width in (("pareto", 3.4), ("against_knob", 7.0)):
         with styled():
             figure, axes = panels(width=width)
             axes[0].plot([0, 1], [1, 0], color="#0072b2", label="ensemble")
@@ -82,4 +83,4 @@ def advice(home: Path, margin: float) -> Recommendation:
 def write(*homes: Path, margin: float = 60.0) -> Path:
     """report.html of the first folder."""
     results, summaries = zip(*map(numbers, homes), strict=True)
-    return write_page(homes[0], results, summaries, [advice(home, margin) for home in homes])
+    return write_page(homes[0], results, sweeps_of(results, summaries), [advice(home, margin) for home in homes])

@@ -10,9 +10,9 @@ import pytest
 
 from sdbench.metrics.summary import summarise
 from sdbench.records import read
-from sdbench.report import browser as browsers
-from sdbench.report.browser import browse, changes, choose, packed, script_json, unpacked
-from sdbench.report.sweeps import Sweep, sweeps_of
+from sdbench.report.page import browser as browsers
+from sdbench.report.page.browser import browse, changes, choose, packed, script_json, unpacked
+from sdbench.report.sweep import Sweep, sweeps_of
 from tests.records.synthetic import write_synthetic
 
 
@@ -133,4 +133,4 @@ def test_all_sweeps_together_hold_at_most_the_limit(tmp_path, monkeypatch):
     home = write_synthetic(tmp_path / "two", tasks=("gsm8k-tiny", "wmt-tiny"), n=9, ws=(0.5, 1.0), timing_examples=0)
     browser = browse(sweeps_in(home), {}, room=10**7)
     assert [len(group["examples"]) for group in browser.groups] == [5, 5]
-    assert browser.groups[1]["unit"] == 1.0
+    assert browser.groups[1]["scales"] == {"bleu": 1.0, "chrf2": 1.0}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdbench.report.pieces import coloured, positions, split, thousandths
+from sdbench.report.page.pieces import coloured, positions, split, thousandths
 
 LETTERS = st.text(st.characters(exclude_characters="\ufffd", exclude_categories=("Cs",)), min_size=1, max_size=4)
 

@@ -12,7 +12,7 @@ from sdbench.metrics import divergence
 from sdbench.report import build
 from sdbench.report.captions import FIGURES, TABLES
 from sdbench.report.figures import DRAWN
-from sdbench.report.grids import GRIDS
+from sdbench.report.figures.grids import GRIDS
 from tests.records.synthetic import write_synthetic
 
 ALONE = set(DRAWN) - {"divergence"}  # what a sampled sweep with times has by itself
@@ -102,11 +102,11 @@ def test_the_summary_has_the_columns_that_were_promised(folder):
 @pytest.mark.parametrize(
     ("odd", "missing"),
     [
-        ({"n": 5, "ws": (0.5,), "timing_examples": 0}, {"pareto_speed", "speed_against_w", "time_split"}),
+        ({"n": 5, "ws": (0.5,), "timing_examples": 0}, {"pareto_speed", "speed_against_knob", "time_split"}),
         ({"n": 1, "ws": (0.5, 1.0), "timing_examples": 1, "repeats": 1}, set()),
         (
             {"n": 4, "ws": (), "timing_examples": 2},
-            {"against_w", "speed_against_w", "lengths", "laws", "bound", "predicted"},
+            {"against_knob", "speed_against_knob", "lengths", "laws", "bound", "predicted"},
         ),
         ({"n": 0, "timing_examples": 0}, ALONE),
         ({"n": 6, "ws": (0.3, 1.0), "samples": 3, "num_drafts": (1, 4), "timing_examples": 0}, None),
@@ -117,7 +117,7 @@ def test_an_odd_folder_has_the_figures_it_can_fill(odd, missing, tmp_path):
     home = write_synthetic(tmp_path / "odd", **odd)
     build(home)
     if missing is None:
-        missing = {"pareto_speed", "speed_against_w", "time_split"}
+        missing = {"pareto_speed", "speed_against_knob", "time_split"}
     assert made(home) == ALONE - missing if (home / "figures").exists() else missing == ALONE
     results = json.loads((home / "results.json").read_text(), parse_constant=pytest.fail)
     assert bool(results["results"]) == bool(odd["n"])
@@ -127,15 +127,18 @@ def test_greedy_texts_are_compared_across_folders(tmp_path):
     """A sampled folder beside a greedy one of the same pair and task: both follow the greedy target's own text."""
     sampled = write_synthetic(tmp_path / "sampled", n=5, ws=(0.5, 1.0), timing_examples=0)
     greedy = write_synthetic(tmp_path / "greedy", n=5, ws=(0.5, 1.0), timing_examples=0, temperature=0.0)
-    build(sampled, [greedy])
-    names = made(sampled)
+    before = sorted(path.name for path in sampled.iterdir())
+    home = build(sampled, [greedy]).parent
+    assert home == tmp_path / "report-sampled+greedy"
+    assert sorted(path.name for path in sampled.iterdir()) == before, "the folder's own report is left alone"
+    names = made(home)
     assert {"divergence-llama-tiny-gsm8k-tiny-T1", "divergence-llama-tiny-gsm8k-tiny-T0"} <= names
     assert "laws-llama-tiny-gsm8k-tiny-T0" not in names  # no exact law is recorded there
-    table = pd.read_csv(sampled / "tables" / "divergence.csv")
+    table = pd.read_csv(home / "tables" / "divergence.csv")
     assert set(table["temperature"]) == {0.0, 1.0}
-    together = pd.read_csv(sampled / "tables" / "together.csv")
+    together = pd.read_csv(home / "tables" / "together.csv")
     assert set(together["folder"]) == {"sampled", "greedy"}
-    assert len(pd.read_csv(sampled / "summary.csv")) < len(together)
+    assert not (home / "summary.csv").exists()
 
 
 def test_several_pairs_and_tasks_share_a_grid(tmp_path):

@@ -18,7 +18,9 @@ def test_every_caption_has_a_title_and_one_sentence():
 
 def test_a_suffix_stands_in_the_title():
     assert caption_of("pareto").title == FIGURES["pareto"].title
-    assert caption_of("against_w-llama-tiny-wmt-tiny").title == FIGURES["against_w"].title + ": llama-tiny-wmt-tiny"
+    assert (
+        caption_of("against_knob-llama-tiny-wmt-tiny").title == FIGURES["against_knob"].title + ": llama-tiny-wmt-tiny"
+    )
 
 
 def test_stems_are_read_in_the_order_of_the_table():

@@ -2,8 +2,7 @@
 
 import pytest
 
-from sdbench.report.layout import PAD
-from sdbench.report.style import panels, settle, styled
+from sdbench.report.figures.style import PAD, panels, settle, styled
 
 
 @pytest.mark.parametrize("top", [1.0, 0.999, 1.5, 5.7, 12.0, 1234.5])

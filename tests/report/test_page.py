@@ -13,12 +13,11 @@ import pytest
 from sdbench.metrics import summary
 from sdbench.records import Store
 from sdbench.report import page as pages
-from sdbench.report import tables
-from sdbench.report.browser import unpacked
-from sdbench.report.drawings import drawing_of, themed
-from sdbench.report.measures import MEASURES
-from sdbench.report.measures import WORDS as TERMS
-from sdbench.report.page import within
+from sdbench.report.page import tables, within
+from sdbench.report.page.browser import unpacked
+from sdbench.report.page.drawings import drawing_of, themed
+from sdbench.report.page.measures import MEASURES
+from sdbench.report.page.measures import WORDS as TERMS
 from tests.records.synthetic import WORDS, Shape, cell, sweep, write_synthetic
 from tests.report.pages import VOCABULARY, draw, write, write_home
 
@@ -103,17 +102,35 @@ def test_sections_stand_in_the_order_of_reading(tree):
 
 
 def test_the_recommendation_shows_its_tests(tree):
-    (verdict,) = tree.xpath("//article[contains(@class, 'verdict')]")
-    assert verdict.xpath(".//p[@class='headline']/text()") == ["Ship w = 0.3"]
-    steps = verdict.xpath(".//table//tbody/tr")
+    (answer,) = tree.xpath("//article[contains(@class, 'verdict')]")
+    assert answer.xpath(".//p[@class='headline']/text()") == ["Ship w = 0.3"]
+    facts = dict(zip(answer.xpath(".//dl/div/dt/text()"), answer.xpath(".//dl/div/dd/b/text()"), strict=True))
+    assert list(facts) == ["Cost", "Gain over lossless", "Over the target alone"]
+    assert facts["Cost"].endswith(" points")
+    steps = answer.xpath(".//table//tbody/tr")
     assert [step.xpath("string(th)") for step in steps] == ["w = 0.7", "w = 0.3"]
     assert all(step.xpath("string(td[last()])") == "✓ yes" for step in steps)
     assert tree.xpath("//tr[@class='advised']/th")[0].text_content() == "w = 0.3 ★ recommended"
 
 
-def test_without_a_safe_setting_it_says_stay(home):
+def test_the_plane_has_every_setting_and_the_decisions_for_every_margin(tree):
+    (answer,) = tree.xpath("//article[contains(@class, 'verdict')]")
+    marks = answer.xpath(".//*[local-name()='g' and contains(@class, 'point')]")
+    labels = [mark.xpath("string(*[local-name()='text'])") for mark in marks]
+    assert labels == ["w = 0.7", "w = 0.3", "lossless"], "the last is drawn on top"
+    (advised,) = [mark for mark in marks if "advised" in mark.get("class")]
+    decisions = json.loads(answer.get("data-decisions"))
+    assert decisions[0]["from"] == 0
+    assert [one["from"] for one in decisions] == sorted(one["from"] for one in decisions)
+    assert decisions[0]["kind"] == "none"
+    assert {"ship"} == {one["kind"] for one in decisions[-1:]}
+    assert decisions[-1]["setting"] == advised.get("data-cell")
+    assert "{margin}" in decisions[-1]["text"]
+
+
+def test_without_a_safe_setting_it_says_so(home):
     tree = lxml.html.document_fromstring(write(home, margin=0.01).read_text(encoding="utf-8"))
-    assert tree.xpath("//p[@class='headline']/text()") == ["Stay lossless"]
+    assert tree.xpath("//p[@class='headline']/text()") == ["No recommendation"]
     assert not tree.xpath("//tr[@class='advised']")
     write(home)
 
@@ -131,28 +148,29 @@ def test_tables_have_intervals_units_and_marked_baselines(tree):
     ]
     heads = [" ".join(head.text_content().split()) for head in first.xpath(".//thead//th")]
     assert heads == [
-        *("Setting", "n", "Acceptance", "Tokens a round ×", "Quality (strict) points", "Against lossless points"),
-        "Speed-up ×",
+        *("Setting", "Quality (strict) points", "Against lossless points", "Speed-up ×", "Over lossless ×"),
+        *("Acceptance", "Tokens a round ×", "Loops %", "n"),
     ]
     for table in [first, *others]:
         assert table.xpath("string(caption)")
         assert all(cell.get("data-sort") for cell in table.xpath(".//td[normalize-space()]"))
     shown = [cell.text_content() for cell in first.xpath(".//tbody/tr[4]/td")]
-    assert shown[0] == "60"
-    assert all(re.search(r"\[.+, .+\]", text) for text in shown[1:])
+    assert shown[-1] == "60"
+    assert shown[2].strip().startswith("~") or re.search(r"\[.+, .+\]", shown[2])
+    assert all(re.search(r"\[.+, .+\]", text) for text in shown[:2])
 
 
 def test_figures_have_titles_captions_and_words_for_those_who_do_not_see_them(tree):
-    for figure in tree.xpath("//figure"):
+    for figure in tree.xpath("//section[@id='figures']//figure"):
         svg = figure.xpath(".//*[local-name() = 'svg']")[0]
         assert svg.get("role") == "img"
         assert figure.xpath("string(h3)") in svg.get("aria-label")
         assert figure.xpath("string(figcaption)").endswith(".")
-    assert len(tree.xpath("//figure")) == 2
+    assert len(tree.xpath("//section[@id='figures']//figure")) == 2
 
 
 def test_a_drawing_follows_the_theme_and_keeps_its_shape(home):
-    drawing = drawing_of(home / "figures" / "against_w.svg")
+    drawing = drawing_of(home / "figures" / "against_knob.svg")
     assert drawing.is_wide
     assert not drawing_of(home / "figures" / "pareto.svg").is_wide
     assert "light-dark(#0072b2," in drawing.svg
@@ -220,7 +238,7 @@ def test_a_page_is_never_larger_than_its_room(home, monkeypatch):
 def test_figures_without_room_are_named(home):
     drawings = [drawing_of(path) for path in sorted((home / "figures").glob("*.svg"))]
     kept, missing = within(drawings, drawings[0].num_bytes)
-    assert [drawing.name for drawing in kept] == ["against_w"]
+    assert [drawing.name for drawing in kept] == ["against_knob"]
     assert missing == ["pareto"]
 
 

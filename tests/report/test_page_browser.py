@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sdbench.records import read
-from sdbench.report.browser import unpacked
+from sdbench.report.page.browser import unpacked
 from tests.report.pages import write, write_home
 
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
@@ -71,6 +71,17 @@ def visit(chromium, home):
     assert trouble == []
 
 
+def opened_at(group) -> list[int]:
+    """The settings in which the first example is shown: lossless, and where it changes most."""
+    listed, base = group["examples"][0], group["compared"][0]
+    gaps = {
+        place: abs(score - listed["scores"][base])
+        for place, (score, cell) in enumerate(zip(listed["scores"], group["cells"], strict=True))
+        if not cell["is_baseline"]
+    }
+    return [base, max(gaps, key=lambda place: (gaps[place], -place))]
+
+
 def settled(page, title: str) -> None:
     page.wait_for_function("title => document.querySelector('[data-part=title]').textContent === title", arg=title)
 
@@ -79,7 +90,8 @@ def test_it_opens_without_a_word_and_without_the_network(visit):
     page = visit()
     assert page.title() == "llama-tiny on gsm8k-tiny · sdbench report"
     assert page.locator("main > section").count() == 7
-    assert page.locator("figure svg").count() == 2
+    assert page.locator("#figures figure svg").count() == 2
+    assert page.locator(".plane svg").is_visible()
     assert page.locator("#no-browser").count() == 0
 
 
@@ -134,7 +146,7 @@ def test_every_token_is_coloured_by_its_origin(visit, home, data):
     results = read(home)
     group = data["groups"][0]
     listed = group["examples"][0]
-    for place, cell in enumerate(group["compared"]):
+    for place, cell in enumerate(opened_at(group)):
         key = group["cells"][cell]["key"]
         rows = results.generations[
             (results.generations["cell"] == key) & (results.generations["example"] == listed["id"])
@@ -162,13 +174,13 @@ def test_p_and_q_show_on_hover_and_on_focus(visit, home, data):
     page = visit()
     group = data["groups"][0]
     listed = group["examples"][0]
-    cell = group["compared"][-1]
+    cell = opened_at(group)[-1]
     results = read(home)
     tokens = results.tokens
     (row,) = tokens[(tokens["cell"] == group["cells"][cell]["key"]) & (tokens["example"] == listed["id"])].to_dict(
         "records"
     )
-    spans = page.locator(f".texts .column >> nth={len(group['compared']) - 1} >> .token")
+    spans = page.locator(".texts .column >> nth=1 >> .token")
     assert row["origin"][0] == 0, "the first token of this text is an accepted draft"
     expected = {"p": f"{row['p'][0]:.3f}", "q": f"{row['q'][0]:.3f}", "TV": f"{row['tv'][0]:.3f}"}
     spans.first.hover()
@@ -190,18 +202,55 @@ def test_p_and_q_show_on_hover_and_on_focus(visit, home, data):
     assert "was refused" in tip.inner_text()
 
 
-def test_settings_are_put_side_by_side(visit):
+def test_settings_are_put_side_by_side(visit, data):
     page = visit()
-    assert page.locator(".texts h4").all_inner_texts() == ["lossless", "w = 0.3"]
-    page.get_by_label("w = 0.7").check(force=True)
+    labels = [data["groups"][0]["cells"][place]["label"] for place in opened_at(data["groups"][0])]
+    assert page.locator(".texts h4").all_inner_texts() == labels
+    for label in ("w = 0.3", "w = 0.7"):
+        page.get_by_role("checkbox", name=label).check(force=True)
+    page.get_by_role("checkbox", name="w = 1").uncheck(force=True)
     assert page.locator(".texts h4").all_inner_texts() == ["lossless", "w = 0.7", "w = 0.3"]
     page.get_by_role("checkbox", name="target alone").check(force=True)
     assert page.locator(".texts .column >> nth=0 >> .token.o").count() > 0, "nothing was drafted, nothing is coloured"
     tops = page.locator(".texts .column").evaluate_all("all => all.map(one => one.getBoundingClientRect().top)")
     assert tops[0] == tops[1] == tops[2]
     for label in ("lossless", "w = 0.3", "w = 0.7", "target alone"):
-        page.get_by_label(label, exact=True).uncheck(force=True)
+        page.get_by_role("checkbox", name=label, exact=True).uncheck(force=True)
     assert "Choose one or more settings" in page.locator(".texts").inner_text()
+
+
+def test_examples_are_found_by_their_words_and_linked(visit, data):
+    page = visit()
+    examples = data["groups"][0]["examples"]
+    wanted = examples[-1]
+    page.locator("[data-part=search]").fill(f"Question {wanted['id']}:")
+    settled(page, f"Example {wanted['id']}")
+    assert page.locator(".item").count() == 1
+    link = page.locator("[data-part=link]").get_attribute("href")
+    page.locator("[data-part=search]").fill("")
+    page.evaluate("link => { location.hash = link }", link)
+    settled(page, f"Example {wanted['id']}")
+    page.reload()
+    settled(page, f"Example {wanted['id']}")
+
+
+def test_the_margin_is_moved_and_decided_again(visit):
+    page = visit()
+    answer = page.locator(".verdict")
+    headline, band = answer.locator(".headline"), answer.locator("[data-part=band]")
+    assert headline.inner_text() == "Ship w = 0.3"
+    before = float(band.get_attribute("height"))
+    mover = answer.locator("[data-part=mover]")
+    mover.evaluate("one => { one.value = 0.5; one.dispatchEvent(new Event('input')) }")
+    assert headline.inner_text() == "No recommendation"
+    assert "0.50 points" in answer.locator("[data-part=sentence]").inner_text()
+    assert float(band.get_attribute("height")) < before
+    assert answer.locator(".point.advised").count() == 0
+    answer.locator("summary").click()
+    assert answer.locator(".ladder .mark").nth(1).inner_text() == "✗ no"
+    mover.evaluate("one => { one.value = one.max; one.dispatchEvent(new Event('input')) }")
+    assert headline.inner_text() == "Ship w = 0.3"
+    assert answer.locator(".point.advised").count() == 1
 
 
 def test_examples_are_filtered_and_walked(visit, data):
@@ -330,9 +379,11 @@ def test_the_theme_is_chosen_and_kept(visit):
 
 
 def test_figures_follow_the_theme(visit):
-    line = "getComputedStyle(document.querySelector('figure svg [style*=\"#0072b2\"]')).stroke"
+    line = "getComputedStyle(document.querySelector('#figures figure svg [style*=\"#0072b2\"]')).stroke"
     papers = [
-        visit(color_scheme=scheme).evaluate(f"[{line}, getComputedStyle(document.querySelector('figure svg')).fill]")
+        visit(color_scheme=scheme).evaluate(
+            f"[{line}, getComputedStyle(document.querySelector('#figures figure svg')).fill]"
+        )
         for scheme in ("light", "dark")
     ]
     assert papers[0][0] == "rgb(0, 114, 178)"

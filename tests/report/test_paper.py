@@ -9,9 +9,13 @@ from matplotlib.colors import to_rgba
 
 import sdbench
 from sdbench.metrics.summary import summarise
-from sdbench.report import paper, paper_cells, paper_plots, paper_tables
-from sdbench.report.published import doubtful, read_published
-from sdbench.report.style import save, settle, styled
+from sdbench.report import paper
+from sdbench.report.figures.style import save, settle, styled
+from sdbench.report.paper import cells as paper_cells
+from sdbench.report.paper import numbers as paper_numbers
+from sdbench.report.paper import plots as paper_plots
+from sdbench.report.paper import tables as paper_tables
+from sdbench.report.paper.published import doubtful, read_published
 from tests.records.synthetic import write_synthetic
 
 OPTIONS = {"resamples": 300}
@@ -28,7 +32,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cells(folder):
-    return paper_cells.measured([sdbench.read(folder)], **OPTIONS)
+    return paper_numbers.measured([sdbench.read(folder)], **OPTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +90,7 @@ def test_what_is_not_measured_is_a_dash_and_has_its_command(cells, published):
     (table1, *_) = paper_cells.TABLES
     text = paper_tables.to_markdown(table1, paper_tables.measured_lines(table1, cells), [])
     (lossless,) = [line for line in text.splitlines() if "SD (lossless)" in line]
-    assert lossless.count("–") == 3  # xsum: acceptance, block, quality
+    assert lossless.count("–") == 5  # xsum: acceptance, block, speed-up, quality, against lossless
     assert "| llama | not measured yet |" in text
     lacking = paper_cells.missing(table1, cells, {})
     assert [(one.model, one.task) for one in lacking] == [
@@ -109,9 +113,9 @@ def test_latex_is_booktabs_with_equal_columns(cells, published):
         parts = paper_tables.measured_lines(asked, cells), paper_tables.published_lines(asked, published)
         text = paper_tables.to_latex(asked, *parts)
         assert text.index(r"\toprule") < text.index(r"\midrule") < text.index(r"\bottomrule")
-        rows = [line for line in text.splitlines() if line.endswith(r"\\") and r"\multicolumn{3}" not in line]
+        rows = [line for line in text.splitlines() if line.endswith(r"\\") and r"\multicolumn{5}" not in line]
         rows = [row for row in rows if r"\textit" not in row]
-        assert {row.count("&") + row.count(r"\multicolumn{2}") for row in rows} == {1 + 3 * len(asked.tasks)}
+        assert {row.count("&") + row.count(r"\multicolumn{2}") for row in rows} == {1 + 5 * len(asked.tasks)}
         assert not set("±–†") & set(text)
 
 
@@ -190,7 +194,7 @@ def test_the_same_records_give_the_same_files(folder, script, tmp_path, capsys):
     named = [Path(line) for line in capsys.readouterr().out.splitlines()]
     assert {path.name for path in named} == {path.name for path in home.iterdir()}
     assert {f"{name}.{kind}" for name in paper.FIGURES for kind in FORMATS} < {path.name for path in named}
-    cells = paper_cells.measured([sdbench.read(folder)])
+    cells = paper_numbers.measured([sdbench.read(folder)])
     with styled():
         save(paper_plots.seed(cells, read_published()), again, "seed")
     for asked in paper_cells.TABLES:
@@ -204,7 +208,7 @@ def test_the_same_records_give_the_same_files(folder, script, tmp_path, capsys):
 SLIPS = {
     (): "name a results folder",
     ("--frobnicate",): "--frobnicate is not an option",
-    ("x", "--out"): "--out needs a folder",
+    ("x", "--out"): "--out needs a value, for example out=figures",
     ("nowhere",): "nowhere is not a results folder and has none in it",
 }
 

@@ -3,7 +3,7 @@
 import pytest
 
 from sdbench.config import config_dir
-from sdbench.report import published
+from sdbench.report.paper import published
 
 
 @pytest.fixture(scope="module")

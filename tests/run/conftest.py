@@ -34,7 +34,7 @@ def whole(words, tmp_path_factory) -> Path:
 
     results = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sdbench.report.build", summary_only)
+        patch.setattr("sdbench.report.write", no_drawing)
         assert main(words(results)) == 0
     return results / "micro-gsm8k-tiny"
 
@@ -42,15 +42,13 @@ def whole(words, tmp_path_factory) -> Path:
 @pytest.fixture
 def no_figures(monkeypatch):
     """For tests of commands whose pictures nobody looks at: the summary is made, the drawing is left out."""
-    monkeypatch.setattr("sdbench.report.build", summary_only)
+    monkeypatch.setattr("sdbench.report.write", no_drawing)
 
 
-def summary_only(folder: Path) -> Path:
-    from sdbench.metrics.summary import summarise
-    from sdbench.records import read
+def no_drawing(found):
+    from sdbench.report.build import Report
 
-    summarise(read(folder)).to_csv(folder / "summary.csv", index=False)
-    return folder / "report.html"
+    return Report(found.home / "report.html", (), ())
 
 
 @pytest.fixture

@@ -2,8 +2,10 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 from test_options import save_huge
@@ -79,9 +81,9 @@ ONLINE = {  # name: (who, what it is told, exit code, words of the one sentence)
     "score, broken": ("score", ["task=wmt14", f"predictions={os.devnull}"], 1, "the hub fails (500) for wmt/wmt14"),
 }
 CUT_OFF = {
-    "model": ("run", MODEL, 1, "Qwen/Qwen3-8B is not in the cache and"),
-    "data": ("run", DATA, 1, "openai/gsm8k is not in the cache and"),
-    "score": ("score", SCORE, 1, "openai/gsm8k is not in the cache and"),
+    "model": ("run", MODEL, 2, "Qwen/Qwen3-8B is not in the cache and"),
+    "data": ("run", DATA, 2, "openai/gsm8k is not in the cache and"),
+    "score": ("score", SCORE, 2, "openai/gsm8k is not in the cache and"),
 }
 
 
@@ -125,14 +127,89 @@ def test_a_fault_of_the_hub_is_one_sentence_of_the_command(online, case):
     is_one_sentence(online[case], *ONLINE[case][2:])
 
 
-@pytest.fixture(scope="module", params=["offline", pytest.param("no network", marks=pytest.mark.slow)])
+DEAD = {  # none of them answers: the discard port, where nobody listens, and a name that the standard keeps for no host
+    "offline": {"HF_HUB_OFFLINE": "1"},
+    "dead endpoint": {"HF_ENDPOINT": "http://127.0.0.1:9"},
+    "unknown name": {"HF_ENDPOINT": "http://hub.invalid"},
+}
+
+
+@pytest.fixture(scope="module", params=DEAD)
 def cut_off(request, hub, tmp_path_factory):
     place = tmp_path_factory.mktemp("cut_off")
-    env = hub.env(place, HF_HUB_OFFLINE="1") if request.param == "offline" else hub.env(place)
-    closed = "http://127.0.0.1:9"  # the discard port: nobody listens
-    return said(CUT_OFF, env if request.param == "offline" else {**env, "HF_ENDPOINT": closed}, place)
+    return said(CUT_OFF, hub.env(place, **DEAD[request.param]), place)
 
 
 @pytest.mark.parametrize("case", CUT_OFF)
 def test_without_the_hub_and_a_cache_it_is_one_sentence_too(cut_off, case):
     is_one_sentence(cut_off[case], *CUT_OFF[case][2:])
+    assert cut_off[case][1].count("\n") == 1, "nothing of the libraries' own"
+
+
+WARM = """
+import json, sys, warnings
+from sdbench import tasks
+from sdbench.lm.load import download, find
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    revision = json.loads(sys.argv[1])
+    checkpoint = find("Qwen/Qwen3-8B", revision=revision.get("model"))
+    download(checkpoint)
+    task = tasks.load("gsm8k", revision=revision.get("data"))
+    rows = len(task.rows)
+said = [str(warning.message) for warning in caught]
+print("\\n" + json.dumps([checkpoint.identity(), task.dataset_commit, rows, said]))
+"""
+
+
+def loaded(env, **revision):
+    command = [sys.executable, "-c", WARM, json.dumps(revision)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def test_a_filled_cache_serves_without_a_network_and_says_which_commit(hub, tmp_path):
+    model, data = hub.repo("models", "Qwen/Qwen3-8B").commit, hub.repo("datasets", "openai/gsm8k").commit
+    whole = [f"Qwen/Qwen3-8B@{model}", data, 8]
+    assert loaded(hub.env(tmp_path)) == [*whole, []]
+    for name, dead in DEAD.items():
+        *found, said = loaded(hub.env(tmp_path, **dead))
+        assert found == whole, name
+        if name == "offline":
+            assert not said
+        else:
+            where = f"{dead['HF_ENDPOINT']} cannot be reached"
+            assert f"{where}: Qwen/Qwen3-8B is taken from the cache, commit {model}" in said
+            assert f"{where}: openai/gsm8k is taken from the cache, commit {data}" in said
+
+
+def test_a_commit_that_the_cache_holds_is_used_without_a_request(hub, tmp_path):
+    env = hub.env(tmp_path)
+    model, data, *_ = loaded(env)
+    pinned = {"model": model.partition("@")[2], "data": data}
+    assert loaded(env, **pinned)[:2] == [model, data]
+    begin = len(hub.log)
+    assert loaded(env, **pinned) == [model, data, 8, []]
+    assert hub.log[begin:] == []
+
+
+def test_a_transport_that_breaks_on_the_way_falls_back_to_the_cache(hub, tmp_path):
+    env = hub.env(tmp_path)
+    model, data, *_ = loaded(env)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections and never answers: closed at once below
+        server.listen()
+        closing = threading.Thread(target=hang_up, args=(server,), daemon=True)
+        closing.start()
+        broken = {**env, "HF_ENDPOINT": f"http://127.0.0.1:{server.getsockname()[1]}"}
+        found = loaded(broken)
+    assert found[:3] == [model, data, 8]
+    assert any(f"commit {data}" in words for words in found[3])
+
+
+def hang_up(server):
+    while True:
+        try:
+            server.accept()[0].close()
+        except OSError:
+            return

@@ -51,7 +51,7 @@ def kill_and_resume(nursery: Nursery, given: list[str], folder: Path, *, kills: 
 
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(
-    ("kills", "n"), [(4, 40), pytest.param(50, 480, marks=pytest.mark.slow)], ids=["4 kills", "50 kills"]
+    ("kills", "n"), [(4, 40), pytest.param(50, 480, marks=pytest.mark.long)], ids=["4 kills", "50 kills"]
 )
 def test_kills_at_random_instants_lose_nothing_and_double_nothing(words, nursery, tmp_path, kills, n):
     options = {"n": n, "max_new_tokens": 24, "w": "[0.3,0.6,1]"}

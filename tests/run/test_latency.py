@@ -5,8 +5,9 @@ import random
 
 import pytest
 
-from sdbench.config import Timing
-from sdbench.records import TimingRecord
+from sdbench.config import TimingOptions
+from sdbench.records import Cell, TimingRecord
+from sdbench.run.cells import Point
 from sdbench.run.latency import (
     Clocked,
     Contender,
@@ -17,8 +18,12 @@ from sdbench.run.latency import (
     order,
     quantile,
     spread,
+    stall_sentence,
     units,
+    visits,
+    warm_up,
 )
+from sdbench.run.timing import on_the_clock
 
 
 def test_each_cell_stands_before_each_other_equally_often():
@@ -49,6 +54,10 @@ def test_quantiles_are_values_that_occurred():
     assert math.isnan(quantile([], 0.5))
 
 
+def run(contenders, todo, pass_id="p"):
+    return list(latency_pass(contenders, todo, pass_id=pass_id, seed=0, where="here"))
+
+
 def test_every_cell_is_timed_on_every_unit_in_every_repeat_and_once_split():
     seen = []
 
@@ -56,34 +65,83 @@ def test_every_cell_is_timed_on_every_unit_in_every_repeat_and_once_split():
         return lambda unit, is_split: seen.append((cell, unit, is_split)) or Clocked(5, 5, 0.1, 1.0, 0.1)
 
     contenders = [Contender(cell, clock(cell), has_split=cell != "c") for cell in ("a", "b", "c")]
-    records = list(latency_pass(contenders, [("x", "y"), ("z",)], 3, seed=0, where="here"))
-    assert len(records) == num_timed(contenders, 2, 3) == 3 * 2 * 3 + 2 * 2
-    assert len(seen) == 3 + len(records)  # each cell is warmed up once
-    assert len({record.pass_id for record in records}) == 1
+    todo = visits([("x", "y"), ("z",)], 3)
+    blocks = run(contenders, todo)
+    records = [record for block in blocks for record in block]
+    assert len(records) == len(seen) == num_timed(contenders, todo) == 3 * 2 * 3 + 2 * 2
     assert {record.cell for record in records if record.is_split} == {"a", "b"}
     assert {(r.cell, r.example, r.repeat) for r in records if not r.is_split} == {
         (cell, example, repeat) for cell in "abc" for example in ("x+y", "z") for repeat in range(3)
     }
 
 
-def test_every_unit_is_warmed_up_by_the_ends_of_each_kind_so_that_no_step_is_recorded_on_the_clock():
+def test_a_visit_is_one_block_and_its_order_is_the_same_where_a_pass_goes_on():
+    contenders = [Contender(cell, lambda *_: Clocked(5, 5, 0.1, 1.0, 0.1)) for cell in "abcd"]
+    todo = visits([("x",), ("y",), ("z",)], 2)
+    whole, rest = run(contenders, todo), run(contenders, todo[2:])
+    assert [{record.example for record in block} for block in whole] == [{visit.unit[0]} for visit in todo]
+    assert [[record.cell for record in block] for block in rest] == [[r.cell for r in block] for block in whole[2:]]
+
+
+@pytest.mark.parametrize("at", [0, 5, 11], ids=["in the first block", "in the middle", "in the last"])
+@pytest.mark.parametrize("is_uneven", [True, False], ids=["one long round", "all rounds long"])
+def test_a_stall_is_timed_again_once_and_marked(at, is_uneven):
+    if at == 0 and not is_uneven:
+        pytest.skip("evenly slow in the first block: nothing there says that it is not the cell's own pace")
+    draw, calls = random.Random(1), []
+
+    def clock(pace):
+        def time(unit, is_split):
+            rounds = [pace * math.exp(draw.gauss(0, 0.1)) for _ in range(20 + 5 * int(unit[0]))]
+            calls.append(unit)
+            if len(calls) == at * 4 + 1:
+                rounds = [*rounds[:-1], 8 * sum(rounds)] if is_uneven else [8 * each for each in rounds]
+            return Clocked(9, len(rounds), 0.1, sum(rounds), 0.1, tuple(rounds))
+
+        return time
+
+    contenders = [Contender(str(i), clock(0.01 * (1 + i))) for i in range(4)]
+    blocks = run(contenders, visits([(str(i),) for i in range(12)], 1)[:12])
+    assert len(calls) == 12 * 4 + 1
+    stalled = [record for block in blocks for record in block if record.stall]
+    assert [record.example for record in stalled] == [str(at)]
+    assert all(record.decode_s / record.rounds < 0.1 for block in blocks for record in block)
+    assert "1 of 48 timings stalled" in (stall_sentence([record for block in blocks for record in block]) or "")
+
+
+def test_longer_texts_and_a_slow_hour_are_no_stalls():
+    draw = random.Random(2)
+
+    def clock(pace):
+        def time(unit, is_split):
+            slow = 4 if unit[0] in "567" else 1  # the whole machine
+            rounds = [slow * pace * math.exp(draw.gauss(0, 0.15)) for _ in range(draw.randint(5, 100))]
+            return Clocked(9, len(rounds), 0.1, sum(rounds), 0.1, tuple(rounds))
+
+        return time
+
+    contenders = [Contender(str(i), clock(0.01 * (1 + i))) for i in range(4)]
+    blocks = run(contenders, visits([(str(i),) for i in range(10)], 2))
+    assert not [record for block in blocks for record in block if record.stall]
+    assert stall_sentence([record for block in blocks for record in block]) is None
+
+
+def test_every_unit_is_warmed_up_by_the_ends_of_each_kind_so_that_no_step_is_captured_on_the_clock():
     seen = []
 
     def clock(cell):
         return lambda unit, is_split: seen.append((cell, unit)) or Clocked(5, 5, 0.1, 1.0, 0.1)
 
     kinds = {"target": 0, "lossless": 5, "a": 5, "b": 5, "c": 5, "generate": None}
-    contenders = [Contender(cell, clock(cell), kind=kind) for cell, kind in kinds.items()]
-    next(latency_pass(contenders, [("x",), ("y",)], 1, seed=0, where="here"))
-    warm = [(cell, ("x",)) for cell in kinds] + [(cell, ("y",)) for cell in ("target", "lossless", "a", "c")]
-    assert seen[:-1] == warm
+    warm_up([Contender(cell, clock(cell), kind=kind) for cell, kind in kinds.items()], [("x",), ("y",)])
+    assert seen == [(cell, ("x",)) for cell in kinds] + [(cell, ("y",)) for cell in ("target", "lossless", "a", "c")]
 
 
 def test_the_default_pass_is_short():
     """Six contenders over the default sweep: the target alone twice, lossless, three points."""
-    timing = Timing()
+    timing = TimingOptions()
     contenders = [Contender(str(i), lambda *_: Clocked(1, 1, 0, 1, 0), has_split=i > 0) for i in range(6)]
-    assert num_timed(contenders, timing.examples, timing.repeats) <= 70
+    assert num_timed(contenders, visits([(str(i),) for i in range(timing.examples)], timing.repeats)) <= 70
 
 
 def passed(slowdown: float) -> list[TimingRecord]:
@@ -107,3 +165,36 @@ def test_drift_is_found_and_its_absence_too():
     assert drift(passed(0.5)) == pytest.approx(0.3, abs=0.1)
     assert drift_sentence(passed(0.0)) is None
     assert "slower" in (drift_sentence(passed(0.5)) or "")
+
+
+def points_of(ws, **labels) -> list[Point]:
+    """A curve over w, from 0 upwards."""
+    axes = [{"knob": "mix", "value": labels.get("mix", "prob"), "rank": None, "equals": None}]
+    return [
+        Point(
+            Cell(
+                model="m",
+                task="t",
+                verifier="ensemble",
+                num_draft=5,
+                temperature=1.0,
+                checkpoints={},
+                w=w,
+                knobs={"mix": labels.get("mix", "prob")},
+                axes=[{"knob": "w", "value": w, "rank": 1 - w, "equals": "exact"}, *axes],
+            ),
+            "pair",
+            None,  # type: ignore[arg-type]  # nobody asks the rule here
+            5,
+        )
+        for w in ws
+    ]
+
+
+def test_the_settings_between_which_the_advice_decides_are_timed_and_then_others_of_each_curve():
+    prob, logit = (points_of([i / 10 for i in range(10)], mix=mix) for mix in ("prob", "logit"))
+    advised = [prob[i].cell.key for i in (6, 7, 8)]
+    chosen = [(point.cell.knobs["mix"], point.cell.w) for point in on_the_clock([*prob, *logit], 3, advised)]
+    assert chosen == [*(("prob", w) for w in (0.6, 0.7, 0.8)), *(("logit", w) for w in (0.0, 0.4, 0.9))]
+    assert [point.cell.w for point in on_the_clock(prob, 1, advised)] == [0.7]
+    assert [point.cell.w for point in on_the_clock(prob, 4, advised)] == [0.0, 0.6, 0.7, 0.8]

@@ -130,6 +130,21 @@ FORGERIES = {
         "    if isinstance(x, bytes): os.write(4, x)\nos._exit(0)"
     ),
     "gc_made_anew": "import sys\ndel sys.modules['gc']\nimport gc\nfor x in gc.get_objects(): pass\nimport os\nos._exit(0)",
+    "cleared_hooks": (
+        "import gc, sys\nfor x in gc.get_objects():\n"
+        "    if isinstance(x, list) and any(getattr(y, '__name__', '') == 'hook' for y in x): x.clear()\n"
+        "def jump(frame, event, arg):\n    if event == 'line': frame.f_lineno = 12\n    return jump\n"
+        "sys._getframe().f_trace = jump\nsys.settrace(jump)\nassert 0\nassert 0\nx = 1"
+    ),
+    "thawed_hooks": (
+        "import gc\ngc.unfreeze()\nfor x in gc.get_objects():\n    if isinstance(x, list): x.clear()\nimport os\nassert 0"
+    ),
+    "thawed_by_another_collector": (
+        "import _imp\nfrom importlib.machinery import BuiltinImporter, ModuleSpec\n"
+        "gc = _imp.create_builtin(ModuleSpec('gc', BuiltinImporter))\ngc.unfreeze()\n"
+        "for x in gc.get_objects():\n    if isinstance(x, list): x.clear()\nassert 0"
+    ),
+    "real_settrace": "import sys\nsys.settrace.__closure__[0].cell_contents(lambda *a: None)\nassert 0",
     "ctypes_by_hand": "import sys\nsys.modules.pop('_ctypes', 0)\nfrom _ctypes import dlopen\nassert 0",
     "ctypes_renamed": (
         "from importlib.machinery import ExtensionFileLoader as L, ModuleSpec as S\nimport _imp, sysconfig, glob\n"

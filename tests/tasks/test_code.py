@@ -4,8 +4,10 @@ import pickle
 
 import pytest
 from own import CODE, load, protocols
+from styles import HUMANEVAL, MBPP, answers
 
 import sdbench.tasks
+from sdbench.tasks.extract import REPAIRS
 
 SHAPES = {
     "as it stands": "{code}",
@@ -20,16 +22,67 @@ SHAPES = {
 }
 
 
-def passed(task, answer_of):
+def passed(task, answer_of, metric="pass@1"):
     examples = list(task.examples())
     scores = task.score_all([(example, answer_of(example.row)) for example in examples])
-    return {example.id: score.values["pass@1"] for example, score in zip(examples, scores, strict=True)}, scores
+    return {example.id: score.values[metric] for example, score in zip(examples, scores, strict=True)}, scores
+
+
+def repairs(score):
+    return {kind for kind in REPAIRS if score.flags[f"is_repaired_{kind}"]}
+
+
+@pytest.mark.parametrize("name", ["humaneval", "mbpp", "mbpp-sanitized"])
+def test_every_style_of_answer_is_read_to_the_letter_and_mended_beside_it(name):
+    task, styles = load(name), HUMANEVAL if name == "humaneval" else MBPP
+    asked = [(e, style, *answer) for e in task.examples() for style, answer in answers(styles, e.row).items()]
+    scores = task.score_all([(example, text) for example, _, text, *_ in asked])
+    for (example, style, _, literal, mended), score in zip(asked, scores, strict=True):
+        assert score.values["pass@1"] == literal, (style, example.id)
+        assert mended in (None, score.values["pass@1_repaired"]), (style, example.id)
+        assert literal or not mended or repairs(score), style
+        assert not (literal and repairs(score)), style
+
+
+@pytest.mark.parametrize(
+    ("answer", "kinds"),
+    [
+        ("{stripped}", {"indentation"}),
+        ("{code}\n```\n", {"fence"}),
+        ("Here it is:\n{prompt}{code}\n", {"whole", "rest"}),
+        ("{code}\n\nx = [1,\n", {"rest"}),
+        ("{code}\n\nassert False\n", {"unused"}),
+        ("{stripped}\n```\n", {"fence", "indentation"}),
+    ],
+)
+def test_every_kind_of_repair_has_a_flag(answer, kinds):
+    task = load("humaneval")
+    for example in task.examples():
+        code, prompt = example.row["canonical_solution"].rstrip("\n"), example.row["prompt"]
+        score = task.score(example, answer.format(code=code, stripped=code.strip(), prompt=prompt))
+        assert (score.values, repairs(score)) == ({"pass@1": 0.0, "pass@1_repaired": 1.0}, kinds)
+
+
+def test_a_program_that_imports_what_is_not_here_says_so():
+    task = load("humaneval")
+    example = next(iter(task.examples()))
+    score = task.score(example, "    import pandas\n    return pandas.Series(numbers) * 2\n")
+    assert (score.values["pass@1"], score.flags["needs_missing_package"]) == (0.0, True)
+    score = task.score(example, "    import numpy\n    return list(2 * numpy.array(numbers))\n")
+    assert (score.values["pass@1"], score.flags["needs_missing_package"]) == (1.0, False)
+
+
+def test_evalplus_reads_by_its_own_rule():
+    task = load("humaneval", protocol="evalplus")
+    shape = "{prompt}{code}\n\nprint(\n"
+    values, _ = passed(task, shaped(shape))
+    assert set(values.values()) == {1.0}
 
 
 def shaped(shape):
     def answer(row):
         code = row["canonical_solution"].rstrip("\n")
-        return SHAPES[shape].format(code=code, stripped=code.strip(), prompt=row["prompt"])
+        return SHAPES.get(shape, shape).format(code=code, stripped=code.strip(), prompt=row["prompt"])
 
     return answer
 
@@ -39,20 +92,24 @@ def shaped(shape):
     "form", ["{}", "{}\n[DONE]\nmore words", "```python\n{}\n```", "Sure!\n```\n{}\n```\nDone, isn't it?", "{}\n```"]
 )
 def test_mbpp_references_pass_in_every_form(name, form):
-    values, scores = passed(load(name), lambda row: form.format(row["code"]))
+    values, scores = passed(load(name), lambda row: form.format(row["code"]), "pass@1_repaired")
     assert set(values.values()) == {1.0}
     assert not any(score.flags["is_extraction_failed"] for score in scores)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_humaneval_references_pass_in_every_shape(shape):
-    values, _ = passed(load("humaneval"), shaped(shape))
+    values, _ = passed(load("humaneval"), shaped(shape), "pass@1_repaired")
     assert set(values.values()) == {1.0}, values
 
 
 @pytest.mark.parametrize("protocol", protocols("humaneval"))
 def test_humaneval_references_pass_under_every_protocol(protocol):
-    values, _ = passed(load("humaneval", protocol=protocol), shaped("as it stands"))
+    own = {
+        "evalplus": "whole",
+        "bigcode": "\n{code}",
+    }  # it wants a whole program; it shows the prompt without its last line end
+    values, _ = passed(load("humaneval", protocol=protocol), shaped(own.get(protocol, "as it stands")))
     assert set(values.values()) == {1.0}
 
 
@@ -97,7 +154,7 @@ def test_a_task_travels_to_a_scoring_process_without_its_rows_and_its_pool():
     task.environment()
     copy = pickle.loads(pickle.dumps(task))
     assert "rows" not in vars(copy)
-    assert copy.score(example, example.row["canonical_solution"]).values == {"pass@1": 1.0}
+    assert copy.score(example, example.row["canonical_solution"]).values == {"pass@1": 1.0, "pass@1_repaired": 1.0}
 
 
 def test_all_164_canonical_solutions_pass(real_data):
@@ -119,7 +176,7 @@ def test_every_emptied_body_fails(real_data, answer):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_real_canonical_solutions_pass_in_every_shape(real_data, shape):
     task = sdbench.tasks.load("humaneval", data=real_data / "humaneval.jsonl")
-    values, _ = passed(task, shaped(shape))
+    values, _ = passed(task, shaped(shape), "pass@1_repaired")
     assert set(values.values()) == {1.0}, [key for key, value in values.items() if not value]
 
 

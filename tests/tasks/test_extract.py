@@ -6,9 +6,16 @@ import time
 
 import pytest
 
-from sdbench.tasks.extract import extract, fenced, longest_program
+from sdbench.tasks import extract as package
+from sdbench.tasks.extract import Text, fenced, longest_program
 
 CODE = "import math\n\n\ndef helper(x):\n    return math.sqrt(x)\n\n\ndef main(x):\n    return helper(x)\n"
+
+
+def extract(texts, entry_points, preamble=""):
+    """The code alone."""
+    reading = package.extract([Text(text) for text in texts], entry_points, preamble)
+    return None if reading is None else reading.code
 
 
 def names(code):

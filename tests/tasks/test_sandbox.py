@@ -61,17 +61,24 @@ def test_no_attack_gets_out_of_the_kernel_backend(place):
     closed(attack(place, "kernel"))
 
 
-# A Debian package, put in by scripts/system_packages; without it sdbench uses the kernel backend, attacked above.
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+needs_bwrap = pytest.mark.skipif(
+    shutil.which("bwrap") is None,
+    reason="bubblewrap is not installed (scripts/system_packages does it): sdbench then uses the kernel backend, attacked above",
+)
+
+
+@needs_bwrap
 def test_no_attack_gets_out_of_kernel_and_bubblewrap(place):
     closed(attack(place, "bwrap"))
 
 
-# Where the tests run as an ordinary user, the attacks above are already theirs.
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-@pytest.mark.skipif(not Path(ORDINARY).exists(), reason=f"no {ORDINARY} that an ordinary user could run")
+@pytest.mark.skipif(
+    os.geteuid() == 0 and not Path(ORDINARY).exists(),
+    reason=f"root's own interpreter may stand where nobody else may go, and there is no {ORDINARY} instead",
+)
 def test_no_attack_of_an_ordinary_user_gets_out(place):
-    closed(attack(place, "kernel", interpreter=ORDINARY, user="nobody"))
+    is_root = os.geteuid() == 0
+    closed(attack(place, "kernel", **({"interpreter": ORDINARY, "user": "nobody"} if is_root else {})))
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +136,56 @@ def test_hidden_modules_are_missing_and_whoever_insists_tampers(jail, program):
     )
     assert missing.detail.startswith(("ModuleNotFoundError", "OSError"))
     assert insisted.detail == "tampering: import"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import doctest\ndef f():\n    '''\n    >>> f()\n    1\n    '''\n    return 1\ndoctest.testmod()",
+        "import doctest\ndef f():\n    '''\n    >>> f()\n    1\n    '''\ndoctest.run_docstring_examples(f, globals())",
+        "import sys\nsys.settrace(None)\nsys.setprofile(None)",
+        "import gc\nclass A: pass\na = A()\nassert any(x is a for x in gc.get_objects())",
+        "import gc\ngc.collect()\ngc.disable()\ngc.enable()",
+        "import collections, inspect\nassert inspect.getsource(collections.OrderedDict).startswith('class')",
+        "import inspect\ndef f(): pass\ntry:\n    inspect.getsource(f)\nexcept OSError: pass",
+        "import inspect\nassert inspect.stack()[0].function == '<module>'",
+        "import unittest\nunittest.TextTestRunner().run(unittest.TestSuite())",
+        "if __name__ == '__main__':\n    raise SystemExit(1)",
+        "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int\nassert A(1).x == 1",
+    ],
+)
+def test_what_honest_programs_do_is_no_tampering(jail, program):
+    assert jail.run([program])[0].status == "passed"
+
+
+def test_a_real_trace_is_tampering_still(jail):
+    assert jail.run(["import sys\nsys.settrace(print)"])[0].detail == "tampering: sys.settrace"
+
+
+NUMPY_WRITES = """
+import os, numpy
+place = os.path.dirname(numpy.__file__)
+for path in (place, os.path.realpath(place)):
+    for name in ("left", "__init__.py"):
+        try: open(os.path.join(path, name), "a").write("x")
+        except OSError: continue
+        raise SystemExit("written")
+"""
+
+
+@pytest.mark.parametrize("backend", ["kernel", pytest.param("bwrap", marks=needs_bwrap)])
+def test_numpy_may_be_imported_and_not_written_and_nothing_stands_beside_it(backend):
+    programs = [
+        "import numpy\nassert numpy.linalg.det(numpy.eye(3)) == 1",
+        NUMPY_WRITES,
+        "import os, numpy\nassert set(os.listdir(os.path.dirname(os.path.dirname(numpy.__file__)))) <= {'numpy', 'numpy.libs'}",
+        "import torch",
+    ]
+    with Sandbox(backend) as sandbox:
+        *numpy, other = sandbox.run(programs)
+        assert sandbox.record()["sandbox_packages"] == ["numpy"]
+    assert {outcome.status for outcome in numpy} == {"passed"}, numpy
+    assert other.detail.startswith("ModuleNotFoundError: No module named 'torch'")
 
 
 def test_a_full_machine_turns_no_right_program_wrong():

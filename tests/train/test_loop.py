@@ -52,6 +52,17 @@ def test_a_micro_pair_learns_and_loads_and_a_resumed_training_ends_in_the_same_w
     assert model.generate(**loaded("Question:", return_tensors="pt"), max_new_tokens=3).shape[1] > 3
 
 
+def test_a_part_added_to_a_recipe_after_its_end_gives_what_a_training_from_nothing_gives(tmp_path):
+    whole = micro(12)
+    first = replace(whole, target_recipe=replace(whole.target_recipe, parts=whole.target_recipe.parts[:1]))
+    tokenizer = tokenizer_of(whole)
+    fit(first, "target", tokenizer, tmp_path / "added", Place())
+    added = fit(whole, "target", tokenizer, tmp_path / "added", Place())
+    straight = fit(whole, "target", tokenizer, tmp_path / "straight", Place())
+    for kind, weight in straight.weights.items():
+        torch.testing.assert_close(added.weights[kind], weight, rtol=0, atol=0)
+
+
 def test_what_a_training_took_stands_beside_it_and_stays_when_there_is_nothing_left_to_do(tmp_path):
     pair = micro(12)
     make(pair, tmp_path, Place())

@@ -47,6 +47,13 @@ def test_the_ensemble_emits_v_accepts_1_minus_w_tv_and_is_biased_by_the_rest(w):
     assert torch.allclose(tv(rule.out(p, q), p), (1 - w) * tv(q, p), atol=1e-12)
 
 
+@pytest.mark.parametrize("w", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_the_mixture_of_logits_emits_the_normalised_product_of_powers(w):
+    p, q = laws()
+    v = p**w * q ** (1 - w)
+    assert torch.allclose(Ensemble(w=w, mix="logit").out(p, q), v / v.sum(-1, keepdim=True), atol=1e-12)
+
+
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_measured_values_are_those_of_the_definition(rule):
     p, q = laws()

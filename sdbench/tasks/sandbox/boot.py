@@ -2,9 +2,14 @@
 
 Who has the number passes. So while the program runs it is in no variable, constant or file, only on the value stack of
 one expression, which frames do not show. No Python function of ours is called between the program's start and the
-verdict, so there is none to patch; tracing, which could jump over tests, and the collector's lists end the process.
+verdict, so there is none to patch; tracing, which could jump over tests, and looking into frames' stacks end the process.
+Taking a trace away (doctest does) is no tracing. The collector may list what the program made: what was here before is frozen,
+and listing it after `gc.unfreeze` ends the process, since the list of audit hooks is among it.
+
+As in the harnesses (`exec` in an empty scope) a program is not `__main__`: what stands under a main guard does not run.
 """
 
+import gc
 import marshal
 import posix
 import sys
@@ -15,7 +20,7 @@ DENIED = frozenset(
     [
         *("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback", "sys.remote_exec"),
         *("sys._current_frames", "sys._current_exceptions", "sys.addaudithook", "cpython.PyInterpreterState_New"),
-        *("gc.get_objects", "gc.get_referrers", "gc.get_referents"),
+        *("gc.get_referrers", "gc.get_referents"),
     ]
 )
 HIDDEN = frozenset(
@@ -34,12 +39,22 @@ def guard(write, leave):
         # An import by name fails by itself where the name stands for None; only a loader names a file.
         if is_hidden and arguments[1] is None and loaded.get(arguments[0], 0) is None:
             return
-        if is_hidden or event in DENIED_HERE or event.startswith("ctypes."):
+        is_unfrozen = event == "gc.get_objects" and not frozen()
+        if is_hidden or is_unfrozen or event in DENIED_HERE or event.startswith("ctypes."):
             write(REPORT, b"T" + event.encode())
             leave(1)
 
-    DENIED_HERE, HIDDEN_HERE, loaded = DENIED, HIDDEN, sys.modules
+    DENIED_HERE, HIDDEN_HERE, loaded, frozen = DENIED, HIDDEN, sys.modules, gc.get_freeze_count
     return hook
+
+
+def unset_only(real):
+    """`sys.settrace` or `sys.setprofile` that does nothing for None; the audit event does not tell None from a function."""
+
+    def set_function(function):
+        return None if function is None else real(function)
+
+    return set_function
 
 
 def receive():
@@ -71,14 +86,15 @@ def main():
 
     box, program, tests = receive()
     run, write, leave, is_apart = exec, posix.write, posix._exit, bool(tests)
-    module = sys.modules["__main__"] = ModuleType("__main__")
-    scope = module.__dict__
-    scope["__builtins__"] = builtins
+    sys.modules["__main__"] = ModuleType("__main__")
+    scope = {"__builtins__": builtins}
     own = {"__builtins__": dict(builtins.__dict__)}  # the tests' builtins: no patch reaches them
     sys.argv = ["program.py"]
     for name in HIDDEN:
         sys.modules[name] = None  # type: ignore[assignment]  # importing it fails as if it were not installed
+    sys.settrace, sys.setprofile = unset_only(sys.settrace), unset_only(sys.setprofile)
     sys.addaudithook(guard(write, leave))
+    gc.freeze()
     try:
         program = compile(program, "<program>", "exec", dont_inherit=True)
         tests = compile(tests, "<tests>", "exec", dont_inherit=True)

@@ -11,6 +11,7 @@ import resource
 import struct
 import sys
 import sysconfig
+from collections.abc import Sequence
 
 from . import syscalls
 
@@ -70,13 +71,21 @@ def readable() -> list[str]:
 class Confinement:
     """Made once by a keeper; `enter` is called in each child and ends in the new image."""
 
-    def __init__(self, work: str, argv: list[str], environment: dict[str, str], *, landlock: bool) -> None:
+    def __init__(
+        self,
+        work: str,
+        argv: list[str],
+        environment: dict[str, str],
+        *,
+        landlock: bool,
+        packages: Sequence[str] = (),  # folders to read beside the standard library
+    ) -> None:
         self.page = self._lonely_page(argv[0])
         self.argv, self.environment = _strings(argv), _strings([f"{k}={v}" for k, v in environment.items()])
         code = syscalls.build(self.page)
         self.code = ctypes.create_string_buffer(code, len(code))
         self.filter = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(self.code))
-        self.ruleset = self._rules(work) if landlock else None
+        self.ruleset = self._rules(work, packages) if landlock else None
 
     @staticmethod
     def _lonely_page(path: str) -> int:
@@ -91,14 +100,14 @@ class Confinement:
         return address
 
     @staticmethod
-    def _rules(work: str) -> int:
+    def _rules(work: str, packages: Sequence[str]) -> int:
         version = landlock_version()
         rights = (1 << RIGHTS.get(version, 16)) - 1
         network, scope = (3 if version >= 4 else 0), (3 if version >= 6 else 0)
         size = 8 if version < 4 else 16 if version < 6 else 24
         ruleset = call(CREATE_RULESET, struct.pack("QQQ", rights, network, scope)[:size], ctypes.c_size_t(size), 0)
         writable = [(work, rights & ~1), ("/dev/null", rights & ~1)]
-        for path, allowed in [*((path, READ) for path in readable()), *writable]:
+        for path, allowed in [*((path, READ) for path in (*readable(), *packages)), *writable]:
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
             allowed &= rights if os.path.isdir(path) else rights & OF_FILES
             call(ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, place), 0)

@@ -50,6 +50,7 @@ class Keeper:
         *,
         level: str,  # contained, limited or plain
         work: str,
+        packages: list[str],  # folders to read; the first is the one where imports look
         timeout_s: float,
         memory_bytes: int,
         output_bytes: int,
@@ -65,10 +66,12 @@ class Keeper:
             "TMPDIR": work,
             "LANG": "C.UTF-8",
             "PYTHONHASHSEED": "0",
+            "OPENBLAS_NUM_THREADS": "1",
+            "PYTHONPATH": "".join(packages[:1]),
         }
         landlock = confine.landlock_version() if level == "contained" else 0
         self.confinement = (
-            confine.Confinement(work, self.argv, self.environment, landlock=landlock > 0)
+            confine.Confinement(work, self.argv, self.environment, landlock=landlock > 0, packages=packages)
             if level == "contained"
             else None
         )

@@ -22,6 +22,7 @@ from typing import Any
 from . import selftest
 from .confine import readable
 from .keeper import receive, send
+from .packages import link
 
 BACKENDS = {"bwrap": "contained", "kernel": "contained", "rlimit": "limited", "none": "plain"}
 AUTO = ("bwrap", "kernel")
@@ -75,6 +76,7 @@ class Sandbox:
         self._lock, self._idle = threading.Lock(), queue.SimpleQueue()
         self._home = tempfile.mkdtemp(prefix="sdbench-sandbox-")
         self._finalizer = weakref.finalize(self, shutil.rmtree, self._home, ignore_errors=True)
+        self.packages = link(self._home)
         try:
             self.backend, self.proved, first = self._choose(AUTO if backend == "auto" else (backend,))
         except BaseException:
@@ -108,6 +110,7 @@ class Sandbox:
             "is_contained": self.is_contained,
             "sandbox_layers": list(self.layers),
             "sandbox_proved": list(self.proved),
+            "sandbox_packages": [*self.packages],
             "memory_bytes": self.memory_bytes,
             "output_bytes": self.output_bytes,
         }
@@ -134,7 +137,8 @@ class Sandbox:
         return outcome
 
     def _spec(self, backend: str) -> _Spec:
-        return _Spec(backend, self._home, self.timeout_s, self.memory_bytes, self.output_bytes, DISK_BYTES)
+        folders = tuple(folder for folders in self.packages.values() for folder in folders)
+        return _Spec(backend, self._home, folders, self.timeout_s, self.memory_bytes, self.output_bytes, DISK_BYTES)
 
     def _choose(self, backends: Sequence[str]) -> tuple[str, tuple[str, ...], _Keeper]:
         """The first backend that holds, what it proved, and its first keeper."""
@@ -161,6 +165,7 @@ class Sandbox:
 class _Spec:
     backend: str
     home: str
+    packages: tuple[str, ...]  # folders that programs may read beside the standard library
     timeout_s: float
     memory_bytes: int
     output_bytes: int
@@ -199,6 +204,7 @@ class _Keeper:
         options = {
             "level": BACKENDS[spec.backend],
             "work": self.work,
+            "packages": spec.packages,
             "timeout_s": spec.timeout_s,
             "memory_bytes": spec.memory_bytes,
             "output_bytes": spec.output_bytes,
@@ -206,7 +212,7 @@ class _Keeper:
         }
         command = [python, "-I", "-S", "-B", "-c", START, str(HERE), json.dumps(options)]
         if spec.backend == "bwrap":
-            command = [*bubble(self.work), *command]
+            command = [*bubble(self.work, spec.packages), *command]
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
         try:
             process = subprocess.Popen(
@@ -231,14 +237,14 @@ class _Keeper:
         return process
 
 
-def bubble(work: str) -> list[str]:
+def bubble(work: str, packages: Sequence[str]) -> list[str]:
     """bubblewrap around a keeper. Without --die-with-parent, which means the thread that started it."""
     found = shutil.which("bwrap")
     if found is None:
         raise SandboxError("bubblewrap is not installed")
     command = [found, "--unshare-all", "--new-session", "--cap-drop", "ALL", "--dev", "/dev", "--proc", "/proc"]
     command += ["--tmpfs", "/tmp"]
-    for path in (*readable(), "/bin", "/usr/bin", str(HERE)):
+    for path in (*readable(), "/bin", "/usr/bin", str(HERE), *packages):
         if os.path.exists(path) and not path.startswith("/dev/"):
             command += ["--ro-bind", path, path]
     return [*command, "--bind", work, work, "--"]

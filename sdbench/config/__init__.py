@@ -1,0 +1,276 @@
+"""A resolved run as frozen dataclasses, checked before anything loads. Every error is one sentence with a way out.
+
+Stdlib only: a typing slip must cost less than two seconds. Names and ranges of knobs stand in the YAML files, not here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sdbench.config.checks import (
+    ConfigError,
+    choice,
+    config_dir,
+    integer,
+    known,
+    listed,
+    nearest,
+    number,
+    show,
+    string,
+    switch,
+)
+from sdbench.config.sweep import Knob, RuleSweep, check_rules
+
+__all__ = [
+    "GROUPS",
+    "KEYS",
+    "Component",
+    "ConfigError",
+    "Knob",
+    "Model",
+    "RuleSweep",
+    "Run",
+    "Shard",
+    "TimingOptions",
+    "check",
+    "config_dir",
+    "known",
+    "nearest",
+    "show",
+]
+
+DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu")
+DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
+ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
+QUANTIZATION = ("bnb-int8", "bnb-nf4", "torchao-int8", "torchao-int4")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A pair. `target` and `draft` are hub ids, folders, or `embedded:NAME/target` for the pairs that ship inside."""
+
+    name: str
+    target: str
+    draft: str | None
+    target_revision: str | None = None
+    draft_revision: str | None = None
+    attention: str | None = None
+    device_map: str | None = None
+    quantization: str | None = None
+    draft_quantization: str | None = None
+    chat_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def check(cls, tree: Mapping[str, Any]) -> Model:
+        known("model.", tree, cls.__dataclass_fields__)
+        for key in ("name", "target"):
+            string(f"model.{key}", tree.get(key))
+        for key in ("draft", "target_revision", "draft_revision", "device_map"):
+            if tree.get(key) is not None:
+                string(f"model.{key}", tree[key])
+        if tree.get("attention") is not None:
+            choice("model.attention", tree["attention"], ATTENTION)
+        for key in ("quantization", "draft_quantization"):
+            if tree.get(key) is not None:
+                choice(f"model.{key}", tree[key], QUANTIZATION)
+        chat_options = tree.get("chat_options") or {}
+        if not isinstance(chat_options, Mapping):
+            raise ConfigError(
+                f"model.chat_options must be a mapping such as {{enable_thinking: false}}, got {show(chat_options)}"
+            )
+        return cls(**{**tree, "chat_options": dict(chat_options)})
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A task or a drafter: its name, the class where it names one, and its options as keyword arguments."""
+
+    name: str
+    target: str | None
+    options: Mapping[str, Any]
+    chosen: tuple[str, ...] = ()  # options whose file names their choices
+
+    @property
+    def free(self) -> dict[str, Any]:
+        """The options whose values may be anything, names of files among them."""
+        return {name: value for name, value in self.options.items() if name not in self.chosen}
+
+    @classmethod
+    def check(cls, group: str, tree: Mapping[str, Any]) -> Component:
+        choices = tree.get("choices") or {}
+        options = {k: v for k, v in tree.items() if k not in ("name", "_target_", "choices")}
+        for key, values in choices.items():
+            if options.get(key) is not None:
+                choice(f"{group}.{key}", options[key], values)
+        return cls(string(f"{group}.name", tree.get("name")), tree.get("_target_"), options, tuple(choices))
+
+
+@dataclass(frozen=True, slots=True)
+class TimingOptions:
+    """The latency pass: how many of the sweep's cells, on how many examples, how often, at which batch size."""
+
+    cells: int = 3
+    examples: int = 8
+    repeats: int = 1
+    batch_size: int = 1
+
+    @classmethod
+    def check(cls, tree: object) -> TimingOptions | None:
+        """None where the user wrote timing=off."""
+        if tree is False or tree is None or tree == "off":
+            return None
+        if tree is True or tree == "on":
+            return cls()
+        if not isinstance(tree, Mapping):
+            raise ConfigError(f"timing must be off or options such as timing.examples=20, got {show(tree)}")
+        known("timing.", tree, cls.__dataclass_fields__)
+        timing = cls(**{key: integer(f"timing.{key}", value, 1) for key, value in tree.items()})
+        if timing.batch_size > timing.examples:
+            raise ConfigError(
+                f"timing.batch_size={timing.batch_size} needs at least as many examples: "
+                f"write timing.examples={timing.batch_size} or more"
+            )
+        return timing
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Part `index` of `count` of the examples."""
+
+    index: int = 0
+    count: int = 1
+
+    @classmethod
+    def check(cls, value: object) -> Shard:
+        if value is None:
+            return cls()
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", value) if isinstance(value, str) else None
+        if match is None or int(match[1]) >= int(match[2]):
+            raise ConfigError(f"shard must be written i/k with 0 <= i < k, for example shard=0/8, got {show(value)}")
+        return cls(int(match[1]), int(match[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A resolved run, all of it. See `python -m sdbench --help`."""
+
+    model: Model
+    task: Component
+    verifiers: tuple[RuleSweep, ...]
+    drafter: Component
+    num_draft: tuple[int, ...]
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    max_new_tokens: int | None
+    n: int | None
+    samples: int
+    seed: int
+    batch_size: int | None
+    device: str
+    dtype: str
+    name: str
+    results: Path
+    timing: TimingOptions | None
+    tracker: Component | None
+    margin: float
+    shard: Shard
+    force: bool
+    report: bool = True
+
+    @property
+    def folder(self) -> Path:
+        """Where the records of this run lie."""
+        return self.results / self.name
+
+
+KEYS = (
+    *("model", "task", "verifier", "drafter", "w", "num_draft", "temperature", "top_k", "top_p", "max_new_tokens"),
+    *("n", "samples", "seed", "batch_size", "device", "dtype", "name", "results", "timing", "margin", "shard", "force"),
+    *("tracker", "report"),
+)
+GROUPS = ("model", "task", "verifier", "drafter", "decode", "tracker", "experiment")
+
+
+def check(tree: Mapping[str, Any]) -> Run:
+    """A resolved, plain tree of the YAML files and overrides -> a run that makes sense. Raises ConfigError."""
+    known("", tree, KEYS)
+    missing = [key for key in KEYS if key not in tree]
+    if missing:
+        raise ConfigError(f"{missing[0]} cannot be removed; write {missing[0]}=null for its default")
+    for group in ("model", "task", "verifier", "drafter", "tracker"):
+        if not isinstance(tree[group], Mapping):
+            raise ConfigError(f"{group} must be one of the files in configs/{group}, got {show(tree[group])}")
+    model, task = Model.check(tree["model"]), Component.check("task", tree["task"])
+    temperature = number("temperature", tree["temperature"], 0, 100)
+    verifiers = check_rules(tree["verifier"], tree["w"])
+    sampling = _sampling(tree, temperature, is_drawn=any(rule.is_drawn for rule in verifiers))
+    name = tree["name"] if tree["name"] is not None else f"{model.name}-{task.name}"
+    return Run(
+        model=model,
+        task=task,
+        verifiers=verifiers,
+        drafter=Component.check("drafter", tree["drafter"]),
+        num_draft=tuple(integer("num_draft", k, 1, 256) for k in listed("num_draft", tree["num_draft"])),
+        temperature=temperature,
+        **sampling,
+        max_new_tokens=_optional("max_new_tokens", tree["max_new_tokens"], 1),
+        n=None
+        if tree["n"] == "all"
+        else _optional("n", tree["n"] if tree["n"] is not None else tree["task"].get("n"), 1),
+        seed=integer("seed", tree["seed"], 0, 2**63 - 1),
+        batch_size=None if tree["batch_size"] == "auto" else integer("batch_size", tree["batch_size"], 1, 65536),
+        device=_device(tree["device"]),
+        dtype=choice("dtype", tree["dtype"], DTYPES),
+        name=_folder_name(name),
+        results=Path(string("results", tree["results"])),
+        timing=TimingOptions.check(tree["timing"]),
+        tracker=None if tree["tracker"].get("_target_") is None else Component.check("tracker", tree["tracker"]),
+        margin=number("margin", tree["margin"], 0, 100, is_open=True),
+        shard=Shard.check(tree["shard"]),
+        force=switch("force", tree["force"]),
+        report=_on_or_off("report", tree["report"]),
+    )
+
+
+def _on_or_off(key: str, value: object) -> bool:
+    return switch(key, {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value)
+
+
+def _optional(key: str, value: object, low: int) -> int | None:
+    return None if value is None else integer(key, value, low)
+
+
+def _sampling(tree: Mapping[str, Any], temperature: float, *, is_drawn: bool) -> dict[str, Any]:
+    """`is_drawn`: a rule of the run draws at temperature 0 too, so that samples differ."""
+    top_k = _optional("top_k", tree["top_k"], 1)
+    top_p = None if tree["top_p"] is None else number("top_p", tree["top_p"], 0, 1, is_open=True)
+    samples = integer("samples", tree["samples"], 1)
+    if temperature == 0 and samples > 1 and not is_drawn:
+        raise ConfigError(
+            f"samples={samples} at temperature=0 would repeat one text: use samples=1 or a temperature above 0"
+        )
+    for key, value in (("top_k", top_k), ("top_p", top_p)):
+        if temperature == 0 and value is not None:
+            raise ConfigError(
+                f"{key}={value} does nothing at temperature=0: leave {key} out or use a temperature above 0"
+            )
+    return {"top_k": top_k, "top_p": top_p, "samples": samples}
+
+
+def _device(value: object) -> str:
+    if isinstance(value, str) and re.fullmatch(r"(cuda|xpu|hpu):\d{1,3}", value):
+        return value
+    return choice("device", value, DEVICES)
+
+
+def _folder_name(value: object) -> str:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str) or not re.fullmatch(r"[\w+@=-][\w.+@=-]{0,199}", text):
+        raise ConfigError(f"name must be a plain folder name of letters, digits and . _ - + @ =, got {show(value)}")
+    return text

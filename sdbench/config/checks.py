@@ -1,0 +1,87 @@
+"""The checks of single values. Every error is one sentence with the option, the value and a way out."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+
+class ConfigError(ValueError):
+    """The user's mistake, in one sentence."""
+
+
+def config_dir() -> Path:
+    """The YAML files: sdbench/configs in an installed wheel, configs/ beside the package in a source tree."""
+    here = Path(__file__).parents[1]
+    inside = here / "configs"
+    return inside if inside.is_dir() else here.parent / "configs"
+
+
+def nearest(word: object, choices: Iterable[object]) -> str:
+    """A hint in brackets: the nearest match and all choices."""
+    names = [str(choice) for choice in choices]
+    match = difflib.get_close_matches(str(word), names, n=1, cutoff=0.5)
+    hint = f"did you mean {match[0]}? " if match else ""
+    return f"({hint}choices: {', '.join(names)})"
+
+
+def show(value: object) -> str:
+    """A value as the user would type it, on one line and not long."""
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    text = "".join(c if c.isprintable() else " " for c in text)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def integer(key: str, value: object, low: int, high: int = 10**9) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        limit = f"at least {low}" if high == 10**9 else f"between {low} and {high}"
+        raise ConfigError(f"{key} must be a whole number {limit}, got {show(value)}")
+    return value
+
+
+def number(key: str, value: object, low: float, high: float, *, is_open: bool = False) -> float:
+    """A finite number in [low, high], or in (low, high] where open."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or not low <= value <= high or (is_open and value == low):  # type: ignore[operator]
+        limit = f"above {low:g}" if is_open else f"between {low:g} and {high:g}"
+        limit = f"of at least {low:g}" if math.isinf(high) and not is_open else limit
+        limit += f" and at most {high:g}" if is_open and math.isfinite(high) else ""
+        raise ConfigError(f"{key} must be a number {limit}, got {show(value)}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def choice(key: str, value: object, choices: Sequence[str]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise ConfigError(f"{key} cannot be {show(value)} {nearest(value, choices)}")
+    return value
+
+
+def string(key: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(f"{key} must be a text, got {show(value) or 'an empty one'}")
+    return value
+
+
+def switch(key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{key} must be true or false, got {show(value)}")
+    return value
+
+
+def listed(key: str, value: object) -> list[object]:
+    """A number or a list of them, as a list without repetitions, in the order given."""
+    values = list(value) if isinstance(value, list | tuple) else [value]
+    if not values:
+        raise ConfigError(f"{key} must not be an empty list; leave it out for its default")
+    return [v for i, v in enumerate(values) if v not in values[:i]]
+
+
+def known(where: str, given: Mapping[str, object], names: Iterable[str]) -> None:
+    names = list(names)
+    for key in given:
+        if key not in names:
+            raise ConfigError(f"{where}{key} is not an option {nearest(key, names)}")

@@ -1,0 +1,143 @@
+"""Rules and the points of their sweeps: what a verifier's YAML says of its knobs, and which values a run gives them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sdbench.config.checks import ConfigError, integer, known, listed, nearest, number, show, string, switch
+
+BASELINES = ("target", "draft", "lossless", "generate")  # what the records call the cells that every run adds
+DECLARES = ("low", "high", "open", "whole", "strict", "equals", "sweep", "choices", "draws")
+INTERNAL = ("name", "_target_", "knobs")
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A knob as its YAML declares it, and the values of this run. At its `strict` end the rule is the rule `equals`."""
+
+    name: str
+    values: tuple[Any, ...]
+    choices: tuple[Any, ...] = ()
+    strict: Any = None
+    equals: str | None = None
+    draws: tuple[Any, ...] = ()  # the values at which the rule draws at temperature 0 too
+
+    def rank(self, value: Any) -> float | None:
+        """The distance from the strict end; in the list for choices; None without an order.
+
+        An infinite end is no place to measure from: then a number in (0, π) that grows away from it.
+        """
+        if self.strict is None:
+            return None
+        if self.choices:
+            return float(abs(self.choices.index(value) - self.choices.index(self.strict)))
+        if math.isinf(self.strict):
+            return math.atan2(1.0, math.copysign(1.0, self.strict) * value)
+        return abs(float(value) - float(self.strict))
+
+    @classmethod
+    def check(cls, key: str, name: str, given: object, declared: object) -> Knob:
+        """`declared`: {low, high, open, whole, strict, equals, sweep} or {choices, strict, equals}."""
+        if not isinstance(declared, Mapping):
+            raise ConfigError(f"knobs.{name} must be a mapping such as {{low: 0, high: 1}}, got {show(declared)}")
+        known(f"knobs.{name}.", declared, DECLARES)
+        given = declared.get("sweep") if given is None else given
+        values = tuple(_value(key, value, declared) for value in listed(key, given))
+        choices, strict = tuple(declared.get("choices") or ()), declared.get("strict")
+        if strict is not None and not _is_infinite(strict):
+            _value(f"knobs.{name}.strict", strict, declared)
+        equals = None if declared.get("equals") is None else string(f"knobs.{name}.equals", declared["equals"])
+        if equals is not None and strict is None:
+            raise ConfigError(f"knobs.{name}.equals={equals} needs the value at which it does: knobs.{name}.strict")
+        return cls(name, values, choices, strict, equals, tuple(declared.get("draws") or ()))
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSweep:
+    """A rule and the points of its sweep: each setting is the keyword arguments of one verifier."""
+
+    name: str
+    target: str
+    knobs: tuple[Knob, ...]
+    settings: tuple[Mapping[str, Any], ...]
+    draws: bool = False  # whether the rule draws at temperature 0 whatever its knobs are
+
+    @property
+    def has_w(self) -> bool:
+        return any(knob.name == "w" for knob in self.knobs)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether some setting of it gives more than one text at temperature 0."""
+        return self.draws or any(set(knob.values) & set(knob.draws) for knob in self.knobs)
+
+    @property
+    def num_swept(self) -> int:
+        """How many of its knobs have several values."""
+        return sum(len(knob.values) > 1 for knob in self.knobs)
+
+    @classmethod
+    def check(cls, tree: Mapping[str, Any], w: object, *, where: str = "verifier") -> RuleSweep:
+        """`knobs` in the YAML declares them; one named w takes the top-level w. `where` is how the user reaches the rule."""
+        name, target = string(f"{where}.name", tree.get("name")), string(f"{where}._target_", tree.get("_target_"))
+        if name in BASELINES:
+            raise ConfigError(f"{where}.name cannot be {name}: every run has a cell of that name; give another")
+        declared: Mapping[str, Any] = tree.get("knobs") or {}
+        options = {key: value for key, value in tree.items() if key not in (*INTERNAL, "draws")}
+        if declared:
+            known(f"{where}.", options, declared)
+        knobs = tuple(
+            Knob.check(
+                "w" if knob == "w" and w is not None else f"{where}.{knob}",
+                knob,
+                w if knob == "w" and w is not None else options.get(knob),
+                says,
+            )
+            for knob, says in declared.items()
+        )
+        rest = {key: value for key, value in options.items() if key not in declared}
+        points = itertools.product(*(knob.values for knob in knobs))
+        names = [knob.name for knob in knobs]
+        settings = tuple({**rest, **dict(zip(names, point, strict=True))} for point in points)
+        return cls(name, target, knobs, settings, switch(f"{where}.draws", tree.get("draws", False)))
+
+
+def check_rules(tree: Mapping[str, Any], w: object) -> tuple[RuleSweep, ...]:
+    """One rule, or several under their names; `w` goes to all that have it, and one at least must."""
+    if "_target_" in tree:
+        rules = (RuleSweep.check(tree, w),)
+    else:
+        for key, value in tree.items():
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"verifier.{key}={show(value)} belongs to no rule: write verifier.RULE.{key}=VALUE")
+        rules = tuple(RuleSweep.check(value, w, where=f"verifier.{key}") for key, value in tree.items())
+    names = [rule.name for rule in rules]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"verifier names {name} twice: give one of the two another name in its file")
+    if w is not None and not any(rule.has_w for rule in rules):
+        named = [f"verifier.{knob.name}" for rule in rules for knob in rule.knobs] if len(rules) == 1 else []
+        has = f"its knobs are {', '.join(named)}" if named else "it has no knob" if len(rules) == 1 else "none has it"
+        rule = ",".join(names)
+        raise ConfigError(f"verifier={rule} takes no w, got w={show(w)}: leave w out or use verifier=ensemble; {has}")
+    return rules
+
+
+def _value(key: str, value: object, declared: Mapping[str, Any]) -> object:
+    if declared.get("choices"):
+        for one in declared["choices"]:
+            if one == value and isinstance(one, bool) == isinstance(value, bool):  # true is not the number 1
+                return one
+        raise ConfigError(f"{key} cannot be {show(value)} {nearest(value, map(show, declared['choices']))}")
+    if declared.get("whole"):
+        return integer(key, value, declared.get("low", 0), declared.get("high", 10**9))
+    low, high = declared.get("low", -math.inf), declared.get("high", math.inf)
+    return number(key, value, low, high, is_open=declared.get("open", False))
+
+
+def _is_infinite(value: object) -> bool:
+    return isinstance(value, float) and math.isinf(value)

@@ -1,0 +1,42 @@
+"""What a drafter that keeps nothing for its rows need not write."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Self
+
+from torch import Tensor
+
+from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Limits, Verdict
+
+
+class BaseDrafter(ABC):
+    """The empty methods of a drafter; `sdbench.types.Drafter` says what each is told. A subclass gives `draft`."""
+
+    version: ClassVar[str] = ""
+    limits: ClassVar[Limits] = Limits()
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def build(cls, setup: DraftSetup, **options: Any) -> Self:
+        """A drafter with its YAML's options; one that reads a model, the warpers or the tokenizer takes them from the setup."""
+        return cls(**options)
+
+    def open(self, num_rows: int, capacity: int, cache: Any) -> None:  # noqa: B027 - empty on purpose, as those below
+        pass
+
+    def prefill(self, prompt: Tensor, prefix: Any) -> Any:
+        return None
+
+    def admit(self, row: int, prefix: Any) -> None:  # noqa: B027
+        pass
+
+    def move(self, source: int, row: int) -> None:  # noqa: B027
+        pass
+
+    @abstractmethod
+    def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock: ...
+
+    def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:  # noqa: B027
+        pass
+
+    def close(self) -> None:  # noqa: B027
+        pass

@@ -1,0 +1,104 @@
+"""Two models with what they keep between calls: KV caches and captured steps live as long as their engine, and no longer."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from sdbench import draft as drafters
+from sdbench.engine.loop import Loop, Options
+from sdbench.engine.row import Request
+from sdbench.lm import LM, Mode, used_vocab
+from sdbench.probs import Warp
+from sdbench.types import DRAFTER_NEEDS, Drafter, DraftSetup, Generation, Limits, Verifier, needs_of
+from sdbench.verify import refuse_tensors
+
+
+@dataclass
+class Engine:
+    """A target and its draft (None: whoever drafts reads no model), transformers models in memory.
+
+    vocab_size: how many ids may get mass (None: those that both models have). capture: how the steps of a round run: "off"
+    eagerly, "trace" without Python, "graphs" captured once for each shape and replayed (CUDA graphs; elsewhere a rehearsal),
+    "compile" by torch.compile; None: graphs for a model on one CUDA device, on the CPU traces of what has come back often, else
+    off. Texts do not depend on it. Captured steps are used while nothing that moves a logit has changed (lm/fingerprint.py).
+    """
+
+    target_model: Any
+    draft_model: Any = None
+    tokenizer: Any = None
+    vocab_size: int | None = None
+    capture: Mode | None = None
+    target: LM = field(init=False)
+    draft: LM | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.target = LM(self.target_model, capture=self.capture)
+        self.draft = None if self.draft_model is None else LM(self.draft_model, role="draft", capture=self.capture)
+        self.vocab_size = used_vocab(self.target, self.draft, self.vocab_size)
+
+    @property
+    def models(self) -> list[LM]:
+        return [self.target, *([] if self.draft is None else [self.draft])]
+
+    def warp(self, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None) -> Warp:
+        """The warpers of both sides over the ids that both have."""
+        return Warp(temperature, top_k, top_p, self.vocab_size)
+
+    def setup(self, warp: Warp) -> DraftSetup:
+        return DraftSetup(self.target, warp, self.draft, self.tokenizer)
+
+    def drafter(self, drafter: object, warp: Warp, options: Mapping[str, Any] | None = None) -> Drafter:
+        """An object as it is; a class, or the name of a file in configs/drafter, built for these models."""
+        return drafters.build(drafter, self.setup(warp), options)
+
+    def stream(
+        self,
+        prompts: Sequence[Sequence[int]],
+        verifiers: Sequence[Verifier],
+        requests: Sequence[Request],
+        options: Options,
+        drafter: Drafter | None = None,
+        *,
+        role: str = "target",
+    ) -> Iterator[Generation]:
+        """Decode the requests, in the order in which they end, by the model of this role; without a drafter it decodes alone."""
+        lm = self.draft if role == "draft" else self.target
+        assert lm is not None, "the draft decodes alone where there is one"
+        drafter = drafters.NoDraft() if drafter is None else drafter
+        for rule, num_draft in {(request.verifier, request.num_draft) for request in requests}:
+            refuse_limits(drafter, verifiers[rule], options.warp, num_draft)
+        for rule in verifiers:
+            refuse_tensors(rule)
+        num_rows = min(options.batch_size, len(requests))
+        loop = Loop(lm, drafter, prompts, verifiers, options, num_rows, self.models)
+        return loop.stream(requests)
+
+    def capture_at_once(self) -> None:
+        """From now on a step is captured the first time it runs, for example in a warm-up before the clock starts."""
+        for model in self.models:
+            model.patience = 1
+
+    def forget(self) -> None:
+        """Free the memory of KV caches that are kept for their captured steps."""
+        for model in self.models:
+            model.forget()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def refuse_limits(drafter: Drafter, rule: Verifier, warp: Warp, num_draft: int) -> None:
+    """What a rule or a drafter cannot do, as their classes say, is a ValueError."""
+    has_model = "draft" in needs_of(drafter, DRAFTER_NEEDS)
+    for part in (rule, *([drafter] if num_draft else [])):
+        limits = getattr(part, "limits", None) or Limits()
+        sentence = limits.broken_by(
+            type(part).__name__,
+            temperature=warp.temperature,
+            num_draft=num_draft,
+            has_draft_model=has_model,
+            has_logits=has_model,
+        )
+        if sentence is not None:
+            raise ValueError(sentence)

@@ -1,0 +1,87 @@
+"""What a captured step, or an answer about a model, was made from: equal while nothing that moves a logit has changed.
+
+Weights and buffers count by identity, version and a sample of their values: `parameter.data.mul_(2)`, as merged adapters do
+it, leaves the version alone. Not seen: a change through `.data` of a few elements that the sample misses.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+
+ENGINES_OWN = "_attn_implementation_internal"  # set and reset by the engine around every forward
+SAMPLE = 256
+PLAIN = (int, float, str, bool, type(None))
+USUAL = frozenset(vars(nn.Module()))  # what every module has
+TENSORS = ("_parameters", "_buffers")
+HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith("_hooks"))
+
+
+class Same:
+    """An object as itself: equal only while both are alive and one, so that a new object at an old address is another."""
+
+    __slots__ = ("_ref",)
+
+    def __init__(self, value: Any) -> None:
+        self._ref = ref(value)
+
+    def __eq__(self, other: object) -> bool:
+        mine = self._ref()
+        return mine is not None and isinstance(other, Same) and mine is other._ref()
+
+    def __hash__(self) -> int:
+        return hash(Same)
+
+
+def fingerprint(model: nn.Module) -> Hashable:
+    """Of weights, buffers and plain values, hooks, replaced forwards and the configuration."""
+    modules = list(model.modules())
+    configs = {id(config): config for module in modules if (config := vars(module).get("config")) is not None}
+    written = [str({k: v for k, v in vars(config).items() if k != ENGINES_OWN}) for config in configs.values()]
+    tensors = [x for module in modules for name in TENSORS for x in vars(module)[name].values() if x is not None]
+    return (*written, _sample(tensors), *(part for module in modules for part in _parts(module)))
+
+
+def _sample(tensors: Sequence[Tensor]) -> tuple[bytes, ...]:
+    """Up to SAMPLE values of each, evenly spread, as bytes: one copy to the host for each device and dtype."""
+    parts: dict[Hashable, list[Tensor]] = {}
+    for x in tensors:
+        if x.device.type != "meta":
+            flat = x.detach().flatten() if x.is_contiguous() else x.detach().reshape(-1)
+            parts.setdefault((x.device, x.dtype), []).append(flat[:: max(1, -(-flat.numel() // SAMPLE))])
+    return tuple(torch.cat(values).contiguous().view(torch.uint8).cpu().numpy().tobytes() for values in parts.values())
+
+
+def _parts(module: nn.Module) -> Iterator[Hashable]:
+    values = vars(module)
+    yield Same(module)
+    yield values["training"]
+    for name in TENSORS:
+        for key, tensor in values[name].items():
+            yield None if tensor is None else _tensor(key, tensor)
+    for name in HOOKS:
+        if values[name]:
+            yield name, *((key, id(hook)) for key, hook in values[name].items())
+    for name, value in values.items():
+        if name not in USUAL:
+            yield _value(name, value)
+
+
+def _tensor(name: str, tensor: Tensor) -> Hashable:
+    # Versions are not kept for tensors of inference mode: what may have changed unseen is never the same.
+    return name, Same(tensor), tensor.data_ptr(), object() if tensor.is_inference() else tensor._version
+
+
+def _value(name: str, value: Any) -> Hashable:
+    if isinstance(value, PLAIN):
+        return name, value
+    if isinstance(value, Tensor):
+        return _tensor(name, value)
+    if isinstance(value, list | tuple) and all(isinstance(part, PLAIN) for part in value):
+        return name, tuple(value)
+    try:
+        return name, Same(value)
+    except TypeError:  # nothing refers to it weakly: a dictionary, a set
+        return name, id(value)

@@ -1,0 +1,66 @@
+"""Degenerate text, from the stored ids: the share of repeated 4-grams, and whether a text ends in a loop.
+
+A loop is the fastest text there is (the draft foresees every token of it), so both stand beside acceptance. Not covered: a text
+that repeats itself in other words, and loops with a period longer than MAX_PERIOD tokens.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from sdbench.records import Results
+
+GRAM = 4
+MAX_PERIOD = 64
+TURNS, LEAST = 4, 16  # a loop is the same stretch four times in a row, 16 tokens or more in all
+COLUMNS = ["cell", "example", "sample", "repeated", "is_loop"]
+
+
+def repeated_share(ids: ArrayLike) -> float:
+    """Of a text's 4-grams, the share that it had before; 0 for a text without any."""
+    tokens = np.asarray(ids, dtype=np.int64)
+    num = len(tokens) - GRAM + 1
+    if num < 1:
+        return 0.0
+    grams = np.lib.stride_tricks.sliding_window_view(tokens, GRAM)
+    keys = np.ascontiguousarray(grams).view([("", np.int64)] * GRAM).ravel()
+    return 1 - len(np.unique(keys)) / num
+
+
+def ends_in_loop(ids: ArrayLike) -> bool:
+    """Whether a text ends in the same stretch again and again; one end mark behind it does not count."""
+    tokens = np.asarray(ids, dtype=np.int64)
+    return _is_loop(tokens) or _is_loop(tokens[:-1])
+
+
+def _is_loop(tokens: np.ndarray) -> bool:
+    if len(tokens) < LEAST:
+        return False
+    before = tokens[-1 - MAX_PERIOD : -1][::-1]
+    for period in np.flatnonzero(before == tokens[-1]) + 1:  # the last token stood there one period before
+        size = max(TURNS * int(period), LEAST)
+        if size <= len(tokens) and (tokens[-size + period :] == tokens[-size:-period]).all():
+            return True
+    return False
+
+
+_SEEN: WeakKeyDictionary[Results, pd.DataFrame] = WeakKeyDictionary()  # the summary and the recommendation both ask
+
+
+def degenerate(results: Results) -> pd.DataFrame:
+    """One row a generation: the share of repeated 4-grams, and whether it ends in a loop; looked at once a `Results`."""
+    if results not in _SEEN:
+        _SEEN[results] = _looked_at(results)
+    return _SEEN[results]
+
+
+def _looked_at(results: Results) -> pd.DataFrame:
+    ids = results.ids
+    frame = ids[["cell", "example", "sample"]].copy()
+    frame["repeated"] = [repeated_share(own) for own in ids["ids"]]
+    frame["is_loop"] = [ends_in_loop(own) for own in ids["ids"]]
+    return frame.reindex(columns=COLUMNS).astype({"repeated": "float64", "is_loop": "bool"})

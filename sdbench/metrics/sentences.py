@@ -1,0 +1,111 @@
+"""A decision in one sentence: the setting, what it costs at most, what it gains over lossless, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+from sdbench.metrics.safety import ALPHA, Comparison
+from sdbench.metrics.stats import Estimate
+
+if TYPE_CHECKING:
+    from sdbench.metrics.recommend import Gain, Weighed
+
+POWER = 0.8
+WIDEST = 25  # a range wider than this says nothing
+
+
+def ship(sweep: Weighed, best: Comparison, gain: Gain, margin: str) -> str:
+    """Safe and faster than lossless."""
+    over = f"{times(gain.over_lossless)} over {short(sweep, gain.best)}"
+    target = f", {gain.over_target.value:.2f}× the target alone" if gain.over_target else ""
+    return f"ship {sweep.names[best.cell]}: {loss(sweep, best, margin)} for {over}{target}."
+
+
+def stay(sweep: Weighed, best: Comparison, gain: Gain, margin: str) -> str:
+    """Safe, but no proven gain over what costs nothing."""
+    over = sweep.lossless.get(gain.best)
+    speed = f": {times(over)} the target alone" if over else ""
+    found = times(gain.over_lossless)
+    return (
+        f"stay {short(sweep, gain.best)}{speed}; {sweep.names[best.cell]} is safe at {loss(sweep, best, margin)}, but with {found} "
+        f"over lossless it is no faster for sure."
+    )
+
+
+def untimed(sweep: Weighed, best: Comparison, margin: str) -> str:
+    """Safe, and nobody knows how fast."""
+    modelled = sweep.modelled.get(best.cell, math.nan)
+    speed = f" and runs at about {modelled:.2f}× the target alone (modelled)" if modelled == modelled else ""
+    return (
+        f"none yet: {sweep.names[best.cell]} is safe at {loss(sweep, best, margin)}{speed}, but its speed was not "
+        f"measured beside lossless; run again with timing on, and what is held is not decoded again."
+    )
+
+
+def none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: str, *, num_curves: int) -> str:
+    """A loss beyond the margin; loops; or too few examples to tell, with how many the best setting might need."""
+    if any(one.worst > -margin for one in tests) and not any(one.is_safe(margin) for one in tests):
+        worst = max((one.loops for one in tests if one.worst > -margin), default=0.0)
+        return (
+            f"none within the margin of {written} points: {worst:.1f} points more texts than lossless's end in a loop."
+        )
+    hopeful = [one for one in tests if one.change > -margin]
+    if not hopeful:
+        return f"none within the margin of {written} points."
+    best = max(hopeful, key=lambda one: one.worst)
+    said = f"its loss may be as large as {-best.worst:.1f} points" if best.worst == best.worst else "its loss is open"
+    more = needed(best, margin, ALPHA / num_curves) if written == f"{margin:g}" else ""
+    tail = f"; {more}" if more else ""
+    return (
+        f"none: n is too small to tell (n={best.difference.n}): nearest is {sweep.names[best.cell]}, {best.change:+.1f} points "
+        f"of {sweep.metric.name} against lossless, yet {said} (margin {written}){tail}."
+    )
+
+
+def needed(best: Comparison, margin: float, alpha: float) -> str:
+    """How many examples would do for 80 % power, as a range over the interval of the loss; nothing where that is open.
+
+    The spread is as seen; the true loss lies about one standard error to either side of the estimate.
+    """
+    width = best.change - best.worst
+    if not 0 < width < math.inf:
+        return ""
+    wider = 1 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf(1 - alpha)
+    ends = []
+    for change in (best.change + width / 2, best.change - width / 2):
+        room = change + margin
+        if room <= 0:
+            return ""
+        ends.append(best.difference.n * (wider * width / room) ** 2)
+    few, many = (max(best.difference.n + 1, math.ceil(end)) for end in ends)
+    if many > WIDEST * few:
+        return ""
+    return f"{rounded(few)} to {rounded(many)} examples in all would do, if spread and loss are about as seen"
+
+
+def rounded(count: int) -> str:
+    """Two digits: more would promise what nobody knows."""
+    digits = max(len(str(count)) - 2, 0)
+    return f"{math.ceil(count / 10**digits) * 10**digits:,}"
+
+
+def loss(sweep: Weighed, one: Comparison, margin: str) -> str:
+    """What a setting costs: as seen, at worst, and by what measure."""
+    return (
+        f"{one.change:+.1f} points of {sweep.metric.name} against lossless, at worst {one.worst:+.1f} "
+        f"(margin {margin}, n={one.difference.n})"
+    )
+
+
+def times(estimate: Estimate) -> str:
+    """1.24× [1.18, 1.31]."""
+    limits = "" if math.isnan(estimate.low) else f" [{estimate.low:.2f}, {estimate.high:.2f}]"
+    return f"{estimate.value:.2f}×{limits}"
+
+
+def short(sweep: Weighed, key: str) -> str:
+    """The lossless rule at its draft length: lossless, num_draft=5."""
+    return sweep.names[key].replace(" with num_draft=", ", num_draft=")

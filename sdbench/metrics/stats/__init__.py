@@ -1,0 +1,63 @@
+"""Estimates with intervals by example. Unit of resampling: the example; several samples of one are averaged before.
+
+Which method where many examples differ: Wilson for a proportion; Tango's score interval for a difference of paired
+proportions; the studentised bootstrap for means, and on the log scale for ratios of sums; BCa for other functions of sums;
+Student's t on the log scale for times, of which there are few.
+Where few differ (`honest`) no resample knows of an example unlike those seen: limits come from the bounds of the score and
+the number of examples instead. Between ten and forty differing examples the two are mixed in proportion.
+`results/statistics/` holds the simulations behind this choice.
+Degenerate inputs: n = 0 gives NaN; n = 1 gives the value and NaN limits; no variation between the examples gives the limits
+that n and the bounds imply, and NaN limits without bounds; a NaN among the values is an error of the caller.
+"""
+
+from sdbench.metrics.stats.base import NAN, Array, Bounds, Estimate, check_level, is_binary, values_of
+from sdbench.metrics.stats.honest import hidden_loss, hidden_share, honest_limits, num_differing
+from sdbench.metrics.stats.intervals import (
+    mean_interval,
+    mean_limits,
+    median_interval,
+    proportion_interval,
+    rates_interval,
+    ratio_interval,
+    statistic_interval,
+)
+from sdbench.metrics.stats.paired import (
+    holm,
+    mcnemar,
+    paired_interval,
+    paired_p_value,
+    tango,
+)
+from sdbench.metrics.stats.planning import MoreExamples, detectable, more_examples
+from sdbench.metrics.stats.resample import affordable, resampled
+
+__all__ = [
+    "NAN",
+    "Array",
+    "Bounds",
+    "Estimate",
+    "MoreExamples",
+    "affordable",
+    "check_level",
+    "detectable",
+    "hidden_loss",
+    "hidden_share",
+    "holm",
+    "honest_limits",
+    "is_binary",
+    "mcnemar",
+    "mean_interval",
+    "mean_limits",
+    "median_interval",
+    "more_examples",
+    "num_differing",
+    "paired_interval",
+    "paired_p_value",
+    "proportion_interval",
+    "rates_interval",
+    "ratio_interval",
+    "resampled",
+    "statistic_interval",
+    "tango",
+    "values_of",
+]

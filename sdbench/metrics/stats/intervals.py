@@ -1,0 +1,230 @@
+"""Intervals of means, ratios, proportions, medians and of functions of sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sdbench.metrics.stats.base import NAN, Array, Bounds, Estimate, check_bounds, check_level, values_of
+from sdbench.metrics.stats.honest import density, honest_limits, known_or_guessed, trust
+from sdbench.metrics.stats.resample import FEW, quantiles, resampled, student, studentised
+
+Limits = tuple[Array, Array]
+
+
+def mean_limits(
+    columns: Array, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0, bounds: Bounds | None = None
+) -> Limits:
+    """Limits [C] of the means of columns [n,C], n > 1; NaN where nothing varies and the bound is unknown."""
+
+    def dense() -> Limits:
+        return studentised(columns, level=level, resamples=resamples, seed=seed)
+
+    return mixed(columns, dense, check_bounds(columns, bounds), level=level)
+
+
+def mixed(columns: Array, dense: Callable[[], Limits], bounds: tuple[float, float], *, level: float) -> Limits:
+    """Limits [C]: honest ones where few values of columns [n,C] differ, those of `dense` where many do, mixed in between.
+
+    The means of the columns are what is estimated, or vary as it does. An infinite bound is an unknown one.
+    """
+    is_bounded = math.isfinite(bounds[0]) and math.isfinite(bounds[1])
+    share = density(columns, is_bounded=is_bounded)
+    low, high = np.zeros_like(share), np.zeros_like(share)
+    for weight, limits in ((1 - share, lambda: _honest(columns, bounds, level)), (share, dense)):
+        if (weight > 0).any():
+            ends = limits()
+            low, high = (
+                np.where(weight > 0, end + weight * own, end) for end, own in zip((low, high), ends, strict=True)
+            )
+    return np.clip(low, *bounds), np.clip(high, *bounds)  # NaN stays NaN
+
+
+def _honest(columns: Array, bounds: tuple[float, float], level: float) -> Limits:
+    """Honest limits [C]; without a bound on a side, equal values say nothing of that side."""
+    is_constant = columns.min(0) == columns.max(0)
+    limits = honest_limits(columns, known_or_guessed(columns, *bounds), level=level)
+    low, high = (
+        np.where(is_constant & ~np.isfinite(bound), NAN, end) for bound, end in zip(bounds, limits, strict=True)
+    )
+    return low, high
+
+
+def mean_interval(
+    values: ArrayLike,
+    *,
+    level: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+    bounds: Bounds | None = None,
+) -> Estimate:
+    """A mean of values within bounds (None: unknown)."""
+    x, level = values_of(values), check_level(level)
+    n = len(x)
+    if n < 2:
+        return Estimate(float(x[0]) if n else NAN, NAN, NAN, n)
+    low, high = mean_limits(x[:, None], level=level, resamples=resamples, seed=seed, bounds=bounds)
+    return Estimate(float(x.mean()), float(low[0]), float(high[0]), n)
+
+
+def ratio_interval(
+    num: ArrayLike,
+    den: ArrayLike,
+    *,
+    level: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+    bounds: Bounds | None = None,
+) -> Estimate:
+    """Σnum / Σden, studentised on the log scale; bounds are those of num/den of one example (None: unknown, but not negative)."""
+    a, b = values_of(num, "num"), values_of(den, "den")
+    check_level(level)
+    if len(a) != len(b):
+        raise ValueError(f"num and den must be equally long, got {len(a)} and {len(b)}")
+    if (a < 0).any() or (b < 0).any():
+        raise ValueError("num and den of a ratio must not be negative")
+    ends = check_bounds(a[b > 0] / b[b > 0], bounds, "num/den")
+    n = len(a)
+    if not n or b.sum() == 0:
+        return Estimate(NAN, NAN, NAN, n)
+    ratio = float(a.sum() / b.sum())
+    if n < 2:
+        return Estimate(ratio, NAN, NAN, n)
+    residuals = a - ratio * b
+    is_constant = np.abs(residuals).max() <= 1e-12 * b.mean()
+    values = np.full(n, ratio) if is_constant else ratio + residuals / b.mean()  # their mean varies as the ratio does
+
+    def dense() -> Limits:
+        return _log_ratio_limits(a, b, level=level, resamples=resamples, seed=seed)
+
+    low, high = mixed(values[:, None], dense, (max(ends[0], 0.0), ends[1]), level=level)
+    return Estimate(ratio, float(low[0]), float(high[0]), n)
+
+
+def _log_ratio_limits(a: Array, b: Array, *, level: float, resamples: int, seed: int) -> Limits:
+    """Limits [1] of Σa / Σb > 0 by the studentised bootstrap of its logarithm, Student's below FEW examples."""
+    n, ratio = len(a), float(a.sum() / b.sum())
+    error = float(np.sqrt(((a / a.sum() - b / b.sum()) ** 2).sum() * n / (n - 1)))
+    if n < FEW:
+        first, last = np.array([-student(n, level)]), np.array([student(n, level)])
+    else:
+        pivots = _log_ratio_pivots(a - ratio * b, b, ratio, error, resamples=resamples, seed=seed)
+        first, last = quantiles(pivots, level)
+    # A few examples can give a limit beyond all floats: it is cut where exp still has a value.
+    return ratio * np.exp(-last * error), ratio * np.exp(np.minimum(-first * error, 700))
+
+
+def _log_ratio_pivots(e: Array, b: Array, ratio: float, error: float, *, resamples: int, seed: int) -> Array:
+    """[R,1] of residuals e = num − ratio·den: those of a resample with ratio r are e − (r − ratio)·b, nothing cancels."""
+    n = len(e)
+    sums = resampled(np.stack([e, b, e * e, e * b, b * b], 1), resamples=resamples, seed=seed)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        se, sb, see, seb, sbb = sums.T
+        sa, shift = se + ratio * sb, se / sb
+        squared = (see - 2 * shift * seb + shift**2 * sbb) / sa**2
+        errors = np.sqrt(np.maximum(squared, 0) * n / (n - 1))
+        return np.where(errors > 1e-6 * error, np.log1p(shift / ratio) / errors, np.nan)[:, None]
+
+
+def rates_interval(rows: Array, powers: tuple[int, ...], *, level: float = 0.95) -> Estimate:
+    """Π (Σ column)^power of rows [n,S] above 0, such as a ratio of tokens a second: Student's t on the log scale.
+
+    The standard error is the jackknife's. For times of a few examples; a sum of 0 above the line makes the product 0.
+    """
+    check_level(level)
+    n, total, exponents = len(rows), rows.sum(0), np.array(powers)
+    if not n or (total[exponents < 0] <= 0).any():
+        return Estimate(NAN, NAN, NAN, n)
+    if (total <= 0).any():
+        return Estimate(0.0, 0.0, 0.0, n)
+    log = float(np.log(total) @ exponents)
+    if n < 2:
+        return Estimate(math.exp(log), NAN, NAN, n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left_out = np.log(np.maximum(total - rows, 0)) @ exponents
+    if not np.isfinite(left_out).all():  # one example carries a whole sum: there is nothing to compare it with
+        return Estimate(math.exp(log), NAN, NAN, n)
+    error = math.sqrt((n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum()))
+    reach = student(n, level) * error
+    return Estimate(math.exp(log), math.exp(log - reach), math.exp(min(log + reach, 700)), n)
+
+
+def proportion_interval(k: int, n: int, *, level: float = 0.95) -> Estimate:
+    """k of n: Wilson's score interval, and Clopper and Pearson's where few are unlike the others."""
+    from statsmodels.stats.proportion import proportion_confint
+
+    check_level(level)
+    if not 0 <= k <= n:
+        raise ValueError(f"k must be between 0 and n={n}, got {k}")
+    if n == 0:
+        return Estimate(NAN, NAN, NAN, 0)
+    share = float(trust(min(k, n - k)))
+    wilson, exact = (
+        np.array(proportion_confint(k, n, alpha=1 - level, method=method), dtype=np.float64)
+        for method in ("wilson", "beta")
+    )
+    low, high = share * wilson + (1 - share) * exact
+    return Estimate(k / n, float(low), float(high), n)
+
+
+def median_interval(values: ArrayLike, *, level: float = 0.95) -> Estimate:
+    """A median, between order statistics: exact for any law; NaN limits where n is too small for this level."""
+    from scipy.stats import quantile_test
+
+    x, level = values_of(values), check_level(level)
+    if len(x) < 2:
+        return Estimate(float(x[0]) if len(x) else NAN, NAN, NAN, len(x))
+    limits = quantile_test(x, q=float(np.median(x)), p=0.5).confidence_interval(level)
+    return Estimate(float(np.median(x)), float(limits.low), float(limits.high), len(x))
+
+
+def statistic_interval(
+    rows: Array,
+    statistic: Callable[[Array], Array],
+    *,
+    level: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+    bounds: Bounds | None = None,
+) -> Estimate:
+    """A smooth function of summed statistics rows [n,S] (corpus BLEU, …): BCa; bounds are those of the function.
+
+    Where few examples matter, honest limits of the mean of its jackknife pseudo-values take over.
+    """
+    check_level(level)
+    n = len(rows)
+    if n == 0:
+        return Estimate(NAN, NAN, NAN, 0)
+    total = rows.sum(0, keepdims=True)
+    value = float(statistic(total)[0])
+    if n < 2:
+        return Estimate(value, NAN, NAN, n)
+    left_out = statistic(total - rows)
+
+    def dense() -> Limits:
+        draws = statistic(resampled(rows, resamples=resamples, seed=seed))
+        return _bca_limits(value, draws, left_out, level=level)
+
+    # Centred on the value itself: a jackknife's own correction of bias is no part of the estimate that is reported.
+    influence = (n - 1) * (left_out.mean() - left_out)
+    is_constant = np.abs(influence).max() <= 1e-9 * max(1.0, abs(value))
+    values = value + (np.zeros(n) if is_constant else influence)
+    low, high = mixed(values[:, None], dense, check_bounds(np.array([value]), bounds), level=level)
+    return Estimate(value, float(low[0]), float(high[0]), n)
+
+
+def _bca_limits(value: float, draws: Array, left_out: Array, *, level: float) -> Limits:
+    """Limits [1] from draws [R], corrected for bias and for the skewness of the jackknife values [n]."""
+    from scipy.stats import norm
+
+    below = ((draws < value).mean() + (draws <= value).mean()) / 2
+    bias = norm.ppf(np.clip(below, 1 / len(draws), 1 - 1 / len(draws)))
+    skew = left_out.mean() - left_out
+    scale = (skew**2).sum() ** 1.5
+    acceleration = float((skew**3).sum() / (6 * scale)) if scale else 0.0
+    z = norm.ppf([(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(draws, norm.cdf(bias + (bias + z) / (1 - acceleration * (bias + z))))
+    return np.array([low]), np.array([high])

@@ -1,0 +1,117 @@
+"""One look for all figures: colours that the colour-blind tell apart (Okabe and Ito 2008), sizes of a paper's column.
+
+`save` writes PDF, SVG and PNG whose bytes depend on the figure alone: no date, no random ids.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from sdbench.metrics.export import write_whole
+from sdbench.report.figures.fonts import families
+
+COLUMN, PAGE = 3.4, 7.0  # inches
+PAD = 0.03  # inches, outside and between panels
+INK, GREY, PALE = "#222222", "#6b6b6b", "#e3e3e3"
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW = (
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#d55e00",
+    "#cc79a7",
+    "#56b4e9",
+    "#f0e442",
+)
+CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)
+MARKS = ("o", "^", "v", "D", "P", "X")  # with CYCLE, so that colour is never alone
+BASELINES = {"lossless": ("D", INK), "target": ("s", GREY), "draft": ("v", ORANGE), "generate": ("P", GREY)}
+FORMATS = ("pdf", "svg", "png")
+SMALL = 6.3  # points, of labels inside a figure
+
+_RC: dict[Any, Any] = {
+    "font.size": 7.5,
+    "axes.titlesize": 7,
+    "axes.titlelocation": "left",
+    "axes.titlecolor": GREY,
+    "axes.labelsize": 7.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": PALE,
+    "grid.linewidth": 0.5,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 6.5,
+    "legend.handlelength": 1.4,
+    "legend.borderaxespad": 0.3,
+    "legend.labelspacing": 0.3,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 4,
+    "errorbar.capsize": 0,
+    "figure.dpi": 100,
+    "savefig.dpi": 200,
+    "axes.titlepad": 3,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "axes.labelpad": 2.5,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "sdbench",
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Figures made and saved inside look like ours; the caller's own settings come back after."""
+    with mpl.rc_context({**_RC, "font.family": list(families())}):
+        yield
+
+
+def panels(
+    columns: int = 1, rows: int = 1, *, width: float = COLUMN, height: float = 2.5, **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure and its axes in reading order; `height` is one row's. No pyplot: nothing global, nothing to close."""
+    figure = Figure(figsize=(width, height * rows), layout=ConstrainedLayoutEngine(w_pad=PAD, h_pad=PAD))
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    return figure, [axis for line in axes for axis in line]
+
+
+def settle(figure: Figure) -> None:
+    """Lay out once, for good: labels are then placed in the room that is left, and three formats need one layout."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+    figure.set_layout_engine("none")
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """name.pdf, name.svg, name.png in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settle(figure)
+    no_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}
+    paths = []
+    for kind in FORMATS:
+        data = io.BytesIO()
+        figure.savefig(data, format=kind, metadata=no_date[kind])
+        paths.append(write_whole(folder / f"{name}.{kind}", data.getvalue()))
+    return paths

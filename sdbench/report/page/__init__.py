@@ -1,0 +1,134 @@
+"""report.html: one file that needs nothing else, made from templates, the summary, the records and the figures on disk.
+
+Its script and style stand inside it; a content security policy forbids it any other script and every connection, so that
+texts written by a model can neither run nor call anybody. The same records give the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shlex
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from sdbench.metrics.cells import BASELINES
+from sdbench.metrics.recommend import Recommendation
+from sdbench.records import Results
+from sdbench.report.captions import TABLES
+from sdbench.report.page.browser import Browser, browse, script_json
+from sdbench.report.page.drawings import Drawing, drawings_of
+from sdbench.report.page.facts import facts_of, failures_of, merged, runs_of, warnings_of
+from sdbench.report.page.measures import MEASURES, WORDS
+from sdbench.report.page.tables import tables_of
+from sdbench.report.page.verdicts import advices_of, advised_of, answer_of
+from sdbench.report.sweep import Sweep, heading
+
+ROOM = 10**7 - 5 * 10**5  # bytes of a page, less what the list of examples takes
+FIGURES_ROOM = 4 * 10**6
+SCRIPTS = ("theme.js", "tables.js", "tokens.js", "texts.js", "decide.js", "browser.js")
+ENVIRONMENT = Environment(
+    loader=PackageLoader("sdbench.report.page", "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def write_page(
+    home: Path, results: Sequence[Results], sweeps: Sequence[Sweep], advice: Sequence[Recommendation]
+) -> Path:
+    """Render the page into `home`; its figures are the SVG files below home/figures."""
+    path = home / "report.html"
+    part = path.with_suffix(".part")
+    # A lone surrogate in a foreign text has no UTF-8: it is shown as a question mark.
+    part.write_bytes(page_of(home, results, sweeps, advice).encode("utf-8", "replace"))
+    part.replace(path)
+    return path
+
+
+def page_of(home: Path, results: Sequence[Results], sweeps: Sequence[Sweep], advice: Sequence[Recommendation]) -> str:
+    """The whole page as text."""
+    advised = advices_of(sweeps, results, advice)
+    drawings, missing = within(drawings_of(home / "figures"), FIGURES_ROOM)
+    context: dict[str, Any] = {
+        "title": heading(sweeps) if sweeps else ", ".join(one.name for one in results),
+        "answers": [answer_of(one, place) for place, one in enumerate(advised)],
+        "sweeps": [described(sweep, advised_of(sweep, advised)) for sweep in sweeps],
+        "failures": failures_of(results),
+        "warnings": merged({sweep.title: warnings_of(sweep) for sweep in sweeps}),
+        "drawings": drawings,
+        "missing": missing,
+        "measures": MEASURES,
+        "words": WORDS,
+        "runs": runs_of(results),
+        "files": [(name, caption) for name, caption in TABLES.items() if (home / name).is_file()],
+        "rebuild": " ".join(["python -m sdbench.report", *map(place_of, results)]),
+        "style": Markup(source_of("page.css") + source_of("browser.css")),
+        "early": Markup(source_of("early.js")),
+        "script": Markup('(() => {\n"use strict";\n' + "".join(map(source_of, SCRIPTS)) + "})();\n"),
+    }
+    context["policy"] = policy_of([context["early"], context["script"]])
+    bare = rendered(context, Browser())
+    compared = {sweep.title: first_compared(sweep, advised_of(sweep, advised)) for sweep in sweeps}
+    return rendered(context, browse(sweeps, compared, room=ROOM - len(bare.encode("utf-8", "replace"))))
+
+
+def place_of(results: Results) -> str:
+    """The folder as its run was told, so that the command works from where the run was started."""
+    return shlex.quote(f"{results.config.get('results') or 'results'}/{results.name}")
+
+
+def rendered(context: dict[str, Any], browser: Browser) -> str:
+    """The page with this browser in it."""
+    data = Markup(script_json({"groups": browser.groups, "chunks": browser.chunks}))
+    return ENVIRONMENT.get_template("report.html.j2").render(**context, data=data, notes=browser.notes)
+
+
+def described(sweep: Sweep, advised: str | None) -> dict[str, Any]:
+    """One sweep for the template: facts and tables."""
+    return {
+        "title": sweep.title,
+        "num_settings": len(sweep.cells),
+        "facts": facts_of(sweep),
+        "tables": tables_of(sweep, advised),
+    }
+
+
+def first_compared(sweep: Sweep, advised: str | None) -> list[str]:
+    """The cells that are shown side by side at first: lossless, the recommended one or the middle, the most lenient."""
+    cells = sweep.cells
+    lossless, swept = cells.index[cells["verifier"] == "lossless"], cells.index[~cells["verifier"].isin(BASELINES)]
+    middle = [advised] if advised is not None else swept[len(swept) // 2 :][:1]
+    return list(dict.fromkeys([*lossless[:1], *middle, *swept[-1:]]))
+
+
+def within(drawings: Sequence[Drawing], room: int) -> tuple[list[Drawing], list[str]]:
+    """The drawings that fit, and the names of those that do not: they are beside the page all the same."""
+    kept: list[Drawing] = []
+    missing: list[str] = []
+    for drawing in drawings:
+        room -= drawing.num_bytes
+        if room >= 0:
+            kept.append(drawing)
+        else:
+            missing.append(drawing.name)
+    return kept, missing
+
+
+def source_of(name: str) -> str:
+    """A template that is no template: script or style as it stands."""
+    return (files("sdbench.report.page") / "templates" / name).read_text(encoding="utf-8")
+
+
+def policy_of(scripts: Sequence[str]) -> str:
+    """Only these scripts run, nothing is loaded and nobody is called."""
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"

@@ -1,0 +1,290 @@
+"""A sweep: the cells of one pair, task and temperature of one folder that were asked one thing, and every number drawn of it.
+
+`sweeps_of` makes all of a report. Numbers are worked out when they are first asked for, and once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from sdbench.metrics import acceptance, divergence, pareto, quality, theory
+from sdbench.metrics.cells import BASELINES, STRICTEST, metrics_of, setting, strict_value, table_of
+from sdbench.metrics.stats import Estimate
+from sdbench.records import Results
+from sdbench.types import Metric
+
+PLANES = {"acceptance": "acceptance", "speedup": "speed-up"}  # column of the summary: word of the tables
+RESAMPLES = 2_000  # of what is drawn rather than quoted
+PLACES = {"target": 0, "generate": 1, "lossless": 2, "draft": 4}  # rules stand between, from the strict end outwards
+NAMES = {"target": "target alone", "generate": "plain generate", "draft": "draft alone", "lossless": "lossless"}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """`cells` are indexed by key, in reading order, with `label`, `curve` and `x`; `rows` are theirs of the summary.
+
+    `suffix` ends the names of its figures' files, "" where the report has one sweep; `references` are the folders in which
+    the target's greedy text may be.
+    """
+
+    results: Results
+    title: str
+    suffix: str
+    cells: pd.DataFrame
+    rows: pd.DataFrame
+    references: Sequence[Results] = ()
+
+    @property
+    def metric(self) -> Metric:
+        """The headline."""
+        first = self.cells.iloc[0].to_dict()
+        return metrics_of(first)[str(first["metric"])]
+
+    @property
+    def model(self) -> str:
+        return str(self.cells["model"].iloc[0])
+
+    @property
+    def task(self) -> str:
+        return str(self.cells["task"].iloc[0])
+
+    @property
+    def temperature(self) -> float:
+        return float(self.cells["temperature"].iloc[0])
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        """The rows as they are drawn: shares in percent, with `label`, `curve`, `x`, `rank` and `equals` of the cells."""
+        scale = self.metric.scale
+        names = [name for name in self.rows if str(name).startswith(("quality", "difference", "detectable"))]
+        drawn = self.rows.assign(**{str(name): self.rows[name] * scale for name in names})
+        more = self.cells.loc[drawn.index, ["knob", "value", "label", "curve", "x", "rank", "equals"]]
+        plain = drawn.drop(columns=["knob", "value"])  # the summary has them as one type for other tools
+        return plain.assign(cell=drawn.index).join(more).reset_index(drop=True)
+
+    @property
+    def swept(self) -> pd.DataFrame:
+        return self.points[~self.points["verifier"].isin(BASELINES)]
+
+    def baseline(self, verifier: str) -> pd.DataFrame:
+        return self.points[self.points["verifier"] == verifier]
+
+    def own(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The rows of a frame that belong to this sweep's cells."""
+        return frame[frame["cell"].isin(self.cells.index)]
+
+    @cached_property
+    def curves(self) -> Mapping[str, pd.DataFrame]:
+        """{name: points along the knob} of every rule, draft length and set of other options."""
+        return {str(name): part.sort_values("x") for name, part in self.swept.groupby("curve", sort=False)}
+
+    def strict_end(self, name: str) -> pd.DataFrame:
+        """The lossless point that a curve ends in, at its strict value: a row, or none where the curve holds that end itself.
+
+        Only a rule whose strict end is said to be lossless has one.
+        """
+        own, lossless = self.curves[name], self.baseline("lossless")
+        first = own.iloc[0]
+        if first["equals"] not in STRICTEST or (own["rank"] == 0).any():
+            return lossless.iloc[:0]
+        end = lossless[lossless["num_draft"] == first["num_draft"]].iloc[:1]
+        x = strict_value(own["x"], own["rank"])
+        return end.assign(x=np.nan if x is None else x, curve=name)
+
+    @cached_property
+    def joints(self) -> Mapping[str, pareto.Joint]:
+        """{column: bootstrap of all cells that have it and a quality}."""
+        found = {}
+        for rate in PLANES:
+            names = ("generate", "target", "draft") if rate == "acceptance" else ("generate",)
+            known = self.rows[self.rows[rate].notna() & self.rows["quality"].notna()]
+            keys = known.index[~known["verifier"].isin(names)].tolist()
+            if keys:
+                found[rate] = pareto.joint(self.results, keys, rate=rate, resamples=RESAMPLES)
+        return found
+
+    @property
+    def corner(self) -> tuple[float, float]:
+        """What a hypervolume is counted from: no acceptance or speed, and the worst score there can be."""
+        low, high = self.metric.bounds or (None, None)
+        worst = low if self.metric.best == "high" else high
+        return 0.0, quality.sign_of(self.metric) * (0.0 if worst is None else worst)
+
+    @cached_property
+    def fronts(self) -> Mapping[str, pareto.Front]:
+        """{column: front}; `y` of its points is as the scores are stored."""
+        found = {rate: pareto.front_of(joint, corner=self.corner) for rate, joint in self.joints.items()}
+        sign = quality.sign_of(self.metric)
+        return {rate: replace(one, points=one.points.assign(y=sign * one.points["y"])) for rate, one in found.items()}
+
+    @cached_property
+    def volumes(self) -> Mapping[tuple[str, str], Estimate]:
+        """{(column, curve or "all"): hypervolume above the corner}; none where the worst score is not known."""
+        worst = (self.metric.bounds or (None, None))[self.metric.best == "low"]
+        if worst is None:
+            return {}
+        found = {(rate, "all"): front.hypervolume for rate, front in self.fronts.items()}
+        for rate, joint in self.joints.items():
+            for name, keys in self._curves_in(joint).items():
+                found[rate, name] = pareto.volume_of(joint.of(keys), corner=self.corner)
+        return found
+
+    @cached_property
+    def gains(self) -> Mapping[tuple[str, str, str], Mapping[str, Estimate]]:
+        """{(column, first curve, second curve): area between them, and mean gain at equal speed or acceptance}."""
+        found = {}
+        for rate, joint in self.joints.items():
+            for (first, a), (second, b) in combinations(self._curves_in(joint).items(), 2):
+                if len(a) > 1 and len(b) > 1:
+                    found[rate, first, second] = pareto.gain(joint, a, b)
+        return found
+
+    def _curves_in(self, joint: pareto.Joint) -> dict[str, list[str]]:
+        held = {name: [key for key in cells["cell"] if key in joint.cells] for name, cells in self.curves.items()}
+        return {name: keys for name, keys in held.items() if keys}
+
+    @cached_property
+    def positions(self) -> pd.DataFrame:
+        return acceptance.by_position(self.own(self.results.rounds), resamples=RESAMPLES)
+
+    @cached_property
+    def laws(self) -> pd.DataFrame:
+        return theory.laws(self.points)
+
+    @cached_property
+    def predicted(self) -> pd.DataFrame:
+        return self.own(theory.predicted(self.results))
+
+    @cached_property
+    def divergence(self) -> pd.DataFrame:
+        return self.own(divergence.against_greedy(self.results, self.references))
+
+    @cached_property
+    def followed(self) -> pd.DataFrame:
+        return divergence.follow(self.divergence, resamples=RESAMPLES)
+
+
+def sweeps_of(results: Sequence[Results], summaries: Sequence[pd.DataFrame]) -> list[Sweep]:
+    """Every sweep that has records, folder by folder; each folder comes with its summary."""
+    found: list[tuple[Results, pd.DataFrame, pd.DataFrame]] = []
+    for one, summary in zip(results, summaries, strict=True):
+        rows = summary.set_index("cell")
+        cells = table_of(one.cells)
+        groups = [own for _, own in cells[cells.index.isin(rows.index)].groupby("sweep", sort=True)]
+        groups.sort(key=lambda own: tuple(own[["model", "task", "temperature", "protocol"]].iloc[0]))
+        found += [(one, placed(own), rows) for own in groups]
+    names = titles([(one.name, own) for one, own, _ in found])
+    ends = suffixes([(one.name, str(own["sweep"].iloc[0])) for one, own, _ in found])
+    return [
+        Sweep(one, title, end, own, rows.loc[own.index], results)
+        for title, end, (one, own, rows) in zip(names, ends, found, strict=True)
+    ]
+
+
+def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
+    """Pair and task, and as much more as tells the sweeps apart: temperature, folder, protocol, at last a number."""
+    firsts = [own.iloc[0] for _, own in groups]
+    found = [f"{first['model']} on {first['task']}" for first in firsts]
+    more = [
+        [f" at T = {first['temperature']:g}" for first in firsts],
+        [f" ({name})" for name, _ in groups],
+        [f", {first['protocol']}" for first in firsts],
+    ]
+    for ends in more:
+        if len(set(found)) < len(found) and len(set(ends)) > 1:
+            found = [title + end for title, end in zip(found, ends, strict=True)]
+    places = [found[: place + 1].count(title) for place, title in enumerate(found)]
+    return [title if place == 1 else f"{title}, sweep {place}" for title, place in zip(found, places, strict=True)]
+
+
+def suffixes(sweeps: Sequence[tuple[str, str]]) -> list[str]:
+    """What tells the files of each (folder, sweep) from the others': pair and task, then T, then the folder, a number."""
+    if len(sweeps) == 1:
+        return [""]
+    labels = [json.loads(key)[:3] for _, key in sweeps]
+    names = [f"{model}-{task}" for model, task, _ in labels]
+    if len({temperature for *_, temperature in labels}) > 1:
+        names = [f"{name}-T{temperature:g}" for name, (*_, temperature) in zip(names, labels, strict=True)]
+    if len(set(names)) < len(names):
+        names = [f"{folder}-{name}" for (folder, _), name in zip(sweeps, names, strict=True)]
+    twins = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name}-{twin + 1}" if twin else name for name, twin in zip(names, twins, strict=True)]
+
+
+def heading(sweeps: Sequence[Sweep]) -> str:
+    """The pairs and the tasks of all sweeps, for the top of the page."""
+    models, tasks = (list(dict.fromkeys(getattr(s, name) for s in sweeps)) for name in ("model", "task"))
+    return f"{', '.join(models)} on {', '.join(tasks)}"
+
+
+def placed(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells of a sweep in reading order (target, lossless, each rule from its strict end outwards, draft), with names.
+
+    `x` is where a cell is drawn along its knob: its value, or its rank where the values are no numbers.
+    """
+    place = cells["verifier"].map(lambda name: PLACES.get(name, 3))
+    keys = cells.assign(_place=place, _knobs=cells["knobs"])
+    ordered = keys.sort_values(["_place", "verifier", "_knobs", "num_draft", "rank"], kind="stable")
+    ordered = ordered.drop(columns=["_place", "_knobs"])
+    return ordered.assign(label=labels(ordered), curve=curve_names(ordered), x=coordinates(ordered))
+
+
+def coordinates(cells: pd.DataFrame) -> pd.Series:
+    """[C] float64 along each cell's own knob; NaN for cells without an ordered one."""
+    is_number = cells["value"].map(lambda value: isinstance(value, int | float) and not isinstance(value, bool))
+    words = set(cells.loc[cells["rank"].notna() & ~is_number, "knob"])
+    by_rank = cells["knob"].isin(words) | ~is_number
+    x = cells["value"].where(~by_rank, cells["rank"]).astype("float64")
+    return x.where(cells["rank"].notna())
+
+
+def labels(cells: pd.DataFrame) -> list[str]:
+    """What tells each cell from the others of its sweep, and no more."""
+    swept = cells[~cells["verifier"].isin(BASELINES)]
+    drafted = cells[cells["num_draft"] > 0]
+    is_one_rule, is_one_length = swept["verifier"].nunique() < 2, drafted["num_draft"].nunique() < 2
+    varying = options_of(swept)
+    found: list[str] = []
+    for key, cell in cells.iterrows():
+        knob = setting(cell, equals=" = ")
+        own = varying.get(str(key), [])
+        is_named = cell["verifier"] in BASELINES or not is_one_rule or not (knob or own)
+        parts = [NAMES.get(str(cell["verifier"]), str(cell["verifier"]))] * is_named
+        parts += [knob] * bool(knob)
+        parts += own
+        parts += [f"K = {cell['num_draft']}"] * (cell["num_draft"] > 0 and not is_one_length)
+        found.append(", ".join(parts))
+    return found
+
+
+def options_of(swept: pd.DataFrame) -> dict[str, list[str]]:
+    """{cell: those options of its rule, beside its knob, that differ between the cells of that rule}."""
+    found: dict[str, list[str]] = {}
+    for _, group in swept.groupby("verifier", sort=False):
+        options = {str(key): [one for one in str(text).split(", ") if one] for key, text in group["knobs"].items()}
+        common = set.intersection(*map(set, options.values())) if options else set()
+        found |= {key: [one for one in own if one not in common] for key, own in options.items()}
+    return found
+
+
+def curve_names(cells: pd.DataFrame) -> list[str]:
+    """The rule, and of the draft length and the other options what differs inside the sweep; "" for a baseline."""
+    swept = cells[~cells["verifier"].isin(BASELINES)]
+    has_rules, has_lengths = swept["verifier"].nunique() > 1, swept["num_draft"].nunique() > 1
+    varying = options_of(swept)
+    found = []
+    for key, cell in cells.iterrows():
+        if cell["verifier"] in BASELINES:
+            found.append("")
+            continue
+        own = varying[str(key)]
+        parts = [str(cell["verifier"])] if has_rules or not (has_lengths or own) else []
+        found.append(", ".join([*parts, *own, *([f"K = {cell['num_draft']}"] if has_lengths else [])]))
+    return found

@@ -1,0 +1,152 @@
+"""The command line taken apart, and the words that Hydra understands in place of the user's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sdbench.config import ConfigError, nearest, show
+
+OWN = (
+    "verifier",
+    "drafter",
+    "task",
+)  # groups whose class may be named on the command line: GROUP._target_=module.Class
+AT = "+verifier@verifier."
+FLAGS = {
+    "-h": "help",
+    "--help": "help",
+    "--version": "version",
+    "--cfg": "config",
+    "--plan": "plan",
+    "--prefetch": "prefetch",
+}
+LISTED = ("model", "task", "verifier", "drafter", "experiment", "decode", "tracker")
+LIST = re.compile(r"verifier=\[(.*)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command line, taken apart."""
+
+    overrides: tuple[str, ...] = ()
+    is_multirun: bool = False
+    config_dir: str | None = None
+    show: str | None = None  # what is shown or done instead of a run: one of FLAGS, or "list"
+    group: str | None = None  # of --list
+
+
+def parse(argv: Sequence[str]) -> Command:
+    """Options begin with a dash, everything else is KEY=VALUE."""
+    overrides: list[str] = []
+    is_multirun, folder, shown, group = False, None, None, None
+    words = iter(argv)
+    for word in words:
+        if word in FLAGS:
+            shown = FLAGS[word]
+        elif word in ("-m", "--multirun"):
+            is_multirun = True
+        elif word == "--config-dir" or word.startswith("--config-dir="):
+            folder = word.partition("=")[2] or next(words, None)
+            if folder is None or not Path(folder).is_dir():
+                raise ConfigError(f"--config-dir needs an existing folder, got {show(folder)}")
+        elif word == "--list" or word.startswith("--list="):
+            shown, group = "list", word.partition("=")[2] or next(words, None)
+            if group not in LISTED:
+                raise ConfigError(f"--list cannot be {show(group)} {nearest(group, LISTED)}")
+        elif word.startswith("-"):
+            known = (*FLAGS, "-m", "--multirun", "--config-dir", "--list")
+            raise ConfigError(f"{show(word)} is not an option {nearest(word, known)}")
+        else:
+            overrides.append(word)
+    return Command(tuple(overrides), is_multirun, folder, shown, group)
+
+
+def key_of(word: str) -> str:
+    return word.partition("=")[0].lstrip("+~")
+
+
+def classes_of_ones_own(words: Sequence[str]) -> list[str]:
+    """The groups whose class is named on the command line while no file is: what their default file says is not theirs."""
+    keys = {key_of(word) for word in words}
+    return [group for group in OWN if f"{group}._target_" in keys and group not in keys]
+
+
+def expand(words: Sequence[str]) -> list[str]:
+    """What Hydra is told: `verifier=[a,b]` as one package a rule, the options of a class of one's own as new keys."""
+    own = tuple(f"{group}." for group in classes_of_ones_own(words))
+    expanded: list[str] = []
+    for word in words:
+        several = LIST.fullmatch(word)
+        if several is not None:
+            names = [name.strip() for name in several[1].split(",") if name.strip()]
+            if not names:
+                raise ConfigError("verifier must not be an empty list: name the rules, as verifier=[ensemble,exact]")
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise ConfigError(f"verifier={show(word.partition('=')[2])} names {twice} twice")
+            expanded += ["~verifier", *(f"{AT}{name}={name}" for name in names)]
+        else:
+            is_new = key_of(word).startswith((*own, "model.chat_options."))  # keys that no file names
+            expanded.append(f"++{word.lstrip('+')}" if is_new else word)
+    return expanded
+
+
+def collapse(words: Sequence[str]) -> list[str]:
+    """`expand` backwards: words as the user types them."""
+    names = [word.removeprefix(AT).partition("=")[0] for word in words if word.startswith(AT)]
+    several = [f"verifier=[{','.join(names)}]"] if names else []
+    return several + [
+        re.sub(r"^\+\+", "", word) for word in words if not word.startswith(AT) and not (names and word == "~verifier")
+    ]
+
+
+def refuse_contradictions(words: Sequence[str]) -> None:
+    """A pass that is left out has no options."""
+    off = next((word for word in words if word in ("timing=off", "timing=false", "timing=null")), None)
+    option = next((word for word in words if key_of(word).startswith("timing.")), None)
+    if off and option:
+        raise ConfigError(
+            f"{off} leaves the latency pass out, so {show(option)} means nothing: leave one of the two out"
+        )
+
+
+def misspelt(word: str) -> str:
+    """Why a word cannot be read, in our words instead of the grammar's."""
+    key, _, value = word.partition("=")
+    said = f"{show(word)} cannot be read as KEY=VALUE"
+    if value.startswith("="):
+        return f"{said}: write {show(key)}{show(value)}, with one equals sign"
+    for opening, closing in ("[]", "{}", "()"):
+        if value.count(opening) > value.count(closing):
+            return f"{said}: a bracket is not closed, {closing} is missing"
+        if value.count(opening) < value.count(closing):
+            return f"{said}: {opening} is missing before {closing}"
+    if not word.isascii():
+        strange = next(char for char in word if not char.isascii())
+        return f"{said}: a value with letters such as {strange} stands in quotes, as '{show(key)}=\"{show(value)}\"'"
+    return f"{said}: lists are KEY=[A,B], and a value with other signs than letters, digits, . _ - + / : @ stands in quotes"
+
+
+def without_the_default(group: str, tree: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """Of a class of one's own: what the command line says of it, and a name. Its lists of numbers are swept."""
+    own = f"{group}."  # name= and n= of the run are no options of the class
+    given = {key_of(word).removeprefix(own).split(".")[0] for word in words if key_of(word).startswith(own)}
+    kept = {key: value for key, value in tree.items() if key in given}
+    kept.setdefault("name", str(kept["_target_"]).rpartition(".")[2].lower())
+    swept = {key: {} for key, value in kept.items() if group == "verifier" and _is_numbers(value)}
+    # A rule that declares knobs has no options beside them: the others become choices of one.
+    options = {key: value for key, value in kept.items() if key not in ("name", "_target_", "knobs")}
+    if swept:
+        kept["knobs"] = {key: swept.get(key, {"choices": [value]}) for key, value in options.items()}
+    return kept
+
+
+def _is_numbers(value: object) -> bool:
+    numbers = (
+        [isinstance(one, int | float) and not isinstance(one, bool) for one in value] if isinstance(value, list) else []
+    )
+    return bool(numbers) and all(numbers)

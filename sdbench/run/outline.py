@@ -1,0 +1,116 @@
+"""A pair without its weights: its tokenizer and what its metadata say. Prompts and the keys of cells need no more."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from sdbench.hub import explain
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+    from sdbench.lm.load import Checkpoint
+    from sdbench.run.pair import Found
+    from sdbench.types import Prompt
+
+
+@dataclass(frozen=True)
+class Outline:
+    """`configs`: role -> the text part of the model's configuration."""
+
+    metadata: Found
+    tokenizer: PreTrainedTokenizerBase
+    configs: Mapping[str, PretrainedConfig]
+
+    @classmethod
+    def make(cls, metadata: Found) -> Outline:
+        """Reads small files only; what is wrong with one is a sentence."""
+        from sdbench.lm import load as lm
+
+        tokenizer = lm.load_tokenizer(metadata.checkpoints["target"])
+        return cls(metadata, tokenizer, {role: text_config(one) for role, one in metadata.checkpoints.items()})
+
+    @cached_property
+    def checkpoints(self) -> dict[str, str]:
+        """Role -> repository@commit or a hash of the weights."""
+        return {role: checkpoint.identity() for role, checkpoint in self.metadata.checkpoints.items()}
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        """role_what -> what else moves a logit."""
+        numerics: dict[str, Any] = {"target_attention": "engine"}  # model.attention is plain generate's
+        for role, checkpoint in self.metadata.checkpoints.items():
+            own = getattr(self.configs[role], "dtype", None) or checkpoint.dtype
+            numerics[f"{role}_dtype"] = f"torch.{str(self.metadata.dtype or own).removeprefix('torch.')}"
+            numerics[f"{role}_quantization"] = self.metadata.quantization(role)
+        return numerics
+
+    @property
+    def limit(self) -> int:
+        """The longest text that all models take."""
+        sizes = [getattr(config, "max_position_embeddings", None) for config in self.configs.values()]
+        return min((size for size in sizes if size), default=10**9)
+
+    def ids(self, prompt: Prompt) -> list[int]:
+        """A prompt as the model reads it: text with the tokenizer's own beginning, turns through its chat template."""
+        if prompt.text is not None:
+            return list(self.tokenizer(prompt.text + prompt.prefix)["input_ids"])  # type: ignore[arg-type]
+        turns = [{"role": turn.role, "content": turn.content} for turn in prompt.messages]
+        options = {"tokenize": False, "add_generation_prompt": True, **self.metadata.model.chat_options}
+        text = str(self.tokenizer.apply_chat_template(turns, **options)) + prompt.prefix
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])  # type: ignore[arg-type]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Ids as text, end-of-text marks left out."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def prompt(self, ids: Sequence[int]) -> str:
+        """Ids as text, the chat template's marks shown."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    def token_texts(self) -> list[str]:
+        """The text of each id as it stands inside a text: behind another token, or its leading space would be lost."""
+        before = list(self.tokenizer("a", add_special_tokens=False)["input_ids"])  # type: ignore[arg-type]
+        options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+        start = str(self.tokenizer.decode(before, **options))
+        rows = self.tokenizer.batch_decode([[*before, index] for index in range(len(self.tokenizer))], **options)
+        return [str(row).removeprefix(start) for row in rows]
+
+    @cached_property
+    def tokenizer_key(self) -> str:
+        """A hash of all that decides which ids a text becomes: pieces, merges, normaliser, special tokens."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        rules = {} if backend is None else json.loads(backend.to_str())
+        content = {
+            "rules": {name: rule for name, rule in rules.items() if name not in ("truncation", "padding")},  # of a call
+            "pieces": sorted(self.tokenizer.get_vocab().items()),
+            "special": {name: str(token) for name, token in self.tokenizer.special_tokens_map.items()},
+            "around": list(self.tokenizer("")["input_ids"]),  # type: ignore[arg-type]
+        }
+        return hash_of(content)
+
+    @property
+    def template(self) -> str | None:
+        """The chat template's own text; None where there is none."""
+        template = self.tokenizer.chat_template
+        return None if template is None else template if isinstance(template, str) else json.dumps(template)
+
+
+def text_config(checkpoint: Checkpoint) -> PretrainedConfig:
+    """The configuration of a model's text part."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(checkpoint.folder).get_text_config()
+    except (OSError, ValueError, KeyError) as error:
+        raise explain(error, checkpoint.id) from error
+
+
+def hash_of(data: Any) -> str:
+    """Of plain data."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:20]

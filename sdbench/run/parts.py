@@ -1,0 +1,103 @@
+"""The rules and the drafter of a run: their classes, what they need and cannot do; all before weights are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from sdbench.config import ConfigError, RuleSweep, Run
+from sdbench.types import DRAFTER_NEEDS, NEEDS, Limits, needs_of
+
+if TYPE_CHECKING:
+    from sdbench.types import Verifier
+
+
+@dataclass(frozen=True)
+class BuiltSweep:
+    """A rule's sweep and its rules, one a setting."""
+
+    sweep: RuleSweep
+    rules: tuple[Verifier, ...]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What decides what is drafted and kept."""
+
+    sweeps: tuple[BuiltSweep, ...]
+    drafter: type
+    needs_draft: bool  # whether the drafter reads the draft model
+
+
+def imported(path: str) -> Any:
+    """What a dotted path names."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def build_parts(run: Run) -> Parts:
+    """Every rule of the run and the drafter's class; what one of them needs and does not get is a ConfigError."""
+    drafter = _drafter_class(run)
+    sweeps = tuple(
+        BuiltSweep(sweep, tuple(rule_of(sweep.target, setting) for setting in sweep.settings))
+        for sweep in run.verifiers
+    )
+    parts = Parts(sweeps, drafter, "draft" in _needs(drafter, DRAFTER_NEEDS, f"drafter={run.drafter.name}"))
+    for built in sweeps:
+        for rule in built.rules:
+            _needs(rule, NEEDS, f"verifier={built.sweep.name}")
+    _refuse_broken_limits(run, parts)
+    return parts
+
+
+def rule_of(target: str, setting: Mapping[str, Any]) -> Verifier:
+    """A rule of a class named by its path; its own complaint is the user's."""
+    try:
+        return imported(target)(**setting)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f"verifier {target} cannot be made: {_first_line(error)}") from None
+
+
+def _drafter_class(run: Run) -> type:
+    try:
+        kind = imported(str(run.drafter.target))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"drafter={run.drafter.name} cannot be made: {_first_line(error)}") from None
+    if not isinstance(kind, type):
+        raise ConfigError(f"drafter={run.drafter.name} must name a class, and {run.drafter.target} is none")
+    return kind
+
+
+def _needs(part: object, known: frozenset[str], name: str) -> frozenset[str]:
+    try:
+        return needs_of(part, known)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
+def _refuse_broken_limits(run: Run, parts: Parts) -> None:
+    """The first limit that a setting of the run breaks."""
+    named: list[tuple[str, object]] = [(f"drafter={run.drafter.name}", parts.drafter)]
+    named += [(f"verifier={built.sweep.name}", rule) for built in parts.sweeps for rule in built.rules]
+    has_draft = run.model.draft is not None
+    if parts.needs_draft and not has_draft:
+        raise ConfigError(f"drafter={run.drafter.name} needs a draft model, and there is none: give model.draft=ID")
+    for name, part in named:
+        limits = getattr(part, "limits", Limits())
+        for k in run.num_draft:
+            sentence = limits.broken_by(
+                name,
+                temperature=run.temperature,
+                num_draft=k,
+                has_draft_model=has_draft,
+                has_logits=parts.needs_draft and has_draft,
+            )
+            if sentence is not None:
+                raise ConfigError(sentence)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0]

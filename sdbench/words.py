@@ -1,0 +1,55 @@
+"""The words of a command line: places (folders, files) and options as KEY=VALUE, --KEY=VALUE or --KEY VALUE."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+OPTION = re.compile(r"(?:--)?([A-Za-z_]+)=(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What was typed: places in their order, and each option as text."""
+
+    places: tuple[str, ...]
+    options: Mapping[str, str]
+
+
+def parsed(words: Sequence[str], options: Mapping[str, str]) -> Words:
+    """Words as `options` {name: an example of its value} allows them; ValueError, one sentence, for any other."""
+    places: list[str] = []
+    given: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        match = OPTION.fullmatch(word)
+        if match is None and not word.startswith("-"):
+            places.append(word)
+            continue
+        name = match[1] if match else word.removeprefix("--")
+        if name not in options:
+            raise ValueError(
+                f"{name if match else word} is not an option: there is {', '.join(f'{one}=' for one in options)}"
+            )
+        value = match[2] if match else next(rest, "")
+        if not value:
+            raise ValueError(f"{'' if match else '--'}{name} needs a value, for example {name}={options[name]}")
+        if name in given:
+            raise ValueError(f"{name} is given twice")
+        given[name] = value
+    return Words(tuple(places), given)
+
+
+def number(given: Words, name: str) -> float | None:
+    """An option that is a number above 0; None where it is not given."""
+    text = given.options.get(name)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be a number above 0, got {text}")
+    return value

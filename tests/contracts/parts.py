@@ -1,0 +1,57 @@
+"""Every rule and drafter there is, from the YAML files of the package and of docs/examples, as objects."""
+
+import itertools
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "docs" / "examples"
+sys.path.insert(0, str(EXAMPLES))  # modules outside the package, as a user's own
+
+
+@dataclass(frozen=True)
+class Named:
+    """A class with the options of its YAML, and its knobs as the YAML describes them."""
+
+    name: str
+    target: type
+    options: dict[str, Any]
+    knobs: dict[str, dict[str, Any]]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def settings(self) -> list[dict[str, Any]]:
+        """Both ends and the middle of every knob, all choices: each with each."""
+        axes = [spread(knob, {**rule, "default": self.options.get(knob)}) for knob, rule in self.knobs.items()]
+        return [dict(zip(self.knobs, point, strict=True)) for point in itertools.product(*axes)]
+
+    def make(self, **setting: Any) -> Any:
+        return self.target(**{**self.options, **setting})
+
+
+def spread(knob: str, rule: dict[str, Any]) -> list[Any]:
+    if "choices" in rule:
+        return list(rule["choices"])
+    low, high = rule.get("low", 0), rule.get("high", 1)
+    values = sorted({low, (low + high) / 2, high, *([] if rule.get("strict") is None else [rule["strict"]])})
+    values = [value for value in values if not (rule.get("open") and value == low)]
+    return sorted({int(value) for value in values}) if rule.get("whole") else values
+
+
+def parts(group: str) -> list[Named]:
+    """The parts that configs/GROUP and docs/examples/configs/GROUP name; a file that lists names is none of its own."""
+    files = sorted((ROOT / "configs" / group).glob("*.yaml")) + sorted((EXAMPLES / "configs" / group).glob("*.yaml"))
+    trees = [yaml.safe_load(file.read_text()) for file in files]
+    return [_named(tree) for tree in trees if isinstance(tree, dict) and "_target_" in tree]
+
+
+def _named(tree: dict[str, Any]) -> Named:
+    module, _, name = tree["_target_"].rpartition(".")
+    options = {key: value for key, value in tree.items() if key not in ("name", "_target_", "knobs", "choices")}
+    return Named(tree["name"], getattr(import_module(module), name), options, tree.get("knobs") or {})

@@ -1,0 +1,337 @@
+"""What every drafter promises and is promised: greedy `Exact` is the target, counts are what the texts say, rows may move."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+import sdbench
+from sdbench.draft import BaseDrafter, ModelDrafter, NoDraft
+from sdbench.types import DRAFTER_NEEDS, DraftBlock, DraftSetup, needs_of
+from sdbench.verify import Ensemble, Exact
+from tests.contracts.parts import Named, parts
+from tests.engine.models import PROMPTS, pair, tiny
+
+DRAFTERS = parts("drafter")
+by_drafter = pytest.mark.parametrize("named", DRAFTERS, ids=str)
+REPEATING = [[5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [9, 9, 9, 9], [11, 12], *PROMPTS]  # something to look up
+
+
+@pytest.fixture(scope="module")
+def models() -> tuple[Any, Any]:
+    return pair("llama")
+
+
+def engine_and_drafter(models: tuple[Any, Any], named: Named, **warp: Any) -> tuple[sdbench.Engine, Any]:
+    draft = models[1] if "draft" in needs_of(named.target, DRAFTER_NEEDS) else None
+    engine = sdbench.Engine(models[0], draft)
+    return engine, engine.drafter(named.target, engine.warp(**warp), named.options)
+
+
+@by_drafter
+def test_greedy_exact_is_the_target_alone(models, named: Named):
+    engine, drafter = engine_and_drafter(models, named, temperature=0.0)
+    options: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 24, "engine": engine, "stop_ids": ()}
+    drafted = sdbench.generate(None, None, REPEATING, [Exact()], drafter=drafter, batch_size=3, **options)
+    alone = sdbench.generate(None, None, REPEATING, [Exact()], drafter=NoDraft(), **options)
+    assert [g.tokens for g in drafted] == [g.tokens for g in alone]
+    assert sum(map(sum, (g.drafted for g in drafted))) > 0, "something was drafted"
+
+
+def recount(generation: Any, offered: list[list[int]]) -> None:
+    """Every count by its definition, from the text, where its tokens came from, and what was offered in each round."""
+    place = 0
+    shown = iter(generation.draft_tokens)
+    for number, block in enumerate(offered):
+        origins = generation.origins[place : place + next_round(generation.origins[place:])]
+        tokens = generation.tokens[place : place + len(origins)]
+        kept = sum(origin == "accepted" for origin in origins)
+        assert generation.accepted[number] == kept
+        assert list(tokens[:kept]) == block[:kept]
+        is_last = number == len(offered) - 1
+        counted = len(origins) if is_last and generation.finish == "stop" else len(block)
+        assert generation.drafted[number] == min(len(block), counted)
+        assert [next(shown) for _ in range(generation.drafted[number])] == block[: generation.drafted[number]]
+        replaced = sum(origin == "replacement" for origin in origins)
+        assert generation.examined[number] == kept + replaced, "positions whose token or replacement reached the text"
+        if origins[-1] == "bonus":
+            assert kept == len(block), "a bonus stands behind a block that was kept whole"
+        if origins[-1] == "replacement":
+            assert kept < len(block)
+        place += len(origins)
+    assert place == len(generation.tokens)
+    assert next(shown, None) is None
+    assert len(generation.drafted) == len(generation.examined) == len(generation.accepted) == len(offered)
+
+
+def next_round(origins: Any) -> int:
+    """How many tokens the round emitted that begins here: it ends with the first token that no draft gave."""
+    ends = [place for place, origin in enumerate(origins, start=1) if origin != "accepted"]
+    return ends[0] if ends else len(origins)
+
+
+class Watched:
+    """A drafter that writes down what it offered to each text, and follows each text by what it observes."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.needs = inner, needs_of(inner, DRAFTER_NEEDS)
+        self.texts: dict[int, list[int]] = {}
+        self.blocks: dict[int, list[list[int]]] = {}
+        self.log: list[tuple[list[int], list[list[int]]]] = []
+        self.num_observed = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def prefill(self, prompt: Any, prefix: Any) -> Any:
+        assert prefix.length == len(prompt) - 1
+        return prompt.tolist(), self.inner.prefill(prompt, prefix)
+
+    def admit(self, row: int, prefix: Any) -> None:
+        if row in self.texts:
+            self.log.append((self.texts[row], self.blocks[row]))
+        self.texts[row], self.blocks[row] = list(prefix[0]), []
+        self.inner.admit(row, prefix[1])
+
+    def move(self, source: int, row: int) -> None:
+        if row in self.texts:
+            self.log.append((self.texts[row], self.blocks[row]))
+        self.texts[row], self.blocks[row] = self.texts.pop(source), self.blocks.pop(source)
+        self.inner.move(source, row)
+
+    def draft(self, context: Any, k: int, lengths: Any, u: Any, needs: Any) -> Any:
+        for row, text in self.texts.items():
+            if row < len(context.lengths) and context.lengths[row] > 1:
+                assert context.tokens[row, : context.lengths[row]].tolist() == text, "a row is the text it was"
+        block = self.inner.draft(context, k, lengths, u, needs)
+        for row, length in enumerate(block.lengths.tolist()):
+            if row in self.blocks:
+                self.blocks[row].append(block.tokens[row, :length].tolist())
+        return block
+
+    def observe(self, emitted: Any, evidence: Any, verdict: Any) -> None:
+        self.num_observed += 1
+        assert len(emitted) == len(verdict.accepted) == len(evidence.p)
+        for row, count in enumerate((verdict.accepted + 1).tolist()):
+            self.texts[row] += emitted[row, :count].tolist()
+        self.inner.observe(emitted, evidence, verdict)
+
+    def close(self) -> None:
+        self.log += [(self.texts[row], self.blocks[row]) for row in self.texts]
+        self.texts, self.blocks = {}, {}
+        self.inner.close()
+
+
+@by_drafter
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_counts_are_what_the_texts_say_through_moves_and_refills(models, named, temperature, batch_size):
+    engine, drafter = engine_and_drafter(models, named, temperature=temperature)
+    watched = Watched(drafter)
+    rules = [Exact(), Ensemble(w=0.5), Ensemble(w=0.0, mix="logit")]
+    generations = sdbench.generate(
+        None,
+        None,
+        REPEATING,
+        rules,
+        temperature=temperature,
+        max_new_tokens=15,
+        num_draft=4,
+        batch_size=batch_size,
+        drafter=watched,
+        engine=engine,
+    )
+    logged = Counter((tuple(text), tuple(map(tuple, blocks))) for text, blocks in watched.log if blocks)
+    assert sum(logged.values()) >= len(generations)
+    for generation in generations:
+        prompt = tuple(REPEATING[generation.prompt])
+        own = [
+            blocks
+            for text, blocks in logged
+            if text[: len(prompt) + len(generation.tokens)] == prompt + generation.tokens
+            and len(blocks) == len(generation.drafted)
+        ]
+        assert own, "every text was watched from its first round to its last"
+        failures = []
+        for blocks in own:
+            try:
+                recount(generation, [list(block) for block in blocks])
+            except AssertionError as error:
+                failures.append(error)
+        assert len(failures) < len(own), failures[0]
+    assert watched.num_observed > 0
+
+
+class Narrow(BaseDrafter):
+    """Offers one wrong token a row where four are asked for, and nothing every third round."""
+
+    def __init__(self) -> None:
+        self.round = 0
+
+    def draft(self, context: Any, k: int, lengths: Any, u: Any, needs: Any) -> DraftBlock:
+        self.round += 1
+        if self.round % 3 == 0:
+            return DraftBlock.empty(lengths)
+        tokens = (context.tokens.gather(1, context.lengths[:, None] - 1) + 1) % 61
+        return DraftBlock(tokens, tokens, lengths.clamp_max(1))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_what_is_counted_is_what_was_offered(models, temperature):
+    options: dict[str, Any] = {"temperature": temperature, "max_new_tokens": 12, "stop_ids": ()}
+    found = sdbench.generate(models[0], None, PROMPTS, [Exact()], num_draft=4, drafter=Narrow(), **options)
+    for g in found:
+        assert max(g.drafted) <= 1
+        assert len(g.draft_tokens) == sum(g.drafted)
+        assert g.origins.count("replacement") == sum(g.examined) - sum(g.accepted)
+        for drafted, accepted, origin in zip(g.drafted, g.accepted, ends(g), strict=True):
+            assert origin == ("replacement" if accepted < drafted else "bonus")
+
+
+def ends(generation: Any) -> list[str]:
+    return [origin for origin in generation.origins if origin != "accepted"]
+
+
+@pytest.mark.parametrize(
+    ("slots", "lengths", "token", "sentence"),
+    [
+        (9, 2, 3, "Wrong gave a block of 9 slots where 5 were asked for"),
+        (4, 9, 3, "Wrong offered 9 tokens where 0 to"),
+        (4, 1, -4, "Wrong drafted the token -4, which is no id"),
+    ],
+)
+def test_a_block_that_cannot_be_is_an_error(models, slots, lengths, token, sentence):
+    class Wrong(BaseDrafter):
+        def draft(self, context: Any, k: int, asked: Any, u: Any, needs: Any) -> DraftBlock:
+            tokens = torch.full((len(asked), slots), token)
+            return DraftBlock(tokens, tokens.clamp_min(0), torch.full_like(asked, lengths))
+
+    with pytest.raises(ValueError, match=sentence):
+        sdbench.generate(models[0], None, PROMPTS, [Exact()], drafter=Wrong(), max_new_tokens=8)
+
+
+def test_one_hot_drafts_keep_the_targets_law_and_both_ends_of_a_mix_are_free_of_nan():
+    """Sampled: chi-square against the target's own law. Greedy, with un-tempered laws of one-hot drafts: numbers throughout."""
+    target = tiny("llama", vocab=4, scale=0.6, eos_token_id=None)
+
+    class Guess(BaseDrafter):
+        def draft(self, context: Any, k: int, lengths: Any, u: Any, needs: Any) -> DraftBlock:
+            tokens = (context.lengths[:, None] + torch.arange(k)) % 4
+            return DraftBlock(tokens, tokens, lengths)
+
+    samples = 6000
+    found = sdbench.generate(
+        target, None, [[0, 1, 2]], [Exact()], num_draft=2, drafter=Guess, samples=samples, max_new_tokens=3, stop_ids=()
+    )
+    counts = Counter(g.tokens for g in found)
+    law = {}
+    with torch.no_grad():
+        for a in range(4):
+            for b in range(4):
+                for c in range(4):
+                    p = target(torch.tensor([[0, 1, 2, a, b]])).logits[0, 2:].softmax(-1)
+                    law[a, b, c] = float(p[0, a] * p[1, b] * p[2, c])
+    expected = np.array(list(law.values())) * samples
+    observed = np.array([counts[key] for key in law], dtype=float)
+    small = expected < 5
+    pooled = [np.append(x[~small], x[small].sum()) for x in (observed, expected)]
+    assert chisquare(*pooled).pvalue > 1e-4
+    rules = [Ensemble(w=w, mix=mix) for w in (0.0, 0.5, 1.0) for mix in ("prob", "logit")]
+    for temperature in (0.0, 1.0):
+        found = sdbench.generate(
+            target, None, [[0, 1, 2]], rules, temperature=temperature, drafter=Guess, max_new_tokens=8, stop_ids=()
+        )
+        assert all(value == value for g in found for value in (*g.p, *g.q, *g.tv))
+        if temperature == 0:
+            assert found[0].tokens != found[4].tokens, "w = 0 keeps every guess, w = 1 is the target"
+            assert sum(found[0].accepted) == sum(found[0].drafted) == sum(found[1].accepted)
+
+
+def test_draft_states_are_those_each_token_was_sampled_from(models):
+    """The head over `DraftBlock.hidden` gives the very logits, and over the target's states those of the evidence."""
+
+    class Reads(Exact):
+        __slots__ = ()
+        needs = frozenset({"raw", "draft_hidden", "target_hidden"})  # pyright: ignore[reportAssignmentType]
+
+        def __call__(self, evidence: Any, u: Any, state: Any = None) -> Any:
+            target, draft = models
+            if evidence.draft.tokens.shape[1]:
+                made = draft.get_output_embeddings()(evidence.draft.hidden)
+                torch.testing.assert_close(made, evidence.draft.logits, rtol=0, atol=1e-12)
+            made = target.get_output_embeddings()(evidence.target_hidden)
+            torch.testing.assert_close(made, evidence.logits, rtol=0, atol=1e-12)
+            return Exact.__call__(self, evidence, u, state)
+
+    for capture in ("off", "graphs", "trace"):
+        sdbench.generate(*models, PROMPTS, [Reads()], max_new_tokens=6, capture=capture)
+
+
+class OnTheTarget(BaseDrafter):
+    """The target drafts for itself, a token at a time, on its own cache: each slot is the same captured step again."""
+
+    needs = frozenset({"target_hidden"})
+
+    def __init__(self, setup: DraftSetup) -> None:
+        self.setup, self.cache, self.prefixes = setup, None, []
+
+    @classmethod
+    def build(cls, setup: DraftSetup, **options: Any) -> "OnTheTarget":
+        return cls(setup)
+
+    def open(self, num_rows: int, capacity: int, cache: Any) -> None:
+        self.cache = cache
+
+    def prefill(self, prompt: Any, prefix: Any) -> Any:
+        if len(prompt) > 1:
+            assert prefix.hidden.shape[:1] == (len(prompt) - 1,)
+
+    def observe(self, emitted: Any, evidence: Any, verdict: Any) -> None:
+        assert evidence.target_hidden.shape[:2] == evidence.p.shape[:2]
+
+    def draft(self, context: Any, k: int, lengths: Any, u: Any, needs: Any) -> DraftBlock:
+        lm, sizes, tokens, laws = self.setup.target, context.lengths, [], []
+        ids = context.tokens.gather(1, sizes[:, None] - 1)
+        kv_length = lm.kv_length(context.longest + k, self.cache)
+
+        def step(ids: Any, sizes: Any) -> Any:
+            plan = lm.plan(sizes[:, None] - 1, self.cache, kv_length)
+            return (self.setup.warp.law(self.setup.warp.logits(lm.forward(ids, plan, self.cache)[:, 0])),)
+
+        for slot in range(k):
+            (q,) = self.cache.steps(step, ("own", kv_length), ids, sizes + slot)
+            ids = torch.searchsorted(q.cumsum(-1), u[:, slot, None], right=True).clamp_max(q.shape[-1] - 1)
+            tokens.append(ids[:, 0])
+            laws.append(q)
+        return DraftBlock(torch.stack(tokens, 1), torch.stack(laws, 1), lengths)
+
+
+@pytest.mark.parametrize("capture", ["off", "trace", "graphs"])
+def test_a_drafter_on_the_targets_cache_finds_its_laws_as_it_left_them(models, capture):
+    found = sdbench.generate(
+        models[0], None, PROMPTS, [Exact()], drafter=OnTheTarget, capture=capture, max_new_tokens=12, stop_ids=()
+    )
+    assert max(value for g in found for value in g.tv) < 1e-9
+    assert all(sum(g.accepted) == sum(g.drafted) for g in found)
+
+
+def test_drafters_are_found_by_name_class_or_object_and_need_what_they_say(models):
+    options: dict[str, Any] = {"max_new_tokens": 6, "stop_ids": ()}
+    by_default = sdbench.generate(*models, PROMPTS, [Exact()], **options)
+    for drafter in ("model", ModelDrafter):
+        assert sdbench.generate(*models, PROMPTS, [Exact()], drafter=drafter, **options) == by_default
+    with pytest.raises(ValueError, match="drafter=model needs a draft model, and there is none"):
+        sdbench.generate(models[0], None, PROMPTS, [Exact()], drafter="model", **options)
+    with pytest.raises(ValueError, match=r"drafter=modle names no file in configs/drafter \(did you mean model"):
+        sdbench.generate(*models, PROMPTS, [Exact()], drafter="modle", **options)
+
+    class Greedy(BaseDrafter):
+        needs = frozenset({"oracle"})
+
+        def draft(self, *arguments: Any) -> Any: ...
+
+    with pytest.raises(ValueError, match="Greedy needs 'oracle', which nobody provides"):
+        sdbench.generate(*models, PROMPTS, [Exact()], drafter=Greedy, **options)

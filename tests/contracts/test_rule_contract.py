@@ -1,0 +1,206 @@
+"""What every rule promises, the package's and a stranger's: its law to 1e-12, its strict end, its behaviour at the edges."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+import sdbench
+from sdbench.types import DraftBlock, Evidence, needs_of
+from sdbench.verify import Exact, Tokenwise, family, stack
+from tests.contracts.parts import Named, parts
+from tests.engine.models import PROMPTS, pair
+
+RULES = parts("verifier")
+V, K = 5, 3
+by_rule = pytest.mark.parametrize("named", RULES, ids=str)
+
+
+def laws(batch: int, seed: int = 0, slots: int = K) -> tuple[torch.Tensor, torch.Tensor]:
+    """p [B,K+1,V] and q [B,K,V] with zeros in places, float64."""
+    generator = torch.Generator().manual_seed(seed)
+    raw = torch.rand(2, batch, slots + 1, V, generator=generator, dtype=torch.float64) ** 4
+    raw = raw * (torch.rand(raw.shape, generator=generator) > 0.25)
+    raw[..., 0] += 1e-3
+    p, q = raw / raw.sum(-1, keepdim=True)
+    return p, q[:, :slots]
+
+
+def evidence_of(p: Any, q: Any, tokens: Any, lengths: Any) -> Evidence:
+    """With the logits and states that some rules read."""
+    logits = {"logits": q.log()} if q.is_floating_point() else {}
+    hidden = {"hidden": torch.zeros(*tokens.shape, 4, dtype=p.dtype)}
+    draft = DraftBlock(tokens, q, lengths, **logits, **hidden)
+    return Evidence(p, draft, logits=p.log(), target_hidden=torch.zeros(*p.shape[:2], 4, dtype=p.dtype))
+
+
+def fresh_state(rule: Any, batch: int) -> Any:
+    return rule.init_state([torch.tensor([1, 2])] * batch, "cpu")
+
+
+def enumerated(rule: Any, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """The law [B,V] of the first token, from what the rule *does*: thresholds of its coins and draws found by bisection."""
+    batch, out = len(p), torch.zeros(len(p), V, dtype=torch.float64)
+    for x in range(V):
+        tokens = torch.full((batch, 1), x)
+        evidence = evidence_of(p[:, :2], q[:, :1], tokens, torch.ones(batch, dtype=torch.int64))
+
+        def verdict(coin: torch.Tensor, draw: torch.Tensor, evidence: Evidence = evidence) -> Any:
+            return rule(evidence, torch.stack((coin, draw), 1), fresh_state(rule, batch))
+
+        half = torch.full((batch,), 0.5, dtype=torch.float64)
+        keep = bisect(lambda coin, verdict=verdict, half=half: verdict(coin, half).accepted == 1, batch)
+        out[:, x] += q[:, 0, x] * keep
+        refused = torch.full((batch,), 1 - 2**-52, dtype=torch.float64)
+        below = torch.zeros(batch, dtype=torch.float64)
+        for token in range(V):
+            upto = bisect(
+                lambda u, verdict=verdict, refused=refused, token=token: verdict(refused, u).next_token <= token, batch
+            )
+            out[:, token] += torch.where(keep < 1, q[:, 0, x] * (1 - keep) * (upto - below), 0)
+            below = upto
+    return out
+
+
+def bisect(holds: Any, batch: int) -> torch.Tensor:
+    """The share of [0, 1) below which `holds` is true, in every row."""
+    low, high = torch.zeros(batch, dtype=torch.float64), torch.ones(batch, dtype=torch.float64)
+    for _ in range(52):
+        middle = (low + high) / 2
+        is_true = holds(middle)
+        low, high = torch.where(is_true, middle, low), torch.where(is_true, high, middle)
+    return torch.where(high == 2**-52, torch.where(holds(torch.zeros_like(low)), high, 0), high)
+
+
+@by_rule
+def test_what_a_rule_emits_is_its_out(named: Named):
+    p, q = laws(40)
+    for setting in named.settings():
+        rule = named.make(**setting)
+        if isinstance(rule, Tokenwise):
+            wanted = rule.out(p[:, :1], q[:, :1])[:, 0]
+            torch.testing.assert_close(wanted.sum(-1), torch.ones(40, dtype=torch.float64), rtol=0, atol=1e-12)
+            torch.testing.assert_close(enumerated(rule, p, q), wanted, rtol=0, atol=1e-12)
+
+
+@by_rule
+def test_no_tokenwise_rule_accepts_more_than_its_bias_allows(named: Named):
+    p, q = laws(500, slots=1)
+    for setting in named.settings():
+        rule = named.make(**setting)
+        if isinstance(rule, Tokenwise):
+            p1 = p[:, :1]
+            accepted = (q * rule.accept(p1, q)).sum(-1)
+            bias = (rule.out(p1, q) - p1).abs().sum(-1) / 2
+            assert (accepted <= 1 - (p1 - q).abs().sum(-1) / 2 + bias + 1e-12).all()
+
+
+@by_rule
+def test_the_strict_end_equals_the_rule_it_names(named: Named):
+    for knob, rule in named.knobs.items():
+        if rule.get("equals") is None:
+            continue
+        assert rule["equals"] == "exact", "so far every strict end that equals a rule equals the lossless one"
+        for setting in named.settings():
+            if setting[knob] != rule["strict"] or setting.get("greedy") == "mixture":
+                continue
+            made = named.make(**setting)
+            assert bool(made.is_lossless().all())
+            p, q = laws(64, seed=3)
+            tokens = torch.randint(0, V, (64, K), generator=torch.Generator().manual_seed(4))
+            u = torch.rand(64, K + 1, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+            evidence = evidence_of(p, q, tokens, torch.full((64,), K))
+            ours, exact = made(evidence, u, fresh_state(made, 64)), Exact()(evidence, u)
+            assert torch.equal(ours.accepted, exact.accepted)
+            assert torch.equal(ours.next_token, exact.next_token)
+
+
+@by_rule
+@pytest.mark.parametrize("is_one_hot", [False, True])
+def test_an_empty_draft_is_the_target_and_a_full_block_ends_in_its_bonus(named: Named, is_one_hot: bool):
+    p, q = laws(32, seed=1)
+    tokens = torch.randint(0, V, (32, K), generator=torch.Generator().manual_seed(2))
+    q = tokens.clone() if is_one_hot else q
+    u = torch.rand(32, K + 1, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    bonus_of = torch.searchsorted(p.cumsum(-1), (u[:, -1:, None] * p.sum(-1, keepdim=True)).contiguous(), right=True)
+    for setting in named.settings():
+        rule = named.make(**setting)
+        for length in range(K + 1):
+            lengths = torch.full((32,), length)
+            verdict = rule(evidence_of(p, q, tokens, lengths), u, fresh_state(rule, 32))
+            assert (verdict.accepted >= 0).all()
+            assert (verdict.accepted <= length).all(), "what is not offered is not accepted"
+            full = verdict.accepted == length
+            assert torch.equal(verdict.next_token[full], bonus_of[full, length, 0])
+        none = torch.zeros(32, 0, dtype=torch.int64)
+        empty = Evidence(p[:, :1], DraftBlock(none, none, torch.zeros(32, dtype=torch.int64)), logits=p[:, :1].log())
+        assert torch.equal(rule(empty, u[:, -1:], fresh_state(rule, 32)).next_token, bonus_of[:, 0, 0])
+
+
+@by_rule
+@pytest.mark.parametrize("batch", [1, 3, 32])
+def test_rows_are_judged_by_themselves_and_with_their_own_knobs(named: Named, batch: int):
+    """A stacked rule gives each row what its own rule gives it alone."""
+    rules = [named.make(**setting) for setting in named.settings()]
+    groups: dict[Any, list[Any]] = {}
+    for rule in rules:
+        groups.setdefault(family(rule), []).append(rule)
+    p, q = laws(batch, seed=7)
+    tokens = torch.randint(0, V, (batch, K), generator=torch.Generator().manual_seed(8))
+    lengths = torch.arange(batch) % (K + 1)
+    u = torch.rand(batch, K + 1, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    evidence = evidence_of(p, q, tokens, lengths)
+    for group in groups.values():
+        own = [group[row % len(group)] for row in range(batch)]
+        together = stack(own)(evidence, u, fresh_state(own[0], batch))
+        for row, rule in enumerate(own):
+            alone = rule(evidence.rows(slice(row, row + 1)), u[row : row + 1], fresh_state(rule, 1))
+            assert alone.accepted[0] == together.accepted[row]
+            assert alone.next_token[0] == together.next_token[row]
+
+
+@by_rule
+def test_measures_are_what_the_law_says_or_nothing(named: Named):
+    p, q = laws(16, seed=11)
+    tokens = torch.randint(0, V, (16, K), generator=torch.Generator().manual_seed(12))
+    for setting in named.settings():
+        rule = named.make(**setting)
+        measures = rule.measure(evidence_of(p, q, tokens, torch.full((16,), K)))
+        if not isinstance(rule, Tokenwise):
+            assert measures.expected.isnan().all()
+            assert measures.bias.isnan().all(), "what a joint rule emits at a position is not known without sampling"
+            continue
+        expected = (q * rule.accept(p[:, :-1], q)).sum(-1)
+        bias = (rule.out(p[:, :-1], q) - p[:, :-1]).abs().sum(-1) / 2
+        torch.testing.assert_close(measures.expected, expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(measures.bias, bias, rtol=0, atol=1e-12)
+
+
+@by_rule
+def test_contracts_are_declared(named: Named):
+    rule = named.make(**named.settings()[0])
+    assert isinstance(rule.version, str)
+    assert rule.version, "a rule of the package, or of the documentation, carries its version"
+    assert needs_of(rule) is not None
+    assert all("sweep" in knob or "choices" in knob for knob in named.knobs.values())
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_all_rules_in_one_batch_decode_as_they_do_alone_and_captured(temperature: float):
+    models = pair("llama")
+    rules = [
+        rule for named in RULES for rule in itertools.islice(map(lambda s, n=named: n.make(**s), named.settings()), 6)
+    ]
+    options: dict[str, Any] = {"num_draft": 3, "temperature": temperature, "max_new_tokens": 10, "stop_ids": ()}
+    prompts = PROMPTS[:2]
+    mixed = sdbench.generate(*models, prompts, rules, batch_size=7, capture="off", **options)
+    traced = sdbench.generate(*models, prompts, rules, batch_size=5, capture="graphs", **options)
+    engine = sdbench.Engine(*models, capture="off")
+    for number, rule in enumerate(rules):
+        alone = sdbench.generate(None, None, prompts, [rule], engine=engine, batch_size=1, **options)
+        for prompt in range(len(prompts)):
+            place = prompt * len(rules) + number
+            for other in (mixed[place], traced[place]):
+                assert other.tokens == alone[prompt].tokens
+                assert other.accepted == alone[prompt].accepted

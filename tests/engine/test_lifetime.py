@@ -1,0 +1,171 @@
+"""What an engine keeps between calls, and for how long: nothing stale, nothing lost, nothing leaked into its caller."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import sdbench
+from sdbench.engine import Options, Request
+from sdbench.engine.batch import Batch
+from sdbench.engine.loop import BatchRun
+from sdbench.lm.fingerprint import fingerprint
+from sdbench.probs import Warp
+from sdbench.verify import Ensemble, Exact
+from tests.engine.models import FAMILIES, PROMPTS, pair, tiny
+
+OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "stop_ids": (), "num_draft": 3}
+
+
+def train(model: Any) -> None:
+    model.train()
+    for _ in range(3):
+        loss = model(torch.tensor([PROMPTS[0]]), labels=torch.tensor([PROMPTS[0]])).loss
+        loss.backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter -= 0.5 * parameter.grad
+        model.zero_grad()
+    model.eval()
+
+
+def hook(model: Any) -> None:
+    model.model.layers[0].register_forward_hook(lambda module, inputs, output: output * 1.5)
+
+
+def replace_forward(model: Any) -> None:
+    inner = model.model.layers[1].mlp
+    honest = inner.forward
+    inner.forward = lambda x: honest(x) * 3
+
+
+def rescale(model: Any) -> None:
+    for layer in model.model.layers:
+        layer.self_attn.scaling *= 4
+
+
+def move_norms(model: Any) -> None:
+    model.model.norm.weight.data.mul_(torch.linspace(-2, 2, len(model.model.norm.weight)))
+
+
+def turn_faster(model: Any) -> None:
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name.endswith("inv_freq"):
+                setattr(module, name, buffer * 0.3)
+
+
+CHANGES = [train, hook, replace_forward, rescale, move_norms, turn_faster]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("capture", ["trace", "graphs"])
+def test_what_changes_between_two_calls_changes_the_next_text(family, capture):
+    """Captured steps of an engine are used again only while nothing that moves a logit has changed; each change shows."""
+    target, draft = pair(family, attention="eager")
+    engine = sdbench.Engine(target, draft, capture=capture)
+    for change in (None, *CHANGES):
+        if change is not None:
+            change(target)
+        kept = sdbench.generate(None, None, PROMPTS, [Ensemble(w=0.7)], engine=engine, **OPTIONS)
+        eager = sdbench.generate(target, draft, PROMPTS, [Ensemble(w=0.7)], capture="off", **OPTIONS)
+        assert [g.tokens for g in kept] == [g.tokens for g in eager], change
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_is_another_fingerprint_and_no_change_is_none(change):
+    model = tiny("llama")
+    before = fingerprint(model)
+    sdbench.generate(model, None, PROMPTS, [Exact()], **OPTIONS)
+    assert fingerprint(model) == before, "decoding changes nothing"
+    change(model)
+    assert fingerprint(model) != before
+
+
+def test_steps_are_captured_once_for_an_engine_and_anew_for_a_call_without_one(monkeypatch):
+    from sdbench.lm.capture import CapturedSteps
+
+    honest, captured = CapturedSteps._captured, []
+    monkeypatch.setattr(
+        CapturedSteps, "_captured", lambda self, step, inputs: captured.append(step) or honest(self, step, inputs)
+    )
+    models = pair("llama")
+    engine = sdbench.Engine(*models, capture="graphs")
+    for _ in range(3):
+        sdbench.generate(None, None, PROMPTS, [Exact()], engine=engine, **OPTIONS)
+    once = len(captured)
+    assert once > 0
+    for _ in range(2):
+        sdbench.generate(*models, PROMPTS, [Exact()], capture="graphs", **OPTIONS)
+    assert len(captured) == 3 * once
+    with pytest.raises(ValueError, match="target and draft must be the engine's own models"):
+        sdbench.generate(tiny("llama"), None, PROMPTS, [Exact()], engine=engine, **OPTIONS)
+    with pytest.raises(ValueError, match="are the engine's"):
+        sdbench.generate(None, None, PROMPTS, [Exact()], engine=engine, capture="off", **OPTIONS)
+
+
+PLACES = [
+    (BatchRun, "_prefill"),
+    (BatchRun, "_score"),
+    (BatchRun, "_verify"),
+    (BatchRun, "_measures"),
+    (BatchRun, "_admit"),
+]
+PLACES += [(Batch, "_write"), (Batch, "_move"), (Batch, "remove"), (Batch, "write")]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place[1])
+def test_memory_that_runs_out_at_any_call_of_a_run_costs_no_text(monkeypatch, place):
+    models, (home, name) = pair("llama"), place
+    rules = [Exact(), Ensemble(w=0.3), Ensemble(w=0.3, mix="logit")]
+    stops = {"stop_ids": [3, 4, 9, 20]}
+    wanted = sdbench.generate(*models, PROMPTS, rules, **{**OPTIONS, **stops})
+    honest = getattr(home, name)
+    count, fails_at = 0, 0
+
+    def short_of_memory(self: Any, *arguments: Any, **options: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == fails_at:
+            raise torch.OutOfMemoryError("injected")
+        return honest(self, *arguments, **options)
+
+    monkeypatch.setattr(home, name, short_of_memory)
+    fails_at = 1
+    while True:
+        count = 0
+        seen: list[Any] = []
+        options: dict[str, Any] = {**OPTIONS, **stops, "batch_size": 8, "progress": seen.append}
+        with pytest.warns(ResourceWarning, match="going on with 4"):
+            got = sdbench.generate(*models, PROMPTS, rules, **options)
+        assert [g.tokens for g in got] == [g.tokens for g in wanted]
+        assert sorted(g.request for g in seen) == list(range(len(wanted))), "each came once"
+        fails_at += 1 + fails_at // 2
+        count_of_a_whole_run = count
+        if fails_at > count_of_a_whole_run // 2:
+            return
+
+
+def requests(count: int) -> list[Request]:
+    return [Request(prompt, 0, 0, prompt, 3) for prompt in range(count)]
+
+
+def test_a_stream_leaves_its_callers_grad_mode_alone_and_two_may_be_read_by_turns():
+    models = pair("llama")
+    options = Options(warp=Warp(vocab_size=61), max_new_tokens=8, batch_size=2)
+    engines = [sdbench.Engine(*models) for _ in range(2)]
+    streams = [
+        engine.stream(PROMPTS, [Exact()], requests(len(PROMPTS)), options, engine.drafter("model", options.warp))
+        for engine in engines
+    ]
+    weight = torch.ones(3, requires_grad=True)
+    texts: list[list[Any]] = [[], []]
+    for pairs in zip(*streams, strict=True):
+        assert not torch.is_inference_mode_enabled()
+        assert torch.is_grad_enabled()
+        (weight * 2).sum().backward()
+        for side, generation in zip(texts, pairs, strict=True):
+            side.append(generation.tokens)
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == len(PROMPTS)

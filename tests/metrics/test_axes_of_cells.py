@@ -1,0 +1,124 @@
+"""Each rule's knob is found in its cells, whatever its name and end; what else varies makes curves."""
+
+import math
+
+import pandas as pd
+import pytest
+
+import sdbench
+from sdbench.metrics.cells import main_knob, metric_of, scores_of, strict_value, table_of
+from sdbench.metrics.summary import summarise
+from sdbench.records import Store
+from sdbench.report.sweep import sweeps_of
+from sdbench.types import Axis, Metric
+from tests.records.synthetic import Shape, cell, write_synthetic
+
+
+def axes(**knobs):
+    """name=(value, rank)"""
+    return [Axis(name, value, rank) for name, (value, rank) in knobs.items()]
+
+
+def test_the_axis_is_the_first_ordered_knob_that_varies():
+    assert (
+        main_knob([axes(mix=("prob", None), a=(1, 0), b=(0.1, 0.1)), axes(mix=("x", None), a=(1, 0), b=(0.2, 0.2))])
+        == "b"
+    )
+    assert main_knob([axes(a=(1, 0), b=(0.1, 0.1)), axes(a=(2, 1), b=(0.2, 0.2))]) == "a"
+    assert main_knob([axes(mix=("prob", None), a=(1, 0))]) == "a", "of knobs that do not vary the first ordered one"
+    assert main_knob([axes(mix=("prob", None)), []]) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "ranks", "strict"),
+    [
+        ([0.3, 0.5], [0.7, 0.5], 1.0),
+        ([0.3, 0.5], [0.3, 0.5], 0.0),
+        ([4, 6], [2, 4], 2),
+        ([0.3, 1.0], [0.7, 0.0], 1.0),
+        ([0.3], [0.7], None),
+        ([1, 10, 100], [0.5, 1.5, 2.5], None),
+    ],
+)
+def test_the_strict_value_follows_from_values_and_ranks(values, ranks, strict):
+    assert strict_value(pd.Series(values), pd.Series(ranks)) == strict
+
+
+def folder_of(home, cells, n=8):
+    """Records of these cells beside the baselines."""
+    base = [cell("m", "gsm8k-tiny", name) for name in ("target", "lossless")]
+    with Store.open(home, config={}, provenance={}) as store:
+        store.add_cells([*base, *cells])
+        store.append_generations([Shape().decode(c, str(i)) for c in [*base, *cells] for i in range(n)])
+    return sdbench.read(home)
+
+
+def made_cell(value, *more, name="eps"):
+    own = [Axis(name, value, value, "lossless"), *more]
+    knobs = {axis.knob: axis.value for axis in own}
+    return cell("m", "gsm8k-tiny", "typical", axes=[axis.to_json() for axis in own], knobs=knobs)
+
+
+def test_a_grid_of_two_knobs_is_a_curve_for_each_value_of_the_second(tmp_path):
+    grid = [made_cell(eps, Axis("delta", delta, delta)) for eps in (0.1, 0.2, 0.4) for delta in (1, 2)]
+    results = folder_of(tmp_path / "grid", grid)
+    summary = summarise(results, resamples=100)
+    own = summary[summary["verifier"] == "typical"]
+    assert set(own["knob"]) == {"eps"}
+    assert sorted(own["value"].unique()) == [0.1, 0.2, 0.4]
+    assert own["w"].isna().all()
+    (sweep,) = sweeps_of([results], [summary])
+    assert {name: len(cells) for name, cells in sweep.curves.items()} == {"delta=1": 3, "delta=2": 3}
+    assert set(sweep.swept["label"]) == {f"eps = {e:g}, delta={d}" for e in (0.1, 0.2, 0.4) for d in (1, 2)}
+    assert sweep.strict_end("delta=1")["x"].tolist() == [0.0], "joined to lossless where eps would be 0"
+
+
+def test_values_without_an_order_are_curves_of_their_own(tmp_path):
+    grid = [made_cell(eps, Axis("form", form)) for eps in (0.1, 0.2) for form in ("a", "b")]
+    summary = summarise(results := folder_of(tmp_path / "forms", grid), resamples=100)
+    (sweep,) = sweeps_of([results], [summary])
+    assert set(sweep.curves) == {"form=a", "form=b"}
+
+
+def test_two_rules_have_each_its_own_knob_in_one_summary(tmp_path):
+    home = write_synthetic(tmp_path / "rules", n=6, ws=(0.3, 0.9), epsilons=(0.1, 0.2), timing_examples=0)
+    summary = summarise(results := sdbench.read(home), resamples=100)
+    pairs = set(zip(summary["verifier"], summary["knob"].fillna(""), strict=True))
+    assert {("ensemble", "w"), ("typical", "eps"), ("lossless", "")} <= pairs
+    assert list(summary.columns[3:6]) == ["w", "knob", "value"]
+    (sweep,) = sweeps_of([results], [summary])
+    assert list(sweep.curves) == ["ensemble", "typical"]
+    assert [name for name in sweep.cells["label"] if "eps" in name] == ["typical, eps = 0.1", "typical, eps = 0.2"]
+
+
+def test_words_and_numbers_share_a_column(tmp_path):
+    words = [made_cell(value, name="form") for value in (1, 2)]
+    spelled = [
+        cell("m", "gsm8k-tiny", "named", axes=[Axis("form", word, rank).to_json()], knobs={"form": word})
+        for rank, word in enumerate(("tight", "loose"))
+    ]
+    summary = summarise(results := folder_of(tmp_path / "words", words + spelled), resamples=100)
+    assert set(summary["value"].dropna()) == {"1", "2", "tight", "loose"}
+    summary.to_parquet(tmp_path / "summary.parquet")
+    (sweep,) = sweeps_of([results], [summary])
+    assert sweep.curves["named"]["x"].tolist() == [0, 1]
+
+
+def test_what_a_metric_means_stands_in_the_cell():
+    declared = Metric("exact", "share", "low")
+    cells = pd.DataFrame({"cell": ["a"], "metric": ["exact"], "metrics": [[declared.to_json()]]}).set_index("cell")
+    assert metric_of(cells, "a") == declared
+    bare = cells.assign(metric="other")
+    assert not metric_of(bare, "a").is_bounded
+    assert scores_of(cells.loc["a"].to_dict(), ["exact", "strict"]) == [declared, Metric("strict")], "no name is known"
+
+
+def test_old_cells_mean_what_they_meant():
+    old = pd.DataFrame({"cell": ["a"], "metric": ["strict"], "metrics": [[]]}).set_index("cell")
+    assert metric_of(old, "a") == Metric("strict", "share")
+    frame = pd.DataFrame(
+        [{"cell": "a", "verifier": "ensemble", "w": 0.3, "model": "m", "task": "t", "temperature": 1.0}]
+    )
+    table = table_of(frame.assign(protocol="p", asked="x", content=[{}]))
+    assert table.loc["a", ["knob", "value", "equals"]].tolist() == ["w", 0.3, "lossless"]
+    assert math.isclose(table.at["a", "rank"], 0.7)

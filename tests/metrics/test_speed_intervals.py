@@ -1,0 +1,117 @@
+"""Speeds of a few examples: repeats are no examples, few examples are covered, one slow answer moves no median."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sdbench.metrics import pareto, speed, stats
+
+SPEEDUP = 1.5
+
+
+def pairs(rng, n, repeats):
+    """Examples differ in speed-up by a fifth, repeats of one by a twentieth."""
+    example = np.repeat(np.arange(n), repeats)
+    own = np.exp(np.repeat(rng.normal(0, 0.2, n), repeats) + rng.normal(0, 0.05, n * repeats))
+    base = np.exp(rng.normal(0, 0.05, n * repeats))
+    # Σ/Σ estimates a ratio of means: exp(0.2²/2) more seconds than the middle example takes.
+    own_s = own / math.exp(0.02) / SPEEDUP
+    times = {"tokens": 60.0, "prefill_s": 0.1, "decode_s": own_s}
+    base_times = {"tokens_base": 60.0, "prefill_s_base": 0.1, "decode_s_base": base}
+    return pd.DataFrame(
+        {"pass_id": "a", "example": example, "repeat": np.tile(np.arange(repeats), n), **times, **base_times}
+    )
+
+
+def coverage(n, repeats, runs):
+    found = (speed._against(pairs(np.random.default_rng((run, n)), n, repeats), resamples=200) for run in range(runs))
+    return float(np.mean([one["speedup"].low <= SPEEDUP <= one["speedup"].high for one in found]))
+
+
+@pytest.mark.parametrize(("n", "repeats"), [(8, 1), (12, 2)])
+def test_a_speed_up_of_a_few_examples_covers_in_a_short_simulation(n, repeats):
+    """As examples, repeats covered 83 % (12 × 2), and eight examples by BCa 88 %."""
+    runs = 200
+    assert coverage(n, repeats, runs) >= 0.93 - 2 * math.sqrt(0.05 / runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "repeats"), [(8, 1), (8, 3), (12, 2), (30, 2)])
+def test_a_speed_up_of_a_few_examples_covers_93_percent(n, repeats):
+    found = coverage(n, repeats, 3000)
+    print(f"coverage, speed-up, {n} × {repeats}: {found:.4f}")
+    assert found >= 0.93
+
+
+def test_timing_the_same_texts_again_is_no_new_evidence():
+    once = pairs(np.random.default_rng(0), 10, 1)
+    thrice = pd.concat([once.assign(repeat=repeat) for repeat in range(3)])
+    first, second = (speed._against(pair, resamples=200) for pair in (once, thrice))
+    for name in ("tokens_per_s", "speedup", "speedup_end_to_end", "speedup_median"):
+        assert second[name].n == 10
+        assert (second[name].low, second[name].high) == pytest.approx((first[name].low, first[name].high))
+
+
+def test_one_slow_answer_moves_the_ratio_of_sums_and_not_the_median():
+    usual = pairs(np.random.default_rng(0), 15, 2)
+    slow = usual.copy()
+    slow.loc[0, "decode_s"] *= 100
+    before, after = (speed._against(pair, resamples=200) for pair in (usual, slow))
+    assert after["speedup"].value < before["speedup"].value / 2
+    assert after["speedup_median"].value == pytest.approx(before["speedup_median"].value, rel=0.1)
+
+
+def test_a_product_of_sums_is_exact_where_it_must_be():
+    rows = np.array([[60.0, 1.0], [80.0, 2.0], [40.0, 1.0]])
+    assert stats.rates_interval(rows, (1, -1)).value == pytest.approx(45)
+    assert stats.rates_interval(np.tile([0.0, 5.0], (3, 1)), (1, -1)) == stats.Estimate(0.0, 0.0, 0.0, 3)
+    assert math.isnan(stats.rates_interval(rows[:1], (1, -1)).low)
+    assert math.isnan(stats.rates_interval(rows[:0], (1, -1)).value)
+
+
+def equal_cells(rng, n, cells, resamples=300):
+    """Cells of one true point (1, 0.5), measured on the same examples."""
+    shared = rng.normal(size=(n, 1))
+    y = 0.5 + 0.35 * (shared + rng.normal(size=(n, cells)))
+    ys = stats.resampled(y, resamples=resamples, seed=0) / n
+    ones = np.ones((resamples, cells))
+    return pareto.Joint(tuple(map(str, range(cells))), ones[0], y.mean(0), ones, ys, n)
+
+
+def test_the_hypervolume_of_equal_cells_is_covered_and_less_biased_in_a_short_simulation():
+    """By percentiles of the plug-in it was never covered."""
+    joints = [equal_cells(np.random.default_rng(run), 100, 11) for run in range(60)]
+    found = [pareto.volume_of(one) for one in joints]
+    plain = np.mean([pareto.hypervolume(one.x, one.y) for one in joints]) - 0.5
+    assert np.mean([one.low <= 0.5 <= one.high for one in found]) >= 0.93 - 3 * math.sqrt(0.05 / 60)
+    assert 0 <= np.mean([one.value for one in found]) - 0.5 < 0.75 * plain
+    assert np.mean([pareto.bias_of_volume(one) for one in joints]) > 0
+
+
+def test_more_examples_are_a_range_that_holds_the_truth():
+    """Normal losses of 0.5 with a spread of 4 and a margin of 1: 80 % power needs 503 examples in all."""
+    needed = ((1.959964 + 0.841621) * 4 / 0.5) ** 2
+    hits, said = 0, 0
+    for run in range(200):
+        draw = np.random.default_rng(run).normal(-0.5, 4, 100)
+        more = stats.more_examples(draw, np.zeros(100), 1.0)
+        if more is not None:
+            said += 1
+            hits += more.low <= needed - 100 <= (math.inf if more.high is None else more.high)
+    assert said >= 190
+    assert hits / said >= 0.9 - 3 * math.sqrt(0.09 / 200)
+
+
+def test_more_examples_are_not_said_where_nothing_is_known():
+    beyond = stats.more_examples(np.full(100, -5.0) + np.arange(100) % 2, np.zeros(100), 1.0)
+    assert beyond is None
+    same = np.full(100, 30.0)
+    none_differ = stats.more_examples(same, same, 0.5, bounds=(0, 100))
+    assert none_differ is not None
+    assert none_differ.high is None
+    assert stats.hidden_loss(100 + none_differ.low, bounds=(0, 100)) == pytest.approx(0.5, abs=0.001)
+    assert none_differ.text == "at least 640 more examples"
+    with pytest.raises(ValueError, match="margin"):
+        stats.more_examples(same, same, 0)

@@ -1,0 +1,94 @@
+"""Our literal readings are the harnesses' own: lm-eval's filter functions and evalplus's `sanitize`, on one corpus of answers.
+
+Deliberate differences, none of which this corpus holds against us:
+- the tests run after a program with builtins and names of their own, so that it cannot patch them; harnesses share one scope;
+- MBPP's rows bring their imports and set-up code, which lm-eval leaves out;
+- under evalplus helpers that HumanEval's own tests call are kept (rows 38 and 50): evalplus has other tests;
+- evalplus is read by Python's parser instead of tree-sitter, so its programs are compared as syntax trees, and where it
+  finds no program it runs the answer's first line, which fails.
+"""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from own import load
+from styles import HUMANEVAL, MBPP, answers
+
+pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+@pytest.fixture(scope="module")
+def python():
+    """A Python that has both harnesses: this one, the one named, or that of scripts/parity."""
+    if named := os.environ.get("SDBENCH_PARITY_PYTHON"):
+        return named
+    if all(map(find_spec, ("lm_eval", "evalplus"))):
+        return sys.executable
+    done = subprocess.run(["bash", str(ROOT / "scripts" / "parity")], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"the extra `parity` is absent, and scripts/parity cannot make it: {done.stderr.strip()[-200:]}")
+    return str(ROOT / ".venv-parity" / "bin" / "python")
+
+
+def harness(python, asked):
+    """What the harness makes of (kind, row, answer)."""
+    given = json.dumps([{"kind": kind, "doc": row, "answer": answer} for kind, row, answer in asked])
+    done = subprocess.run(
+        [python, str(HERE / "harnesses.py")], input=given, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def corpus(task, styles):
+    return [(row, style, text) for row in task.rows.values() for style, (text, *_) in answers(styles, row).items()]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "kind", "styles"),
+    [
+        ("humaneval", {"protocol": "lm-eval"}, "humaneval", HUMANEVAL),
+        ("humaneval", {"protocol": "lm-eval", "chat": True}, "humaneval_instruct", HUMANEVAL),
+        ("humaneval", {"protocol": "llama"}, "humaneval_instruct", HUMANEVAL),
+        ("mbpp", {"protocol": "llama"}, "mbpp_instruct", MBPP),
+        ("mbpp-sanitized", {"protocol": "llama"}, "mbpp_instruct", MBPP),
+    ],
+)
+def test_the_literal_program_is_lm_evals_to_the_letter(python, name, options, kind, styles):
+    task = load(name, **options)
+    asked = corpus(task, styles)
+    theirs = harness(python, [(kind, dict(row), task.stopped(text)) for row, _, text in asked])
+    for (row, style, text), program in zip(asked, theirs, strict=True):
+        assert task.literal(row, text) == program, style
+
+
+def test_mbpp_under_lm_eval_is_the_answer_up_to_its_stop_string():
+    """lm-eval has no filter there: what it runs is what was generated."""
+    task = load("mbpp")
+    for row, style, text in corpus(task, MBPP):
+        assert task.literal(row, text) == text.split("[DONE]")[0], style
+
+
+def tree(code, name):
+    """The program without its layout; None where it does not define the function asked for, and so fails in any case."""
+    try:
+        found = ast.parse(code)
+    except (SyntaxError, ValueError):
+        return None
+    return ast.dump(found) if any(getattr(statement, "name", "") == name for statement in found.body) else None
+
+
+def test_evalplus_is_read_as_its_own_sanitize_does(python):
+    task = load("humaneval", protocol="evalplus")
+    asked = [(row, style, text) for row, style, text in corpus(task, HUMANEVAL) if len(task.entry_points(row)) == 1]
+    theirs = harness(python, [("evalplus", dict(row), task.stopped(text)) for row, _, text in asked])
+    for (row, style, text), program in zip(asked, theirs, strict=True):
+        assert tree(task.literal(row, text), row["entry_point"]) == tree(program, row["entry_point"]), style

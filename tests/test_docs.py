@@ -1,0 +1,97 @@
+"""The texts are true where a machine can tell: examples are shown as they are, links lead somewhere, files and columns exist."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sdbench.metrics import summary
+from sdbench.records import schema
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "docs" / "examples"
+EXTENDING = (ROOT / "docs" / "extending.md").read_text()
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+by_text = pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+
+SHOWN = {
+    **dict.fromkeys(sorted(EXAMPLES.glob("*.py")), "python"),
+    **dict.fromkeys(sorted(EXAMPLES.glob("configs/*/*.yaml")), "yaml"),
+}
+MOST_LINES = {"my_rule.py": 30, "my_drafter.py": 60, "my_task.py": 35}
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+QUOTED = re.compile(r"`([^`\n]+)`")
+FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FOLDERS = ("configs/", "docs/", "notebooks/", "scripts/", "sdbench/", "tests/")
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: path.name)
+def test_extending_shows_every_example_to_the_letter(path: Path):
+    assert f"```{SHOWN[path]}\n{path.read_text()}```" in EXTENDING
+
+
+def test_the_examples_are_short():
+    assert {path.name for path in SHOWN if path.suffix == ".py"} == set(MOST_LINES)
+    for name, most in MOST_LINES.items():
+        assert len((EXAMPLES / name).read_text().splitlines()) <= most, name
+
+
+@by_text
+def test_every_relative_link_leads_to_a_file(path: Path):
+    links = [link.partition("#")[0] for link in LINK.findall(path.read_text()) if not link.startswith(("http", "#"))]
+    assert not [link for link in links if not (path.parent / link).exists()]
+
+
+@by_text
+def test_every_file_that_is_named_exists(path: Path):
+    """Quoted paths from the root; those of files to be written have an x or a NAME in the place of the name."""
+    words = [word for quoted in QUOTED.findall(path.read_text()) for word in quoted.split()]
+    named = {word for word in words if word.startswith(FOLDERS) and not re.search(r"/x\.|[A-Z]{2}|<", word)}
+    assert not [name for name in named if not list(ROOT.glob(name))]
+
+
+@by_text
+def test_every_module_that_is_named_exists(path: Path):
+    modules = {word for word in QUOTED.findall(path.read_text()) if re.fullmatch(r"sdbench(\.[a-z]\w*)+", word)}
+    public = {"sdbench.generate", "sdbench.read"}
+    for module in modules - public:
+        place = ROOT.joinpath(*module.split("."))
+        assert place.is_dir() or place.with_suffix(".py").exists(), module
+
+
+@by_text
+def test_blocks_of_python_compile(path: Path):
+    for block in FENCED.findall(path.read_text()):
+        compile(block, path.name, "exec")
+
+
+def test_every_column_of_the_records_is_described():
+    described = set(QUOTED.findall((ROOT / "docs" / "records.md").read_text()))
+    stored = {*schema.KEY, *schema.COUNTS, *schema.SUMS, *schema.LABELS, "text", "finish", "epoch", "run"}
+    tokens = set(schema.tokens_schema().names)
+    calls = {*schema.TimingRecord.__dataclass_fields__, *schema.CallRecord.__dataclass_fields__}
+    assert not sorted((stored | tokens | calls) - described)
+
+
+def test_every_column_of_the_summary_is_described():
+    described = set(QUOTED.findall((ROOT / "docs" / "records.md").read_text()))
+    assert not sorted({*summary.LEADING, *summary.WITH_INTERVALS, *summary.PLAIN} - described)
+
+
+def test_citation_and_metadata_say_the_same():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+    assert citation["authors"] == project["authors"]
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
+
+
+def test_hooks_before_a_commit_run_what_is_installed():
+    """Programs of .venv alone: nothing is downloaded."""
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [repo["repo"] for repo in hooks] == ["local"]
+    programs = {hook["entry"].split()[0] for hook in hooks[0]["hooks"]}
+    assert programs == {".venv/bin/ruff", ".venv/bin/pyright"}

@@ -1,0 +1,40 @@
+"""One parser for the small programs: what they take, and one sentence for what they do not."""
+
+import pytest
+
+from sdbench.words import Words, number, parsed
+
+OPTIONS = {"out": "figures", "margin": "1"}
+
+
+def test_places_and_options_in_any_order_and_any_form():
+    for words in (["a", "out=x", "b"], ["--out=x", "a", "b"], ["a", "b", "--out", "x"]):
+        assert parsed(words, OPTIONS) == Words(("a", "b"), {"out": "x"})
+
+
+def test_a_folder_may_have_an_equals_sign_in_its_path():
+    assert parsed(["results/w=0.5"], OPTIONS).places == ("results/w=0.5",)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--nothing"], "--nothing is not an option: there is out=, margin="),
+        (["-x"], "-x is not an option"),
+        (["nothing=1"], "nothing is not an option"),
+        (["--out"], "--out needs a value, for example out=figures"),
+        (["out="], "out needs a value"),
+        (["out=a", "out=b"], "out is given twice"),
+    ],
+)
+def test_a_slip_is_one_sentence(words, said):
+    with pytest.raises(ValueError, match=said):
+        parsed(words, OPTIONS)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "much"])
+def test_a_number_is_above_zero(text):
+    with pytest.raises(ValueError, match="margin must be a number above 0"):
+        number(parsed([f"margin={text}"], OPTIONS), "margin")
+    assert number(parsed(["margin=2.5"], OPTIONS), "margin") == 2.5
+    assert number(parsed([], OPTIONS), "margin") is None
