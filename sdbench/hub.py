@@ -43,13 +43,13 @@ def fetch(what: Callable[[], T], repo: str, *, kind: str = "model", revision: st
     from huggingface_hub.utils import logging
 
     logging.set_verbosity_error()  # its own words about every try
-    if (found := _from_cache(what, repo, kind, revision)) is not None:
-        return found
+    if (answer := _from_cache(what, repo, kind, revision)) is not None:
+        return answer
     if not is_offline() and not _has_network():
         _go_offline()
     was_offline = is_offline()
     try:
-        found = _tried(what, repo, kind, revision)
+        answer = _tried(what, repo, kind, revision)
     except ConfigError:
         raise
     except Exception as error:  # which one the transport raises depends on the HTTP library
@@ -60,13 +60,13 @@ def fetch(what: Callable[[], T], repo: str, *, kind: str = "model", revision: st
             raise explain(error, repo, kind=kind, revision=revision) from error
         _go_offline()
         try:
-            found = what()
+            answer = what()
         except (OSError, ValueError) as nothing:
             raise explain(nothing, repo, kind=kind, revision=revision) from error
     if is_offline() and not _asked_offline():
         commit = cached_commit(repo, kind=kind, revision=revision) or "unknown"
         warnings.warn(f"{_where()}: {repo} is taken from the cache, commit {commit}", stacklevel=2)
-    return found
+    return answer
 
 
 def _from_cache(what: Callable[[], T], repo: str, kind: str, revision: str | None) -> T | None:

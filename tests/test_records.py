@@ -286,10 +286,10 @@ def test_parts_merged_between_a_look_and_a_reading_are_looked_for_again(tmp_path
         snapshot = store_module.take_snapshot
 
         def then_merged(*args, **kwargs):
-            found = snapshot(*args, **kwargs)
+            taken = snapshot(*args, **kwargs)
             monkeypatch.undo()
             other.compact()
-            return found
+            return taken
 
         monkeypatch.setattr(store_module, "take_snapshot", then_merged)
         assert len(store.held()) == 5
@@ -365,11 +365,11 @@ def test_a_failure_is_reported_until_a_record_makes_it_good(tmp_path: Path):
 
 def test_a_timing_counts_once_in_its_pass_and_machine(tmp_path: Path):
     record = records()[0]
-    found = timings(ENSEMBLE, record, pass_id="a", repeats=2, shape=SHAPE)
-    elsewhere = [dataclasses.replace(t, machine="gpu") for t in found]
+    taken = timings(ENSEMBLE, record, pass_id="a", repeats=2, shape=SHAPE)
+    elsewhere = [dataclasses.replace(t, machine="gpu") for t in taken]
     with Store.open(tmp_path) as store:
         store.add_cells([ENSEMBLE])
-        for batch in (found, found, elsewhere):
+        for batch in (taken, taken, elsewhere):
             store.append_timings(batch)
     frame = sdbench.read(tmp_path).timings
     assert len(frame) == 6

@@ -44,13 +44,13 @@ class Snapshot:
 
     def tables(self, kind: str, columns: list[str] | None = None) -> dict[str, pa.Table]:
         """stem -> table of every whole part; a torn one becomes a problem."""
-        found: dict[str, pa.Table] = {}
+        tables: dict[str, pa.Table] = {}
         for stem, path in self.parts[kind].items():
             try:
-                found[stem] = read_table(path, columns)
+                tables[stem] = read_table(path, columns)
             except TornPartError as error:
                 self.report("torn", path.name, f"{error}; {_REPAIRS.get(kind, _ANEW)}, the others are intact")
-        return found
+        return tables
 
     def report(self, kind: str, name: str, message: str) -> None:
         """Add a problem once."""

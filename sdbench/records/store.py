@@ -103,8 +103,8 @@ class Store:
     def add_vocabulary(self, model: str, key: str, texts: Callable[[], Sequence[str]]) -> None:
         """The text of each token id of a model, once; `key` identifies its tokenizer, `texts` is asked where that is new."""
         digest = parts.safe_name(f"{model}\n{key}")
-        found = next(self.records.glob(f"vocabulary-*-{digest}.parquet"), None)
-        path = found or self._path("vocabulary", f"{new_stem().partition('-')[0]}-{digest}")
+        earlier = next(self.records.glob(f"vocabulary-*-{digest}.parquet"), None)
+        path = earlier or self._path("vocabulary", f"{new_stem().partition('-')[0]}-{digest}")
         if path in self._snapshot().parts["vocabulary"].values():
             return
         commit_table(path, vocabulary_table(model, texts()), owner=self.claims.job)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sdbench.run.cells import Point
     from sdbench.run.decode import Decoder
     from sdbench.run.outline import Outline
+    from sdbench.run.pair import LoadedPair
     from sdbench.run.parts import Parts
     from sdbench.run.quality import Prompts
     from sdbench.run.scoring import Scorers
@@ -162,14 +163,14 @@ class Models:
             if sentence is None:
                 raise
             raise ConfigError(sentence) from error
-        refuse_another_dtype(self.outline, pair.numerics)
-        return Decoder.make(self.run, pair, self.task, self.longest)
+        refuse_another_dtype(self.outline, pair)
+        return Decoder.make(self.run, self.outline, pair, self.task, self.longest)
 
 
-def refuse_another_dtype(outline: Outline, loaded: Mapping[str, Any]) -> None:
+def refuse_another_dtype(outline: Outline, pair: LoadedPair) -> None:
     """The keys of cells were made from metadata: weights that came in another type than these say would lie under a wrong one."""
-    for role in outline.checkpoints:
-        planned, got = outline.numerics[f"{role}_dtype"], loaded[f"{role}_dtype"]
+    for role, model in pair.models.items():
+        planned, got = outline.numerics[f"{role}_dtype"], str(model.dtype)
         if planned != got and outline.metadata.quantization(role) is None:
             name = planned.removeprefix("torch.")
             raise ConfigError(

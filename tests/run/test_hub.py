@@ -60,13 +60,13 @@ CASES = """
 import contextlib, io, json, os, sys, time
 time.sleep = lambda seconds: None  # between one try and the next
 from sdbench import run, score
-found = {}
+left = {}
 for name, (entry, words) in json.loads(sys.argv[1]).items():
     err, out = io.StringIO(), io.StringIO()
     with contextlib.redirect_stderr(err), contextlib.redirect_stdout(out):
         code = {"run": run.main, "score": score.main}[entry](words)
-    found[name] = [code, err.getvalue(), out.getvalue()]
-print("\\n" + json.dumps(found))
+    left[name] = [code, err.getvalue(), out.getvalue()]
+print("\\n" + json.dumps(left))
 """
 MODEL, DATA = ["model=qwen", "task=gsm8k-tiny"], ["model=llama-tiny", "task=gsm8k"]
 SCORE = ["task=gsm8k", f"predictions={os.devnull}"]
@@ -101,8 +101,8 @@ def said(cases, env, place):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def is_one_sentence(found, code, words):
-    got, err, out = found
+def is_one_sentence(left, code, words):
+    got, err, out = left
     assert (got, out) == (code, ""), err
     retries = "thrown while requesting", "Retrying in"  # the client's own words while it tries again
     lines = [line for line in err.splitlines() if line and not any(words in line for words in retries)]
@@ -174,8 +174,8 @@ def test_a_filled_cache_serves_without_a_network_and_says_which_commit(hub, tmp_
     whole = [f"Qwen/Qwen3-8B@{model}", data, 8]
     assert loaded(hub.env(tmp_path)) == [*whole, []]
     for name, dead in DEAD.items():
-        *found, said = loaded(hub.env(tmp_path, **dead))
-        assert found == whole, name
+        *left, said = loaded(hub.env(tmp_path, **dead))
+        assert left == whole, name
         if name == "offline":
             assert not said
         else:
@@ -202,9 +202,9 @@ def test_a_transport_that_breaks_on_the_way_falls_back_to_the_cache(hub, tmp_pat
         closing = threading.Thread(target=hang_up, args=(server,), daemon=True)
         closing.start()
         broken = {**env, "HF_ENDPOINT": f"http://127.0.0.1:{server.getsockname()[1]}"}
-        found = loaded(broken)
-    assert found[:3] == [model, data, 8]
-    assert any(f"commit {data}" in words for words in found[3])
+        left = loaded(broken)
+    assert left[:3] == [model, data, 8]
+    assert any(f"commit {data}" in words for words in left[3])
 
 
 def hang_up(server):
