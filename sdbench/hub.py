@@ -1,5 +1,8 @@
 """Talking to the hub: from the cache where the network is not needed or not there; its faults become one sentence.
 
+A commit that is named and cached is used without a request. What a branch holds, only the hub knows: where there is a network it is
+asked, and where there is none the commit that it held when it was last asked for is used, and said.
+
 Whether there is a network is asked once, by a connection of at most PROBE_S seconds; where there is none the libraries are told so
 (as HF_HUB_OFFLINE=1 does), instead of waiting for each of their requests to fail.
 """

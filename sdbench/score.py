@@ -1,6 +1,6 @@
 """Scores of completions made by any engine: `python -m sdbench.score task=gsm8k predictions=preds.jsonl`.
 
-One JSON object alone goes to stdout, messages go to stderr; exit code 2 is the user's mistake and 1 the hub's, in one sentence.
+One JSON object alone goes to stdout, messages go to stderr; exit code 2 is one sentence of what is wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import yaml
 
 from sdbench import tasks
 from sdbench.config import known, nearest
-from sdbench.hub import HubError
 from sdbench.metrics.quality import all_metrics
 from sdbench.tasks.base import DataTask
 from sdbench.types import Example, Prompt, Score
@@ -302,9 +301,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with redirect_stdout(sys.stderr):  # libraries that print must not spoil the JSON
             result = run(arguments)
-    except HubError as error:
-        say(f"sdbench.score: {error}")
-        return 1
     except (ValueError, OSError, RuntimeError) as error:  # RuntimeError: no sandbox holds here
         say(f"sdbench.score: {_sentence(error)}")
         return 2

@@ -43,10 +43,10 @@ def run_job(run: Run, words: Sequence[str]) -> int:
     try:
         with engine_warnings(), sigterm_as_ctrl_c():
             return _run(run, words)
-    except (ConfigError, SchemaError) as error:
+    except (ConfigError, HubError, SchemaError) as error:
         print(f"sdbench: {error}", file=sys.stderr)
         return BAD_CONFIG
-    except (StoreError, HubError) as error:
+    except StoreError as error:
         print(f"sdbench: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
