@@ -24,7 +24,7 @@ _REPAIRS = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something a reader of the records should know: kind is "torn", "missing", "failure" or "forced"."""
+    """Something a reader of the records should know: kind is "torn", "unread", "missing", "failure" or "forced"."""
 
     kind: str
     name: str
@@ -49,7 +49,7 @@ class Snapshot:
             try:
                 tables[stem] = read_table(path, columns)
             except TornPartError as error:
-                self.report("torn", path.name, f"{error}; {_REPAIRS.get(kind, _ANEW)}, the others are intact")
+                self.report(error.kind, path.name, f"{error}; {_REPAIRS.get(kind, _ANEW)}, the others are intact")
         return tables
 
     def report(self, kind: str, name: str, message: str) -> None:
@@ -78,7 +78,7 @@ def take_snapshot(records: Path, *, footers: dict[str, tuple[str, ...]] | None =
                 _read_small(snapshot, kind, stem, path)
         except TornPartError as error:
             snapshot.report(
-                "torn", path.name, f"{error}; the others are intact, and running the command again repairs it"
+                error.kind, path.name, f"{error}; the others are intact, and running the command again repairs it"
             )
     # A merged part counts when it is committed; for tokens that is when its generations part is.
     for kind in TABLES:

@@ -200,7 +200,10 @@ def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
         failed = QualityPass(run, outline, by_key, prompts, store, scorers, models, Failures(store))()
         if run.timing is not None and run.shard.index == 0:
             time_points(run, [point for key, point in by_key.items() if key not in failed], prompts, store, models)
-        store.compact()
+        for name in store.compact():
+            warn(
+                f"{name} could not be read: what this command needs of it is there again, and the file is now .torn-{name}"
+            )
     try:
         finish(run, planned, failed)
     except OSError as error:
