@@ -3,11 +3,11 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from collections import Counter
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from nursery import Nursery, is_running, newest, wait_for_a_part
 
@@ -66,9 +66,16 @@ def test_kills_at_random_instants_lose_nothing_and_double_nothing(words, nursery
     assert_same_records(tmp_path / "killed" / NAME, tmp_path / "calm" / NAME)
 
 
-def test_two_jobs_side_by_side_share_the_work(words, tmp_path, whole):
-    command = [sys.executable, "-m", "sdbench", *words(tmp_path)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    jobs = [subprocess.Popen(command, **quiet) for _ in range(2)]
-    assert [job.wait(timeout=300) for job in jobs] == [0, 0]
+def test_two_jobs_side_by_side_share_the_work(words, nursery, tmp_path, whole):
+    assert nursery.side_by_side(words(tmp_path, report="off"), 2) == [0, 0]
     assert_same_records(tmp_path / NAME, whole)
+
+
+@pytest.mark.slow
+def test_three_jobs_make_a_third_of_a_small_sweep_each(words, nursery, tmp_path):
+    """Counted in generations, as seconds are the machine's: one job that made all would make 2.2 times more than any here."""
+    assert nursery.side_by_side(words(tmp_path, n=100, w="[0.3,0.6,1]", report="off"), 3) == [0, 0, 0]
+    parts = (tmp_path / NAME / "records").glob("generations-*.parquet")
+    made = Counter(run for path in parts for run in pq.read_table(path, columns=["run"])["run"].to_pylist())
+    assert (len(made), made.total()) == (3, 100 * 5)
+    assert max(made.values()) <= made.total() / 2.2, made
