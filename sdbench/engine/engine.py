@@ -1,6 +1,6 @@
 """Two models with what they keep between calls: KV caches and captured steps live as long as their engine, and no longer."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,8 @@ class Engine:
             refuse_limits(drafter, verifiers[rule], options.warp, num_draft)
         for rule in verifiers:
             refuse_tensors(rule)
+        reading = [lm, *([self.draft] if self.draft and "draft" in needs_of(drafter, DRAFTER_NEEDS) else [])]
+        refuse_too_long(prompts, {request.prompt for request in requests}, options.max_new_tokens, reading)
         num_rows = min(options.batch_size, len(requests))
         loop = Loop(lm, drafter, prompts, verifiers, options, num_rows, self.models)
         return loop.stream(requests)
@@ -102,3 +104,16 @@ def refuse_limits(drafter: Drafter, rule: Verifier, warp: Warp, num_draft: int) 
         )
         if sentence is not None:
             raise ValueError(sentence)
+
+
+def refuse_too_long(
+    prompts: Sequence[Sequence[int]], asked: Iterable[int], max_new_tokens: int, models: Sequence[LM]
+) -> None:
+    """No text may grow beyond the positions of a model that reads it."""
+    for model in models:
+        for number in sorted(asked):
+            if model.limit is not None and len(prompts[number]) + max_new_tokens > model.limit:
+                raise ValueError(
+                    f"max_new_tokens={max_new_tokens} after the {len(prompts[number])} tokens of prompt {number} exceeds the "
+                    f"{model.limit} positions of the {model.role} model"
+                )

@@ -11,9 +11,10 @@ from transformers import PreTrainedModel
 
 from sdbench.lm.attention import NAME
 from sdbench.lm.cache import Prefix, RaggedCache
-from sdbench.lm.capture import PATIENCE, CapturedSteps, Mode, frequencies_depend_on_length, mode_of
+from sdbench.lm.capture import PATIENCE, CapturedSteps, Mode, mode_of
 from sdbench.lm.fingerprint import fingerprint
 from sdbench.lm.plan import CURRENT, Plan, Sight
+from sdbench.lm.rope import longest_text
 from sdbench.lm.sight import look
 
 CHUNK = 512  # prompt tokens a prefill call takes
@@ -36,7 +37,7 @@ class LM:
         self.patience = PATIENCE if capture is None and self.mode == "trace" else 1
         self.head: Any = model.get_output_embeddings()
         self.vocab_size: int = self.head.weight.shape[0]
-        self.limit = _limit(self.config)
+        self.limit = longest_text(self.config)
         self.device, self.dtype = model.device, model.dtype
         seen, unseen = torch.tensor([0.0, -torch.inf], dtype=self.dtype, device=self.device).unbind()
         self._levels = seen, unseen
@@ -177,18 +178,6 @@ def used_vocab(target: LM, draft: LM | None, vocab_size: int | None) -> int:
     if vocab_size is not None and not 1 <= vocab_size <= smaller:
         raise ValueError(f"vocab_size must be between 1 and {smaller}, the ids both models have, got {vocab_size}")
     return vocab_size or smaller
-
-
-def _limit(config: Any) -> int | None:
-    """The longest text. Where longer calls change the frequencies of all their rows (LongRoPE, dynamic NTK), the length from
-    which they do: no row may change what another reads, nor one chunk of a prompt another.
-    """
-    limit: int | None = getattr(config, "max_position_embeddings", None)
-    if not frequencies_depend_on_length(config):
-        return limit
-    inside: int | None = (config.rope_parameters or {}).get("original_max_position_embeddings")
-    beside: int | None = getattr(config, "original_max_position_embeddings", None)
-    return min((length for length in (inside or beside, limit) if length), default=None)
 
 
 def _refuse(model: PreTrainedModel, config: Any, role: str) -> None:
