@@ -1,7 +1,8 @@
 """Two models with what they keep between calls: KV caches and captured steps live as long as their engine, and no longer."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -64,9 +65,7 @@ class Engine:
         role: str = "target",
     ) -> Iterator[Generation]:
         """Decode the requests, in the order in which they end, by the model of this role; without a drafter it decodes alone."""
-        lm = self.draft if role == "draft" else self.target
-        assert lm is not None, "the draft decodes alone where there is one"
-        drafter = drafters.NoDraft() if drafter is None else drafter
+        lm, drafter = self._decoding(role), drafters.NoDraft() if drafter is None else drafter
         for rule, num_draft in {(request.verifier, request.num_draft) for request in requests}:
             refuse_limits(drafter, verifiers[rule], options.warp, num_draft)
         for rule in verifiers:
@@ -74,8 +73,37 @@ class Engine:
         reading = [lm, *([self.draft] if self.draft and "draft" in needs_of(drafter, DRAFTER_NEEDS) else [])]
         refuse_too_long(prompts, {request.prompt for request in requests}, options.max_new_tokens, reading)
         num_rows = min(options.batch_size, len(requests))
-        loop = Loop(lm, drafter, prompts, verifiers, options, num_rows, self.models)
-        return loop.stream(requests)
+        return Loop(lm, drafter, prompts, verifiers, options, num_rows, self.models).stream(requests)
+
+    def _decoding(self, role: str) -> LM:
+        lm = self.draft if role == "draft" else self.target
+        assert lm is not None, "the draft decodes alone where there is one"
+        return lm
+
+    def rehearse(
+        self,
+        prompts: Sequence[Sequence[int]],
+        request: Request,
+        rule: Verifier,
+        options: Options,
+        drafter: Drafter | None = None,
+        *,
+        role: str = "target",
+    ) -> None:
+        """Capture, before a clock starts, each step that a stream of such requests can need: of every KV length between the
+        shortest prompt and the longest text, for every number of rows. The longest come first: later caches fit into theirs.
+        """
+        lm, drafter = self._decoding(role), drafters.NoDraft() if drafter is None else drafter
+        if lm.mode == "off":
+            return
+        k, once = request.num_draft, replace(options, max_new_tokens=1, should_stop=None)
+        shortest, longest = min(map(len, prompts)), max(map(len, prompts)) + options.max_new_tokens - 1
+        last = {(lm.rounded(size + k), lm.rounded(size + k - 1)): size for size in range(shortest, longest + 1)}
+        for size in sorted(last.values(), reverse=True):
+            text = (list(prompts[0]) * (size // len(prompts[0]) + 1))[:size]
+            for count in sorted({lm.padded(count, options.batch_size) for count in range(1, options.batch_size + 1)}):
+                requests = [replace(request, prompt=0, verifier=0, key=number) for number in range(count)]
+                deque(Loop(lm, drafter, [text], [rule], once, options.batch_size, self.models).stream(requests), 0)
 
     def capture_at_once(self) -> None:
         """From now on a step is captured the first time it runs, for example in a warm-up before the clock starts."""
