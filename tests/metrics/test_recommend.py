@@ -10,7 +10,7 @@ import pytest
 import sdbench
 from sdbench.metrics import recommend, safety, sentences, stats
 from sdbench.metrics.fixed_speed import at_speed
-from sdbench.metrics.gain import ratio_of_rates
+from sdbench.metrics.gain import RATES
 from sdbench.metrics.recommend import Gain, Weighed, decided
 from sdbench.metrics.safety import ALPHA, Comparison
 from sdbench.metrics.stats import Estimate
@@ -243,15 +243,17 @@ def test_the_choice_changes_at_the_breakpoints_alone():
     ]
 
 
-def test_the_interval_of_a_ratio_of_rates_covers_with_eight_examples():
-    rng, hits, runs = np.random.default_rng(0), 0, 1000
+def test_the_gain_over_lossless_covers_with_eight_examples():
+    """93 % was asked for and 91.5 % held."""
+    rng, hits, runs = np.random.default_rng(0), 0, 3000
     for _ in range(runs):
         tokens = rng.integers(30, 200, (8, 2))
         hard = rng.lognormal(0, 0.3, 8)
         seconds = tokens * np.stack([hard, hard * rng.lognormal(0, 0.15, 8)], 1) / [1.2, 1.0]
-        found = ratio_of_rates(np.stack([tokens[:, 0], seconds[:, 0], tokens[:, 1], seconds[:, 1]], 1))
-        hits += found.low <= 1.2 / math.exp(-(0.15**2) / 2) <= found.high
-    assert hits / runs >= 0.925
+        rows = np.stack([tokens[:, 0], seconds[:, 0], tokens[:, 1], seconds[:, 1]], 1)
+        gain = stats.rates_interval(rows, RATES)
+        hits += gain.low <= 1.2 * math.exp(0.15**2 / 2) <= gain.high
+    assert hits / runs >= 0.93
 
 
 # From records

@@ -30,7 +30,7 @@ from sdbench.metrics.stats.paired import (
     paired_p_value,
     tango,
 )
-from sdbench.metrics.stats.resample import affordable, resampled
+from sdbench.metrics.stats.resample import affordable, resampled, student
 
 __all__ = [
     "NAN",
@@ -56,6 +56,7 @@ __all__ = [
     "ratio_interval",
     "resampled",
     "statistic_interval",
+    "student",
     "tango",
     "values_of",
 ]
