@@ -17,8 +17,8 @@ SLICE = 1 << 20  # elements of laws that a rule works on at a time
 class Tokenwise(ABC):
     """Accept the drafted x with probability a(x), else draw from r: emits out = q·a + (1 − Σ q·a)·r, known without sampling.
 
-    A subclass gives `accept` and `replace`. A missing draft is a draft without mass: a = 0 and r = p there, and no rule is called.
-    Knobs are numbers, tensors [B] where rows differ, or [B,K] where `settled` works them out of what is seen.
+    A subclass gives `accept` and `replace`. A missing draft is a draft without mass: a = 0 and r = p there, and no rule is
+    called. Knobs are numbers, tensors [B] where rows differ, or [B,K] where `settled` works them out of what is seen.
     """
 
     version: ClassVar[str] = ""
