@@ -57,6 +57,7 @@ def _cuts(p: Tensor, q: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
     p, q = p.gather(-1, order), q.gather(-1, order)
     rho = ratio(p, q)
     first_p, first_q = (torch.nn.functional.pad(x.cumsum(-1), (1, 0)) for x in (p, q))  # [B,K,V+1]: sums of the first n
+    last_p, last_q = _sums_of_the_last(p), _sums_of_the_last(q)  # not 1 − first: a small rest would lose its digits
     middle = torch.where(p > 0, torch.xlogy(p, p) - torch.xlogy(p, q), 0).clamp_max(
         torch.finfo(p.dtype).max / p.shape[-1]
     )
@@ -66,7 +67,7 @@ def _cuts(p: Tensor, q: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
     def solve(low: Tensor) -> tuple[Tensor, Tensor]:
         """β, and KL(p‖out), for α = low [B,K,1]."""
         n = torch.searchsorted(-rho, -low, right=True)  # tokens with ρ ≥ α
-        tail_p, tail_q = first_p[..., -1:] - first_p.gather(-1, n), first_q[..., -1:] - first_q.gather(-1, n)
+        tail_p, tail_q = last_p.gather(-1, n), last_q.gather(-1, n)
         cut = (tail_q - tail_p / low).clamp_min(0)
         m = torch.searchsorted(lifted, cut, right=False)  # tokens with ρ > β: their sums reach the cut
         high = first_p.gather(-1, m) / (cut + first_q.gather(-1, m))

@@ -88,7 +88,7 @@ class Tokenwise(ABC):
     def correction(self, evidence: Evidence, place: Tensor) -> Tensor:
         """The law [B,V], or ids [B], that stands in for the draft in slot place [B]. The rule is settled."""
         p, q = evidence.p[:, :-1], evidence.draft.q
-        row, size = torch.arange(len(place), device=place.device), law_size(p, q)
+        row, size = torch.arange(len(place), device=place.device), law_size(evidence.p, q)
         p_row, q_row, x_row = dense(p[row, place], size), dense(q[row, place], size), evidence.draft.tokens[row, place]
         rule = at_slots(self, lambda knob: knob[row, place][:, None])
         return rule.replace_rejected(p_row[:, None], q_row[:, None], x_row[:, None])[:, 0]

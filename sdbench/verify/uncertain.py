@@ -1,5 +1,6 @@
 """Rules that look at how unsure the models are: EARS, EASD, and speculative contrastive decoding."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -82,7 +83,8 @@ class EASD(Tokenwise):
         least = torch.minimum(*(torch.special.entr(law).sum(-1, keepdim=True) for law in (p, q)))
         top = min(self.top, p.shape[-1])
         of_p, of_q = (law.topk(top, -1).indices for law in (p, q))
-        shared = (of_p[..., None] == of_q[..., None, :]).any(-1).sum(-1, keepdim=True)
+        is_of_q = torch.zeros_like(q, dtype=torch.bool).scatter_(-1, of_q, True)
+        shared = is_of_q.gather(-1, of_p).sum(-1, keepdim=True)
         return (least > knob(self.entropy, least)) & (shared >= knob(self.overlap, least) * top)
 
 
@@ -113,6 +115,5 @@ class Contrastive(Towards, GreedyLaw):
 
     def greedy_scores(self, log_p: Tensor, log_q: Tensor) -> Tensor:
         beta, alpha = (torch.as_tensor(knob(value, log_p)).to(log_p) for value in (self.beta, self.alpha))
-        least = torch.finfo(log_p.dtype).tiny
-        scores = (1 + beta) * log_p - beta * log_q.clamp_min(torch.as_tensor(least).log().item())
+        scores = (1 + beta) * log_p - beta * log_q.clamp_min(math.log(torch.finfo(log_p.dtype).tiny))
         return scores.masked_fill(log_p < peak(log_p) + alpha.log(), -torch.inf)
