@@ -49,8 +49,21 @@ def parsed(words: Sequence[str], options: Mapping[str, str], *, groups: Sequence
 def number(given: Words, name: str) -> float | None:
     """An option that is a number above 0; None where it is not given."""
     text = given.options.get(name)
-    if text is None:
-        return None
+    return None if text is None else _positive(name, text)
+
+
+def by_task(given: Words, name: str) -> float | dict[str, float] | None:
+    """An option that is a number above 0, or {TASK: NUMBER, …}; None where it is not given."""
+    text = given.options.get(name, "").strip()
+    if not text.startswith("{"):
+        return number(given, name)
+    pairs = [part.partition(":") for part in text.strip("{}").split(",")]
+    if not text.endswith("}") or not all(task.strip() and colon for task, colon, _ in pairs):
+        raise ValueError(f"{name} by task must be written {{TASK: NUMBER, TASK: NUMBER}}, got {text}")
+    return {task.strip(" '\""): _positive(f"{name} of {task.strip()}", value.strip()) for task, _, value in pairs}
+
+
+def _positive(name: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:

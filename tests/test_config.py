@@ -197,6 +197,10 @@ BAD = {
     "name=a/b": "folder name",
     "margin=-1": "margin must be a number above 0 and at most 100, got -1",
     "margin=0": "above 0",
+    "margin={cnndm: 1}": "margin names no points for task gsm8k-tiny: add gsm8k-tiny: POINTS, or default: POINTS",
+    "margin={gsm8k: 0}": "margin of gsm8k must be a number above 0 and at most 100, got 0",
+    "margin=[1]": "margin must be a number, or one by task as margin={gsm8k-tiny: 1}, got [1]",
+    "margin={gsm8k: 1": "cannot be read",
     "seed=null": "seed",
     "force=maybe": "true or false",
     "~w": "w=null",
@@ -217,6 +221,22 @@ def test_a_slip_is_one_sentence_with_the_way_out(composer, word):
         composer.run(composer.jobs(Command((word,)))[0])
     assert BAD[word] in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_margin_may_differ_by_task_and_an_experiment_may_say_it(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\n# margins by task\nmargin: {gsm8k: 1, cnndm: 0.5}\n"
+    (tmp_path / "experiment" / "margins.yaml").write_text(text)
+    composer = Composer(str(tmp_path))
+
+    def margin(*words):
+        return composer.run(composer.jobs(Command(words))[0]).margin
+
+    assert margin("margin={gsm8k-tiny: 1, cnndm-tiny: 0.5}") == {"gsm8k-tiny": 1, "cnndm-tiny": 0.5}
+    assert margin("margin={default: 2}") == {"default": 2}
+    assert margin("experiment=margins") == {"gsm8k": 1, "cnndm": 0.5}
+    assert margin("experiment=margins", "margin={xsum: 2}") == {"gsm8k": 1, "cnndm": 0.5, "xsum": 2}
+    assert margin("experiment=margins", "margin=3") == 3
 
 
 COMBINED = {

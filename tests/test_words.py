@@ -2,7 +2,7 @@
 
 import pytest
 
-from sdbench.words import Words, number, parsed
+from sdbench.words import Words, by_task, number, parsed
 
 OPTIONS = {"out": "figures", "margin": "1"}
 
@@ -44,3 +44,21 @@ def test_a_number_is_above_zero(text):
         number(parsed([f"margin={text}"], OPTIONS), "margin")
     assert number(parsed(["margin=2.5"], OPTIONS), "margin") == 2.5
     assert number(parsed([], OPTIONS), "margin") is None
+
+
+def test_a_margin_may_be_given_by_task():
+    def margin(*words):
+        return by_task(parsed(words, OPTIONS), "margin")
+
+    assert margin("margin={gsm8k-tiny: 1, 'cnndm': 0.5}") == {"gsm8k-tiny": 1, "cnndm": 0.5}
+    assert margin("margin=2.5") == 2.5
+    assert margin() is None
+    for text, said in (
+        ("{gsm8k}", "must be written"),
+        ("{gsm8k: 1", "must be written"),
+        ("{}", "must be written"),
+        ("{gsm8k: 0}", "margin of gsm8k must be a number above 0, got 0"),
+        ("{gsm8k: much}", "margin of gsm8k"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            margin(f"margin={text}")

@@ -121,6 +121,14 @@ class Decoder:
         drafter = self.drafter(point.role)
         return list(self.engine.stream(ids, [point.rule], requests, options, drafter, role=point.role))
 
+    def rehearse(self, point: Point, prompts: Sequence[list[int]], batch_size: int) -> None:
+        """Capture the steps of such a point for all prompts that will be on the clock."""
+        from sdbench.engine import Request
+
+        options = self.options(point.role, batch_size=batch_size, is_measured=False, timing=True)
+        request, drafter = Request(0, 0, 0, "", point.num_draft), self.drafter(point.role)
+        self.engine.rehearse(prompts, request, point.rule, options, drafter, role=point.role)
+
 
 def stopper(text: Callable[[Sequence[int]], str], stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
     """Whether the newest tokens complete a stop string; `text` decodes ids. Only the tail is read: a token is at least one

@@ -114,12 +114,13 @@ def prepare(run: Run, words: Sequence[str]) -> Job:
     """All that can be known and refused before a weight is read."""
     from sdbench.run import pair as pairs
     from sdbench.run.outline import Outline
-    from sdbench.run.parts import build_parts
+    from sdbench.run.parts import build_parts, with_markers
     from sdbench.run.preflight import check_pair, check_prompts
 
     metadata = pairs.find(run.model, device=run.device, dtype=run.dtype)
     parts = build_parts(run)
     outline = Outline.make(metadata)
+    parts = with_markers(parts, lambda text: outline.tokenizer(text, add_special_tokens=False)["input_ids"])
     check_pair(run, outline, parts)
     task = build_task(run)
     check_prompts(run, task, outline)

@@ -53,7 +53,9 @@ class Outline:
     @property
     def limit(self) -> int:
         """The longest text that all models take."""
-        sizes = [getattr(config, "max_position_embeddings", None) for config in self.configs.values()]
+        from sdbench.lm.rope import longest_text
+
+        sizes = [longest_text(config) for config in self.configs.values()]
         return min((size for size in sizes if size), default=10**9)
 
     def ids(self, prompt: Prompt) -> list[int]:
