@@ -62,7 +62,7 @@ def configs(tmp_path):
 
 def sweep(configs: Path, results: Path, *more: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     words = ["-m", "--config-dir", str(configs), "model=one,two", f"task={','.join(TASKS)}", f"results={results}"]
-    words += ["w=[0.3,0.7]", "n=10", "max_new_tokens=48", "timing=off", "dtype=float64", "device=cpu", *more]
+    words += ["w=[0.3,0.7]", "n=20", "max_new_tokens=48", "timing=off", "dtype=float64", "device=cpu", *more]
     command = [sys.executable, "-m", "sdbench", *words]
     env = {**(env or os.environ), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -73,12 +73,6 @@ def queue(env: dict[str, str], *options: str) -> dict[str, str]:
     command = ["squeue", "-h", "-r", "-o", "%K %A", *options]
     told = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     return dict(line.split() for line in told.stdout.splitlines())  # pyright: ignore[reportArgumentType]
-
-
-def job_names(env: dict[str, str]) -> list[str]:
-    """Of the running jobs."""
-    command = ["squeue", "-h", "-r", "-o", "%j", "--states=RUNNING"]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.split()
 
 
 def facts(env: dict[str, str], job: str) -> dict[str, str]:
@@ -125,18 +119,12 @@ def write_late(folder: Path) -> None:
 def test_a_sweep_with_a_killed_a_preempted_and_a_failing_job_completes_on_resubmission(tmp_path, configs, slurm):
     broken, whole = tmp_path / "broken", tmp_path / "whole"
     first = sweep(configs, broken, *LAUNCHER, env=slurm)
-    seen: set[str] = set()
-
-    def are_named() -> bool:
-        seen.update(job_names(slurm))
-        return seen >= {"sdbench-one-gsm8k-tiny", "sdbench-one-wmt-tiny"}
-
-    until(are_named, 600, "jobs named by pair and task")
     ids = signal_at_work(slurm, broken, {"1": ("one-wmt-tiny", "KILL"), "2": ("one-xsum-tiny", "USR2")})
     said = first.communicate(timeout=1200)[0]
     assert first.returncode == 1, said
     until(lambda: not queue(slurm), 1200, "the queue to empty")
     assert facts(slurm, ids["1"])["JobState"] != "COMPLETED"
+    assert facts(slurm, ids["1"])["JobName"] == "sdbench-one-wmt-tiny"
     # It may fail as it begins again: Slurm has been seen to repeat the signal before submitit listens.
     assert int(facts(slurm, ids["2"])["Restarts"]) >= 1
     assert not (broken / "two-late").exists(), "its rows are not there yet"

@@ -51,10 +51,16 @@ def kill_and_resume(nursery: Nursery, given: list[str], folder: Path, *, kills: 
 
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(
-    ("kills", "n"), [(4, 40), pytest.param(50, 480, marks=pytest.mark.long)], ids=["4 kills", "50 kills"]
+    ("kills", "n"),
+    [
+        (4, 40),
+        pytest.param(15, 150, marks=pytest.mark.slow),
+        pytest.param(50, 480, marks=pytest.mark.long),  # 50 commands of two seconds, and 3,000 texts twice
+    ],
+    ids=["4 kills", "15 kills", "50 kills"],
 )
 def test_kills_at_random_instants_lose_nothing_and_double_nothing(words, nursery, tmp_path, kills, n):
-    options = {"n": n, "max_new_tokens": 24, "w": "[0.3,0.6,1]"}
+    options = {"n": n, "max_new_tokens": 24, "w": "[0.3,0.6,1]", "report": "off"}
     given = words(tmp_path / "killed", **options)
     num_writing = kill_and_resume(nursery, given, tmp_path / "killed" / NAME, kills=kills, seed=kills)
     assert num_writing >= kills // 4, "too few kills hit a command at work for the test to mean anything"
