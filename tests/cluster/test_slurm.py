@@ -102,7 +102,9 @@ def signal_at_work(env: dict[str, str], results: Path, victims: dict[str, tuple[
     until(are_running, 600, "the jobs to run")
     for place, (name, signal) in victims.items():
         until(lambda name=name: list((results / name / "records").glob("run-*")), 600, f"{name} to begin")
-        subprocess.run(["scancel", "--signal", signal, ids[place]], env=env, check=True)
+        command = ["scancel", "--signal", signal, ids[place]]
+        # A job that has just begun, or begun again, cannot be signalled for some seconds: Slurm says "try again later".
+        until(lambda command=command: subprocess.run(command, env=env).returncode == 0, 120, "Slurm to take the signal")
     return ids
 
 
