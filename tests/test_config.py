@@ -140,6 +140,13 @@ def eps_of(composer: Composer, *words: str) -> list[object]:
     return [knob.values for run in runs for rule in run.verifiers for knob in rule.knobs if knob.name == "eps"]
 
 
+def test_a_file_with_the_name_of_one_of_the_package_is_refused(tmp_path):
+    (tmp_path / "verifier").mkdir()
+    (tmp_path / "verifier" / "ensemble.yaml").write_text("name: ensemble\n_target_: mine.Rule\n")
+    with pytest.raises(ConfigError, match=r"ensemble.yaml has the name of a file of the package"):
+        Composer(str(tmp_path))
+
+
 def test_a_knob_that_only_its_line_under_knobs_names_is_set_as_any_other(sure):
     assert eps_of(sure, "verifier=sure") == [(0.1, 0.2)]
     assert eps_of(sure, "verifier=sure", "verifier.eps=0.3") == [(0.3,)]

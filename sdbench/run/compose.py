@@ -57,6 +57,7 @@ class Composer:
     def __init__(self, config_dir: str | None = None) -> None:
         search = create_config_search_path(f"file://{config.config_dir()}")
         if config_dir is not None:
+            refuse_names_of_the_package(Path(config_dir))
             search.append(
                 "command-line", f"file://{Path(config_dir).resolve()}", anchor=SearchPathQuery(provider="main")
             )
@@ -220,6 +221,15 @@ class Composer:
         for name in value if group == "verifier" and isinstance(value, list) else [value]:
             if not isinstance(name, str) or name not in names:
                 raise ConfigError(f"{group}={show(name)} names no file in configs/{group} {nearest(name, names)}")
+
+
+def refuse_names_of_the_package(folder: Path) -> None:
+    """Of two files of one name Hydra reads the package's, and the user's would be passed over without a word."""
+    for path in sorted(folder.rglob("*.yaml")):
+        if (config.config_dir() / path.relative_to(folder)).exists():
+            raise ConfigError(
+                f"{path} has the name of a file of the package, which would be read in its place: rename it"
+            )
 
 
 def knobs_of(tree: Any, *, where: str = "verifier.") -> set[str]:

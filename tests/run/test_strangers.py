@@ -10,14 +10,14 @@ from sdbench.run import main
 NAME = "micro-gsm8k-tiny"
 pytestmark = pytest.mark.usefixtures("no_figures")
 
-TYPICAL = '''
+LIKELY = '''
 from dataclasses import dataclass
 import torch
 from sdbench.types import Limits
 from sdbench.verify import Exact
 
 @dataclass(frozen=True)
-class Typical(Exact):
+class Likely(Exact):
     """Keeps what the target likes well enough: p(x) >= eps."""
     eps: float = 0.1
     limits = Limits(temperature="above_zero", num_draft=(1, 4))
@@ -33,24 +33,24 @@ class Typical(Exact):
     def measure(self, evidence):
         return super(Exact, self).measure(evidence)
 
-class Wishful(Typical):
+class Wishful(Likely):
     needs = frozenset({"oracle"})
 '''
-TYPICAL_YAML = """name: typical
-_target_: {module}.Typical
+LIKELY_YAML = """name: likely
+_target_: {module}.Likely
 knobs:
   eps: {{low: 0, high: 1, strict: 1, sweep: [0.001, 0.002]}}
 """
 
 
 @pytest.fixture
-def typical(tmp_path, monkeypatch):
-    """The arguments that make `typical` known, and the name of its module."""
-    module = f"typical_{abs(hash(tmp_path))}"
-    (tmp_path / f"{module}.py").write_text(TYPICAL)
+def likely(tmp_path, monkeypatch):
+    """The arguments that make `likely` known, and the name of its module."""
+    module = f"likely_{abs(hash(tmp_path))}"
+    (tmp_path / f"{module}.py").write_text(LIKELY)
     (tmp_path / "conf" / "verifier").mkdir(parents=True)
-    (tmp_path / "conf" / "verifier" / "typical.yaml").write_text(TYPICAL_YAML.format(module=module))
-    (tmp_path / "conf" / "verifier" / "both.yaml").write_text("defaults:\n  - ensemble@ensemble\n  - typical@typical\n")
+    (tmp_path / "conf" / "verifier" / "likely.yaml").write_text(LIKELY_YAML.format(module=module))
+    (tmp_path / "conf" / "verifier" / "both.yaml").write_text("defaults:\n  - ensemble@ensemble\n  - likely@likely\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield ["--config-dir", str(tmp_path / "conf")], module
     sys.modules.pop(module, None)
@@ -60,14 +60,14 @@ def without_w(given: list[str]) -> list[str]:
     return [word for word in given if not word.startswith("w=")]
 
 
-def test_several_rules_are_one_stream_one_folder_and_one_table(words, tmp_path, typical, capsys):
-    config, _ = typical
+def test_several_rules_are_one_stream_one_folder_and_one_table(words, tmp_path, likely, capsys):
+    config, _ = likely
     given = words(tmp_path, n=2, w="[0.3,0.6]", num_draft=3, max_new_tokens=8)
-    assert main([*given, "verifier=[ensemble,typical]", "verifier.typical.eps=[0.001,0.003]", *config]) == 0
+    assert main([*given, "verifier=[ensemble,likely]", "verifier.likely.eps=[0.001,0.003]", *config]) == 0
     said = capsys.readouterr()
     num = 2 * (2 + 2 + 3)
     assert f"decoding: {num}/{num} in" in said.err
-    assert "typical eps=0.001" in said.out
+    assert "likely eps=0.001" in said.out
     assert "ensemble w=0.3" in said.out
     frame = read(tmp_path / NAME).generations
     assert frame.groupby("verifier").size().to_dict() == {
@@ -75,31 +75,31 @@ def test_several_rules_are_one_stream_one_folder_and_one_table(words, tmp_path, 
         "lossless": 2,
         "target": 2,
         "ensemble": 4,
-        "typical": 4,
+        "likely": 4,
     }
-    assert main([*given, "verifier=both", "verifier.typical.eps=[0.001,0.003]", *config]) == 0
+    assert main([*given, "verifier=both", "verifier.likely.eps=[0.001,0.003]", *config]) == 0
     assert "nothing to decode" in capsys.readouterr().err
-    assert main([*without_w(given), "verifier=typical", "verifier.eps=0.003", *config]) == 0
+    assert main([*without_w(given), "verifier=likely", "verifier.eps=0.003", *config]) == 0
     assert "nothing to decode" in capsys.readouterr().err
 
 
-def test_what_a_part_cannot_do_is_one_sentence_before_weights_are_read(words, tmp_path, typical, capsys, monkeypatch):
+def test_what_a_part_cannot_do_is_one_sentence_before_weights_are_read(words, tmp_path, likely, capsys, monkeypatch):
     def never(*_, **__):
         raise AssertionError("weights are read")
 
     monkeypatch.setattr("sdbench.run.pair.load", never)
-    config, module = typical
+    config, module = likely
     given = [*without_w(words(tmp_path, n=1)), *config]
     refused = {
-        ("verifier=typical", "temperature=0"): "verifier=typical needs a temperature above 0, got temperature=0",
-        ("verifier=typical", "num_draft=[3,5]"): "verifier=typical takes a num_draft of from 1 to 4, got num_draft=5",
+        ("verifier=likely", "temperature=0"): "verifier=likely needs a temperature above 0, got temperature=0",
+        ("verifier=likely", "num_draft=[3,5]"): "verifier=likely takes a num_draft of from 1 to 4, got num_draft=5",
         (f"verifier._target_={module}.Wishful",): "needs 'oracle', which nobody provides",
         (f"verifier._target_={module}.Nothing",): "has no attribute 'Nothing'",
         ("model.draft=null",): "drafter=model needs a draft model, and there is none: give model.draft=ID",
         (f"drafter._target_={module}.Nothing",): "drafter=nothing cannot be made",
-        ("verifier=[ensemble,typical]", "verifier.typical.name=ensemble"): "verifier names ensemble twice",
+        ("verifier=[ensemble,likely]", "verifier.likely.name=ensemble"): "verifier names ensemble twice",
         ("task._target_=nowhere_at_all.Task",): "task=task: No module named 'nowhere_at_all'",
-        ("verifier=[ensemble,typical]", "verifier.eps=0.1"): "verifier.eps is not an option",
+        ("verifier=[ensemble,likely]", "verifier.eps=0.1"): "verifier.eps is not an option",
     }
     for words_, sentence in refused.items():
         capsys.readouterr()
@@ -109,12 +109,12 @@ def test_what_a_part_cannot_do_is_one_sentence_before_weights_are_read(words, tm
         assert sentence in said
 
 
-def test_a_class_without_arguments_works(words, tmp_path, typical):
-    config, module = typical
+def test_a_class_without_arguments_works(words, tmp_path, likely):
+    config, module = likely
     given = [*without_w(words(tmp_path, n=1, num_draft=3, max_new_tokens=4)), *config]
-    assert main([*given, f"verifier._target_={module}.Typical"]) == 0
+    assert main([*given, f"verifier._target_={module}.Likely"]) == 0
     cells = read(tmp_path / NAME).cells
-    versions = {content["versions"]["verifier"] for content in cells.loc[cells["verifier"] == "typical", "content"]}
+    versions = {content["versions"]["verifier"] for content in cells.loc[cells["verifier"] == "likely", "content"]}
     (version,) = versions
     assert version.startswith("3 source:")
 
