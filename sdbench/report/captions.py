@@ -96,7 +96,10 @@ TABLES: Mapping[str, Caption] = {
     "tables/front.csv": Caption(
         "Pareto fronts", "Each cell's place in both planes, whether it is on the front, and with what probability."
     ),
-    "tables/volume.csv": Caption("Hypervolumes", "Area that the front of each rule dominates, with its interval."),
+    "tables/volume.csv": Caption(
+        "Hypervolumes",
+        "Area that the front of each rule dominates, with its interval, and the bias that was taken off.",
+    ),
     "tables/areas.csv": Caption(
         "Areas between rules", "Mean gain of one curve over another, and the area between them, with intervals."
     ),

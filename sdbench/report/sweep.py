@@ -125,16 +125,18 @@ class Sweep:
         return {rate: replace(one, points=one.points.assign(y=sign * one.points["y"])) for rate, one in found.items()}
 
     @cached_property
-    def volumes(self) -> Mapping[tuple[str, str], Estimate]:
-        """{(column, curve or "all"): hypervolume above the corner}; none where the worst score is not known."""
+    def volumes(self) -> Mapping[tuple[str, str], tuple[Estimate, float]]:
+        """{(column, curve or "all"): hypervolume above the corner, and its bias, taken off}; none without a worst score."""
         worst = (self.metric.bounds or (None, None))[self.metric.best == "low"]
         if worst is None:
             return {}
-        found = {(rate, "all"): front.hypervolume for rate, front in self.fronts.items()}
+        areas = {(rate, "all"): (front.hypervolume, front.bias) for rate, front in self.fronts.items()}
         for rate, joint in self.joints.items():
             for name, keys in self._curves_in(joint).items():
-                found[rate, name] = pareto.volume_of(joint.of(keys), corner=self.corner)
-        return found
+                own = joint.of(keys)
+                bias = pareto.bias_of_volume(own, corner=self.corner)
+                areas[rate, name] = pareto.volume_of(own, corner=self.corner), bias
+        return areas
 
     @cached_property
     def gains(self) -> Mapping[tuple[str, str, str], Mapping[str, Estimate]]:

@@ -131,7 +131,7 @@ class Texts:
     """Generations of the chosen examples, joined with their tokens, rounds and prompts."""
 
     sweep: Sweep
-    parts: Mapping[str, pd.DataFrame]
+    parts: Mapping[str, Sequence[Mapping[Any, Any]]]
     asked: Mapping[str, tuple[str, str]]
     vocabulary: Sequence[str] | None
     flags: Mapping[str, list[str]]
@@ -150,14 +150,16 @@ class Texts:
         present = [name for name in FLAGS if name in own]
         raised = own.groupby("example", sort=True)[present].any() if present else pd.DataFrame()
         flags = {str(example): [n for n in present if row[n]] for example, row in raised.iterrows()}
-        parts = {str(example): part for example, part in own.groupby("example", sort=True)}
+        parts: dict[str, list[dict[Any, Any]]] = {}
+        for row in own.to_dict("records"):
+            parts.setdefault(str(row["example"]), []).append(row)
         return cls(sweep, parts, dict(zip(asked["example"], texts, strict=True)), vocabulary, flags, notes)
 
     def example(self, example: str) -> dict[str, Any]:
         """Prompt, reference and every text of one example, in the order of cells and samples."""
         prompt, reference_text = self.asked.get(example, (None, None))
         places = {key: place for place, key in enumerate(self.sweep.cells.index)}
-        rows = sorted(self.parts[example].to_dict("records"), key=lambda row: (places[row["cell"]], row["sample"]))
+        rows = sorted(self.parts[example], key=lambda row: (places[row["cell"]], row["sample"]))
         texts = [self._text(row) | {"cell": places[row["cell"]]} for row in rows]
         return {"prompt": prompt, "reference": reference_text, "texts": texts}
 
