@@ -171,6 +171,8 @@ def facts(advice: Advice, chosen: Comparison | None, weighed: Weighed) -> list[t
         )
         if advice.gain is not None:
             found.append(("Gain over lossless", *times(advice.gain)))
+    if advice.kind == "stay":
+        found.append(("Cost", "none", "the target’s own law"))
     if advice.speedup is not None:
         found.append(("Over the target alone", *times(advice.speedup)))
     return found
