@@ -115,8 +115,8 @@ TABLES: Mapping[str, Caption] = {
 def caption_of(stem: str) -> Caption:
     """The caption of figures/STEM.svg; the suffix, if there is one, is told in the title."""
     name, _, suffix = stem.partition("-")
-    found = FIGURES[name]
-    return Caption(f"{found.title}: {suffix}", found.text) if suffix else found
+    caption = FIGURES[name]
+    return Caption(f"{caption.title}: {suffix}", caption.text) if suffix else caption
 
 
 def in_order(stems: list[str]) -> list[str]:

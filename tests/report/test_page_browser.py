@@ -293,13 +293,13 @@ def test_everything_is_reached_by_keys_alone(visit, data):
     page.keyboard.press("ArrowDown")
     settled(page, f"Example {data['groups'][0]['examples'][1]['id']}")
     assert page.locator('.item[aria-selected="true"]').count() == 1
-    found = ""
+    reached = ""
     for _ in range(40):
         page.keyboard.press("Tab")
-        found = page.evaluate("document.activeElement.className")
-        if "token" in found:
+        reached = page.evaluate("document.activeElement.className")
+        if "token" in reached:
             break
-    assert "token" in found
+    assert "token" in reached
     assert page.locator(".tip").is_visible()
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Space")

@@ -88,10 +88,10 @@ class Room:
         assert figure is not None
         frame = np.asarray(self.axis.get_window_extent().extents) * 72 / figure.dpi
         for label in labels:
-            found = self._best(label, size, frame)
-            if found is None:
+            free = self._best(label, size, frame)
+            if free is None:
                 continue
-            x, y, box = found
+            x, y, box = free
             self.boxes.append(box)
             centre = self.to_points([label.x], [label.y])[0]
             self.axis.annotate(

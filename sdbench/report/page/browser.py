@@ -165,17 +165,17 @@ class Texts:
 
     def _text(self, row: Mapping[Any, Any]) -> dict[str, Any]:
         names = ("sample", "finish", "tokens", "drafted", "examined", "accepted", "rounds")
-        found: dict[str, Any] = {name: row[name] for name in names}
-        found["scores"] = {
+        text: dict[str, Any] = {name: row[name] for name in names}
+        text["scores"] = {
             name: _number(value)
             for name, value in row.items()
             if name in self.sweep.results.scores and _number(value) is not None
         }
-        found["flags"] = [name for name in FLAGS if row.get(name) is True]
+        text["flags"] = [name for name in FLAGS if row.get(name) is True]
         if self.vocabulary is not None and isinstance(row.get("ids"), Iterable):
             rounds = {"drafted": row["round_drafted"], "examined": row["round_examined"]}
-            found |= coloured(row["text"], row, rounds, self.vocabulary)
-        return found if "pieces" in found else {**found, "text": row["text"]}
+            text |= coloured(row["text"], row, rounds, self.vocabulary)
+        return text if "pieces" in text else {**text, "text": row["text"]}
 
 
 def _rounds(results: Results, own: pd.DataFrame) -> pd.DataFrame:
@@ -189,9 +189,9 @@ def _rounds(results: Results, own: pd.DataFrame) -> pd.DataFrame:
 def described(sweep: Sweep, key: str) -> dict[str, Any]:
     """What the page says of a cell without its numbers; `base` is the place of the lossless cell that it is held against."""
     cell, base = sweep.cells.loc[key], reference(sweep.cells, key, "lossless")
-    found = {"key": key, "label": cell["label"], "is_baseline": cell["verifier"] in BASELINES}
-    found["base"] = None if base is None else list(sweep.cells.index).index(base)
-    return found | {"is_alone": cell["verifier"] in ("target", "draft")}
+    description = {"key": key, "label": cell["label"], "is_baseline": cell["verifier"] in BASELINES}
+    description["base"] = None if base is None else list(sweep.cells.index).index(base)
+    return description | {"is_alone": cell["verifier"] in ("target", "draft")}
 
 
 def packed(example: Mapping[str, Any]) -> str:

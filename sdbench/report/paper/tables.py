@@ -40,16 +40,16 @@ class Entry:
 
 def measured_lines(asked: Exhibit, cells: pd.DataFrame) -> list[Entry]:
     """What we have, pair by pair, after rows that say of which task under which protocol, and of how many examples and seeds."""
-    found = []
+    entries = []
     for model in pairs_of(asked, cells):
         kept = {line: [find(cells, asked, model, task, line) for task in asked.tasks] for line in lines_of(asked)}
         if all(cell is None for row in kept.values() for cell in row):
-            found.append(Entry(model, "not measured yet", [(ABSENT,) * len(MEASURES)] * len(asked.tasks)))
+            entries.append(Entry(model, "not measured yet", [(ABSENT,) * len(MEASURES)] * len(asked.tasks)))
             continue
         runs = [_run(asked, cells, model, kept, place) for place in range(len(asked.tasks))]
-        found += [Entry(model, name, [_first(run[name]) for run in runs]) for name in runs[0]]
-        found += [Entry(model, rule_name(line[0], line[1]), list(map(_texts, row))) for line, row in kept.items()]
-    return found
+        entries += [Entry(model, name, [_first(run[name]) for run in runs]) for name in runs[0]]
+        entries += [Entry(model, rule_name(line[0], line[1]), list(map(_texts, row))) for line, row in kept.items()]
+    return entries
 
 
 def _first(text: str) -> tuple[str, ...]:
@@ -96,14 +96,14 @@ def rule_name(rule: str, w: float | None) -> str:
 def published_lines(asked: Exhibit, rows: pd.DataFrame) -> list[Entry]:
     """The paper's own rows of this table, by pair, method and head."""
     own = rows[(rows["source"] == "readme") & (rows["place"] == asked.title)]
-    found = []
+    entries = []
     for (model, method), group in own.groupby(["model", "method"], sort=False):
         heads = [""] if method != "diversed" or asked.name != "table3" else list(dict.fromkeys(group["note"]))
         for head in heads:
             part = group[group["note"] == head] if head else group
             texts = tuple(_published(part[part["task"] == task]) for task in asked.tasks)
-            found.append(Entry(str(model), f"DIVERSED, {head}" if head else METHODS[str(method)], texts, True))
-    return found
+            entries.append(Entry(str(model), f"DIVERSED, {head}" if head else METHODS[str(method)], texts, True))
+    return entries
 
 
 def _published(row: pd.DataFrame) -> tuple[str, ...]:
