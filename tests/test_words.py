@@ -19,9 +19,11 @@ def test_a_folder_may_have_an_equals_sign_in_its_path():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--nothing"], "--nothing is not an option: there is out=, margin="),
+        (["--nothing"], r"--nothing is not an option \(choices: out, margin\)"),
         (["-x"], "-x is not an option"),
         (["nothing=1"], "nothing is not an option"),
+        (["ot=1"], r"ot is not an option \(did you mean out\?"),
+        (["task.margin=1"], "task.margin is not an option"),
         (["--out"], "--out needs a value, for example out=figures"),
         (["out="], "out needs a value"),
         (["out=a", "out=b"], "out is given twice"),
@@ -30,6 +32,10 @@ def test_a_folder_may_have_an_equals_sign_in_its_path():
 def test_a_slip_is_one_sentence(words, said):
     with pytest.raises(ValueError, match=said):
         parsed(words, OPTIONS)
+
+
+def test_the_name_of_a_group_may_stand_before_an_option():
+    assert parsed(["task.margin=2"], OPTIONS, groups=["task"]).options == {"margin": "2"}
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "much"])

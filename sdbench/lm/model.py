@@ -17,6 +17,7 @@ from sdbench.lm.fingerprint import fingerprint
 from sdbench.lm.plan import CURRENT, Plan, Sight
 from sdbench.lm.rope import longest_text
 from sdbench.lm.sight import look
+from sdbench.lm.split_kv import kernel_for
 
 CHUNK = 512  # prompt tokens a prefill call takes
 BUCKET = 64  # KV lengths are multiples of it, or of a sixteenth of themselves: few shapes, little padding
@@ -44,6 +45,7 @@ class LM:
         self._levels = seen, unseen
         self._configs = list({id(c): c for c in (model.config, self.config)}.values())
         self._kept: RaggedCache | None = None  # with its captured steps
+        self.kernel = kernel_for(self.device, self.dtype)
         self.sights = look(self)
 
     @property
@@ -97,7 +99,8 @@ class LM:
         slots, sights = cache.capacity + 1, self.sights if sights is None else sights
         row = torch.arange(0, len(positions) * slots, slots, device=positions.device)
         index = positions.remainder(slots).add_(row[:, None])  # −1, before a text, is the scratch slot
-        return Plan(positions.clamp(0, (self.limit or slots) - 1), index.flatten(), length, self._levels, sights)
+        inside = positions.clamp(0, (self.limit or slots) - 1)
+        return Plan(inside, index.flatten(), length, self._levels, sights, None, self.kernel)
 
     def forward(self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0, attention: str = NAME) -> Tensor:
         """Logits [B,T,V] of ids [B,T], or of the last `keep` of them."""
