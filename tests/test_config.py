@@ -219,6 +219,8 @@ BAD = {
     "timing.batch_size=16": "timing.examples=16 or more",
     "model=null": "names no file",
     "w=${nothing}": "nothing",
+    "verifier=typicl": "(did you mean typical?",
+    "verifier=cascade": "names no file in configs/verifier",
 }
 
 
@@ -228,6 +230,14 @@ def test_a_slip_is_one_sentence_with_the_way_out(composer, word):
         composer.run(composer.jobs(Command((word,)))[0])
     assert BAD[word] in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_list_of_seeds_is_a_job_a_seed(composer):
+    command = parse(["seed=[0, 1,2]", "w=0.5"])
+    assert [composer.run(job).seed for job in composer.jobs(command)] == [0, 1, 2]
+    assert len({composer.run(job).folder for job in composer.jobs(command)}) == 1
+    with pytest.raises(ConfigError, match="seed must be a whole number"):
+        composer.run(composer.jobs(parse(["seed=[]"]))[0])
 
 
 def test_a_margin_may_differ_by_task_and_an_experiment_may_say_it(tmp_path):
@@ -257,6 +267,14 @@ COMBINED = {
     ("verifier=[ensemble,exact]", "verifier.mix=logit"): "choices: ensemble, exact",
     ("timing=off", "timing.examples=20"): "leave one of the two out",
     ("temperature=0", "top_k=5"): "top_k=5 does nothing at temperature=0",
+    ("verifier=typical", "verifier.epz=0.1"): "did you mean eps",
+    ("verifier=lenience", "verifier.lenience=0"): "verifier.lenience must be a number above 0 and at most 1, got 0",
+    ("verifier=lossy", "verifier.alpha=1.5"): "verifier.alpha must be a number between 0 and 1, got 1.5",
+    ("verifier=topk-relaxed", "verifier.k=2.5"): "verifier.k must be a whole number between 1 and 1000, got 2.5",
+    ("verifier=fsd-js", "w=0.5"): "verifier=fsd-js takes no w, got w=0.5",
+    ("verifier=coin", "verifier.rule.delta=2"): "verifier.rule.delta must be a number between 0 and 1, got 2",
+    ("verifier=coin", "verifier.rule.dleta=0.2"): "verifier.rule.dleta is not an option .did you mean delta",
+    ("verifier=within", "verifier.begin=true"): "verifier.begin must be a text, got true",
 }
 
 
