@@ -2,8 +2,9 @@
 what the machine's arithmetic and memory allow.
 
     python scripts/bench_engine.py [pair=llama-tiny|tiny-shape|llama-8b-shape|FOLDER] [device=cpu] [dtype=float32]
-                                   [threads=1,2] [repeats=3] [out=FOLDER]
+                                   [threads=1,2] [repeats=3] [out=FOLDER] [rules=all|NAME,NAME]
 
+rules= measures verification rules beside Exact instead (bench_rules.py): out= then gets rules-PAIR-DEVICE-DTYPE.
 Everything compared takes turns in one process; a figure is the median of ratios with their smallest and largest. An embedded
 pair reads word problems of gsm8k-tiny one behind the other, a FOLDER (with target/ and draft/) and a random pair read random
 ids; random pairs draft like strangers, so their tokens/s are those of the worst case, while ratios stay fair. out= gets
@@ -24,6 +25,7 @@ from typing import Any
 
 import torch
 import transformers
+from bench_rules import measure_rules
 
 from sdbench import tasks
 from sdbench.draft import ModelDrafter
@@ -398,7 +400,8 @@ def random_ids(count: int, vocab: int) -> list[int]:
 
 
 def main(arguments: list[str]) -> None:
-    options = {"pair": "llama-tiny", "device": "cpu", "dtype": "float32", "threads": "1,2", "repeats": "3", "out": ""}
+    options = {"pair": "llama-tiny", "device": "cpu", "dtype": "float32", "threads": "1,2", "repeats": "3"}
+    options |= {"out": "", "rules": ""}
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if key not in options or not equals:
@@ -414,11 +417,12 @@ def main(arguments: list[str]) -> None:
         dtype = getattr(torch, options["dtype"])
         bench = load(options["pair"], options["device"], dtype, threads, int(options["repeats"]))
         about = about or {**options, **environment(torch.device(options["device"]))}
-        for figure in measure(bench):
+        for figure in measure_rules(bench, options["rules"]) if options["rules"] else measure(bench):
             print(figure.row, flush=True)
             figures.append(figure)
     if options["out"]:
-        stem = f"engine-{Path(options['pair']).name}-{options['device'].partition(':')[0]}-{options['dtype']}"
+        what = "rules" if options["rules"] else "engine"
+        stem = f"{what}-{Path(options['pair']).name}-{options['device'].partition(':')[0]}-{options['dtype']}"
         path = Path(options["out"]) / stem
         path.parent.mkdir(parents=True, exist_ok=True)
         del about["host"], about["out"]

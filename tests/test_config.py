@@ -212,6 +212,8 @@ BAD = {
     "timing.batch_size=16": "timing.examples=16 or more",
     "model=null": "names no file",
     "w=${nothing}": "nothing",
+    "verifier=typicl": "(did you mean typical?",
+    "verifier=cascade": "names no file in configs/verifier",
 }
 
 
@@ -258,6 +260,14 @@ COMBINED = {
     ("verifier=[ensemble,exact]", "verifier.mix=logit"): "choices: ensemble, exact",
     ("timing=off", "timing.examples=20"): "leave one of the two out",
     ("temperature=0", "top_k=5"): "top_k=5 does nothing at temperature=0",
+    ("verifier=typical", "verifier.epz=0.1"): "did you mean eps",
+    ("verifier=lenience", "verifier.lenience=0"): "verifier.lenience must be a number above 0 and at most 1, got 0",
+    ("verifier=lossy", "verifier.alpha=1.5"): "verifier.alpha must be a number between 0 and 1, got 1.5",
+    ("verifier=topk-relaxed", "verifier.k=2.5"): "verifier.k must be a whole number between 1 and 1000, got 2.5",
+    ("verifier=fsd-js", "w=0.5"): "verifier=fsd-js takes no w, got w=0.5",
+    ("verifier=coin", "verifier.rule.delta=2"): "verifier.rule.delta must be a number between 0 and 1, got 2",
+    ("verifier=coin", "verifier.rule.dleta=0.2"): "verifier.rule.dleta is not an option .did you mean delta",
+    ("verifier=within", "verifier.begin=true"): "verifier.begin must be a text, got true",
 }
 
 

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from sdbench.probs import at, dense, excess
 from sdbench.types import Evidence, Verdict
+from sdbench.verify.exact import Exact
 from sdbench.verify.joint import Joint
-from sdbench.verify.tokenwise import drawn, either, law_size, ratio
+from sdbench.verify.tokenwise import drawn, either, law_size, ratio, slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +28,30 @@ class Block(Joint):
         return torch.tensor([True])
 
     def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
-        draft, p = evidence.draft, evidence.p
+        draft, p, q = evidence.draft, evidence.p, evidence.draft.q
         num_slots, lengths = draft.tokens.shape[1], draft.lengths
-        accepted = torch.zeros_like(lengths)
-        if not num_slots:
-            return Verdict(accepted, drawn(p[:, 0], u[:, -1]), state)
-        q, size = draft.q, law_size(p, draft.q)
-        step = ratio(at(p[:, :-1], draft.tokens), at(q, draft.tokens))
-        c = u.new_ones(len(p))
-        kept = c  # c of the longest prefix that stays
-        for i in range(1, num_slots + 1):
-            c = (c * step[:, i - 1]).clamp_max(1)
-            h = c
-            if i < num_slots:
-                over = (c[:, None] * dense(p[:, i], size) - dense(q[:, i], size)).clamp_min(0).sum(-1)
-                bound = over + 1 - c
-                h = torch.where(lengths == i, c, torch.where(bound > 0, over / bound, 1))
-            stays = (u[:, i - 1] < h) & (i <= lengths)
-            accepted, kept = torch.where(stays, i, accepted), torch.where(stays, c, kept)
-        row, last = torch.arange(len(p), device=u.device), accepted.clamp_max(num_slots - 1)
+        if evidence.is_greedy or not num_slots:
+            return Exact()(evidence, u, state)
+        size, row = law_size(p, q), torch.arange(len(p), device=u.device)
+        c = [u.new_ones(len(p))]
+        for step in ratio(at(p[:, :-1], draft.tokens), at(q, draft.tokens)).to(u).unbind(1):
+            c.append((c[-1] * step).clamp_max(1))
+        kept = torch.stack(c, 1)  # [B,K+1]
+        over = [u.new_zeros(len(p), 0)]
+        for part in slices(
+            (len(p), num_slots - 1), size
+        ):  # behind the first draft, the second, …, none behind the last
+            target, drafted = (dense(law[:, 1:num_slots][:, part], size) for law in (p, q))
+            over.append((kept[:, 1:-1][:, part, None].to(target) * target - drafted).clamp_min_(0).sum(-1).to(u))
+        over = torch.cat(over, 1)
+        bound = over + 1 - kept[:, 1:-1]
+        h = torch.cat((torch.where(bound > 0, over / bound, 1), kept[:, -1:]), 1)  # [B,K]
+        slot = torch.arange(1, num_slots + 1, device=u.device)
+        h = torch.where(slot == lengths[:, None], kept[:, 1:], h)
+        accepted = ((u[:, :-1] < h) & (slot <= lengths[:, None])).mul(slot).amax(1)
+        last = accepted.clamp_max(num_slots - 1)
         target, drafted = dense(p[row, last], size), dense(q[row, last], size)
-        law = either(accepted == lengths, p[row, accepted], excess(kept[:, None].to(target) * target, drafted))
+        law = either(
+            accepted == lengths, p[row, accepted], excess(kept[row, accepted, None].to(target) * target, drafted)
+        )
         return Verdict(accepted, drawn(law, u[:, -1]), state)

@@ -1,5 +1,6 @@
 """Rules that accept as much as a bound on a divergence from p allows: mentored decoding and Cactus."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from sdbench.verify.checks import as_floats, is_all, within
 from sdbench.verify.tokenwise import Tokenwise, knob, ratio
 from sdbench.verify.towards import Towards
 
+ROWS = 1 << 18  # elements of laws that are sorted at a time
 HALVINGS = 60  # of the interval in which mentored decoding's cut lies
 
 
@@ -38,13 +40,24 @@ class Mentored(Towards):
         return is_all(self.divergence == 0)
 
     def law(self, p: Tensor, q: Tensor) -> Tensor:
-        p64, q64 = p.double(), q.double()
-        most = torch.as_tensor(knob(self.divergence, p64[..., 0]), dtype=p64.dtype, device=p.device)
+        return by_rows(self._law, p, q, knob(self.divergence, p[..., 0].double()))
+
+    @staticmethod
+    def _law(p64: Tensor, q64: Tensor, most: Tensor) -> Tensor:
         low, high = _cuts(p64, q64, most)
         law = torch.maximum(p64 / high, torch.minimum(q64, p64 / low))
         kl = (torch.xlogy(p64, p64) - torch.xlogy(p64, q64)).sum(-1)
         law = torch.where((kl <= most)[..., None], q64, law / law.sum(-1, keepdim=True))
-        return torch.where((most == 0)[..., None], p64, law).to(p.dtype)
+        return torch.where((most == 0)[..., None], p64, law)
+
+
+def by_rows(law: Callable[[Tensor, Tensor, Tensor], Tensor], p: Tensor, q: Tensor, value: Tensor | float) -> Tensor:
+    """law(p, q, value) [B,K,V], worked out in float64 for few positions at a time: sorts and sums need many temporaries."""
+    size = p.shape[-1]
+    values = torch.as_tensor(value, dtype=torch.float64, device=p.device).expand(p.shape[:-1]).flatten()
+    step = max(1, ROWS // size)
+    parts = zip(p.reshape(-1, size).split(step), q.reshape(-1, size).split(step), values.split(step), strict=True)
+    return torch.cat([law(a.double(), b.double(), one).to(p.dtype) for a, b, one in parts]).reshape(p.shape)
 
 
 def _cuts(p: Tensor, q: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,25 +123,24 @@ class Cactus(Tokenwise):
     def is_lossless(self) -> Tensor:
         return is_all(self.delta == 0)
 
-    def _raised(self, p: Tensor) -> Tensor:
-        """γ of each token."""
-        return (p + (2 * knob(self.delta, p) * p * (1 - p).clamp_min(0)).sqrt()).clamp_max(1)
-
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
-        return ratio(self._raised(p), q).clamp_max(1)
+        return ratio(_raised(p, knob(self.delta, p)), q).clamp_max(1)
 
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
         raise AssertionError("what replaces a draft depends on it: see replace_rejected")
 
     def replace_rejected(self, p: Tensor, q: Tensor, x: Tensor) -> Tensor:
-        scale = _scale(p, self._raised(p)).gather(-1, x[..., None])
+        scale = _scale(p, _raised(p, knob(self.delta, p))).gather(-1, x[..., None])
         is_x = dense(x, p.shape[-1], p.dtype) > 0
-        return excess(torch.where(is_x, self._raised(p), scale * p), q)
+        return excess(torch.where(is_x, _raised(p, knob(self.delta, p)), scale * p), q)
 
     def out(self, p: Tensor, q: Tensor) -> Tensor:
         """By sums over tokens in order, since each rejected x has a scale of its own: Σ over x of w_x·(s_x·p − q)+."""
-        p64, q64 = p.double(), q.double()
-        raised = self._raised(p64)
+        return by_rows(self._out, p, q, knob(self.delta, p[..., 0].double()))
+
+    @staticmethod
+    def _out(p64: Tensor, q64: Tensor, delta: Tensor) -> Tensor:
+        raised = _raised(p64, delta[..., None])
         kept = torch.minimum(q64, raised)
         scale, refused = _scale(p64, raised), q64 - kept
         order = ratio(q64, p64).argsort(-1)  # tokens that any scale reaches first
@@ -144,7 +156,12 @@ class Cactus(Tokenwise):
         last_w, last_ws = (_sums_of_the_last(x.gather(-1, by_scale)) for x in (weight, weight * scale))
         m = torch.searchsorted(sorted_scale.contiguous(), ratio(q64, p64).contiguous(), right=True)
         over = last_ws.gather(-1, m) * p64 - last_w.gather(-1, m) * q64
-        return (kept + over.clamp_min(0) + rest * p64).to(p.dtype)
+        return kept + over.clamp_min(0) + rest * p64
+
+
+def _raised(p: Tensor, delta: Tensor | float) -> Tensor:
+    """γ of each token."""
+    return (p + (2 * delta * p * (1 - p).clamp_min(0)).sqrt()).clamp_max(1)
 
 
 def _scale(p: Tensor, raised: Tensor) -> Tensor:

@@ -1,0 +1,184 @@
+"""What rules cost beside Exact: a round of mixed batches, each rule's own share of a round, and memory over a large vocabulary.
+
+Called by `bench_engine.py rules=all`, or `rules=typical,block`. The rules are those of configs/verifier, each at the middle of its
+sweep.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from sdbench.config import config_dir
+from sdbench.config.sweep import RuleSweep
+from sdbench.engine import generate
+from sdbench.engine.loop import BatchRun
+from sdbench.run.parts import rule_of
+from sdbench.types import Limits
+from sdbench.verify import Exact
+
+NEW, NUM_DRAFT, WARM_UPS = 48, 5, 2
+FOUR = ("exact", "ensemble", "lenience", "typical")
+MARKERS = {"begin": 5, "end": 6}
+VOCAB, BATCH = 128_256, 8
+
+
+def rules_of(names: str, temperature: float) -> dict[str, Any]:
+    """{name: rule} of the files, `all` or a list of names, that work at this temperature and draft length."""
+    files = sorted((config_dir() / "verifier").glob("*.yaml"))
+    wanted = [file for file in files if names == "all" or file.stem in names.split(",")]
+    if not wanted:
+        sys.exit(f"bench_engine: rules={names} names no file of configs/verifier")
+    rules = {file.stem: middle(yaml.safe_load(file.read_text())) for file in wanted}
+    return {name: rule for name, rule in rules.items() if works(rule, temperature)}
+
+
+def middle(tree: dict[str, Any]) -> Any:
+    sweep = RuleSweep.check(tree, None)
+    setting = dict(sweep.settings[len(sweep.settings) // 2])
+    return rule_of(sweep.target, {**setting, **{name: MARKERS[name] for name in MARKERS if name in setting}})
+
+
+def works(rule: Any, temperature: float) -> bool:
+    limits = getattr(rule, "limits", Limits())
+    options: dict[str, Any] = {"temperature": temperature, "num_draft": NUM_DRAFT}
+    return limits.broken_by("", has_draft_model=True, has_logits=True, **options) is None
+
+
+def measure_rules(bench: Any, names: str) -> Iterator[Any]:
+    """The figures of rules; `bench` is a Bench of bench_engine."""
+    for temperature in (1.0, 0.0):
+        rules = rules_of(names, temperature)
+        at = f"T={temperature:g}"
+        texts = bench.prompts(32, 64)
+        four = [rule for name, rule in rules_of(",".join(FOUR), temperature).items()]
+        yield mixed(bench, f"{at}: a round of 32 rows, 4 families, over Exact alone", texts, four, temperature)
+        yield mixed(
+            bench, f"{at}: a round of 32 rows, all rules, over Exact alone", texts, list(rules.values()), temperature
+        )
+        for name, rule in rules.items():
+            yield own_share(bench, f"{at}: {name}, share of a round at batch 1", rule, temperature)
+    yield from memory(bench, names)
+
+
+def mixed(bench: Any, name: str, texts: list[list[int]], rules: list[Any], temperature: float) -> Any:
+    """Seconds a round of 32 rows that share the rules, over those of 32 rows of Exact, taking turns."""
+    ratios = []
+    for turn in range(-WARM_UPS, bench.repeats):
+        many, alone = (round_s(bench, texts, some, temperature) for some in (rules, [Exact()]))
+        if turn >= 0:
+            ratios.append(many / alone)
+    return bench.figure(name, ratios, f"{len({type(rule) for rule in rules})} rules")
+
+
+def round_s(bench: Any, texts: list[list[int]], rules: list[Any], temperature: float) -> float:
+    """Of full batches alone: rounds in which rows have left would be cheaper."""
+    times: list[float] = []
+    count = min(len(texts), -(-len(texts) // len(rules)))
+
+    def timed(run: Any, batch: Any) -> None:
+        is_full = len(batch.rows) == len(texts)
+        bench.wait()
+        started = time.perf_counter()
+        honest(run, batch)
+        bench.wait()
+        if is_full:
+            times.append(time.perf_counter() - started)
+
+    honest = BatchRun._round
+    setattr(BatchRun, "_round", timed)  # noqa: B010 - a wrapper with other names of arguments
+    try:
+        decode(bench, texts[:count] * 2, rules, temperature, len(texts))
+    finally:
+        setattr(BatchRun, "_round", honest)  # noqa: B010
+    return sum(times) / len(times)
+
+
+def decode(bench: Any, texts: list[list[int]], rules: list[Any], temperature: float, batch_size: int) -> None:
+    options: dict[str, Any] = {"temperature": temperature, "num_draft": NUM_DRAFT, "max_new_tokens": NEW}
+    generate(
+        None,
+        None,
+        texts,
+        rules,
+        stop_ids=(),
+        measure=False,
+        batch_size=batch_size,
+        engine=bench.engine(None),
+        **options,
+    )
+
+
+def own_share(bench: Any, name: str, rule: Any, temperature: float) -> Any:
+    """Time in the rule over that of its rounds, one text at a time."""
+    texts, shares = bench.prompts(2, 64), []
+    for turn in range(-WARM_UPS, bench.repeats):
+        spent = {"_verify": 0.0, "_round": 0.0}
+
+        def timed(part: str, honest: Callable[..., Any], spent: dict[str, float] = spent) -> Callable[..., Any]:
+            def call(*args: Any) -> Any:
+                bench.wait()
+                started = time.perf_counter()
+                answer = honest(*args)
+                bench.wait()
+                spent[part] += time.perf_counter() - started
+                return answer
+
+            return call
+
+        honest = {part: getattr(BatchRun, part) for part in spent}
+        for part, method in honest.items():
+            setattr(BatchRun, part, timed(part, method))
+        try:
+            decode(bench, texts, [rule], temperature, 1)
+        finally:
+            for part, method in honest.items():
+                setattr(BatchRun, part, method)
+        if turn >= 0:
+            shares.append(spent["_verify"] / spent["_round"])
+    return bench.figure(name, shares)
+
+
+def memory(bench: Any, names: str) -> Iterator[Any]:
+    """Peak over Exact's, V = 128,256, batch 8: each in a process of its own, what Python and torch need taken off."""
+    peaks: dict[str, float] = {}
+    for name in ["exact", *(name for name in rules_of(names, 1.0) if name != "exact")]:
+        command = [sys.executable, __file__, name, bench.device]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+        if done.returncode:
+            sys.exit(f"bench_engine: the memory of {name} could not be measured: {done.stderr[-300:]}")
+        peaks[name] = float(done.stdout.split()[-1])
+        if name != "exact":
+            yield bench.figure(f"T=1: {name}, peak of memory over Exact's, V = 128,256", [peaks[name] / peaks["exact"]])
+
+
+def peak_bytes(name: str, device: str) -> float:
+    """Of one call with random models of two layers."""
+    import transformers
+
+    library: Any = transformers
+    page = os.sysconf("SC_PAGE_SIZE")
+    before = int(Path("/proc/self/statm").read_text().split()[1]) * page
+    options: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    config = library.LlamaConfig(**options, num_attention_heads=4, num_key_value_heads=2, eos_token_id=None)
+    torch.manual_seed(0)
+    target, draft = (library.LlamaForCausalLM(config).to(device).eval() for _ in range(2))
+    prompts = torch.randint(5, VOCAB, (BATCH, 32), generator=torch.Generator().manual_seed(0)).tolist()
+    rule = rules_of(name, 1.0)[name]
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew, without that of making the models
+    generate(target, draft, prompts, [rule], max_new_tokens=24, batch_size=BATCH, stop_ids=(), num_draft=NUM_DRAFT)
+    if device.startswith("cuda"):
+        return float(torch.cuda.max_memory_allocated())
+    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return float(int(peak.split()[1]) * 1024 - before)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(peak_bytes(*sys.argv[1:3]))
