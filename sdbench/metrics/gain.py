@@ -7,6 +7,7 @@ independent evidence. Limits are Student's on the log scale, from the jackknife 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -18,17 +19,45 @@ SUMS = ["tokens", "decode_s"]
 RATES = (1, -1, -1, 1)  # tokens a second over those of the base
 
 
-def ratio(timings: pd.DataFrame, cell: str, base: str, *, level: float = 0.95) -> Estimate | None:
-    """Tokens a second of `cell` over those of `base`, in the newest pass that timed both; None where none did."""
-    whole = timings[~timings["is_split"].astype(bool) & timings["cell"].isin([cell, base])]
-    passes = set(whole.loc[whole["cell"] == cell, "pass_id"]) & set(whole.loc[whole["cell"] == base, "pass_id"])
-    if not passes:
-        return None
-    same = whole[whole["pass_id"].isin(passes)]
-    newest = same.groupby("pass_id")["started_at"].max().fillna(0.0).idxmax()
-    sums = same[same["pass_id"] == newest].groupby(["cell", "example"])[SUMS].sum()
-    pair = pd.concat([sums.loc[cell], sums.loc[base]], axis=1, join="inner")
-    return rates_interval(pair.to_numpy(dtype=np.float64), RATES, level=level) if len(pair) else None
+@dataclass(frozen=True)
+class Passes:
+    """Every latency pass of a folder: what each cell took for each example, its repeats added up."""
+
+    sums: pd.DataFrame  # [pass_id, cell, example]: tokens, decode_s
+    started: pd.Series  # [pass_id, cell]: when its last timing began
+
+    @classmethod
+    def of(cls, timings: pd.DataFrame) -> Passes:
+        whole = timings[~timings["is_split"].astype(bool)]
+        sums = whole.groupby(["pass_id", "cell", "example"], sort=True)[SUMS].sum()
+        return cls(sums, whole.groupby(["pass_id", "cell"], sort=True)["started_at"].max().fillna(0.0))
+
+    def newest(self, cell: str, rivals: Sequence[str]) -> pd.DataFrame | None:
+        """[cell, example] of the newest pass that timed `cell` and any of the rivals; None where none did."""
+        cells = self.started.index.get_level_values("cell")
+        passes = self.started.index.get_level_values("pass_id")
+        shared = set(passes[cells == cell]) & set(passes[cells.isin(list(rivals))])
+        if not shared:
+            return None
+        same = self.started[passes.isin(shared) & cells.isin([cell, *rivals])]
+        return self.sums.loc[same.groupby(level="pass_id").max().idxmax()]
+
+    def ratio(self, cell: str, base: str, *, level: float = 0.95) -> Estimate | None:
+        """Tokens a second of `cell` over those of `base`, in the newest pass that timed both; None where none did."""
+        own = self.newest(cell, [base])
+        if own is None:
+            return None
+        pair = pd.concat([own.loc[cell], own.loc[base]], axis=1, join="inner")
+        return rates_interval(pair.to_numpy(dtype=np.float64), RATES, level=level) if len(pair) else None
+
+    def best_of(self, keys: Sequence[str], cell: str) -> str | None:
+        """Of `keys` the one with the most tokens a second in the newest pass that timed `cell` and any of them."""
+        own = self.newest(cell, keys)
+        if own is None:
+            return None
+        held = own.groupby(level="cell").sum()
+        held = held[held.index.isin(list(keys))]
+        return str((held["tokens"] / held["decode_s"]).idxmax())
 
 
 def at_level(estimate: Estimate, level: float) -> Estimate:
@@ -47,15 +76,3 @@ def lossless_settings(cells: pd.DataFrame) -> list[str]:
     rules = lossless_rules(cells)
     others = rules.index[rules["rank"] != 0] if len(own) else rules.index
     return [str(key) for key in (*own, *others)]
-
-
-def best_of(timings: pd.DataFrame, keys: Sequence[str], cell: str) -> str | None:
-    """Of `keys` the one with the most tokens a second in the newest pass that timed `cell` and any of them."""
-    whole = timings[~timings["is_split"].astype(bool)]
-    passes = set(whole.loc[whole["cell"] == cell, "pass_id"])
-    rivals = whole[whole["cell"].isin(list(keys)) & whole["pass_id"].isin(passes)]
-    if rivals.empty:
-        return None
-    newest = rivals.groupby("pass_id")["started_at"].max().fillna(0.0).idxmax()
-    sums = rivals[rivals["pass_id"] == newest].groupby("cell")[SUMS].sum()
-    return str((sums["tokens"] / sums["decode_s"]).idxmax())

@@ -22,7 +22,7 @@ import pandas as pd
 from sdbench.metrics import quality, sentences, speed
 from sdbench.metrics.cells import BASELINES, metric_of, setting, table_of
 from sdbench.metrics.degenerate import degenerate
-from sdbench.metrics.gain import best_of, lossless_settings, ratio
+from sdbench.metrics.gain import Passes, lossless_settings
 from sdbench.metrics.safety import ALPHA, Comparison, compared, sequences, tested
 from sdbench.metrics.stats import Estimate, affordable
 from sdbench.records import Results
@@ -187,14 +187,18 @@ class _Weigher:
         return {str(cell): part.droplevel(0).to_dict() for cell, part in means.groupby(level=0)}
 
     @cached_property
+    def _passes(self) -> Passes:
+        return Passes.of(self.results.timings)
+
+    @cached_property
     def _degenerate(self) -> pd.DataFrame:
         return degenerate(self.results)
 
     def _gains(self, keys: Sequence[str], lossless: Sequence[str]) -> dict[str, Gain]:
         gains = {}
         for key in keys:
-            best = best_of(self.results.timings, lossless, key)
-            over = {base: ratio(self.results.timings, key, base) for base in lossless} if best else {}
+            best = self._passes.best_of(lossless, key)
+            over = {base: self._passes.ratio(key, base) for base in lossless} if best else {}
             if best is not None:
                 known = {base: one for base, one in over.items() if one is not None}
                 gains[key] = Gain(known, best, self._over_target(key))
@@ -203,8 +207,8 @@ class _Weigher:
     def _over_target(self, key: str) -> Estimate | None:
         """Speed over the fastest target-alone baseline of the same pass."""
         alone = self.cells.index[self.cells["verifier"].isin(speed.ALONE) & self._is_same_pair(key)]
-        best = best_of(self.results.timings, [str(one) for one in alone], key)
-        return None if best is None else ratio(self.results.timings, key, best)
+        best = self._passes.best_of([str(one) for one in alone], key)
+        return None if best is None else self._passes.ratio(key, best)
 
     def _is_same_pair(self, key: str) -> pd.Series:
         return (self.cells["model"] == self.cells.at[key, "model"]) & (self.cells["task"] == self.cells.at[key, "task"])

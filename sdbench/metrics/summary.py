@@ -10,7 +10,7 @@ from sdbench.metrics import acceptance, quality, speed
 from sdbench.metrics.cells import BASELINES, metric_of, reference, table_of, written
 from sdbench.metrics.columns import spread, spread_names
 from sdbench.metrics.degenerate import degenerate
-from sdbench.metrics.gain import best_of, lossless_settings, ratio
+from sdbench.metrics.gain import Passes, lossless_settings
 from sdbench.metrics.legacy import WEIGHT
 from sdbench.metrics.stats import affordable, detectable, holm, mean_interval
 from sdbench.records import Results
@@ -44,7 +44,7 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
         if (metric := metric_of(cells, key)).name in part
     }
     repetition = {str(cell): part for cell, part in degenerate(results).groupby("cell", sort=True)}
-    timed = speed.speeds(results.timings, **options)
+    timed, passes = speed.speeds(results.timings, **options), Passes.of(results.timings)
     seconds = [speed.splits(results.timings, **options), speed.percentiles(results.timings, level=level)]
     lines = []
     for key in sorted({*parts, *timed} & set(cells.index)):
@@ -61,7 +61,7 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
         for name, estimate in timed.get(key, {}).items():
             row |= spread(name, estimate) | {"num_timed": estimate.n}
         if key in timed:
-            row |= _over_lossless(key, cells, results, level)
+            row |= _over_lossless(key, cells, passes, level)
         for name, estimate in (item for table in seconds for item in table.get(key, {}).items()):
             row |= spread(name, estimate) | ({"num_split": estimate.n} if name == "split_s" else {})
         lines.append(row)
@@ -92,11 +92,11 @@ def _repeated(part: pd.DataFrame, options: dict[str, Any]) -> dict[str, float]:
     return row | spread("loop_rate", quality.quality(means["is_loop"], Metric("loop_rate", "share"), **options))
 
 
-def _over_lossless(key: str, cells: pd.DataFrame, results: Results, level: float) -> dict[str, float]:
+def _over_lossless(key: str, cells: pd.DataFrame, passes: Passes, level: float) -> dict[str, float]:
     """Measured speed over the best lossless setting of the same pass; that setting itself is at 1."""
     same = cells[cells["sweep"] == cells.at[key, "sweep"]]
-    best = best_of(results.timings, lossless_settings(same), key)
-    over = None if best is None else ratio(results.timings, key, best, level=level)
+    best = passes.best_of(lossless_settings(same), key)
+    over = None if best is None else passes.ratio(key, best, level=level)
     return {} if over is None else spread("speedup_over_lossless", over)
 
 

@@ -1,7 +1,6 @@
-"""Bootstrap sums over examples: one set of draws for all cells of one n, in double precision.
+"""Bootstrap sums over examples: one set of draws for all cells of one n.
 
-Draws are kept in single precision, which holds their small counts exactly; sums are made in double precision, because a
-studentised pivot divides by a spread that cancels where only a few examples differ.
+All in double precision, because a studentised pivot divides by a spread that cancels where only a few examples differ.
 """
 
 from __future__ import annotations
@@ -10,23 +9,22 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sdbench.metrics.stats.base import Array
 
-CHUNK = 2_000_000  # weights made at once: 8 MB
-WEIGHTS = 10_000_000  # weights kept from cell to cell: 40 MB, which the cache below must hold
+CHUNK = 2_000_000  # weights made at once: 16 MB
+WEIGHTS = 10_000_000  # weights kept from cell to cell: 80 MB, which the cache below must hold
 FEW = 10  # below, resamples hardly differ, and Student's t stands in for the bootstrap
 ONE_THREAD = 200_000  # multiplications of one product: from about 260,000 BLAS wakes threads that wait on each other
 
 
 @lru_cache(maxsize=8)
-def _weights(n: int, resamples: int, seed: int, chunk: int) -> NDArray[np.float32]:
+def _weights(n: int, resamples: int, seed: int, chunk: int) -> Array:
     """[R,n] how often each example is drawn."""
     rng = np.random.default_rng((seed, n, resamples, chunk))
     size = min(max(1, CHUNK // n), resamples - chunk * max(1, CHUNK // n))
     draws = rng.integers(0, n, (size, n)) + np.arange(size)[:, None] * n
-    return np.bincount(draws.ravel(), minlength=size * n).reshape(size, n).astype(np.float32)
+    return np.bincount(draws.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
 
 
 def resampled(columns: Array, *, resamples: int, seed: int) -> Array:
@@ -40,7 +38,7 @@ def resampled(columns: Array, *, resamples: int, seed: int) -> Array:
     parts = []
     for chunk in range(-(-resamples // step)):
         weights = _weights(n, resamples, seed, chunk)
-        parts += [weights[i : i + rows].astype(np.float64) @ centred for i in range(0, len(weights), rows)]
+        parts += [weights[i : i + rows] @ centred for i in range(0, len(weights), rows)]
     return np.concatenate(parts) + n * means
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 from sdbench.metrics import acceptance, quality, speed
 from sdbench.metrics.cells import scores_of, table_of
 from sdbench.metrics.columns import spread, spread_names
-from sdbench.metrics.gain import best_of, lossless_settings, ratio
+from sdbench.metrics.gain import Passes, lossless_settings
 from sdbench.metrics.legacy import WEIGHT
 from sdbench.metrics.stats import Estimate
 from sdbench.records import Results
@@ -136,6 +136,7 @@ def _speeds(one: _Setting, options: Mapping[str, Any]) -> dict[str, float]:
     own = speed.speeds(timings[timings["model"] == one.labels["model"]], **options).get(one.key)
     row = {} if own is None else spread("speedup", own["speedup"])
     same = one.cells[one.cells["sweep"] == one.cells.at[one.key, "sweep"]]
-    best = best_of(timings, lossless_settings(same), one.key)
-    over = None if best is None else ratio(timings, one.key, best)
+    passes = Passes.of(timings)
+    best = passes.best_of(lossless_settings(same), one.key)
+    over = None if best is None else passes.ratio(one.key, best)
     return row | ({} if over is None or math.isnan(over.value) else spread("speedup_over_lossless", over))
