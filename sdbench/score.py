@@ -5,7 +5,6 @@ One JSON object alone goes to stdout, messages go to stderr; exit code 2 is one 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -25,6 +24,7 @@ from sdbench import tasks
 from sdbench.config import known, nearest
 from sdbench.metrics.quality import all_metrics
 from sdbench.tasks.base import DataTask
+from sdbench.tasks.data import rows_hash
 from sdbench.types import Example, Prompt, Score
 from sdbench.words import parsed
 
@@ -165,14 +165,6 @@ def _say_repeated(counts: Mapping[str, int]) -> None:
     say(f"{len(repeated)} of {len(counts)} ids have more lines than others, which count as samples: {shown}")
 
 
-def rows_hash(task: DataTask) -> str:
-    """Of the rows that were scored, so that two results can be told to be of one set."""
-    digest = hashlib.sha256()
-    for key in task.ids:
-        digest.update(json.dumps([key, task.rows[key]], sort_keys=True, default=str).encode())
-    return digest.hexdigest()[:16]
-
-
 def check_out(out: object) -> Path | None:
     """Where the result goes, known to be writable before anything is scored."""
     if out is None:
@@ -236,7 +228,7 @@ def report(
         "dataset": task.dataset,
         "dataset_commit": task.dataset_commit,
         "split": task.split,
-        "rows_hash": rows_hash(task),
+        "rows_hash": rows_hash({key: task.rows[key] for key in task.ids}),
         "n": len(task.ids),
         "num_answers": sum(not answer.is_missing for answer in answers),
         "metrics": aggregate(task, answers, bootstrap),

@@ -225,6 +225,14 @@ def test_a_slip_is_one_sentence_with_the_way_out(composer, word):
     assert "\n" not in str(caught.value)
 
 
+def test_a_list_of_seeds_is_a_job_a_seed(composer):
+    command = parse(["seed=[0, 1,2]", "w=0.5"])
+    assert [composer.run(job).seed for job in composer.jobs(command)] == [0, 1, 2]
+    assert len({composer.run(job).folder for job in composer.jobs(command)}) == 1
+    with pytest.raises(ConfigError, match="seed must be a whole number"):
+        composer.run(composer.jobs(parse(["seed=[]"]))[0])
+
+
 def test_a_margin_may_differ_by_task_and_an_experiment_may_say_it(tmp_path):
     (tmp_path / "experiment").mkdir()
     text = "# @package _global_\n# margins by task\nmargin: {gsm8k: 1, cnndm: 0.5}\n"

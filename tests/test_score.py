@@ -285,7 +285,7 @@ def test_as_a_command_stdout_holds_the_object_alone(tmp_path):
     assert "predictions=FILE" in helped.stdout
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_thousand_summaries_in_ten_seconds_as_a_command(tmp_path, children_s):
     rng = random.Random(0)
     vocabulary = ["".join(rng.choices("abcdefghijklmnopqrst", k=rng.randint(2, 10))) for _ in range(3000)]
@@ -303,7 +303,7 @@ def test_a_thousand_summaries_in_ten_seconds_as_a_command(tmp_path, children_s):
     assert children_s() < 10
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_164_real_humaneval_references_score_1_in_fifteen_seconds_as_a_command(tmp_path, children_s, real_data):
     data = real_data / "humaneval.jsonl"
     loaded = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines()]

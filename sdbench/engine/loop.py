@@ -130,7 +130,7 @@ class BatchRun:
             self._admit(batch)
 
     def _admit(self, batch: Batch, slot: int | None = None) -> None:
-        """The next request joins, its prompt prefilled or found."""
+        """The next request joins, its prompt prefilled unless it is."""
         index, request = self.queue.popleft()
         number = request.prompt
         family, num_prompt = batch.family_of[request.verifier], len(self.prompts[number])

@@ -63,7 +63,7 @@ def by_position(rounds: pd.DataFrame, *, level: float = 0.95, resamples: int = 2
 
     Within a round the slots 1 … accepted are kept and 1 … examined were looked at.
     """
-    found = []
+    rows = []
     for cell, part in rounds[rounds["drafted"] > 0].groupby("cell", sort=True):
         codes, examples = pd.factorize(part["example"], sort=True)
         for slot in range(1, int(part["drafted"].max()) + 1):
@@ -82,5 +82,5 @@ def by_position(rounds: pd.DataFrame, *, level: float = 0.95, resamples: int = 2
                     seed=seed,
                 )
                 row |= spread(name, rate)
-            found.append(row)
-    return pd.DataFrame(found, columns=POSITION_COLUMNS)
+            rows.append(row)
+    return pd.DataFrame(rows, columns=POSITION_COLUMNS)

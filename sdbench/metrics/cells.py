@@ -43,11 +43,11 @@ def metrics_of(cell: Mapping[Any, Any]) -> dict[str, Metric]:
     """{name: metric} that the cell's task declares, its headline among them."""
     declared = cell.get("metrics")
     is_declared = isinstance(declared, list | tuple) and bool(declared)
-    found = {one["name"]: Metric.from_json(one) for one in declared} if is_declared else {}  # type: ignore[union-attr]
+    metrics = {one["name"]: Metric.from_json(one) for one in declared} if is_declared else {}  # type: ignore[union-attr]
     headline = str(cell["metric"])
-    if headline not in found:
-        found[headline] = Metric(headline) if is_declared else legacy.metric_named(headline)
-    return found
+    if headline not in metrics:
+        metrics[headline] = Metric(headline) if is_declared else legacy.metric_named(headline)
+    return metrics
 
 
 def metric_of(cells: pd.DataFrame, key: str) -> Metric:

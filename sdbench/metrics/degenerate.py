@@ -22,13 +22,9 @@ COLUMNS = ["cell", "example", "sample", "repeated", "is_loop"]
 
 def repeated_share(ids: ArrayLike) -> float:
     """Of a text's 4-grams, the share that it had before; 0 for a text without any."""
-    tokens = np.asarray(ids, dtype=np.int64)
-    num = len(tokens) - GRAM + 1
-    if num < 1:
-        return 0.0
-    grams = np.lib.stride_tricks.sliding_window_view(tokens, GRAM)
-    keys = np.ascontiguousarray(grams).view([("", np.int64)] * GRAM).ravel()
-    return 1 - len(np.unique(keys)) / num
+    tokens = np.asarray(ids, dtype=np.int64).tolist()
+    grams = list(zip(*(tokens[start:] for start in range(GRAM)), strict=False))
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def ends_in_loop(ids: ArrayLike) -> bool:

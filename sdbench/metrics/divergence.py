@@ -33,7 +33,7 @@ def against_greedy(results: Results, references: Sequence[Results] | None = None
     """One row a generation: how many of its first tokens equal the greedy text's (`prefix`), and whether all do."""
     sources = [results] if references is None else list(references)
     texts: dict[str, dict[str, NDArray[np.int64]]] = {}
-    found = []
+    followed = []
     by_cell = dict(list(results.tokens.groupby("cell", sort=True))) if _has_greedy(sources) else {}
     for _, cell in results.cells.iterrows():
         home, key = next(
@@ -50,8 +50,8 @@ def against_greedy(results: Results, references: Sequence[Results] | None = None
                 ids = np.asarray(row.ids)
                 prefix = common_prefix(ids, greedy)
                 is_same = prefix == len(ids) == len(greedy)
-                found.append((cell["cell"], row.example, row.sample, len(ids), prefix, is_same))
-    return pd.DataFrame(found, columns=COLUMNS)
+                followed.append((cell["cell"], row.example, row.sample, len(ids), prefix, is_same))
+    return pd.DataFrame(followed, columns=COLUMNS)
 
 
 def _has_greedy(sources: Sequence[Results]) -> bool:
@@ -67,7 +67,7 @@ def common_prefix(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
 
 def follow(divergence: pd.DataFrame, **options: float) -> pd.DataFrame:
     """A row a cell: share of answers that are the greedy text, and tokens before the first difference, by example."""
-    found = []
+    rows = []
     for cell, part in divergence.groupby("cell", sort=True):
         by_example = part.groupby("example", sort=True)
         same = by_example["is_same"].mean().to_numpy(dtype=np.float64)
@@ -75,8 +75,8 @@ def follow(divergence: pd.DataFrame, **options: float) -> pd.DataFrame:
         row: dict[str, object] = {"cell": cell, "n": len(same)}
         for name, estimate in (("same", share(same, **options)), ("prefix", prefix)):
             row |= spread(name, estimate)
-        found.append(row)
-    return pd.DataFrame(found, columns=["cell", "n", *spread_names(("same", "prefix"))])
+        rows.append(row)
+    return pd.DataFrame(rows, columns=["cell", "n", *spread_names(("same", "prefix"))])
 
 
 def survival(divergence: pd.DataFrame, cell: str) -> pd.DataFrame:

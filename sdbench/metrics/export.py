@@ -73,13 +73,13 @@ def to_latex(summary: pd.DataFrame) -> str:
 def metrics_of(results: Results, **options: Any) -> Metrics:
     """{cell: {metric: estimate}} for every score that the records hold, pass@k included."""
     cells = results.cells.set_index("cell")
-    found: dict[str, dict[str, Estimate]] = {}
+    estimates: dict[str, dict[str, Estimate]] = {}
     for key, part in results.generations.groupby("cell", sort=True):
         if key in cells.index:
             metrics = scores_of(cells.loc[str(key)].to_dict(), sorted(results.scores))
             held = [metric for metric in metrics if quality.is_held(part, metric)]
-            found[str(key)] = quality.all_metrics(part, held, **options)
-    return found
+            estimates[str(key)] = quality.all_metrics(part, held, **options)
+    return estimates
 
 
 def metrics_table(results: Results, metrics: Metrics) -> pd.DataFrame:
@@ -113,7 +113,7 @@ def to_results_json(
     cells = table_of(results.cells)
     names = names_of(cells.loc[list(metrics)])
     speeds = summary.set_index("cell")
-    found: dict[str, Any] = {"results": {}, "n-samples": {}, "configs": {}, "versions": {}}
+    document: dict[str, Any] = {"results": {}, "n-samples": {}, "configs": {}, "versions": {}}
     for key, own in metrics.items():
         if not own:
             continue
@@ -124,16 +124,16 @@ def to_results_json(
             entry |= {f"{metric}_{end},none": _or_null(getattr(value, end)) for end in ("low", "high")}
         columns = [f"{speed}{end}" for speed in SPEEDS for end in ("", "_low", "_high")]
         entry |= {column: _or_null(float(speeds.at[key, column])) for column in columns if key in speeds.index}
-        found["results"][name] = entry
-        found["n-samples"][name] = {"effective": max(value.n for value in own.values())}
-        found["configs"][name] = {"task": cell["task"], "model": cell["model"], "protocol": cell["protocol"]}
-        found["versions"][name] = ((cell["content"] or {}).get("task") or {}).get("version")
+        document["results"][name] = entry
+        document["n-samples"][name] = {"effective": max(value.n for value in own.values())}
+        document["configs"][name] = {"task": cell["task"], "model": cell["model"], "protocol": cell["protocol"]}
+        document["versions"][name] = ((cell["content"] or {}).get("task") or {}).get("version")
     if advice is not None:
         decisions = [_decision(one, names) for one in advice.advices]
-        found["recommendations"] = decisions
+        document["recommendations"] = decisions
         if len(decisions) == 1:
-            found |= {name: decisions[0][name] for name in ("recommended", "margin", "tests")}
-    return json.dumps(found, indent=2, sort_keys=True)
+            document |= {name: decisions[0][name] for name in ("recommended", "margin", "tests")}
+    return json.dumps(document, indent=2, sort_keys=True)
 
 
 def _decision(advice: Advice, names: Mapping[str, str]) -> dict[str, Any]:

@@ -157,8 +157,8 @@ def _speedups(pairs: Mapping[str, pd.DataFrame], resamples: int, seed: int) -> t
 def _ratios(sums: Array) -> Array:
     """[..., 2C] numerators and denominators in turn; nothing of nothing is worth nothing."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = sums[..., ::2] / sums[..., 1::2]
-    return np.where(np.isfinite(found), found, 0.0)
+        ratios = sums[..., ::2] / sums[..., 1::2]
+    return np.where(np.isfinite(ratios), ratios, 0.0)
 
 
 def front_of(joint: Joint, *, corner: tuple[float, float] = (0.0, 0.0), level: float = 0.95) -> Front:

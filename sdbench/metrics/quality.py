@@ -175,7 +175,7 @@ def influence(rows: Array, metric: Metric) -> Array:
 
 def all_metrics(generations: pd.DataFrame, metrics: Sequence[Metric], **options: float) -> dict[str, Estimate]:
     """Every metric of one cell; of a share NAME@1 also NAME@k for each k up to the number of samples."""
-    found = {one.name: quality(rows_of(generations, one), one, **options) for one in metrics}
+    estimates = {one.name: quality(rows_of(generations, one), one, **options) for one in metrics}
     for one in metrics:
         name, at, first = one.name.rpartition("@")
         if not at or first != "1" or one.unit != "share":
@@ -183,5 +183,5 @@ def all_metrics(generations: pd.DataFrame, metrics: Sequence[Metric], **options:
         counts = generations.groupby("example", sort=True)[one.name].agg(["count", "sum"])
         for k in range(2, int(counts["count"].min()) + 1):
             values = pass_at_k(counts["count"], counts["sum"], k)
-            found[f"{name}@{k}"] = within(mean_interval(values, bounds=one.bounds, **options), one)  # type: ignore[arg-type]
-    return found
+            estimates[f"{name}@{k}"] = within(mean_interval(values, bounds=one.bounds, **options), one)  # type: ignore[arg-type]
+    return estimates

@@ -112,13 +112,13 @@ def recommend(results: Results, margin: Margin, *, resamples: int = 10_000, seed
 
 
 def margin_of(margin: Margin, task: str) -> float:
-    """The margin of one task; a tiny twin has that of its elder where it has none of its own."""
+    """The margin of one task; a tiny twin has that of its elder where it has none of its accepted."""
     if not isinstance(margin, Mapping):
         return float(margin)
-    found = margin.get(task, margin.get(task.removesuffix("-tiny"), margin.get("default")))
-    if found is None:
+    accepted = margin.get(task, margin.get(task.removesuffix("-tiny"), margin.get("default")))
+    if accepted is None:
         raise ValueError(f"margin names no points for task {task}: add {task}: POINTS, or default: POINTS")
-    return float(found)
+    return float(accepted)
 
 
 def weighed(results: Results, *, resamples: int = 10_000, seed: int = 0) -> tuple[Weighed, ...]:
@@ -132,13 +132,13 @@ def weighed(results: Results, *, resamples: int = 10_000, seed: int = 0) -> tupl
     }
     options = {"resamples": affordable(results.generations["example"].nunique(), resamples), "seed": seed}
     swept = cells[~cells["verifier"].isin(BASELINES) & cells.index.isin(list(rows))]
-    scale = _Scale(results, cells, parts, rows, options)
+    weigher = _Weigher(results, cells, parts, rows, options)
     has_many = swept["temperature"].nunique() > 1
-    return tuple(scale.weigh(group, has_many) for _, group in swept.groupby("sweep", sort=True))
+    return tuple(weigher.weigh(group, has_many) for _, group in swept.groupby("sweep", sort=True))
 
 
 @dataclass(frozen=True)
-class _Scale:
+class _Weigher:
     """What all sweeps of a folder are weighed with."""
 
     results: Results
@@ -191,14 +191,14 @@ class _Scale:
         return degenerate(self.results)
 
     def _gains(self, keys: Sequence[str], lossless: Sequence[str]) -> dict[str, Gain]:
-        found = {}
+        gains = {}
         for key in keys:
             best = best_of(self.results.timings, lossless, key)
             over = {base: ratio(self.results.timings, key, base) for base in lossless} if best else {}
             if best is not None:
                 known = {base: one for base, one in over.items() if one is not None}
-                found[key] = Gain(known, best, self._over_target(key))
-        return found
+                gains[key] = Gain(known, best, self._over_target(key))
+        return gains
 
     def _over_target(self, key: str) -> Estimate | None:
         """Speed over the fastest target-alone baseline of the same pass."""
@@ -258,15 +258,15 @@ def timed_settings(results: Results, margin: Margin, *, resamples: int = 2_000, 
     """The cells to put on the clock once quality is known: lossless at every draft length, and of each curve the most lenient
     safe setting (the strictest where none is safe) with its neighbours. Works without any timing; the target is not named.
     """
-    found: dict[str, None] = {}
+    chosen: dict[str, None] = {}
     for sweep in weighed(results, resamples=resamples, seed=seed):
-        found |= dict.fromkeys(sweep.lossless)
+        chosen |= dict.fromkeys(sweep.lossless)
         points = margin_of(margin, sweep.task)
         for curve in sweep.curves:
             safe = [one for one in tested(curve, points) if one.is_safe(points)]
             place = max(len(safe) - 1, 0)
-            found |= dict.fromkeys(one.cell for one in curve[max(place - 1, 0) : place + 2])
-    return list(found)
+            chosen |= dict.fromkeys(one.cell for one in curve[max(place - 1, 0) : place + 2])
+    return list(chosen)
 
 
 def breakpoints(sweep: Weighed) -> list[float]:

@@ -76,10 +76,15 @@ def needed(best: Comparison, margin: float, alpha: float) -> str:
         return ""
     seen = min(quantile(1 - alpha) * best.error, width)
     reach = (seen, math.sqrt(width**2 - seen**2), quantile(POWER) * best.error)
-    few, many = (n * _times(margin + best.change + sign * quantile(SURE) * best.error, *reach) for sign in (1, -1))
+    few, about, many = (
+        n * _times(margin + best.change + sign * quantile(SURE) * best.error, *reach) for sign in (1, 0, -1)
+    )
+    if few == math.inf:
+        return ""
     low, high = max(n + 1, few), max(n + 1, many)
     if high > WIDEST * low:
-        return f"at least {rounded(low)} examples in all are needed, if they differ about as seen"
+        as_seen = f", {rounded(max(n + 1, about))} if the loss is as seen" if about < math.inf else ""
+        return f"at least {rounded(low)} examples in all are needed{as_seen}"
     count = rounded(low) if rounded(low) == rounded(high) else f"{rounded(low)} to {rounded(high)}"
     return f"{count} examples in all would do, if they differ about as seen"
 

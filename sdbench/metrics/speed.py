@@ -37,7 +37,7 @@ def latest_pass(timings: pd.DataFrame) -> pd.DataFrame:
 
 def against_baseline(timings: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """{cell: one row an (example, repeat), its times beside those (`_base`) of the fastest target-alone baseline}."""
-    found: dict[str, pd.DataFrame] = {}
+    pairs: dict[str, pd.DataFrame] = {}
     newest = latest_pass(timings)
     for cell, own in newest.groupby("cell", sort=True):
         rivals = newest if newest["pass_id"].nunique() == 1 else timings[~timings["is_split"].astype(bool)]
@@ -45,8 +45,8 @@ def against_baseline(timings: pd.DataFrame) -> dict[str, pd.DataFrame]:
         alone = same[same["verifier"].isin(ALONE)]
         rate = alone.groupby("cell")[["tokens", "decode_s"]].sum()
         base = alone[alone["cell"] == (rate["tokens"] / rate["decode_s"]).idxmax()]
-        found[str(cell)] = own[COLUMNS].merge(base[[*UNIT, *TIMES]], on=UNIT, suffixes=("", "_base"))
-    return found
+        pairs[str(cell)] = own[COLUMNS].merge(base[[*UNIT, *TIMES]], on=UNIT, suffixes=("", "_base"))
+    return pairs
 
 
 def speeds(timings: pd.DataFrame, **options: Any) -> dict[str, dict[str, Estimate]]:
@@ -82,8 +82,10 @@ def _geometric(ratios: pd.Series, **options: float) -> Estimate:
     logs = np.log(ratios.to_numpy(dtype=np.float64))
     if len(logs) > 1 and np.ptp(logs) == 0:  # a baseline beside itself
         return Estimate(*[float(np.exp(logs[0]))] * 3, n=len(logs))
-    found = mean_interval(logs, **options)  # type: ignore[arg-type]
-    return Estimate(float(np.exp(found.value)), float(np.exp(found.low)), float(np.exp(found.high)), found.n)
+    log_mean = mean_interval(logs, **options)  # type: ignore[arg-type]
+    return Estimate(
+        float(np.exp(log_mean.value)), float(np.exp(log_mean.low)), float(np.exp(log_mean.high)), log_mean.n
+    )
 
 
 def cost(calls: pd.DataFrame, kind: str, tokens: NDArray[np.float64] | float) -> NDArray[np.float64]:
@@ -100,9 +102,9 @@ def prices(calls: pd.DataFrame, timings: pd.DataFrame, model: str, task: str) ->
     if not newest.notna().any():
         return calls.iloc[:0]
     last = newest.idxmax()
-    found, pace = calls[calls["pass_id"] == last], pace_of_splits(own[own["pass_id"] == last])
-    is_split = found["kind"].isin(SPLIT_KINDS)
-    return found.assign(seconds=found["seconds"].where(~is_split, found["seconds"] / pace))
+    latest, pace = calls[calls["pass_id"] == last], pace_of_splits(own[own["pass_id"] == last])
+    is_split = latest["kind"].isin(SPLIT_KINDS)
+    return latest.assign(seconds=latest["seconds"].where(~is_split, latest["seconds"] / pace))
 
 
 def pace_of_splits(timings: pd.DataFrame) -> float:
@@ -135,26 +137,26 @@ def modelled(generations: pd.DataFrame, calls: pd.DataFrame, **options: float) -
 def splits(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estimate]]:
     """{cell: seconds a token in draft calls, verify calls, the rest and all}, from the split repeats of its newest pass."""
     split = timings[timings["is_split"].astype(bool)].dropna(subset=list(PARTS))  # plain generate has no parts
-    found = {}
+    seconds_of = {}
     for cell, part in split.groupby("cell", sort=True):
         own = part[part["pass_id"] == part.loc[part["started_at"].idxmax(), "pass_id"]] if _is_timed(part) else part
         sums = own.assign(split_s=own[list(PARTS)].sum(axis=1)).groupby("example", sort=True)[["tokens", *SPLITS]].sum()
-        found[str(cell)] = {
+        seconds_of[str(cell)] = {
             name: rates_interval(sums[[name, "tokens"]].to_numpy(np.float64), (1, -1), level=options.get("level", 0.95))
             for name in SPLITS
         }
-    return found
+    return seconds_of
 
 
 def percentiles(timings: pd.DataFrame, *, level: float = 0.95) -> dict[str, dict[str, Estimate]]:
     """{cell: medians over examples of the time to the first token and of percentiles of a round, repeats averaged}."""
     names = ("first_token_s", "round_p50_s", "round_p90_s", "round_p99_s")
     whole = timings[~timings["is_split"].astype(bool)].groupby("cell", sort=True)
-    found = {}
+    medians = {}
     for cell, part in whole:
         means = part.groupby("example", sort=True)[list(names)].mean()
-        found[str(cell)] = {name: median_interval(means[name].dropna(), level=level) for name in names}
-    return found
+        medians[str(cell)] = {name: median_interval(means[name].dropna(), level=level) for name in names}
+    return medians
 
 
 def _is_timed(part: pd.DataFrame) -> bool:

@@ -46,7 +46,7 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
     repetition = {str(cell): part for cell, part in degenerate(results).groupby("cell", sort=True)}
     timed = speed.speeds(results.timings, **options)
     seconds = [speed.splits(results.timings, **options), speed.percentiles(results.timings, level=level)]
-    found = []
+    lines = []
     for key in sorted({*parts, *timed} & set(cells.index)):
         cell = cells.loc[key]
         row: dict[str, Any] = {name: cell[name] for name in (*LABELS, "metric", "knobs")}
@@ -64,8 +64,8 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
             row |= _over_lossless(key, cells, results, level)
         for name, estimate in (item for table in seconds for item in table.get(key, {}).items()):
             row |= spread(name, estimate) | ({"num_split": estimate.n} if name == "split_s" else {})
-        found.append(row)
-    frame = pd.DataFrame(found, columns=[*LEADING, *spread_names(WITH_INTERVALS), *PLAIN])
+        lines.append(row)
+    frame = pd.DataFrame(lines, columns=[*LEADING, *spread_names(WITH_INTERVALS), *PLAIN])
     sweep = frame["cell"].map(cells["sweep"])
     for end in ("", "_from_target"):  # a lossless rule has no hypothesis that could be true: it is no part of a family
         tested = frame[f"p_value{end}"].astype("float64").mask(frame["is_lossless"].astype(bool))
@@ -96,8 +96,8 @@ def _over_lossless(key: str, cells: pd.DataFrame, results: Results, level: float
     """Measured speed over the best lossless setting of the same pass; that setting itself is at 1."""
     same = cells[cells["sweep"] == cells.at[key, "sweep"]]
     best = best_of(results.timings, lossless_settings(same), key)
-    found = None if best is None else ratio(results.timings, key, best, level=level)
-    return {} if found is None else spread("speedup_over_lossless", found)
+    over = None if best is None else ratio(results.timings, key, best, level=level)
+    return {} if over is None else spread("speedup_over_lossless", over)
 
 
 def _counted(part: pd.DataFrame, calls: pd.DataFrame, options: dict[str, Any]) -> dict[str, Any]:

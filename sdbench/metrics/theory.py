@@ -63,7 +63,7 @@ def predicted(
     lossless = lossless.drop_duplicates(["sweep", "num_draft"])
     labels = ["model", "task", "num_draft", "temperature"]
     options = {"level": level, "resamples": resamples, "seed": seed}
-    found = []
+    rows = []
     for key, cell in lossless.iterrows():
         own = results.tokens[(results.tokens["cell"] == key) & results.tokens["p"].notna()]
         if own.empty:
@@ -78,9 +78,9 @@ def predicted(
             row = {**{name: cell[name] for name in labels}, "cell": key, WEIGHT: float(w), "n": len(examples)}
             for name, den, most in (("acceptance", sums[1], 1), ("accepted_per_round", num_rounds, cell["num_draft"])):
                 row |= spread(name, ratio_interval(sums[0], den, bounds=(0, most), **options))  # type: ignore[arg-type]
-            found.append(row)
+            rows.append(row)
     names = spread_names(("acceptance", "accepted_per_round"))
-    return pd.DataFrame(found, columns=[*labels, "cell", WEIGHT, "n", *names]).assign(label=CONTEXTS)
+    return pd.DataFrame(rows, columns=[*labels, "cell", WEIGHT, "n", *names]).assign(label=CONTEXTS)
 
 
 def expected_counts(p: Array, q: Array, drafted: NDArray[np.int64], w: float) -> tuple[Array, Array]:

@@ -31,10 +31,10 @@ def main(arguments: Sequence[str]) -> int:
         margin, speed = by_task(words, "margin"), number(words, "speed")
         if margin is not None and speed is not None:
             raise ValueError("margin and speed are two questions: give one of them")
-        found = worked_out(words.places, margin=margin, speed=speed)
-        for one in found.advice:
+        work = worked_out(words.places, margin=margin, speed=speed)
+        for one in work.advice:
             print(one.text, flush=True)
-        made = write(found, words.options.get("out"))
+        made = write(work, words.options.get("out"))
     except (ValueError, OSError, SchemaError) as error:
         print(f"sdbench.report: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -78,13 +78,13 @@ def worked_out(
     return WorkedOut(results, summaries, advice, tuple(sweeps_of(results, summaries)))
 
 
-def write(found: WorkedOut, out: str | os.PathLike[str] | None = None) -> Report:
+def write(work: WorkedOut, out: str | os.PathLike[str] | None = None) -> Report:
     """Tables, figures and the page, in `out` or where they belong."""
-    home = found.home if out is None else Path(out)
+    home = work.home if out is None else Path(out)
     home.mkdir(parents=True, exist_ok=True)
-    tables = write_tables(home, found)
-    figures = write_figures(home / "figures", found.sweeps)
-    return Report(write_page(home, found.results, found.sweeps, found.advice), figures, tables)
+    tables = write_tables(home, work)
+    figures = write_figures(home / "figures", work.sweeps)
+    return Report(write_page(home, work.results, work.sweeps, work.advice), figures, tables)
 
 
 def recorded_margin(results: Results) -> Margin:
@@ -103,18 +103,18 @@ def write_figures(folder: Path, sweeps: Sequence[Sweep]) -> tuple[Path, ...]:
     return tuple(paths)
 
 
-def write_tables(home: Path, found: WorkedOut) -> tuple[Path, ...]:
+def write_tables(home: Path, work: WorkedOut) -> tuple[Path, ...]:
     """The summary in every form where there is one folder, and below tables/ what the figures of all folders draw."""
-    metrics = [metrics_of(one) for one in found.results]
+    metrics = [metrics_of(one) for one in work.results]
     paths: list[Path] = []
-    if len(found.results) == 1:
-        paths += export(found.results[0], found.summaries[0], home, metrics=metrics[0], advice=found.advice[0])
-    made = {"metrics": pd.concat([metrics_table(*pair) for pair in zip(found.results, metrics, strict=True)])}
-    made |= frames(found.sweeps, found.advice)
-    if len(found.results) > 1:
-        parts = [one.assign(folder=each.name) for each, one in zip(found.results, found.summaries, strict=True)]
+    if len(work.results) == 1:
+        paths += export(work.results[0], work.summaries[0], home, metrics=metrics[0], advice=work.advice[0])
+    made = {"metrics": pd.concat([metrics_table(*pair) for pair in zip(work.results, metrics, strict=True)])}
+    made |= frames(work.sweeps, work.advice)
+    if len(work.results) > 1:
+        parts = [one.assign(folder=each.name) for each, one in zip(work.results, work.summaries, strict=True)]
         together = pd.concat(parts, ignore_index=True)
-        made["together"] = together[["folder", *found.summaries[0].columns]]
+        made["together"] = together[["folder", *work.summaries[0].columns]]
     (home / "tables").mkdir(exist_ok=True)
     for name, frame in made.items():
         paths.append(write_whole(home / "tables" / f"{name}.csv", frame.to_csv(index=False).encode()))

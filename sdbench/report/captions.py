@@ -96,7 +96,10 @@ TABLES: Mapping[str, Caption] = {
     "tables/front.csv": Caption(
         "Pareto fronts", "Each cell's place in both planes, whether it is on the front, and with what probability."
     ),
-    "tables/volume.csv": Caption("Hypervolumes", "Area that the front of each rule dominates, with its interval."),
+    "tables/volume.csv": Caption(
+        "Hypervolumes",
+        "Area that the front of each rule dominates, with its interval, and the bias that was taken off.",
+    ),
     "tables/areas.csv": Caption(
         "Areas between rules", "Mean gain of one curve over another, and the area between them, with intervals."
     ),
@@ -112,8 +115,8 @@ TABLES: Mapping[str, Caption] = {
 def caption_of(stem: str) -> Caption:
     """The caption of figures/STEM.svg; the suffix, if there is one, is told in the title."""
     name, _, suffix = stem.partition("-")
-    found = FIGURES[name]
-    return Caption(f"{found.title}: {suffix}", found.text) if suffix else found
+    caption = FIGURES[name]
+    return Caption(f"{caption.title}: {suffix}", caption.text) if suffix else caption
 
 
 def in_order(stems: list[str]) -> list[str]:

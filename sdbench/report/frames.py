@@ -17,15 +17,18 @@ LABELS = ["model", "task", "temperature", "verifier", WEIGHT, "knob", "value", "
 
 def front(sweep: Sweep) -> pd.DataFrame:
     """Each cell's place in both planes, in the metric's own scale, and its chance of being on the front."""
-    points = [found.points.assign(plane=PLANES[rate]) for rate, found in sweep.fronts.items()]
+    points = [area.points.assign(plane=PLANES[rate]) for rate, area in sweep.fronts.items()]
     return labelled(sweep, pd.concat(points)) if points else pd.DataFrame()
 
 
 def volume(sweep: Sweep) -> pd.DataFrame:
-    """Hypervolumes of all cells and of each curve, from no acceptance (or speed) and the worst score there can be."""
+    """Hypervolumes of all cells and of each curve, from no acceptance (or speed) and the worst score there can be.
+
+    `bias` was taken off: the luckiest of several settings looks better than it is.
+    """
     rows = [
-        {"plane": PLANES[rate], "curve": curve, **spread("value", found), "n": found.n}
-        for (rate, curve), found in sweep.volumes.items()
+        {"plane": PLANES[rate], "curve": curve, **spread("value", area), "bias": bias, "n": area.n}
+        for (rate, curve), (area, bias) in sweep.volumes.items()
     ]
     return headed(sweep, rows)
 
@@ -41,8 +44,8 @@ def areas(sweep: Sweep) -> pd.DataFrame:
             **spread("value", estimate),
             "n": estimate.n,
         }
-        for (rate, first, second), found in sweep.gains.items()
-        for name, estimate in found.items()
+        for (rate, first, second), measures in sweep.gains.items()
+        for name, estimate in measures.items()
     ]
     return headed(sweep, rows)
 
@@ -76,13 +79,13 @@ FRAMES: Mapping[str, Callable[[Sweep], pd.DataFrame]] = {
 
 def frames(sweeps: Sequence[Sweep], advice: Sequence[Recommendation]) -> dict[str, pd.DataFrame]:
     """Every table that has rows, by the name of its file below tables/."""
-    found = {}
+    tables = {}
     for name, make in FRAMES.items():
         parts = [part for part in map(make, sweeps) if len(part)]
         if parts:
-            found[name] = pd.concat(parts, ignore_index=True)
+            tables[name] = pd.concat(parts, ignore_index=True)
     tests = recommendation(advice)
-    return found | ({"recommendation": tests} if len(tests) else {})
+    return tables | ({"recommendation": tests} if len(tests) else {})
 
 
 def recommendation(advice: Sequence[Recommendation]) -> pd.DataFrame:

@@ -101,14 +101,14 @@ class Sweep:
     @cached_property
     def joints(self) -> Mapping[str, pareto.Joint]:
         """{column: bootstrap of all cells that have it and a quality}."""
-        found = {}
+        by_rate = {}
         for rate in PLANES:
             names = ("generate", "target", "draft") if rate == "acceptance" else ("generate",)
             known = self.rows[self.rows[rate].notna() & self.rows["quality"].notna()]
             keys = known.index[~known["verifier"].isin(names)].tolist()
             if keys:
-                found[rate] = pareto.joint(self.results, keys, rate=rate, resamples=RESAMPLES)
-        return found
+                by_rate[rate] = pareto.joint(self.results, keys, rate=rate, resamples=RESAMPLES)
+        return by_rate
 
     @property
     def corner(self) -> tuple[float, float]:
@@ -120,31 +120,33 @@ class Sweep:
     @cached_property
     def fronts(self) -> Mapping[str, pareto.Front]:
         """{column: front}; `y` of its points is as the scores are stored."""
-        found = {rate: pareto.front_of(joint, corner=self.corner) for rate, joint in self.joints.items()}
+        by_rate = {rate: pareto.front_of(joint, corner=self.corner) for rate, joint in self.joints.items()}
         sign = quality.sign_of(self.metric)
-        return {rate: replace(one, points=one.points.assign(y=sign * one.points["y"])) for rate, one in found.items()}
+        return {rate: replace(one, points=one.points.assign(y=sign * one.points["y"])) for rate, one in by_rate.items()}
 
     @cached_property
-    def volumes(self) -> Mapping[tuple[str, str], Estimate]:
-        """{(column, curve or "all"): hypervolume above the corner}; none where the worst score is not known."""
+    def volumes(self) -> Mapping[tuple[str, str], tuple[Estimate, float]]:
+        """{(column, curve or "all"): hypervolume above the corner, and its bias, taken off}; none without a worst score."""
         worst = (self.metric.bounds or (None, None))[self.metric.best == "low"]
         if worst is None:
             return {}
-        found = {(rate, "all"): front.hypervolume for rate, front in self.fronts.items()}
+        areas = {(rate, "all"): (front.hypervolume, front.bias) for rate, front in self.fronts.items()}
         for rate, joint in self.joints.items():
             for name, keys in self._curves_in(joint).items():
-                found[rate, name] = pareto.volume_of(joint.of(keys), corner=self.corner)
-        return found
+                own = joint.of(keys)
+                bias = pareto.bias_of_volume(own, corner=self.corner)
+                areas[rate, name] = pareto.volume_of(own, corner=self.corner), bias
+        return areas
 
     @cached_property
     def gains(self) -> Mapping[tuple[str, str, str], Mapping[str, Estimate]]:
         """{(column, first curve, second curve): area between them, and mean gain at equal speed or acceptance}."""
-        found = {}
+        by_pair = {}
         for rate, joint in self.joints.items():
             for (first, a), (second, b) in combinations(self._curves_in(joint).items(), 2):
                 if len(a) > 1 and len(b) > 1:
-                    found[rate, first, second] = pareto.gain(joint, a, b)
-        return found
+                    by_pair[rate, first, second] = pareto.gain(joint, a, b)
+        return by_pair
 
     def _curves_in(self, joint: pareto.Joint) -> dict[str, list[str]]:
         held = {name: [key for key in cells["cell"] if key in joint.cells] for name, cells in self.curves.items()}
@@ -173,35 +175,36 @@ class Sweep:
 
 def sweeps_of(results: Sequence[Results], summaries: Sequence[pd.DataFrame]) -> list[Sweep]:
     """Every sweep that has records, folder by folder; each folder comes with its summary."""
-    found: list[tuple[Results, pd.DataFrame, pd.DataFrame]] = []
+    named: list[tuple[Results, pd.DataFrame, pd.DataFrame]] = []
     for one, summary in zip(results, summaries, strict=True):
         rows = summary.set_index("cell")
         cells = table_of(one.cells)
         groups = [own for _, own in cells[cells.index.isin(rows.index)].groupby("sweep", sort=True)]
         groups.sort(key=lambda own: tuple(own[["model", "task", "temperature", "protocol"]].iloc[0]))
-        found += [(one, placed(own), rows) for own in groups]
-    names = titles([(one.name, own) for one, own, _ in found])
-    ends = suffixes([(one.name, str(own["sweep"].iloc[0])) for one, own, _ in found])
+        named += [(one, placed(own), rows) for own in groups]
+    names = titles([(one.name, own) for one, own, _ in named])
+    ends = suffixes([(one.name, str(own["sweep"].iloc[0])) for one, own, _ in named])
     return [
         Sweep(one, title, end, own, rows.loc[own.index], results)
-        for title, end, (one, own, rows) in zip(names, ends, found, strict=True)
+        for title, end, (one, own, rows) in zip(names, ends, named, strict=True)
     ]
 
 
 def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
     """Pair and task, and as much more as tells the sweeps apart: temperature, folder, protocol, at last a number."""
     firsts = [own.iloc[0] for _, own in groups]
-    found = [f"{first['model']} on {first['task']}" for first in firsts]
+    names = [f"{first['model']} on {first['task']}" for first in firsts]
     more = [
         [f" at T = {first['temperature']:g}" for first in firsts],
         [f" ({name})" for name, _ in groups],
         [f", {first['protocol']}" for first in firsts],
+        [f", seed {(first.get('content') or {}).get('seed')}" for first in firsts],
     ]
     for ends in more:
-        if len(set(found)) < len(found) and len(set(ends)) > 1:
-            found = [title + end for title, end in zip(found, ends, strict=True)]
-    places = [found[: place + 1].count(title) for place, title in enumerate(found)]
-    return [title if place == 1 else f"{title}, sweep {place}" for title, place in zip(found, places, strict=True)]
+        if len(set(names)) < len(names) and len(set(ends)) > 1:
+            names = [title + end for title, end in zip(names, ends, strict=True)]
+    places = [names[: place + 1].count(title) for place, title in enumerate(names)]
+    return [title if place == 1 else f"{title}, sweep {place}" for title, place in zip(names, places, strict=True)]
 
 
 def suffixes(sweeps: Sequence[tuple[str, str]]) -> list[str]:
@@ -251,7 +254,7 @@ def labels(cells: pd.DataFrame) -> list[str]:
     drafted = cells[cells["num_draft"] > 0]
     is_one_rule, is_one_length = swept["verifier"].nunique() < 2, drafted["num_draft"].nunique() < 2
     varying = options_of(swept)
-    found: list[str] = []
+    texts: list[str] = []
     for key, cell in cells.iterrows():
         knob = setting(cell, equals=" = ")
         own = varying.get(str(key), [])
@@ -260,18 +263,18 @@ def labels(cells: pd.DataFrame) -> list[str]:
         parts += [knob] * bool(knob)
         parts += own
         parts += [f"K = {cell['num_draft']}"] * (cell["num_draft"] > 0 and not is_one_length)
-        found.append(", ".join(parts))
-    return found
+        texts.append(", ".join(parts))
+    return texts
 
 
 def options_of(swept: pd.DataFrame) -> dict[str, list[str]]:
     """{cell: those options of its rule, beside its knob, that differ between the cells of that rule}."""
-    found: dict[str, list[str]] = {}
+    varying: dict[str, list[str]] = {}
     for _, group in swept.groupby("verifier", sort=False):
         options = {str(key): [one for one in str(text).split(", ") if one] for key, text in group["knobs"].items()}
         common = set.intersection(*map(set, options.values())) if options else set()
-        found |= {key: [one for one in own if one not in common] for key, own in options.items()}
-    return found
+        varying |= {key: [one for one in own if one not in common] for key, own in options.items()}
+    return varying
 
 
 def curve_names(cells: pd.DataFrame) -> list[str]:
@@ -279,12 +282,12 @@ def curve_names(cells: pd.DataFrame) -> list[str]:
     swept = cells[~cells["verifier"].isin(BASELINES)]
     has_rules, has_lengths = swept["verifier"].nunique() > 1, swept["num_draft"].nunique() > 1
     varying = options_of(swept)
-    found = []
+    curves = []
     for key, cell in cells.iterrows():
         if cell["verifier"] in BASELINES:
-            found.append("")
+            curves.append("")
             continue
         own = varying[str(key)]
         parts = [str(cell["verifier"])] if has_rules or not (has_lengths or own) else []
-        found.append(", ".join([*parts, *own, *([f"K = {cell['num_draft']}"] if has_lengths else [])]))
-    return found
+        curves.append(", ".join([*parts, *own, *([f"K = {cell['num_draft']}"] if has_lengths else [])]))
+    return curves

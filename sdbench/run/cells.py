@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -127,9 +125,11 @@ class _CellMaker:
 
 def _asked(task: DataTask) -> dict[str, Any]:
     """The task as it is described, its rows, and when an answer ends."""
+    from sdbench.tasks.data import rows_hash
+
     return {
         "task": {key: value for key, value in task.describe().items() if key not in NOT_OF_THE_KEY},
-        "rows": rows_hash(task),
+        "rows": rows_hash(task.rows),
         "max_new_tokens": task.max_new_tokens,
         "stop": list(task.stop),
     }
@@ -166,11 +166,3 @@ def _task_files(run: Run, task: DataTask) -> dict[str, str]:
 
     own = {name: value for name, value in run.task.free.items() if name not in DataTask.__dataclass_fields__}
     return files_of({**own, "extra_metrics": task.extra_metrics}, prefix="task")
-
-
-def rows_hash(task: DataTask) -> str:
-    """Of every row of the split, so that a changed data file is another cell, and a larger n is not."""
-    digest = hashlib.sha256()
-    for key, row in task.rows.items():
-        digest.update(json.dumps([key, row], sort_keys=True, default=str).encode())
-    return digest.hexdigest()[:16]

@@ -26,6 +26,7 @@ FLAGS = {
 }
 LISTED = ("model", "task", "verifier", "drafter", "experiment", "decode", "tracker")
 LIST = re.compile(r"verifier=\[(.*)\]")
+SEEDS = re.compile(r"seed=\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]")  # a sweep: a job a seed, as -m seed=0,1,2
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,9 @@ def parse(argv: Sequence[str]) -> Command:
             shown, group = "list", word.partition("=")[2] or next(words, None)
             if group not in LISTED:
                 raise ConfigError(f"--list cannot be {show(group)} {nearest(group, LISTED)}")
+        elif seeds := SEEDS.fullmatch(word):
+            overrides.append(f"seed={','.join(seeds[1].replace(' ', '').split(','))}")
+            is_multirun = True
         elif word.startswith("-"):
             known = (*FLAGS, "-m", "--multirun", "--config-dir", "--list")
             raise ConfigError(f"{show(word)} is not an option {nearest(word, known)}")

@@ -42,6 +42,7 @@ from sdbench.run.command import (
     refuse_contradictions,
     without_the_default,
 )
+from sdbench.run.faults import first_line
 
 MAIN = "run"
 INTERNAL = ("_target_", "name", "knobs", "choices")  # of a group's file: not for the command line
@@ -99,7 +100,7 @@ class Composer:
             bare = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
             tree: Any = OmegaConf.to_container(bare, resolve=True, throw_on_missing=True)
         except OmegaConfBaseException as error:
-            raise ConfigError(_first_line(error)) from None
+            raise ConfigError(first_line(error)) from None
         keys = {key_of(word) for word in overrides}
         for group in classes_of_ones_own(overrides):
             tree[group] = without_the_default(group, tree[group], overrides)
@@ -125,7 +126,7 @@ class Composer:
         try:
             results = launcher.launch(expanded, initial_job_idx=0)
         except Exception as error:  # noqa: BLE001 - launchers raise whatever the first job that died left behind
-            said = f"sdbench: a job died{_which(error, lines)} ({type(error).__name__}: {_first_line(error)})"
+            said = f"sdbench: a job died{_which(error, lines)} ({type(error).__name__}: {first_line(error)})"
             print(f"{said}; the others go on: when they have ended, run the same command again", file=sys.stderr)
             return [1]
         codes = [_exit_code(result) for result in results]
@@ -162,7 +163,7 @@ class Composer:
         match = re.search(r"(?:Could not override|Key) '\+?([\w.@/]+)'", str(error))
         groups = [word for word in overrides if word.partition("=")[0] in CHOOSABLE]
         if match is None or len(groups) == len(overrides):
-            return _first_line(error)
+            return first_line(error)
         parts = next(
             (w.partition("=")[0].lstrip("+~").split(".") for w in overrides if match[1] in w), match[1].split(".")
         )
@@ -179,7 +180,7 @@ class Composer:
                 knobs = [knob for knob in node.get("knobs") or () if knob != "w"]
                 return f"{named} is not an option {nearest(part, dict.fromkeys([*names, *map(str, knobs)]))}"
             node = node[part]
-        return _first_line(error)
+        return first_line(error)
 
     @staticmethod
     def _parse(word: str) -> Override:
@@ -235,11 +236,6 @@ def slug(model_id: str) -> str:
     parts = [part for part in SPLIT.split(model_id) if part not in ("", ".", "..")]
     kept = parts[-2:] if parts and parts[-1] in ("target", "draft", "model", "checkpoint") else parts[-1:]
     return re.sub(r"[^\w.+=-]", "_", "-".join(kept))[:90].lstrip(".") or "model"
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 def job(cfg: DictConfig) -> int:

@@ -15,13 +15,18 @@ from pathlib import Path
 from sdbench.config import show
 
 
+def first_line(error: Exception) -> str:
+    """What an exception says, without what stands below; its class where it says nothing."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def report_fault(error: Exception, folder: Path | None) -> None:
     """One sentence to stderr; the traceback to `folder`/errors, or to the system's temporary folder."""
     name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{type(error).__name__}.txt"
     text = "".join(traceback.format_exception(error))
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
     print(
-        f"sdbench: {type(error).__name__}: {show(first)}; the traceback is {_keep(name, text, folder)}", file=sys.stderr
+        f"sdbench: {type(error).__name__}: {show(first_line(error))}; the traceback is {_keep(name, text, folder)}",
+        file=sys.stderr,
     )
 
 

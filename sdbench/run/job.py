@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import shlex
 import sys
 import warnings
@@ -21,6 +20,7 @@ from sdbench.records import SchemaError, Store, StoreError
 from sdbench.records.parts import cannot_write
 from sdbench.run.faults import report_fault, sigterm_as_ctrl_c
 from sdbench.run.progress import warn
+from sdbench.run.slurm import batch_job, name_batch_job
 
 if TYPE_CHECKING:
     from sdbench.run.cells import Point
@@ -188,6 +188,7 @@ def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
     run, task, outline = job.run, job.task, job.outline
     planned = points(run, task, outline, job.parts)
     prompts = Prompts.make(task, outline, run)
+    name_batch_job(f"sdbench-{run.model.name}-{run.task.name}")
     print(f"sdbench: {run.model.name} on {run.task.name}, {len(task.ids)} examples, to {run.folder}", file=sys.stderr)
     with Store.open(run.folder, config=config_of(run, job.words), provenance=provenance(job, planned)) as store:
         refuse_other_prompts(store.prompts(planned[0].cell.asked), prompts, outline, run)
@@ -221,16 +222,6 @@ def refuse_other_prompts(held: Mapping[str, str], prompts: Prompts, outline: Out
                 f"example {key} of {run.folder} was asked with another prompt than this sdbench makes of the same data, task and "
                 "tokenizer: its answers stay readable, and another name=NAME begins anew"
             )
-
-
-def batch_job() -> str | None:
-    """What names this Slurm job when it is requeued, and its whole array; None outside one, and in an interactive shell of
-    one, where the same command twice means twice.
-    """
-    if os.environ.get("ENVIRONMENT") != "BATCH":
-        return None
-    job = os.environ.get("SLURM_ARRAY_JOB_ID") or os.environ.get("SLURM_JOB_ID")
-    return job and f"{os.environ.get('SLURM_CLUSTER_NAME', 'slurm')} {job}"
 
 
 def config_of(run: Run, words: Sequence[str]) -> dict[str, Any]:

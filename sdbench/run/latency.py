@@ -18,9 +18,12 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sdbench.records import TimingRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SPLIT_UNITS = 4  # prices of calls are medians over many rounds, but the shares of the time are per example
 Unit = tuple[str, ...]  # the examples decoded together
@@ -236,30 +239,12 @@ def _load() -> float:
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
 
 
-def drift(records: Sequence[TimingRecord]) -> float:
-    """How much slower the end of a pass was than its beginning: 0.1 is 10 %. Seconds a round, each held against the others
-    of its cell, so lengths do not matter; medians over the first and the last third.
-    """
-    whole = [r for r in records if not r.is_split and r.rounds and r.decode_s > 0]
-    cells: dict[str, list[TimingRecord]] = {}
-    for record in whole:
-        cells.setdefault(record.cell, []).append(record)
-    points: list[tuple[float, float]] = []
-    for own in cells.values():
-        middle = statistics.median(math.log(r.decode_s / r.rounds) for r in own)
-        points += [(r.started_at, math.log(r.decode_s / r.rounds) - middle) for r in own]
-    points.sort()
-    third = len(points) // 3
-    if third < 3:
-        return 0.0
-    first, last = (statistics.median(y for _, y in part) for part in (points[:third], points[-third:]))
-    return math.expm1(last - first)
+def drift_sentence(timings: pd.DataFrame) -> str | None:
+    """What to say of a pass at whose end the machine was slower or faster than at its beginning; None where it was neither."""
+    from sdbench.metrics.speed import drift
 
-
-def drift_sentence(records: Sequence[TimingRecord]) -> str | None:
-    """What to say about it, if anything."""
-    change = drift(records)
-    if abs(change) < DRIFT:
+    change = drift(timings) - 1
+    if not abs(change) >= DRIFT:  # NaN where the pass is too short to tell
         return None
     how = "slower" if change > 0 else "faster"
     return (

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, RuleSweep, Run
+from sdbench.run.faults import first_line
 from sdbench.types import DRAFTER_NEEDS, NEEDS, Limits, needs_of
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def rule_of(target: str, setting: Mapping[str, Any]) -> Verifier:
     try:
         return imported(target)(**own)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"verifier {target} cannot be made: {_first_line(error)}") from None
+        raise ConfigError(f"verifier {target} cannot be made: {first_line(error)}") from None
 
 
 def with_markers(parts: Parts, ids_of: Callable[[str], Sequence[int]]) -> Parts:
@@ -85,7 +86,7 @@ def _drafter_class(run: Run) -> type:
     try:
         kind = imported(str(run.drafter.target))
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"drafter={run.drafter.name} cannot be made: {_first_line(error)}") from None
+        raise ConfigError(f"drafter={run.drafter.name} cannot be made: {first_line(error)}") from None
     if not isinstance(kind, type):
         raise ConfigError(f"drafter={run.drafter.name} must name a class, and {run.drafter.target} is none")
     return kind
@@ -117,8 +118,3 @@ def _refuse_broken_limits(run: Run, parts: Parts) -> None:
             )
             if sentence is not None:
                 raise ConfigError(sentence)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines() or [type(error).__name__]
-    return lines[0]

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, Run, nearest, show
+from sdbench.run.faults import first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -36,7 +37,7 @@ def check_prompts(run: Run, task: DataTask, outline: Outline) -> None:
     try:
         examples = list(islice(task.examples(), 1))
     except (ValueError, TypeError, LookupError) as error:
-        raise ConfigError(f"task={run.task.name}: {_first_line(error)}") from None
+        raise ConfigError(f"task={run.task.name}: {first_line(error)}") from None
     for example in examples:
         if example.prompt.messages:
             refuse_a_missing_template(run, outline)
@@ -45,7 +46,7 @@ def check_prompts(run: Run, task: DataTask, outline: Outline) -> None:
         except (TemplateError, ValueError, TypeError) as error:
             raise ConfigError(
                 f"the chat template of {run.model.target} refuses the prompts of task={run.task.name} "
-                f"({_first_line(error)}): use task.chat=false"
+                f"({first_line(error)}): use task.chat=false"
             ) from None
 
 
@@ -111,7 +112,7 @@ def refuse_attention_that_is_not_there(run: Run, outline: Outline) -> None:
             AutoModelForCausalLM.from_config(config, attn_implementation=run.model.attention, dtype=dtype)
     except (ImportError, ValueError) as error:
         raise ConfigError(
-            f"model.attention={run.model.attention} cannot be had for {run.model.target}: {show(_first_line(error))}; "
+            f"model.attention={run.model.attention} cannot be had for {run.model.target}: {show(first_line(error))}; "
             "leave it out for transformers' default"
         ) from None
 
@@ -128,8 +129,3 @@ def _names_in(template: str) -> set[str]:
 
 def _by_id(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
     return {index: token for token, index in tokenizer.get_vocab().items()}
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0]

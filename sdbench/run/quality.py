@@ -86,6 +86,7 @@ class QualityPass:
         if not todo:
             print("sdbench: nothing to decode: the records hold all of it", file=sys.stderr)
         else:
+            self.scorers.start()
             self.models.read()  # here, where what goes wrong is the run's and no cell's
         rows = len(cells) * self.run.samples  # of a prompt
         prompts, fewest = max(1, ROWS_A_SHARE // rows), max(1, ROWS_AT_LEAST // rows)

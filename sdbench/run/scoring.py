@@ -58,11 +58,14 @@ class Scorers:
         count = workers or max(1, min(4, (os.cpu_count() or 2) - 1))
         context = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start, initargs=(task,))
-        resource_tracker.ensure_running()  # which would unblock the signals that a worker is to be born without
-        self._submit(os.getpid)  # a worker starts now, while the models load
         self._waiting: list[tuple[GenerationRecord, Example]] = []
         self._flying: list[tuple[Future[list[Score]], list[GenerationRecord]]] = []
         self._since_s = time.monotonic()
+
+    def start(self) -> None:
+        """A worker starts now, while the models load; where there is nothing to score, none does."""
+        resource_tracker.ensure_running()  # which would unblock the signals that a worker is to be born without
+        self._submit(os.getpid)
 
     def put(self, record: GenerationRecord, example: Example, store: Store, failed: OnFailure) -> None:
         """One finished text; on the way, whatever has come back is written."""

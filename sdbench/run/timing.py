@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sdbench import plan
 from sdbench.config import Run
-from sdbench.records import CallRecord, Cell, Results, Store, TimingRecord, read
+from sdbench.records import CallRecord, Cell, Store, TimingRecord, read
 from sdbench.run.cells import Point
 from sdbench.run.latency import (
     Clocked,
@@ -32,6 +32,8 @@ from sdbench.run.progress import Bar, warn
 from sdbench.types import Axis, needs_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sdbench.run.decode import Decoder
     from sdbench.run.job import Models
     from sdbench.run.quality import Prompts
@@ -67,9 +69,11 @@ def time_points(run: Run, points: Sequence[Point], prompts: Prompts, store: Stor
             store.append_timings(block)
             for record in block:
                 bar.add(tokens=record.tokens)
-    records = of_pass(read(store.folder), pass_id)
+    timings = read(store.folder).timings
+    timings = timings[timings["pass_id"] == pass_id].sort_values("started_at")  # those of earlier jobs among them
+    records = records_of(timings)
     store.append_calls(calls(records, chosen, run, prompts))
-    for sentence in (drift_sentence(records), stall_sentence(records)):
+    for sentence in (drift_sentence(timings), stall_sentence(records)):
         if sentence:
             warn(sentence)
 
@@ -92,12 +96,10 @@ def rehearse(decoder: Decoder, chosen: Sequence[Point], prompts: Prompts, timed:
         decoder.rehearse(point, ids, len(timed[0]))
 
 
-def of_pass(results: Results, pass_id: str) -> list[TimingRecord]:
-    """The records of a pass, those of earlier jobs among them, in the order of time."""
-    frame = results.timings
-    frame = frame[frame["pass_id"] == pass_id].sort_values("started_at")
+def records_of(timings: pd.DataFrame) -> list[TimingRecord]:
+    """The rows of a frame as the records that they were."""
     names = [field.name for field in fields(TimingRecord)]
-    return [TimingRecord(**row) for row in frame[names].to_dict("records")]  # type: ignore[arg-type]
+    return [TimingRecord(**row) for row in timings[names].to_dict("records")]  # type: ignore[arg-type]
 
 
 def on_the_clock(points: Sequence[Point], cells: int, advised: Sequence[str]) -> list[Point]:

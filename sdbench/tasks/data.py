@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -76,6 +77,14 @@ def by_id(
     if len(keyed) < len(rows):
         raise ValueError(f"{where} has {len(rows) - len(keyed)} rows whose {key} occurs twice")
     return keyed
+
+
+def rows_hash(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """Of rows by their id, so that a changed data file shows."""
+    digest = hashlib.sha256()
+    for key, row in rows.items():
+        digest.update(json.dumps([key, row], sort_keys=True, default=str).encode())
+    return digest.hexdigest()[:16]
 
 
 def _from_hub(id: str, config: str | None, split: str, revision: str | None) -> Loaded:

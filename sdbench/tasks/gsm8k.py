@@ -7,7 +7,7 @@ Not covered: answers that are no numbers, expressions that would have to be eval
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 from fractions import Fraction
@@ -124,7 +124,7 @@ PROTOCOLS: Mapping[str, MathProtocol] = {
         strict=by_pattern(r"#### (\-?[0-9\.\,]+)", 0),
     ),
     "cot": MathProtocol(
-        source="lm-evaluation-harness gsm8k_cot 3.0; shots of Wei et al. 2022 (arXiv:2201.11903)",
+        source="lm-evaluation-harness gsm8k_cot 3.0, read unstripped; shots of Wei et al. 2022 (arXiv:2201.11903)",
         ask="Q: {question}\nA:",
         num_shots=8,
         fixed_shots=wei("The answer is {}."),
@@ -174,6 +174,10 @@ class GSM8K(DataTask):
     @property
     def rules(self) -> MathProtocol:
         return PROTOCOLS[self.protocol]
+
+    def measure_all(self, pairs: Sequence[tuple[Example, str]]) -> list[Score]:
+        """Nothing is stripped: the pattern of `cot` wants a character behind the number, which may be a blank."""
+        return [self.measure(example, self.stopped(completion)) for example, completion in pairs]
 
     def measure(self, example: Example, text: str) -> Score:
         rules, answer = self.rules, str(example.row["answer"])

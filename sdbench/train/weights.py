@@ -55,10 +55,10 @@ def _tensor(name: str, like: Tensor, family: Family, weights: Weights) -> Tensor
         return weights["embed"]
     if name == "lm_head.weight":
         return weights["head"]
-    found = _LAYER.fullmatch(name)
-    if found and found[2] in weights:
-        stored = weights[found[2]][int(found[1])]
-        return stored - 1 if family == "gemma" and found[2] == "q_norm" else stored
+    match = _LAYER.fullmatch(name)
+    if match and match[2] in weights:
+        stored = weights[match[2]][int(match[1])]
+        return stored - 1 if family == "gemma" and match[2] == "q_norm" else stored
     gain = GEMMA_POST_GAIN if "post_attention" in name or "post_feedforward" in name else 1.0
     if family == "gemma":  # stores gain − 1
         return torch.full_like(like, gain - 1)

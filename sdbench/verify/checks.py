@@ -32,8 +32,8 @@ def one_of(rule: object, name: str, choices: tuple[str, ...]) -> None:
 
 def is_all(*conditions: Tensor | bool) -> Tensor:
     """[B] bool of conditions that are numbers' or rows': all of them; a row's, where it is given for each position."""
-    found = torch.tensor([True])
+    holds = torch.tensor([True])
     for condition in conditions:
         one = torch.atleast_1d(torch.as_tensor(condition))
-        found = found.to(one.device) & (one if one.ndim == 1 else one.flatten(1).all(1))
-    return found
+        holds = holds.to(one.device) & (one if one.ndim == 1 else one.flatten(1).all(1))
+    return holds

@@ -62,7 +62,7 @@ def configs(tmp_path):
 
 def sweep(configs: Path, results: Path, *more: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     words = ["-m", "--config-dir", str(configs), "model=one,two", f"task={','.join(TASKS)}", f"results={results}"]
-    words += ["w=[0.3,0.7]", "n=30", "max_new_tokens=48", "timing=off", "dtype=float64", "device=cpu", *more]
+    words += ["w=[0.3,0.7]", "n=20", "max_new_tokens=48", "timing=off", "dtype=float64", "device=cpu", *more]
     command = [sys.executable, "-m", "sdbench", *words]
     env = {**(env or os.environ), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -102,7 +102,9 @@ def signal_at_work(env: dict[str, str], results: Path, victims: dict[str, tuple[
     until(are_running, 600, "the jobs to run")
     for place, (name, signal) in victims.items():
         until(lambda name=name: list((results / name / "records").glob("run-*")), 600, f"{name} to begin")
-        subprocess.run(["scancel", "--signal", signal, ids[place]], env=env, check=True)
+        command = ["scancel", "--signal", signal, ids[place]]
+        # A job that has just begun, or begun again, cannot be signalled for some seconds: Slurm says "try again later".
+        until(lambda command=command: subprocess.run(command, env=env).returncode == 0, 120, "Slurm to take the signal")
     return ids
 
 
@@ -124,6 +126,7 @@ def test_a_sweep_with_a_killed_a_preempted_and_a_failing_job_completes_on_resubm
     assert first.returncode == 1, said
     until(lambda: not queue(slurm), 1200, "the queue to empty")
     assert facts(slurm, ids["1"])["JobState"] != "COMPLETED"
+    assert facts(slurm, ids["1"])["JobName"] == "sdbench-one-wmt-tiny"
     # It may fail as it begins again: Slurm has been seen to repeat the signal before submitit listens.
     assert int(facts(slurm, ids["2"])["Restarts"]) >= 1
     assert not (broken / "two-late").exists(), "its rows are not there yet"

@@ -182,8 +182,8 @@ class Narrow(BaseDrafter):
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_what_is_counted_is_what_was_offered(models, temperature):
     options: dict[str, Any] = {"temperature": temperature, "max_new_tokens": 12, "stop_ids": ()}
-    found = sdbench.generate(models[0], None, PROMPTS, [Exact()], num_draft=4, drafter=Narrow(), **options)
-    for g in found:
+    decoded = sdbench.generate(models[0], None, PROMPTS, [Exact()], num_draft=4, drafter=Narrow(), **options)
+    for g in decoded:
         assert max(g.drafted) <= 1
         assert len(g.draft_tokens) == sum(g.drafted)
         assert g.origins.count("replacement") == sum(g.examined) - sum(g.accepted)
@@ -223,10 +223,10 @@ def test_one_hot_drafts_keep_the_targets_law_and_both_ends_of_a_mix_are_free_of_
             return DraftBlock(tokens, tokens, lengths)
 
     samples = 6000
-    found = sdbench.generate(
+    decoded = sdbench.generate(
         target, None, [[0, 1, 2]], [Exact()], num_draft=2, drafter=Guess, samples=samples, max_new_tokens=3, stop_ids=()
     )
-    counts = Counter(g.tokens for g in found)
+    counts = Counter(g.tokens for g in decoded)
     law = {}
     with torch.no_grad():
         for a in range(4):
@@ -241,13 +241,13 @@ def test_one_hot_drafts_keep_the_targets_law_and_both_ends_of_a_mix_are_free_of_
     assert chisquare(*pooled).pvalue > 1e-4
     rules = [Ensemble(w=w, mix=mix) for w in (0.0, 0.5, 1.0) for mix in ("prob", "logit")]
     for temperature in (0.0, 1.0):
-        found = sdbench.generate(
+        decoded = sdbench.generate(
             target, None, [[0, 1, 2]], rules, temperature=temperature, drafter=Guess, max_new_tokens=8, stop_ids=()
         )
-        assert all(value == value for g in found for value in (*g.p, *g.q, *g.tv))
+        assert all(value == value for g in decoded for value in (*g.p, *g.q, *g.tv))
         if temperature == 0:
-            assert found[0].tokens != found[4].tokens, "w = 0 keeps every guess, w = 1 is the target"
-            assert sum(found[0].accepted) == sum(found[0].drafted) == sum(found[1].accepted)
+            assert decoded[0].tokens != decoded[4].tokens, "w = 0 keeps every guess, w = 1 is the target"
+            assert sum(decoded[0].accepted) == sum(decoded[0].drafted) == sum(decoded[1].accepted)
 
 
 def test_draft_states_are_those_each_token_was_sampled_from(models):
@@ -311,11 +311,11 @@ class OnTheTarget(BaseDrafter):
 
 @pytest.mark.parametrize("capture", ["off", "trace", "graphs"])
 def test_a_drafter_on_the_targets_cache_finds_its_laws_as_it_left_them(models, capture):
-    found = sdbench.generate(
+    decoded = sdbench.generate(
         models[0], None, PROMPTS, [Exact()], drafter=OnTheTarget, capture=capture, max_new_tokens=12, stop_ids=()
     )
-    assert max(value for g in found for value in g.tv) < 1e-9
-    assert all(sum(g.accepted) == sum(g.drafted) for g in found)
+    assert max(value for g in decoded for value in g.tv) < 1e-9
+    assert all(sum(g.accepted) == sum(g.drafted) for g in decoded)
 
 
 def test_drafters_are_found_by_name_class_or_object_and_need_what_they_say(models):

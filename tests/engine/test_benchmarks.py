@@ -21,8 +21,8 @@ MOST = {
 
 def figure(name: str, threads: int) -> float:
     rows = json.loads(RECORD.read_text())["figures"]
-    (found,) = [row for row in rows if row["name"] == name and row["threads"] == threads]
-    return found["median"]
+    (only,) = [row for row in rows if row["name"] == name and row["threads"] == threads]
+    return only["median"]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

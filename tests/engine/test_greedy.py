@@ -24,17 +24,17 @@ def test_greedy_is_token_for_token_that_of_transformers(family, attention):
         attention = "eager"  # transformers itself soft-caps in eager only
     target, draft = pair(family, attention=attention)
     rules = [Exact(), *(Ensemble(w=w) for w in WS)]
-    found = sdbench.generate(target, draft, PROMPTS, rules, temperature=0, max_new_tokens=NEW, batch_size=7)
-    for generation in found:
+    decoded = sdbench.generate(target, draft, PROMPTS, rules, temperature=0, max_new_tokens=NEW, batch_size=7)
+    for generation in decoded:
         w = (None, *WS)[generation.verifier]
         assert list(generation.tokens) == reference(target, draft, PROMPTS[generation.prompt], w), (family, w)
-    assert sum(sum(g.accepted) for g in found) > 20, "a draft that is never right proves little"
+    assert sum(sum(g.accepted) for g in decoded) > 20, "a draft that is never right proves little"
 
 
 def test_without_a_draft_it_is_plain_decoding():
     target = tiny("llama")
-    found = sdbench.generate(target, None, PROMPTS, [Exact()], temperature=0, max_new_tokens=NEW)
-    for prompt, generation in zip(PROMPTS, found, strict=True):
+    decoded = sdbench.generate(target, None, PROMPTS, [Exact()], temperature=0, max_new_tokens=NEW)
+    for prompt, generation in zip(PROMPTS, decoded, strict=True):
         assert list(generation.tokens) == reference(target, None, prompt, None)
         assert generation.drafted == (0,) * len(generation.tokens)
         assert set(generation.origins) <= {"bonus"}

@@ -104,8 +104,8 @@ def test_measure_off_changes_nothing_else(models, once):
 def test_padded_vocabularies_are_one(models):
     target, _ = models
     _, draft = pair("qwen3", vocab=61 + 40)
-    found = sdbench.generate(target, draft, PROMPTS, [Ensemble(w=0.0)], **OPTIONS)
-    assert max(token for g in found for token in g.draft_tokens) < 61
+    decoded = sdbench.generate(target, draft, PROMPTS, [Ensemble(w=0.0)], **OPTIONS)
+    assert max(token for g in decoded for token in g.draft_tokens) < 61
     small = sdbench.generate(*models, PROMPTS[:2], [Exact()], vocab_size=50, **OPTIONS)
     assert max(token for g in small for token in g.tokens) < 50
 
@@ -136,6 +136,6 @@ def test_memory_that_runs_out_halves_the_batch_and_loses_nothing(models, once, m
 
     monkeypatch.setattr(BatchRun, "_score", short_of_memory)
     with pytest.warns(ResourceWarning, match="out of memory with 12 rows; going on with 6"):
-        found = sdbench.generate(*models, PROMPTS, RULES, batch_size=12, **OPTIONS)
-    for a, b in zip(once, found, strict=True):
+        decoded = sdbench.generate(*models, PROMPTS, RULES, batch_size=12, **OPTIONS)
+    for a, b in zip(once, decoded, strict=True):
         same(a, b)

@@ -44,7 +44,7 @@ def exact_law(models, w):
         if not left:
             return {(): 1.0}
         k = min(K, left - 1)
-        found = Counter()
+        seen = Counter()
 
         def go_on(prefix, weight, token_law):
             for token in range(VOCAB):
@@ -52,7 +52,7 @@ def exact_law(models, w):
                 if chance:
                     emitted = (*prefix, token)
                     for rest, more in law((*context, *emitted), left - len(emitted)).items():
-                        found[(*emitted, *rest)] += chance * more
+                        seen[(*emitted, *rest)] += chance * more
 
         def walk(prefix, weight):
             here = (*context, *prefix)
@@ -69,14 +69,14 @@ def exact_law(models, w):
                 walk((*prefix, token), weight * draft[token] * keep[token])
 
         walk((), 1.0)
-        return dict(found)
+        return dict(seen)
 
     return law(tuple(PROMPT), NEW)
 
 
 def p_value(models, rule, w, **options):
     """Of the emitted sequences against the exact law; sequences expected fewer than five times are pooled."""
-    found = sdbench.generate(
+    seen = sdbench.generate(
         *models,
         [PROMPT],
         [rule],
@@ -87,7 +87,7 @@ def p_value(models, rule, w, **options):
         stop_ids=(),
         measure=False,
     )
-    counts = Counter(g.tokens for g in found)
+    counts = Counter(g.tokens for g in seen)
     law = exact_law(models, w)
     assert abs(sum(law.values()) - 1) < 1e-9
     assert set(counts) <= set(law)

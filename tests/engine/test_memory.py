@@ -24,8 +24,8 @@ target, draft = (
 )
 prompts = torch.randint(5, vocab, (4, 2_000), generator=torch.Generator().manual_seed(0)).tolist()
 rules = [Exact(), Ensemble(w=0.5)]
-found = sdbench.generate(target, draft, prompts, rules, max_new_tokens=8, batch_size=8, stop_ids=(), capture=sys.argv[3])
-assert [len(generation.tokens) for generation in found] == [8] * 8
+decoded = sdbench.generate(target, draft, prompts, rules, max_new_tokens=8, batch_size=8, stop_ids=(), capture=sys.argv[3])
+assert [len(generation.tokens) for generation in decoded] == [8] * 8
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 

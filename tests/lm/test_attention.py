@@ -49,9 +49,9 @@ def test_ragged_blocks(sight, steps, extra):
     positions = torch.tensor([[0], [5], [L - steps]]) + torch.arange(steps)
     sinks = random(H) if extra.get("s_aux") else None
     plan = Plan(positions, positions.flatten(), L, LEVELS, {0: sight})
-    found = attend(query, keys, values, plan, **{**extra, "s_aux": sinks})
+    given = attend(query, keys, values, plan, **{**extra, "s_aux": sinks})
     wanted = by_definition(query, keys, values, positions, sight.local, extra.get("softcap"), sinks)
-    assert torch.allclose(found, wanted, atol=1e-12)
+    assert torch.allclose(given, wanted, atol=1e-12)
 
 
 @pytest.mark.parametrize("sight", [CAUSAL, WINDOW], ids=["full", "window"])

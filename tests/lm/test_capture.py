@@ -113,9 +113,9 @@ def test_a_step_is_traced_when_it_has_come_back_often_and_python_is_out_of_it():
 
         ids, positions = torch.tensor([[5, 6], [7, 8]]), torch.tensor([[3, 4], [0, 1]])
         (wanted,) = step(ids, positions)
-        found = [cache.steps(step, "step", ids, positions)[0] for _ in range(PATIENCE + 5)]
+        outputs = [cache.steps(step, "step", ids, positions)[0] for _ in range(PATIENCE + 5)]
     assert len(runs) == 1 + (PATIENCE - 1) + 2, "once to compare with and once to trace; then never again"
-    assert all(torch.equal(x, wanted) for x in found)
+    assert all(torch.equal(x, wanted) for x in outputs)
     assert [parameter.requires_grad for parameter in model.parameters()] == before
 
 

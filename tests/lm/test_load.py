@@ -19,7 +19,7 @@ def said(what):
     try: what()
     except Exception as error: return [type(error).__name__, str(error)]
     return ["", "no error"]
-def tell(found): print("\\n" + json.dumps(found))
+def tell(answers): print("\\n" + json.dumps(answers))
 """
 EVERYTHING = """
 ids = [
@@ -60,9 +60,9 @@ def ask(hub, home, script: str, token: str | None = None, **env: str):
 
 def test_pairs_and_data_sets_load_as_on_any_machine_and_again_without_a_network(hub, tmp_path):
     begin = len(hub.log)
-    found = ask(hub, tmp_path, EVERYTHING, "hf_granted")
+    answers = ask(hub, tmp_path, EVERYTHING, "hf_granted")
     log = hub.log[begin:]
-    for id, model in found["models"].items():
+    for id, model in answers["models"].items():
         repo = hub.repo("models", id)
         assert not model["early"], "weights were there before the metadata had been looked at"
         assert model["identity"] == f"{id}@{repo.commit}"
@@ -71,9 +71,9 @@ def test_pairs_and_data_sets_load_as_on_any_machine_and_again_without_a_network(
         assert model["dtype"] == "bfloat16"
         assert model["type"] == "torch.float32"
         assert model["loaded"] <= model["parameters"] * 1.5
-    for id, rows in found["rows"].items():
+    for id, rows in answers["rows"].items():
         assert len(rows) == 8, id
-    assert found["rows"]["wmt/wmt16"][1] == {
+    assert answers["rows"]["wmt/wmt16"][1] == {
         "translation": {"de": "Der Zug hat 1 Wagen.", "en": "The train has 1 cars."}
     }
     parquet = {line.split()[1] for line in log if line.startswith("GET") and "parquet" in line}
@@ -81,24 +81,24 @@ def test_pairs_and_data_sets_load_as_on_any_machine_and_again_without_a_network(
     assert all("/test-" in path for path in parquet), "only the wanted split is downloaded"
 
     begin = len(hub.log)
-    assert ask(hub, tmp_path, EVERYTHING, HF_HUB_OFFLINE="1") == found | {
-        "models": {id: model | {"early": True} for id, model in found["models"].items()}
+    assert ask(hub, tmp_path, EVERYTHING, HF_HUB_OFFLINE="1") == answers | {
+        "models": {id: model | {"early": True} for id, model in answers["models"].items()}
     }
     assert hub.log[begin:] == []
 
 
 FAULTS = """
 import os
-found = {}
+answers = {}
 for token in (None, "hf_ungranted", "hf_dead"):
     os.environ.pop("HF_TOKEN", None)
     if token:
         os.environ["HF_TOKEN"] = token
-    found[f"gate {token}"] = said(lambda: find("meta-llama/Llama-3.1-8B-Instruct"))
+    answers[f"gate {token}"] = said(lambda: find("meta-llama/Llama-3.1-8B-Instruct"))
 del os.environ["HF_TOKEN"]
 checkpoint = find("Qwen/Qwen3-0.6B")
 download(checkpoint)
-tell(found | {
+tell(answers | {
     "there": (checkpoint.folder / "model.safetensors").exists(),
     "busy": said(lambda: find("Qwen/Qwen3-8B")),
     "broken": said(lambda: load_rows("wmt/wmt14", "de-en", "test")),

@@ -69,7 +69,7 @@ def random_model(kind: str, options: dict[str, Any]) -> Any:
 def ragged(model: Any, text: torch.Tensor, prompts: tuple[int, ...], steps: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of what follows prompts of several lengths in one batch, in blocks of `steps`, and the positions they are of."""
     lm = LM(model)
-    found, places = [], []
+    logits, places = [], []
     with torch.inference_mode():
         cache = lm.cache(len(prompts) + 1, len(text) + 3)
         for row, length in enumerate(prompts):
@@ -77,10 +77,10 @@ def ragged(model: Any, text: torch.Tensor, prompts: tuple[int, ...], steps: int)
         start = torch.tensor(prompts)[:, None]
         while int(start.max()) + steps <= len(text):
             positions = start + torch.arange(steps)
-            found.append(lm.forward(text[positions], lm.plan(positions, cache, len(text)), cache))
+            logits.append(lm.forward(text[positions], lm.plan(positions, cache, len(text)), cache))
             places.append(positions)
             start = start + steps
-    return torch.cat(found, 1), torch.cat(places, 1)
+    return torch.cat(logits, 1), torch.cat(places, 1)
 
 
 def assert_served(model: Any, length: int = 40) -> None:
@@ -88,9 +88,9 @@ def assert_served(model: Any, length: int = 40) -> None:
     text = torch.randint(5, 60, (length,), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         whole = model(input_ids=text[None], use_cache=False).logits[0]
-    found, places = ragged(model, text, (1, 9, 14), 3)
+    logits, places = ragged(model, text, (1, 9, 14), 3)
     assert torch.allclose(
-        found, whole[places], atol=1e-4 * float(whole.abs().max())
+        logits, whole[places], atol=1e-4 * float(whole.abs().max())
     )  # some do their softmax in float32
 
 
@@ -106,8 +106,8 @@ def test_prompts_longer_than_a_chunk_and_a_window(family, monkeypatch):
     text = torch.randint(5, 60, (60,), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         whole = model(input_ids=text[None], use_cache=False).logits[0]
-    found, places = ragged(model, text, (30, 23), 4)
-    assert torch.allclose(found, whole[places], atol=1e-5)
+    logits, places = ragged(model, text, (30, 23), 4)
+    assert torch.allclose(logits, whole[places], atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", RECURRENT)

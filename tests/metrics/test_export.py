@@ -58,22 +58,22 @@ def test_the_model_index_is_what_the_hub_reads(folder, summary):
 
 def test_the_hubs_own_reader_takes_the_model_index(folder, summary):
     index = yaml.safe_load((folder / "model-index.yaml").read_text())["model-index"]
-    name, found = model_index_to_eval_results(index)
+    name, evaluated = model_index_to_eval_results(index)
     assert name == "llama-tiny"
-    assert [result.metric_value for result in found] == pytest.approx(summary["quality"].dropna().tolist())
-    assert {(result.task_type, result.dataset_name, result.metric_type) for result in found} == {
+    assert [result.metric_value for result in evaluated] == pytest.approx(summary["quality"].dropna().tolist())
+    assert {(result.task_type, result.dataset_name, result.metric_type) for result in evaluated} == {
         ("text-generation", "gsm8k-tiny", "strict"),
     }
-    assert len({result.metric_name for result in found}) == len(found)
+    assert len({result.metric_name for result in evaluated}) == len(evaluated)
 
 
 def test_results_json_has_lm_evals_shape(folder, summary):
-    found = json.loads((folder / "results.json").read_text())
+    document = json.loads((folder / "results.json").read_text())
     row = summary[(summary["verifier"] == "ensemble") & (summary["w"] == 0.5) & (summary["num_draft"] == 5)].iloc[0]
-    entry = found["results"]["gsm8k-tiny@ensemble w=0.5 K=5 T=1"]
+    entry = document["results"]["gsm8k-tiny@ensemble w=0.5 K=5 T=1"]
     assert entry["strict,none"] == pytest.approx(row["quality"])
     assert entry["flexible,none"] >= entry["strict,none"]
-    assert found["n-samples"]["gsm8k-tiny@ensemble w=0.5 K=5 T=1"] == {"effective": 60}
+    assert document["n-samples"]["gsm8k-tiny@ensemble w=0.5 K=5 T=1"] == {"effective": 60}
 
 
 def test_the_same_records_give_the_same_bytes(results, summary, folder, tmp_path):

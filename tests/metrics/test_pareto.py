@@ -41,21 +41,21 @@ def test_the_area_between_two_lines_is_a_trapezium():
 def test_every_resample_has_a_front(results):
     cells = results.cells
     keys = cells.loc[(cells["verifier"] == "ensemble") & (cells["num_draft"] == 5), "cell"].tolist()
-    found = pareto.front(results, keys, resamples=1000)
-    assert found.points["probability"].between(0, 1).all()
-    assert found.points["probability"].sum() >= 1
-    assert found.points["is_on_front"].any()
-    assert found.hypervolume.low <= found.hypervolume.value <= found.hypervolume.high
-    assert found.hypervolume.n == 60
+    front = pareto.front(results, keys, resamples=1000)
+    assert front.points["probability"].between(0, 1).all()
+    assert front.points["probability"].sum() >= 1
+    assert front.points["is_on_front"].any()
+    assert front.hypervolume.low <= front.hypervolume.value <= front.hypervolume.high
+    assert front.hypervolume.n == 60
 
 
 def test_a_front_of_corpus_bleu_is_drawn_too(translations):
     cells = translations.cells
     keys = cells.loc[(cells["verifier"] == "ensemble") & (cells["task"] == "wmt-tiny"), "cell"].tolist()
-    found = pareto.front(translations, keys, resamples=500)
-    assert len(found.points) == 2
+    front = pareto.front(translations, keys, resamples=500)
+    assert len(front.points) == 2
     # w=0.5 accepts more and w=1 translates better, in these records by far: both are on it.
-    assert (found.points["probability"] > 0.9).all()
+    assert (front.points["probability"] > 0.9).all()
 
 
 def test_unknown_cells_are_refused(results):

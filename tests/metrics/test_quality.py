@@ -29,8 +29,8 @@ def sentences(seed, n, longest=14):
 
 
 def bleu_stats(pairs):
-    found = [BLEU(effective_order=True).sentence_score(a, [r]) for a, r in pairs]
-    return np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in found], dtype=float)
+    scored = [BLEU(effective_order=True).sentence_score(a, [r]) for a, r in pairs]
+    return np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in scored], dtype=float)
 
 
 def chrf_stats(pairs):
@@ -81,23 +81,25 @@ def test_samples_of_one_example_are_one_unit():
 
 
 def test_all_metrics_give_every_pass_at_k():
-    found = quality.all_metrics(cell_of(np.random.default_rng(1).uniform(size=(60, 4)).round()), [PASS], resamples=500)
-    assert list(found) == ["pass@1", "pass@2", "pass@3", "pass@4"]
-    values = [found[name].value for name in found]
+    estimates = quality.all_metrics(
+        cell_of(np.random.default_rng(1).uniform(size=(60, 4)).round()), [PASS], resamples=500
+    )
+    assert list(estimates) == ["pass@1", "pass@2", "pass@3", "pass@4"]
+    values = [estimates[name].value for name in estimates]
     assert values == sorted(values)
 
 
 def test_the_corpus_interval_agrees_with_resampling_by_hand():
     pairs = sentences(3, 150)
     rows = pd.DataFrame(bleu_stats(pairs))
-    found = quality.quality(rows, BLEU_METRIC, resamples=4000)
+    estimate = quality.quality(rows, BLEU_METRIC, resamples=4000)
     rng, stats = np.random.default_rng(7), rows.to_numpy()
     draws = [quality.corpus_bleu(stats[rng.integers(0, 150, 150)].sum(0)) for _ in range(4000)]
     low, high = np.quantile(draws, [0.025, 0.975])
     width = high - low
-    assert found.value == pytest.approx(BLEU().corpus_score([a for a, _ in pairs], [[r for _, r in pairs]]).score)
-    assert found.low == pytest.approx(low, abs=0.12 * width)
-    assert found.high == pytest.approx(high, abs=0.12 * width)
+    assert estimate.value == pytest.approx(BLEU().corpus_score([a for a, _ in pairs], [[r for _, r in pairs]]).score)
+    assert estimate.low == pytest.approx(low, abs=0.12 * width)
+    assert estimate.high == pytest.approx(high, abs=0.12 * width)
 
 
 def test_a_paired_difference_is_narrower_than_unpaired_and_over_shared_examples():
@@ -105,10 +107,10 @@ def test_a_paired_difference_is_narrower_than_unpaired_and_over_shared_examples(
     index = [f"{i}" for i in range(200)]
     base = pd.Series(rng.uniform(10, 90, 200), index=index)
     other = (base - 1 + rng.normal(0, 1, 200)).iloc[20:]
-    found = quality.difference(other, base, ROUGE, resamples=2000)
-    assert found.n == 180
-    assert found.low < -1 < found.high
-    assert found.high - found.low < 1
+    estimate = quality.difference(other, base, ROUGE, resamples=2000)
+    assert estimate.n == 180
+    assert estimate.low < -1 < estimate.high
+    assert estimate.high - estimate.low < 1
 
 
 def test_points_are_of_one_hundred_of_the_range_and_a_gain_is_positive():
@@ -121,15 +123,15 @@ def test_points_are_of_one_hundred_of_the_range_and_a_gain_is_positive():
 def test_an_interval_stays_within_the_bounds_of_its_metric(metric):
     low, high = metric.bounds
     values = pd.Series(low + (high - low) * np.array([1.0] * 6 + [0.99, 1.0, 0.6, 1.0, 1.0, 1.0]))
-    found = quality.quality(values, metric, resamples=1000)
-    assert low <= found.low <= found.value <= found.high <= high
+    estimate = quality.quality(values, metric, resamples=1000)
+    assert low <= estimate.low <= estimate.value <= estimate.high <= high
 
 
 def test_a_ratio_of_sums_is_one_of_the_statistics():
     metric = Metric("wer", "share", "low", stats="ratio")
     generations = pd.DataFrame({"example": list("abc"), "wer": [0.5, 0, 1], "stats_wer": [[1, 2], [0, 4], [3, 3]]})
-    found = quality.quality(quality.rows_of(generations, metric), metric, resamples=500)
-    assert found.value == pytest.approx(4 / 9)
+    estimate = quality.quality(quality.rows_of(generations, metric), metric, resamples=500)
+    assert estimate.value == pytest.approx(4 / 9)
 
 
 def test_statistics_may_be_a_function_of_the_task_s_own_module():

@@ -26,8 +26,8 @@ def pairs(rng, n, repeats):
 
 
 def coverage(n, repeats, runs):
-    found = (speed._against(pairs(np.random.default_rng((run, n)), n, repeats), resamples=200) for run in range(runs))
-    return float(np.mean([one["speedup"].low <= SPEEDUP <= one["speedup"].high for one in found]))
+    speeds = (speed._against(pairs(np.random.default_rng((run, n)), n, repeats), resamples=200) for run in range(runs))
+    return float(np.mean([one["speedup"].low <= SPEEDUP <= one["speedup"].high for one in speeds]))
 
 
 @pytest.mark.parametrize(("n", "repeats"), [(8, 1), (12, 2)])
@@ -39,9 +39,9 @@ def test_a_speed_up_of_a_few_examples_covers_in_a_short_simulation(n, repeats):
 @pytest.mark.slow
 @pytest.mark.parametrize(("n", "repeats"), [(8, 1), (8, 3), (12, 2), (30, 2)])
 def test_a_speed_up_of_a_few_examples_covers_93_percent(n, repeats):
-    found = coverage(n, repeats, 3000)
-    print(f"coverage, speed-up, {n} × {repeats}: {found:.4f}")
-    assert found >= 0.93
+    covered = coverage(n, repeats, 3000)
+    print(f"coverage, speed-up, {n} × {repeats}: {covered:.4f}")
+    assert covered >= 0.93
 
 
 def test_timing_the_same_texts_again_is_no_new_evidence():
@@ -82,8 +82,8 @@ def equal_cells(rng, n, cells, resamples=300):
 def test_the_hypervolume_of_equal_cells_is_covered_and_less_biased_in_a_short_simulation():
     """By percentiles of the plug-in it was never covered."""
     joints = [equal_cells(np.random.default_rng(run), 100, 11) for run in range(60)]
-    found = [pareto.volume_of(one) for one in joints]
+    volumes = [pareto.volume_of(one) for one in joints]
     plain = np.mean([pareto.hypervolume(one.x, one.y) for one in joints]) - 0.5
-    assert np.mean([one.low <= 0.5 <= one.high for one in found]) >= 0.93 - 3 * math.sqrt(0.05 / 60)
-    assert 0 <= np.mean([one.value for one in found]) - 0.5 < 0.75 * plain
+    assert np.mean([one.low <= 0.5 <= one.high for one in volumes]) >= 0.93 - 3 * math.sqrt(0.05 / 60)
+    assert 0 <= np.mean([one.value for one in volumes]) - 0.5 < 0.75 * plain
     assert np.mean([pareto.bias_of_volume(one) for one in joints]) > 0

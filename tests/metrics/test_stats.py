@@ -76,10 +76,10 @@ def test_an_interval_covers_in_a_short_simulation(case):
 @pytest.mark.parametrize("n", [100, 500])
 @pytest.mark.parametrize("case", CASES)
 def test_an_interval_covers_93_to_97_percent(case, n):
-    found = coverage(case, n, 2500)
-    print(f"coverage, {case}, n={n}: {found:.4f}")
+    covered = coverage(case, n, 2500)
+    print(f"coverage, {case}, n={n}: {covered:.4f}")
     # 2,500 runs have a standard error of 0.0044. Where few fail, exact limits cover more than they promise.
-    assert 0.93 <= found <= (1 if case == "proportion near 0.99" else 0.97)
+    assert 0.93 <= covered <= (1 if case == "proportion near 0.99" else 0.97)
 
 
 def exact_coverage(n, p):
@@ -94,8 +94,8 @@ def exact_coverage(n, p):
 def test_a_proportion_covers_on_average_around_it(n, p):
     """Exact, averaged over near values: at one p the coverage of any discrete interval jumps with p."""
     width = (1 - p) / 4
-    found = np.mean([exact_coverage(n, x) for x in np.linspace(p - width, p + width, 21)])
-    assert 0.93 <= found <= (0.97 if n * (1 - p) >= 40 else 1)
+    covered = np.mean([exact_coverage(n, x) for x in np.linspace(p - width, p + width, 21)])
+    assert 0.93 <= covered <= (0.97 if n * (1 - p) >= 40 else 1)
 
 
 @pytest.mark.parametrize("n", [60, 200])
@@ -152,10 +152,10 @@ def test_a_seed_fixes_an_interval_and_scaling_moves_it_along():
 
 def test_a_mean_agrees_with_student_on_normal_data():
     values = np.random.default_rng(0).normal(5, 2, 200)
-    found = stats.mean_interval(values)
+    estimate = stats.mean_interval(values)
     low, high = scipy_stats.t.interval(0.95, 199, values.mean(), scipy_stats.sem(values))
-    assert found.low == pytest.approx(low, abs=0.03)
-    assert found.high == pytest.approx(high, abs=0.03)
+    assert estimate.low == pytest.approx(low, abs=0.03)
+    assert estimate.high == pytest.approx(high, abs=0.03)
 
 
 def test_a_wider_level_holds_a_narrower_one():
@@ -178,18 +178,18 @@ def likelihood_score(wins, losses, n, delta):
 def test_limits_of_a_paired_difference_solve_the_score_equation(wins, losses, n):
     x = np.array([1.0] * wins + [0.0] * losses + [1.0] * (n - wins - losses))
     y = np.array([0.0] * wins + [1.0] * losses + [1.0] * (n - wins - losses))
-    found = stats.paired_interval(x, y)
-    assert likelihood_score(wins, losses, n, found.low) == pytest.approx(1.959964, abs=1e-3)
-    assert likelihood_score(wins, losses, n, found.high) == pytest.approx(-1.959964, abs=1e-3)
+    estimate = stats.paired_interval(x, y)
+    assert likelihood_score(wins, losses, n, estimate.low) == pytest.approx(1.959964, abs=1e-3)
+    assert likelihood_score(wins, losses, n, estimate.high) == pytest.approx(-1.959964, abs=1e-3)
     mirrored = stats.paired_interval(y, x)
-    assert (mirrored.low, mirrored.high) == pytest.approx((-found.high, -found.low))
+    assert (mirrored.low, mirrored.high) == pytest.approx((-estimate.high, -estimate.low))
 
 
 def test_a_paired_difference_without_discordant_pairs_still_has_width():
-    found = stats.paired_interval(np.ones(100), np.ones(100))
-    assert found.value == 0
-    assert found.low == pytest.approx(-3.8415 / 103.8415, abs=1e-4)
-    assert found.high == pytest.approx(3.8415 / 103.8415, abs=1e-4)
+    estimate = stats.paired_interval(np.ones(100), np.ones(100))
+    assert estimate.value == 0
+    assert estimate.low == pytest.approx(-3.8415 / 103.8415, abs=1e-4)
+    assert estimate.high == pytest.approx(3.8415 / 103.8415, abs=1e-4)
 
 
 @pytest.mark.parametrize("level", [0.95, 1 - 0.05 / 3])
@@ -215,9 +215,9 @@ def test_mcnemar_is_the_binomial_test_of_the_examples_that_differ():
 
 
 def test_holm_steps_down_and_leaves_untested_cells_out():
-    found = stats.holm([0.01, NAN, 0.04, 0.03])
-    assert found[[0, 2, 3]] == pytest.approx([0.03, 0.06, 0.06])
-    assert math.isnan(found[1])
+    adjusted = stats.holm([0.01, NAN, 0.04, 0.03])
+    assert adjusted[[0, 2, 3]] == pytest.approx([0.03, 0.06, 0.06])
+    assert math.isnan(adjusted[1])
 
 
 def test_the_detectable_effect_is_found_with_80_percent_power():

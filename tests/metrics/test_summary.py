@@ -130,8 +130,8 @@ def test_modelled_speed_ups_take_the_prices_of_their_own_pair(results):
     )
     foreign = results.timings.assign(model="other", pass_id="zzz", started_at=results.timings["started_at"] + 1e6)
     calls, timings = pd.concat([results.calls, others]), pd.concat([results.timings, foreign])
-    found = speed.prices(calls, timings, "llama-tiny", "gsm8k-tiny")
-    pd.testing.assert_frame_equal(found, speed.prices(results.calls, results.timings, "llama-tiny", "gsm8k-tiny"))
+    prices = speed.prices(calls, timings, "llama-tiny", "gsm8k-tiny")
+    pd.testing.assert_frame_equal(prices, speed.prices(results.calls, results.timings, "llama-tiny", "gsm8k-tiny"))
     assert speed.prices(calls, timings, "llama-tiny", "xsum-tiny").empty
 
 
@@ -169,12 +169,12 @@ def test_drift_is_seen():
 
 
 def test_corpus_metrics_and_samples_are_summarised(translations):
-    found = summarise(translations, resamples=500)
-    assert set(found["metric"]) == {"bleu", "rougeL"}
-    assert (found["n"] == 55).all()
-    assert (found["num_generations"] == 110).all()
-    assert found["quality"].notna().all()
-    assert found[["tokens_per_s", "speedup", "speedup_modelled"]].isna().all(axis=None)
+    summary = summarise(translations, resamples=500)
+    assert set(summary["metric"]) == {"bleu", "rougeL"}
+    assert (summary["n"] == 55).all()
+    assert (summary["num_generations"] == 110).all()
+    assert summary["quality"].notna().all()
+    assert summary[["tokens_per_s", "speedup", "speedup_modelled"]].isna().all(axis=None)
 
 
 def test_positions_count_what_was_kept_and_looked_at():
@@ -187,16 +187,16 @@ def test_positions_count_what_was_kept_and_looked_at():
             "accepted": [3, 1, 0, 0],
         },
     )
-    found = acceptance.by_position(rounds).set_index("slot")
-    assert found["num_drafted"].to_list() == [3, 3, 2]
-    assert found["marginal"].to_list() == pytest.approx([2 / 3, 1 / 3, 1 / 2])
-    assert found["conditional"].to_list() == pytest.approx([2 / 3, 1 / 2, 1])
+    slots = acceptance.by_position(rounds).set_index("slot")
+    assert slots["num_drafted"].to_list() == [3, 3, 2]
+    assert slots["marginal"].to_list() == pytest.approx([2 / 3, 1 / 3, 1 / 2])
+    assert slots["conditional"].to_list() == pytest.approx([2 / 3, 1 / 2, 1])
 
 
 def test_positions_add_up_to_the_accepted(results):
-    found = acceptance.by_position(results.rounds).groupby("cell")["num_accepted"].sum()
+    kept = acceptance.by_position(results.rounds).groupby("cell")["num_accepted"].sum()
     sums = results.generations.groupby("cell")["accepted"].sum()
-    assert found.to_dict() == sums[sums.index.isin(found.index)].to_dict()
+    assert kept.to_dict() == sums[sums.index.isin(kept.index)].to_dict()
 
 
 def test_the_ensemble_lies_on_its_laws_and_on_the_bound(summary):
@@ -208,9 +208,9 @@ def test_the_ensemble_lies_on_its_laws_and_on_the_bound(summary):
 
 
 def test_the_predicted_curve_meets_the_measured_ends(results, summary):
-    found = theory.predicted(results, [0.0, 0.5, 1.0])
-    assert set(found["label"]) == {"contexts of the lossless run"}
-    for num_draft, part in found.groupby("num_draft"):
+    curve = theory.predicted(results, [0.0, 0.5, 1.0])
+    assert set(curve["label"]) == {"contexts of the lossless run"}
+    for num_draft, part in curve.groupby("num_draft"):
         values = part.set_index("w")
         row = summary[(summary["verifier"] == "lossless") & (summary["num_draft"] == num_draft)].iloc[0]
         for name in ("accepted_per_round", "acceptance"):

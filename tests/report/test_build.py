@@ -1,6 +1,7 @@
 """The report is a function of the records: every figure they can fill, the same bytes for the same records, no network."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -86,6 +87,16 @@ def test_the_front_and_its_volume_agree_with_the_summary(folder):
     assert set(volume["curve"]) == {"all", "ensemble"}
     assert (volume["low"] <= volume["value"]).all()
     assert (volume["value"] <= volume["high"]).all()
+    assert (volume["bias"] >= 0).all()
+
+
+def test_the_page_says_what_the_luck_of_the_best_settings_took_off_a_dominated_area(folder):
+    volume = pd.read_csv(folder / "tables" / "volume.csv").set_index(["plane", "curve"])
+    page = (folder / "report.html").read_text()
+    for plane in ("acceptance", "speed-up"):
+        value, bias = 100 * volume.loc[(plane, "all"), ["value", "bias"]]
+        (said,) = re.findall(rf"Dominated area, {plane} × points: ([\d.]+) \[[^]]+\]; ([\d.]+) was taken off", page)
+        assert [float(number) for number in said] == pytest.approx([value, bias], abs=0.051)
 
 
 def test_the_summary_has_the_columns_that_were_promised(folder):

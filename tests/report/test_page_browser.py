@@ -293,13 +293,13 @@ def test_everything_is_reached_by_keys_alone(visit, data):
     page.keyboard.press("ArrowDown")
     settled(page, f"Example {data['groups'][0]['examples'][1]['id']}")
     assert page.locator('.item[aria-selected="true"]').count() == 1
-    found = ""
+    reached = ""
     for _ in range(40):
         page.keyboard.press("Tab")
-        found = page.evaluate("document.activeElement.className")
-        if "token" in found:
+        reached = page.evaluate("document.activeElement.className")
+        if "token" in reached:
             break
-    assert "token" in found
+    assert "token" in reached
     assert page.locator(".tip").is_visible()
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Space")
@@ -423,4 +423,20 @@ def test_a_browser_without_decompression_says_so(chromium, home):
     page = context.new_page()
     page.goto((home / "report.html").as_uri())
     assert "no DecompressionStream" in page.locator("#no-browser").inner_text()
+    context.close()
+
+
+def test_on_a_phone_the_answers_of_several_sweeps_show_cost_and_gains_without_scrolling(chromium, tmp_path):
+    """They stood beside one another, cut off behind the decision."""
+    homes = [write_home(tmp_path / name) for name in ("one", "two")]
+    context = chromium.new_context(viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.goto(write(*homes).as_uri())
+    table = page.locator(".answers")
+    assert table.evaluate("node => node.scrollWidth <= node.parentElement.clientWidth")
+    facts = table.locator("tbody tr").first.locator("td[data-title]")
+    assert facts.evaluate_all("nodes => nodes.map(node => node.dataset.title)") == [
+        *("Cost", "Over lossless", "Over the target alone"),
+    ]
+    assert facts.evaluate_all("nodes => nodes.every(node => node.scrollWidth <= node.clientWidth)")
     context.close()

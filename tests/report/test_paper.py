@@ -90,7 +90,7 @@ def test_what_is_not_measured_is_a_dash_and_has_its_command(cells, published):
     (table1, *_) = paper_cells.TABLES
     text = paper_tables.to_markdown(table1, paper_tables.measured_lines(table1, cells), [])
     (lossless,) = [line for line in text.splitlines() if "SD (lossless)" in line]
-    assert lossless.count("–") == 5  # xsum: acceptance, block, speed-up, quality, against lossless
+    assert lossless.count("–") == 6  # xsum: acceptance, block, speed-up, over lossless, quality, against lossless
     assert "| llama | not measured yet |" in text
     lacking = paper_cells.missing(table1, cells, {})
     assert [(one.model, one.task) for one in lacking] == [
@@ -99,6 +99,20 @@ def test_what_is_not_measured_is_a_dash_and_has_its_command(cells, published):
     ]
     assert lacking[0].command.startswith("python -m sdbench model=llama-tiny task=xsum-tiny temperature=1 num_draft=5")
     assert lacking[-1].command == "python -m sdbench experiment=diversed-table1 model=qwen task=mbpp"
+
+
+def test_speed_stands_over_the_target_alone_and_over_the_best_lossless_setting(tmp_path):
+    home = write_synthetic(tmp_path / "timed", ws=(0.5,), n=12, timing_examples=6)
+    cells = paper_numbers.measured([sdbench.read(home)], **OPTIONS)
+    head, _, *rows = paper_tables.to_markdown(
+        table1 := paper_cells.TABLES[0], paper_tables.measured_lines(table1, cells), []
+    ).splitlines()
+    place = [name.strip() for name in head.split("|")].index("over lossless")
+    texts = {row.split("|")[2].strip(): row.split("|")[place].strip() for row in rows if row.startswith("| llama-tiny")}
+    assert texts["SD (lossless)"] == "1.00 [1.00, 1.00]"
+    same = cells[cells["verifier"] == "ensemble"].iloc[0]
+    low, high = same["speedup_over_lossless_low"], same["speedup_over_lossless_high"]
+    assert texts["ensemble, w = 0.5"] == f"{same['speedup_over_lossless']:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def test_a_pair_without_a_file_is_named_by_its_checkpoints(cells):
@@ -113,9 +127,9 @@ def test_latex_is_booktabs_with_equal_columns(cells, published):
         parts = paper_tables.measured_lines(asked, cells), paper_tables.published_lines(asked, published)
         text = paper_tables.to_latex(asked, *parts)
         assert text.index(r"\toprule") < text.index(r"\midrule") < text.index(r"\bottomrule")
-        rows = [line for line in text.splitlines() if line.endswith(r"\\") and r"\multicolumn{5}" not in line]
+        rows = [line for line in text.splitlines() if line.endswith(r"\\") and r"\multicolumn{6}" not in line]
         rows = [row for row in rows if r"\textit" not in row]
-        assert {row.count("&") + row.count(r"\multicolumn{2}") for row in rows} == {1 + 5 * len(asked.tasks)}
+        assert {row.count("&") + row.count(r"\multicolumn{2}") for row in rows} == {1 + 6 * len(asked.tasks)}
         assert not set("±–†") & set(text)
 
 

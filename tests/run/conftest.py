@@ -51,11 +51,17 @@ def no_drawing(worked_out):
     return Report(worked_out.home / "report.html", (), ())
 
 
-@pytest.fixture
-def nursery(tmp_path):
-    """Whole commands in forks of one process, with parts written often."""
+@pytest.fixture(scope="session")
+def one_nursery(tmp_path_factory):
     from nursery import Nursery
 
-    running = Nursery(tmp_path / "said")
+    running = Nursery(tmp_path_factory.mktemp("nursery") / "said")
     yield running
     running.close()
+
+
+@pytest.fixture
+def nursery(one_nursery):
+    """Whole commands in forks of one process, with parts written often; what they say is the test's own."""
+    one_nursery.said.write_text("")
+    return one_nursery

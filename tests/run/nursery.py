@@ -1,13 +1,16 @@
 """Runs whole commands without the price of a start: libraries are loaded once, each command runs in a fork of its own.
 
 Nothing is computed before a fork, so a child is a fresh process whose imports are done. Usage, from a test:
-`Nursery()` starts it; `start(words)` gives the id of a running command, `ended()` waits and gives how it ended.
+`Nursery()` starts it; `start(words)` gives the id of a running command, `ended()` waits and gives how it ended;
+`side_by_side(words, 3)` runs three of them at once.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -15,6 +18,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+NOT_OF_A_RUN = ("sdbench.train", "sdbench.trackers", "sdbench.evaluate_adapter")
 PARTS_EVERY_S = 0.02  # small parts, so that many instants are inside a write
 
 
@@ -30,12 +34,19 @@ class Nursery:
     def start(self, words: list[str]) -> int:
         """The process id of a command."""
         assert self._process.stdin is not None
-        print(json.dumps(words), file=self._process.stdin, flush=True)
+        print(json.dumps([words]), file=self._process.stdin, flush=True)
         return self._read()
 
     def ended(self) -> int:
         """The exit code of the command, or minus the signal that ended it."""
         return self._read()
+
+    def side_by_side(self, words: list[str], count: int) -> list[int]:
+        """How `count` of the same command end that run at once."""
+        assert self._process.stdin is not None
+        print(json.dumps([words] * count), file=self._process.stdin, flush=True)
+        _ = [self._read() for _ in range(count)]
+        return [self._read() for _ in range(count)]
 
     def close(self) -> None:
         """Ends it and what still runs in it."""
@@ -68,27 +79,35 @@ def is_running(pid: int) -> bool:
 
 
 def serve(said: str) -> None:
-    """The other side: a fork a line."""
+    """The other side: a fork for each command of a line."""
     load()
     for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            run(json.loads(line), said)
-        print(pid, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        pids = [fork(words, said) for words in json.loads(line)]
+        print(*pids, sep="\n", flush=True)
+        for pid in pids:
+            print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+def fork(words: list[str], said: str) -> int:
+    """The process id of a command."""
+    pid = os.fork()
+    if pid == 0:
+        run(words, said)
+    return pid
 
 
 def load() -> None:
-    """Everything that a command imports."""
+    """Everything that a command imports, much of it only when it is needed."""
+    import torch
+    import transformers.models.llama.modeling_llama  # noqa: F401 - the micro pair's
 
-    import sdbench.run.compose
-    import sdbench.run.decode
-    import sdbench.run.finish
-    import sdbench.run.quality
+    import sdbench
     import sdbench.run.scoring
-    import sdbench.run.timing
-    import sdbench.tasks.gsm8k
 
+    torch.set_num_threads(1)
+    for module in pkgutil.walk_packages(sdbench.__path__, "sdbench."):
+        if not module.name.startswith(NOT_OF_A_RUN) and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
     sdbench.run.scoring.EVERY_S = PARTS_EVERY_S
 
 

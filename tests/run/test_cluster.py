@@ -11,6 +11,7 @@ from sdbench.run import main
 from sdbench.run.command import LISTED
 from sdbench.run.compose import _which
 from sdbench.run.job import Models
+from sdbench.run.slurm import name_batch_job
 
 NAME = "micro-gsm8k-tiny"
 
@@ -93,6 +94,23 @@ def test_a_cancelled_job_is_named_by_its_pair_and_task():
     assert _which(error, lines) == ": model=b task=x"
     assert _which(RuntimeError("Job 17 (task: 0) has"), lines[:1]) == ": model=a task=x"
     assert _which(RuntimeError("no room"), lines) == ""
+
+
+@pytest.mark.parametrize(("code", "says"), [(0, ""), (1, "Slurm does not name this job sdbench-a-x: no such job")])
+def test_a_batch_job_gets_the_name_of_its_pair_and_task(tmp_path, monkeypatch, capsys, code, says):
+    """On a real Slurm in tests/cluster; here a program of the same name notes what it is told."""
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/told\necho no such job >&2\nexit {code}\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in ("ENVIRONMENT", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    name_batch_job("sdbench-a-x")
+    assert not (tmp_path / "told").exists(), "no batch job, no name"
+    monkeypatch.setenv("ENVIRONMENT", "BATCH")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    name_batch_job("sdbench-a-x")
+    assert (tmp_path / "told").read_text().split() == ["update", "JobId=17", "JobName=sdbench-a-x"]
+    assert says in capsys.readouterr().err
 
 
 def test_an_answer_to_another_prompt_is_not_taken(words, tmp_path, monkeypatch, capsys, no_figures):

@@ -69,16 +69,15 @@ def test_a_report_that_cannot_be_written_is_one_sentence_too(words, tmp_path, ca
     assert len(read(tmp_path / NAME).generations) == 4
 
 
-def test_a_disk_that_fills_during_a_run_costs_nothing_written_and_the_same_command_goes_on(words, tmp_path, whole):
+def test_a_disk_that_fills_during_a_run_costs_nothing_written_and_the_same_command_goes_on(
+    words, nursery, tmp_path, whole
+):
     """No file may grow beyond 6 kB, as where the disk has no more room: small files are written, a part is not."""
-
-    def full() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))
-
     assert main(words(tmp_path, n=2)) == 0
-    job = start(words(tmp_path), preexec_fn=full)
-    said = job.communicate(timeout=300)[1]
-    assert job.returncode == 1, said
+    pid = nursery.start(words(tmp_path))
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (6_000, 6_000))
+    code, said = nursery.ended(), nursery.said.read_text()
+    assert code == 1, said
     assert "Traceback" not in said
     sentences = [line for line in said.splitlines() if "cannot write" in line]
     assert len(sentences) == 1
@@ -89,7 +88,7 @@ def test_a_disk_that_fills_during_a_run_costs_nothing_written_and_the_same_comma
 
 
 def test_an_interrupt_keeps_what_is_done_and_the_command_it_names_goes_on(words, nursery, tmp_path):
-    options = {"n": 20, "max_new_tokens": 48, "w": "[0.3,0.6,1]"}
+    options = {"n": 16, "max_new_tokens": 24, "report": "off"}
     pid = nursery.start(words(tmp_path / "cut", **options))
     wait_for_a_part(tmp_path / "cut" / NAME, "", pid)
     os.kill(pid, signal.SIGINT)
@@ -97,7 +96,7 @@ def test_an_interrupt_keeps_what_is_done_and_the_command_it_names_goes_on(words,
     said = nursery.said.read_text()
     assert "Traceback" not in said
     held = len(read(tmp_path / "cut" / NAME).generations)
-    assert 0 < held < 6 * 20
+    assert 0 < held < 5 * 16
     (again,) = re.findall("go on with: (.*)", said)
     assert main(shlex.split(again)[3:]) == 0
     assert main(words(tmp_path / "calm", **options)) == 0

@@ -29,7 +29,6 @@ def test_a_gated_pair_says_what_to_do_before_anything_heavy_is_imported(hub, tmp
     if token != "hf_dead":
         assert f"accept its licence at {hub.url}/meta-llama/Llama-3.1-8B-Instruct" in done.err
     assert not done.modules & {"torch", "transformers", "datasets", "pandas"}
-    assert done.seconds < 2
     assert not (tmp_path / "results").exists()
 
 
@@ -47,7 +46,7 @@ def test_a_pair_that_does_not_fit_is_refused_without_a_byte_of_its_weights(hub, 
 
 def test_a_gated_pair_on_a_hub_data_set_runs_end_to_end(hub, tmp_path):
     begin = len(hub.log)
-    command = [sys.executable, "-m", "sdbench", *CNNDM, "timing=off"]
+    command = [sys.executable, "-m", "sdbench", *CNNDM, "timing=off", "report=off"]
     env = hub.env(tmp_path / "home", "hf_granted")
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -3,11 +3,11 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from collections import Counter
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from nursery import Nursery, is_running, newest, wait_for_a_part
 
@@ -51,10 +51,16 @@ def kill_and_resume(nursery: Nursery, given: list[str], folder: Path, *, kills: 
 
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(
-    ("kills", "n"), [(4, 40), pytest.param(50, 480, marks=pytest.mark.long)], ids=["4 kills", "50 kills"]
+    ("kills", "n"),
+    [
+        (4, 40),
+        pytest.param(15, 150, marks=pytest.mark.slow),
+        pytest.param(50, 480, marks=pytest.mark.long),  # 50 commands of two seconds, and 3,000 texts twice
+    ],
+    ids=["4 kills", "15 kills", "50 kills"],
 )
 def test_kills_at_random_instants_lose_nothing_and_double_nothing(words, nursery, tmp_path, kills, n):
-    options = {"n": n, "max_new_tokens": 24, "w": "[0.3,0.6,1]"}
+    options = {"n": n, "max_new_tokens": 24, "w": "[0.3,0.6,1]", "report": "off"}
     given = words(tmp_path / "killed", **options)
     num_writing = kill_and_resume(nursery, given, tmp_path / "killed" / NAME, kills=kills, seed=kills)
     assert num_writing >= kills // 4, "too few kills hit a command at work for the test to mean anything"
@@ -66,9 +72,16 @@ def test_kills_at_random_instants_lose_nothing_and_double_nothing(words, nursery
     assert_same_records(tmp_path / "killed" / NAME, tmp_path / "calm" / NAME)
 
 
-def test_two_jobs_side_by_side_share_the_work(words, tmp_path, whole):
-    command = [sys.executable, "-m", "sdbench", *words(tmp_path)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    jobs = [subprocess.Popen(command, **quiet) for _ in range(2)]
-    assert [job.wait(timeout=300) for job in jobs] == [0, 0]
+def test_two_jobs_side_by_side_share_the_work(words, nursery, tmp_path, whole):
+    assert nursery.side_by_side(words(tmp_path, report="off"), 2) == [0, 0]
     assert_same_records(tmp_path / NAME, whole)
+
+
+@pytest.mark.slow
+def test_three_jobs_make_a_third_of_a_small_sweep_each(words, nursery, tmp_path):
+    """Counted in generations, as seconds are the machine's: one job that made all would make 2.2 times more than any here."""
+    assert nursery.side_by_side(words(tmp_path, n=100, w="[0.3,0.6,1]", report="off"), 3) == [0, 0, 0]
+    parts = (tmp_path / NAME / "records").glob("generations-*.parquet")
+    made = Counter(run for path in parts for run in pq.read_table(path, columns=["run"])["run"].to_pylist())
+    assert (len(made), made.total()) == (3, 100 * 6)
+    assert max(made.values()) <= made.total() / 2.2, made

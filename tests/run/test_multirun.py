@@ -22,7 +22,15 @@ def configs(micro_pair, tmp_path) -> Path:
 
 def test_a_job_that_cannot_run_takes_no_other_with_it(configs, tmp_path, nursery):
     """In a process of its own, as Hydra sets up logging anew, which closes what the tests' own output goes to."""
-    words = ["-m", "--config-dir", str(configs), "model=nowhere,there", f"results={tmp_path / 'results'}", "timing=off"]
+    words = [
+        "-m",
+        "--config-dir",
+        str(configs),
+        "model=nowhere,there",
+        f"results={tmp_path / 'results'}",
+        "timing=off",
+        "report=off",
+    ]
     nursery.start([*words, "task=gsm8k-tiny,wmt-tiny", "w=0.5", "n=1", "max_new_tokens=4", "device=cpu"])
     assert nursery.ended() == 2
     said = nursery.said.read_text()

@@ -32,17 +32,19 @@ def visits_of(folder: Path) -> set[tuple]:
     return set(frame[["cell", "example", "repeat", "is_split"]].itertuples(index=False, name=None))
 
 
-@pytest.mark.timeout(3000)
 @pytest.mark.parametrize(
-    ("kills", "interrupts"), [(1, 2), pytest.param(20, 10, marks=pytest.mark.long)], ids=["a few", "many"]
+    ("kills", "interrupts", "repeats"),
+    [(1, 2, 4), pytest.param(20, 10, 30, marks=pytest.mark.slow)],
+    ids=["a few", "many"],
 )
-def test_whatever_ends_a_pass_the_same_command_goes_on_with_it(words, nursery, tmp_path, kills, interrupts):
-    options = {"n": 12, "w": 0.3, "max_new_tokens": 16, "timing.examples": 12, "timing.repeats": 3}
+def test_whatever_ends_a_pass_the_same_command_goes_on_with_it(words, nursery, tmp_path, kills, interrupts, repeats):
+    options = {"n": 3, "w": 0.3, "max_new_tokens": 8, "timing.examples": 3, "timing.repeats": repeats, "report": "off"}
     given = [word for word in words(tmp_path, **options) if word != "timing=off"]
     draw, folder = random.Random(kills), tmp_path / NAME
     ends = [signal.SIGKILL] * kills + [signal.SIGINT, signal.SIGTERM] * (interrupts // 2)
     draw.shuffle(ends)
     seen: set[tuple] = set()
+    num_cut = 0
     for how in ends:
         before = num_parts(folder)
         pid = nursery.start(given)
@@ -53,11 +55,13 @@ def test_whatever_ends_a_pass_the_same_command_goes_on_with_it(words, nursery, t
             os.kill(pid, how)
         code = nursery.ended()
         assert code == (-signal.SIGKILL if how == signal.SIGKILL else 130) or code == 0
+        num_cut += code != 0
         if code == 130:
             assert "interrupted" in nursery.said.read_text()
         now = visits_of(folder)
         assert seen <= now, "a finished visit was lost"
         seen = now
+    assert num_cut == len(ends), "every end hit a pass at work"
     nursery.start(given)
     assert nursery.ended() == 0, nursery.said.read_text()[-2000:]
     whole = visits_of(folder)
@@ -67,7 +71,10 @@ def test_whatever_ends_a_pass_the_same_command_goes_on_with_it(words, nursery, t
         (cell, example, repeat, False)
         for cell in cells
         for example in read(folder).generations["example"]
-        for repeat in range(3)
+        for repeat in range(repeats)
+    }
+    assert {visit[1:3] for visit in whole if visit[3]} == {
+        (example, repeats) for example in read(folder).generations["example"]
     }
     assert "Traceback" not in nursery.said.read_text()
     assert set(read(folder).calls["kind"]) >= {"draft", "verify", "target", "prefill"}

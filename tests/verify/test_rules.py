@@ -87,9 +87,9 @@ def test_w_0_keeps_every_draft():
 def test_one_row_and_one_slot_keep_their_shape_and_dtype(rule):
     p, q = laws(1, 1)
     for dtype in (torch.float32, torch.float64):
-        for found in (rule.accept(p.to(dtype), q.to(dtype)), rule.replace(p.to(dtype), q.to(dtype))):
-            assert found.shape == (1, 1, V)
-            assert found.dtype == dtype
+        for result in (rule.accept(p.to(dtype), q.to(dtype)), rule.replace(p.to(dtype), q.to(dtype))):
+            assert result.shape == (1, 1, V)
+            assert result.dtype == dtype
 
 
 def test_stacked_knobs_judge_each_row_by_its_own():

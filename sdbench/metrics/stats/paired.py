@@ -93,11 +93,9 @@ def detectable(a: ArrayLike, b: ArrayLike, *, power: float = 0.8, level: float =
 
 def holm(p_values: ArrayLike) -> Array:
     """Holm's step-down adjustment over a sweep; NaN where there was no test."""
-    from statsmodels.stats.multitest import multipletests
-
     p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p)[: int(np.sum(~np.isnan(p)))]  # NaN sorts last
     adjusted = np.full_like(p, np.nan)
-    known = ~np.isnan(p)
-    if known.any():
-        adjusted[known] = multipletests(p[known], method="holm")[1]
+    factors = np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(1, np.maximum.accumulate(factors * p[order]))
     return adjusted

@@ -34,10 +34,10 @@ DRAWN: Mapping[str, Callable[[Sweep], Figure | None]] = {
 
 def drawn(sweeps: Sequence[Sweep]) -> dict[str, Figure]:
     """Every figure that these sweeps can fill, by the name of its file; those of single sweeps first, then the grids."""
-    found = {}
+    figures = {}
     for sweep in sweeps:
         for name, draw in DRAWN.items():
             figure = draw(sweep)
             if figure is not None:
-                found[f"{name}-{sweep.suffix}" if sweep.suffix else name] = figure
-    return found | grids(sweeps)
+                figures[f"{name}-{sweep.suffix}" if sweep.suffix else name] = figure
+    return figures | grids(sweeps)

@@ -27,15 +27,15 @@ def grids(sweeps: Sequence[Sweep]) -> dict[str, Figure]:
         while slot in layers.get((temperature, twin), {}):
             twin += 1
         layers.setdefault((temperature, twin), {})[slot] = sweep
-    found = {}
+    figures = {}
     for (temperature, twin), slots in sorted(layers.items()):
         suffix = f"-T{temperature:g}" if len({key[0] for key in layers}) > 1 else ""
         suffix += f"-{twin + 1}" if twin else ""
         for name, rate in GRIDS.items():
             own = {slot: sweep for slot, sweep in slots.items() if rate in sweep.fronts}
             if len(own) > 1:
-                found[name + suffix] = grid(own, rate)
-    return found
+                figures[name + suffix] = grid(own, rate)
+    return figures
 
 
 def grid(slots: Slots, rate: str) -> Figure:

@@ -62,16 +62,16 @@ def columns_of(drawn: Sequence[Curve], *, rows: int, height: float) -> tuple[Fig
     knobs = knobs_of(drawn)
     width = COLUMN if len(knobs) == 1 else PAGE
     figure, axes = panels(columns=len(knobs), rows=rows, width=width, height=height, sharex="col", sharey="row")
-    found = [
+    grid = [
         Columns(knob, [curve for curve in drawn if curve.knob == knob], axes[place :: len(knobs)])
         for place, knob in enumerate(knobs)
     ]
-    for column in found:
+    for column in grid:
         column.axes[-1].set_xlabel(knob_label(column.drawn))
         if column.drawn[0].cells["value"].map(lambda value: isinstance(value, str)).any():
             cells = column.drawn[0].cells
             column.axes[-1].set_xticks(cells["x"], cells["value"])
-    return figure, found
+    return figure, grid
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,16 +127,16 @@ def level_lines(axis: Axes, sweep: Sweep, column: str, *names: str) -> Levels:
     """
     bottom, top = axis.get_ylim()
     reach = 0.4 * (top - bottom)
-    found, far = {}, []
+    levels, far = {}, []
     for name in names:
         known = sweep.baseline(name).dropna(subset=[column])
         level = float(known[column].iloc[0]) if len(known) == 1 else np.nan
         if bottom - reach < level < top + reach:
-            found[name] = level
+            levels[name] = level
             axis.axhline(level, color=BASELINES[name][1], linewidth=0.8, linestyle=(0, (4, 2)), zorder=1.5)
         elif level == level:
             far.append(f"{NAMES[name]}: {level:.3g}, {'below' if level < bottom else 'above'}")
-    return Levels(found, "; ".join(far))
+    return Levels(levels, "; ".join(far))
 
 
 def label_levels(room: Room, levels: Levels, *, size: float = SMALL) -> None:

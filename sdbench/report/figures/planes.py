@@ -99,13 +99,13 @@ def plane(axis: Axes, sweep: Sweep, rate: str) -> Levels:
 
 def baselines_of(sweep: Sweep, rate: str) -> dict[str, pd.DataFrame]:
     """Baselines with both coordinates; lossless only where no setting of the curves is lossless itself."""
-    found = {}
+    baselines = {}
     for name in ("lossless", "target", "draft"):
         cells = sweep.baseline(name)
         cells = cells[cells["cell"].isin(sweep.fronts[rate].points["cell"])]
         if len(cells):
-            found[name] = cells
-    return found
+            baselines[name] = cells
+    return baselines
 
 
 def draw_mark(axis: Axes, cell: dict[object, Any], rate: str, mark: str, colour: str, chance: float) -> None:

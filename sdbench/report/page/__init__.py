@@ -56,7 +56,7 @@ def write_page(
 def page_of(home: Path, results: Sequence[Results], sweeps: Sequence[Sweep], advice: Sequence[Recommendation]) -> str:
     """The whole page as text."""
     advised = advices_of(sweeps, results, advice)
-    drawings, missing = within(drawings_of(home / "figures"), FIGURES_ROOM)
+    drawings, missing = within(drawings_of(home / "figures", sweeps), FIGURES_ROOM)
     context: dict[str, Any] = {
         "title": heading(sweeps) if sweeps else ", ".join(one.name for one in results),
         "answers": [answer_of(one, place) for place, one in enumerate(advised)],

@@ -131,7 +131,7 @@ class Texts:
     """Generations of the chosen examples, joined with their tokens, rounds and prompts."""
 
     sweep: Sweep
-    parts: Mapping[str, pd.DataFrame]
+    parts: Mapping[str, Sequence[Mapping[Any, Any]]]
     asked: Mapping[str, tuple[str, str]]
     vocabulary: Sequence[str] | None
     flags: Mapping[str, list[str]]
@@ -150,30 +150,32 @@ class Texts:
         present = [name for name in FLAGS if name in own]
         raised = own.groupby("example", sort=True)[present].any() if present else pd.DataFrame()
         flags = {str(example): [n for n in present if row[n]] for example, row in raised.iterrows()}
-        parts = {str(example): part for example, part in own.groupby("example", sort=True)}
+        parts: dict[str, list[dict[Any, Any]]] = {}
+        for row in own.to_dict("records"):
+            parts.setdefault(str(row["example"]), []).append(row)
         return cls(sweep, parts, dict(zip(asked["example"], texts, strict=True)), vocabulary, flags, notes)
 
     def example(self, example: str) -> dict[str, Any]:
         """Prompt, reference and every text of one example, in the order of cells and samples."""
         prompt, reference_text = self.asked.get(example, (None, None))
         places = {key: place for place, key in enumerate(self.sweep.cells.index)}
-        rows = sorted(self.parts[example].to_dict("records"), key=lambda row: (places[row["cell"]], row["sample"]))
+        rows = sorted(self.parts[example], key=lambda row: (places[row["cell"]], row["sample"]))
         texts = [self._text(row) | {"cell": places[row["cell"]]} for row in rows]
         return {"prompt": prompt, "reference": reference_text, "texts": texts}
 
     def _text(self, row: Mapping[Any, Any]) -> dict[str, Any]:
         names = ("sample", "finish", "tokens", "drafted", "examined", "accepted", "rounds")
-        found: dict[str, Any] = {name: row[name] for name in names}
-        found["scores"] = {
+        text: dict[str, Any] = {name: row[name] for name in names}
+        text["scores"] = {
             name: _number(value)
             for name, value in row.items()
             if name in self.sweep.results.scores and _number(value) is not None
         }
-        found["flags"] = [name for name in FLAGS if row.get(name) is True]
+        text["flags"] = [name for name in FLAGS if row.get(name) is True]
         if self.vocabulary is not None and isinstance(row.get("ids"), Iterable):
             rounds = {"drafted": row["round_drafted"], "examined": row["round_examined"]}
-            found |= coloured(row["text"], row, rounds, self.vocabulary)
-        return found if "pieces" in found else {**found, "text": row["text"]}
+            text |= coloured(row["text"], row, rounds, self.vocabulary)
+        return text if "pieces" in text else {**text, "text": row["text"]}
 
 
 def _rounds(results: Results, own: pd.DataFrame) -> pd.DataFrame:
@@ -187,9 +189,9 @@ def _rounds(results: Results, own: pd.DataFrame) -> pd.DataFrame:
 def described(sweep: Sweep, key: str) -> dict[str, Any]:
     """What the page says of a cell without its numbers; `base` is the place of the lossless cell that it is held against."""
     cell, base = sweep.cells.loc[key], reference(sweep.cells, key, "lossless")
-    found = {"key": key, "label": cell["label"], "is_baseline": cell["verifier"] in BASELINES}
-    found["base"] = None if base is None else list(sweep.cells.index).index(base)
-    return found | {"is_alone": cell["verifier"] in ("target", "draft")}
+    description = {"key": key, "label": cell["label"], "is_baseline": cell["verifier"] in BASELINES}
+    description["base"] = None if base is None else list(sweep.cells.index).index(base)
+    return description | {"is_alone": cell["verifier"] in ("target", "draft")}
 
 
 def packed(example: Mapping[str, Any]) -> str:

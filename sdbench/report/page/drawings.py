@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import colorsys
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from markupsafe import Markup, escape
 
 from sdbench.report.captions import caption_of, in_order
+from sdbench.report.sweep import Sweep
 
+RATES = {"pareto": "acceptance", "pareto_speed": "speedup"}  # figures with a dominated area
 WIDE = 330  # points from which a drawing is not squeezed to the width of a phone
 _IDS = re.compile(r'(\bid="|href="#|url\(#)')
 _COLOURS = re.compile(r"(fill|stroke|stop-color): (#[0-9a-fA-F]{6})\b")
@@ -37,10 +40,33 @@ class Drawing:
         return len(self.svg.encode())
 
 
-def drawings_of(folder: Path) -> list[Drawing]:
-    """Every SVG of `folder` in the order of reading."""
+def drawings_of(folder: Path, sweeps: Sequence[Sweep] = ()) -> list[Drawing]:
+    """Every SVG of `folder` in the order of reading; the dominated areas of the sweeps are said below theirs."""
     paths = {path.stem: path for path in sorted(folder.glob("*.svg"))}
-    return [drawing_of(paths[stem]) for stem in in_order(list(paths))]
+    areas = {
+        name + f"-{sweep.suffix}" * bool(sweep.suffix): area_of(sweep, rate)
+        for sweep in sweeps
+        for name, rate in RATES.items()
+    }
+    drawings = [drawing_of(paths[stem]) for stem in in_order(list(paths))]
+    return [replace(one, text=" ".join(filter(None, [one.text, areas.get(one.name)]))) for one in drawings]
+
+
+def area_of(sweep: Sweep, rate: str) -> str:
+    """The hypervolume in words, with the bias that was taken off it; nothing where it has none."""
+    area, bias = sweep.volumes.get((rate, "all"), (None, 0.0))
+    if area is None:
+        return ""
+    value, low, high, off = (sweep.metric.scale * number for number in (area.value, area.low, area.high, bias))
+    limits = f" [{low:.1f}, {high:.1f}]" if low == low else ""
+    less = (
+        f"; {off:.1f} was taken off, by which the luckiest of several settings look better than they are"
+        if off == off
+        else ""
+    )
+    return (
+        f"Dominated area, {'acceptance' if rate == 'acceptance' else 'speed-up'} × points: {value:.1f}{limits}{less}."
+    )
 
 
 def drawing_of(path: Path) -> Drawing:

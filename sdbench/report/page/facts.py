@@ -41,24 +41,24 @@ def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
     first = cells.iloc[0]
     content: Mapping[str, Any] = next((c for c in cells["content"] if isinstance(c, Mapping)), {})
     task: Mapping[str, Any] = content["task"] if isinstance(content.get("task"), Mapping) else {}
-    found = [(role.capitalize(), _weights(sweep, role)) for role in ("target", "draft")]
-    found += [("Task", f"{first['task']}, protocol {first['protocol']}, headline {sweep.metric.name}")]
-    found += [("Data", _joined(task, ("dataset", "dataset_config", "split", "revision")))]
-    found += [("Prompt", str(task.get("source") or ""))]
+    facts = [(role.capitalize(), _weights(sweep, role)) for role in ("target", "draft")]
+    facts += [("Task", f"{first['task']}, protocol {first['protocol']}, headline {sweep.metric.name}")]
+    facts += [("Data", _joined(task, ("dataset", "dataset_config", "split", "revision")))]
+    facts += [("Prompt", str(task.get("source") or ""))]
     rules = sorted(set(cells.loc[~cells["verifier"].isin(("target", "draft", "generate")), "verifier"]))
     lengths = sorted({int(k) for k in cells["num_draft"] if k > 0})
-    found += [("Rules", ", ".join(rules)), ("Draft length K", ", ".join(map(str, lengths)))]
+    facts += [("Rules", ", ".join(rules)), ("Draft length K", ", ".join(map(str, lengths)))]
     decoding = {"temperature": f"{first['temperature']:g}"} | {
         name.replace("_", " "): content.get(name) for name in DECODING
     }
-    found += [("Decoding", _joined(decoding, decoding, named=True))]
+    facts += [("Decoding", _joined(decoding, decoding, named=True))]
     numbers = {name.replace("_", " "): str(content.get(name) or "").removeprefix("torch.") for name in NUMBERS}
-    found += [("Numbers", _joined(numbers, numbers, named=True))]
+    facts += [("Numbers", _joined(numbers, numbers, named=True))]
     own = generations[generations["cell"].isin(cells.index)]
     samples = int(own.groupby(["cell", "example"])["sample"].nunique().max()) if len(own) else 0
     several = "" if samples == 1 else f", {samples} generations each in every setting"
-    found += [("Examples", f"{own['example'].nunique()}{several}"), ("Machine", _machine_of(sweep.results))]
-    return [(term, value) for term, value in found if value]
+    facts += [("Examples", f"{own['example'].nunique()}{several}"), ("Machine", _machine_of(sweep.results))]
+    return [(term, value) for term, value in facts if value]
 
 
 def _weights(sweep: Sweep, role: str) -> str:
@@ -93,13 +93,13 @@ def _joined(source: Mapping[str, Any], keys: Iterable[str], *, named: bool = Fal
 
 def runs_of(results: Sequence[Results]) -> list[Provenance]:
     """Every run of every folder, in the order of time."""
-    found = []
+    runs = []
     for one in results:
         for name, entry in one.provenance.items():
             command = str(one.configs[name].get("command") or entry.get("command") or "")
             everything = json.dumps(entry, indent=1, sort_keys=True, default=str, ensure_ascii=False)
-            found.append(Provenance(f"{one.name}, {_when(name)}", command, tuple(_machine(entry)), everything))
-    return found
+            runs.append(Provenance(f"{one.name}, {_when(name)}", command, tuple(_machine(entry)), everything))
+    return runs
 
 
 def _when(stem: str) -> str:
@@ -125,14 +125,14 @@ def _machine(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def failures_of(results: Sequence[Results]) -> list[str]:
     """What could not be read or made, cells by their names."""
-    found = []
+    failures = []
     for one in results:
         names = {key: _setting(row) for key, row in table_of(one.cells).to_dict("index").items()}
         for problem in one.problems:
             key, _, rest = problem.name.partition(", ")
             name = f"{names[key]}{', ' * bool(rest)}{rest}" if key in names else problem.name
-            found.append(f"{problem.kind}: {name}: {problem.message}")
-    return found
+            failures.append(f"{problem.kind}: {name}: {problem.message}")
+    return failures
 
 
 def _setting(row: Mapping[Any, Any]) -> str:
@@ -143,26 +143,26 @@ def _setting(row: Mapping[Any, Any]) -> str:
 def warnings_of(sweep: Sweep) -> list[str]:
     """What a reader should know before the numbers are quoted; each names where it is seen."""
     rows = sweep.rows
-    found = []
+    warnings = []
     least = rows["n"].min()
     if least < SMALL:
-        found.append(f"n is small: {least:g} examples in the smallest cell. Below {SMALL} nothing is recommended.")
+        warnings.append(f"n is small: {least:g} examples in the smallest cell. Below {SMALL} nothing is recommended.")
     for name in ("truncated_rate", "loop_rate", "empty_rate", "extraction_failed_rate", "prompt_cut_rate"):
         high = rows.index[rows[name].astype("float64") > MANY] if name in rows else []
         if len(high):
             worst = rows.loc[high, name].astype("float64").idxmax()
-            found.append(
+            warnings.append(
                 f"{MEASURES[name].title}: above {MANY:.0%} in {len(high)} of {len(rows)} settings, "
                 f"at most {rows.at[worst, name]:.0%} ({sweep.cells.at[worst, 'label']})."
             )
     timings = sweep.results.timings
     pace = drift(timings[timings["cell"].isin(sweep.cells.index)])
     if abs(pace - 1) > DRIFT:
-        found.append(f"The latency pass drifted: its last third took {pace:.2f}× the seconds a round of its first.")
+        warnings.append(f"The latency pass drifted: its last third took {pace:.2f}× the seconds a round of its first.")
     dirty = [run for run, entry in sweep.results.provenance.items() if str(entry.get("commit") or "").endswith("+")]
     if dirty:
-        found.append("The source tree differed from its commit when this was run (commit ends in +).")
-    return found
+        warnings.append("The source tree differed from its commit when this was run (commit ends in +).")
+    return warnings
 
 
 def merged(warnings: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:

@@ -28,18 +28,18 @@ def split(text: str, tokens: Sequence[str]) -> tuple[list[str], list[int]] | Non
         ):  # decoding may drop the space that opens a text
             first = tokens[0][len(joined) - len(text) :]
             return [first, *tokens[1:end], *[""] * (len(tokens) - end)], [*range(end, len(tokens))]
-    found, marks, at, place = [], [], 0, 0
+    pieces, marks, at, place = [], [], 0, 0
     while place < len(tokens):
         token = tokens[place]
         if PART in token and not text.startswith(token, at):
             end = next((i for i in range(place, len(tokens)) if PART not in tokens[i]), len(tokens))
             stretch = text[at : _next(text, at, tokens, end)]
-            found += [*[""] * (end - place - 1), stretch]
+            pieces += [*[""] * (end - place - 1), stretch]
             at, place = at + len(stretch), end
             continue
         if (
             at == 0
-            and not any(found)
+            and not any(pieces)
             and not text.startswith(token)
             and text.startswith(token[1:])
             and token[:1] == " "
@@ -50,9 +50,9 @@ def split(text: str, tokens: Sequence[str]) -> tuple[list[str], list[int]] | Non
         else:
             marks.append(place)
             token = ""
-        found.append(token)
+        pieces.append(token)
         place += 1
-    return (found, marks) if "".join(found) == text else None
+    return (pieces, marks) if "".join(pieces) == text else None
 
 
 def _next(text: str, at: int, tokens: Sequence[str], end: int) -> int:
@@ -88,10 +88,10 @@ def coloured(text: str, row: Mapping[str, Any], rounds: Mapping[str, Any], vocab
     bonus `p`, `q`, `tv` in thousandths; over the replaced ones `refused`, the draft's token that was not kept.
     """
     tokens = _named(row["ids"], vocabulary)
-    found = split(text, tokens)
-    if found is None:
+    parts = split(text, tokens)
+    if parts is None:
         return {}
-    pieces, marks = found
+    pieces, marks = parts
     origin = np.asarray(row["origin"], dtype=np.int64)
     drafted, examined = positions(origin, rounds["drafted"]), positions(origin, rounds["examined"])
     is_judged = origin != 2

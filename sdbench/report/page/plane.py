@@ -65,7 +65,7 @@ class Plane:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scale:
+class _Ruler:
     """Data on [low, high] to the drawing's [start, end]."""
 
     low: float
@@ -100,7 +100,7 @@ def plane_of(sweep: Sweep, weighed: Weighed, margin: float) -> Plane | None:
     x = _scale(min(ends), max(ends), LEFT, WIDTH - RIGHT, share=0.07)
     deep = depth_of([compared[key] for key in places if key in compared], margin)
     most = max(0.0, *(one.change for one in compared.values()))
-    y = _Scale(-deep, most + 0.12 * (deep + most), HEIGHT - BOTTOM, TOP)
+    y = _Ruler(-deep, most + 0.12 * (deep + most), HEIGHT - BOTTOM, TOP)
     best = max((key for key in lossless if key in places), key=lambda key: places[key][0], default=None)
     marks = [_mark(sweep, key, places[key], compared.get(key), x, y, is_best=key == best) for key in places]
     return Plane(
@@ -125,9 +125,9 @@ def depth_of(compared: Sequence[Comparison], margin: float) -> float:
     return max(min(max(DEPTH * margin, 1.15 * near), 1.1 * far), 1.5 * margin, 0.1)
 
 
-def _scale(low: float, high: float, start: float, end: float, *, share: float) -> _Scale:
+def _scale(low: float, high: float, start: float, end: float, *, share: float) -> _Ruler:
     pad = share * (high - low) or 0.05 * abs(high) or 1.0
-    return _Scale(low - pad, high + pad, start, end)
+    return _Ruler(low - pad, high + pad, start, end)
 
 
 def _speed(row: Mapping[Any, Any]) -> tuple[float, float, float, bool]:
@@ -147,8 +147,8 @@ def _mark(
     key: str,
     place: tuple[float, float, float, bool],
     one: Comparison | None,
-    x: _Scale,
-    y: _Scale,
+    x: _Ruler,
+    y: _Ruler,
     *,
     is_best: bool,
 ) -> PlaneMark:

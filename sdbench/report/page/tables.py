@@ -99,13 +99,13 @@ def _table(title: str, names: Sequence[str], sweep: Sweep, advised: str | None) 
     names = [name for name in names if _is_known(rows, name) or _is_known(rows, MODELLED.get(name))]
     drawn = {name: _span(rows, name) for name in names if name in DRAWN and title == next(iter(TABLES))}
     columns = tuple(Column(name, *_heading(name, sweep.metric)) for name in names)
-    found = []
+    lines = []
     for order, (key, row) in enumerate(rows.iterrows()):
         kind = "baseline" if sweep.cells.at[key, "verifier"] in BASELINES else "advised" if key == advised else ""
         values = tuple(value_of(row.to_dict(), name, sweep.metric, drawn.get(name)) for name in names)
-        found.append(Line(str(sweep.cells.at[key, "label"]), kind, order, values))
+        lines.append(Line(str(sweep.cells.at[key, "label"]), kind, order, values))
     zero = {name: _place(1.0 if MEASURES[name].kind == "ratio" else 0.0, span) for name, span in drawn.items()}
-    return Table(title, columns, tuple(found), {name: at for name, at in zero.items() if 0 <= at <= 100})
+    return Table(title, columns, tuple(lines), {name: at for name, at in zero.items() if 0 <= at <= 100})
 
 
 def _is_known(rows: pd.DataFrame, name: str | None) -> bool:

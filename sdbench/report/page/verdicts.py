@@ -58,7 +58,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Card:
     """What to ship for one sweep, or why nothing."""
 
     place: str
@@ -87,15 +87,15 @@ class Answer:
 
 def advices_of(sweeps: Sequence[Sweep], results: Sequence[Results], advice: Sequence[Recommendation]) -> list[Advised]:
     """Each advice with its sweep: that whose cells were tested, or where none was the next of its folder, pair and task."""
-    found: list[Advised] = []
+    advised: list[Advised] = []
     for one, recommendation in zip(results, advice, strict=True):
         for each, weighed in zip(recommendation.advices, recommendation.weighed, strict=True):
             keys = {test.cell for curve in weighed.curves for test in curve}
             same = [s for s in sweeps if s.results is one and (s.model, s.task) == (each.model, each.task)]
-            free = [sweep for sweep in same if not any(sweep is taken.sweep for taken in found)]
+            free = [sweep for sweep in same if not any(sweep is taken.sweep for taken in advised)]
             held = [sweep for sweep in same if keys & set(sweep.cells.index)]
-            found += [Advised(sweep, each, weighed) for sweep in (held or free)[:1]]
-    return found
+            advised += [Advised(sweep, each, weighed) for sweep in (held or free)[:1]]
+    return advised
 
 
 def advised_of(sweep: Sweep, advised: Sequence[Advised]) -> str | None:
@@ -103,7 +103,7 @@ def advised_of(sweep: Sweep, advised: Sequence[Advised]) -> str | None:
     return next((one.advice.cell for one in advised if one.sweep is sweep), None)
 
 
-def answer_of(advised: Advised, place: int) -> Answer:
+def answer_of(advised: Advised, place: int) -> Card:
     """What the page shows of it."""
     sweep, advice, weighed = advised.sweep, advised.advice, advised.weighed
     margin = advice.margin
@@ -127,7 +127,7 @@ def answer_of(advised: Advised, place: int) -> Answer:
         if margin == margin  # where speed is fixed nothing is tested against a margin
     )
     is_live = bool(compared) and margin == margin
-    return Answer(
+    return Card(
         f"answer-{place}",
         sweep.title,
         advice.kind,
@@ -164,16 +164,18 @@ def advised_shown(advised: Advised, advice: Advice) -> dict[str, Any]:
 
 def facts(advice: Advice, chosen: Comparison | None, weighed: Weighed) -> list[tuple[str, str, str]]:
     """Cost, gain over lossless, speed over the target alone: of what is advised."""
-    found = []
+    shown = []
     if chosen is not None:
-        found.append(
+        shown.append(
             ("Cost", f"{signed(chosen.change)} points", f"at worst {signed(chosen.worst)} {weighed.metric.name}")
         )
         if advice.gain is not None:
-            found.append(("Gain over lossless", *times(advice.gain)))
+            shown.append(("Gain over lossless", *times(advice.gain)))
+    if advice.kind == "stay":
+        shown.append(("Cost", "none", "the target’s own law"))
     if advice.speedup is not None:
-        found.append(("Over the target alone", *times(advice.speedup)))
-    return found
+        shown.append(("Over the target alone", *times(advice.speedup)))
+    return shown
 
 
 def times(estimate: Estimate) -> tuple[str, str]:
@@ -194,13 +196,13 @@ def states_of(weighed: Weighed, margin: float) -> str:
 def decisions_of(advised: Advised) -> list[dict[str, Any]]:
     """The decision from each margin at which it changes on; the first holds from 0."""
     ends = [0.0, *breakpoints(advised.weighed)]
-    found: list[dict[str, Any]] = []
+    decisions: list[dict[str, Any]] = []
     for start, end in zip(ends[:MOST], [*ends[1:], 2 * ends[-1] + 1][:MOST], strict=True):
         middle = (start + end) / 2
         advice = decided(advised.weighed, middle, written=SLOT)
         states = states_of(advised.weighed, middle)
-        found.append({"from": start, "kind": advice.kind, "states": states, **advised_shown(advised, advice)})
-    return found
+        decisions.append({"from": start, "kind": advice.kind, "states": states, **advised_shown(advised, advice)})
+    return decisions
 
 
 def signed(points: float) -> str:

@@ -59,15 +59,15 @@ def build_paper(folders: Iterable[str | os.PathLike[str]], out: str | os.PathLik
 
 def folders_of(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Results folders as they are; of any other folder the results folders right below it."""
-    found: dict[Path, Path] = {}
+    folders: dict[Path, Path] = {}
     for path in map(Path, paths):
         inside = (
             [path] if (path / "records").is_dir() else sorted(p.parent for p in path.glob("*/records") if p.is_dir())
         )
         if not inside:
             raise ValueError(f"{path} is not a results folder and has none in it: there is no records/")
-        found |= {folder.resolve(): folder for folder in inside}
-    return list(found.values())
+        folders |= {folder.resolve(): folder for folder in inside}
+    return list(folders.values())
 
 
 def configs_of(results: Sequence[Results]) -> dict[str, dict[str, Any]]:

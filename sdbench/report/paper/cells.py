@@ -113,15 +113,15 @@ def find(
 
 def missing(asked: Exhibit, cells: pd.DataFrame, configs: Mapping[str, Mapping[str, Any]]) -> list[Missing]:
     """For every pair and task what was not measured; `configs` {pair: its resolved configuration} names unknown pairs."""
-    found = []
+    gaps = []
     for model in pairs_of(asked, cells):
         for task in asked.tasks:
             lacking = [line for line in lines_of(asked) if find(cells, asked, model, task, line) is None]
             if lacking:
                 name = named(cells, model, task)
                 command = command_of(asked, model, name, configs.get(model, {}))
-                found.append(Missing(asked.name, model, name, tuple(map(said, lacking)), command))
-    return found
+                gaps.append(Missing(asked.name, model, name, tuple(map(said, lacking)), command))
+    return gaps
 
 
 def named(cells: pd.DataFrame, model: str, task: str) -> str:

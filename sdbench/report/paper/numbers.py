@@ -70,12 +70,12 @@ def measured(results: Sequence[Results], **options: Any) -> pd.DataFrame:
     pooled = {place: list(own.values()) for place, own in seeds.items()}
     rows = {place: quality.rows_of(_together(own), own[0].metric) for place, own in pooled.items()}
     lossless = {_sweep(own[0]): place for place, own in pooled.items() if own[0].labels["verifier"] == "lossless"}
-    found = []
+    lines = []
     for place, own in pooled.items():
         first, base = own[0], lossless.get(_sweep(own[0]))
         numbers = _numbers(own, rows[place], None if base in (None, place) else rows[base], options)  # type: ignore[index]
-        found.append({**first.labels, "cell": first.key, **numbers, **_speeds(first, options)})
-    frame = pd.DataFrame(found, columns=COLUMNS)
+        lines.append({**first.labels, "cell": first.key, **numbers, **_speeds(first, options)})
+    frame = pd.DataFrame(lines, columns=COLUMNS)
     # The paper's own prompt first, then more examples; the key settles the rest, so that equal records give equal tables.
     frame = frame.assign(_own=frame["protocol"] != "diversed", _n=-frame["n"].astype("float64"))
     frame = frame.sort_values([*ORDER, "_own", "_n", "cell"], ignore_index=True).drop(columns=["_own", "_n"])
@@ -85,14 +85,14 @@ def measured(results: Sequence[Results], **options: Any) -> pd.DataFrame:
 def _settings(results: Results) -> list[_Setting]:
     """Those of the paper's tasks and rules."""
     cells = table_of(results.cells)
-    found = []
+    settings = []
     for key, part in results.generations.groupby("cell", sort=True):
         cell = cells.loc[str(key)]
         name = METRICS.get(base_of(str(cell["task"])))
         if name is not None and is_plain(cell) and name in part:
             (metric,) = scores_of(cell.to_dict(), [name])
-            found.append(_Setting(results, cells, str(key), metric, part.dropna(subset=[name])))
-    return found
+            settings.append(_Setting(results, cells, str(key), metric, part.dropna(subset=[name])))
+    return settings
 
 
 def _sweep(one: _Setting) -> tuple[Any, ...]:
@@ -112,12 +112,12 @@ def _numbers(
 ) -> dict[str, Any]:
     metric, part = own[0].metric, _together(own)
     rates = acceptance.rates(part, **options)
-    found = {name: rates[name] for name in RATES}
-    found["quality"] = shown(quality.quality(rows, metric, **options), metric)
+    estimates = {name: rates[name] for name in RATES}
+    estimates["quality"] = shown(quality.quality(rows, metric, **options), metric)
     if base is not None and len(quality.shared(rows, base)[0]):
-        found["difference"] = shown(quality.difference(rows, base, metric, **options), metric)
-    row: dict[str, Any] = {"n": found["quality"].n, "num_seeds": len(own)}
-    for name, one in found.items():
+        estimates["difference"] = shown(quality.difference(rows, base, metric, **options), metric)
+    row: dict[str, Any] = {"n": estimates["quality"].n, "num_seeds": len(own)}
+    for name, one in estimates.items():
         row |= spread(name, one)
     if len(own) > 1:
         alone = [quality.quality(quality.rows_of(one.part, metric), metric, **options).value for one in own]

@@ -20,10 +20,11 @@ RULES = {"target": "target alone", "draft": "draft alone", "lossless": "SD (loss
 DAGGER = "†"
 
 
-MEASURES = ("acceptance", "block_acceptance", "speedup", "quality", "difference")
+MEASURES = ("acceptance", "block_acceptance", "speedup", "speedup_over_lossless", "quality", "difference")
 SCALES = {"acceptance": 100, "block_acceptance": 100}
-DIGITS = {"speedup": 2}
-HEAD = ("acceptance", "block", "speed-up")
+DIGITS = {"speedup": 2, "speedup_over_lossless": 2}
+HEAD = ("acceptance", "block", "speed-up", "over lossless")
+QUALITY = MEASURES.index("quality")
 CHANGE = "vs lossless"
 
 
@@ -39,16 +40,16 @@ class Entry:
 
 def measured_lines(asked: Exhibit, cells: pd.DataFrame) -> list[Entry]:
     """What we have, pair by pair, after rows that say of which task under which protocol, and of how many examples and seeds."""
-    found = []
+    entries = []
     for model in pairs_of(asked, cells):
         kept = {line: [find(cells, asked, model, task, line) for task in asked.tasks] for line in lines_of(asked)}
         if all(cell is None for row in kept.values() for cell in row):
-            found.append(Entry(model, "not measured yet", [(ABSENT,) * len(MEASURES)] * len(asked.tasks)))
+            entries.append(Entry(model, "not measured yet", [(ABSENT,) * len(MEASURES)] * len(asked.tasks)))
             continue
         runs = [_run(asked, cells, model, kept, place) for place in range(len(asked.tasks))]
-        found += [Entry(model, name, [_first(run[name]) for run in runs]) for name in runs[0]]
-        found += [Entry(model, rule_name(line[0], line[1]), list(map(_texts, row))) for line, row in kept.items()]
-    return found
+        entries += [Entry(model, name, [_first(run[name]) for run in runs]) for name in runs[0]]
+        entries += [Entry(model, rule_name(line[0], line[1]), list(map(_texts, row))) for line, row in kept.items()]
+    return entries
 
 
 def _first(text: str) -> tuple[str, ...]:
@@ -95,14 +96,14 @@ def rule_name(rule: str, w: float | None) -> str:
 def published_lines(asked: Exhibit, rows: pd.DataFrame) -> list[Entry]:
     """The paper's own rows of this table, by pair, method and head."""
     own = rows[(rows["source"] == "readme") & (rows["place"] == asked.title)]
-    found = []
+    entries = []
     for (model, method), group in own.groupby(["model", "method"], sort=False):
         heads = [""] if method != "diversed" or asked.name != "table3" else list(dict.fromkeys(group["note"]))
         for head in heads:
             part = group[group["note"] == head] if head else group
             texts = tuple(_published(part[part["task"] == task]) for task in asked.tasks)
-            found.append(Entry(str(model), f"DIVERSED, {head}" if head else METHODS[str(method)], texts, True))
-    return found
+            entries.append(Entry(str(model), f"DIVERSED, {head}" if head else METHODS[str(method)], texts, True))
+    return entries
 
 
 def _published(row: pd.DataFrame) -> tuple[str, ...]:
@@ -110,7 +111,8 @@ def _published(row: pd.DataFrame) -> tuple[str, ...]:
     if row.empty:
         return ("",) * len(MEASURES)
     rate, quality = float(row["acceptance"].iloc[0]), float(row["quality"].iloc[0])
-    return f"{100 * rate:.1f}{DAGGER}", "", "", f"{quality:g}", ""
+    texts = {"acceptance": f"{100 * rate:.1f}{DAGGER}", "quality": f"{quality:g}"}
+    return tuple(texts.get(name, "") for name in MEASURES)
 
 
 def notes(asked: Exhibit, rows: pd.DataFrame) -> list[str]:
@@ -119,8 +121,9 @@ def notes(asked: Exhibit, rows: pd.DataFrame) -> list[str]:
     said = [
         f"Measured at T = {asked.temperature:g} with {asked.num_drafts[0]} drafted tokens a round; w is the weight of the target. "
         "Acceptance: accepted / examined; block: accepted / drafted; quality in points of 100. "
-        "Speed-up: measured, over the target alone; vs lossless: quality minus lossless's, paired by example. In brackets: 95 % "
-        f"intervals by example; of several seeds also the least and the largest of their qualities. {ABSENT} is not measured.",
+        "Speed-up: measured, over the target alone; over lossless: over the fastest lossless setting of the same pass; "
+        "vs lossless: quality minus lossless's, paired by example. In brackets: 95 % intervals by example; of several seeds also "
+        f"the least and the largest of their qualities. {ABSENT} is not measured.",
         f"{DAGGER} Published ({SOURCES['readme']}): the acceptance rate is not defined there, and stands apart from ours. "
         "No draft length, number of examples or interval is given.",
     ]
@@ -132,15 +135,13 @@ def notes(asked: Exhibit, rows: pd.DataFrame) -> list[str]:
 
 
 def to_markdown(asked: Exhibit, measured: Sequence[Entry], published: Sequence[Entry]) -> str:
-    """Two tables: ours with five columns a task, theirs with two."""
+    """Two tables: ours with a column a measure and task, theirs with two a task."""
     ours = [
-        name
-        for task in asked.tasks
-        for name in (f"{TITLES[task][0]} acceptance", "block", "speed-up", TITLES[task][1], CHANGE)
+        name for task in asked.tasks for name in (f"{TITLES[task][0]} {HEAD[0]}", *HEAD[1:], TITLES[task][1], CHANGE)
     ]
     theirs = [name for task in asked.tasks for name in (f"{TITLES[task][0]} rate{DAGGER}", TITLES[task][1])]
     parts = [_grid(["pair", "measured here", *ours], measured, lambda cell: list(cell))]
-    parts.append(_grid(["pair", "published", *theirs], published, lambda cell: [cell[0], cell[3]]))
+    parts.append(_grid(["pair", "published", *theirs], published, lambda cell: [cell[0], cell[QUALITY]]))
     return "\n".join(parts)
 
 
