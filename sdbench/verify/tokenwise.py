@@ -115,16 +115,17 @@ class Tokenwise(ABC):
             p_part, q_part = (dense(law[:, part], size) for law in (p, q))
             expected.append((q_part * own.accept(p_part, q_part)).sum(-1))
             bias.append(total_variation(own.out(p_part, q_part), p_part))
-        return Measures(at(p, x), at(q, x), tv, joined(expected), joined(bias))
+        # Sums of float32 laws may be a rounding above 1, which is no probability.
+        return Measures(at(p, x), at(q, x), tv, joined(expected).clamp_max_(1), joined(bias).clamp_max_(1))
 
 
 def measured_tv(p: Tensor, q: Tensor) -> Tensor:
     """TV(p, q) [B,K], a few slots at a time."""
     if is_ids(p) or p.numel() <= CHUNK:
-        return total_variation(p, q)
+        return total_variation(p, q).clamp_max_(1)
     step = max(1, CHUNK // (p.shape[0] * p.shape[2]))
     parts = zip(p.split(step, 1), q.split(step, 1), strict=True)
-    return torch.cat([total_variation(a, b) for a, b in parts], 1)
+    return torch.cat([total_variation(a, b) for a, b in parts], 1).clamp_max_(1)
 
 
 def law_size(p: Tensor, q: Tensor) -> int:
