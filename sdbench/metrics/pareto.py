@@ -2,7 +2,7 @@
 
 A quality of which less is better counts with its sign turned.
 
-`Joint` is one bootstrap of all cells of a sweep at once: an example (for speeds with all its repeats) is drawn for every
+`Resampled` is one bootstrap of all cells of a sweep at once: an example (for speeds with all its repeats) is drawn for every
 cell together, so that what is read off it (membership of the front, hypervolumes, areas) is paired.
 
 The hypervolume of measured cells is too large: it takes the luckiest of them for the best, and its bootstrap repeats the
@@ -41,7 +41,7 @@ class Front:
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
+class Resampled:
     """Coordinates of C cells as measured, x and y [C], and in R resamples, xs and ys [R,C]; n examples stand behind."""
 
     cells: tuple[str, ...]
@@ -51,10 +51,10 @@ class Joint:
     ys: Array
     n: int
 
-    def of(self, cells: Sequence[str]) -> Joint:
+    def of(self, cells: Sequence[str]) -> Resampled:
         """These cells alone, in this order, in the same resamples."""
         places = [self.cells.index(cell) for cell in cells]
-        return Joint(tuple(cells), self.x[places], self.y[places], self.xs[:, places], self.ys[:, places], self.n)
+        return Resampled(tuple(cells), self.x[places], self.y[places], self.xs[:, places], self.ys[:, places], self.n)
 
 
 def non_dominated(x: ArrayLike, y: ArrayLike) -> NDArray[np.bool_]:
@@ -93,7 +93,7 @@ def _gap(first: tuple[ArrayLike, ArrayLike], second: tuple[ArrayLike, ArrayLike]
 
 def joint(
     results: Results, cells: Sequence[str], *, rate: str = "acceptance", resamples: int = RESAMPLES, seed: int = 0
-) -> Joint:
+) -> Resampled:
     """Cells of one pair and task in the plane of a rate, or of "speedup", and the task's quality.
 
     Rates and qualities come from the same draws of examples; speeds from draws of example × repeat of their own.
@@ -112,7 +112,7 @@ def joint(
         x, xs = _speedups({key: timed[key] for key in keys}, resamples, seed)
     else:
         x, xs = _rates({key: parts[key] for key in keys}, examples, RATES[rate], resamples, seed)
-    return Joint(tuple(keys), x, np.array(y), xs, np.stack(ys, 1), len(examples))
+    return Resampled(tuple(keys), x, np.array(y), xs, np.stack(ys, 1), len(examples))
 
 
 def _qualities(rows: quality.Rows, metric: Metric, resamples: int, seed: int) -> tuple[float, Array]:
@@ -161,7 +161,7 @@ def _ratios(sums: Array) -> Array:
     return np.where(np.isfinite(ratios), ratios, 0.0)
 
 
-def front_of(joint: Joint, *, corner: tuple[float, float] = (0.0, 0.0), level: float = 0.95) -> Front:
+def front_of(joint: Resampled, *, corner: tuple[float, float] = (0.0, 0.0), level: float = 0.95) -> Front:
     """The front, each cell's share of resamples on it, and the hypervolume."""
     points = pd.DataFrame({"cell": joint.cells, "x": joint.x, "y": joint.y})
     points["is_on_front"] = non_dominated(joint.x, joint.y)
@@ -170,7 +170,7 @@ def front_of(joint: Joint, *, corner: tuple[float, float] = (0.0, 0.0), level: f
     return Front(points, volume_of(joint, corner=corner, level=level), corner, bias_of_volume(joint, corner=corner))
 
 
-def volume_of(joint: Joint, *, corner: tuple[float, float] = (0.0, 0.0), level: float = 0.95) -> Estimate:
+def volume_of(joint: Resampled, *, corner: tuple[float, float] = (0.0, 0.0), level: float = 0.95) -> Estimate:
     """The hypervolume less its bias; its limits hold at this level or above it, for more cells rather above.
 
     A hypervolume grows with every coordinate. So where all true coordinates lie in a band around the measured ones, as wide as
@@ -188,14 +188,14 @@ def volume_of(joint: Joint, *, corner: tuple[float, float] = (0.0, 0.0), level: 
     return Estimate(min(max(value - bias_of_volume(joint, corner=corner), low), high), low, high, joint.n)
 
 
-def bias_of_volume(joint: Joint, *, corner: tuple[float, float] = (0.0, 0.0)) -> float:
+def bias_of_volume(joint: Resampled, *, corner: tuple[float, float] = (0.0, 0.0)) -> float:
     """By how much resamples overrate the hypervolume of the cells they are drawn from: an estimate, rather too small."""
     if joint.n < 2 or not len(joint.xs):
         return NAN
     return float(hypervolume(joint.xs, joint.ys, corner).mean() - hypervolume(joint.x, joint.y, corner))
 
 
-def gain(joint: Joint, first: Sequence[str], second: Sequence[str], *, level: float = 0.95) -> dict[str, Estimate]:
+def gain(joint: Resampled, first: Sequence[str], second: Sequence[str], *, level: float = 0.95) -> dict[str, Estimate]:
     """`area` between two curves of cells, and `gain`: first's y over second's at equal x, averaged over the overlap."""
     a, b = joint.of(first), joint.of(second)
     value = np.array(_gap((a.x, a.y), (b.x, b.y)))

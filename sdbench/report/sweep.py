@@ -99,7 +99,7 @@ class Sweep:
         return end.assign(x=np.nan if x is None else x, curve=name)
 
     @cached_property
-    def joints(self) -> Mapping[str, pareto.Joint]:
+    def joints(self) -> Mapping[str, pareto.Resampled]:
         """{column: bootstrap of all cells that have it and a quality}."""
         by_rate = {}
         for rate in PLANES:
@@ -148,7 +148,7 @@ class Sweep:
                     by_pair[rate, first, second] = pareto.gain(joint, a, b)
         return by_pair
 
-    def _curves_in(self, joint: pareto.Joint) -> dict[str, list[str]]:
+    def _curves_in(self, joint: pareto.Resampled) -> dict[str, list[str]]:
         held = {name: [key for key in cells["cell"] if key in joint.cells] for name, cells in self.curves.items()}
         return {name: keys for name, keys in held.items() if keys}
 
