@@ -22,8 +22,8 @@ def one_thread():
 
 def micro(steps: int) -> Pair:
     shape = Shape(layers=2, width=32, heads=2, kv_heads=1, feed_forward=64)
-    ends = Part(4, rate=0.6)
-    recipe = Recipe((Part(steps - 4, copies=0.2, prompt_weight=0.1), ends), rows=8, warmup=4)
+    ends = Part(4, rate=0.6, rows=8, voice="target")
+    recipe = Recipe((Part(steps - 4, copies=0.2, prompt_weight=0.1, rows=8), ends), warmup=4)
     return replace(
         pair_of("qwen-tiny"),
         target=shape,
@@ -79,7 +79,7 @@ def test_ranks_share_a_step_without_loss_or_overlap():
     pair = micro(60)
     stream = Stream(pair, pair.target_recipe, tokenizer_of(pair))
     shares = [m for rank in range(2) for m in stream.step(20, rank, 2, 2)]
-    assert sum(len(m.tokens) for m in shares) == pair.target_recipe.rows
+    assert sum(len(m.tokens) for m in shares) == pair.target_recipe.parts[0].rows
     assert sum(float(m.weights.sum()) for m in shares) == pytest.approx(1)
 
 
