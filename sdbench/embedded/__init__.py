@@ -45,10 +45,11 @@ def path(name: str, role: str) -> Path:
     return Path(__file__).parent / name / role
 
 
-PLAIN = "plain"  # no voice: the wording that the shipped pairs have learned
+PLAIN = "plain"  # no voice: most places have one wording
+REFERENCES = PLAIN  # of the rows that are asked: the voice that the shipped pairs have learned
 
 
-def rows(task: str, split: str, n: int | None = None, seed: int = 0, voice: str = PLAIN) -> list[dict]:
+def rows(task: str, split: str, n: int | None = None, seed: int = 0, voice: str = REFERENCES) -> list[dict]:
     """The first n rows (all: 500 test, 100 validation, 10,000 train) of a split, in the real data set's fields.
 
     The voice (target, draft, neutral, or plain for none) words the answers; the questions are the same in all.
@@ -60,7 +61,7 @@ def rows(task: str, split: str, n: int | None = None, seed: int = 0, voice: str 
     return list(islice(stream(task, split, seed, voice), n))
 
 
-def stream(task: str, split: str, seed: int = 0, voice: str = PLAIN) -> Iterator[dict]:
+def stream(task: str, split: str, seed: int = 0, voice: str = REFERENCES) -> Iterator[dict]:
     """Rows of a split without end (test: 500), each a different question, none outside test one of test's."""
     if task not in GRAMMARS:
         raise ValueError(f"task must be one of {', '.join(GRAMMARS)}, got {task!r}")
