@@ -2,7 +2,7 @@
 
     python scripts/train_tiny.py pair=llama-tiny out=trained/llama-tiny [role=target] [start=FOLDER]
 
-`start` is a folder with target/ as the parts before the last have left it: training then begins with the last part.
+`start` is a folder with target/ as the plain parts of its recipe have left it: training then begins with the first part in a voice.
 Starts one process per core (two at most), or one on a GPU; run it again to resume.
 """
 

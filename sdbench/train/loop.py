@@ -42,11 +42,11 @@ def fit(
 ) -> Trained:
     """Train one model of a pair, from `out/<role>.ckpt` if it is there, to step `until` (default: the recipe's end).
 
-    `start` is a Hugging Face folder with the weights at the beginning of the recipe's last part; None: from nothing.
+    `start` is a Hugging Face folder with the weights behind the recipe's plain parts; None: from nothing.
     """
     net, recipe = Net(pair.family, pair.shape(role)), pair.recipe(role)
     stream = Stream(pair, recipe, tokenizer)
-    begin = recipe.last_part if start else 0
+    begin = recipe.plain_steps if start else 0
     optimiser = Optimiser(recipe, place, begin)
     begun = load(net, start) if start else initial(net, pair.vocabulary, pair.seed)
     weights = {k: w.to(place.device) for k, w in begun.items()}

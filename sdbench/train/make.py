@@ -32,17 +32,17 @@ def tokenizer_of(pair: Pair) -> PreTrainedTokenizerFast:
 def make(pair: Pair, out: Path, place: Place, roles: Sequence[Role] = ROLES, start: Path | None = None) -> None:
     """Train each role, from its checkpoint if there is one; `training.json` says what it took.
 
-    With `start`, a model whose recipe has several parts begins with the last of them, from the weights in `start/<role>`.
+    With `start`, a model whose recipe has plain parts begins behind them, from the weights in `start/<role>`.
     """
     tokenizer, log = tokenizer_of(pair), out / "training.json"
     for role in roles:
-        folder = start / role if start and len(pair.recipe(role).parts) > 1 else None
+        folder = start / role if start and pair.recipe(role).plain_steps else None
         trained = fit(pair, role, tokenizer, out, place, start=folder)
         if place.rank == 0:
             took = {"steps": pair.recipe(role).steps, "tokens": trained.tokens, "loss": round(trained.loss, 4)}
             took |= {"seconds": round(trained.seconds), "processes": place.world, "device": place.device}
             took |= {"torch": torch.__version__}
             if folder:
-                took |= {"began_at_step": pair.recipe(role).last_part, "from": "the weights of the parts before"}
+                took |= {"began_at_step": pair.recipe(role).plain_steps, "from": "the weights that shipped before"}
             told = json.loads(log.read_text()) if log.exists() else {}
             log.write_text(json.dumps(told | {role: took}, indent=1) + "\n")

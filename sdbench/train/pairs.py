@@ -61,9 +61,10 @@ class Recipe:
         return sum(part.steps for part in self.parts)
 
     @property
-    def last_part(self) -> int:
-        """The step at which the last part begins."""
-        return self.steps - self.parts[-1].steps
+    def plain_steps(self) -> int:
+        """The step at which the first part in a voice begins."""
+        voiced = next((i for i, part in enumerate(self.parts) if part.voice != "plain"), 0)
+        return sum(part.steps for part in self.parts[:voiced])
 
     def at(self, step: int) -> tuple[int, int]:
         """Index of the part a step is in, and the step within it."""
