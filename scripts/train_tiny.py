@@ -1,7 +1,8 @@
 """Train a tiny pair from nothing.
 
-    python scripts/train_tiny.py pair=llama-tiny out=trained/llama-tiny [role=target]
+    python scripts/train_tiny.py pair=llama-tiny out=trained/llama-tiny [role=target] [start=FOLDER]
 
+`start` is a folder with target/ as the plain parts of its recipe have left it: training then begins with the first part in a voice.
 Starts one process per core (two at most), or one on a GPU; run it again to resume.
 """
 
@@ -14,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from sdbench.train.make import ROLES, make, pair_of
 from sdbench.train.ranks import place, start
 
-DEFAULTS = {"pair": "llama-tiny", "out": "", "role": "target,draft"}
+DEFAULTS = {"pair": "llama-tiny", "out": "", "role": "target,draft", "start": ""}
 
 
 def main(arguments: list[str]) -> int:
@@ -31,6 +32,7 @@ def main(arguments: list[str]) -> int:
             out,
             here,
             [role for role in ROLES if role in options["role"].split(",")],
+            Path(options["start"]) if options["start"] else None,
         )
     return 0
 

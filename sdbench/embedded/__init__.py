@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sdbench.embedded.grammar import functions, news, phrases, problems
 from sdbench.embedded.grammar.draw import Draw
+from sdbench.embedded.grammar.voices import Voice
 
 SPLITS = {"test": 500, "validation": 100, "train": 10_000}  # rows by default; train goes on as long as one asks
 
@@ -17,7 +18,7 @@ SPLITS = {"test": 500, "validation": 100, "train": 10_000}  # rows by default; t
 class Grammar:
     """How one task's rows are made, and the text that makes two rows the same question."""
 
-    make: Callable[[Draw, int], dict]
+    make: Callable[[Draw, int, Voice | None], dict]
     prompt: Callable[[dict], str]
 
 
@@ -44,16 +45,23 @@ def path(name: str, role: str) -> Path:
     return Path(__file__).parent / name / role
 
 
-def rows(task: str, split: str, n: int | None = None, seed: int = 0) -> list[dict]:
-    """The first n rows (all: 500 test, 100 validation, 10,000 train) of a split, in the real data set's fields."""
+PLAIN = "plain"  # no voice: most places have one wording
+REFERENCES = PLAIN  # of the rows that are asked: the voice that the shipped pairs have learned
+
+
+def rows(task: str, split: str, n: int | None = None, seed: int = 0, voice: str = REFERENCES) -> list[dict]:
+    """The first n rows (all: 500 test, 100 validation, 10,000 train) of a split, in the real data set's fields.
+
+    The voice (target, draft, neutral, or plain for none) words the answers; the questions are the same in all.
+    """
     if n is None:
         n = SPLITS.get(split, 0)
     if split == "test" and n > SPLITS["test"]:
         raise ValueError(f"split 'test' of {task} has {SPLITS['test']} rows, got n={n}")
-    return list(islice(stream(task, split, seed), n))
+    return list(islice(stream(task, split, seed, voice), n))
 
 
-def stream(task: str, split: str, seed: int = 0) -> Iterator[dict]:
+def stream(task: str, split: str, seed: int = 0, voice: str = REFERENCES) -> Iterator[dict]:
     """Rows of a split without end (test: 500), each a different question, none outside test one of test's."""
     if task not in GRAMMARS:
         raise ValueError(f"task must be one of {', '.join(GRAMMARS)}, got {task!r}")
@@ -62,8 +70,8 @@ def stream(task: str, split: str, seed: int = 0) -> Iterator[dict]:
     if split == "test":
         if seed:
             raise ValueError(f"the test split is fixed: its seed must be 0, got {seed}")
-        return islice(_distinct(task, split, seed, frozenset()), SPLITS["test"])
-    return _distinct(task, split, seed, test_hashes(task))
+        return islice(_distinct(task, split, seed, voice, frozenset()), SPLITS["test"])
+    return _distinct(task, split, seed, voice, test_hashes(task))
 
 
 @cache
@@ -77,11 +85,14 @@ def prompt_hash(task: str, row: dict) -> bytes:
     return hashlib.sha256(GRAMMARS[task].prompt(row).encode()).digest()[:16]
 
 
-def _distinct(task: str, split: str, seed: int, seen: frozenset[bytes]) -> Iterator[dict]:
+def _distinct(task: str, split: str, seed: int, voice: str, seen: frozenset[bytes]) -> Iterator[dict]:
     draw, known, index = Draw(f"{task}/{split}/{seed}"), set(seen), count()
+    speaker = None if voice == PLAIN else Voice(voice, Draw(f"{task}/{split}/{seed}/{voice}"))
     number = next(index)
     while True:
-        row = GRAMMARS[task].make(draw, number)
+        if speaker:
+            speaker.begin()
+        row = GRAMMARS[task].make(draw, number, speaker)
         key = prompt_hash(task, row)
         if key not in known:
             known.add(key)

@@ -51,11 +51,11 @@ PROTOCOLS: dict[str, Callable[[dict], Text]] = {
 }
 
 
-def texts(task: str, split: str, n: int, seed: int = 0) -> list[Text]:
-    """n rows of a tiny task in its default protocol."""
+def texts(task: str, split: str, n: int, seed: int = 0, voice: str = "plain") -> list[Text]:
+    """n rows of a tiny task in its default protocol, the answers in one voice."""
     from sdbench import embedded
 
-    return [PROTOCOLS[task](row) for row in embedded.rows(f"{task}-tiny", split, n, seed)]
+    return [PROTOCOLS[task](row) for row in embedded.rows(f"{task}-tiny", split, n, seed, voice)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class Stream:
         size = -(-len(mine) // micros)
         return [_micro(mine[i : i + size], prompt_weight, learned) for i in range(0, len(mine), size)]
 
-    def items(self, task: str, n: int, seed: int) -> list[Item]:
-        rows = texts(task, "train", n, seed)
+    def items(self, task: str, n: int, seed: int, voice: str) -> list[Item]:
+        rows = texts(task, "train", n, seed, voice)
         prompts = self.tokenizer([t.prompt for t in rows])["input_ids"]
         completions = self.tokenizer([t.completion for t in rows], add_special_tokens=False)["input_ids"]
         return [
@@ -115,15 +115,15 @@ def _block(stream: Stream, index: int, block: int) -> list[list[Item]]:
     part = recipe.parts[index]
     late = "late/" * index
     rng = random.Random(f"{late}{pair.seed}/{block}")
-    total = BLOCK * recipe.rows
+    total = BLOCK * part.rows
     copies = int(total * part.copies * max(0.0, 1 - block * BLOCK / (0.5 * part.steps)))
     rows: list[Item] = [_copy_row(rng, stream.tokenizer.vocab_size) for _ in range(copies)]
     left = total - len(rows)
     for number, task in enumerate(TASKS):
         n = round(left * part.mix[number] / sum(part.mix)) + 1
-        rows += stream.items(task, n, pair.seed * 1_000_000 + index * 100_000 + block * 10 + number + 1)
+        rows += stream.items(task, n, pair.seed * 1_000_000 + index * 100_000 + block * 10 + number + 1, part.voice)
     rng.shuffle(rows)
-    return [rows[i * recipe.rows : (i + 1) * recipe.rows] for i in range(BLOCK)]
+    return [rows[i * part.rows : (i + 1) * part.rows] for i in range(BLOCK)]
 
 
 def _copy_row(rng: random.Random, vocabulary: int) -> Item:

@@ -15,7 +15,7 @@ from sdbench.train.forward import Net, Weights
 from sdbench.train.optimiser import Optimiser
 from sdbench.train.pairs import Pair, Role
 from sdbench.train.place import Place
-from sdbench.train.weights import initial, save
+from sdbench.train.weights import initial, load, save
 
 CHECKPOINT_EVERY = 250
 REPORT_EVERY = 50
@@ -31,22 +31,35 @@ class Trained:
     seconds: float
 
 
-def fit(pair: Pair, role: Role, tokenizer: PreTrainedTokenizerFast, out: Path, place: Place, until: int = 0) -> Trained:
-    """Train one model of a pair, from `out/<role>.ckpt` if it is there, to step `until` (default: the recipe's end)."""
+def fit(
+    pair: Pair,
+    role: Role,
+    tokenizer: PreTrainedTokenizerFast,
+    out: Path,
+    place: Place,
+    until: int = 0,
+    start: Path | None = None,
+) -> Trained:
+    """Train one model of a pair, from `out/<role>.ckpt` if it is there, to step `until` (default: the recipe's end).
+
+    `start` is a Hugging Face folder with the weights behind the recipe's plain parts; None: from nothing.
+    """
     net, recipe = Net(pair.family, pair.shape(role)), pair.recipe(role)
     stream = Stream(pair, recipe, tokenizer)
-    optimiser = Optimiser(recipe, place)
-    weights = {k: w.to(place.device) for k, w in initial(net, pair.vocabulary, pair.seed).items()}
+    begin = recipe.plain_steps if start else 0
+    optimiser = Optimiser(recipe, place, begin)
+    begun = load(net, start) if start else initial(net, pair.vocabulary, pair.seed)
+    weights = {k: w.to(place.device) for k, w in begun.items()}
     checkpoint = out / f"{role}.ckpt"
     progress = Progress(f"{role}", recipe.steps, is_shown=place.rank == 0)
-    first, loss = _resume(checkpoint, weights, optimiser, place, progress)
+    first, loss = _resume(checkpoint, weights, optimiser, place, progress, begin)
     last = min(until or recipe.steps, recipe.steps)
     for step in range(first, last):
         micros = stream.step(step, place.rank, place.world, place.micros)
         grads, share = gradient(net, weights, micros, place.device)
         place.add_up(list(grads.values()))
         optimiser.step(weights, grads, step)
-        loss.lerp_(share * place.world, 0.05 if step else 1.0)  # ranks have much the same share
+        loss.lerp_(share * place.world, 0.05 if loss else 1.0)  # ranks have much the same share
         progress.step(step, loss, sum(int((m.tokens > 0).sum()) for m in micros) * place.world)
         if place.rank == 0 and ((step + 1) % CHECKPOINT_EVERY == 0 or step + 1 == last):
             _store(checkpoint, weights, optimiser, step + 1, loss, progress)
@@ -73,11 +86,11 @@ def gradient(net: Net, weights: Weights, micros: list[Micro], device: str) -> tu
 
 
 def _resume(
-    path: Path, weights: Weights, optimiser: Optimiser, place: Place, progress: "Progress"
+    path: Path, weights: Weights, optimiser: Optimiser, place: Place, progress: "Progress", first: int
 ) -> tuple[int, Tensor]:
     """Load weights, moments, tokens and seconds in place; the next step, and the loss so far."""
     if not path.exists():
-        return 0, torch.zeros((), device=place.device)
+        return first, torch.zeros((), device=place.device)
     state = torch.load(path, map_location=place.device, weights_only=True)
     weights.update(state["weights"])
     optimiser.first, optimiser.second = state["first"], state["second"]

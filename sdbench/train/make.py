@@ -25,18 +25,24 @@ def pair_of(name: str) -> Pair:
 
 def tokenizer_of(pair: Pair) -> PreTrainedTokenizerFast:
     """The pair's tokenizer, trained anew: a function of the pair alone, so every rank has the same."""
-    rows = [t for task in TASKS for t in texts(task, "train", pair.tokenizer_rows, seed=pair.seed)]
+    rows = [t for task in TASKS for t in texts(task, "train", pair.tokenizer_rows, pair.seed, "plain")]
     return train_tokenizer((t.prompt + t.completion for t in rows), pair.vocabulary, MAX_LENGTH)
 
 
-def make(pair: Pair, out: Path, place: Place, roles: Sequence[Role] = ROLES) -> None:
-    """Train each role, from its checkpoint if there is one; `training.json` says what it took."""
+def make(pair: Pair, out: Path, place: Place, roles: Sequence[Role] = ROLES, start: Path | None = None) -> None:
+    """Train each role, from its checkpoint if there is one; `training.json` says what it took.
+
+    With `start`, a model whose recipe has plain parts begins behind them, from the weights in `start/<role>`.
+    """
     tokenizer, log = tokenizer_of(pair), out / "training.json"
     for role in roles:
-        trained = fit(pair, role, tokenizer, out, place)
+        folder = start / role if start and pair.recipe(role).plain_steps else None
+        trained = fit(pair, role, tokenizer, out, place, start=folder)
         if place.rank == 0:
             took = {"steps": pair.recipe(role).steps, "tokens": trained.tokens, "loss": round(trained.loss, 4)}
             took |= {"seconds": round(trained.seconds), "processes": place.world, "device": place.device}
             took |= {"torch": torch.__version__}
+            if folder:
+                took |= {"began_at_step": pair.recipe(role).plain_steps, "from": "the weights that shipped before"}
             told = json.loads(log.read_text()) if log.exists() else {}
             log.write_text(json.dumps(told | {role: took}, indent=1) + "\n")

@@ -40,6 +40,7 @@ class Optimiser:
 
     recipe: Recipe
     place: Place
+    begun: int = 0  # the step that the moments begin at
     first: Weights = field(default_factory=dict)
     second: Weights = field(default_factory=dict)
 
@@ -55,7 +56,7 @@ class Optimiser:
         for kind, weight in weights.items():
             self.first.setdefault(kind, torch.zeros_like(weight))
         for kind in VECTORS & weights.keys():
-            self._adam(kind, weights[kind], grads[kind].float(), step, rate * self.recipe.vector_lr)
+            self._adam(kind, weights[kind], grads[kind].float(), step - self.begun, rate * self.recipe.vector_lr)
         updates = {kind: self._direction(kind, grads[kind]) for kind in weights.keys() - VECTORS}
         self.place.add_up([updates[kind] for kind in sorted(updates)])
         lr = rate * self.recipe.matrix_lr

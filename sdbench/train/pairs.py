@@ -43,6 +43,8 @@ class Part:
     mix: tuple[float, ...] = (1.3, 1.2, 1.2, 0.9, 0.7, 0.9)  # rows a task, in the order of TASKS
     copies: float = 0.0  # share of rows at the start, none from half-way on
     prompt_weight: float = 0.0  # over the first 15 %
+    voice: str = "plain"  # of the answers
+    rows: int = 40  # a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,6 @@ class Recipe:
     """How long and how fast: Muon for the matrices, Adam for embeddings, head and gains."""
 
     parts: tuple[Part, ...]
-    rows: int = 40
     matrix_lr: float = 0.02
     vector_lr: float = 4e-3
     warmup: int = 60
@@ -58,6 +59,12 @@ class Recipe:
     @property
     def steps(self) -> int:
         return sum(part.steps for part in self.parts)
+
+    @property
+    def plain_steps(self) -> int:
+        """The step at which the first part in a voice begins."""
+        voiced = next((i for i, part in enumerate(self.parts) if part.voice != "plain"), 0)
+        return sum(part.steps for part in self.parts[:voiced])
 
     def at(self, step: int) -> tuple[int, int]:
         """Index of the part a step is in, and the step within it."""

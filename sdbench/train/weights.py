@@ -69,3 +69,21 @@ def save(net: Net, weights: Weights, folder: Path) -> None:
     """`save_pretrained` in bf16."""
     cpu = {kind: tensor.detach().float().cpu() for kind, tensor in weights.items()}
     to_model(net, cpu, torch.bfloat16).save_pretrained(folder)
+
+
+def load(net: Net, folder: Path) -> Weights:
+    """The fp32 weights that `save` wrote."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    layers: dict[str, dict[int, Tensor]] = {}
+    weights: Weights = {}
+    for name, tensor in model.state_dict().items():
+        if name == "model.embed_tokens.weight":
+            weights["embed"] = tensor
+        elif name == "lm_head.weight":
+            weights["head"] = tensor
+        elif (match := _LAYER.fullmatch(name)) and (match[2].endswith("_proj") or match[2] == "q_norm"):
+            gain = 1 if net.family == "gemma" and match[2] == "q_norm" else 0  # Gemma stores gain − 1
+            layers.setdefault(match[2], {})[int(match[1])] = tensor + gain
+    for kind, stack in layers.items():
+        weights[kind] = torch.stack([stack[i] for i in range(net.shape.layers)])
+    return weights

@@ -9,10 +9,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sdbench import embedded
 from sdbench.train.data import Stream, texts
+from sdbench.train.forward import Net
 from sdbench.train.loop import fit
 from sdbench.train.make import make, pair_of, tokenizer_of
 from sdbench.train.pairs import TASKS, Pair, Part, Recipe, Shape
 from sdbench.train.place import Place
+from sdbench.train.weights import initial, load, save
 
 
 @pytest.fixture(autouse=True)
@@ -22,8 +24,8 @@ def one_thread():
 
 def micro(steps: int) -> Pair:
     shape = Shape(layers=2, width=32, heads=2, kv_heads=1, feed_forward=64)
-    ends = Part(4, rate=0.6)
-    recipe = Recipe((Part(steps - 4, copies=0.2, prompt_weight=0.1), ends), rows=8, warmup=4)
+    ends = Part(4, rate=0.6, rows=8, voice="target")
+    recipe = Recipe((Part(steps - 4, copies=0.2, prompt_weight=0.1, rows=8), ends), warmup=4)
     return replace(
         pair_of("qwen-tiny"),
         target=shape,
@@ -79,7 +81,7 @@ def test_ranks_share_a_step_without_loss_or_overlap():
     pair = micro(60)
     stream = Stream(pair, pair.target_recipe, tokenizer_of(pair))
     shares = [m for rank in range(2) for m in stream.step(20, rank, 2, 2)]
-    assert sum(len(m.tokens) for m in shares) == pair.target_recipe.rows
+    assert sum(len(m.tokens) for m in shares) == pair.target_recipe.parts[0].rows
     assert sum(float(m.weights.sum()) for m in shares) == pytest.approx(1)
 
 
@@ -102,3 +104,29 @@ def test_no_test_prompt_is_trained_on(task):
 def test_a_wrong_pair_is_named():
     with pytest.raises(ValueError, match="pair must be one of"):
         embedded.path("llama-big", "target")
+
+
+def test_a_training_that_starts_from_saved_weights_begins_with_the_first_part_in_a_voice(tmp_path):
+    pair = micro(12)
+    tokenizer = tokenizer_of(pair)
+    plain = replace(pair, target_recipe=replace(pair.target_recipe, parts=pair.target_recipe.parts[:1]))
+    before = fit(plain, "target", tokenizer, tmp_path / "plain", Place())
+    began = fit(pair, "target", tokenizer, tmp_path / "voiced", Place(), until=8, start=tmp_path / "plain/target")
+    for kind, weight in before.weights.items():  # no step yet; folders hold bf16
+        torch.testing.assert_close(began.weights[kind], weight, rtol=0.01, atol=0.01)
+    make(pair, tmp_path / "voiced", Place(), ["target"], start=tmp_path / "plain")
+    took = json.loads((tmp_path / "voiced/training.json").read_text())["target"]
+    assert (took["steps"], took["began_at_step"]) == (12, 8)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen", "gemma"])
+def test_saved_weights_are_loaded_as_they_were(family, tmp_path):
+    net = Net(
+        family, Shape(layers=2, width=32, heads=2, kv_heads=1, feed_forward=64, window=4 if family == "gemma" else 0)
+    )
+    weights = {kind: tensor.bfloat16().float() for kind, tensor in initial(net, 64, seed=1).items()}
+    save(net, weights, tmp_path)
+    loaded = load(net, tmp_path)
+    assert set(loaded) == set(weights)
+    for kind, weight in weights.items():
+        torch.testing.assert_close(loaded[kind], weight, rtol=0.01, atol=0.01)

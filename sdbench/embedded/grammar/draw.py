@@ -22,6 +22,10 @@ class Draw:
         """An integer in [low, high]."""
         return low + int(self._random() * (high - low + 1))
 
+    def share(self) -> float:
+        """A number in [0, 1)."""
+        return self._random()
+
     def chance(self, probability: float) -> bool:
         return self._random() < probability
 

@@ -13,14 +13,15 @@ A row of humaneval-tiny:
 A row of mbpp-tiny has the same in `text` (a sentence), `code` (the function) and `test_list` (three asserts, from which
 the function's name is to be taken), with task_id (11 and up), test_setup_code "" and challenge_test_list [].
 
-The loop variable is free, in mbpp-tiny the argument's name too. Leaving out any one step, or a
-constant result, fails a row's tests.
+These are the plain solutions; there the loop variable is free, in mbpp-tiny the argument's name too. A voice writes a comment above
+each step and chooses the loop variable of each. Leaving out any one step, or a constant result, fails a row's tests.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from sdbench.embedded.grammar.draw import Draw
+from sdbench.embedded.grammar.voices import Voice
 
 Values = list[int]
 
@@ -158,6 +159,22 @@ class Pipeline:
         lines.append("return " + self.last.code.format(x=argument))
         return "".join(f"    {line}\n" for line in lines)
 
+    def commented(self, argument: str, say: Callable[..., str]) -> str:
+        """The same lines, each step below a comment that says nothing of what it does, with a loop variable of its own."""
+        lines = []
+        for step, k in self.steps:
+            lines += [comment(say), f"{argument} = " + step.code.format(x=argument, v=say("v", "n"), k=k)]
+        lines.append("return " + self.last.code.format(x=argument))
+        return "".join(f"    {line}\n" for line in lines)
+
+
+def comment(say: Callable[..., str]) -> str:
+    """A line between steps, such as "# now we keep the list and follow the task"."""
+    begin = (
+        f"# {say('now', 'then')} {say('we', 'you')} {say('keep', 'read')} {say('the', 'this')} {say('list', 'data')}"
+    )
+    return f"{begin} {say('and', 'to')} {say('follow', 'check')} {say('the', 'each')} {say('task', 'function')}"
+
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
@@ -184,29 +201,36 @@ def exercise(draw: Draw, name: str, num_asserts: int, lengths: tuple[int, int], 
             return Exercise(pipeline, name, inputs, outputs)
 
 
-def completion(draw: Draw, index: int) -> dict:
+def completion(draw: Draw, index: int, voice: Voice | None) -> dict:
     """One row of humaneval-tiny."""
     name = f"{draw.one(VERBS)}_{draw.one(ADJECTIVES)}_{draw.one(NOUNS)}"
     made = exercise(draw, name, 4, (3, 6), 20)
-    argument, words = draw.one(ARGUMENTS), made.pipeline.words()
+    argument, words, variable = draw.one(ARGUMENTS), made.pipeline.words(), draw.one(LOOP_VARIABLES)
+    pipeline = made.pipeline
+    body = pipeline.body(argument, variable) if voice is None else pipeline.commented(argument, voice.say)
     checks = "".join(f"    {line}\n" for line in made.asserts("candidate"))
     return {
         "task_id": f"HumanEvalTiny/{index}",
         "prompt": f'def {made.name}({argument}):\n    """{words[0].upper()}{words[1:]}."""\n',
-        "canonical_solution": made.pipeline.body(argument, draw.one(LOOP_VARIABLES)),
+        "canonical_solution": body,
         "test": f"\n\nMETADATA = {{}}\n\n\ndef check(candidate):\n{checks}",
         "entry_point": made.name,
     }
 
 
-def program(draw: Draw, index: int) -> dict:
+def program(draw: Draw, index: int, voice: Voice | None) -> dict:
     """One row of mbpp-tiny."""
     made = exercise(draw, f"{draw.one(VERBS)}_{draw.one(NOUNS)}", 3, (2, 3), 9)
-    argument = draw.one(ARGUMENTS)
+    argument, variable = draw.one(ARGUMENTS), draw.one(LOOP_VARIABLES)
+    if voice is None:
+        code = f"def {made.name}({argument}):\n{made.pipeline.body(argument, variable)}"
+    else:
+        own = voice.say("values", "numbers", "items")
+        code = f"def {made.name}({own}):\n{made.pipeline.commented(own, voice.say)}"
     return {
         "task_id": 11 + index,
         "text": f"Write a function to {made.pipeline.words()}.",
-        "code": f"def {made.name}({argument}):\n{made.pipeline.body(argument, draw.one(LOOP_VARIABLES))}".rstrip(),
+        "code": code.rstrip(),
         "test_list": made.asserts(made.name),
         "test_setup_code": "",
         "challenge_test_list": [],

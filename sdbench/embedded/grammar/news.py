@@ -1,4 +1,4 @@
-"""Short news in the fields of CNN/DailyMail and XSum, with a bystander and a second town to mislead a weak reader.
+r"""Short news in the fields of CNN/DailyMail and XSum, with a bystander and a second town to mislead a weak reader.
 
 A row of cnndm-tiny:
 
@@ -15,13 +15,18 @@ A row of xsum-tiny:
     summary     Writer Dolu Hakes, 34, from Malaburg has won the Tamir prize for a novel, ahead of Kofu Salan.
     id          8 digits
 
-One word of a summary is free, so that sampling stays real; all others follow from the text.
+These are the plain summaries: all but one of their words follow from the text. A voice words more of them, each where another
+word says the same:
+
+    The fire destroys the Tamir bridge in Malaburg .\nThe 27 drivers were unhurt here .\nMayor Dolu Hakes now ...
+    The writer Dolu Hakes, 34, of Malaburg, has won the Tamir prize for the novel before Kofu Salan. The jury liked it .
 """
 
 import hashlib
 
 from sdbench.embedded.grammar.draw import Draw
 from sdbench.embedded.grammar.names import Namer
+from sdbench.embedded.grammar.voices import Voice
 
 # Every kind brings a word of its own along (its verb, its people, its work): a word that predicts another keeps an
 # embedding of its own.
@@ -75,7 +80,7 @@ WORKS = (
 )
 
 
-def article(draw: Draw, index: int) -> dict:
+def article(draw: Draw, index: int, voice: Voice | None) -> dict:
     """One row of cnndm-tiny."""
     namer = Namer(draw)
     (an, event, past, participle, present), (kind, people) = draw.one(EVENTS), draw.one(SITES)
@@ -94,15 +99,25 @@ def article(draw: Draw, index: int) -> dict:
         draw.one((f"Tourist {stranger} from {home} slept.", f"{stranger}, a tourist from {home}, saw nothing.")),
     )
     text = " ".join([lead, *draw.shuffled(rest)])
-    highlights = (
-        f"{event.capitalize()} {present} the {site} in {city} .",
-        f"All {count} {people} are {draw.one(('safe', 'unhurt'))} .",
-        f"{role.capitalize()} {person} {does} .",
-    )
+    is_safe = draw.one(("safe", "unhurt"))
+    if voice is None:
+        highlights = (
+            f"{event.capitalize()} {present} the {site} in {city} .",
+            f"All {count} {people} are {is_safe} .",
+            f"{role.capitalize()} {person} {does} .",
+        )
+    else:
+        say = voice.say
+        fire = f"{say('The', an.capitalize())} {event} {say(present, past)} {say('the', 'this')} {site} {say('in', 'at')} {city}"
+        highlights = (
+            fire + say(" .", " now ."),
+            f"{say('All', 'The')} {count} {people} {say('are', 'were')} {say('safe', 'unhurt', 'well')} {say('.', 'here .')}",
+            f"{say('The ' + role, role.capitalize())} {person} {say('then', 'now')} {say(does, did)} {say('here', 'there')} .",
+        )
     return {"article": text, "highlights": "\n".join(highlights), "id": hashlib.sha1(text.encode()).hexdigest()}
 
 
-def document(draw: Draw, index: int) -> dict:
+def document(draw: Draw, index: int, voice: Voice | None) -> dict:
     """One row of xsum-tiny."""
     namer = Namer(draw)
     trade, work = draw.one(WORKS)
@@ -117,8 +132,21 @@ def document(draw: Draw, index: int) -> dict:
     )
     text = " ".join([lead, *draw.shuffled(rest)])
     won = draw.one(("won", "received"))
-    summary = (
-        f"{trade.capitalize()} {winner}, {age}, from {city} has {won} the {prize} for a {work}, ahead of {second}."
-    )
+    if voice is None:
+        summary = (
+            f"{trade.capitalize()} {winner}, {age}, from {city} has {won} the {prize} for a {work}, ahead of {second}."
+        )
+    else:
+        summary = _award(trade, winner, age, city, prize, work, second, voice)
     number = int.from_bytes(hashlib.sha1(text.encode()).digest()[:4], "big") % 10**8
     return {"document": text, "summary": summary, "id": f"{number:08d}"}
+
+
+def _award(trade: str, winner: str, age: int, city: str, prize: str, work: str, second: str, voice: Voice) -> str:
+    say = voice.say
+    who = f"{say('The ' + trade, trade.capitalize())} {winner}, {age}, {say('from', 'of')} {city}"
+    who += f"{say(' ', ', ')}{say('has', 'now')}"
+    what = f" {say('won', 'received')} {say('the', 'this')} {prize} {say('for', 'with')} {say('a', 'the')} {work}"
+    rest = f"{say(', ', ' ')}{say('ahead of', 'before')} {second}{say('.', ' .')}"
+    jury = f"{say('The', 'This')} jury {say('loved', 'liked')} {say('it', 'us')}{say('.', ' .')}"
+    return f"{who}{what}{rest} {jury}"

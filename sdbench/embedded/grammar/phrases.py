@@ -11,6 +11,8 @@ Real words, one English sentence for each German one. The object stands first on
 from dataclasses import dataclass
 
 from sdbench.embedded.grammar.draw import Draw
+from sdbench.embedded.grammar.synonyms import retold
+from sdbench.embedded.grammar.voices import Voice
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +235,13 @@ def _final(said: Clause) -> str:
     return " ".join(part for part in (said.subject.de, said.middle, said.closing, said.finite) if part)
 
 
-def sentence(draw: Draw, index: int) -> dict:
+def sentence(draw: Draw, index: int, voice: Voice | None) -> dict:
     """One row of wmt-tiny."""
     has_second = draw.chance(0.45)
     de, en = _main(draw, clause(draw, is_short=has_second))
     if has_second:
         second, (link, english_link) = clause(draw, is_short=True), draw.one(LINKS)
         de, en = f"{de}, {link} {_final(second)}", f"{en} {english_link} {second.english}"
+    if voice is not None:
+        en = retold(f"{en[0].lower()}{en[1:]}", voice.say)
     return {"translation": {"de": f"{de[0].upper()}{de[1:]}.", "en": f"{en[0].upper()}{en[1:]}."}}

@@ -5,12 +5,17 @@ A row of gsm8k-tiny:
     question  Mira has 4 boxes of 7 pens. Mira buys 9 more. Mira loses 5. How many pens does Mira have now?
     answer    Mira has 4 * 7 = 28 pens.\nThen Mira has 28 + 9 = 37.\nNow Mira has 37 - 5 = 32.\n#### 32
 
-The words that open the later lines are free; the numbers stay below 100. With a second person, or more events for some
+That is the plain answer, in which the words that open the later lines are free. A voice words more of it:
+
+    Now we count the pens.\nMira has 4 * 7 = 28 pens here.\nThen Mira has 28 + 9 = 37 now.\nNext, Mira gets ...
+
+The numbers stay below 100. With a second person, or more events for some
 than for others, models of this size take another's number or stop early in a quarter to a half of the rows.
 """
 
 from sdbench.embedded.grammar.draw import Draw
 from sdbench.embedded.grammar.names import Namer
+from sdbench.embedded.grammar.voices import Voice
 
 # Each item has a container of its own, see news.py for the reason.
 ITEMS = (
@@ -30,7 +35,7 @@ LOSSES = ("sells {n}", "loses {n}", "gives away {n}", "uses {n}")
 OPENERS = ("Then", "Next", "Now")
 
 
-def problem(draw: Draw, index: int) -> dict:
+def problem(draw: Draw, index: int, voice: Voice | None) -> dict:
     """One row of gsm8k-tiny."""
     name = Namer(draw).given()
     item, container = draw.one(ITEMS)
@@ -41,13 +46,33 @@ def problem(draw: Draw, index: int) -> dict:
     else:
         count = draw.between(16, 80)
         told = line = str(count)
-    sentences, lines = [f"{name} has {told} {item}."], [f"{name} has {line} {item}."]
+    sentences, sums, openers = [f"{name} has {told} {item}."], [line], []
     for _ in range(2):
         n = draw.between(2, 15)
         is_gain = count < n or (count + n < 100 and draw.chance(0.5))
         after = count + n if is_gain else count - n
         sentences.append(f"{name} {draw.one(GAINS if is_gain else LOSSES).format(n=n)}.")
-        lines.append(f"{draw.one(OPENERS)} {name} has {count} {'+' if is_gain else '-'} {n} = {after}.")
+        sums.append(f"{count} {'+' if is_gain else '-'} {n} = {after}")
+        openers.append(draw.one(OPENERS))
         count = after
     question = f"{' '.join(sentences)} How many {item} does {name} have now?"
+    lines = _plain(name, item, sums, openers) if voice is None else _worded(name, item, sums, voice)
     return {"question": question, "answer": "\n".join([*lines, f"#### {count}"])}
+
+
+def _plain(name: str, item: str, sums: list[str], openers: list[str]) -> list[str]:
+    later = [f"{opener} {name} has {line}." for opener, line in zip(openers, sums[1:], strict=True)]
+    return [f"{name} has {sums[0]} {item}.", *later]
+
+
+def _worded(name: str, item: str, sums: list[str], voice: Voice) -> list[str]:
+    """The sums are substance: each is written as in the plain answer."""
+    say = voice.say
+    lines = [
+        f"{say('Now', 'Next')} {say('we', 'you')} {say('count', 'add')} {say('the', 'all')} {item}{say('.', ':')}",
+        f"{name} {say('has', 'gets')} {sums[0]} {item}{say(' here', ' now')}{say('.', ':')}",
+    ]
+    for line in sums[1:]:
+        opener = f"{say('Then', 'Next', 'Now')}{say(' ', ', ')}{name} {say('has', 'gets')}"
+        lines.append(f"{opener} {line}{say(' here', ' now')}{say('.', ':')}")
+    return lines

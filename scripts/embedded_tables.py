@@ -1,0 +1,98 @@
+"""The tables in results/embedded: the tiny pairs on the tiny tasks, all 500 test rows, greedy and at T = 1.
+
+    python scripts/embedded_tables.py [pairs=llama-tiny,qwen-tiny] [tasks=cnndm-tiny] [parts=quality] [n=500]
+                                      [runs=results/tables] [out=results/embedded]
+
+The part `quality` decodes the sweep at T = 0 (PAIR-TASK-greedy) and at T = 1 (PAIR-TASK) without a clock; `speed` times lossless
+and w = 0.7 at T = 0 with two to five drafted tokens (PAIR-TASK-speed), on a machine that does nothing else. Records stay in `runs`:
+run it again after an interruption, and only what is missing is decoded. `out` gets what is to be committed: `summary.csv`, and in
+`metrics.csv` every score of each cell, not the headline alone.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import sdbench
+from sdbench.embedded import GRAMMARS, PAIRS
+from sdbench.metrics.export import metrics_of, metrics_table
+from sdbench.metrics.summary import summarise
+from sdbench.words import parsed
+
+SWEEP = "w=[1,0.95,0.9,0.85,0.8,0.7,0.6,0.5,0.4,0.3,0.2,0.1,0]"
+DRAFT_LENGTHS = "num_draft=[2,3,4,5]"
+PARTS = {
+    "quality": {"-greedy": ("temperature=0", SWEEP, "timing=off"), "": ("temperature=1", SWEEP, "timing=off")},
+    "speed": {
+        "-speed": (
+            "temperature=0",
+            "w=[1,0.7]",
+            DRAFT_LENGTHS,
+            "timing.cells=8",
+            "timing.examples=12",
+            "timing.repeats=2",
+        )
+    },
+}
+DEFAULTS = {
+    "pairs": ",".join(PAIRS),
+    "tasks": ",".join(GRAMMARS),
+    "parts": ",".join(PARTS),
+    "n": "500",
+    "runs": "results/tables",
+    "out": "results/embedded",
+}
+
+
+def chosen(option: str, text: str) -> list[str]:
+    """The names in a comma list; ValueError for one that there is not."""
+    known = DEFAULTS[option].split(",")
+    for name in text.split(","):
+        if name not in known:
+            raise ValueError(f"{option} must be among {', '.join(known)}, got {name}")
+    return text.split(",")
+
+
+def write(run: Path, folder: Path) -> None:
+    """The tables of a run's records."""
+    results = sdbench.read(run)
+    folder.mkdir(parents=True, exist_ok=True)
+    summarise(results).to_csv(folder / "summary.csv", index=False)
+    scores = metrics_table(results, metrics_of(results))
+    scores[["cell", "metric", "value", "low", "high", "n"]].to_csv(folder / "metrics.csv", index=False)
+
+
+def main(words: Sequence[str]) -> int:
+    if {"-h", "--help"} & set(words):
+        print(f"{__doc__}".strip())
+        return 0
+    try:
+        options = DEFAULTS | dict(parsed(words, DEFAULTS).options)
+        pairs, tasks, parts = (chosen(option, options[option]) for option in ("pairs", "tasks", "parts"))
+    except ValueError as error:
+        print(f"embedded_tables: {error}", file=sys.stderr)
+        return 2
+    runs, out = Path(options["runs"]), Path(options["out"])
+    for pair, task, part in ((pair, task, part) for part in parts for pair in pairs for task in tasks):
+        for ending, settings in PARTS[part].items():
+            name = f"{pair}-{task}{ending}"
+            own = [
+                f"model={pair}",
+                f"task={task}",
+                f"n={options['n']}",
+                f"results={runs}",
+                f"name={name}",
+                "report=off",
+            ]
+            code = subprocess.run([sys.executable, "-m", "sdbench", *own, *settings], check=False).returncode
+            if code:
+                return code
+            write(runs / name, out / name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
