@@ -87,7 +87,8 @@ class BatchRun:
         self.clock = Clock(self.target.device, self.options.timing)
         self.needs = _needs(self.verifiers, self.options.warp)
         self.drafter_needs = needs_of(self.drafter, DRAFTER_NEEDS)
-        self.prefixes = Prefixes(self.target, self.drafter, self.prompts, loop.pending.values(), self.clock)
+        waiting = loop.pending.values()
+        self.prefixes = Prefixes(self.target, self.drafter, self.prompts, waiting, self.num_rows, self.clock)
 
     def run(self) -> Iterator[Generation]:
         """Inference mode holds inside a round only: between two yields the caller's own mode is on."""

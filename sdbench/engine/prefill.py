@@ -18,9 +18,16 @@ class Prefixes:
     """What target and drafter made of prompts that will be asked for again."""
 
     def __init__(
-        self, target: LM, drafter: Drafter, prompts: Sequence[Sequence[int]], requests: Iterable[Request], clock: Clock
+        self,
+        target: LM,
+        drafter: Drafter,
+        prompts: Sequence[Sequence[int]],
+        requests: Iterable[Request],
+        num_rows: int,
+        clock: Clock,
     ) -> None:
         self.target, self.drafter, self.prompts, self.clock = target, drafter, prompts, clock
+        self.num_rows = num_rows  # of a call: no more than a batch has, which is halved where memory runs out
         self.num_left = Counter(request.prompt for request in requests)
         self.with_hidden = "target_hidden" in needs_of(drafter, DRAFTER_NEEDS)
         self._made: dict[int, tuple[Tensor, Prefix, Any]] = {}
@@ -44,7 +51,7 @@ class Prefixes:
             if other in self._made or other in numbers:
                 continue
             longest = max(longest, len(self.prompts[other]))
-            if (len(numbers) + 1) * longest > CHUNK:
+            if len(numbers) == self.num_rows or (len(numbers) + 1) * longest > CHUNK:
                 break
             numbers.append(other)
         return numbers

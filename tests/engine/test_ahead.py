@@ -28,12 +28,12 @@ def test_short_prompts_are_prefilled_together_and_no_text_changes(monkeypatch, f
         return honest(self, prompts, **options)
 
     monkeypatch.setattr(LM, "prefill_all", counted)
-    together = sdbench.generate(*models, MANY, rules, batch_size=4, **OPTIONS)
+    together = sdbench.generate(*models, MANY, rules, batch_size=12, **OPTIONS)
     assert [count for role, count in calls if role == "target" and count > 1] == [len(MANY)]
     assert [count for role, count in calls if role == "draft" and count > 1] == [len(MANY)]
     calls.clear()
     monkeypatch.setattr(prefill, "CHUNK", 1)
-    alone = sdbench.generate(*models, MANY, rules, batch_size=4, **OPTIONS)
+    alone = sdbench.generate(*models, MANY, rules, batch_size=12, **OPTIONS)
     assert len([count for role, count in calls if role == "draft" and count == 1]) >= len(MANY)
     assert [g.tokens for g in together] == [g.tokens for g in alone]
 
@@ -47,6 +47,7 @@ def test_prompts_that_do_not_fit_into_one_call_are_prefilled_apart_and_each_once
     sdbench.generate(*pair("llama"), prompts, [Exact()], samples=3, batch_size=2, **OPTIONS)
     assert sorted(number for numbers in made for number in numbers) == [0, 1, 2, 3, 4]
     for numbers in made:
+        assert len(numbers) <= 2, "no more than the batch has rows"
         assert len(numbers) == 1 or len(numbers) * max(len(prompts[n]) for n in numbers) <= 40
     assert max(map(len, made)) > 1
 

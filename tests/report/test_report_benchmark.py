@@ -21,6 +21,7 @@ def test_a_thousand_examples_of_twenty_cells_cost_no_more_than_promised(name):
     assert FIGURES["seconds"][name]["processor_s"] < MOST[name] * (BUSY if max(FIGURES["load"]) > 2 else 1)
 
 
+@pytest.mark.slow
 def test_the_committed_table_is_that_of_the_figures_and_a_small_run_makes_both(tmp_path, capsys):
     written = (Path(__file__).parents[2] / "results" / "benchmarks" / "report.md").read_text()
     assert written == bench_report.to_markdown(FIGURES)
