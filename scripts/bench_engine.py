@@ -407,7 +407,7 @@ def main(arguments: list[str]) -> None:
     transformers.logging.set_verbosity_error()
     head = "| what | threads | median | smallest | largest | n | |\n|---|---|---|---|---|---|---|"
     print(head)
-    found: list[Figure] = []
+    figures: list[Figure] = []
     about: dict[str, Any] = {}
     for threads in map(int, options["threads"].split(",")):
         torch.set_num_threads(threads)
@@ -416,17 +416,17 @@ def main(arguments: list[str]) -> None:
         about = about or {**options, **environment(torch.device(options["device"]))}
         for figure in measure(bench):
             print(figure.row, flush=True)
-            found.append(figure)
+            figures.append(figure)
     if options["out"]:
         stem = f"engine-{Path(options['pair']).name}-{options['device'].partition(':')[0]}-{options['dtype']}"
         path = Path(options["out"]) / stem
         path.parent.mkdir(parents=True, exist_ok=True)
         del about["host"], about["out"]
         text = json.dumps(
-            {"about": about, "figures": [asdict(figure) for figure in found]}, indent=1, ensure_ascii=False
+            {"about": about, "figures": [asdict(figure) for figure in figures]}, indent=1, ensure_ascii=False
         )
         path.with_suffix(".json").write_text(text + "\n")
-        path.with_suffix(".md").write_text("\n".join([head, *(figure.row for figure in found)]) + "\n")
+        path.with_suffix(".md").write_text("\n".join([head, *(figure.row for figure in figures)]) + "\n")
 
 
 if __name__ == "__main__":

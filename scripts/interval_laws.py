@@ -12,6 +12,7 @@ Array = NDArray[np.float64]
 BOUNDS = (-100.0, 100.0)
 SIZES = (60, 100, 200, 500, 1000)
 SPARSE = ((0.005, 50), (0.01, 50), (0.02, 25), (0.02, 100), (0.05, 25), (0.05, 100), (0.1, 50), (0.2, 50), (0.3, 50))
+MIXED = ((0.01, 50, 0.2), (0.02, 25, 1), (0.05, 50, 1), (0.1, 50, 1))
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ def laws() -> Iterator[Law]:
         yield Law(f"{lose:g} lose 50, {win:g} win 50", "sparse", 50 * (win - lose), _two_sided(lose, win))
     for share, samples in ((0.01, 2), (0.05, 2), (0.02, 4)):
         yield losing(share, 100, samples)
-    for share in (0.05, 0.1):
-        yield Law(f"{share:g} × 50 + normal 1", "mixed", -50 * share, _noisy(share))
+    for share, size, spread in MIXED:
+        yield Law(f"{share:g} × {size:g} + normal {spread:g}", "mixed", -size * share, _noisy(share, size, spread))
 
 
 def losing(share: float, size: float, samples: int = 1) -> Law:
@@ -86,5 +87,5 @@ def _two_sided(lose: float, win: float) -> Callable[[np.random.Generator, int, i
     return draw
 
 
-def _noisy(share: float) -> Callable[[np.random.Generator, int, int], Array]:
-    return lambda rng, n, r: _normal(rng, 1, n, r) - 50 * _some(rng, share, n, r)
+def _noisy(share: float, size: float, spread: float) -> Callable[[np.random.Generator, int, int], Array]:
+    return lambda rng, n, r: _normal(rng, spread, n, r) - size * _some(rng, share, n, r)

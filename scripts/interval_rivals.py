@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from sdbench.metrics.stats.honest import honest_limits
+from sdbench.metrics.stats.honest import hidden_share, honest_limits
 from sdbench.metrics.stats.resample import student, studentised
 
 Array = NDArray[np.float64]
@@ -109,6 +109,23 @@ def share_times_loss(values: Array, bounds: Bounds, level: float) -> Limits:
     return np.where(low < 0, most, least) * low, np.where(high > 0, most, least) * high
 
 
+def body_and_tail(values: Array, bounds: Bounds, level: float) -> Limits:
+    """Half of alpha for what was seen, by the bootstrap; half for the largest share that goes unseen, all of it at the bound."""
+    low, high = bootstrap(values, bounds, (1 + level) / 2)
+    unseen = hidden_share(len(values), level=(1 + level) / 2)
+    return low - unseen * (low - bounds[0]), high + unseen * (bounds[1] - high)
+
+
+def by_skewness(values: Array, bounds: Bounds, level: float) -> Limits:
+    """The bootstrap, and where the sample is skewed by more than 1 the wider of it and Gaffke's."""
+    centred = values - values.mean(0)
+    skewness = (centred**3).mean(0) / np.maximum((centred**2).mean(0), 1e-12) ** 1.5
+    is_skewed = np.abs(skewness) > 1
+    first, second = bootstrap(values, bounds, level), gaffke(values, bounds, level)
+    low, high = np.minimum(first[0], second[0]), np.maximum(first[1], second[1])
+    return np.where(is_skewed, low, first[0]), np.where(is_skewed, high, first[1])
+
+
 def bootstrap(values: Array, bounds: Bounds, level: float, resamples: int = 1_000) -> Limits:
     """The studentised bootstrap alone, cut at the bounds."""
     parts = [
@@ -130,6 +147,8 @@ RIVALS: dict[str, Callable[[Array, Bounds, float], Limits]] = {
     "studentised bootstrap": bootstrap,
     "empirical likelihood": mirrored(empirical_likelihood),
     "share × loss": share_times_loss,
+    "by skewness": by_skewness,
+    "body + unseen tail": body_and_tail,
     "Hoeffding–Bentkus": mirrored(hoeffding_bentkus),
     "betting": mirrored(betting),
     "Gaffke": gaffke,

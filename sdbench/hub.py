@@ -1,5 +1,8 @@
 """Talking to the hub: from the cache where the network is not needed or not there; its faults become one sentence.
 
+A commit that is named and cached is used without a request. What a branch holds, only the hub knows: where there is a network it is
+asked, and where there is none the commit that it held when it was last asked for is used, and said.
+
 Whether there is a network is asked once, by a connection of at most PROBE_S seconds; where there is none the libraries are told so
 (as HF_HUB_OFFLINE=1 does), instead of waiting for each of their requests to fail.
 """
@@ -43,13 +46,13 @@ def fetch(what: Callable[[], T], repo: str, *, kind: str = "model", revision: st
     from huggingface_hub.utils import logging
 
     logging.set_verbosity_error()  # its own words about every try
-    if (found := _from_cache(what, repo, kind, revision)) is not None:
-        return found
+    if (answer := _from_cache(what, repo, kind, revision)) is not None:
+        return answer
     if not is_offline() and not _has_network():
         _go_offline()
     was_offline = is_offline()
     try:
-        found = _tried(what, repo, kind, revision)
+        answer = _tried(what, repo, kind, revision)
     except ConfigError:
         raise
     except Exception as error:  # which one the transport raises depends on the HTTP library
@@ -60,13 +63,13 @@ def fetch(what: Callable[[], T], repo: str, *, kind: str = "model", revision: st
             raise explain(error, repo, kind=kind, revision=revision) from error
         _go_offline()
         try:
-            found = what()
+            answer = what()
         except (OSError, ValueError) as nothing:
             raise explain(nothing, repo, kind=kind, revision=revision) from error
     if is_offline() and not _asked_offline():
         commit = cached_commit(repo, kind=kind, revision=revision) or "unknown"
         warnings.warn(f"{_where()}: {repo} is taken from the cache, commit {commit}", stacklevel=2)
-    return found
+    return answer
 
 
 def _from_cache(what: Callable[[], T], repo: str, kind: str, revision: str | None) -> T | None:

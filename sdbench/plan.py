@@ -16,7 +16,7 @@ from sdbench.records import Cell, Results, Store
 POLL_S = 2.0
 
 
-class Item(NamedTuple):
+class WorkItem(NamedTuple):
     """One generation to make; equal to the key of its record."""
 
     cell: str
@@ -24,19 +24,19 @@ class Item(NamedTuple):
     sample: int
 
 
-def items(cells: Sequence[Cell], examples: Sequence[str], samples: int) -> Iterator[Item]:
+def items(cells: Sequence[Cell], examples: Sequence[str], samples: int) -> Iterator[WorkItem]:
     """All of a sweep, prompt by prompt."""
-    return (Item(cell.key, example, n) for example in examples for n in range(samples) for cell in cells)
+    return (WorkItem(cell.key, example, n) for example in examples for n in range(samples) for cell in cells)
 
 
-def missing(cells: Sequence[Cell], examples: Sequence[str], samples: int, held: Container[tuple]) -> list[Item]:
+def missing(cells: Sequence[Cell], examples: Sequence[str], samples: int, held: Container[tuple]) -> list[WorkItem]:
     """The subtraction: what `store.held()` lacks of the sweep, prompt by prompt."""
     return [item for item in items(cells, examples, samples) if item not in held]
 
 
 def share(
-    store: Store, todo: Sequence[Item], *, prompts: int = 8, fewest: int = 1, poll_s: float = POLL_S
-) -> Iterator[list[Item]]:
+    store: Store, todo: Sequence[WorkItem], *, prompts: int = 8, fewest: int = 1, poll_s: float = POLL_S
+) -> Iterator[list[WorkItem]]:
     """Claimed work, some prompts at a time, until nothing of `todo` is missing: with others on one folder, or alone.
 
     A share is a part of what is left, the smaller the more jobs are there, from `fewest` prompts to `prompts`: so jobs that
@@ -47,7 +47,7 @@ def share(
     """
     waiting = _by_prompt(todo)
     while waiting:
-        passed: dict[str, list[Item]] = {}
+        passed: dict[str, list[WorkItem]] = {}
         is_idle = True
         names = list(waiting)
         while names:
@@ -57,9 +57,9 @@ def share(
             taken = store.take(asked)
             if taken:
                 is_idle = False
-                yield [Item(*key) for key in taken]
+                yield [WorkItem(*key) for key in taken]
             for item in store.elsewhere(asked):
-                passed.setdefault(item[1], []).append(Item(*item))
+                passed.setdefault(item[1], []).append(WorkItem(*item))
         waiting = passed
         if waiting and is_idle:
             yield []
@@ -97,8 +97,8 @@ def newest_pass(results: Results, cells: Sequence[str], examples: Sequence[str],
     return None
 
 
-def _by_prompt(todo: Iterable[Item]) -> dict[str, list[Item]]:
-    prompts: dict[str, list[Item]] = {}
+def _by_prompt(todo: Iterable[WorkItem]) -> dict[str, list[WorkItem]]:
+    prompts: dict[str, list[WorkItem]] = {}
     for item in todo:
         prompts.setdefault(item.example, []).append(item)
     return prompts

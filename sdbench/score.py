@@ -1,6 +1,6 @@
 """Scores of completions made by any engine: `python -m sdbench.score task=gsm8k predictions=preds.jsonl`.
 
-One JSON object alone goes to stdout, messages go to stderr; exit code 2 is the user's mistake and 1 the hub's, in one sentence.
+One JSON object alone goes to stdout, messages go to stderr; exit code 2 is one sentence of what is wrong.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ import yaml
 
 from sdbench import tasks
 from sdbench.config import known, nearest
-from sdbench.hub import HubError
-from sdbench.metrics.legacy import metric_named
 from sdbench.metrics.quality import all_metrics
 from sdbench.tasks.base import DataTask
 from sdbench.types import Example, Prompt, Score
+from sdbench.words import parsed
 
 USAGE = """python -m sdbench.score task=NAME predictions=FILE [KEY=VALUE ...]
 
@@ -52,10 +51,17 @@ OWN = {
     "resamples": 10_000,
     "bootstrap_seed": 0,
 }
+EXAMPLES = {
+    "task": "gsm8k",
+    "predictions": "preds.jsonl",
+    "out": "scores.json",
+    **{key: str(OWN[key]) for key in list(OWN)[3:]},
+}
+FILES = ("predictions", "data", "out", "shots_data")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScoredAnswer:
     """One scored completion; an id without a prediction has one empty answer that is missing."""
 
     id: str
@@ -74,25 +80,24 @@ class Bootstrap:
 
 
 def parse(arguments: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE words, values as in YAML."""
-    options: dict[str, Any] = {}
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        key = key.removeprefix("task.")
-        if not equals or not key:
-            raise ValueError(f"{argument!r} is not of the form key=value, such as task=gsm8k")
-        if key in options:
-            raise ValueError(f"{key} is given twice")
-        try:
-            options[key] = value if key in ("predictions", "data", "out", "shots_data") else yaml.safe_load(value)
-        except yaml.YAMLError:
-            options[key] = value
-    return options
+    """Options as YAML reads them, those that name files as they are."""
+    options = {option: "null" for name in tasks.names() for option in tasks.options(name)} | EXAMPLES
+    words = parsed(arguments, options, groups=["task"])
+    if words.places:
+        raise ValueError(f"{words.places[0]!r} is not of the form key=value, such as task=gsm8k")
+    return {key: text if key in FILES else _plain(text) for key, text in words.options.items()}
+
+
+def _plain(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def read_predictions(path: Path) -> list[tuple[int, str, str, bool]]:
     """(line number, id, completion, ended by length) of every line."""
-    found = []
+    predictions = []
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -104,8 +109,8 @@ def read_predictions(path: Path) -> list[tuple[int, str, str, bool]]:
                     raise ValueError(f"{where} has no field {field!r}: a line needs id and completion")
             if not isinstance(entry["completion"], str):
                 raise ValueError(f"{where}: completion must be a text, got {json.dumps(entry['completion'])[:60]}")
-            found.append((number, str(entry["id"]), entry["completion"], entry.get("finish") == "length"))
-    return found
+            predictions.append((number, str(entry["id"]), entry["completion"], entry.get("finish") == "length"))
+    return predictions
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
@@ -122,7 +127,7 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     return entry
 
 
-def score_predictions(task: DataTask, path: Path) -> list[Answer]:
+def score_predictions(task: DataTask, path: Path) -> list[ScoredAnswer]:
     """Every prediction scored, in the data's order; ids without one stand in as missing."""
     by_id: dict[str, list[tuple[str, bool]]] = {}
     for number, key, completion, is_cut in read_predictions(path):
@@ -143,7 +148,9 @@ def score_predictions(task: DataTask, path: Path) -> list[Answer]:
         say(f"{len(missing)} of {len(task.ids)} ids have no prediction and count as failed: {shown}")
     pairs = [(Example(key, task.rows[key], Prompt()), completion) for key, _, completion, *_ in asked]
     scores = task.score_all(pairs, [is_cut for *_, is_cut, _ in asked])
-    return [Answer(key, sample, score, gone) for (key, sample, *_, gone), score in zip(asked, scores, strict=True)]
+    return [
+        ScoredAnswer(key, sample, score, gone) for (key, sample, *_, gone), score in zip(asked, scores, strict=True)
+    ]
 
 
 def _say_repeated(counts: Mapping[str, int]) -> None:
@@ -185,7 +192,7 @@ def _near_id(key: str, task: DataTask) -> str:
     return nearest(key, ids) if len(ids) <= 10 else f"(its ids are {ids[0]} … {ids[-1]})"
 
 
-def table(answers: Sequence[Answer]) -> pd.DataFrame:
+def table(answers: Sequence[ScoredAnswer]) -> pd.DataFrame:
     """A row an answer, as records have it; an id without one has failed as often as the least asked of the others."""
     asked = Counter(answer.id for answer in answers if not answer.is_missing)
     fewest = min(asked.values(), default=1)
@@ -197,13 +204,13 @@ def table(answers: Sequence[Answer]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def aggregate(task: DataTask, answers: Sequence[Answer], bootstrap: Bootstrap) -> dict[str, dict[str, Any]]:
+def aggregate(task: DataTask, answers: Sequence[ScoredAnswer], bootstrap: Bootstrap) -> dict[str, dict[str, Any]]:
     """Every metric with its interval by example."""
     options = {"level": bootstrap.level, "resamples": bootstrap.resamples, "seed": bootstrap.seed}
-    found = all_metrics(table(answers), list(map(metric_named, answers[0].score.values)), **options)
+    estimates = all_metrics(table(answers), list(map(task.metric_of, answers[0].score.values)), **options)
     metrics: dict[str, dict[str, Any]] = {
         name: {"value": estimate.value, "low": _finite(estimate.low), "high": _finite(estimate.high)}
-        for name, estimate in found.items()
+        for name, estimate in estimates.items()
     }
     if "bleu" in task.signatures:
         metrics["bleu_signature"] = {"value": task.signatures["bleu"], "low": None, "high": None}
@@ -215,7 +222,9 @@ def _finite(limit: float) -> float | None:
     return limit if math.isfinite(limit) else None
 
 
-def report(task: DataTask, answers: Sequence[Answer], bootstrap: Bootstrap, *, per_example: bool) -> dict[str, Any]:
+def report(
+    task: DataTask, answers: Sequence[ScoredAnswer], bootstrap: Bootstrap, *, per_example: bool
+) -> dict[str, Any]:
     """The JSON object of a whole set of predictions."""
     flags: Counter[str] = Counter({"is_missing": sum(answer.is_missing for answer in answers)})
     for answer in answers:
@@ -292,9 +301,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with redirect_stdout(sys.stderr):  # libraries that print must not spoil the JSON
             result = run(arguments)
-    except HubError as error:
-        say(f"sdbench.score: {error}")
-        return 1
     except (ValueError, OSError, RuntimeError) as error:  # RuntimeError: no sandbox holds here
         say(f"sdbench.score: {_sentence(error)}")
         return 2

@@ -313,7 +313,7 @@ class Drafter(Protocol):
     """Where drafts come from. Rows are admitted, moved and overwritten by the engine; a drafter keeps what it caches for them.
 
     `sdbench.draft.BaseDrafter` holds the empty methods. It may also have `version`, `limits` and `needs` (a set of
-    DRAFTER_NEEDS); one without has none.
+    DRAFTER_NEEDS); one without has none. With `prefill_all(prompts, prefixes)` short prompts come to it together.
     """
 
     def open(self, num_rows: int, capacity: int, cache: Any) -> None:

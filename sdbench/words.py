@@ -1,4 +1,7 @@
-"""The words of a command line: places (folders, files) and options as KEY=VALUE, --KEY=VALUE or --KEY VALUE."""
+"""The words of a command line: places (folders, files) and options as KEY=VALUE, --KEY=VALUE or --KEY VALUE.
+
+An option may carry the name of its group, as in task.shots=5: `groups` are the names that are left out.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-OPTION = re.compile(r"(?:--)?([A-Za-z_]+)=(.*)", re.DOTALL)
+from sdbench.config import nearest
+
+OPTION = re.compile(r"(?:--)?([A-Za-z_]+(?:\.[A-Za-z_]+)?)=(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +22,7 @@ class Words:
     options: Mapping[str, str]
 
 
-def parsed(words: Sequence[str], options: Mapping[str, str]) -> Words:
+def parsed(words: Sequence[str], options: Mapping[str, str], *, groups: Sequence[str] = ()) -> Words:
     """Words as `options` {name: an example of its value} allows them; ValueError, one sentence, for any other."""
     places: list[str] = []
     given: dict[str, str] = {}
@@ -28,10 +33,10 @@ def parsed(words: Sequence[str], options: Mapping[str, str]) -> Words:
             places.append(word)
             continue
         name = match[1] if match else word.removeprefix("--")
+        group, dot, rest_of_name = name.partition(".")
+        name = rest_of_name if dot and group in groups else name
         if name not in options:
-            raise ValueError(
-                f"{name if match else word} is not an option: there is {', '.join(f'{one}=' for one in options)}"
-            )
+            raise ValueError(f"{name if match else word} is not an option {nearest(name.lstrip('-'), options)}")
         value = match[2] if match else next(rest, "")
         if not value:
             raise ValueError(f"{'' if match else '--'}{name} needs a value, for example {name}={options[name]}")
@@ -44,8 +49,21 @@ def parsed(words: Sequence[str], options: Mapping[str, str]) -> Words:
 def number(given: Words, name: str) -> float | None:
     """An option that is a number above 0; None where it is not given."""
     text = given.options.get(name)
-    if text is None:
-        return None
+    return None if text is None else _positive(name, text)
+
+
+def by_task(given: Words, name: str) -> float | dict[str, float] | None:
+    """An option that is a number above 0, or {TASK: NUMBER, …}; None where it is not given."""
+    text = given.options.get(name, "").strip()
+    if not text.startswith("{"):
+        return number(given, name)
+    pairs = [part.partition(":") for part in text.strip("{}").split(",")]
+    if not text.endswith("}") or not all(task.strip() and colon for task, colon, _ in pairs):
+        raise ValueError(f"{name} by task must be written {{TASK: NUMBER, TASK: NUMBER}}, got {text}")
+    return {task.strip(" '\""): _positive(f"{name} of {task.strip()}", value.strip()) for task, _, value in pairs}
+
+
+def _positive(name: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:

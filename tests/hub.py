@@ -68,17 +68,17 @@ class Repo:
 
     def tree(self, below: str, *, is_recursive: bool) -> list[dict[str, Any]] | None:
         prefix = f"{below.strip('/')}/" if below.strip("/") else ""
-        found, folders = [], set()
+        entries, folders = [], set()
         for name, entry in self.files.items():
             if name.startswith(prefix):
                 parts = name.removeprefix(prefix).split("/")
                 depth = len(parts) if is_recursive else min(2, len(parts))
                 folders |= {prefix + "/".join(parts[:i]) for i in range(1, depth)}
-                found += [entry.listed()] if is_recursive or len(parts) == 1 else []
-        found += [
+                entries += [entry.listed()] if is_recursive or len(parts) == 1 else []
+        entries += [
             {"type": "directory", "oid": hashlib.sha1(f.encode()).hexdigest(), "size": 0, "path": f} for f in folders
         ]
-        return sorted(found, key=lambda entry: entry["path"]) if found or not prefix else None
+        return sorted(entries, key=lambda entry: entry["path"]) if entries or not prefix else None
 
 
 @dataclass
@@ -153,10 +153,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._file(hub.repo(kind, id).files[name], {})  # type: ignore[union-attr]
         if self._token() is not None and self._token() not in hub.tokens:
             return self._error(401, "", "Invalid credentials in Authorization header")
-        if found := re.fullmatch(r"/api/(models|datasets)/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+)/?(.*))?", path):
-            return self._api(*found.groups(""))
-        if found := re.fullmatch(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
-            return self._resolve("datasets" if found[1] else "models", found[2], found[3], found[4])
+        if match := re.fullmatch(r"/api/(models|datasets)/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+)/?(.*))?", path):
+            return self._api(*match.groups(""))
+        if match := re.fullmatch(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+            return self._resolve("datasets" if match[1] else "models", match[2], match[3], match[4])
         return self._send(404, {"error": "Not Found"})
 
     do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for

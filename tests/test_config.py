@@ -125,6 +125,43 @@ def test_a_folder_of_ones_own_adds_files(tmp_path):
     assert (run.model.name, run.model.target) == ("mine", "org/mine")
 
 
+@pytest.fixture
+def sure(tmp_path) -> Composer:
+    """A rule whose knobs stand under `knobs:` alone, beside another that has a default."""
+    (tmp_path / "verifier").mkdir()
+    (tmp_path / "verifier" / "sure.yaml").write_text(
+        "name: sure\n_target_: mine.Sure\nfloor: 0.5\nknobs:\n  eps: {low: 0, high: 1, sweep: [0.1, 0.2]}\n"
+        "  w: {low: 0, high: 1, sweep: [0.5]}\n  floor: {low: 0, high: 1}\n"
+    )
+    return Composer(str(tmp_path))
+
+
+def eps_of(composer: Composer, *words: str) -> list[object]:
+    """The values of eps, of every job and rule that has it."""
+    runs = [composer.run(job) for job in composer.jobs(parse(list(words)))]
+    return [knob.values for run in runs for rule in run.verifiers for knob in rule.knobs if knob.name == "eps"]
+
+
+def test_a_knob_that_only_its_line_under_knobs_names_is_set_as_any_other(sure):
+    assert eps_of(sure, "verifier=sure") == [(0.1, 0.2)]
+    assert eps_of(sure, "verifier=sure", "verifier.eps=0.3") == [(0.3,)]
+    assert eps_of(sure, "verifier=sure", "verifier.eps=[0.3,0.4]", "w=0.5") == [(0.3, 0.4)]
+    assert eps_of(sure, "verifier=[ensemble,sure]", "verifier.sure.eps=0.3") == [(0.3,)]
+    assert eps_of(sure, "-m", "verifier=sure", "verifier.eps=0.3,0.4") == [(0.3,), (0.4,)]
+    for words, said in (
+        (
+            ["verifier=sure", "verifier.esp=0.3"],
+            "verifier.esp is not an option (did you mean eps? choices: floor, eps)",
+        ),
+        (["verifier=sure", "verifier.w=0.3"], "write w=VALUE, without verifier"),
+        (["verifier=sure", "verifier.eps=3"], "verifier.eps must be a number between 0 and 1, got 3"),
+        (["verifier=[ensemble,sure]", "verifier.eps=0.3"], "verifier.eps is not an option"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            eps_of(sure, *words)
+        assert said in str(caught.value)
+
+
 def test_timing_may_be_off_or_changed(composer):
     assert composer.run(("timing=off",)).timing is None
     assert composer.run(("timing=false",)).timing is None
@@ -162,6 +199,10 @@ BAD = {
     "name=a/b": "folder name",
     "margin=-1": "margin must be a number above 0 and at most 100, got -1",
     "margin=0": "above 0",
+    "margin={cnndm: 1}": "margin names no points for task gsm8k-tiny: add gsm8k-tiny: POINTS, or default: POINTS",
+    "margin={gsm8k: 0}": "margin of gsm8k must be a number above 0 and at most 100, got 0",
+    "margin=[1]": "margin must be a number, or one by task as margin={gsm8k-tiny: 1}, got [1]",
+    "margin={gsm8k: 1": "cannot be read",
     "seed=null": "seed",
     "force=maybe": "true or false",
     "~w": "w=null",
@@ -182,6 +223,22 @@ def test_a_slip_is_one_sentence_with_the_way_out(composer, word):
         composer.run(composer.jobs(Command((word,)))[0])
     assert BAD[word] in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_margin_may_differ_by_task_and_an_experiment_may_say_it(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\n# margins by task\nmargin: {gsm8k: 1, cnndm: 0.5}\n"
+    (tmp_path / "experiment" / "margins.yaml").write_text(text)
+    composer = Composer(str(tmp_path))
+
+    def margin(*words):
+        return composer.run(composer.jobs(Command(words))[0]).margin
+
+    assert margin("margin={gsm8k-tiny: 1, cnndm-tiny: 0.5}") == {"gsm8k-tiny": 1, "cnndm-tiny": 0.5}
+    assert margin("margin={default: 2}") == {"default": 2}
+    assert margin("experiment=margins") == {"gsm8k": 1, "cnndm": 0.5}
+    assert margin("experiment=margins", "margin={xsum: 2}") == {"gsm8k": 1, "cnndm": 0.5, "xsum": 2}
+    assert margin("experiment=margins", "margin=3") == 3
 
 
 COMBINED = {

@@ -45,5 +45,5 @@ def test_every_package_that_is_named_is_pinned():
 
 def test_no_committed_file_names_a_package_registry():
     words = ["git", "grep", "-lIiE", r"(--(extra-)?index-url|(pypi|npmjs|pythonhosted)\.org)", "--", ".", f":!{HERE}"]
-    found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stdout) == (1, "")
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")

@@ -7,7 +7,7 @@ import pytest
 
 import sdbench
 from sdbench import plan
-from sdbench.plan import Item
+from sdbench.plan import WorkItem
 from sdbench.records import Store
 from tests.records.synthetic import Shape, sweep, timings
 
@@ -63,7 +63,7 @@ def test_what_is_added_is_all_that_is_missing(tmp_path: Path, change: str):
 def test_alone_every_item_is_handed_out_once(tmp_path: Path):
     with Store.open(tmp_path) as store:
         todo = plan.missing(CELLS, names(5), 2, store.held())
-        seen: list[Item] = []
+        seen: list[WorkItem] = []
         for items in plan.share(store, todo, prompts=2):
             seen += items
             store.append_generations(make(items))
@@ -81,9 +81,9 @@ def test_items_in_flight_are_not_handed_out_again(tmp_path: Path):
 
 
 def test_two_jobs_share_a_sweep_without_doing_anything_twice(tmp_path: Path):
-    done: list[list[Item]] = [[], []]
+    done: list[list[WorkItem]] = [[], []]
 
-    def job(mine: list[Item]) -> None:
+    def job(mine: list[WorkItem]) -> None:
         with Store.open(tmp_path) as store:
             store.add_cells(CELLS)
             todo = plan.missing(CELLS, names(12), 1, store.held())
@@ -105,7 +105,7 @@ def test_jobs_that_wait_for_each_other_write_what_they_hold_first(tmp_path: Path
     def job() -> None:
         with Store.open(tmp_path) as store:
             store.add_cells(CELLS)
-            held: list[Item] = []
+            held: list[WorkItem] = []
             todo = plan.missing(CELLS, names(12), 1, store.held())
             for items in plan.share(store, todo, prompts=2, poll_s=0.01):
                 if items and not held:

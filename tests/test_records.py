@@ -205,6 +205,48 @@ def test_a_torn_part_is_reported_costs_no_other_and_is_repaired(tmp_path: Path, 
     assert_same_records(folder, tmp_path / "whole", is_problem_free=False)
 
 
+@pytest.mark.parametrize("tear", [torn_half, torn_empty])
+@pytest.mark.parametrize("kind", ["generations", "tokens"])
+def test_a_dead_part_is_repaired_once_and_then_nobody_meets_it_again(tmp_path: Path, kind: str, tear):
+    whole = records(examples=6)
+    write(tmp_path / "whole", whole)
+    folder = write(tmp_path / "torn", whole[:3], whole[3:])
+    name = part(folder, kind).name
+    tear(part(folder, kind))
+    with Store.open(folder) as store:
+        missing = [r for r in whole if (r.cell, r.example, r.sample) not in store.held()]
+        assert len(missing) == 3
+        store.append_generations(missing[:2])
+        if kind == "tokens":  # texts and scores that nothing has replaced stay readable
+            assert name in store.compact()
+            assert len(sdbench.read(folder).generations) == 6
+        store.append_generations(missing[2:])
+        set_aside = store.compact()
+    assert any(one.partition("-")[2] == name.partition("-")[2] for one in set_aside)
+    assert (folder / "records" / f".torn-{name}").exists()
+    assert_same_records(folder, tmp_path / "whole")
+    with Store.open(folder) as store:
+        assert not [r for r in whole if (r.cell, r.example, r.sample) not in store.held()]
+        assert store.compact() == []
+
+
+def test_a_part_that_the_disk_does_not_give_now_is_not_set_aside(tmp_path: Path, monkeypatch):
+    folder = write(tmp_path, records(examples=6))
+    broken = part(folder, "generations")
+
+    def fails(path, *args, **kwargs):
+        if Path(path) == broken:
+            raise OSError(5, "Input/output error")
+        return schema_of(path, *args, **kwargs)
+
+    schema_of = pq.read_schema
+    with Store.open(folder) as store, monkeypatch.context() as patch:
+        patch.setattr(pq, "read_schema", fails)
+        store._held.footers.clear()
+        assert store.compact() == []
+    assert broken.exists()
+
+
 def test_a_torn_cell_file_is_reported_and_written_again(tmp_path: Path):
     folder = write(tmp_path, records())
     torn_half(part(folder, "cell"))
@@ -286,10 +328,10 @@ def test_parts_merged_between_a_look_and_a_reading_are_looked_for_again(tmp_path
         snapshot = store_module.take_snapshot
 
         def then_merged(*args, **kwargs):
-            found = snapshot(*args, **kwargs)
+            taken = snapshot(*args, **kwargs)
             monkeypatch.undo()
             other.compact()
-            return found
+            return taken
 
         monkeypatch.setattr(store_module, "take_snapshot", then_merged)
         assert len(store.held()) == 5
@@ -365,11 +407,11 @@ def test_a_failure_is_reported_until_a_record_makes_it_good(tmp_path: Path):
 
 def test_a_timing_counts_once_in_its_pass_and_machine(tmp_path: Path):
     record = records()[0]
-    found = timings(ENSEMBLE, record, pass_id="a", repeats=2, shape=SHAPE)
-    elsewhere = [dataclasses.replace(t, machine="gpu") for t in found]
+    taken = timings(ENSEMBLE, record, pass_id="a", repeats=2, shape=SHAPE)
+    elsewhere = [dataclasses.replace(t, machine="gpu") for t in taken]
     with Store.open(tmp_path) as store:
         store.add_cells([ENSEMBLE])
-        for batch in (found, found, elsewhere):
+        for batch in (taken, taken, elsewhere):
             store.append_timings(batch)
     frame = sdbench.read(tmp_path).timings
     assert len(frame) == 6

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sdbench.words import Words, number, parsed
+from sdbench.words import Words, by_task, number, parsed
 
 OPTIONS = {"out": "figures", "margin": "1"}
 
@@ -19,9 +19,11 @@ def test_a_folder_may_have_an_equals_sign_in_its_path():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--nothing"], "--nothing is not an option: there is out=, margin="),
+        (["--nothing"], r"--nothing is not an option \(choices: out, margin\)"),
         (["-x"], "-x is not an option"),
         (["nothing=1"], "nothing is not an option"),
+        (["ot=1"], r"ot is not an option \(did you mean out\?"),
+        (["task.margin=1"], "task.margin is not an option"),
         (["--out"], "--out needs a value, for example out=figures"),
         (["out="], "out needs a value"),
         (["out=a", "out=b"], "out is given twice"),
@@ -32,9 +34,31 @@ def test_a_slip_is_one_sentence(words, said):
         parsed(words, OPTIONS)
 
 
+def test_the_name_of_a_group_may_stand_before_an_option():
+    assert parsed(["task.margin=2"], OPTIONS, groups=["task"]).options == {"margin": "2"}
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "much"])
 def test_a_number_is_above_zero(text):
     with pytest.raises(ValueError, match="margin must be a number above 0"):
         number(parsed([f"margin={text}"], OPTIONS), "margin")
     assert number(parsed(["margin=2.5"], OPTIONS), "margin") == 2.5
     assert number(parsed([], OPTIONS), "margin") is None
+
+
+def test_a_margin_may_be_given_by_task():
+    def margin(*words):
+        return by_task(parsed(words, OPTIONS), "margin")
+
+    assert margin("margin={gsm8k-tiny: 1, 'cnndm': 0.5}") == {"gsm8k-tiny": 1, "cnndm": 0.5}
+    assert margin("margin=2.5") == 2.5
+    assert margin() is None
+    for text, said in (
+        ("{gsm8k}", "must be written"),
+        ("{gsm8k: 1", "must be written"),
+        ("{}", "must be written"),
+        ("{gsm8k: 0}", "margin of gsm8k must be a number above 0, got 0"),
+        ("{gsm8k: much}", "margin of gsm8k"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            margin(f"margin={text}")

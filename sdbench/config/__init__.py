@@ -18,6 +18,7 @@ from sdbench.config.checks import (
     integer,
     known,
     listed,
+    margins,
     nearest,
     number,
     show,
@@ -178,7 +179,7 @@ class Run:
     results: Path
     timing: TimingOptions | None
     tracker: Component | None
-    margin: float
+    margin: float | Mapping[str, float]
     shard: Shard
     force: bool
     report: bool = True
@@ -231,7 +232,7 @@ def check(tree: Mapping[str, Any]) -> Run:
         results=Path(string("results", tree["results"])),
         timing=TimingOptions.check(tree["timing"]),
         tracker=None if tree["tracker"].get("_target_") is None else Component.check("tracker", tree["tracker"]),
-        margin=number("margin", tree["margin"], 0, 100, is_open=True),
+        margin=margins("margin", tree["margin"], task.name),
         shard=Shard.check(tree["shard"]),
         force=switch("force", tree["force"]),
         report=_on_or_off("report", tree["report"]),

@@ -54,6 +54,18 @@ def number(key: str, value: object, low: float, high: float, *, is_open: bool = 
     return float(value)  # type: ignore[arg-type]
 
 
+def margins(key: str, value: object, task: str) -> float | dict[str, float]:
+    """Points of 100: one number, or {task: number}, which names this task, its elder without -tiny, or default."""
+    if not isinstance(value, Mapping):
+        if isinstance(value, str | list | tuple) or value is None:
+            raise ConfigError(f"{key} must be a number, or one by task as {key}={{{task}: 1}}, got {show(value)}")
+        return number(key, value, 0, 100, is_open=True)
+    points = {str(name): number(f"{key} of {name}", each, 0, 100, is_open=True) for name, each in value.items()}
+    if not {task, task.removesuffix("-tiny"), "default"} & set(points):
+        raise ConfigError(f"{key} names no points for task {task}: add {task}: POINTS, or default: POINTS")
+    return points
+
+
 def choice(key: str, value: object, choices: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise ConfigError(f"{key} cannot be {show(value)} {nearest(value, choices)}")

@@ -11,7 +11,7 @@ from typing import Any
 from sdbench.config.checks import ConfigError, integer, known, listed, nearest, number, show, string, switch
 
 BASELINES = ("target", "draft", "lossless", "generate")  # what the records call the cells that every run adds
-DECLARES = ("low", "high", "open", "whole", "strict", "equals", "sweep", "choices", "draws")
+DECLARES = ("low", "high", "open", "whole", "strict", "equals", "sweep", "choices", "draws", "text")
 INTERNAL = ("name", "_target_", "knobs")
 
 
@@ -41,7 +41,7 @@ class Knob:
 
     @classmethod
     def check(cls, key: str, name: str, given: object, declared: object) -> Knob:
-        """`declared`: {low, high, open, whole, strict, equals, sweep} or {choices, strict, equals}."""
+        """`declared`: {low, high, open, whole, strict, equals, sweep}, {choices, strict, equals} or {text}."""
         if not isinstance(declared, Mapping):
             raise ConfigError(f"knobs.{name} must be a mapping such as {{low: 0, high: 1}}, got {show(declared)}")
         known(f"knobs.{name}.", declared, DECLARES)
@@ -87,9 +87,9 @@ class RuleSweep:
         if name in BASELINES:
             raise ConfigError(f"{where}.name cannot be {name}: every run has a cell of that name; give another")
         declared: Mapping[str, Any] = tree.get("knobs") or {}
-        options = {key: value for key, value in tree.items() if key not in (*INTERNAL, "draws")}
+        options = flat({key: value for key, value in tree.items() if key not in (*INTERNAL, "draws")})
         if declared:
-            known(f"{where}.", options, declared)
+            known(f"{where}.", options, (*declared, *(key for key in options if key.endswith("._target_"))))
         knobs = tuple(
             Knob.check(
                 "w" if knob == "w" and w is not None else f"{where}.{knob}",
@@ -127,7 +127,18 @@ def check_rules(tree: Mapping[str, Any], w: object) -> tuple[RuleSweep, ...]:
     return rules
 
 
+def flat(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with those of a rule within the rule, a mapping with a `_target_`, under names such as rule.eps."""
+    plain: dict[str, Any] = {}
+    for key, value in options.items():
+        is_rule = isinstance(value, Mapping) and "_target_" in value
+        plain |= {f"{key}.{name}": inner for name, inner in flat(value).items()} if is_rule else {key: value}
+    return plain
+
+
 def _value(key: str, value: object, declared: Mapping[str, Any]) -> object:
+    if declared.get("text"):
+        return value if isinstance(value, int) and not isinstance(value, bool) else string(key, value)
     if declared.get("choices"):
         for one in declared["choices"]:
             if one == value and isinstance(one, bool) == isinstance(value, bool):  # true is not the number 1

@@ -46,7 +46,10 @@ class ModelDrafter(BaseDrafter):
         self._cache = None
 
     def prefill(self, prompt: Tensor, prefix: Prefix) -> Prefix:
-        return self.model.prefill(prompt[:-2])
+        return self.prefill_all([prompt], [prefix])[0]
+
+    def prefill_all(self, prompts: Sequence[Tensor], prefixes: Sequence[Prefix]) -> list[Prefix]:
+        return self.model.prefill_all([prompt[:-2] for prompt in prompts])
 
     def admit(self, row: int, prefix: Prefix) -> None:
         self.cache.write(row, prefix)

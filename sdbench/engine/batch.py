@@ -55,8 +55,7 @@ class Batch:
     @property
     def width(self) -> int:
         """Rows of the tensors of a round."""
-        count = len(self.rows)
-        return min(1 << (count - 1).bit_length(), self.num_rows) if self.target.is_captured else count
+        return self.target.padded(len(self.rows), self.num_rows)
 
     # What a drafter sees.
     @property

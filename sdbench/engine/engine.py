@@ -1,7 +1,8 @@
 """Two models with what they keep between calls: KV caches and captured steps live as long as their engine, and no longer."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -64,16 +65,45 @@ class Engine:
         role: str = "target",
     ) -> Iterator[Generation]:
         """Decode the requests, in the order in which they end, by the model of this role; without a drafter it decodes alone."""
-        lm = self.draft if role == "draft" else self.target
-        assert lm is not None, "the draft decodes alone where there is one"
-        drafter = drafters.NoDraft() if drafter is None else drafter
+        lm, drafter = self._decoding(role), drafters.NoDraft() if drafter is None else drafter
         for rule, num_draft in {(request.verifier, request.num_draft) for request in requests}:
             refuse_limits(drafter, verifiers[rule], options.warp, num_draft)
         for rule in verifiers:
             refuse_tensors(rule)
+        reading = [lm, *([self.draft] if self.draft and "draft" in needs_of(drafter, DRAFTER_NEEDS) else [])]
+        refuse_too_long(prompts, {request.prompt for request in requests}, options.max_new_tokens, reading)
         num_rows = min(options.batch_size, len(requests))
-        loop = Loop(lm, drafter, prompts, verifiers, options, num_rows, self.models)
-        return loop.stream(requests)
+        return Loop(lm, drafter, prompts, verifiers, options, num_rows, self.models).stream(requests)
+
+    def _decoding(self, role: str) -> LM:
+        lm = self.draft if role == "draft" else self.target
+        assert lm is not None, "the draft decodes alone where there is one"
+        return lm
+
+    def rehearse(
+        self,
+        prompts: Sequence[Sequence[int]],
+        request: Request,
+        rule: Verifier,
+        options: Options,
+        drafter: Drafter | None = None,
+        *,
+        role: str = "target",
+    ) -> None:
+        """Capture, before a clock starts, each step that a stream of such requests can need: of every KV length between the
+        shortest prompt and the longest text, for every number of rows. The longest come first: later caches fit into theirs.
+        """
+        lm, drafter = self._decoding(role), drafters.NoDraft() if drafter is None else drafter
+        if lm.mode == "off":
+            return
+        k, once = request.num_draft, replace(options, max_new_tokens=1, should_stop=None)
+        shortest, longest = min(map(len, prompts)), max(map(len, prompts)) + options.max_new_tokens - 1
+        last = {(lm.rounded(size + k), lm.rounded(size + k - 1)): size for size in range(shortest, longest + 1)}
+        for size in sorted(last.values(), reverse=True):
+            text = (list(prompts[0]) * (size // len(prompts[0]) + 1))[:size]
+            for count in sorted({lm.padded(count, options.batch_size) for count in range(1, options.batch_size + 1)}):
+                requests = [replace(request, prompt=0, verifier=0, key=number) for number in range(count)]
+                deque(Loop(lm, drafter, [text], [rule], once, options.batch_size, self.models).stream(requests), 0)
 
     def capture_at_once(self) -> None:
         """From now on a step is captured the first time it runs, for example in a warm-up before the clock starts."""
@@ -102,3 +132,16 @@ def refuse_limits(drafter: Drafter, rule: Verifier, warp: Warp, num_draft: int) 
         )
         if sentence is not None:
             raise ValueError(sentence)
+
+
+def refuse_too_long(
+    prompts: Sequence[Sequence[int]], asked: Iterable[int], max_new_tokens: int, models: Sequence[LM]
+) -> None:
+    """No text may grow beyond the positions of a model that reads it."""
+    for model in models:
+        for number in sorted(asked):
+            if model.limit is not None and len(prompts[number]) + max_new_tokens > model.limit:
+                raise ValueError(
+                    f"max_new_tokens={max_new_tokens} after the {len(prompts[number])} tokens of prompt {number} exceeds the "
+                    f"{model.limit} positions of the {model.role} model"
+                )

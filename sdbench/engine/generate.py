@@ -8,7 +8,7 @@ from sdbench.draft import NoDraft
 from sdbench.engine.engine import Engine
 from sdbench.engine.loop import Options
 from sdbench.engine.row import Request, StopTest
-from sdbench.lm import LM, Mode
+from sdbench.lm import Mode
 from sdbench.noise import Key
 from sdbench.types import Drafter, Generation, Verifier
 
@@ -64,8 +64,6 @@ def generate(
     texts = [_ids("prompts", prompt, num_ids, f"prompt {n}") for n, prompt in enumerate(_listed("prompts", prompts))]
     if not all(texts):
         raise ValueError(f"prompts must not be empty, but prompt {texts.index([])} is")
-    for model in engine.models:
-        _refuse_too_long(texts, model, max_new_tokens)
     warp = engine.warp(temperature, top_k, top_p)
     if samples > 1 and warp.is_greedy and not any(getattr(rule, "draws_if_greedy", False) for rule in rules):
         raise ValueError(f"samples must be 1 at temperature 0, where all samples are the same, got {samples}")
@@ -150,15 +148,6 @@ def _keys(keys: Sequence[Key] | None, count: int) -> list[Key]:
     if len(names) != count or len(set(names)) != count:
         raise ValueError(f"keys must be one per prompt, all different: got {len(names)} for {count} prompts")
     return names
-
-
-def _refuse_too_long(prompts: Sequence[Sequence[int]], model: LM, max_new_tokens: int) -> None:
-    for number, prompt in enumerate(prompts):
-        if model.limit is not None and len(prompt) + max_new_tokens > model.limit:
-            raise ValueError(
-                f"max_new_tokens={max_new_tokens} after the {len(prompt)} tokens of prompt {number} exceeds the "
-                f"{model.limit} positions of the {model.role} model"
-            )
 
 
 def _refuse_others(engine: Engine, target: Any, draft: Any, *options: Any) -> None:

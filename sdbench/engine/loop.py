@@ -5,19 +5,19 @@ row looks at another. In float64 that is token for token; in lower precision two
 """
 
 import warnings
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from sdbench.engine.batch import Batch
 from sdbench.engine.clock import Clock
+from sdbench.engine.prefill import Prefixes
 from sdbench.engine.row import NUM_MEASURES, Decoding, Request, StopTest
-from sdbench.lm import LM, Prefix, RaggedCache
+from sdbench.lm import LM, RaggedCache
 from sdbench.probs import Warp
 from sdbench.types import DRAFTER_NEEDS, DraftBlock, Drafter, Evidence, Generation, Verdict, Verifier, needs_of
 
@@ -76,19 +76,18 @@ class Loop:
 
 
 class BatchRun:
-    """A batch, the queue behind it, and prefixes of prompts that will be asked for again."""
+    """A batch and the queue behind it."""
 
     def __init__(self, loop: Loop) -> None:
         self.target, self.drafter, self.options = loop.target, loop.drafter, loop.options
         self.prompts, self.verifiers, self.pending = loop.prompts, loop.verifiers, loop.pending
         self.num_rows = loop.num_rows
         self.queue = deque(loop.pending.items())
-        self.num_left = Counter(request.prompt for request in loop.pending.values())
-        self.prefixes: dict[int, tuple[Tensor, Prefix, Any]] = {}
         self.num_ids = self.options.warp.vocab_size or self.target.vocab_size
         self.clock = Clock(self.target.device, self.options.timing)
         self.needs = _needs(self.verifiers, self.options.warp)
         self.drafter_needs = needs_of(self.drafter, DRAFTER_NEEDS)
+        self.prefixes = Prefixes(self.target, self.drafter, self.prompts, loop.pending.values(), self.clock)
 
     def run(self) -> Iterator[Generation]:
         """Inference mode holds inside a round only: between two yields the caller's own mode is on."""
@@ -136,23 +135,11 @@ class BatchRun:
         number = request.prompt
         family, num_prompt = batch.family_of[request.verifier], len(self.prompts[number])
         row = Decoding(index, request, family, num_prompt, self.options.max_new_tokens)
-        started_s = self.clock.read()
-        if number not in self.prefixes:
-            self.prefixes[number] = self._prefill(number)
-        row.prefill_s = self.clock.read() - started_s
+        prompt, prefix, own, row.prefill_s = self.prefixes.take(number, (waiting.prompt for _, waiting in self.queue))
         if slot is None:
-            batch.admit(row, *self.prefixes[number])
+            batch.admit(row, prompt, prefix, own)
         else:
-            batch.replace(slot, row, *self.prefixes[number])
-        self.num_left[number] -= 1
-        if not self.num_left[number]:
-            del self.prefixes[number]
-
-    def _prefill(self, number: int) -> tuple[Tensor, Prefix, Any]:
-        """The prompt [L] and what target and drafter make of it; its last token begins the first round."""
-        prompt = torch.tensor(list(self.prompts[number]), dtype=torch.int64, device=self.target.device)
-        prefix = self.target.prefill(prompt[:-1], with_hidden="target_hidden" in self.drafter_needs)
-        return prompt, replace(prefix, hidden=None), self.drafter.prefill(prompt, prefix)
+            batch.replace(slot, row, prompt, prefix, own)
 
     def _round(self, batch: Batch) -> None:
         begun_s = self.clock.read()

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sdbench.lm.cache import Prefix, RaggedCache
     from sdbench.lm.capture import Mode
-    from sdbench.lm.model import LM, used_vocab
+    from sdbench.lm.model import CHUNK, LM, used_vocab
 
 _HOME = {
+    "CHUNK": "model",
     "LM": "model",
     "Mode": "capture",
     "Prefix": "cache",
@@ -19,7 +20,7 @@ _HOME = {
     "used_vocab": "model",
 }
 
-__all__ = ["LM", "Mode", "Prefix", "RaggedCache", "used_vocab"]
+__all__ = ["CHUNK", "LM", "Mode", "Prefix", "RaggedCache", "used_vocab"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from sdbench.lm import split_kv
 from sdbench.lm.plan import Plan, current
 
 NAME = "sdbench_ragged"
@@ -37,6 +38,8 @@ def ragged_attention(
     groups = heads // key.shape[1]
     if plan.start is not None:
         out = _prefill(plan, layer, query, key, value, scale, softcap, s_aux)
+    elif plan.kernel and plan.sights[layer].is_causal and s_aux is None and width <= split_kv.WIDEST_HEAD:
+        return split_kv.attend(plan.kernel, query, key, value, plan.ends, scale, softcap), None
     else:
         folded = query.reshape(batch, key.shape[1], groups * steps, width)
         out = _attend(folded, key, value, plan.mask(layer, groups), scale, softcap, s_aux)
@@ -54,7 +57,7 @@ def _prefill(
     softcap: float | None,
     s_aux: Tensor | None,
 ) -> Tensor:
-    """One prompt's chunk; a first chunk inside the window is causal without a mask tensor. [1,H,T,D]."""
+    """A chunk of prompts; a first chunk inside the window is causal without a mask tensor. [B,H,T,D]."""
     groups, steps = query.shape[1] // key.shape[1], query.shape[2]
     by_group = query.unflatten(1, (key.shape[1], groups)).unbind(2)
     local = plan.sights[layer].local

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from sdbench.lm.rope import frequencies_depend_on_length
+
 Mode = Literal["off", "trace", "graphs", "compile"]
 Step = Callable[..., tuple[Tensor, ...]]
 
@@ -46,13 +48,6 @@ def mode_of(asked: Mode | None, model: PreTrainedModel) -> Mode:
         return "off"
     ours: dict[str, Mode] = {"cuda": "graphs", "cpu": "trace"}
     return asked or ours.get(model.device.type, "off")
-
-
-def frequencies_depend_on_length(config: Any) -> bool:
-    """Whether the rotary frequencies of a whole call follow its longest position, from the original length on."""
-    return any(
-        f"'rope_type': '{kind}'" in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope")
-    )
 
 
 class CapturedSteps:

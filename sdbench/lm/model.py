@@ -1,20 +1,23 @@
 """A transformers model as the engine sees it: ids and positions in, logits out, over a ragged cache."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from sdbench.lm.attention import NAME
 from sdbench.lm.cache import Prefix, RaggedCache
-from sdbench.lm.capture import PATIENCE, CapturedSteps, Mode, frequencies_depend_on_length, mode_of
+from sdbench.lm.capture import PATIENCE, CapturedSteps, Mode, mode_of
 from sdbench.lm.fingerprint import fingerprint
 from sdbench.lm.plan import CURRENT, Plan, Sight
+from sdbench.lm.rope import longest_text
 from sdbench.lm.sight import look
+from sdbench.lm.split_kv import kernel_for
 
 CHUNK = 512  # prompt tokens a prefill call takes
 BUCKET = 64  # KV lengths are multiples of it, or of a sixteenth of themselves: few shapes, little padding
@@ -36,12 +39,13 @@ class LM:
         self.patience = PATIENCE if capture is None and self.mode == "trace" else 1
         self.head: Any = model.get_output_embeddings()
         self.vocab_size: int = self.head.weight.shape[0]
-        self.limit = _limit(self.config)
+        self.limit = longest_text(self.config)
         self.device, self.dtype = model.device, model.dtype
         seen, unseen = torch.tensor([0.0, -torch.inf], dtype=self.dtype, device=self.device).unbind()
         self._levels = seen, unseen
         self._configs = list({id(c): c for c in (model.config, self.config)}.values())
         self._kept: RaggedCache | None = None  # with its captured steps
+        self.kernel = kernel_for(self.device, self.dtype)
         self.sights = look(self)
 
     @property
@@ -52,10 +56,9 @@ class LM:
         ids = ids if ids is not None else self.config.eos_token_id
         return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
 
-    @property
-    def is_captured(self) -> bool:
-        """Whether a new shape is expensive, so that rows are padded to few counts."""
-        return self.mode in ("graphs", "compile")
+    def padded(self, count: int, num_rows: int) -> int:
+        """How many of a batch's rows a step computes for `count` texts: few numbers where a new shape is expensive."""
+        return min(1 << (count - 1).bit_length(), num_rows) if self.mode in ("graphs", "compile") else count
 
     def cache(self, num_rows: int, capacity: int) -> RaggedCache:
         """Room for R texts. Where steps are captured, that which was given back last, while what they hold for still holds."""
@@ -82,8 +85,12 @@ class LM:
 
     def kv_length(self, longest: int, cache: RaggedCache) -> int:
         """How many slots are read where no text is longer than this."""
+        return min(self.rounded(longest), cache.capacity)
+
+    def rounded(self, longest: int) -> int:
+        """A length up to the next of those that steps are made for."""
         width = max(BUCKET, 1 << max(longest - 1, 0).bit_length() >> 4)
-        return min(-(-longest // width) * width, cache.capacity)
+        return -(-longest // width) * width
 
     def plan(
         self, positions: Tensor, cache: RaggedCache, length: int, *, sights: Mapping[int, Sight] | None = None
@@ -92,7 +99,8 @@ class LM:
         slots, sights = cache.capacity + 1, self.sights if sights is None else sights
         row = torch.arange(0, len(positions) * slots, slots, device=positions.device)
         index = positions.remainder(slots).add_(row[:, None])  # −1, before a text, is the scratch slot
-        return Plan(positions.clamp(0, (self.limit or slots) - 1), index.flatten(), length, self._levels, sights)
+        inside = positions.clamp(0, (self.limit or slots) - 1)
+        return Plan(inside, index.flatten(), length, self._levels, sights, None, self.kernel)
 
     def forward(self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0, attention: str = NAME) -> Tensor:
         """Logits [B,T,V] of ids [B,T], or of the last `keep` of them."""
@@ -119,24 +127,42 @@ class LM:
         sights: Mapping[int, Sight] | None = None,
         attention: str = NAME,
     ) -> Prefix:
-        """Keys and values of a prompt [L], chunk by chunk; no logits but the last position's are made.
+        """Keys and values of a prompt [L]."""
+        return self.prefill_all([prompt], with_hidden=with_hidden, sights=sights, attention=attention)[0]
 
-        With hidden states, a chunk's are kept, and its logits made for them to be seen.
+    def prefill_all(
+        self,
+        prompts: Sequence[Tensor],
+        *,
+        with_hidden: bool = False,
+        sights: Mapping[int, Sight] | None = None,
+        attention: str = NAME,
+    ) -> list[Prefix]:
+        """Of several prompts [L] together, chunk by chunk; no logits but the last position's are made.
+
+        Shorter ones end in padding, which no token before it sees. With hidden states, a chunk's are kept, and its logits
+        made for them to be seen.
         """
-        length = len(prompt)
-        cache = RaggedCache(self.config.num_hidden_layers, 1, max(length, 1))
-        sights = self.sights if sights is None else sights
+        lengths = [len(prompt) for prompt in prompts]
+        capacity = max(1, *lengths)
+        cache = RaggedCache(self.config.num_hidden_layers, len(prompts), capacity)
+        ids, sights = pad_sequence(list(prompts), batch_first=True), self.sights if sights is None else sights
+        rows = torch.arange(0, len(prompts) * (capacity + 1), capacity + 1, device=ids.device)[:, None]
         states: list[Tensor] = []
-        for start in range(0, length, CHUNK):
-            ids = prompt[None, start : start + CHUNK]
-            stop = start + ids.shape[1]
-            positions = torch.arange(start, stop, device=ids.device)[None]
-            plan = Plan(positions, positions[0], stop, self._levels, sights, start)
+        for start in range(0, max(lengths), CHUNK):
+            chunk = ids[:, start : start + CHUNK]
+            stop = start + chunk.shape[1]
+            positions = torch.arange(start, stop, device=ids.device).expand(len(prompts), -1)
+            plan = Plan(positions, (positions + rows).flatten(), stop, self._levels, sights, start)
             if with_hidden:
-                states.append(self.forward_hidden(ids, plan, cache)[1][0])
+                states.append(self.forward_hidden(chunk, plan, cache)[1])
             else:
-                self.forward(ids, plan, cache, keep=1, attention=attention)
-        return replace(cache.read(0, length), hidden=torch.cat(states) if states else None)
+                self.forward(chunk, plan, cache, keep=1, attention=attention)
+        hidden = torch.cat(states, 1) if states else None
+        return [
+            replace(cache.read(row, length), hidden=None if hidden is None else hidden[row, :length])
+            for row, length in enumerate(lengths)
+        ]
 
     @contextmanager
     def _attending(self, plan: Plan, attention: str) -> Iterator[None]:
@@ -177,18 +203,6 @@ def used_vocab(target: LM, draft: LM | None, vocab_size: int | None) -> int:
     if vocab_size is not None and not 1 <= vocab_size <= smaller:
         raise ValueError(f"vocab_size must be between 1 and {smaller}, the ids both models have, got {vocab_size}")
     return vocab_size or smaller
-
-
-def _limit(config: Any) -> int | None:
-    """The longest text. Where longer calls change the frequencies of all their rows (LongRoPE, dynamic NTK), the length from
-    which they do: no row may change what another reads, nor one chunk of a prompt another.
-    """
-    limit: int | None = getattr(config, "max_position_embeddings", None)
-    if not frequencies_depend_on_length(config):
-        return limit
-    inside: int | None = (config.rope_parameters or {}).get("original_max_position_embeddings")
-    beside: int | None = getattr(config, "original_max_position_embeddings", None)
-    return min((length for length in (inside or beside, limit) if length), default=None)
 
 
 def _refuse(model: PreTrainedModel, config: Any, role: str) -> None:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import causal_mask_function
 
+from sdbench.lm.split_kv import Kernel
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sight:
@@ -19,6 +21,10 @@ class Sight:
 
     rule: Callable[..., Any]
     local: int | None = None
+
+    @property
+    def is_causal(self) -> bool:
+        return self.rule is causal_mask_function
 
 
 CAUSAL = Sight(causal_mask_function)
@@ -36,8 +42,10 @@ class Plan:
     length: int
     levels: tuple[Tensor, Tensor]  # what a mask adds where a token sees, and where not: 0 and −inf of the model's dtype
     sights: Mapping[int, Sight]  # a layer
-    start: int | None = None  # of a chunk of one prompt, the positions being start … start + T − 1
+    start: int | None = None  # of a chunk of prompts, the positions being start … start + T − 1
+    kernel: Kernel | None = None  # that takes lengths instead of a causal mask
     masks: dict[tuple[Sight, int], Tensor] = field(default_factory=dict)  # [B,1,groups·T,L]
+    lengths: Tensor | None = None  # `ends`, once they were asked for
 
     def split(self, sizes: Sequence[int]) -> list["Plan"]:
         """Of so many tokens each, with masks made once: the steps of a round are planned together."""
@@ -49,9 +57,16 @@ class Plan:
             for parts in zip(*(mask.split(sizes, 2) for mask in self.masks.values()), strict=True)
         ]
         return [
-            Plan(place, slot.flatten(), self.length, self.levels, self.sights, None, seen)
+            Plan(place, slot.flatten(), self.length, self.levels, self.sights, None, self.kernel, seen)
             for place, slot, seen in zip(positions, index, masks, strict=True)
         ]
+
+    @property
+    def ends(self) -> Tensor:
+        """[B] int32: how long each text is with its new tokens; at least one, for a row that is empty sees itself."""
+        if self.lengths is None:
+            self.lengths = (self.positions[:, -1] + 1).clamp(1, self.length).int()
+        return self.lengths
 
     def mask(self, layer: int, groups: int) -> Tensor:
         """[B,1,groups·T,L] of 0 and −inf, to be added: query heads that share keys are folded into the query axis."""

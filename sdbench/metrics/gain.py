@@ -6,18 +6,16 @@ independent evidence. Limits are Student's on the log scale, from the jackknife 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from sdbench.metrics.cells import lossless_rules
-from sdbench.metrics.stats import NAN, Estimate
+from sdbench.metrics.stats import NAN, Estimate, rates_interval, student
 
-Array = NDArray[np.float64]
 SUMS = ["tokens", "decode_s"]
+RATES = (1, -1, -1, 1)  # tokens a second over those of the base
 
 
 def ratio(timings: pd.DataFrame, cell: str, base: str, *, level: float = 0.95) -> Estimate | None:
@@ -30,34 +28,14 @@ def ratio(timings: pd.DataFrame, cell: str, base: str, *, level: float = 0.95) -
     newest = same.groupby("pass_id")["started_at"].max().fillna(0.0).idxmax()
     sums = same[same["pass_id"] == newest].groupby(["cell", "example"])[SUMS].sum()
     pair = pd.concat([sums.loc[cell], sums.loc[base]], axis=1, join="inner")
-    return ratio_of_rates(pair.to_numpy(dtype=np.float64), level=level) if len(pair) else None
-
-
-def ratio_of_rates(rows: Array, *, level: float = 0.95) -> Estimate:
-    """(Σ tokens / Σ s) over (Σ tokens / Σ s) of the base, from rows [n,4]: tokens, seconds, and the base's."""
-    from scipy.special import stdtrit
-
-    n, total = len(rows), rows.sum(0)
-    value = float(_log_ratio(total[None])[0])
-    if n < 2:
-        return Estimate(math.exp(value), NAN, NAN, n)
-    left_out = _log_ratio(total - rows)
-    error = math.sqrt((n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum()))
-    reach = float(stdtrit(n - 1, (1 + level) / 2)) * error
-    return Estimate(math.exp(value), math.exp(value - reach), math.exp(value + reach), n)
+    return rates_interval(pair.to_numpy(dtype=np.float64), RATES, level=level) if len(pair) else None
 
 
 def at_level(estimate: Estimate, level: float) -> Estimate:
     """A 95 % interval of `ratio` at another level."""
-    from scipy.special import stdtrit
-
-    wider = stdtrit(estimate.n - 1, (1 + level) / 2) / stdtrit(estimate.n - 1, 0.975) if estimate.n > 1 else NAN
+    wider = student(estimate.n, level) / student(estimate.n, 0.95) if estimate.n > 1 else NAN
     low, high = (estimate.value * (end / estimate.value) ** wider for end in (estimate.low, estimate.high))
     return Estimate(estimate.value, float(low), float(high), estimate.n)
-
-
-def _log_ratio(sums: Array) -> Array:
-    return np.log(sums[:, 0]) - np.log(sums[:, 1]) - np.log(sums[:, 2]) + np.log(sums[:, 3])
 
 
 def lossless_settings(cells: pd.DataFrame) -> list[str]:

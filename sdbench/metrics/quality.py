@@ -150,6 +150,11 @@ def shared(a: Rows, b: Rows) -> tuple[Array, Array]:
     return a.loc[both].to_numpy(dtype=np.float64), b.loc[both].to_numpy(dtype=np.float64)
 
 
+def is_pass_fail(first: Array, second: Array, metric: Metric) -> bool:
+    """Whether a difference of these values is one of paired proportions."""
+    return first.ndim == 1 and metric.bounds == (0, 1) and is_binary(first) and is_binary(second)
+
+
 def p_value(a: Rows, b: Rows, metric: Metric) -> float:
     """Two-sided p of no difference: McNemar, paired t, or for a corpus metric t over its linear influence values."""
     first, second = shared(a, b)

@@ -26,12 +26,12 @@ def compact(snapshot: Snapshot, records: Path, kind: str, stems: Sequence[str], 
     replaced: list[str] = []
     for stem in stems:
         try:
-            found = {name: read_table(snapshot.parts[name][stem]) for name in kinds}
+            whole = {name: read_table(snapshot.parts[name][stem]) for name in kinds}
         except (TornPartError, FileNotFoundError, KeyError):
             continue  # a torn part, or one without its tokens, stays as it is: readers report it
         replaced.append(stem)
         for name in kinds:
-            tables[name].append(found[name])
+            tables[name].append(whole[name])
     if len(replaced) < MIN_PARTS:
         return []
     # Order within a folder decides which duplicate wins: the merged part takes the place in time of its first.

@@ -34,7 +34,15 @@ class SchemaError(ValueError):
 
 
 class TornPartError(ValueError):
-    """One part that cannot be read; the others can."""
+    """One part that cannot be read; the others can. `kind`: "torn", or "unread" where the disk did not give it this time."""
+
+    kind = "torn"
+
+
+class UnreadPartError(TornPartError):
+    """The file may be whole: a system call failed."""
+
+    kind = "unread"
 
 
 _clock_lock = threading.Lock()
@@ -115,7 +123,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TornPartError(f"{path.name} cannot be read ({_first_line(error)})") from error
+        raise _unread(path, error) from error
     _refuse_newer(path, version)
     return data
 
@@ -133,7 +141,7 @@ def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError) as error:
-        raise TornPartError(f"{path.name} cannot be read ({_first_line(error)})") from error
+        raise _unread(path, error) from error
 
 
 def read_replaces(path: Path) -> tuple[str, ...]:
@@ -146,9 +154,14 @@ def read_replaces(path: Path) -> tuple[str, ...]:
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError) as error:
-        raise TornPartError(f"{path.name} cannot be read ({_first_line(error)})") from error
+        raise _unread(path, error) from error
     _refuse_newer(path, _version(schema))
     return tuple(json.loads((schema.metadata or {}).get(_META_REPLACES, b"[]")))
+
+
+def _unread(path: Path, error: Exception) -> TornPartError:
+    is_of_disk = isinstance(error, OSError) and error.errno is not None  # pyarrow's own complaints have no number
+    return (UnreadPartError if is_of_disk else TornPartError)(f"{path.name} cannot be read ({_first_line(error)})")
 
 
 def _version(schema: pa.Schema) -> int:

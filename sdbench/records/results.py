@@ -178,17 +178,17 @@ class Results:
         import pyarrow as pa
 
         try:
-            found = self._snapshot.tables("tokens", columns)
+            parts = self._snapshot.tables("tokens", columns)
         except FileNotFoundError:  # merged since, perhaps with others that were not there yet
             now = read(self.path)._token_rows(columns)
             place = {key: row for row, key in enumerate(_keys(now))}
             return now.take(pa.array([place[key] for key in _keys(self._rows) if key in place], pa.int64()))
-        if not found:
+        if not parts:
             return tokens_schema().empty_table().select(columns)
-        starts = dict(zip(found, np.cumsum([0, *(len(table) for table in found.values())]), strict=False))
+        starts = dict(zip(parts, np.cumsum([0, *(len(table) for table in parts.values())]), strict=False))
         stems, rows = self._rows["stem"].to_pylist(), self._rows["row"].to_numpy()
         index = [starts[stem] + row for stem, row in zip(stems, rows, strict=True) if stem in starts]
-        return pa.concat_tables(found.values(), promote_options="default").take(pa.array(index, pa.int64()))
+        return pa.concat_tables(parts.values(), promote_options="default").take(pa.array(index, pa.int64()))
 
     def _plain(self, kind: str, key: Sequence[str]) -> pd.DataFrame:
         import pyarrow as pa

@@ -24,7 +24,7 @@ _REPAIRS = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something a reader of the records should know: kind is "torn", "missing", "failure" or "forced"."""
+    """Something a reader of the records should know: kind is "torn", "unread", "missing", "failure" or "forced"."""
 
     kind: str
     name: str
@@ -44,13 +44,13 @@ class Snapshot:
 
     def tables(self, kind: str, columns: list[str] | None = None) -> dict[str, pa.Table]:
         """stem -> table of every whole part; a torn one becomes a problem."""
-        found: dict[str, pa.Table] = {}
+        tables: dict[str, pa.Table] = {}
         for stem, path in self.parts[kind].items():
             try:
-                found[stem] = read_table(path, columns)
+                tables[stem] = read_table(path, columns)
             except TornPartError as error:
-                self.report("torn", path.name, f"{error}; {_REPAIRS.get(kind, _ANEW)}, the others are intact")
-        return found
+                self.report(error.kind, path.name, f"{error}; {_REPAIRS.get(kind, _ANEW)}, the others are intact")
+        return tables
 
     def report(self, kind: str, name: str, message: str) -> None:
         """Add a problem once."""
@@ -78,7 +78,7 @@ def take_snapshot(records: Path, *, footers: dict[str, tuple[str, ...]] | None =
                 _read_small(snapshot, kind, stem, path)
         except TornPartError as error:
             snapshot.report(
-                "torn", path.name, f"{error}; the others are intact, and running the command again repairs it"
+                error.kind, path.name, f"{error}; the others are intact, and running the command again repairs it"
             )
     # A merged part counts when it is committed; for tokens that is when its generations part is.
     for kind in TABLES:

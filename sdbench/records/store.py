@@ -103,8 +103,8 @@ class Store:
     def add_vocabulary(self, model: str, key: str, texts: Callable[[], Sequence[str]]) -> None:
         """The text of each token id of a model, once; `key` identifies its tokenizer, `texts` is asked where that is new."""
         digest = parts.safe_name(f"{model}\n{key}")
-        found = next(self.records.glob(f"vocabulary-*-{digest}.parquet"), None)
-        path = found or self._path("vocabulary", f"{new_stem().partition('-')[0]}-{digest}")
+        earlier = next(self.records.glob(f"vocabulary-*-{digest}.parquet"), None)
+        path = earlier or self._path("vocabulary", f"{new_stem().partition('-')[0]}-{digest}")
         if path in self._snapshot().parts["vocabulary"].values():
             return
         commit_table(path, vocabulary_table(model, texts()), owner=self.claims.job)
@@ -207,17 +207,20 @@ class Store:
         left = [item for item in items if item not in held and unit_of(item) not in self._outstanding]
         return [item for item in left if not self._is_given_up(*item[:2])]
 
-    def compact(self) -> None:
-        """Merge the small parts of every kind; one job at a time does it, the others go on."""
+    def compact(self) -> list[str]:
+        """Merge the small parts of every kind, and set aside what is torn, whose names come back; one job at a time does it."""
         from sdbench.records.compact import compact
+        from sdbench.records.repair import set_aside
 
         if not self.claims.take("compact"):
-            return
+            return []
         try:
+            torn = self._look(lambda snapshot: set_aside(snapshot, self.records))
             snapshot = self._snapshot()
             for kind in self._own:
                 small = [stem for stem, path in snapshot.parts[kind].items() if _size(path) < LARGE_BYTES]
                 compact(snapshot, self.records, kind, small, owner=self.claims.job)
+            return torn
         finally:
             self.claims.release("compact")
 

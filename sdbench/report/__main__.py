@@ -4,13 +4,14 @@ import sys
 from collections.abc import Sequence
 
 from sdbench.records import SchemaError
-from sdbench.words import number, parsed
+from sdbench.words import by_task, number, parsed
 
 USAGE = """usage: python -m sdbench.report results/NAME [results/OTHER …] [margin=POINTS | speed=TIMES] [out=FOLDER]
 
 Writes report.html, figures/, tables/ and the summary's tables from the records alone, without decoding.
 
-  margin=POINTS   decide anew: the loss of quality you would accept, in points of 100 (default: that of the last run)
+  margin=POINTS   decide anew: the loss of quality you would accept, in points of 100 (default: that of the last run);
+                  one by task as 'margin={gsm8k: 1, cnndm: 0.5}'
   speed=TIMES     the other question: the least loss at a speed of so many times the target alone, such as speed=1.5
   out=FOLDER      where to (default: into results/NAME; of several folders: beside them, named after them)"""
 OPTIONS = {"margin": "1", "speed": "1.5", "out": "reports/mine"}
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
         words = parsed(arguments, OPTIONS)
         if not words.places:
             raise ValueError("name a results folder, such as results/NAME")
-        margin, speed = number(words, "margin"), number(words, "speed")
+        margin, speed = by_task(words, "margin"), number(words, "speed")
         if margin is not None and speed is not None:
             raise ValueError("margin and speed are two questions: give one of them")
         found = worked_out(words.places, margin=margin, speed=speed)

@@ -13,7 +13,7 @@ from sdbench.config import Knob, Run
 from sdbench.records import Cell
 from sdbench.run.outline import hash_of
 from sdbench.run.parts import Parts, imported
-from sdbench.run.versions import files_of, version_of
+from sdbench.run.versions import files_of, version_of, version_of_rule
 from sdbench.types import Axis
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class _CellMaker:
             "top_p": run.top_p,
             "seed": run.seed,
             "versions": {
-                "verifier": version_of(type(rule)),
+                "verifier": version_of_rule(rule),
                 "drafter": version_of(self.parts.drafter) if is_pair else None,
                 "task": version_of(type(self.task), version=self.task.version),
             },

@@ -90,7 +90,8 @@ def expand(words: Sequence[str]) -> list[str]:
                 raise ConfigError(f"verifier={show(word.partition('=')[2])} names {twice} twice")
             expanded += ["~verifier", *(f"{AT}{name}={name}" for name in names)]
         else:
-            is_new = key_of(word).startswith((*own, "model.chat_options."))  # keys that no file names
+            # Keys that no file names: of open groups, and the tasks of a margin.
+            is_new = key_of(word).startswith((*own, "model.chat_options.")) or word.startswith("margin={")
             expanded.append(f"++{word.lstrip('+')}" if is_new else word)
     return expanded
 

@@ -119,7 +119,7 @@ class Composer:
         context = HydraContext(config_loader=self.hydra.config_loader, callbacks=Callbacks(cfg))
         launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=job, config=cfg)
         lines = [[word for word in line if not word.startswith("hydra")] for line in jobs]
-        expanded = [expand(line) for line in lines]
+        expanded = [self._with_knobs(line) for line in lines]
         logs = f"; what they say is below {cfg.hydra.sweep.dir}" if "submitit_folder" in cfg.hydra.launcher else ""
         print(f"sdbench: {len(lines)} jobs{logs}", file=sys.stderr)
         try:
@@ -140,13 +140,22 @@ class Composer:
         try:
             return self.hydra.compose_config(
                 MAIN,
-                expand(overrides),
+                self._with_knobs(overrides),
                 run_mode=mode,
                 with_log_configuration=False,
                 validate_sweep_overrides=False,
             )
         except (HydraException, OmegaConfBaseException, YAMLError, OSError) as error:
             raise ConfigError(self._explain(error, overrides)) from None
+
+    def _with_knobs(self, overrides: Sequence[str]) -> list[str]:
+        """What Hydra is told: a knob that stands under `knobs:` alone is a key that no file has, and may be set all the same."""
+        words = expand(overrides)
+        groups = [word for word in overrides if key_of(word) in CHOOSABLE]
+        if not any(key_of(word).startswith("verifier.") for word in overrides if word not in groups):
+            return words
+        knobs = knobs_of(self._compose(groups).get("verifier"))
+        return [f"++{word}" if key_of(word) in knobs and not word.startswith("+") else word for word in words]
 
     def _explain(self, error: Exception, overrides: Sequence[str]) -> str:
         """Hydra's complaint as one sentence; where a key inside a group is unknown, with the keys there are."""
@@ -166,7 +175,9 @@ class Composer:
                 named = ".".join(parts)
                 if depth and part in KEYS:
                     return f"{named} is not an option: write {part}=VALUE, without {'.'.join(parts[:depth])}"
-                return f"{named} is not an option {nearest(part, (str(key) for key in node if key not in INTERNAL))}"
+                names = [str(key) for key in node if key not in INTERNAL]
+                knobs = [knob for knob in node.get("knobs") or () if knob != "w"]
+                return f"{named} is not an option {nearest(part, dict.fromkeys([*names, *map(str, knobs)]))}"
             node = node[part]
         return _first_line(error)
 
@@ -208,6 +219,15 @@ class Composer:
         for name in value if group == "verifier" and isinstance(value, list) else [value]:
             if not isinstance(name, str) or name not in names:
                 raise ConfigError(f"{group}={show(name)} names no file in configs/{group} {nearest(name, names)}")
+
+
+def knobs_of(tree: Any, *, where: str = "verifier.") -> set[str]:
+    """The keys of the knobs that a rule declares, or several rules under their names; w has a key of its own."""
+    if not isinstance(tree, DictConfig):
+        return set()
+    if isinstance(tree.get("knobs"), DictConfig):
+        return {f"{where}{knob}" for knob in tree["knobs"] if knob != "w"}
+    return {knob for name in tree for knob in knobs_of(tree.get(name), where=f"{where}{name}.")}
 
 
 def slug(model_id: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sdbench.config import Run
-from sdbench.plan import Item
+from sdbench.plan import WorkItem
 from sdbench.run.cells import Point, imported
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from sdbench.engine import Engine, Options
     from sdbench.probs import Warp
-    from sdbench.run.pair import Pair
+    from sdbench.run.outline import Outline
+    from sdbench.run.pair import LoadedPair
     from sdbench.tasks.base import DataTask
     from sdbench.types import Drafter, Generation
 
@@ -30,28 +31,31 @@ class Decoder:
     """One pair with the knobs that all its cells share."""
 
     run: Run
-    pair: Pair
+    outline: Outline
+    pair: LoadedPair
     task: DataTask
     batch_size: int
 
     @classmethod
-    def make(cls, run: Run, pair: Pair, task: DataTask, longest: int) -> Decoder:
+    def make(cls, run: Run, outline: Outline, pair: LoadedPair, task: DataTask, longest: int) -> Decoder:
         size = run.batch_size or rows_that_fit(pair, longest + task.max_new_tokens)
-        return cls(run, pair, task, size)
+        return cls(run, outline, pair, task, size)
 
     @cached_property
     def engine(self) -> Engine:
         """The pair's models with what they keep, as long as the job."""
         from sdbench.engine import Engine
 
-        engine = Engine(self.pair.target, self.pair.draft, self.pair.tokenizer)
-        engine.vocab_size = min(engine.vocab_size or self.pair.vocab_size, self.pair.vocab_size)
+        engine = Engine(self.pair.target, self.pair.draft, self.outline.tokenizer)
+        head: Any = self.pair.target.get_output_embeddings()
+        used = min(len(self.outline.tokenizer), int(head.weight.shape[0]))  # the rest of the matrix is padding
+        engine.vocab_size = min(engine.vocab_size or used, used)
         return engine
 
     @cached_property
     def should_stop(self) -> Callable[[Sequence[int]], bool] | None:
         """Whether the newest tokens complete a stop string of the task."""
-        return stopper(self.pair, self.task.stop)
+        return stopper(self.outline.text, self.task.stop)
 
     def stop_ids(self, role: str) -> tuple[int, ...]:
         """The end-of-text ids of the model whose text it is."""
@@ -87,8 +91,8 @@ class Decoder:
         return self.engine.drafter(imported(str(part.target)), self.warp, part.options)
 
     def stream(
-        self, items: Sequence[Item], points: Mapping[str, Point], ids: Mapping[str, list[int]]
-    ) -> Iterator[tuple[Item, Generation]]:
+        self, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]
+    ) -> Iterator[tuple[WorkItem, Generation]]:
         """Items that the same models decode, whatever their rules and draft lengths, in the order in which they end."""
         from sdbench.engine import Request
 
@@ -117,23 +121,31 @@ class Decoder:
         drafter = self.drafter(point.role)
         return list(self.engine.stream(ids, [point.rule], requests, options, drafter, role=point.role))
 
+    def rehearse(self, point: Point, prompts: Sequence[list[int]], batch_size: int) -> None:
+        """Capture the steps of such a point for all prompts that will be on the clock."""
+        from sdbench.engine import Request
 
-def stopper(pair: Pair, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
-    """Whether the newest tokens complete a stop string. Only the tail is read: a token is at least one byte, so no stop
-    string spans more tokens than it has bytes.
+        options = self.options(point.role, batch_size=batch_size, is_measured=False, timing=True)
+        request, drafter = Request(0, 0, 0, "", point.num_draft), self.drafter(point.role)
+        self.engine.rehearse(prompts, request, point.rule, options, drafter, role=point.role)
+
+
+def stopper(text: Callable[[Sequence[int]], str], stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
+    """Whether the newest tokens complete a stop string; `text` decodes ids. Only the tail is read: a token is at least one
+    byte, so no stop string spans more tokens than it has bytes.
     """
     if not stops:
         return None
     tail = max(len(stop.encode()) for stop in stops) + 4
 
     def should_stop(ids: Sequence[int]) -> bool:
-        text = pair.text(ids[-tail:])
-        return any(stop in text for stop in stops)
+        end = text(ids[-tail:])
+        return any(stop in end for stop in stops)
 
     return should_stop
 
 
-def rows_that_fit(pair: Pair, length: int) -> int:
+def rows_that_fit(pair: LoadedPair, length: int) -> int:
     """A batch size: what free memory holds of keys and values; the engine halves it where that was too much."""
     from sdbench.lm.load import free_bytes
 
@@ -142,8 +154,7 @@ def rows_that_fit(pair: Pair, length: int) -> int:
     free = free_bytes(str(pair.target.device))
     if free is None:
         return MOST_ROWS
-    models = [model for model in (pair.target, pair.draft) if model is not None]
-    row = sum(bytes_a_token(model) for model in models) * length
+    row = sum(map(bytes_a_token, pair.models.values())) * length
     return max(1, min(MOST_ROWS, int(SHARE_OF_FREE * free / row)))
 
 

@@ -24,17 +24,17 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None
     """Says what came out, cell by cell, then has it drawn; failed cells are named."""
     from sdbench.report import worked_out, write
 
-    found, cells = worked_out([run.folder], margin=run.margin), [point.cell for point in points]
-    results, frame, summary = found.results[0], found.summaries[0], run.folder / "summary.csv"
+    outcome, cells = worked_out([run.folder], margin=run.margin), [point.cell for point in points]
+    results, frame, summary = outcome.results[0], outcome.summaries[0], run.folder / "summary.csv"
     frame.to_csv(summary, index=False)
     print_table(run, cells, frame)
-    advice = found.advice[0].text
+    advice = outcome.advice[0].text
     print(advice)
     print_problems(results, {name: failed[key] for key, name in labels(cells).items() if key in failed})
     sys.stdout.flush()
     page = run.folder / "report.html"
     if run.report and not is_drawn(run):
-        page = write(found).page
+        page = write(outcome).page
         (run.folder / DRAWN).write_text(_content(run))
     figures = sorted((run.folder / "figures").glob("pareto*.png"))[:1]
     for name, path in (

@@ -36,6 +36,7 @@ What is run
   samples=S         answers per example and cell                                                    (1)
   seed=S            of the coins and of the subset                                                  (0)
   margin=M          the loss of quality you would accept, in points of 100, for the recommendation  (5)
+                    or one for each task, also in an experiment: 'margin={gsm8k: 1, cnndm: 0.5, default: 2}'
   experiment=NAME   a whole study: the tables of DIVERSED (arXiv:2604.07622) and others
 
 How it is run

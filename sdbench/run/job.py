@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sdbench.run.cells import Point
     from sdbench.run.decode import Decoder
     from sdbench.run.outline import Outline
+    from sdbench.run.pair import LoadedPair
     from sdbench.run.parts import Parts
     from sdbench.run.quality import Prompts
     from sdbench.run.scoring import Scorers
@@ -42,10 +43,10 @@ def run_job(run: Run, words: Sequence[str]) -> int:
     try:
         with engine_warnings(), sigterm_as_ctrl_c():
             return _run(run, words)
-    except (ConfigError, SchemaError) as error:
+    except (ConfigError, HubError, SchemaError) as error:
         print(f"sdbench: {error}", file=sys.stderr)
         return BAD_CONFIG
-    except (StoreError, HubError) as error:
+    except StoreError as error:
         print(f"sdbench: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
@@ -113,12 +114,13 @@ def prepare(run: Run, words: Sequence[str]) -> Job:
     """All that can be known and refused before a weight is read."""
     from sdbench.run import pair as pairs
     from sdbench.run.outline import Outline
-    from sdbench.run.parts import build_parts
+    from sdbench.run.parts import build_parts, with_markers
     from sdbench.run.preflight import check_pair, check_prompts
 
     metadata = pairs.find(run.model, device=run.device, dtype=run.dtype)
     parts = build_parts(run)
     outline = Outline.make(metadata)
+    parts = with_markers(parts, lambda text: outline.tokenizer(text, add_special_tokens=False)["input_ids"])
     check_pair(run, outline, parts)
     task = build_task(run)
     check_prompts(run, task, outline)
@@ -162,14 +164,14 @@ class Models:
             if sentence is None:
                 raise
             raise ConfigError(sentence) from error
-        refuse_another_dtype(self.outline, pair.numerics)
-        return Decoder.make(self.run, pair, self.task, self.longest)
+        refuse_another_dtype(self.outline, pair)
+        return Decoder.make(self.run, self.outline, pair, self.task, self.longest)
 
 
-def refuse_another_dtype(outline: Outline, loaded: Mapping[str, Any]) -> None:
+def refuse_another_dtype(outline: Outline, pair: LoadedPair) -> None:
     """The keys of cells were made from metadata: weights that came in another type than these say would lie under a wrong one."""
-    for role in outline.checkpoints:
-        planned, got = outline.numerics[f"{role}_dtype"], loaded[f"{role}_dtype"]
+    for role, model in pair.models.items():
+        planned, got = outline.numerics[f"{role}_dtype"], str(model.dtype)
         if planned != got and outline.metadata.quantization(role) is None:
             name = planned.removeprefix("torch.")
             raise ConfigError(
@@ -199,7 +201,10 @@ def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
         failed = QualityPass(run, outline, by_key, prompts, store, scorers, models, Failures(store))()
         if run.timing is not None and run.shard.index == 0:
             time_points(run, [point for key, point in by_key.items() if key not in failed], prompts, store, models)
-        store.compact()
+        for name in store.compact():
+            warn(
+                f"{name} could not be read: what this command needs of it is there again, and the file is now .torn-{name}"
+            )
     try:
         finish(run, planned, failed)
     except OSError as error:

@@ -16,7 +16,7 @@ import random
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -31,14 +31,11 @@ DRIFT = 0.1  # a machine that changes its speed by so much within a pass is wort
 
 @dataclass(frozen=True)
 class Contender:
-    """One cell on the clock: `time(unit, is_split)` decodes it once and says what it took. Cells of a kind run the same
-    recorded steps; those of no kind have none.
-    """
+    """One cell on the clock: `time(unit, is_split)` decodes it once and says what it took."""
 
     cell: str
     time: Callable[[Unit, bool], Clocked]
     has_split: bool = True
-    kind: Hashable = None
 
 
 @dataclass(frozen=True)
@@ -91,15 +88,6 @@ def spread(count: int, kept: int) -> list[int]:
     return sorted({round(i * (count - 1) / (kept - 1)) for i in range(kept)})
 
 
-def ends(contenders: Sequence[Contender]) -> list[Contender]:
-    """Of each kind lossless, which stands first, and both ends of the sweep: the shortest and the longest texts."""
-    kinds: dict[Hashable, list[Contender]] = {}
-    for contender in contenders:
-        if contender.kind is not None:
-            kinds.setdefault(contender.kind, []).append(contender)
-    return [contender for own in kinds.values() for contender in own[:2] + own[2:][-1:]]
-
-
 class Visit(NamedTuple):
     """One unit timed by all cells: the block that is written as one. `number` decides the order of the cells."""
 
@@ -131,12 +119,9 @@ def new_pass_id() -> str:
 
 
 def warm_up(contenders: Sequence[Contender], timed: Sequence[Unit]) -> None:
-    """Kernels, caches, the allocator; then the steps of every length that will come."""
+    """Kernels, caches, the allocator."""
     for contender in contenders:
         contender.time(timed[0], False)
-    for unit in timed[1:]:
-        for contender in ends(contenders):
-            contender.time(unit, False)
 
 
 def latency_pass(

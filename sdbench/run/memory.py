@@ -6,13 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sdbench.run.pair import Found
+    from sdbench.run.pair import PairMetadata
 
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 ASKED = re.compile(r"allocate\D{0,20}([\d.]+) (bytes|KiB|MiB|GiB)")
 
 
-def out_of_memory(error: Exception, metadata: Found, free: int | None) -> str | None:
+def out_of_memory(error: Exception, metadata: PairMetadata, free: int | None) -> str | None:
     """A sentence for what an allocator could not give; None for any other error. `free`: bytes before loading."""
     asked = ASKED.search(str(error))
     is_memory = isinstance(error, MemoryError) or "out of memory" in str(error).lower() or asked is not None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from sdbench.lm.load import Checkpoint
-    from sdbench.run.pair import Found
+    from sdbench.run.pair import PairMetadata
     from sdbench.types import Prompt
 
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 class Outline:
     """`configs`: role -> the text part of the model's configuration."""
 
-    metadata: Found
+    metadata: PairMetadata
     tokenizer: PreTrainedTokenizerBase
     configs: Mapping[str, PretrainedConfig]
 
     @classmethod
-    def make(cls, metadata: Found) -> Outline:
+    def make(cls, metadata: PairMetadata) -> Outline:
         """Reads small files only; what is wrong with one is a sentence."""
         from sdbench.lm import load as lm
 
@@ -53,7 +53,9 @@ class Outline:
     @property
     def limit(self) -> int:
         """The longest text that all models take."""
-        sizes = [getattr(config, "max_position_embeddings", None) for config in self.configs.values()]
+        from sdbench.lm.rope import longest_text
+
+        sizes = [longest_text(config) for config in self.configs.values()]
         return min((size for size in sizes if size), default=10**9)
 
     def ids(self, prompt: Prompt) -> list[int]:

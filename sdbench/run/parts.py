@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -53,11 +53,32 @@ def build_parts(run: Run) -> Parts:
 
 
 def rule_of(target: str, setting: Mapping[str, Any]) -> Verifier:
-    """A rule of a class named by its path; its own complaint is the user's."""
+    """A rule of a class named by its path, with the rules within it; its own complaint is the user's."""
+    inner: dict[str, dict[str, Any]] = {}
+    for key, value in setting.items():
+        name, dot, rest = key.partition(".")
+        if dot:
+            inner.setdefault(name, {})[rest] = value
+    own = {key: value for key, value in setting.items() if "." not in key}
+    own |= {name: rule_of(str(options.pop("_target_")), options) for name, options in inner.items()}
     try:
-        return imported(target)(**setting)
+        return imported(target)(**own)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"verifier {target} cannot be made: {_first_line(error)}") from None
+
+
+def with_markers(parts: Parts, ids_of: Callable[[str], Sequence[int]]) -> Parts:
+    """The same with texts that mark a span looked up in the target's tokenizer: a text that is no single token is a ConfigError."""
+    return replace(parts, sweeps=tuple(_with_markers(built, ids_of) for built in parts.sweeps))
+
+
+def _with_markers(built: BuiltSweep, ids_of: Callable[[str], Sequence[int]]) -> BuiltSweep:
+    rules: list[Any] = list(built.rules)
+    try:
+        known = tuple(rule.with_markers(ids_of) if hasattr(rule, "with_markers") else rule for rule in rules)
+    except ValueError as error:
+        raise ConfigError(f"verifier={built.sweep.name}: {error}") from None
+    return replace(built, rules=known)
 
 
 def _drafter_class(run: Run) -> type:

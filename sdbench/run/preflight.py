@@ -10,7 +10,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, Run, nearest, show
-from sdbench.run.progress import warn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -82,8 +81,10 @@ def refuse_two_vocabularies(run: Run, outline: Outline) -> None:
             f"{len(target_tokens)}: a pair needs one vocabulary, so give a draft of the same family"
         )
     if not any((draft.folder / name).is_file() for name in TOKENIZER_FILES):
-        warn(f"model.draft={run.model.draft} has no tokenizer, so nobody can tell whether its ids mean the same tokens")
-        return
+        raise ConfigError(
+            f"model.draft={run.model.draft} has no tokenizer, so nothing shows that its ids are those of {run.model.target}: "
+            "if they are, copy the tokenizer's files of the target into a local folder of the draft"
+        )
     draft_tokens = _by_id(load_tokenizer(draft))
     shared = [index for index in target_tokens if index in draft_tokens]
     differing = [index for index in shared if target_tokens[index] != draft_tokens[index]]

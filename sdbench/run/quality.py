@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sdbench import plan
 from sdbench.config import ConfigError, Run
-from sdbench.plan import Item
+from sdbench.plan import WorkItem
 from sdbench.records import GenerationRecord, Rounds, Store
 from sdbench.run.cells import Point
 from sdbench.run.progress import Bar, warn
@@ -101,7 +101,7 @@ class QualityPass:
                 self.scorers.drain(self.store, self.failures.add)
         return self.failures.cells
 
-    def _stream(self, items: Sequence[Item], bar: Bar) -> None:
+    def _stream(self, items: Sequence[WorkItem], bar: Bar) -> None:
         """One batch stream; where it breaks, each cell of it by itself, so that one cell's failure is its own."""
         try:
             self._decode(items, bar)
@@ -115,18 +115,18 @@ class QualityPass:
             for cell in sorted(cells):
                 self._stream([item for item in items if item.cell == cell and item not in held], bar)
 
-    def _decode(self, items: Sequence[Item], bar: Bar) -> None:
+    def _decode(self, items: Sequence[WorkItem], bar: Bar) -> None:
         for item, generation in self.models.decoder.stream(items, self.points, self.prompts.ids):
             bar.add(tokens=len(generation.tokens), examined=sum(generation.examined), accepted=sum(generation.accepted))
             example = self.prompts.examples[item.example]
             self.scorers.put(self._record(item, generation), example, self.store, self.failures.add)
 
-    def _skip(self, items: Sequence[Item]) -> None:
+    def _skip(self, items: Sequence[WorkItem]) -> None:
         """Examples of a failed cell are given up, so that nobody waits for them."""
         for item in items:
             self.store.append_failure(item.cell, self.failures.cells[item.cell], example=item.example)
 
-    def _record(self, item: Item, generation: Generation) -> GenerationRecord:
+    def _record(self, item: WorkItem, generation: Generation) -> GenerationRecord:
         """The engine's lists as a record; an unknown measure (NaN throughout) is None."""
         ids = generation.tokens
         is_end = bool(ids) and ids[-1] in self.models.decoder.stop_ids(self.points[item.cell].role)
@@ -150,9 +150,9 @@ class QualityPass:
         )
 
 
-def by_stream(items: Sequence[Item], points: Mapping[str, Point]) -> Iterator[list[Item]]:
+def by_stream(items: Sequence[WorkItem], points: Mapping[str, Point]) -> Iterator[list[WorkItem]]:
     """Items that one batch stream can decode: those of the same models."""
-    streams: dict[str, list[Item]] = {}
+    streams: dict[str, list[WorkItem]] = {}
     for item in items:
         streams.setdefault(points[item.cell].role, []).append(item)
     return iter(streams.values())

@@ -29,7 +29,7 @@ from sdbench.run.latency import (
 )
 from sdbench.run.plain import plain_generate
 from sdbench.run.progress import Bar, warn
-from sdbench.types import Axis
+from sdbench.types import Axis, needs_of
 
 if TYPE_CHECKING:
     from sdbench.run.decode import Decoder
@@ -60,6 +60,7 @@ def time_points(run: Run, points: Sequence[Point], prompts: Prompts, store: Stor
         return
     pass_id = new_pass_id() if earlier is None else earlier.pass_id
     contenders = contenders_of(models.decoder, chosen, plain, prompts)
+    rehearse(models.decoder, chosen, prompts, timed)
     warm_up(contenders, timed)
     with Bar("timing", num_timed(contenders, todo)) as bar:
         for block in latency_pass(contenders, todo, pass_id=pass_id, seed=run.seed, where=where):
@@ -76,14 +77,19 @@ def time_points(run: Run, points: Sequence[Point], prompts: Prompts, store: Stor
 def contenders_of(decoder: Decoder, chosen: Sequence[Point], plain: Cell, prompts: Prompts) -> list[Contender]:
     """The cells by the engine, and the target alone by transformers."""
     decoder.engine.capture_at_once()
-    contenders = [
-        Contender(point.cell.key, TimedPoint(decoder, point, prompts), kind=(point.role, point.num_draft))
-        for point in chosen
-    ]
+    contenders = [Contender(point.cell.key, TimedPoint(decoder, point, prompts)) for point in chosen]
     alone = Contender(
         plain.key, lambda unit, _: plain_generate(decoder, [prompts.ids[x] for x in unit]), has_split=False
     )
     return [*contenders, alone]
+
+
+def rehearse(decoder: Decoder, chosen: Sequence[Point], prompts: Prompts, timed: Sequence[Unit]) -> None:
+    """No step is captured on the clock. The longest blocks come first: the KV caches of others fit into theirs."""
+    kinds = {(point.role, point.num_draft, needs_of(point.rule)): point for point in chosen}
+    ids = [prompts.ids[example] for unit in timed for example in unit]
+    for point in sorted(kinds.values(), key=lambda point: -point.num_draft):
+        decoder.rehearse(point, ids, len(timed[0]))
 
 
 def of_pass(results: Results, pass_id: str) -> list[TimingRecord]:

@@ -11,6 +11,7 @@ import ast
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +32,13 @@ def version_of(kind: type, *, version: object = None) -> str | None:
     for path in sorted(sources(kind), key=lambda path: (path.name, str(path))):
         digest.update(f"{path.name} {file_hash(path)}\n".encode())
     return f"{said or ''} source:{digest.hexdigest()[:20]}".strip()
+
+
+def version_of_rule(rule: object) -> str | None:
+    """That of its class, and of the classes of the rules within it."""
+    inner = [getattr(rule, f.name) for f in fields(rule)] if is_dataclass(rule) else []
+    versions = [version_of_rule(one) for one in inner if hasattr(one, "is_lossless")]
+    return " of ".join(map(str, (version_of(type(rule)), *versions))) if versions else version_of(type(rule))
 
 
 def sources(kind: type) -> set[Path]:

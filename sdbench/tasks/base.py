@@ -256,6 +256,10 @@ class DataTask(ABC):
         general = {"is_truncated": is_truncated and text == completion, "is_empty": not text.strip()}
         return replace(score, values=values, flags={**general, "is_extraction_failed": False, **score.flags})
 
+    def metric_of(self, name: str) -> Metric:
+        """What a score of this name is: as declared; of an extra metric nothing is known."""
+        return next((metric for metric in self.metrics if metric.name == name), Metric(name))
+
     @property
     def signatures(self) -> dict[str, str]:
         """How the metrics were computed: library, version, options."""

@@ -14,7 +14,7 @@ def whole(option: str, value: Any, low: int) -> None:
 
 def texts(option: str, value: Any) -> tuple[str, ...]:
     """One text or a list of texts, none of them empty."""
-    found = (value,) if isinstance(value, str) else value
-    if not isinstance(found, list | tuple) or not all(isinstance(text, str) and text for text in found):
+    listed = (value,) if isinstance(value, str) else value
+    if not isinstance(listed, list | tuple) or not all(isinstance(text, str) and text for text in listed):
         raise ValueError(f"{option} must be a text or a list of texts that are not empty, got {value!r}")
-    return tuple(found)
+    return tuple(listed)

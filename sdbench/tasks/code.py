@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sdbench.tasks.base import DataTask, Row
-from sdbench.tasks.extract import REPAIRS, Reading, Text, extract
+from sdbench.tasks.extract import REPAIRS, Candidate, Reading, extract
 from sdbench.tasks.protocol import Protocol
 from sdbench.types import Example, Metric, Score
 
@@ -63,7 +63,7 @@ class CodeTask(DataTask):
         """Names that the tests call."""
 
     @abstractmethod
-    def candidates(self, row: Row, completion: str) -> Sequence[Text]:
+    def candidates(self, row: Row, completion: str) -> Sequence[Candidate]:
         """Texts that may hold the program, the protocol's own first."""
 
     def reference_row(self, reference: str) -> Row:

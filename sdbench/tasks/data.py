@@ -72,10 +72,10 @@ def by_id(
         if missing:
             raise ValueError(f"row {number} of {where} has no field {missing[0]!r}: {task} needs {', '.join(needed)}")
     key = next((key for key in ("task_id", "id") if rows and all(key in row for row in rows)), None)
-    found = {str(number if key is None else row[key]): row for number, row in enumerate(rows)}
-    if len(found) < len(rows):
-        raise ValueError(f"{where} has {len(rows) - len(found)} rows whose {key} occurs twice")
-    return found
+    keyed = {str(number if key is None else row[key]): row for number, row in enumerate(rows)}
+    if len(keyed) < len(rows):
+        raise ValueError(f"{where} has {len(rows) - len(keyed)} rows whose {key} occurs twice")
+    return keyed
 
 
 def _from_hub(id: str, config: str | None, split: str, revision: str | None) -> Loaded:
@@ -92,15 +92,15 @@ def _from_hub(id: str, config: str | None, split: str, revision: str | None) -> 
     if is_offline():
         if not note.is_file():
             raise FileNotFoundError(f"{note} is not there")
-        found = json.loads(note.read_text())
+        source = json.loads(note.read_text())
     else:
-        found = _resolve(id, config, split, revision)
-    options = {"repo_type": "dataset", "revision": found["commit"]}
-    files = [hf_hub_download(id, name, **options) for name in found["files"]]
+        source = _resolve(id, config, split, revision)
+    options = {"repo_type": "dataset", "revision": source["commit"]}
+    files = [hf_hub_download(id, name, **options) for name in source["files"]]
     note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps(found))
-    rows = datasets.load_dataset(found["format"], data_files={split: files}, split=split)  # type: ignore[arg-type]
-    return Loaded(list(rows), found["commit"])  # type: ignore[arg-type]
+    note.write_text(json.dumps(source))
+    rows = datasets.load_dataset(source["format"], data_files={split: files}, split=split)  # type: ignore[arg-type]
+    return Loaded(list(rows), source["commit"])  # type: ignore[arg-type]
 
 
 def _resolve(id: str, config: str | None, split: str, revision: str | None) -> dict[str, Any]:

@@ -136,11 +136,11 @@ def _raises_recursion_limit(statement: ast.stmt) -> bool:
 
 def defines(tree: ast.Module, entry_points: Sequence[str]) -> bool:
     """Whether every entry point is defined, a function with a body of its own and not a docstring alone."""
-    found: dict[str, bool] = {}
+    is_whole: dict[str, bool] = {}
     for statement in tree.body:
         is_full = not isinstance(statement, ast.FunctionDef) or not _is_bodyless(statement)
-        found |= dict.fromkeys(bound_names(statement), is_full)  # the last definition counts
-    return all(found.get(name, False) for name in entry_points)
+        is_whole |= dict.fromkeys(bound_names(statement), is_full)  # the last definition counts
+    return all(is_whole.get(name, False) for name in entry_points)
 
 
 def _is_bodyless(function: ast.FunctionDef) -> bool:
@@ -157,7 +157,7 @@ def fenced(text: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Candidate:
     """A text that may hold the program, and what was done to the answer to get it (words of REPAIRS)."""
 
     text: str
@@ -172,7 +172,7 @@ class Reading:
     repairs: frozenset[str]
 
 
-def extract(texts: Sequence[Text], entry_points: Sequence[str], preamble: str = "") -> Reading | None:
+def extract(texts: Sequence[Candidate], entry_points: Sequence[str], preamble: str = "") -> Reading | None:
     """The first text whose longest valid program defines the entry points, reduced to what they need; else None.
 
     `preamble` is code that the row gives: its definitions count until the program has its own.

@@ -47,10 +47,10 @@ def lm_eval_normal(text: str) -> str:
 
 def lm_eval_find(pattern: re.Pattern[str], text: str, pick: int) -> str | None:
     """The pick-th match, of its groups the first that is not empty."""
-    found = pattern.findall(text)
-    if not found:
+    matches = pattern.findall(text)
+    if not matches:
         return None
-    groups = found[pick] if isinstance(found[pick], tuple) else (found[pick],)
+    groups = matches[pick] if isinstance(matches[pick], tuple) else (matches[pick],)
     return next((group for group in groups if group), "").strip()
 
 
@@ -59,10 +59,10 @@ def numeric(text: str) -> Decimal | Fraction | None:
     text = text.translate(MINUS)
     markers = list(MARKER.finditer(text))
     after = NUMBER.search(text, markers[-1].end()) if markers else None
-    found = after or max(NUMBER.finditer(text), key=re.Match.start, default=None)
-    if found is None:
+    match = after or max(NUMBER.finditer(text), key=re.Match.start, default=None)
+    if match is None:
         return None
-    sign, above, below, sign_too, number, decimals = found.groups()
+    sign, above, below, sign_too, number, decimals = match.groups()
     try:
         value = Decimal(f"{sign or sign_too or ''}{SEPARATORS.sub('', above or number or decimals)}")
     except InvalidOperation:  # digits of other scripts that Decimal does not read
@@ -75,20 +75,20 @@ def by_pattern(pattern: str, pick: int) -> Callable[[str], str | None]:
     compiled = re.compile(pattern)
 
     def extract(text: str) -> str | None:
-        found = lm_eval_find(compiled, text, pick)
-        return None if found is None else lm_eval_normal(found)
+        number = lm_eval_find(compiled, text, pick)
+        return None if number is None else lm_eval_normal(number)
 
     return extract
 
 
 def lm_eval_flexible(text: str) -> str | None:
-    found = lm_eval_find(LM_EVAL_NUMBER, text, -1)
-    return None if found is None else lm_eval_normal(found)
+    number = lm_eval_find(LM_EVAL_NUMBER, text, -1)
+    return None if number is None else lm_eval_normal(number)
 
 
 def diversed_strict(text: str) -> str | None:
-    found = DIVERSED_MARKED.search(text.replace(",", ""))
-    return _whole(found[1]) if found else None
+    match = DIVERSED_MARKED.search(text.replace(",", ""))
+    return _whole(match[1]) if match else None
 
 
 def diversed_flexible(text: str) -> str | None:
@@ -106,7 +106,7 @@ def _whole(number: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class MathProtocol(Protocol):
-    """How the answer is found too: `gold` reads the reference, the other two the completion."""
+    """How the answer is read too: `gold` reads the reference, the other two the completion."""
 
     strict: Callable[[str], str | None]
     flexible: Callable[[str], str | None] = lm_eval_flexible
@@ -178,8 +178,8 @@ class GSM8K(DataTask):
     def measure(self, example: Example, text: str) -> Score:
         rules, answer = self.rules, str(example.row["answer"])
         gold = rules.gold(answer)
-        found: dict[str, Any] = {"strict": rules.strict(text), "flexible": rules.flexible(text)}
-        values = {name: float(value is not None and value == gold) for name, value in found.items()}
+        readings: dict[str, Any] = {"strict": rules.strict(text), "flexible": rules.flexible(text)}
+        values = {name: float(value is not None and value == gold) for name, value in readings.items()}
         own = numeric(text)
         values["numeric"] = float(own is not None and own == numeric(answer))
-        return Score(values, flags={"is_extraction_failed": found["strict"] is None})
+        return Score(values, flags={"is_extraction_failed": readings["strict"] is None})

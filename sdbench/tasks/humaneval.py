@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sdbench.tasks.base import Row
 from sdbench.tasks.code import CodeProtocol, CodeTask, continued, to_fence
 from sdbench.tasks.evalplus import sanitize
-from sdbench.tasks.extract import Definition, Text, bound_names, fenced, names_in, parse
+from sdbench.tasks.extract import Candidate, Definition, bound_names, fenced, names_in, parse
 from sdbench.tasks.protocol import Fields
 
 LM_EVAL_STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
@@ -137,15 +137,15 @@ class HumanEval(CodeTask):
     def tests(self, row: Row) -> str:
         return f"{row['test']}\n\ncheck({row['entry_point']})\n"
 
-    def candidates(self, row: Row, completion: str) -> Sequence[Text]:
+    def candidates(self, row: Row, completion: str) -> Sequence[Candidate]:
         """Stop strings end a continuation; they would behead an answer that states the whole function, read whole."""
         stopped, prompt = self.stopped(completion), row["prompt"]
         body = stopped.split("```")[0].rstrip()
         newline = "" if prompt.endswith("\n") else "\n"
         fence = frozenset({"fence"} if "```" in stopped else ())
-        texts = [Text(prompt + body, fence), Text(f"{prompt}{newline}{body}", fence | {"indentation"})]
+        texts = [Candidate(prompt + body, fence), Candidate(f"{prompt}{newline}{body}", fence | {"indentation"})]
         for block in fenced(completion):
-            texts += [Text(block, FENCED | {"whole"}), Text(f"{prompt}{newline}{block}", FENCED)]
+            texts += [Candidate(block, FENCED | {"whole"}), Candidate(f"{prompt}{newline}{block}", FENCED)]
         # An engine that strips its answers has taken the first line's indentation.
         indented = f"{prompt}{newline}    {body.lstrip()}" if body.strip() else prompt
-        return [*texts, Text(completion, frozenset({"whole"})), Text(indented, fence | {"indentation"})]
+        return [*texts, Candidate(completion, frozenset({"whole"})), Candidate(indented, fence | {"indentation"})]

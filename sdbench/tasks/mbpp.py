@@ -17,7 +17,7 @@ from typing import Any
 
 from sdbench.tasks.base import Row
 from sdbench.tasks.code import CodeProtocol, CodeTask, continued
-from sdbench.tasks.extract import Text, bound_names, fenced, parse
+from sdbench.tasks.extract import Candidate, bound_names, fenced, parse
 from sdbench.tasks.protocol import Fields
 
 AUTHORS_SHOTS = ("2", "3", "4")
@@ -143,10 +143,10 @@ class MBPP(CodeTask):
     def tests(self, row: Row) -> str:
         return "\n".join([row.get("test_setup_code") or "", *(row.get("test_imports") or []), *row["test_list"]]) + "\n"
 
-    def candidates(self, row: Row, completion: str) -> Sequence[Text]:
+    def candidates(self, row: Row, completion: str) -> Sequence[Candidate]:
         """The answer to its stop string or to the end of the fence that the prompt opened; fenced blocks; all of it."""
         text = self.stopped(completion)
         fence = frozenset({"fence"} if "```" in text else ())
-        blocks = [Text(block, frozenset({"fence"})) for block in fenced(completion)]
-        whole = Text(completion, frozenset({"whole"} if completion != text else ()))
-        return [Text(text.split("```")[0].strip("\n").rstrip(), fence), *blocks, Text(text), whole]
+        blocks = [Candidate(block, frozenset({"fence"})) for block in fenced(completion)]
+        whole = Candidate(completion, frozenset({"whole"} if completion != text else ()))
+        return [Candidate(text.split("```")[0].strip("\n").rstrip(), fence), *blocks, Candidate(text), whole]

@@ -1,4 +1,4 @@
-"""Sending what a run found to a tracker, by the tracker's own library: off unless asked for with tracker=NAME.
+"""Sending the results of a run to a tracker, by the tracker's own library: off unless asked for with tracker=NAME.
 
 A tracker is a class with `send(findings)` in a file of its own and a YAML file in configs/tracker that names it. What is sent
 is made from the records: the summary's numbers cell by cell, the figures, the page, the configuration. Not sent: texts and tokens.
@@ -88,14 +88,14 @@ def setting(row: Mapping[Any, Any]) -> str:
 
 def flat(tree: Mapping[str, Any], above: str = "") -> dict[str, str]:
     """A nested configuration as {"model.name": "llama-tiny"}; lists as JSON, what is null left out."""
-    found: dict[str, str] = {}
+    params: dict[str, str] = {}
     for key, value in tree.items():
         name = f"{above}{key}"
         if isinstance(value, Mapping):
-            found |= flat(value, f"{name}.")
+            params |= flat(value, f"{name}.")
         elif value is not None:
-            found[name] = value if isinstance(value, str) else json.dumps(value, default=str)
-    return found
+            params[name] = value if isinstance(value, str) else json.dumps(value, default=str)
+    return params
 
 
 def _is_nothing(value: Any) -> bool:

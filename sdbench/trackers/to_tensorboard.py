@@ -36,12 +36,12 @@ class TensorBoard:
 
 def curves(findings: Findings) -> dict[str, list[tuple[int, dict[str, float]]]]:
     """{rule, draft length and temperature: its points in steps of w}; without w a point at either end."""
-    found: dict[str, list[tuple[int, dict[str, float]]]] = defaultdict(list)
+    curves: dict[str, list[tuple[int, dict[str, float]]]] = defaultdict(list)
     for name, labels, numbers in findings.cells():
         words = [word for word in name.split() if not word.startswith("w=")]
         steps = [round(FULL * labels["w"])] if "w" in labels else [0, FULL]
-        found[" ".join(words)] += [(step, numbers) for step in steps]
-    return {name: sorted(points, key=lambda point: point[0]) for name, points in sorted(found.items())}
+        curves[" ".join(words)] += [(step, numbers) for step in steps]
+    return {name: sorted(points, key=lambda point: point[0]) for name, points in sorted(curves.items())}
 
 
 def write(folder: Path, events: list[Any]) -> None:

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from sdbench.probs import at, excess
-from sdbench.types import Evidence, Measures, Verdict
-from sdbench.verify.tokenwise import Tokenwise, knob, measured_tv
+from sdbench.types import Evidence, Measures
+from sdbench.verify.greedy import GreedyLaw, greedy_measures
+from sdbench.verify.tokenwise import Tokenwise, knob, measured_tv, ratio
 
 
 @dataclass(frozen=True, slots=True)
-class Ensemble(Tokenwise):
+class Ensemble(GreedyLaw):
     """a = min(1, v/q), r = norm((v − q)+) = norm((p − q)+): accepts with 1 − w·TV(q,p), emits v, biased by (1 − w)·TV(q,p).
 
     mix: "prob" mixes laws, as the paper; "logit" mixes log-laws and normalises, as its authors' code. At temperature 0, greedy:
@@ -63,45 +64,30 @@ class Ensemble(Tokenwise):
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         if self.mix == "logit":
-            return (self.law(p, q) / q.clamp_min(torch.finfo(q.dtype).tiny)).clamp_max(1)
+            return ratio(self.law(p, q), q).clamp_max(1)
         w = knob(self.w, p)
-        return (1 - w + w * (p / q.clamp_min(torch.finfo(q.dtype).tiny))).clamp_max(1)
+        return (1 - w + w * ratio(p, q)).clamp_max(1)
 
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
         return excess(p if self.mix == "prob" else self.law(p, q), q)
 
-    def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
-        if evidence.is_greedy and self.greedy == "blend":
-            return self._blend(evidence)
-        return Tokenwise.__call__(self, evidence, u, state)
-
-    def _blend(self, evidence: Evidence) -> Verdict:
-        draft, num_slots = evidence.draft, evidence.draft.tokens.shape[1]
-        best = evidence.p  # [B,K+1] ids: argmax p, which the bonus takes
-        accepted = torch.zeros_like(draft.lengths)
-        if num_slots:
-            in_draft = torch.arange(num_slots, device=best.device) < draft.lengths[:, None]
-            best = best.clone()
-            blended = self.settled(evidence)._blended(evidence)
-            best[:, :-1] = torch.where(in_draft, blended.argmax(-1), best[:, :-1])
-            accepted = ((best[:, :-1] == draft.tokens) & in_draft).long().cumprod(1).sum(1)
-        return Verdict(accepted, best.gather(1, accepted[:, None])[:, 0])
-
-    def _blended(self, evidence: Evidence) -> Tensor:
+    def greedy_scores(self, log_p: Tensor, log_q: Tensor) -> Tensor:
         """v of un-tempered laws, or its logits, [B,K,V]."""
-        log_p, log_q = evidence.raw_p[:, :-1], evidence.raw_q
         if self.mix == "prob":
             return self.law(log_p.exp(), log_q.exp())
         w = torch.as_tensor(knob(self.w, log_p), dtype=log_p.dtype, device=log_p.device)
         return _share(w, log_p) + _share(1 - w, log_q)
 
+    def keeps(self, evidence: Evidence, u: Tensor) -> Tensor:
+        return (GreedyLaw if self.greedy == "blend" else Tokenwise).keeps(self, evidence, u)
+
+    def correction(self, evidence: Evidence, place: Tensor) -> Tensor:
+        return (GreedyLaw if self.greedy == "blend" else Tokenwise).correction(self, evidence, place)
+
     def measure(self, evidence: Evidence) -> Measures:
-        x = evidence.draft.tokens
-        if evidence.is_greedy and self.greedy == "blend":  # a deterministic choice: no acceptance probability, no bias
-            p, q = evidence.raw_p[:, :-1].exp(), evidence.raw_q.exp()
-            tv = measured_tv(p, q)
-            return Measures(at(p, x), at(q, x), tv, torch.full_like(tv, torch.nan), torch.full_like(tv, torch.nan))
-        p, q = evidence.p[:, :-1], evidence.draft.q
+        if evidence.is_greedy and self.greedy == "blend":
+            return greedy_measures(evidence)
+        x, p, q = evidence.draft.tokens, evidence.p[:, :-1], evidence.draft.q
         if self.mix == "logit":
             return Tokenwise.measure(self, evidence)
         tv = measured_tv(p, q)

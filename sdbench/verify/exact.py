@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sdbench.probs import at, excess
 from sdbench.types import Evidence, Measures
-from sdbench.verify.tokenwise import Tokenwise, measured_tv
+from sdbench.verify.tokenwise import Tokenwise, measured_tv, ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Exact(Tokenwise):
         return False
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
-        return (p / q.clamp_min(torch.finfo(q.dtype).tiny)).clamp_max(1)
+        return ratio(p, q).clamp_max(1)
 
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
         return excess(p, q)

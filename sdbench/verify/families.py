@@ -37,7 +37,7 @@ def stack(rules: Sequence[Any], device: torch.device | str = "cpu") -> Any:
 
 
 def at_slots(rule: Any, pick: Callable[[Tensor], Tensor]) -> Any:
-    """The rule with `pick` done to every knob [B,K], its own and those of rules within it: a slice of slots, or one a row."""
+    """The rule with `pick` done to every knob [B,K] or [B,K,V], its own and those of rules within it: some slots, or one a row."""
     if not is_dataclass(rule):
         return rule
     changed: dict[str, Any] = {}
@@ -46,7 +46,7 @@ def at_slots(rule: Any, pick: Callable[[Tensor], Tensor]) -> Any:
         if _is_rule(value):
             inner = at_slots(value, pick)
             changed |= {} if inner is value else {f.name: inner}
-        elif isinstance(value, Tensor) and value.ndim == 2 and "Tensor" in str(f.type):
+        elif isinstance(value, Tensor) and value.ndim >= 2 and "Tensor" in str(f.type):
             changed[f.name] = pick(value)
     return replace(rule, **changed) if changed else rule  # type: ignore[type-var]
 

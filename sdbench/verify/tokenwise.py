@@ -11,14 +11,14 @@ from sdbench.probs import CHUNK, at, dense, draw, is_ids, total_variation
 from sdbench.types import Evidence, Limits, Measures, Verdict
 from sdbench.verify.families import at_slots
 
-TINY = torch.finfo(torch.float32).tiny
+SLICE = 1 << 20  # elements of laws that a rule works on at a time
 
 
 class Tokenwise(ABC):
     """Accept the drafted x with probability a(x), else draw from r: emits out = q·a + (1 − Σ q·a)·r, known without sampling.
 
-    A subclass gives `accept` and `replace`. A missing draft is a draft without mass: a = 0 and r = p there, and no rule is called.
-    Knobs are numbers, tensors [B] where rows differ, or [B,K] where `settled` works them out of what is seen.
+    A subclass gives `accept` and `replace`. A missing draft is a draft without mass: a = 0 and r = p there, and no rule is
+    called. Knobs are numbers, tensors [B] where rows differ, or [B,K] where `settled` works them out of what is seen.
     """
 
     version: ClassVar[str] = ""
@@ -73,41 +73,49 @@ class Tokenwise(ABC):
         draft, p = evidence.draft, evidence.p
         num_slots = draft.tokens.shape[1]
         if not num_slots:
-            return Verdict(torch.zeros_like(draft.lengths), _draw(p[:, 0], u[:, -1]), state)
+            return Verdict(torch.zeros_like(draft.lengths), drawn(p[:, 0], u[:, -1]), state)
         rule = self.settled(evidence)
-        slot = torch.arange(num_slots, device=u.device)
-        keep = (u[:, :-1] < rule._accept_drafted(evidence)) & (slot < draft.lengths[:, None])
+        keep = rule.keeps(evidence, u[:, :-1]) & (torch.arange(num_slots, device=u.device) < draft.lengths[:, None])
         accepted = keep.long().cumprod(1).sum(1)
         row, last = torch.arange(len(accepted), device=u.device), accepted.clamp_max(num_slots - 1)
-        p_row, q_row, x_row = p[row, accepted], draft.q[row, last], draft.tokens[row, last]
-        is_bonus = accepted == draft.lengths
-        size = _size(p, draft.q)
-        p_row, q_row = dense(p_row, size), dense(q_row, size)
-        rule = at_slots(rule, lambda knob: knob.gather(1, last[:, None]))
-        r = rule.replace_rejected(p_row[:, None], q_row[:, None], x_row[:, None])[:, 0]
-        return Verdict(accepted, draw(torch.where(is_bonus[:, None], p_row, r), u[:, -1]), state)
+        law = either(accepted == draft.lengths, p[row, accepted], rule.correction(evidence, last))
+        return Verdict(accepted, drawn(law, u[:, -1]), state)
+
+    def keeps(self, evidence: Evidence, u: Tensor) -> Tensor:
+        """[B,K] bool: which drafts the coins u [B,K] keep, each judged by itself. The rule is settled."""
+        return u < self._accept_drafted(evidence)
+
+    def correction(self, evidence: Evidence, place: Tensor) -> Tensor:
+        """The law [B,V], or ids [B], that stands in for the draft in slot place [B]. The rule is settled."""
+        p, q = evidence.p[:, :-1], evidence.draft.q
+        row, size = torch.arange(len(place), device=place.device), law_size(evidence.p, q)
+        p_row, q_row, x_row = dense(p[row, place], size), dense(q[row, place], size), evidence.draft.tokens[row, place]
+        rule = at_slots(self, lambda knob: knob[row, place][:, None])
+        return rule.replace_rejected(p_row[:, None], q_row[:, None], x_row[:, None])[:, 0]
 
     def _accept_drafted(self, evidence: Evidence) -> Tensor:
-        """a(x) [B,K] of the drafted tokens."""
+        """a(x) [B,K] of the drafted tokens, of few slots at a time where the vocabulary is large."""
         x, p, q = evidence.draft.tokens, evidence.p[:, :-1], evidence.draft.q
         if self.is_pointwise:
             return self.accept(at(p, x)[..., None], at(q, x)[..., None])[..., 0]
-        size = _size(p, q)
-        return at(self.accept(dense(p, size), dense(q, size)), x)
+        size = law_size(p, q)
+        parts = []
+        for part in slices(x.shape, size):
+            own = at_slots(self, lambda knob, part=part: knob[:, part])
+            parts.append(at(own.accept(dense(p[:, part], size), dense(q[:, part], size)), x[:, part]))
+        return joined(parts)
 
     def measure(self, evidence: Evidence) -> Measures:
         """Σ q·a and TV(out, p) by definition, a few slots at a time."""
         x, p, q = evidence.draft.tokens, evidence.p[:, :-1], evidence.draft.q
-        rule, tv, size = self.settled(evidence), measured_tv(p, q), _size(p, q)
-        step = max(1, CHUNK // (size * len(x)))
+        rule, tv, size = self.settled(evidence), measured_tv(p, q), law_size(p, q)
         expected, bias = [], []
-        for first in range(0, x.shape[1], step):
-            part = slice(first, first + step)
+        for part in slices(x.shape, size):
             own = at_slots(rule, lambda knob, part=part: knob[:, part])
             p_part, q_part = (dense(law[:, part], size) for law in (p, q))
             expected.append((q_part * own.accept(p_part, q_part)).sum(-1))
             bias.append(total_variation(own.out(p_part, q_part), p_part))
-        return Measures(at(p, x), at(q, x), tv, torch.cat(expected, 1), torch.cat(bias, 1))
+        return Measures(at(p, x), at(q, x), tv, joined(expected), joined(bias))
 
 
 def measured_tv(p: Tensor, q: Tensor) -> Tensor:
@@ -119,13 +127,43 @@ def measured_tv(p: Tensor, q: Tensor) -> Tensor:
     return torch.cat([total_variation(a, b) for a, b in parts], 1)
 
 
-def _size(p: Tensor, q: Tensor) -> int:
+def law_size(p: Tensor, q: Tensor) -> int:
     """V, or where both laws are ids, room for the largest."""
     return next((law.shape[-1] for law in (p, q) if not is_ids(law)), 0) or int(max(p.max(), q.max())) + 1
 
 
-def _draw(p: Tensor, u: Tensor) -> Tensor:
-    return p if is_ids(p) else draw(p, u)
+def slices(shape: Sequence[int], size: int) -> list[slice]:
+    """Slots [B,K] in parts, so that laws of `size` ids make temporaries of at most SLICE elements, or of one slot."""
+    step = max(1, SLICE // (size * shape[0]))
+    return [slice(first, first + step) for first in range(0, shape[1], step)]
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Parts of slots, side by side again."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), 1)
+
+
+def either(condition: Tensor, law: Tensor, other: Tensor) -> Tensor:
+    """Row by row [B] one law or the other: ids [B] where both are, else [B,V]."""
+    if is_ids(law) and is_ids(other):
+        return torch.where(condition, law, other)
+    size = law_size(law, other)
+    return torch.where(condition[:, None], dense(law, size), dense(other, size))
+
+
+def drawn(law: Tensor, u: Tensor) -> Tensor:
+    """A token [B] of a law [B,V]; ids [B] are their own."""
+    return law if is_ids(law) else draw(law, u)
+
+
+def ratio(p: Tensor, q: Tensor) -> Tensor:
+    """p/q, where q = 0 is as good as the smallest number."""
+    return p / q.clamp_min(torch.finfo(q.dtype).tiny)
+
+
+def peak(p: Tensor) -> Tensor:
+    """The largest probability [...,1] of each law."""
+    return p.amax(-1, keepdim=True)
 
 
 def knob(value: Tensor | float, like: Tensor) -> Tensor | float:

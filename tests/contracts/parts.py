@@ -9,8 +9,12 @@ from typing import Any
 
 import yaml
 
+from sdbench.config.sweep import flat
+from sdbench.run.parts import rule_of
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
+MARKERS = {"<think>": [1], "</think>": [2]}  # the ids that a tokenizer would give the files' markers
 sys.path.insert(0, str(EXAMPLES))  # modules outside the package, as a user's own
 
 
@@ -28,16 +32,21 @@ class Named:
 
     def settings(self) -> list[dict[str, Any]]:
         """Both ends and the middle of every knob, all choices: each with each."""
-        axes = [spread(knob, {**rule, "default": self.options.get(knob)}) for knob, rule in self.knobs.items()]
+        options = flat(self.options)
+        axes = [spread(knob, {**rule, "default": options.get(knob)}) for knob, rule in self.knobs.items()]
         return [dict(zip(self.knobs, point, strict=True)) for point in itertools.product(*axes)]
 
     def make(self, **setting: Any) -> Any:
-        return self.target(**{**self.options, **setting})
+        given = {**flat(self.options), **setting}
+        if not any("." in key for key in given):
+            return self.target(**given)
+        rule: Any = rule_of(f"{self.target.__module__}.{self.target.__name__}", given)
+        return rule.with_markers(MARKERS.__getitem__) if hasattr(rule, "with_markers") else rule
 
 
 def spread(knob: str, rule: dict[str, Any]) -> list[Any]:
-    if "choices" in rule:
-        return list(rule["choices"])
+    if "choices" in rule or "text" in rule:
+        return list(rule.get("choices", [rule["default"]]))
     low, high = rule.get("low", 0), rule.get("high", 1)
     values = sorted({low, (low + high) / 2, high, *([] if rule.get("strict") is None else [rule["strict"]])})
     values = [value for value in values if not (rule.get("open") and value == low)]
@@ -53,5 +62,7 @@ def parts(group: str) -> list[Named]:
 
 def _named(tree: dict[str, Any]) -> Named:
     module, _, name = tree["_target_"].rpartition(".")
-    options = {key: value for key, value in tree.items() if key not in ("name", "_target_", "knobs", "choices")}
+    options = {
+        key: value for key, value in tree.items() if key not in ("name", "_target_", "knobs", "choices", "draws")
+    }
     return Named(tree["name"], getattr(import_module(module), name), options, tree.get("knobs") or {})

@@ -9,6 +9,7 @@ import sdbench
 from sdbench.engine import Options, Request
 from sdbench.engine.batch import Batch
 from sdbench.engine.loop import BatchRun
+from sdbench.engine.prefill import Prefixes
 from sdbench.lm.fingerprint import fingerprint
 from sdbench.probs import Warp
 from sdbench.verify import Ensemble, Exact
@@ -106,7 +107,7 @@ def test_steps_are_captured_once_for_an_engine_and_anew_for_a_call_without_one(m
 
 
 PLACES = [
-    (BatchRun, "_prefill"),
+    (Prefixes, "_make"),
     (BatchRun, "_score"),
     (BatchRun, "_verify"),
     (BatchRun, "_measures"),

@@ -16,7 +16,7 @@ def states(batch, steps, start=0.0):
 
 def plan(positions, length=CAPACITY):
     lm = object.__new__(LM)
-    lm.limit, lm.sights = None, {0: CAUSAL}
+    lm.limit, lm.sights, lm.kernel = None, {0: CAUSAL}, None
     lm._levels = torch.tensor(0.0).double(), torch.tensor(-torch.inf).double()
     return lm.plan(torch.tensor(positions), RaggedCache(1, ROWS, CAPACITY), length)
 

@@ -3,13 +3,19 @@
 import gc
 import weakref
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 
 import sdbench
+from sdbench.engine import Engine
+from sdbench.engine.loop import Options
+from sdbench.engine.row import Request
 from sdbench.lm import LM
 from sdbench.lm.capture import PATIENCE, CapturedSteps, mode_of
+from sdbench.probs import Warp
+from sdbench.run.outline import Outline
 from sdbench.verify import Ensemble
 from tests.engine.models import PROMPTS, pair, tiny
 
@@ -75,6 +81,7 @@ def test_texts_end_where_longer_ones_would_change_the_frequencies_of_all_rows(ki
     factors = {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4} if kind == "longrope" else {}
     model = tiny("llama", rope_parameters={**rope, **factors}, max_position_embeddings=128)
     assert LM(model).limit == 64
+    assert Outline(cast(Any, None), cast(Any, None), {"target": model.config}).limit == 64, "prompts are cut to it"
     rules, options = [Ensemble(w=0.5)], {"max_new_tokens": 20, "stop_ids": ()}
     prompts = [[5 + i % 40 for i in range(44)], [7, 8, 9]]
     together = sdbench.generate(model, None, prompts, rules, **options)
@@ -84,6 +91,8 @@ def test_texts_end_where_longer_ones_would_change_the_frequencies_of_all_rows(ki
     assert [g.tokens for g in together] == [g.tokens for g in alone]
     with pytest.raises(ValueError, match="exceeds the 64 positions of the target model"):
         sdbench.generate(model, None, [prompts[0] + [1, 2]], rules, **options)
+    with pytest.raises(ValueError, match="exceeds the 64 positions"):  # the runner's way in
+        Engine(model).stream([prompts[0] + [1, 2]], rules, [Request(0, 0, 0, 0, 0)], Options(Warp(), max_new_tokens=20))
     spread = SimpleNamespace(config=model.config, device=torch.device("cuda"))
     assert mode_of(None, spread) == "off"  # type: ignore[arg-type]
     with pytest.warns(UserWarning, match="needs rotary frequencies that do not depend on the length"):

@@ -32,9 +32,8 @@ def coverage(n, repeats, runs):
 
 @pytest.mark.parametrize(("n", "repeats"), [(8, 1), (12, 2)])
 def test_a_speed_up_of_a_few_examples_covers_in_a_short_simulation(n, repeats):
-    """As examples, repeats covered 83 % (12 × 2), and eight examples by BCa 88 %."""
-    runs = 200
-    assert coverage(n, repeats, runs) >= 0.93 - 2 * math.sqrt(0.05 / runs)
+    """As examples, repeats covered 83 % (12 × 2), and eight examples by BCa 88 %; 400 runs have a standard error of 1.1 %."""
+    assert coverage(n, repeats, 400) >= 0.93
 
 
 @pytest.mark.slow
@@ -88,30 +87,3 @@ def test_the_hypervolume_of_equal_cells_is_covered_and_less_biased_in_a_short_si
     assert np.mean([one.low <= 0.5 <= one.high for one in found]) >= 0.93 - 3 * math.sqrt(0.05 / 60)
     assert 0 <= np.mean([one.value for one in found]) - 0.5 < 0.75 * plain
     assert np.mean([pareto.bias_of_volume(one) for one in joints]) > 0
-
-
-def test_more_examples_are_a_range_that_holds_the_truth():
-    """Normal losses of 0.5 with a spread of 4 and a margin of 1: 80 % power needs 503 examples in all."""
-    needed = ((1.959964 + 0.841621) * 4 / 0.5) ** 2
-    hits, said = 0, 0
-    for run in range(200):
-        draw = np.random.default_rng(run).normal(-0.5, 4, 100)
-        more = stats.more_examples(draw, np.zeros(100), 1.0)
-        if more is not None:
-            said += 1
-            hits += more.low <= needed - 100 <= (math.inf if more.high is None else more.high)
-    assert said >= 190
-    assert hits / said >= 0.9 - 3 * math.sqrt(0.09 / 200)
-
-
-def test_more_examples_are_not_said_where_nothing_is_known():
-    beyond = stats.more_examples(np.full(100, -5.0) + np.arange(100) % 2, np.zeros(100), 1.0)
-    assert beyond is None
-    same = np.full(100, 30.0)
-    none_differ = stats.more_examples(same, same, 0.5, bounds=(0, 100))
-    assert none_differ is not None
-    assert none_differ.high is None
-    assert stats.hidden_loss(100 + none_differ.low, bounds=(0, 100)) == pytest.approx(0.5, abs=0.001)
-    assert none_differ.text == "at least 640 more examples"
-    with pytest.raises(ValueError, match="margin"):
-        stats.more_examples(same, same, 0)

@@ -189,7 +189,7 @@ def score(
 
 def timings(cell: Cell, record: GenerationRecord, *, pass_id: str, repeats: int, shape: Shape) -> list[TimingRecord]:
     """Seconds of one example: rounds times a round's cost, noise of 3 %, and one split repeat at the end."""
-    found = []
+    records = []
     for repeat in range(repeats + 1):
         rng = shape.rng("time", cell.key, record.example, repeat)
         num = len(record.rounds.drafted)
@@ -197,7 +197,7 @@ def timings(cell: Cell, record: GenerationRecord, *, pass_id: str, repeats: int,
         rounds_s = (cell.num_draft * DRAFT_S + TARGET_S) * slow * rng.lognormal(0, 0.03, num)
         is_split = repeat == repeats
         parts = {"draft_s": num * cell.num_draft * DRAFT_S, "verify_s": num * TARGET_S, "rest_s": 0.05 * rounds_s.sum()}
-        found.append(
+        records.append(
             TimingRecord(
                 pass_id=pass_id,
                 machine="cpu-2x",
@@ -219,7 +219,7 @@ def timings(cell: Cell, record: GenerationRecord, *, pass_id: str, repeats: int,
                 **(parts if is_split else {}),
             )
         )
-    return found
+    return records
 
 
 def call_costs(model: str, *, pass_id: str, num_drafts: Sequence[int]) -> list[CallRecord]:

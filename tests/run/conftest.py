@@ -45,10 +45,10 @@ def no_figures(monkeypatch):
     monkeypatch.setattr("sdbench.report.write", no_drawing)
 
 
-def no_drawing(found):
+def no_drawing(worked_out):
     from sdbench.report.build import Report
 
-    return Report(found.home / "report.html", (), ())
+    return Report(worked_out.home / "report.html", (), ())
 
 
 @pytest.fixture

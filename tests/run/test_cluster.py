@@ -58,10 +58,10 @@ def test_an_unknown_group_is_one_sentence(capsys):
 def test_the_page_is_drawn_where_records_have_changed_and_left_out_where_asked(words, tmp_path, monkeypatch, capsys):
     drawn = []
 
-    def write(found: WorkedOut) -> Report:
-        drawn.append(found.home)
-        (found.home / "report.html").write_text("a page")
-        return Report(found.home / "report.html", (), ())
+    def write(worked_out: WorkedOut) -> Report:
+        drawn.append(worked_out.home)
+        (worked_out.home / "report.html").write_text("a page")
+        return Report(worked_out.home / "report.html", (), ())
 
     monkeypatch.setattr("sdbench.report.write", write)
     given = {"w": 0.3, "max_new_tokens": 4}

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from test_options import save_huge
@@ -60,13 +61,13 @@ CASES = """
 import contextlib, io, json, os, sys, time
 time.sleep = lambda seconds: None  # between one try and the next
 from sdbench import run, score
-found = {}
+left = {}
 for name, (entry, words) in json.loads(sys.argv[1]).items():
     err, out = io.StringIO(), io.StringIO()
     with contextlib.redirect_stderr(err), contextlib.redirect_stdout(out):
         code = {"run": run.main, "score": score.main}[entry](words)
-    found[name] = [code, err.getvalue(), out.getvalue()]
-print("\\n" + json.dumps(found))
+    left[name] = [code, err.getvalue(), out.getvalue()]
+print("\\n" + json.dumps(left))
 """
 MODEL, DATA = ["model=qwen", "task=gsm8k-tiny"], ["model=llama-tiny", "task=gsm8k"]
 SCORE = ["task=gsm8k", f"predictions={os.devnull}"]
@@ -76,9 +77,9 @@ ONLINE = {  # name: (who, what it is told, exit code, words of the one sentence)
     "score, revision": ("score", [*SCORE, "revision=nope"], 2, "openai/gsm8k has no revision nope"),
     "unknown model": ("run", [*MODEL, "model.target=Qwen/Qwen3-9B"], 2, "there is no model Qwen/Qwen3-9B"),
     "unknown data": ("run", [*DATA, "task.dataset=openai/gsm9k"], 2, "there is no dataset openai/gsm9k"),
-    "busy": ("run", [*MODEL, "model.target=Qwen/Qwen3-0.6B"], 1, "the hub limits your requests (429)"),
-    "broken": ("run", [*DATA[:1], "task=wmt14"], 1, "the hub fails (500) for wmt/wmt14"),
-    "score, broken": ("score", ["task=wmt14", f"predictions={os.devnull}"], 1, "the hub fails (500) for wmt/wmt14"),
+    "busy": ("run", [*MODEL, "model.target=Qwen/Qwen3-0.6B"], 2, "the hub limits your requests (429)"),
+    "broken": ("run", [*DATA[:1], "task=wmt14"], 2, "the hub fails (500) for wmt/wmt14"),
+    "score, broken": ("score", ["task=wmt14", f"predictions={os.devnull}"], 2, "the hub fails (500) for wmt/wmt14"),
 }
 CUT_OFF = {
     "model": ("run", MODEL, 2, "Qwen/Qwen3-8B is not in the cache and"),
@@ -101,8 +102,8 @@ def said(cases, env, place):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def is_one_sentence(found, code, words):
-    got, err, out = found
+def is_one_sentence(left, code, words):
+    got, err, out = left
     assert (got, out) == (code, ""), err
     retries = "thrown while requesting", "Retrying in"  # the client's own words while it tries again
     lines = [line for line in err.splitlines() if line and not any(words in line for words in retries)]
@@ -146,6 +147,33 @@ def test_without_the_hub_and_a_cache_it_is_one_sentence_too(cut_off, case):
     assert cut_off[case][1].count("\n") == 1, "nothing of the libraries' own"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEAD)
+def test_without_the_hub_and_a_cache_a_command_ends_within_five_seconds(hub, tmp_path, name):
+    """Waiting counts, and the command's own work, not what a busy machine makes of it."""
+    begin, before = time.monotonic(), os.times()
+    done = sdbench(MODEL, cwd=tmp_path, env=hub.env(tmp_path / "home", **DEAD[name]))
+    wall_s, after = time.monotonic() - begin, os.times()
+    work_s = after.children_user + after.children_system - before.children_user - before.children_system
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert work_s < 5
+    assert wall_s < 5 or wall_s - work_s < 4.5
+
+
+def test_a_hub_that_hangs_up_is_asked_a_few_times_and_no_more(hub, tmp_path):
+    """With an empty cache: what fails on the way is not tried again and again."""
+    callers: list[object] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=hang_up, args=(server, callers), daemon=True).start()
+        broken = hub.env(tmp_path, HF_ENDPOINT=f"http://127.0.0.1:{server.getsockname()[1]}")
+        for name, outcome in said(CUT_OFF, broken, tmp_path).items():
+            is_one_sentence(outcome, *CUT_OFF[name][2:])
+            assert outcome[1].count("\n") == 1
+    assert len(callers) <= 1 + 2 * len(CUT_OFF), (
+        "one look whether the hub is there, then two requests of a case at most"
+    )
+
+
 WARM = """
 import json, sys, warnings
 from sdbench import tasks
@@ -174,8 +202,8 @@ def test_a_filled_cache_serves_without_a_network_and_says_which_commit(hub, tmp_
     whole = [f"Qwen/Qwen3-8B@{model}", data, 8]
     assert loaded(hub.env(tmp_path)) == [*whole, []]
     for name, dead in DEAD.items():
-        *found, said = loaded(hub.env(tmp_path, **dead))
-        assert found == whole, name
+        *left, said = loaded(hub.env(tmp_path, **dead))
+        assert left == whole, name
         if name == "offline":
             assert not said
         else:
@@ -202,14 +230,17 @@ def test_a_transport_that_breaks_on_the_way_falls_back_to_the_cache(hub, tmp_pat
         closing = threading.Thread(target=hang_up, args=(server,), daemon=True)
         closing.start()
         broken = {**env, "HF_ENDPOINT": f"http://127.0.0.1:{server.getsockname()[1]}"}
-        found = loaded(broken)
-    assert found[:3] == [model, data, 8]
-    assert any(f"commit {data}" in words for words in found[3])
+        left = loaded(broken)
+    assert left[:3] == [model, data, 8]
+    assert any(f"commit {data}" in words for words in left[3])
 
 
-def hang_up(server):
+def hang_up(server, callers=None):
     while True:
         try:
-            server.accept()[0].close()
+            connection, caller = server.accept()
         except OSError:
             return
+        connection.close()
+        if callers is not None:
+            callers.append(caller)

@@ -21,7 +21,6 @@ from sdbench.run.latency import (
     stall_sentence,
     units,
     visits,
-    warm_up,
 )
 from sdbench.run.timing import on_the_clock
 
@@ -124,17 +123,6 @@ def test_longer_texts_and_a_slow_hour_are_no_stalls():
     blocks = run(contenders, visits([(str(i),) for i in range(10)], 2))
     assert not [record for block in blocks for record in block if record.stall]
     assert stall_sentence([record for block in blocks for record in block]) is None
-
-
-def test_every_unit_is_warmed_up_by_the_ends_of_each_kind_so_that_no_step_is_captured_on_the_clock():
-    seen = []
-
-    def clock(cell):
-        return lambda unit, is_split: seen.append((cell, unit)) or Clocked(5, 5, 0.1, 1.0, 0.1)
-
-    kinds = {"target": 0, "lossless": 5, "a": 5, "b": 5, "c": 5, "generate": None}
-    warm_up([Contender(cell, clock(cell), kind=kind) for cell, kind in kinds.items()], [("x",), ("y",)])
-    assert seen == [(cell, ("x",)) for cell in kinds] + [(cell, ("y",)) for cell in ("target", "lossless", "a", "c")]
 
 
 def test_the_default_pass_is_short():

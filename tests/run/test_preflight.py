@@ -51,6 +51,14 @@ def test_two_tokenizers_of_equal_size_are_compared_token_by_token(refused, draft
     assert "2 of 257 ids" in said
 
 
+def test_a_draft_without_a_tokenizer_is_refused(refused, draft):
+    for path in draft.glob("tokenizer*"):
+        path.unlink()
+    said = refused(**{"model.draft": draft})
+    assert "has no tokenizer, so nothing shows that its ids are those of" in said
+    assert "copy the tokenizer's files" in said
+
+
 @pytest.mark.parametrize("rows", [100, 250, 9000])
 def test_a_draft_with_other_ids_is_refused(refused, draft, rows):
     config = AutoConfig.from_pretrained(draft)

@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from sdbench import tasks
+from sdbench.lm.capture import CapturedSteps
 from sdbench.records import read
-from sdbench.run import main
+from sdbench.run import main, timing
 from sdbench.train.pairs import MAX_LENGTH
 from tests.records.equality import assert_same_records
 
@@ -161,10 +162,22 @@ def test_a_latency_pass_times_baselines_and_prices_calls(words, tmp_path, no_fig
     assert len(read(tmp_path / NAME).timings) == before
 
 
-def test_what_is_timed_is_what_was_decoded_alone_and_in_batches(words, tmp_path, no_figures):
-    """The clock changes no text: tokens are those of the quality pass, summed over the examples of a batch."""
+def test_what_is_timed_is_what_was_decoded_alone_and_in_batches(words, tmp_path, no_figures, monkeypatch):
+    """The clock changes no text: tokens are those of the quality pass, summed over the examples of a batch. No step is
+    captured on it.
+    """
+    late: list[object] = []
+    honest, warm_up = CapturedSteps._captured, timing.warm_up
+
+    def watched(*given: object) -> None:
+        warm_up(*given)  # type: ignore[arg-type]
+        monkeypatch.setattr(CapturedSteps, "_captured", lambda self, *args: late.append(args) or honest(self, *args))
+
+    monkeypatch.setattr(timing, "warm_up", watched)
     for size in (1, 2):
+        monkeypatch.setattr(CapturedSteps, "_captured", honest)
         assert main(untimed(words(tmp_path, w=0.3, **{"timing.examples": 4, "timing.batch_size": size}))) == 0
+    assert not late
     results = read(tmp_path / NAME)
     tokens = results.generations.set_index(["cell", "example"])["tokens"]
     for row in results.timings.itertuples():

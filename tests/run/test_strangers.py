@@ -38,7 +38,6 @@ class Wishful(Typical):
 '''
 TYPICAL_YAML = """name: typical
 _target_: {module}.Typical
-eps: 0.1
 knobs:
   eps: {{low: 0, high: 1, strict: 1, sweep: [0.001, 0.002]}}
 """

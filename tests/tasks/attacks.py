@@ -210,7 +210,7 @@ FORGERIES = {
 def main(backend: str) -> dict[str, str]:
     from sandbox import Sandbox
 
-    found: dict[str, str] = {}
+    statuses: dict[str, str] = {}
     hits: list[int] = []
     signal.signal(signal.SIGUSR1, lambda *_: hits.append(1))
     os.environ["SDBENCH_ATTACK"] = "secret"
@@ -230,26 +230,26 @@ def main(backend: str) -> dict[str, str]:
         local.bind(f"\0{name}")
         local.listen()
         sandbox = Sandbox(backend, timeout_s=TIMEOUT_S)
-        found["backend"], found["proved"] = sandbox.backend, " ".join(sandbox.proved)
+        statuses["backend"], statuses["proved"] = sandbox.backend, " ".join(sandbox.proved)
         attacks = programs(tcp.getsockname()[1], udp.getsockname()[1], name, outside, home)
         started = time.monotonic()
         outcomes = dict(zip(attacks, sandbox.run(list(attacks.values())), strict=True))
-        found["seconds"] = f"{time.monotonic() - started:.1f}"
+        statuses["seconds"] = f"{time.monotonic() - started:.1f}"
         time.sleep(1.2)  # a daemon that outlived its program would leave its mark now
         for attack, outcome in outcomes.items():
             is_open = outcome.status in ("passed", "error") or "SECRET" in outcome.output + outcome.detail
-            found[attack] = "OPEN" if is_open else outcome.status
+            statuses[attack] = "OPEN" if is_open else outcome.status
         with suppress(BlockingIOError):
-            found["udp"] = "OPEN" if udp.recv(10) else "?"
+            statuses["udp"] = "OPEN" if udp.recv(10) else "?"
         if hits:
-            found["kill_parent"] = "OPEN"
+            statuses["kill_parent"] = "OPEN"
         if (home / "secret").read_text() != "SECRET" or len(list(home.iterdir())) != 1:
-            found["links_for_the_keeper"] = "OPEN"
-        found |= {f"raw_{name}": said for name, said in tried(place, str(home / "secret")).items()}
+            statuses["links_for_the_keeper"] = "OPEN"
+        statuses |= {f"raw_{name}": said for name, said in tried(place, str(home / "secret")).items()}
         for mark in outside.iterdir():
-            found["write_outside"] = f"OPEN {mark.name}"
+            statuses["write_outside"] = f"OPEN {mark.name}"
         forgeries = sandbox.run(list(FORGERIES.values()))
-        found |= {
+        statuses |= {
             f"forged_{key}": "OPEN" if outcome.status == "passed" else outcome.status
             for key, outcome in zip(FORGERIES, forgeries, strict=True)
         }
@@ -257,9 +257,9 @@ def main(backend: str) -> dict[str, str]:
             open_files = sandbox.run(
                 [f"open('left{number}', 'w').write('x')\nimport os\nassert len(os.listdir()) == 1"]
             )
-            found["leftovers"] = "none" if open_files[0].status == "passed" else f"OPEN {open_files[0]}"
+            statuses["leftovers"] = "none" if open_files[0].status == "passed" else f"OPEN {open_files[0]}"
         sandbox.close()
-    return found
+    return statuses
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ sethostname 170 161; settimeofday 164 170; clock_settime 227 112; adjtimex 159 1
 
 PROGRAM = """
 import ctypes, json, os, sys
-libc, found = ctypes.CDLL(None, use_errno=True), {}
+libc, statuses = ctypes.CDLL(None, use_errno=True), {}
 for name, number, *arguments in json.loads(sys.argv[1]):
     ctypes.set_errno(0)
     values = [ctypes.c_char_p(a.encode()) if isinstance(a, str) else ctypes.c_long(a) for a in arguments]
@@ -46,8 +46,8 @@ for name, number, *arguments in json.loads(sys.argv[1]):
     if name in ("fork", "clone", "clone3") and result == 0:
         os._exit(0)
     error = ctypes.get_errno()
-    found[name] = "held" if result == -1 and error in (1, 38) else f"OPEN {result} {os.strerror(error)}"
-print(json.dumps(found), flush=True)
+    statuses[name] = "held" if result == -1 and error in (1, 38) else f"OPEN {result} {os.strerror(error)}"
+print(json.dumps(statuses), flush=True)
 """
 
 

@@ -7,7 +7,7 @@ import pytest
 from own import load
 
 import sdbench.tasks
-from sdbench.tasks.evaluate_adapter import metric
+from sdbench.evaluate_adapter import metric
 
 LOCAL_METRIC = """
 import datasets
@@ -43,17 +43,17 @@ def offline(monkeypatch, tmp_path):
     ],
 )
 def test_our_scores_are_evaluate_metrics_that_load_offline(offline, name, answers, references, expected):
-    found = metric(load(name)).compute(predictions=answers, references=references)
-    assert found is not None
+    values = metric(load(name)).compute(predictions=answers, references=references)
+    assert values is not None
     for key, value in expected.items():
-        assert found[key] == pytest.approx(value)
+        assert values[key] == pytest.approx(value)
 
 
 def test_code_is_referred_to_by_its_row(offline):
     task = load("humaneval")
     answer = task.rows["Own/0"]["canonical_solution"]
-    found = metric(task).compute(predictions=[answer, ""], references=["Own/0", "Own/1"])
-    assert found == {"pass@1": 0.5, "pass@1_repaired": 0.5}
+    values = metric(task).compute(predictions=[answer, ""], references=["Own/0", "Own/1"])
+    assert values == {"pass@1": 0.5, "pass@1_repaired": 0.5}
 
 
 def test_any_evaluate_metric_stands_beside_our_own(offline):

@@ -7,14 +7,14 @@ import time
 import pytest
 
 from sdbench.tasks import extract as package
-from sdbench.tasks.extract import Text, fenced, longest_program
+from sdbench.tasks.extract import Candidate, fenced, longest_program
 
 CODE = "import math\n\n\ndef helper(x):\n    return math.sqrt(x)\n\n\ndef main(x):\n    return helper(x)\n"
 
 
 def extract(texts, entry_points, preamble=""):
     """The code alone."""
-    reading = package.extract([Text(text) for text in texts], entry_points, preamble)
+    reading = package.extract([Candidate(text) for text in texts], entry_points, preamble)
     return None if reading is None else reading.code
 
 
@@ -42,13 +42,13 @@ def names(code):
     ],
 )
 def test_fences_and_chatter_go_and_the_program_stays(answer):
-    found = extract([*fenced(answer), answer], ["main"])
-    assert found is not None
-    assert names(found) == ["helper", "main"]
-    assert "import math" in found
-    assert "print" not in found
-    assert "assert" not in found
-    assert "input" not in found
+    program = extract([*fenced(answer), answer], ["main"])
+    assert program is not None
+    assert names(program) == ["helper", "main"]
+    assert "import math" in program
+    assert "print" not in program
+    assert "assert" not in program
+    assert "input" not in program
 
 
 def test_only_what_the_entry_point_needs_is_kept():
@@ -61,15 +61,15 @@ def test_only_what_the_entry_point_needs_is_kept():
         "def main(x):\n    return TABLE[x], Node()\n"
         "main(2)\nunittest.main()\n"
     )
-    found = extract([code], ["main"])
-    assert found is not None
-    assert names(found) == ["Node", "main"]
-    assert found.startswith("from __future__")
-    assert "TABLE[1] = LIMIT" in found
-    assert "for i in range(3)" in found
-    assert "setrecursionlimit" in found
+    program = extract([code], ["main"])
+    assert program is not None
+    assert names(program) == ["Node", "main"]
+    assert program.startswith("from __future__")
+    assert "TABLE[1] = LIMIT" in program
+    assert "for i in range(3)" in program
+    assert "setrecursionlimit" in program
     for gone in ("UNUSED", "unused", "Other", "unittest", "main(2)"):
-        assert gone not in found
+        assert gone not in program
 
 
 def test_an_entry_point_without_a_body_is_no_answer():
@@ -81,11 +81,11 @@ def test_an_entry_point_without_a_body_is_no_answer():
 
 def test_definitions_of_the_row_count_until_the_answer_has_its_own():
     given = "from typing import List\ndef helper(x):\n    return 1\n"
-    found = extract(["def main(x: List) -> int:\n    return helper(x)\n"], ["main"], given)
-    assert found is not None
-    assert "List" in found.splitlines()[0]
+    program = extract(["def main(x: List) -> int:\n    return helper(x)\n"], ["main"], given)
+    assert program is not None
+    assert "List" in program.splitlines()[0]
     scope: dict = {}
-    exec(found, scope)
+    exec(program, scope)
     assert scope["main"](0) == 1
 
 
@@ -111,10 +111,10 @@ def test_hostile_text_ends_soon_and_without_an_error(text):
 
 @pytest.mark.parametrize("value", ["1" + " + 1" * 2000, "0x" + "f" * 5000, "'a\\x0cb\u2028c'"])
 def test_what_cannot_be_written_anew_stays_as_it_is(value):
-    found = extract([f"Sure:\ndef main(x):\n    return {value}\n"], ["main"], "import math\n")
-    assert found is not None
+    program = extract([f"Sure:\ndef main(x):\n    return {value}\n"], ["main"], "import math\n")
+    assert program is not None
     scope: dict = {}
-    exec(found, scope)
+    exec(program, scope)
     assert scope["main"](0) == eval(value)
     assert "math" in scope
 

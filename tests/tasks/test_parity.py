@@ -80,10 +80,10 @@ def test_mbpp_under_lm_eval_is_the_answer_up_to_its_stop_string():
 def tree(code, name):
     """The program without its layout; None where it does not define the function asked for, and so fails in any case."""
     try:
-        found = ast.parse(code)
+        tree = ast.parse(code)
     except (SyntaxError, ValueError):
         return None
-    return ast.dump(found) if any(getattr(statement, "name", "") == name for statement in found.body) else None
+    return ast.dump(tree) if any(getattr(statement, "name", "") == name for statement in tree.body) else None
 
 
 def test_evalplus_is_read_as_its_own_sanitize_does(python):

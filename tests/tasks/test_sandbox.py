@@ -49,12 +49,12 @@ def attack(place: Path, backend: str, *, interpreter: str = sys.executable, user
     return json.loads(done.stdout)
 
 
-def closed(found: dict[str, str]) -> None:
-    assert set(PROVES) <= set(found["proved"].split())
-    leaks = {name: status for name, status in found.items() if status.startswith("OPEN")}
+def closed(statuses: dict[str, str]) -> None:
+    assert set(PROVES) <= set(statuses["proved"].split())
+    leaks = {name: status for name, status in statuses.items() if status.startswith("OPEN")}
     assert not leaks, leaks
-    assert found["memory"] == "memory"
-    assert found["deaf_loop"] == "timeout"
+    assert statuses["memory"] == "memory"
+    assert statuses["deaf_loop"] == "timeout"
 
 
 def test_no_attack_gets_out_of_the_kernel_backend(place):
@@ -271,14 +271,14 @@ def test_a_killed_run_takes_its_keepers_and_programs_along(tmp_path):
     home = run.stdout.readline().strip()
 
     def left() -> list[str]:
-        found = []
+        names = []
         for entry in Path("/proc").glob("[0-9]*"):
             try:
                 words = (entry / "cmdline").read_text() + (entry / "environ").read_text()
             except OSError:
                 continue
-            found += [entry.name] if home in words else []
-        return found
+            names += [entry.name] if home in words else []
+        return names
 
     assert left()
     run.kill()

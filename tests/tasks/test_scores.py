@@ -10,7 +10,8 @@ from own import GSM8K_FORMS, ROWS, last_number, load, protocols
 from rouge_score import rouge_scorer
 
 import sdbench.tasks
-from sdbench.tasks.corpus import corpus_bleu, corpus_chrf2, summarize
+from sdbench.evaluate_adapter import of_all
+from sdbench.metrics.quality import corpus_bleu, corpus_chrf2
 from sdbench.tasks.gsm8k import LM_EVAL_NUMBER, lm_eval_find, lm_eval_flexible, numeric
 from sdbench.types import Example, Prompt
 
@@ -73,10 +74,12 @@ def test_corpus_bleu_and_chrf2_from_summed_statistics_equal_sacrebleu_on_200_ran
     references, candidates = [r for r, _ in data], [c.strip() for _, c in data]
     sums = {n: [sum(column) for column in zip(*(s.stats[n] for s in scores), strict=True)] for n in ("bleu", "chrf2")}
     assert len(sums["bleu"]) == 10
-    assert corpus_bleu(sums["bleu"]) == sacrebleu.corpus_bleu(candidates, [references]).score
-    assert corpus_chrf2(sums["chrf2"]) == sacrebleu.corpus_chrf(candidates, [references]).score
-    total = summarize(scores)
-    assert total["bleu"] == sacrebleu.corpus_bleu(candidates, [references]).score
+    bleu, chrf = sacrebleu.corpus_bleu(candidates, [references]), sacrebleu.corpus_chrf(candidates, [references])
+    assert corpus_bleu(sums["bleu"]) == pytest.approx(bleu.score, abs=1e-9)
+    assert corpus_chrf2(sums["chrf2"]) == pytest.approx(chrf.score, abs=1e-9)
+    assert of_all(scores, task.metric_of("bleu")) == pytest.approx(bleu.score, abs=1e-9)
+    mean = sum(score.values["diversed_sbleu"] for score in scores) / len(scores)
+    assert of_all(scores, task.metric_of("diversed_sbleu")) == pytest.approx(mean)
     for score, (reference, candidate) in zip(scores, data, strict=True):
         lowered = sacrebleu.sentence_bleu(candidate.strip(), [reference], lowercase=True).score
         assert score.values["diversed_sbleu"] == lowered
@@ -91,7 +94,7 @@ def test_statistics_of_a_resample_give_its_corpus_score():
     drawn = rng.choices(range(50), k=50)
     sums = [sum(stats[i][j] for i in drawn) for j in range(10)]
     direct = sacrebleu.corpus_bleu([data[i][1] for i in drawn], [[data[i][0] for i in drawn]])
-    assert corpus_bleu(sums) == direct.score
+    assert corpus_bleu(sums) == pytest.approx(direct.score, abs=1e-9)
 
 
 def test_signatures_name_the_tokenizer_and_the_case():

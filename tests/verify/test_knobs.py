@@ -25,7 +25,7 @@ class ByPosition(Ensemble):
 
 
 @dataclass(frozen=True, slots=True)
-class Within(Tokenwise):
+class Nested(Tokenwise):
     """Another rule's law, with a cut of `least` whole tokens' worth: a rule within a rule, and a whole-number knob."""
 
     inner: Any
@@ -119,9 +119,9 @@ def test_a_rejected_position_is_replaced_with_its_own_knob():
 
 
 def test_rules_within_rules_and_whole_numbers_stack_into_one_family():
-    rules = [Within(Ensemble(w=0.1 * i), least=i % 2) for i in range(8)]
+    rules = [Nested(Ensemble(w=0.1 * i), least=i % 2) for i in range(8)]
     assert len({family(rule) for rule in rules}) == 1
-    assert family(Within(Exact())) != family(Within(Ensemble(w=0.5)))
+    assert family(Nested(Exact())) != family(Nested(Ensemble(w=0.5)))
     evidence, u = drawn(8)
     together = stack(rules)(evidence, u)
     for row, rule in enumerate(rules):

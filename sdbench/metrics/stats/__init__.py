@@ -5,13 +5,14 @@ proportions; the studentised bootstrap for means, and on the log scale for ratio
 Student's t on the log scale for times, of which there are few.
 Where few differ (`honest`) no resample knows of an example unlike those seen: limits come from the bounds of the score and
 the number of examples instead. Between ten and forty differing examples the two are mixed in proportion.
-`results/statistics/` holds the simulations behind this choice.
+None of these limits knows of losses unlike all that were seen among examples that all differ a little; `honest_limits` do, and
+what is safe to ship is decided by them (sdbench/metrics/safety.py). `results/statistics/` holds the simulations behind this choice.
 Degenerate inputs: n = 0 gives NaN; n = 1 gives the value and NaN limits; no variation between the examples gives the limits
 that n and the bounds imply, and NaN limits without bounds; a NaN among the values is an error of the caller.
 """
 
 from sdbench.metrics.stats.base import NAN, Array, Bounds, Estimate, check_level, is_binary, values_of
-from sdbench.metrics.stats.honest import hidden_loss, hidden_share, honest_limits, num_differing
+from sdbench.metrics.stats.honest import hidden_share, honest_limits, known_or_guessed
 from sdbench.metrics.stats.intervals import (
     mean_interval,
     mean_limits,
@@ -22,35 +23,32 @@ from sdbench.metrics.stats.intervals import (
     statistic_interval,
 )
 from sdbench.metrics.stats.paired import (
+    detectable,
     holm,
     mcnemar,
     paired_interval,
     paired_p_value,
     tango,
 )
-from sdbench.metrics.stats.planning import MoreExamples, detectable, more_examples
-from sdbench.metrics.stats.resample import affordable, resampled
+from sdbench.metrics.stats.resample import affordable, resampled, student
 
 __all__ = [
     "NAN",
     "Array",
     "Bounds",
     "Estimate",
-    "MoreExamples",
     "affordable",
     "check_level",
     "detectable",
-    "hidden_loss",
     "hidden_share",
     "holm",
     "honest_limits",
     "is_binary",
+    "known_or_guessed",
     "mcnemar",
     "mean_interval",
     "mean_limits",
     "median_interval",
-    "more_examples",
-    "num_differing",
     "paired_interval",
     "paired_p_value",
     "proportion_interval",
@@ -58,6 +56,7 @@ __all__ = [
     "ratio_interval",
     "resampled",
     "statistic_interval",
+    "student",
     "tango",
     "values_of",
 ]

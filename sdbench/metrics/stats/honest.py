@@ -15,7 +15,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sdbench.metrics.stats.base import Array, Bounds, check_bounds, check_level, values_of
+from sdbench.metrics.stats.base import Array, check_level
 
 STEPS = 36  # halvings of a range of 23 powers of ten
 MOST_SPARSE, LEAST_DENSE = 10.0, 40.0  # differing examples; chosen by scripts/simulate_intervals.py
@@ -26,20 +26,6 @@ def hidden_share(n: int, *, level: float = 0.95) -> float:
     if n < 1:
         raise ValueError(f"n must be at least 1, got {n}")
     return 1 - ((1 - check_level(level)) / 2) ** (1 / n)
-
-
-def hidden_loss(n: int, *, bounds: Bounds, level: float = 0.95) -> float:
-    """The mean loss, in units of the score, that n examples without a difference cannot rule out: 3.7/n of the range.
-
-    Infinite where the range is not known.
-    """
-    least, most = check_bounds(np.zeros(0), bounds)
-    return hidden_share(n, level=level) * (most - least)
-
-
-def num_differing(a: ArrayLike, b: ArrayLike) -> int:
-    """How many examples have another score in a than in b."""
-    return int((values_of(a, "a") != values_of(b, "b")).sum())
 
 
 def honest_limits(columns: Array, bounds: tuple[ArrayLike, ArrayLike], *, level: float) -> tuple[Array, Array]:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sdbench.metrics.stats.base import Array, Bounds, Estimate, check_bounds, check_level, is_binary, values_of
+from sdbench.metrics.stats.base import NAN, Array, Bounds, Estimate, check_bounds, check_level, is_binary, values_of
 from sdbench.metrics.stats.intervals import mean_interval
 
 
@@ -78,6 +78,17 @@ def paired_p_value(a: ArrayLike, b: ArrayLike) -> float:
     if len(x) < 2 or (x == y).all():
         return 1.0
     return mcnemar(x, y) if is_binary(x) and is_binary(y) else float(ttest_rel(x, y).pvalue)  # type: ignore[attr-defined]
+
+
+def detectable(a: ArrayLike, b: ArrayLike, *, power: float = 0.8, level: float = 0.95) -> float:
+    """Smallest true mean of a − b that a paired test at this n finds with this power, from the spread of the pairs."""
+    from scipy.stats import norm
+
+    difference = values_of(a, "a") - values_of(b, "b")
+    if len(difference) < 2:
+        return NAN
+    quantiles = norm.ppf((1 + level) / 2) + norm.ppf(power)
+    return float(quantiles * difference.std(ddof=1) / math.sqrt(len(difference)))
 
 
 def holm(p_values: ArrayLike) -> Array:

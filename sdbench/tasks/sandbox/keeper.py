@@ -227,8 +227,8 @@ def size_of(folder: str) -> int:
         place = folders.pop()
         if entries > 20_000 or len(place) > 2_000:
             return 1 << 62
-        with contextlib.suppress(OSError), os.scandir(place) as found:
-            for entry in found:
+        with contextlib.suppress(OSError), os.scandir(place) as listing:
+            for entry in listing:
                 entries += 1
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)

@@ -14,7 +14,7 @@ def link(home: str) -> dict[str, tuple[str, ...]]:
     place = Path(home, "packages")
     place.mkdir()
     place.chmod(0o755)
-    found: dict[str, tuple[str, ...]] = {}
+    folders: dict[str, tuple[str, ...]] = {}
     for name in IMPORTABLE:
         spec = find_spec(name)
         if spec is None or not spec.submodule_search_locations:
@@ -24,5 +24,5 @@ def link(home: str) -> dict[str, tuple[str, ...]]:
         real = [path for path in (folder, beside) if path.is_dir()]
         for path in real:
             (place / path.name).symlink_to(path)
-        found[name] = (str(place), *map(str, real))
-    return found
+        folders[name] = (str(place), *map(str, real))
+    return folders

@@ -239,10 +239,10 @@ class _Keeper:
 
 def bubble(work: str, packages: Sequence[str]) -> list[str]:
     """bubblewrap around a keeper. Without --die-with-parent, which means the thread that started it."""
-    found = shutil.which("bwrap")
-    if found is None:
+    program = shutil.which("bwrap")
+    if program is None:
         raise SandboxError("bubblewrap is not installed")
-    command = [found, "--unshare-all", "--new-session", "--cap-drop", "ALL", "--dev", "/dev", "--proc", "/proc"]
+    command = [program, "--unshare-all", "--new-session", "--cap-drop", "ALL", "--dev", "/dev", "--proc", "/proc"]
     command += ["--tmpfs", "/tmp"]
     for path in (*readable(), "/bin", "/usr/bin", str(HERE), *packages):
         if os.path.exists(path) and not path.startswith("/dev/"):

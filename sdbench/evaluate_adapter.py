@@ -5,18 +5,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from sdbench.tasks.corpus import summarize
-from sdbench.types import Example, Prompt
+import numpy as np
+
+from sdbench.metrics.quality import corpus_of
+from sdbench.types import Example, Metric, Prompt, Score
 
 if TYPE_CHECKING:
-    from evaluate import Metric
+    import evaluate
 
     from sdbench.tasks.base import DataTask
 
 
-def metric(task: DataTask) -> Metric:
+def metric(task: DataTask) -> evaluate.Metric:
     """A task's scorer as an `evaluate.Metric`: predictions are answers, references their texts (code: ids)."""
     import datasets
     import evaluate
@@ -34,6 +38,14 @@ def metric(task: DataTask) -> Metric:
         def _compute(self, *, predictions: Any = None, references: Any = None, **_: Any) -> dict[str, float]:
             rows = [task.reference_row(reference) for reference in references]
             examples = [Example(str(number), row, Prompt()) for number, row in enumerate(rows)]
-            return summarize(task.score_all(zip(examples, predictions, strict=True)))
+            scores = task.score_all(zip(examples, predictions, strict=True))
+            return {name: of_all(scores, task.metric_of(name)) for name in scores[0].values}
 
     return TaskMetric(config_name=f"{task.name}-{task.protocol}")
+
+
+def of_all(scores: Sequence[Score], metric: Metric) -> float:
+    """A metric of a whole set of answers: of its summed statistics where it has some, else the mean."""
+    if metric.stats is None:
+        return fmean(score.values[metric.name] for score in scores)
+    return float(corpus_of(metric)(np.sum([score.stats[metric.name] for score in scores], axis=0)))

@@ -1,0 +1,22 @@
+"""How long a text may be, by a model's configuration: no weights are read, and torch is not imported."""
+
+from typing import Any
+
+
+def longest_text(config: Any) -> int | None:
+    """Where longer calls change the frequencies of all their rows (LongRoPE, dynamic NTK), the length from which they do:
+    no row may change what another reads, nor one chunk of a prompt another.
+    """
+    limit: int | None = getattr(config, "max_position_embeddings", None)
+    if not frequencies_depend_on_length(config):
+        return limit
+    inside: int | None = (config.rope_parameters or {}).get("original_max_position_embeddings")
+    beside: int | None = getattr(config, "original_max_position_embeddings", None)
+    return min((length for length in (inside or beside, limit) if length), default=None)
+
+
+def frequencies_depend_on_length(config: Any) -> bool:
+    """Whether the rotary frequencies of a whole call follow its longest position, from the original length on."""
+    return any(
+        f"'rope_type': '{kind}'" in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope")
+    )

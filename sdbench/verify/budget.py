@@ -1,0 +1,78 @@
+"""ASD: mismatches are paid for from a budget that a text has."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sdbench.types import Evidence, Limits, Verdict
+from sdbench.verify.checks import as_floats, is_all, within
+from sdbench.verify.joint import Joint
+from sdbench.verify.tokenwise import drawn, either, knob
+
+ROUNDING = 1e-9  # as in its authors' code, so that sums of regrets come out alike
+
+
+@dataclass(frozen=True, slots=True)
+class ASD(Joint):
+    """Regret budget (arXiv:2608.03447, its code): greedy. A mismatch costs its regret max z − z(x), z being the target's logits.
+
+    The block is walked from its start; draft i of K stays while the regrets of all mismatches that the *text* has kept sum to
+    at most `budget`, this one's regret is at most `gap`·(K − i), i counted from 0, and at most `mismatches` of the block are
+    mismatches. The first that does not becomes argmax p. Exact match where any knob is 0. Needs the target's logits and a
+    state, what the text has spent. For temperature 0 alone. Published settings: stable 8, 0.25, 2; discovery 12, 0.5, 2.
+    """
+
+    version: ClassVar[str] = "1"
+    limits: ClassVar[Limits] = Limits(temperature="zero")
+
+    budget: float | Tensor = 8.0
+    gap: float | Tensor = 0.25
+    mismatches: int | Tensor = 2
+
+    def __post_init__(self) -> None:
+        as_floats(self, "budget", "gap")
+        within(self, "budget", 0)
+        within(self, "gap", 0)
+        within(self, "mismatches", 0)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"raw_if_greedy"})
+
+    def is_lossless(self) -> Tensor:
+        return is_all(self._is_strict())
+
+    def _is_strict(self) -> Tensor:
+        """[B] or one: whether a knob of the row is 0."""
+        knobs = (self.budget, self.gap, self.mismatches)
+        return torch.stack(torch.broadcast_tensors(*(torch.as_tensor(value) == 0 for value in knobs))).any(0)
+
+    def init_state(self, prompts: Sequence[Tensor], device: Any) -> Tensor:
+        """[B,1]: the regret that the text has spent."""
+        return torch.zeros(len(prompts), 1, dtype=torch.float64, device=device)
+
+    def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
+        assert state is not None, "the state says what a text has spent"
+        assert evidence.logits is not None, 'it names "raw_if_greedy" in its needs'
+        draft, p, x = evidence.draft, evidence.p, evidence.draft.tokens
+        num_slots = x.shape[1]
+        if not num_slots:
+            return Verdict(torch.zeros_like(draft.lengths), drawn(p[:, 0], u[:, -1]), state)
+        logits = evidence.logits[:, :-1]
+        highest, best = logits.max(-1)
+        is_mismatch = x != best
+        regret = (highest - logits.gather(-1, x[..., None])[..., 0]).double()
+        cost = torch.where(is_mismatch, regret, 0).cumsum(1)
+        value = draft.lengths[:, None] - torch.arange(num_slots, device=u.device)
+        keep = ~is_mismatch | (regret <= knob(self.gap, regret) * value)
+        keep &= cost <= knob(self.budget, cost) - state + ROUNDING
+        keep &= is_mismatch.long().cumsum(1) <= knob(self.mismatches, x)
+        keep &= ~is_mismatch | ~self._is_strict().to(u.device).reshape(-1, 1)
+        accepted = (keep & (value > 0)).long().cumprod(1).sum(1)
+        spent = torch.nn.functional.pad(cost, (1, 0)).gather(1, accepted[:, None])
+        row, last = torch.arange(len(p), device=u.device), accepted.clamp_max(num_slots - 1)
+        law = either(accepted == draft.lengths, p[row, accepted], best[row, last])
+        return Verdict(accepted, drawn(law, u[:, -1]), state + spent)

@@ -1,0 +1,170 @@
+"""Speculative cascades (Narasimhan et al., arXiv:2405.19261) and fuzzy speculative decoding (arXiv:2502.20704).
+
+A cascade defers to the target where the draft is not good enough, by position (Chow, Diff, OPT) or by token (V1, V2, V3), and
+samples losslessly towards the law that this makes: π = q·1_A + (1 − q(A))·p, A being all tokens or none for the first three.
+Thresholds are asked of un-tempered laws, as in the authors' notebook. Fuzzy speculative decoding asks a divergence, and draws
+from p where it defers.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sdbench.probs import excess, total_variation
+from sdbench.types import Evidence
+from sdbench.verify.checks import as_floats, is_all, within
+from sdbench.verify.combine import Coin
+from sdbench.verify.greedy import kept_of
+from sdbench.verify.sets import KeptSet, SetRule
+from sdbench.verify.tokenwise import knob, measured_tv, peak, ratio
+
+
+@dataclass(frozen=True, slots=True)
+class _Cascade(SetRule):
+    """a = min(1, π/q), r = norm((π − q)+). Never exact, at α = 0 neither. Greedy: keeps x iff it is in A, else argmax p.
+
+    Needs un-tempered laws. The target's own choice stays at temperature 0 where A leaves it out, as it does by π of one-hot
+    laws.
+    """
+
+    version: ClassVar[str] = "1"
+    reads_raw: ClassVar[bool] = True
+
+    alpha: float | Tensor
+
+    def __post_init__(self) -> None:
+        as_floats(self, "alpha")
+        within(self, "alpha", 0, 1)
+
+    def accept(self, p: Tensor, q: Tensor) -> Tensor:
+        return ratio(self.out(p, q), q).clamp_max(1)
+
+    def replace(self, p: Tensor, q: Tensor) -> Tensor:
+        return excess(self.out(p, q), q)
+
+    def out(self, p: Tensor, q: Tensor) -> Tensor:
+        return KeptSet(self.kept(p, q)).out(p, q)
+
+    def settled(self, evidence: Evidence) -> Any:
+        return self if evidence.is_greedy else Coin(KeptSet(kept_of(self, evidence)))
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeChow(_Cascade):
+    """Chow's rule (equation 2): the draft's law where max q ≥ 1 − α, else the target's."""
+
+    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+        return peak(q) >= 1 - knob(self.alpha, q)
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeDiff(_Cascade):
+    """Diff (equation 5): the draft's law where max q ≥ max p − α, else the target's."""
+
+    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+        return peak(q) >= peak(p) - knob(self.alpha, q)
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeOPT(_Cascade):
+    """OPT (equation 10): the draft's law where max q ≥ max p − α·TV(p, q), else the target's. TV is that of the tempered laws.
+
+    At temperature 0 these are one-hot, and TV is 1 wherever there is something to decide: it is Diff there.
+    """
+
+    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+        return peak(q) >= peak(p) - knob(self.alpha, q) * total_variation(p, q)[..., None]
+
+    def settled(self, evidence: Evidence) -> Any:
+        if evidence.is_greedy:
+            return CascadeDiff(self.alpha)
+        tv = measured_tv(evidence.p[:, :-1], evidence.draft.q).clamp_max(1)
+        return CascadeDiff(knob(self.alpha, tv) * tv).settled(evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeV1(_Cascade):
+    """Token-specific V1 (equation 13): A = {v: q(v) ≥ max p − α}."""
+
+    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+        return q >= peak(p) - knob(self.alpha, q)
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeV2(_Cascade):
+    """Token-specific V2 (equation 14): A = {v: p(v) ≥ max p − α}."""
+
+    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+        return p >= peak(p) - knob(self.alpha, p)
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeV3(_Cascade):
+    """Token-specific V3 (equation 15): A = {v: p(v) ≥ (1 − α)·max p}."""
+
+    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+        return p >= (1 - knob(self.alpha, p)) * peak(p)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fuzzy(SetRule):
+    """Keeps every draft at a position iff D(p, q) ≤ T, `threshold`, else draws from p. out is q or p. Exact at T = 0.
+
+    Needs un-tempered laws, of which D is. Greedy: keeps x iff D ≤ T, else argmax p; the authors' code draws instead of
+    matching.
+    """
+
+    version: ClassVar[str] = "1"
+    reads_raw: ClassVar[bool] = True
+
+    threshold: float | Tensor
+
+    def __post_init__(self) -> None:
+        as_floats(self, "threshold")
+        within(self, "threshold", 0)
+
+    def is_lossless(self) -> Tensor:
+        return is_all(self.threshold == 0)
+
+    @abstractmethod
+    def distance(self, p: Tensor, q: Tensor) -> Tensor:
+        """D [B,K,1] of laws [B,K,V]."""
+
+    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+        return self.distance(p, q) <= knob(self.threshold, p)
+
+
+@dataclass(frozen=True, slots=True)
+class FuzzyJS(_Fuzzy):
+    """Fuzzy speculative decoding, its default: D = ½ KL(m‖p) + ½ KL(m‖q), m = (p + q)/2, in nats.
+
+    So its code has it; the textbook's Jensen–Shannon divergence has p and q before m, and is bounded.
+    """
+
+    def distance(self, p: Tensor, q: Tensor) -> Tensor:
+        m = (p + q) / 2
+        return (_kl(m, p) + _kl(m, q)) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class FuzzyKL(_Fuzzy):
+    """Fuzzy speculative decoding with D = KL(q‖p) in nats, as its code has it; also the training-free judge of arXiv:2601.04766."""
+
+    def distance(self, p: Tensor, q: Tensor) -> Tensor:
+        return _kl(q, p)
+
+
+@dataclass(frozen=True, slots=True)
+class FuzzyTV(_Fuzzy):
+    """Fuzzy speculative decoding with D = TV(p, q)."""
+
+    def distance(self, p: Tensor, q: Tensor) -> Tensor:
+        return total_variation(p, q)[..., None]
+
+
+def _kl(a: Tensor, b: Tensor) -> Tensor:
+    """KL(a‖b) [B,K,1]; ∞ where b has no mass and a has."""
+    return (torch.xlogy(a, a) - torch.xlogy(a, b)).sum(-1, keepdim=True)

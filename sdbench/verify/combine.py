@@ -1,0 +1,172 @@
+"""Rules made of another rule: a coin for what is rejected too often, and leniency inside a span alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sdbench.types import Evidence, Limits, Measures, Verdict, needs_of
+from sdbench.verify.exact import Exact
+from sdbench.verify.joint import unknown
+from sdbench.verify.tokenwise import Tokenwise, drawn, either
+from sdbench.verify.towards import Towards
+
+
+@dataclass(frozen=True, slots=True)
+class Coin(Towards):
+    """The law of a token-wise rule with the most acceptance it can have: a = min(1, out/q), r = norm((out − q)+).
+
+    It emits what the rule emits and never accepts less, since a draft stays with at least q·a ≤ min(q, out). Lenience gains
+    nothing; rules that ask a threshold do: they become cascades (arXiv:2405.19261, section 4.3). Needs what the rule needs, and
+    is exact where it is. Greedy: the rule's own form, where it has one.
+    """
+
+    version: ClassVar[str] = "1"
+
+    rule: Any
+
+    def __post_init__(self) -> None:
+        refuse_joint(self, self.rule)
+
+    @property
+    def limits(self) -> Limits:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.rule.limits
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return needs_of(self.rule)
+
+    @property
+    def draws_if_greedy(self) -> bool:
+        return self.rule.draws_if_greedy
+
+    def is_lossless(self) -> Tensor:
+        return self.rule.is_lossless()
+
+    def settled(self, evidence: Evidence) -> Any:
+        return Coin(self.rule.settled(evidence))
+
+    def law(self, p: Tensor, q: Tensor) -> Tensor:
+        return self.rule.out(p, q)
+
+    def keeps(self, evidence: Evidence, u: Tensor) -> Tensor:
+        return (self.rule if self._is_decided(evidence) else super(Coin, self)).keeps(evidence, u)
+
+    def correction(self, evidence: Evidence, place: Tensor) -> Tensor:
+        return (self.rule if self._is_decided(evidence) else super(Coin, self)).correction(evidence, place)
+
+    def measure(self, evidence: Evidence) -> Measures:
+        return (self.rule if self._is_decided(evidence) else super(Coin, self)).measure(evidence)
+
+    def _is_decided(self, evidence: Evidence) -> bool:
+        """Whether the rule itself decides without coins, so that none can be gained."""
+        return evidence.is_greedy and not self.rule.draws_if_greedy
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """A token-wise rule inside a span, the lossless one outside: what users of reasoning models ask of every engine.
+
+    A span begins behind the token `begin` and ends with the token `end`, which is itself judged leniently; the prompt may have
+    begun it. TensorRT-LLM's relaxed acceptance is `Within(TopKRelaxed(…), begin, end)` at temperature 0. The markers are ids,
+    or texts that are one token of the target's tokenizer, which a run looks up before weights are read. Needs what the rule
+    needs; exact where it is. Greedy: the rule's form inside, exact match outside. Whether a draft was inside is forgotten once
+    it is judged, so its acceptance probability and bias are not measured.
+    """
+
+    version: ClassVar[str] = "1"
+
+    rule: Any
+    begin: int | str
+    end: int | str
+
+    def __post_init__(self) -> None:
+        refuse_joint(self, self.rule)
+        for name in ("begin", "end"):
+            marker = getattr(self, name)
+            is_id = isinstance(marker, int) and not isinstance(marker, bool) and marker >= 0
+            if not is_id and not (isinstance(marker, str) and marker):
+                raise ValueError(f"{name} of Within must be a token id or the text of one token, got {marker!r}")
+        if self.begin == self.end:
+            raise ValueError(f"begin and end of Within must differ, got {self.begin!r} for both")
+
+    @property
+    def limits(self) -> Limits:
+        return self.rule.limits
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return needs_of(self.rule)
+
+    @property
+    def draws_if_greedy(self) -> bool:
+        return self.rule.draws_if_greedy
+
+    def is_lossless(self) -> Tensor:
+        return self.rule.is_lossless()
+
+    def with_markers(self, ids_of: Callable[[str], Sequence[int]]) -> Within:
+        """Markers that are texts as ids; `ids_of` gives a text's tokens."""
+        return replace(self, begin=_marker("begin", self.begin, ids_of), end=_marker("end", self.end, ids_of))
+
+    def init_state(self, prompts: Sequence[Tensor], device: Any) -> Tensor:
+        """[B,1]: 1 where the prompt ends inside a span."""
+        self._refuse_texts()
+        return (
+            torch.stack([self._inside(prompt.new_zeros(1), prompt[None])[:, -1] for prompt in prompts])
+            .long()
+            .to(device)
+        )
+
+    def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
+        assert state is not None, "the state says whether a text is inside a span"
+        draft, p = evidence.draft, evidence.p
+        num_slots = draft.tokens.shape[1]
+        inside = self._inside(state[:, 0], draft.tokens)
+        row = torch.arange(len(p), device=u.device)
+        if not num_slots:
+            accepted, law = torch.zeros_like(draft.lengths), p[:, 0]
+        else:
+            exact, rule = Exact(), self.rule.settled(evidence)
+            keep = torch.where(inside[:, :-1], rule.keeps(evidence, u[:, :-1]), exact.keeps(evidence, u[:, :-1]))
+            keep &= torch.arange(num_slots, device=u.device) < draft.lengths[:, None]
+            accepted = keep.long().cumprod(1).sum(1)
+            last = accepted.clamp_max(num_slots - 1)
+            corrected = either(inside[row, last], rule.correction(evidence, last), exact.correction(evidence, last))
+            law = either(accepted == draft.lengths, p[row, accepted], corrected)
+        next_token = drawn(law, u[:, -1])
+        return Verdict(accepted, next_token, self._inside(inside[row, accepted], next_token[:, None])[:, 1:].long())
+
+    def _inside(self, before: Tensor, tokens: Tensor) -> Tensor:
+        """[B,K+1] bool: whether each of tokens [B,K], and what follows, is inside; `before` [B] says it of the first."""
+        inside = [before.bool()]
+        for token in tokens.unbind(1):
+            inside.append((inside[-1] | (token == self.begin)) & (token != self.end))
+        return torch.stack(inside, 1)
+
+    def measure(self, evidence: Evidence) -> Measures:
+        return replace(self.rule.measure(evidence), **unknown(evidence))
+
+    def _refuse_texts(self) -> None:
+        for name in ("begin", "end"):
+            if isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} of Within must be a token id here, got the text {getattr(self, name)!r}")
+
+
+def _marker(name: str, marker: int | str, ids_of: Callable[[str], Sequence[int]]) -> int:
+    if isinstance(marker, int):
+        return marker
+    ids = ids_of(marker)
+    if len(ids) != 1:
+        raise ValueError(f"{name}={marker} is {len(ids)} tokens of this tokenizer, and a marker must be one")
+    return ids[0]
+
+
+def refuse_joint(outer: object, rule: object) -> None:
+    """A rule within another has to judge one token at a time."""
+    if not isinstance(rule, Tokenwise):
+        raise ValueError(f"rule of {type(outer).__name__} must judge one token at a time, got {type(rule).__name__}")

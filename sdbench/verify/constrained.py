@@ -1,0 +1,157 @@
+"""Rules that accept as much as a bound on a divergence from p allows: mentored decoding and Cactus."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sdbench.probs import dense, excess
+from sdbench.types import Limits
+from sdbench.verify.checks import as_floats, is_all, within
+from sdbench.verify.tokenwise import Tokenwise, knob, ratio
+from sdbench.verify.towards import Towards
+
+HALVINGS = 60  # of the interval in which mentored decoding's cut lies
+
+
+@dataclass(frozen=True, slots=True)
+class Mentored(Towards):
+    """Mentored decoding (Tran-Thien 2023; with Nock, arXiv:2609.30474): the most acceptance with KL(p‖out) ≤ D, in nats.
+
+    out is q cut to lie between p/β and p/α, α ≤ 1 ≤ β, with α and β tied by Σ out = 1 and chosen so that KL(p‖out) = D; where
+    KL(p‖q) ≤ D, out is q. a = min(1, p/(α·q)), r = norm((p/β − q)+). Exact at D = 0. Needs p and q alone, and a sort of every
+    position's tokens by p/q, which costs more than a tenth of a round of tiny models. It has no greedy form: one-hot laws leave
+    KL(p‖out) at 0 or ∞. Tokens that only the draft has are rejected unless all is accepted.
+    """
+
+    version: ClassVar[str] = "1"
+    limits: ClassVar[Limits] = Limits(temperature="above_zero")
+
+    divergence: float | Tensor
+
+    def __post_init__(self) -> None:
+        as_floats(self, "divergence")
+        within(self, "divergence", 0)
+
+    def is_lossless(self) -> Tensor:
+        return is_all(self.divergence == 0)
+
+    def law(self, p: Tensor, q: Tensor) -> Tensor:
+        p64, q64 = p.double(), q.double()
+        most = torch.as_tensor(knob(self.divergence, p64[..., 0]), dtype=p64.dtype, device=p.device)
+        low, high = _cuts(p64, q64, most)
+        law = torch.maximum(p64 / high, torch.minimum(q64, p64 / low))
+        kl = (torch.xlogy(p64, p64) - torch.xlogy(p64, q64)).sum(-1)
+        law = torch.where((kl <= most)[..., None], q64, law / law.sum(-1, keepdim=True))
+        return torch.where((most == 0)[..., None], p64, law).to(p.dtype)
+
+
+def _cuts(p: Tensor, q: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
+    """α and β [B,K,1]. With tokens in order of p/q both are found from sums over the first, and over the last, of them.
+
+    What the cut at p/α takes away, C(α) = Σ (q − p/α)+, is what the lift to p/β brings: Σ (p/β − q)+ = C. KL(p‖out) falls as α
+    grows, so α is found by halving.
+    """
+    order = ratio(p, q).argsort(-1, descending=True)
+    p, q = p.gather(-1, order), q.gather(-1, order)
+    rho = ratio(p, q)
+    first_p, first_q = (torch.nn.functional.pad(x.cumsum(-1), (1, 0)) for x in (p, q))  # [B,K,V+1]: sums of the first n
+    last_p, last_q = _sums_of_the_last(p), _sums_of_the_last(q)  # not 1 − first: a small rest would lose its digits
+    middle = torch.where(p > 0, torch.xlogy(p, p) - torch.xlogy(p, q), 0).clamp_max(
+        torch.finfo(p.dtype).max / p.shape[-1]
+    )
+    first_kl = torch.nn.functional.pad(middle.cumsum(-1), (1, 0))
+    lifted = first_p[..., :-1] / rho.clamp_min(torch.finfo(p.dtype).tiny) - first_q[..., :-1]  # by β = ρ of each token
+
+    def solve(low: Tensor) -> tuple[Tensor, Tensor]:
+        """β, and KL(p‖out), for α = low [B,K,1]."""
+        n = torch.searchsorted(-rho, -low, right=True)  # tokens with ρ ≥ α
+        tail_p, tail_q = last_p.gather(-1, n), last_q.gather(-1, n)
+        cut = (tail_q - tail_p / low).clamp_min(0)
+        m = torch.searchsorted(lifted, cut, right=False)  # tokens with ρ > β: their sums reach the cut
+        high = first_p.gather(-1, m) / (cut + first_q.gather(-1, m))
+        high = torch.where(m > 0, high, rho[..., :1]).clamp_min(1)
+        kl = tail_p * low.log() + first_kl.gather(-1, n) - first_kl.gather(-1, m) + first_p.gather(-1, m) * high.log()
+        return high, kl
+
+    below, above = (torch.full_like(rho[..., :1], value) for value in (-80.0, 0.0))  # of log α
+    for _ in range(HALVINGS):
+        half = (below + above) / 2
+        is_far = solve(half.exp())[1] > most[..., None]
+        below, above = torch.where(is_far, half, below), torch.where(is_far, above, half)
+    low = above.exp()
+    return low, solve(low)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Cactus(Tokenwise):
+    """Cactus (arXiv:2604.04987, its code): γ(x) = min(1, p + √(2δ·p·(1 − p))), a = min(1, γ/q), r depends on the rejected x.
+
+    r_x = norm((h_x − q)+), h_x being p with x raised to γ(x) and all else scaled down. Exact at δ = 0. Needs p and q alone. The
+    paper bounds KL(h_x‖p) by δ; of what is *emitted* that bound does not hold: over random pairs KL(out‖p) exceeds δ for most
+    of them at δ = 0.05 (tests/verify/test_bounds.py). Greedy: one-hot laws, where it is exact match.
+    """
+
+    version: ClassVar[str] = "1"
+    is_pointwise: ClassVar[bool] = True
+    knows_rejected: ClassVar[bool] = True
+
+    delta: float | Tensor
+
+    def __post_init__(self) -> None:
+        as_floats(self, "delta")
+        within(self, "delta", 0)
+
+    @property
+    def draws_if_greedy(self) -> bool:
+        return False
+
+    def is_lossless(self) -> Tensor:
+        return is_all(self.delta == 0)
+
+    def _raised(self, p: Tensor) -> Tensor:
+        """γ of each token."""
+        return (p + (2 * knob(self.delta, p) * p * (1 - p).clamp_min(0)).sqrt()).clamp_max(1)
+
+    def accept(self, p: Tensor, q: Tensor) -> Tensor:
+        return ratio(self._raised(p), q).clamp_max(1)
+
+    def replace(self, p: Tensor, q: Tensor) -> Tensor:
+        raise AssertionError("what replaces a draft depends on it: see replace_rejected")
+
+    def replace_rejected(self, p: Tensor, q: Tensor, x: Tensor) -> Tensor:
+        scale = _scale(p, self._raised(p)).gather(-1, x[..., None])
+        is_x = dense(x, p.shape[-1], p.dtype) > 0
+        return excess(torch.where(is_x, self._raised(p), scale * p), q)
+
+    def out(self, p: Tensor, q: Tensor) -> Tensor:
+        """By sums over tokens in order, since each rejected x has a scale of its own: Σ over x of w_x·(s_x·p − q)+."""
+        p64, q64 = p.double(), q.double()
+        raised = self._raised(p64)
+        kept = torch.minimum(q64, raised)
+        scale, refused = _scale(p64, raised), q64 - kept
+        order = ratio(q64, p64).argsort(-1)  # tokens that any scale reaches first
+        rho = ratio(q64, p64).gather(-1, order)
+        first_p, first_q = (torch.nn.functional.pad(x.gather(-1, order).cumsum(-1), (1, 0)) for x in (p64, q64))
+        n = torch.searchsorted(rho.contiguous(), scale.contiguous())
+        total = scale * first_p.gather(-1, n) - first_q.gather(-1, n)  # Σ (s_x·p − q)+; x itself is never in it
+        is_drawn = (refused > 0) & (total > 0)
+        weight = torch.where(is_drawn, refused / total.clamp_min(torch.finfo(p64.dtype).tiny), 0)
+        rest = torch.where(is_drawn, 0, refused).sum(-1, keepdim=True)
+        by_scale = scale.argsort(-1)
+        sorted_scale = scale.gather(-1, by_scale)
+        last_w, last_ws = (_sums_of_the_last(x.gather(-1, by_scale)) for x in (weight, weight * scale))
+        m = torch.searchsorted(sorted_scale.contiguous(), ratio(q64, p64).contiguous(), right=True)
+        over = last_ws.gather(-1, m) * p64 - last_w.gather(-1, m) * q64
+        return (kept + over.clamp_min(0) + rest * p64).to(p.dtype)
+
+
+def _scale(p: Tensor, raised: Tensor) -> Tensor:
+    """(1 − γ)/(1 − p) [B,K,V]; 1 where nothing was to be scaled."""
+    return torch.where(raised == p, 1, (1 - raised) / (1 - p).clamp_min(torch.finfo(p.dtype).tiny))
+
+
+def _sums_of_the_last(x: Tensor) -> Tensor:
+    """[…,V+1]: at n the sum of all but the first n."""
+    return torch.nn.functional.pad(x.flip(-1).cumsum(-1).flip(-1), (0, 1))

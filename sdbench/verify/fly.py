@@ -1,0 +1,81 @@
+"""FLy: a rejection is put off, and forgiven if the draft goes on well."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sdbench.probs import at, is_ids
+from sdbench.types import Evidence, Limits, Verdict
+from sdbench.verify.checks import as_floats, is_all, within
+from sdbench.verify.exact import Exact
+from sdbench.verify.greedy import raw_logs
+from sdbench.verify.joint import Joint
+from sdbench.verify.tokenwise import drawn, either, knob, slices
+
+
+@dataclass(frozen=True, slots=True)
+class FLy(Joint):
+    """FLy (arXiv:2511.22972) as vLLM ships it: a rejected draft stays where the target is unsure and the next `window` drafts stay.
+
+    Unsure: −Σ p·ln p over the `top` most likely tokens, not renormalised, is at least `entropy`. "Stay" is what the lossless
+    rule does; a draft without mass under p is never forgiven, nor one with fewer than `window` drafts behind it. What is
+    rejected in the end is replaced as by the lossless rule. Exact at entropy = ∞. Reads p, at temperature 0 the un-tempered
+    one. Greedy: the same with exact match. vLLM's default window is min(6, K − 1); here it is a number, since a round near the
+    end of a text drafts less than K.
+    """
+
+    version: ClassVar[str] = "1"
+
+    window: int | Tensor = 4
+    entropy: float | Tensor = 0.3
+    top: int = 3
+
+    def __post_init__(self) -> None:
+        as_floats(self, "entropy")
+        within(self, "window", 1)
+        within(self, "entropy", 0)
+        within(self, "top", 1)
+
+    @property
+    def limits(self) -> Limits:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Limits(num_draft=(int(torch.as_tensor(self.window).max()) + 1, None))
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"raw_if_greedy"})
+
+    def is_lossless(self) -> Tensor:
+        return is_all(self.entropy == float("inf"))
+
+    def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
+        draft, p, exact = evidence.draft, evidence.p, Exact()
+        num_slots = draft.tokens.shape[1]
+        if not num_slots:
+            return Verdict(torch.zeros_like(draft.lengths), drawn(p[:, 0], u[:, -1]), state)
+        slot = torch.arange(num_slots, device=u.device)
+        native = exact.keeps(evidence, u[:, :-1]) & (slot < draft.lengths[:, None])
+        window = torch.as_tensor(knob(self.window, slot.expand_as(native)), device=u.device)
+        ahead = torch.nn.functional.pad(native.long().cumsum(1), (1, 0))  # how many of the first n stay
+        behind = (slot + 1 + window).expand_as(native)
+        follow = ahead.gather(1, behind.clamp_max(num_slots)) - ahead[:, 1:]
+        has_room = behind <= draft.lengths[:, None]
+        unsure, has_mass = self._unsure(evidence)
+        keep = native | (has_room & (follow == window) & unsure & has_mass)
+        accepted = keep.long().cumprod(1).sum(1)
+        row, last = torch.arange(len(p), device=u.device), accepted.clamp_max(num_slots - 1)
+        law = either(accepted == draft.lengths, p[row, accepted], exact.correction(evidence, last))
+        return Verdict(accepted, drawn(law, u[:, -1]), state)
+
+    def _unsure(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
+        """Where the target is unsure [B,K], and where it gives the draft any mass."""
+        x, p = evidence.draft.tokens, evidence.p[:, :-1]
+        laws: list[Any] = []
+        for part in slices(x.shape, evidence.logits.shape[-1] if evidence.logits is not None else p.shape[-1]):
+            law = raw_logs(evidence, lambda slots, part=part: slots[:, part])[0].exp() if is_ids(p) else p[:, part]
+            first = law.topk(min(self.top, law.shape[-1]), -1).values
+            entropy = torch.special.entr(first).sum(-1)
+            laws.append(torch.stack((entropy >= knob(self.entropy, entropy), at(law, x[:, part]) > 0)))
+        unsure, has_mass = torch.cat(laws, 2)
+        return unsure, has_mass

@@ -1,0 +1,78 @@
+"""Rules that keep more than p allows by a number: lenience with both its residuals, and lossy decoding with two knobs."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from sdbench.probs import excess
+from sdbench.verify.checks import as_floats, is_all, one_of, within
+from sdbench.verify.greedy import GreedySet
+from sdbench.verify.tokenwise import knob, peak, ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Lenience(GreedySet):
+    """Leviathan et al. 2023, A.5 (arXiv:2211.17192): a = min(1, p/(l·q)); out ≤ p/l. Exact at l = 1. Needs p and q alone.
+
+    residual: "target" is r = norm((p − q)+), as in Google's notebook of arXiv:2405.19261: then it accepts as often as any rule
+    with its bias; "scaled" is r = norm((p − l·q)+), the paper's formula with l·q for q, which is further from p. Greedy: keeps
+    x iff p(x) ≥ l·max p, else argmax p.
+    """
+
+    version: ClassVar[str] = "1"
+    is_pointwise: ClassVar[bool] = True
+
+    lenience: float | Tensor
+    residual: Literal["target", "scaled"] = "target"
+
+    def __post_init__(self) -> None:
+        as_floats(self, "lenience")
+        within(self, "lenience", 0, 1, is_open=True)
+        one_of(self, "residual", ("target", "scaled"))
+
+    def is_lossless(self) -> Tensor:
+        return is_all(self.lenience == 1)
+
+    def accept(self, p: Tensor, q: Tensor) -> Tensor:
+        return ratio(p, knob(self.lenience, q) * q).clamp_max(1)
+
+    def replace(self, p: Tensor, q: Tensor) -> Tensor:
+        return excess(p, q if self.residual == "target" else knob(self.lenience, q) * q)
+
+    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+        return p >= knob(self.lenience, p) * peak(p)
+
+
+@dataclass(frozen=True, slots=True)
+class Lossy(GreedySet):
+    """Tran-Thien 2023, as arXiv:2405.19261 writes it (table 1): a = min(1, p/((1 − α)·q)), r = norm((p/β − q)+).
+
+    Exact at α = 0 and β = 1. The paper asks β ≥ 1 − α; with the β at which Σ max(min(q, p/(1 − α)), p/β) = 1 it is mentored
+    decoding, with β = 1 lenience. Where (p/β − q)+ vanishes, r is p. Needs p and q alone. Greedy (ours): keeps x iff p(x) ≥ (1
+    − α)·max p, else argmax p.
+    """
+
+    version: ClassVar[str] = "1"
+    is_pointwise: ClassVar[bool] = True
+
+    alpha: float | Tensor
+    beta: float | Tensor = 1.0
+
+    def __post_init__(self) -> None:
+        as_floats(self, "alpha", "beta")
+        within(self, "alpha", 0, 1)
+        within(self, "beta", 0, is_open=True)
+
+    def is_lossless(self) -> Tensor:
+        return is_all(self.alpha == 0, self.beta == 1)
+
+    def accept(self, p: Tensor, q: Tensor) -> Tensor:
+        return ratio(p, (1 - knob(self.alpha, q)) * q).clamp_max(1)
+
+    def replace(self, p: Tensor, q: Tensor) -> Tensor:
+        r = excess(p / knob(self.beta, p), q)
+        return r / r.sum(-1, keepdim=True)
+
+    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+        return p >= (1 - knob(self.alpha, p)) * peak(p)

@@ -1,0 +1,86 @@
+"""Rules that look at the target alone: exact match, and the two thresholds of SGLang that loosen it."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sdbench.probs import dense
+from sdbench.verify.checks import as_floats, is_all, within
+from sdbench.verify.greedy import GreedySet
+from sdbench.verify.tokenwise import Tokenwise, knob
+
+
+class WithoutRejected(Tokenwise):
+    """r_x is p without the rejected x: norm(p·1[v ≠ x])."""
+
+    knows_rejected: ClassVar[bool] = True
+
+    def replace(self, p: Tensor, q: Tensor) -> Tensor:
+        raise AssertionError("what replaces a draft depends on it: see replace_rejected")
+
+    def replace_rejected(self, p: Tensor, q: Tensor, x: Tensor) -> Tensor:
+        rest = p.masked_fill(dense(x, p.shape[-1]) > 0, 0)
+        total = rest.sum(-1, keepdim=True)
+        return torch.where(total > 0, rest / total, p)
+
+    def out(self, p: Tensor, q: Tensor) -> Tensor:
+        kept = q * self.accept(p, q)
+        left = 1 - p
+        share = torch.where(left > 0, (q - kept) / left, 0)
+        return kept + p * (share.sum(-1, keepdim=True) - share)
+
+
+@dataclass(frozen=True, slots=True)
+class ExactMatch(WithoutRejected):
+    """Keeps x iff it is what the target draws: a = p(x), else p without x. Exact, and accepts least: Σ p·q ≤ Σ min(p, q).
+
+    What engines do with drafts of unknown law (transformers for prompt lookup, vLLM in its former "strict" mode); the draw that
+    did not match is the replacement, which is p without x. Needs p alone. Greedy: exact match, as Exact.
+    """
+
+    version: ClassVar[str] = "1"
+    is_pointwise: ClassVar[bool] = True
+
+    @property
+    def draws_if_greedy(self) -> bool:
+        return False
+
+    def is_lossless(self) -> Tensor:
+        return torch.tensor([True])
+
+    def accept(self, p: Tensor, q: Tensor) -> Tensor:
+        return p
+
+    def out(self, p: Tensor, q: Tensor) -> Tensor:
+        return p
+
+
+@dataclass(frozen=True, slots=True)
+class SGLang(WithoutRejected, GreedySet):
+    """SGLang's two thresholds (`speculative_accept_threshold_single`, `_acc`): a = 1 if p(x) ≥ single, else min(1, p/acc).
+
+    Rejected, p without x. Exact, as exact match, at single = acc = 1, its defaults. Needs p alone. Of its trees only the chain
+    is here, where the mass of tried siblings is p(x). Greedy: keeps x iff p(x) ≥ single, else argmax p.
+    """
+
+    version: ClassVar[str] = "1"
+    is_pointwise: ClassVar[bool] = True
+
+    single: float | Tensor = 1.0
+    acc: float | Tensor = 1.0
+
+    def __post_init__(self) -> None:
+        as_floats(self, "single", "acc")
+        within(self, "single", 0, 1)
+        within(self, "acc", 0, 1, is_open=True)
+
+    def is_lossless(self) -> Tensor:
+        return is_all(self.single == 1, self.acc == 1)
+
+    def accept(self, p: Tensor, q: Tensor) -> Tensor:
+        return torch.where(self.kept(p, q), 1, (p / knob(self.acc, p)).clamp_max(1))
+
+    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+        return p >= knob(self.single, p)

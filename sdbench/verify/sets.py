@@ -1,0 +1,179 @@
+"""Rules that keep a draft iff it is in a set of acceptable tokens. A set is one function of the two laws.
+
+Sampled, such a rule keeps all of the set and draws from p else, so it emits q inside the set and the rest of q's mass as p: the
+law that a token-specific speculative cascade with the same set aims at (cascade.py), which accepts more often. Most were
+published for temperature 0, where what is not in the set is corrected to argmax p.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from sdbench.types import Evidence
+from sdbench.verify.checks import as_floats, one_of, within
+from sdbench.verify.greedy import GreedySet, kept_of
+from sdbench.verify.tokenwise import knob, peak
+
+
+class SetRule(GreedySet):
+    """a = 1 in the set and 0 outside, r = p. `reads_raw`: the set is one of un-tempered laws at every temperature."""
+
+    reads_raw: ClassVar[bool] = False
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"raw" if self.reads_raw else "raw_if_greedy"})
+
+    def accept(self, p: Tensor, q: Tensor) -> Tensor:
+        return self.kept(p, q).to(p).expand_as(p)
+
+    def replace(self, p: Tensor, q: Tensor) -> Tensor:
+        return p
+
+    def settled(self, evidence: Evidence) -> Any:
+        return KeptSet(kept_of(self, evidence)) if self.reads_raw and not evidence.is_greedy else self
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSet(SetRule):
+    """A set rule whose set is known: what it is in a round."""
+
+    tokens: Tensor  # bool [B,K,V] or [B,K,1]
+
+    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+        return self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Typical(SetRule):
+    """Typical acceptance (Medusa, arXiv:2401.10774, section 3.3 and code): p(x) > min(ε, δ·exp(−H(p))), H in nats.
+
+    replacement: "target" draws from p, as most engines; "truncated" from p cut to the set, as Medusa draws its next token.
+    Needs p alone. It is never exact. Greedy: the same set of un-tempered laws, else argmax p; Medusa's code itself takes exact
+    match there.
+    """
+
+    version: ClassVar[str] = "1"
+
+    eps: float | Tensor = 0.3
+    delta: float | Tensor = 0.09
+    replacement: Literal["target", "truncated"] = "target"
+
+    def __post_init__(self) -> None:
+        as_floats(self, "eps", "delta")
+        within(self, "eps", 0, 1)
+        within(self, "delta", 0, 1)
+        one_of(self, "replacement", ("target", "truncated"))
+
+    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+        sureness = torch.exp(-torch.special.entr(p).sum(-1, keepdim=True))
+        eps = torch.as_tensor(knob(self.eps, sureness), dtype=p.dtype, device=p.device)
+        return p > torch.minimum(eps, knob(self.delta, sureness) * sureness)
+
+    def replace(self, p: Tensor, q: Tensor) -> Tensor:
+        if self.replacement == "target":
+            return p
+        cut = p * self.kept(p, q)
+        total = cut.sum(-1, keepdim=True)
+        return torch.where(total > 0, cut / total, p)
+
+
+@dataclass(frozen=True, slots=True)
+class TopKRelaxed(SetRule):
+    """Relaxed acceptance: x among the k most likely, and p(x) ≥ max p − δ, or p(x) ≥ (1 − δ)·max p. Greedy: else argmax p.
+
+    slack: "difference" is TensorRT-LLM's rule (`relaxed_topk`, `relaxed_delta`; its documentation has 15 and 0.5), "ratio" that
+    of vLLM's pull requests 22238, 43184 and 45229 (k = 3, δ = 0.5). Both apply it inside a reasoning span alone: see `Within`.
+    Needs p alone. At temperature 0 it is exact at k = 1 or δ = 0; published for temperature 0, the sampled form is ours.
+    """
+
+    version: ClassVar[str] = "1"
+
+    k: int | Tensor = 15
+    delta: float | Tensor = 0.5
+    slack: Literal["difference", "ratio"] = "difference"
+
+    def __post_init__(self) -> None:
+        as_floats(self, "delta")
+        within(self, "k", 1)
+        within(self, "delta", 0, 1)
+        one_of(self, "slack", ("difference", "ratio"))
+
+    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+        best, delta = peak(p), knob(self.delta, p)
+        least = best - delta if self.slack == "difference" else best * (1 - delta)
+        return (p >= least) & (p >= kth_largest(p, self.k))
+
+
+@dataclass(frozen=True, slots=True)
+class BiLD(SetRule):
+    """BiLD's rollback (arXiv:2302.07863, algorithm 1 and code): keeps x iff −ln p(x) ≤ RB, `threshold`. Needs p alone.
+
+    Greedy: the first draft beyond it becomes argmax p. Its other half, a draft that stops where it is unsure, is a drafter's.
+    At temperature 0 it is exact at RB = 0; the sampled form is ours.
+    """
+
+    version: ClassVar[str] = "1"
+
+    threshold: float | Tensor = 5.0
+
+    def __post_init__(self) -> None:
+        as_floats(self, "threshold")
+        within(self, "threshold", 0)
+
+    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+        return p >= torch.exp(-torch.as_tensor(knob(self.threshold, p), dtype=p.dtype, device=p.device))
+
+
+@dataclass(frozen=True, slots=True)
+class SpecDec(SetRule):
+    """SpecDec (arXiv:2203.16487, section 3.2): x among the β most likely and ln max p − ln p(x) ≤ τ. Greedy: else argmax p.
+
+    Needs p alone. At temperature 0 it is exact at β = 1 or τ = 0; the sampled form is ours.
+    """
+
+    version: ClassVar[str] = "1"
+
+    beta: int | Tensor = 3
+    tau: float | Tensor = 1.0
+
+    def __post_init__(self) -> None:
+        as_floats(self, "tau")
+        within(self, "beta", 1)
+        within(self, "tau", 0)
+
+    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+        tau = torch.as_tensor(knob(self.tau, p), dtype=p.dtype, device=p.device)
+        return (p >= peak(p) * torch.exp(-tau)) & (p >= kth_largest(p, self.beta))
+
+
+@dataclass(frozen=True, slots=True)
+class MARS(SetRule):
+    """MARS (arXiv:2601.15498): the target's choice, or its runner-up where that is nearly as likely: p₂/p₁ ≥ θ. Needs p alone.
+
+    The paper takes the ratio of logits, which a shift of all logits changes; here it is one of probabilities. Greedy: else
+    argmax p. At temperature 0 it is exact at θ = 1, ties apart; the sampled form is ours.
+    """
+
+    version: ClassVar[str] = "1"
+
+    theta: float | Tensor = 0.9
+
+    def __post_init__(self) -> None:
+        as_floats(self, "theta")
+        within(self, "theta", 0, 1)
+
+    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+        first, second = p.topk(min(2, p.shape[-1]), -1).values.split([1, min(1, p.shape[-1] - 1)], -1)
+        return (p == first) | ((p == second) & (second >= knob(self.theta, first) * first))
+
+
+def kth_largest(p: Tensor, k: int | Tensor) -> Tensor:
+    """The k-th largest probability [B,K,1] of each law; the smallest where there are fewer."""
+    if not isinstance(k, Tensor):
+        return p.topk(min(k, p.shape[-1]), -1).values[..., -1:]
+    largest = p.topk(min(int(k.max()), p.shape[-1]), -1).values
+    place = (k.to(p.device)[(..., *[None] * (p.ndim - k.ndim))] - 1).clamp_max(largest.shape[-1] - 1)
+    return largest.gather(-1, place.expand(*p.shape[:-1], 1))

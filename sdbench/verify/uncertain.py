@@ -1,0 +1,119 @@
+"""Rules that look at how unsure the models are: EARS, EASD, and speculative contrastive decoding."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sdbench.probs import excess
+from sdbench.verify.checks import as_floats, is_all, within
+from sdbench.verify.greedy import GreedyLaw
+from sdbench.verify.tokenwise import Tokenwise, knob, peak, ratio
+from sdbench.verify.towards import Towards
+
+
+@dataclass(frozen=True, slots=True)
+class EARS(Tokenwise):
+    """EARS (arXiv:2512.13194; vLLM RFC 31483): a = min(1, p/q + β·(1 − max p)), β being `tolerance`; r = norm((p − q)+).
+
+    Exact at β = 0; published at 0.3 to 0.5. Needs p and q alone. Greedy: one-hot laws, where the tolerance is nought and it is
+    Exact.
+    """
+
+    version: ClassVar[str] = "1"
+
+    tolerance: float | Tensor
+
+    def __post_init__(self) -> None:
+        as_floats(self, "tolerance")
+        within(self, "tolerance", 0, 1)
+
+    @property
+    def draws_if_greedy(self) -> bool:
+        return False
+
+    def is_lossless(self) -> Tensor:
+        return is_all(self.tolerance == 0)
+
+    def accept(self, p: Tensor, q: Tensor) -> Tensor:
+        return (ratio(p, q) + knob(self.tolerance, p) * (1 - peak(p))).clamp_max(1)
+
+    def replace(self, p: Tensor, q: Tensor) -> Tensor:
+        return excess(p, q)
+
+
+@dataclass(frozen=True, slots=True)
+class EASD(Tokenwise):
+    """EASD (arXiv:2512.23765): x is rejected where H(p), H(q) > `entropy` and the `top` tokens of both overlap by `overlap`.
+
+    Rejected for that, x gives way to a draw from p; elsewhere the rule is Exact. As the paper's abstract has it the test does
+    not look at x, so that both branches emit p: it is **exact** at every knob, and accepts less. Its thresholds are not in the
+    abstract; entropy is in nats, overlap a share of `top`. Needs p and q alone. Greedy: one-hot laws are sure, and it is Exact.
+    """
+
+    version: ClassVar[str] = "1"
+
+    entropy: float | Tensor = 2.0
+    overlap: float | Tensor = 0.8
+    top: int = 10
+
+    def __post_init__(self) -> None:
+        as_floats(self, "entropy", "overlap")
+        within(self, "entropy", 0)
+        within(self, "overlap", 0, 1)
+        within(self, "top", 1)
+
+    @property
+    def draws_if_greedy(self) -> bool:
+        return False
+
+    def is_lossless(self) -> Tensor:
+        return torch.tensor([True])
+
+    def accept(self, p: Tensor, q: Tensor) -> Tensor:
+        return torch.where(self._is_lost(p, q), 0, ratio(p, q).clamp_max(1))
+
+    def replace(self, p: Tensor, q: Tensor) -> Tensor:
+        return torch.where(self._is_lost(p, q), p, excess(p, q))
+
+    def _is_lost(self, p: Tensor, q: Tensor) -> Tensor:
+        """[B,K,1]: both are unsure, and of the same tokens."""
+        least = torch.minimum(*(torch.special.entr(law).sum(-1, keepdim=True) for law in (p, q)))
+        top = min(self.top, p.shape[-1])
+        of_p, of_q = (law.topk(top, -1).indices for law in (p, q))
+        is_of_q = torch.zeros_like(q, dtype=torch.bool).scatter_(-1, of_q, True)
+        shared = is_of_q.gather(-1, of_p).sum(-1, keepdim=True)
+        return (least > knob(self.entropy, least)) & (shared >= knob(self.overlap, least) * top)
+
+
+@dataclass(frozen=True, slots=True)
+class Contrastive(Towards, GreedyLaw):
+    """Speculative contrastive decoding (arXiv:2311.08981): samples losslessly towards norm(1[p ≥ α·max p]·p^(1 + β)/q^β).
+
+    It leans away from the draft's law, for quality, and accepts less than Exact. Exact at α = β = 0. Where the draft has no
+    mass it counts as the smallest there is. Needs p and q alone. Greedy: keeps x iff it is the most likely token of that law
+    made of un-tempered ones, else that token.
+    """
+
+    version: ClassVar[str] = "1"
+
+    alpha: float | Tensor = 0.1
+    beta: float | Tensor = 0.5
+
+    def __post_init__(self) -> None:
+        as_floats(self, "alpha", "beta")
+        within(self, "alpha", 0, 1)
+        within(self, "beta", 0)
+
+    def is_lossless(self) -> Tensor:
+        return is_all(self.alpha == 0, self.beta == 0)
+
+    def law(self, p: Tensor, q: Tensor) -> Tensor:
+        return self.greedy_scores(p.log(), q.log()).softmax(-1)
+
+    def greedy_scores(self, log_p: Tensor, log_q: Tensor) -> Tensor:
+        beta, alpha = (torch.as_tensor(knob(value, log_p)).to(log_p) for value in (self.beta, self.alpha))
+        scores = (1 + beta) * log_p - beta * log_q.clamp_min(math.log(torch.finfo(log_p.dtype).tiny))
+        return scores.masked_fill(log_p < peak(log_p) + alpha.log(), -torch.inf)

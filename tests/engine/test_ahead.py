@@ -1,0 +1,91 @@
+"""What is done ahead of a round: short prompts prefilled together, steps captured before the clock starts."""
+
+from typing import Any
+
+import pytest
+
+import sdbench
+from sdbench.draft import ModelDrafter
+from sdbench.engine import Engine, Options, Request, prefill
+from sdbench.lm import LM
+from sdbench.lm.capture import CapturedSteps
+from sdbench.probs import Warp
+from sdbench.verify import Ensemble, Exact
+from tests.engine.models import FAMILIES, PROMPTS, pair
+
+OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "stop_ids": (), "num_draft": 3}
+MANY = [[3 + (7 * n + i) % 50 for i in range(2 + 5 * n % 23)] for n in range(9)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_short_prompts_are_prefilled_together_and_no_text_changes(monkeypatch, family):
+    models, rules = pair(family, attention="eager"), [Exact(), Ensemble(w=0.4)]
+    calls: list[tuple[str, int]] = []
+    honest = LM.prefill_all
+
+    def counted(self: Any, prompts: Any, **options: Any) -> Any:
+        calls.append((self.role, len(prompts)))
+        return honest(self, prompts, **options)
+
+    monkeypatch.setattr(LM, "prefill_all", counted)
+    together = sdbench.generate(*models, MANY, rules, batch_size=4, **OPTIONS)
+    assert [count for role, count in calls if role == "target" and count > 1] == [len(MANY)]
+    assert [count for role, count in calls if role == "draft" and count > 1] == [len(MANY)]
+    calls.clear()
+    monkeypatch.setattr(prefill, "CHUNK", 1)
+    alone = sdbench.generate(*models, MANY, rules, batch_size=4, **OPTIONS)
+    assert len([count for role, count in calls if role == "draft" and count == 1]) >= len(MANY)
+    assert [g.tokens for g in together] == [g.tokens for g in alone]
+
+
+def test_prompts_that_do_not_fit_into_one_call_are_prefilled_apart_and_each_once(monkeypatch):
+    made: list[list[int]] = []
+    honest = prefill.Prefixes._make
+    monkeypatch.setattr(prefill.Prefixes, "_make", lambda self, numbers: made.append(numbers) or honest(self, numbers))
+    monkeypatch.setattr(prefill, "CHUNK", 40)
+    prompts = [MANY[4], MANY[3], MANY[2], [5] * 39, [6] * 3]
+    sdbench.generate(*pair("llama"), prompts, [Exact()], samples=3, batch_size=2, **OPTIONS)
+    assert sorted(number for numbers in made for number in numbers) == [0, 1, 2, 3, 4]
+    for numbers in made:
+        assert len(numbers) == 1 or len(numbers) * max(len(prompts[n]) for n in numbers) <= 40
+    assert max(map(len, made)) > 1
+
+
+def test_a_drafter_with_a_prefill_of_its_own_is_asked_for_every_prompt():
+    asked: list[int] = []
+
+    class Own(ModelDrafter):
+        def prefill(self, prompt: Any, prefix: Any) -> Any:
+            asked.append(len(prompt))
+            return super().prefill(prompt, prefix)
+
+    target, draft = pair("llama")
+    engine = Engine(target, draft)
+    own = Own(LM(draft, role="draft"), engine.warp())
+    sdbench.generate(None, None, MANY, [Exact()], engine=engine, drafter=own, **OPTIONS)
+    assert sorted(asked) == sorted(map(len, MANY))
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize("capture", ["graphs", "trace"])
+def test_after_a_rehearsal_no_step_is_captured_any_more(monkeypatch, capture, num_rows):
+    """Whoever decodes, at every number of rows, from the shortest prompt to the longest text, in whatever order they come."""
+    target, draft = pair("llama")
+    engine = Engine(target, draft, capture=capture)
+    prompts = [PROMPTS[0], [5 + i % 40 for i in range(70)], PROMPTS[1]]
+    warp, rule = Warp(vocab_size=engine.vocab_size), Ensemble(w=0.5)
+    options = Options(warp=warp, max_new_tokens=70, batch_size=num_rows, is_measured=False)
+    drafter = engine.drafter("model", warp)
+    kinds = [("target", drafter, 3), ("target", None, 0), ("draft", None, 0)]
+    captured: list[Any] = []
+    honest = CapturedSteps._captured
+    monkeypatch.setattr(CapturedSteps, "_captured", lambda self, *args: captured.append(args) or honest(self, *args))
+    for role, own, num_draft in kinds:
+        engine.rehearse(prompts, Request(0, 0, 0, 0, num_draft), rule, options, own, role=role)
+    ahead = len(captured)
+    assert ahead
+    for texts in (prompts[:1], prompts[1:2], prompts):
+        for role, own, num_draft in kinds[::-1]:
+            requests = [Request(n % len(texts), 0, n, n, num_draft) for n in range(num_rows)]
+            assert len(list(engine.stream(texts, [rule], requests, options, own, role=role))) == num_rows
+    assert len(captured) == ahead

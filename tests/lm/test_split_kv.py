@@ -1,0 +1,83 @@
+"""The kernel that takes lengths instead of a mask, rehearsed: its documented meaning in plain torch.
+
+flash-attn needs a GPU to be built and to run; what is tested here is all but the kernel itself.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import sdbench
+from sdbench.engine import Engine
+from sdbench.lm import LM, model
+from sdbench.lm.split_kv import kernel_for
+from sdbench.verify import Ensemble, Exact
+from tests.engine.models import FAMILIES, PROMPTS, pair, tiny
+
+calls: list[tuple[int, ...]] = []
+
+
+def documented(
+    q: Any, k_cache: Any, v_cache: Any, *, cache_seqlens: Any, softmax_scale: float, causal: bool, softcap: float
+) -> Any:
+    """q [B,T,H,D], caches [B,L,G,D]; causal: the last query sees the last of cache_seqlens[b] keys, the one before one less."""
+    assert causal
+    assert cache_seqlens.dtype == torch.int32
+    assert k_cache.stride(-1) == v_cache.stride(-1) == 1, "the caches are read as they lie"
+    assert int(cache_seqlens.max()) <= k_cache.shape[1], "no row may be read beyond its cache"
+    calls.append(tuple(q.shape))
+    steps, groups = q.shape[1], q.shape[2] // k_cache.shape[2]
+    keys, values = (cache.repeat_interleave(groups, 2) for cache in (k_cache, v_cache))
+    scores = torch.einsum("bthd,blhd->bhtl", q, keys) * softmax_scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    last = cache_seqlens[:, None] - steps + torch.arange(steps)  # of the keys that each query sees
+    unseen = torch.arange(keys.shape[1]) > last[..., None]
+    law = scores.masked_fill(unseen[:, None], -torch.inf).softmax(-1).nan_to_num(0.0)  # no key seen: zeros
+    return torch.einsum("bhtl,blhd->bthd", law, values)
+
+
+@pytest.mark.parametrize("capture", ["off", "graphs"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_texts_are_those_of_the_masks(monkeypatch, family, capture):
+    models, rules = pair(family, attention="eager"), [Exact(), Ensemble(w=0.4)]
+    options: dict[str, Any] = {
+        "max_new_tokens": 14,
+        "stop_ids": (),
+        "num_draft": 3,
+        "batch_size": 4,
+        "capture": capture,
+    }
+    prompts = [*PROMPTS, [5]]
+    wanted = sdbench.generate(*models, prompts, rules, **options)
+    monkeypatch.setattr(model, "kernel_for", lambda device, dtype: documented)
+    calls.clear()
+    got = sdbench.generate(*models, prompts, rules, **options)
+    assert [g.tokens for g in got] == [g.tokens for g in wanted]
+    drafts = {1, 2} if "gemma" not in family else set()  # whose only layer is a sliding one: masks
+    assert {shape[1] for shape in calls} >= {4, *drafts}, "drafts, their first step, and verification go through it"
+
+
+def test_a_kernel_that_reads_other_lengths_is_refused_before_anything_is_decoded(monkeypatch):
+    def one_short(*states: Any, cache_seqlens: Any, **options: Any) -> Any:
+        return documented(*states, cache_seqlens=cache_seqlens - 1, **options)
+
+    monkeypatch.setattr(model, "kernel_for", lambda device, dtype: one_short)
+    with pytest.raises(ValueError, match="over the engine's cache its laws are"):
+        LM(tiny("llama", seed=3))
+
+
+def test_it_is_asked_for_where_it_is_installed_and_takes_the_tensors(monkeypatch):
+    stand_in = ModuleType("flash_attn")
+    stand_in.flash_attn_with_kvcache = documented  # type: ignore[attr-defined]
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    assert kernel_for(gpu, torch.bfloat16) is None
+    monkeypatch.setitem(sys.modules, "flash_attn", stand_in)
+    assert kernel_for(gpu, torch.bfloat16) is documented
+    assert kernel_for(gpu, torch.float32) is None
+    assert kernel_for(cpu, torch.bfloat16) is None
+    assert Engine(tiny("llama")).target.kernel is None
