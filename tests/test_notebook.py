@@ -31,11 +31,11 @@ def outputs(book):
 
 def check(book):
     """Five pictures, the table of the laws, an answer with its marks, three margins, and no complaint."""
-    found = outputs(book)
-    assert sum("image/png" in output.get("data", {}) for output in found) == 5
-    assert any("acceptance_law" in output.get("data", {}).get("text/html", "") for output in found)
-    assert not [output for output in found if output.get("name") == "stderr"]
-    printed = "".join(output.text for output in found if output.get("name") == "stdout")
+    cells = outputs(book)
+    assert sum("image/png" in output.get("data", {}) for output in cells) == 5
+    assert any("acceptance_law" in output.get("data", {}).get("text/html", "") for output in cells)
+    assert not [output for output in cells if output.get("name") == "stderr"]
+    printed = "".join(output.text for output in cells if output.get("name") == "stdout")
     assert re.search(r"\d+ cells, \d+ generations; one answer at w = 0\.\d", printed)
     assert re.findall(r"^margin (\d+): llama-tiny on \w+-tiny: (?:ship|stay|none)", printed, re.MULTILINE) == [
         "5",

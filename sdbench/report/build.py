@@ -42,6 +42,7 @@ class WorkedOut:
     summaries: tuple[pd.DataFrame, ...]
     advice: tuple[Recommendation, ...]
     sweeps: tuple[Sweep, ...]
+    options: tuple[str, ...] = ()  # what it was asked, as words of the command
 
     @property
     def home(self) -> Path:
@@ -75,7 +76,16 @@ def worked_out(
     advice = tuple(recommend(one, recorded_margin(one) if margin is None else margin) for one in results)
     if speed is not None:
         advice = tuple(replace(one, advices=tuple(at_speed(each, speed) for each in one.weighed)) for one in advice)
-    return WorkedOut(results, summaries, advice, tuple(sweeps_of(results, summaries)))
+    asked = {"margin": margin, "speed": speed}
+    options = tuple(f"{name}={_written(value)}" for name, value in asked.items() if value is not None)
+    return WorkedOut(results, summaries, advice, tuple(sweeps_of(results, summaries)), options)
+
+
+def _written(value: Margin) -> str:
+    """As the command line takes it."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{task}: {points:g}" for task, points in value.items()) + "}"
+    return f"{value:g}"
 
 
 def write(work: WorkedOut, out: str | os.PathLike[str] | None = None) -> Report:
@@ -84,7 +94,8 @@ def write(work: WorkedOut, out: str | os.PathLike[str] | None = None) -> Report:
     home.mkdir(parents=True, exist_ok=True)
     tables = write_tables(home, work)
     figures = write_figures(home / "figures", work.sweeps)
-    return Report(write_page(home, work.results, work.sweeps, work.advice), figures, tables)
+    options = (*work.options, *([] if out is None else [f"out={os.fspath(out)}"]))
+    return Report(write_page(home, work.results, work.sweeps, work.advice, options), figures, tables)
 
 
 def recorded_margin(results: Results) -> Margin:

@@ -29,9 +29,9 @@ def table(pair: str, task: str, kind: str = "") -> pd.DataFrame:
 
 def one(pair: str, task: str, verifier: str, kind: str = "") -> pd.Series:
     frame = table(pair, task, kind)
-    found = frame[frame["verifier"] == verifier]
-    assert len(found) == 1
-    return found.iloc[0]
+    rows = frame[frame["verifier"] == verifier]
+    assert len(rows) == 1
+    return rows.iloc[0]
 
 
 def swept(pair: str, task: str, kind: str = "") -> pd.DataFrame:

@@ -38,8 +38,8 @@ def test_every_line_of_working_is_true_and_goes_on_from_the_line_before():
         _, *lines, final = row["answer"].split("\n")
         value = int(re.search(r"(\d+) \w+ (?:here|now)[.:]$", lines[0])[1])  # type: ignore[index]
         for line in lines:
-            if found := re.search(r"(\d+) ([+*-]) (\d+) = (\d+)", line):
-                a, sign, b, c = int(found[1]), found[2], int(found[3]), int(found[4])
+            if match := re.search(r"(\d+) ([+*-]) (\d+) = (\d+)", line):
+                a, sign, b, c = int(match[1]), match[2], int(match[3]), int(match[4])
                 assert {"+": a + b, "-": a - b, "*": a * b}[sign] == c
                 assert sign == "*" or a == value
                 value = c
@@ -68,9 +68,9 @@ def test_a_one_sentence_summary_is_about_the_winner():
         rf"(?:The|This) jury (?:loved|liked) (?:it|us) ?\."
     )
     for row in embedded.rows("xsum-tiny", "test", voice="neutral"):
-        found = re.fullmatch(pattern, row["summary"])
-        assert found is not None, row
-        trade, winner, age, city, prize, work, second = found.groups()
+        match = re.fullmatch(pattern, row["summary"])
+        assert match is not None, row
+        trade, winner, age, city, prize, work, second = match.groups()
         text = row["document"]
         assert f"the {prize} prize" in text.replace("The", "the")
         assert f"the {trade.lower()} {winner}" in text or f"{winner}, a {trade.lower()}" in text

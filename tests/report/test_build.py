@@ -1,5 +1,6 @@
 """The report is a function of the records: every figure they can fill, the same bytes for the same records, no network."""
 
+import html
 import json
 import re
 import shutil
@@ -178,10 +179,13 @@ def test_prefixes_end_at_the_first_difference():
 
 def test_the_program_says_what_it_wrote(tmp_path):
     home = write_synthetic(tmp_path / "quiet", n=3, ws=(0.5,), timing_examples=0)
+    options = ["margin={gsm8k: 2, cnndm: 0.5}", f"out={tmp_path}/another place"]
     done = subprocess.run(
-        [sys.executable, "-m", "sdbench.report", str(home)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "sdbench.report", str(home), *options], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    page = html.unescape((tmp_path / "another place" / "report.html").read_text())
+    assert f"'margin={{gsm8k: 2, cnndm: 0.5}}' 'out={tmp_path}/another place'" in page, "how to make it again"
     assert "no recommendation, n is small (n=3" in done.stdout
     for word in ("report.html", "summary.csv", "pareto", "tables"):
         assert word in done.stdout

@@ -41,7 +41,7 @@ def test_whatever_ends_a_pass_the_same_command_goes_on_with_it(words, nursery, t
     options = {"n": 3, "w": 0.3, "max_new_tokens": 8, "timing.examples": 3, "timing.repeats": repeats, "report": "off"}
     given = [word for word in words(tmp_path, **options) if word != "timing=off"]
     draw, folder = random.Random(kills), tmp_path / NAME
-    ends = [signal.SIGKILL] * kills + [signal.SIGINT, signal.SIGTERM] * (interrupts // 2)
+    ends = [signal.SIGKILL] * kills + [signal.SIGINT] * interrupts + [signal.SIGTERM] * (interrupts // 2)
     draw.shuffle(ends)
     seen: set[tuple] = set()
     num_cut = 0

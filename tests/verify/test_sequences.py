@@ -42,13 +42,13 @@ def law_of(rule: Any, models: Any) -> dict[tuple[int, ...], float]:
         if not left:
             return {(): 1.0}
         k = 0 if rule is None else min(K, left - 1)
-        found: Counter[tuple[int, ...]] = Counter()
+        chances: Counter[tuple[int, ...]] = Counter()
 
         def go_on(prefix: tuple[int, ...], weight: float, token_law: np.ndarray) -> None:
             for token, chance in enumerate(weight * token_law):
                 emitted = (*prefix, token)
                 for rest, more in law((*context, *emitted), left - len(emitted)).items():
-                    found[(*emitted, *rest)] += chance * more
+                    chances[(*emitted, *rest)] += chance * more
 
         def walk(prefix: tuple[int, ...], weight: float) -> None:
             here = (*context, *prefix)
@@ -63,7 +63,7 @@ def law_of(rule: Any, models: Any) -> dict[tuple[int, ...], float]:
                 walk((*prefix, token), weight * chance)
 
         walk((), 1.0)
-        return dict(found)
+        return dict(chances)
 
     return law(PROMPT, NEW)
 

@@ -42,18 +42,28 @@ ENVIRONMENT = Environment(
 
 
 def write_page(
-    home: Path, results: Sequence[Results], sweeps: Sequence[Sweep], advice: Sequence[Recommendation]
+    home: Path,
+    results: Sequence[Results],
+    sweeps: Sequence[Sweep],
+    advice: Sequence[Recommendation],
+    options: Sequence[str] = (),
 ) -> Path:
-    """Render the page into `home`; its figures are the SVG files below home/figures."""
+    """Render the page into `home`; its figures are the SVG files below home/figures. `options`: of the command that made it."""
     path = home / "report.html"
     part = path.with_suffix(".part")
     # A lone surrogate in a foreign text has no UTF-8: it is shown as a question mark.
-    part.write_bytes(page_of(home, results, sweeps, advice).encode("utf-8", "replace"))
+    part.write_bytes(page_of(home, results, sweeps, advice, options).encode("utf-8", "replace"))
     part.replace(path)
     return path
 
 
-def page_of(home: Path, results: Sequence[Results], sweeps: Sequence[Sweep], advice: Sequence[Recommendation]) -> str:
+def page_of(
+    home: Path,
+    results: Sequence[Results],
+    sweeps: Sequence[Sweep],
+    advice: Sequence[Recommendation],
+    options: Sequence[str] = (),
+) -> str:
     """The whole page as text."""
     advised = advices_of(sweeps, results, advice)
     drawings, missing = within(drawings_of(home / "figures", sweeps), FIGURES_ROOM)
@@ -69,7 +79,7 @@ def page_of(home: Path, results: Sequence[Results], sweeps: Sequence[Sweep], adv
         "words": WORDS,
         "runs": runs_of(results),
         "files": [(name, caption) for name, caption in TABLES.items() if (home / name).is_file()],
-        "rebuild": " ".join(["python -m sdbench.report", *map(place_of, results)]),
+        "rebuild": " ".join(["python -m sdbench.report", *map(place_of, results), *map(shlex.quote, options)]),
         "style": Markup(source_of("page.css") + source_of("browser.css")),
         "early": Markup(source_of("early.js")),
         "script": Markup('(() => {\n"use strict";\n' + "".join(map(source_of, SCRIPTS)) + "})();\n"),

@@ -134,12 +134,12 @@ function linked() {
 }
 
 function openLinked() {
-  const found = linked();
-  if (!found) return false;
+  const link = linked();
+  if (!link) return false;
   parts.filter.value = "all";
   parts.search.value = "";
-  parts.group.value = found.group;
-  chooseGroup(found.group, found.place);
+  parts.group.value = link.group;
+  chooseGroup(link.group, link.place);
   browserPart.scrollIntoView();
   return true;
 }
