@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from inspect import isfunction
 
 import numpy as np
 import pytest
@@ -73,7 +74,9 @@ def test_tiny_tasks_go_through_the_classes_of_the_real_ones(name):
     real = sdbench.tasks.load(name.removesuffix("-tiny"))
     tiny = sdbench.tasks.load(name, n=3)
     examples = list(tiny.examples())
-    assert type(tiny) is type(real)
+    assert isinstance(tiny, type(real))
+    own = {name for name, value in vars(type(tiny)).items() if isfunction(value) and not name.startswith("__")}
+    assert type(tiny) is type(real) or own == {"measure"}, "but for a score beside the real one's"
     assert len(examples) == 3
     assert tiny.shots == 0
     assert all(example.prompt.text for example in examples)
