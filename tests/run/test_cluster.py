@@ -11,7 +11,9 @@ from sdbench.run import main
 from sdbench.run.command import LISTED
 from sdbench.run.compose import _which
 from sdbench.run.job import Models
+from sdbench.run.planned import _hours
 from sdbench.run.slurm import name_batch_job
+from tests.records.synthetic import write_synthetic
 
 NAME = "micro-gsm8k-tiny"
 
@@ -121,3 +123,17 @@ def test_an_answer_to_another_prompt_is_not_taken(words, tmp_path, monkeypatch, 
     assert main(given) == 2
     assert "was asked with another prompt" in capsys.readouterr().err
     assert len(read(tmp_path / NAME).generations) == before
+
+
+def test_a_plan_counts_the_hours_of_what_is_missing_at_the_pace_that_was_timed(tmp_path):
+    results = read(write_synthetic(tmp_path / "timed", n=4, ws=(0.5,), timing_examples=2))
+    timings = results.timings[~results.timings["is_split"].astype(bool)]
+    cell = timings["cell"].iloc[0]
+    own = timings[timings["cell"] == cell]
+    wanted = 50_000 * float((own["prefill_s"] + own["decode_s"]).mean()) / 3600
+    assert wanted > 0.05, "or it would be rounded away"
+    assert (
+        _hours(results, {cell: 50_000})
+        == f"at most {wanted:.2f} h on such a machine, one text at a time; batches take less"
+    )
+    assert _hours(results, {cell: 0}) == "nothing to decode"
