@@ -88,52 +88,59 @@ class Report:
         return "violated" if "violated" in said else "too few" if "too few" in said or not self.rows else "sound"
 
 
+Sample = tuple[Texts, Rounds | None]
+Draw = Callable[[Sequence[int], int, int], list[Sample]]  # (settings, texts of a prompt, look) -> a sample of each
+
+
 def sample(
-    subject: Subject,
-    trials: Sequence[Trial],
-    options: Options,
-    *,
-    horizon: int,
-    decode: Callable[[Sequence[int], int, int], list[Any]] | None = None,
+    names: Sequence[str], trials: Sequence[Trial], options: Options, *, horizon: int, draw: Draw
 ) -> tuple[list[Row], int]:
     """Draw until the horizon, or until every setting is refuted; the rows of all tests, and how many texts were drawn."""
     num_tests = sum(len(trial.tests) for trial in trials)
     log_wanted = float(np.log(max(num_tests, 1) / ALPHA))
-    draw = decode or (lambda which, count, look: subject.decode(which, count, look=look))
     drawn = total = 0
     for look, part in enumerate(PARTS):
         count = min(part, horizon - drawn)
         alive = [trial for trial in trials if not trial.is_refuted(log_wanted)]
         if count <= 0 or not alive:
             break
-        for trial, generations in zip(alive, _drawn(alive, lambda w, c=count, n=look: draw(w, c, n)), strict=True):
-            if isinstance(generations, str):
-                trial.fault = generations
+        parts = _drawn(alive, lambda which, count=count, look=look: draw(which, count, look))
+        for trial, one in zip(alive, parts, strict=True):
+            if isinstance(one, str):
+                trial.fault = one
                 continue
-            total += len(generations)
-            texts, rounds = arrays(generations, subject)
+            total += len(one[0].tokens)
             for test in trial.tests:
-                test.add(texts, rounds)
+                test.add(*one)
                 trial.peak[test.claim] = max(trial.peak.get(test.claim, -np.inf), test.log_e())
         drawn += count
     rows: list[Row] = []
     for trial in trials:
-        name = subject.settings[trial.place].name
+        name = names[trial.place]
         if trial.fault is not None:
             said = trial.fault.strip().splitlines()[-1]
-            rows.append(Row(name, "runs", "violated", 1, None, None, 1, Cell(said, 1, 0), "an exception"))
+            rows.append(Row(name, "runs", "violated", 1, None, None, 1, Cell(said, 1, 0), trial.fault))
         rows += [row_of(name, test, trial, log_wanted, num_tests, options) for test in trial.tests if test.samples]
     return rows, total
 
 
-def _drawn(trials: Sequence[Trial], draw: Callable[[Sequence[int]], list[Any]]) -> list[Any]:
-    """Generations of each trial, or a traceback: where one raises, each is decoded by itself to see whose it is."""
+def _drawn(trials: Sequence[Trial], draw: Callable[[Sequence[int]], list[Sample]]) -> list[Sample | str]:
+    """A sample of each trial, or a traceback: where one raises, each is drawn by itself to see whose it is."""
     try:
-        return draw([trial.place for trial in trials])
+        return list(draw([trial.place for trial in trials]))
     except Exception:  # noqa: BLE001 - a stranger's rule may raise anything: that is a finding, not a crash
         if len(trials) == 1:
             return [traceback.format_exc()]
     return [_drawn([trial], draw)[0] for trial in trials]
+
+
+def drawing(subject: Subject) -> Draw:
+    """Samples of this package's engine."""
+
+    def draw(which: Sequence[int], count: int, look: int) -> list[Sample]:
+        return [arrays(texts, subject) for texts in subject.decode(which, count, look=look)]
+
+    return draw
 
 
 def arrays(generations: Sequence[Any], subject: Subject) -> tuple[Texts, Rounds]:

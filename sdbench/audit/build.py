@@ -15,7 +15,8 @@ from sdbench.run.compose import Composer
 from sdbench.run.parts import build_parts, rule_of, with_markers
 
 OWN = ("backend", "mode", "generations", "replay", "samples", "tv", "power", "claims", "out")
-TRAINED_PROMPTS, TRAINED_BUDGET, TRAINED_DRAFT = 4, 12, 4
+TRAINED_PROMPTS, TRAINED_BUDGET, TRAINED_DRAFT = 2, 8, 3
+LOOKED_AT = 24  # prompts, of which the least certain are taken: a law that leaves no choice tells nothing
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,13 @@ def chosen(sweep: RuleSweep, is_given: bool) -> list[dict[str, Any]]:
 def settings_of(given: Command, sweeps: Sequence[RuleSweep], make: Callable[[RuleSweep], Any]) -> list[Setting]:
     named: list[Setting] = []
     for sweep in sweeps:
-        own = [word for word in given.words if key_of(word).startswith("verifier.") or key_of(word) == "w"]
-        is_given = any(not key_of(word).endswith("_target_") for word in own)
+        start = f"verifier.{sweep.name}." if len(sweeps) > 1 else "verifier."
+        own = [
+            key_of(word)
+            for word in given.words
+            if key_of(word).startswith(start) or (key_of(word) == "w" and sweep.has_w)
+        ]
+        is_given = any(not key.endswith("_target_") for key in own)
         for setting in chosen(sweep, is_given):
             shown = [
                 f"{knob.name}={setting[knob.name]}" for knob in sweep.knobs if not knob.choices or len(knob.values) > 1
@@ -176,9 +182,12 @@ def _trained(given: Command, run: Run, parts: Any) -> Built:
     shell = Built(None, sweeps, run, lambda text: outline.tokenizer.encode(text, add_special_tokens=False), True)  # type: ignore[arg-type]
     with_markers(parts, shell.markers)
     budget = run.max_new_tokens or TRAINED_BUDGET
-    small = replace(run, n=run.n if given.has("n") and run.n else TRAINED_PROMPTS, max_new_tokens=budget)
+    is_counted = given.has("n") and run.n is not None
+    small = replace(run, n=run.n if is_counted else LOOKED_AT, max_new_tokens=budget)
     prompts = list(Prompts.make(build_task(small), outline, small).ids.values())
     loaded = pair.load(metadata)
+    if not is_counted:
+        prompts = least_certain(loaded.target, prompts, TRAINED_PROMPTS)
     settings = settings_of(given, sweeps, shell.make)
     num_draft = run.num_draft[0] if given.has("num_draft") else least_draft(settings, TRAINED_DRAFT)
     subject = Subject(
@@ -198,3 +207,14 @@ def _trained(given: Command, run: Run, parts: Any) -> Built:
         vocab_size=len(outline.tokenizer),
     )
     return replace(shell, subject=subject)
+
+
+def least_certain(model: Any, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+    """Prompts whose first token the target is least sure of."""
+    import torch
+
+    with torch.no_grad():
+        laws = [model(torch.tensor([list(p)], device=model.device)).logits[0, -1].softmax(-1) for p in prompts]
+    unsure = [float(torch.special.entr(law.double()).sum()) for law in laws]
+    order = sorted(range(len(prompts)), key=unsure.__getitem__, reverse=True)
+    return [list(prompts[place]) for place in sorted(order[:count])]

@@ -76,7 +76,7 @@ class Counts:
         mass = [0.0, 0.0]
         for cell in order:
             up[cell] = mass[0] <= mass[1]
-            mass[0 if up[cell] else 1] += self.expected[cell]
+            mass[0 if up[cell] else 1] += float(self.expected[cell])
         if min(mass) > tv:
             return self.expected * np.where(up, 1 + tv / mass[0], 1 - tv / mass[1])
         law, rest = self.expected.copy(), 1 - self.expected.max()

@@ -58,7 +58,9 @@ def audit_file(given: Command) -> tuple[str, Report, Any]:
     for test in tests:
         test.add(made, None)
         trial.peak[test.claim] = test.log_e()
-    report = Report([row_of(Path(file).stem, test, trial, log_wanted, len(tests), wanted) for test in tests], len(texts))
+    report = Report(
+        [row_of(Path(file).stem, test, trial, log_wanted, len(tests), wanted) for test in tests], len(texts)
+    )
     return f"{Path(file).stem}-{run.model.name}", report, loaded.target.device
 
 
@@ -99,10 +101,7 @@ def ids_of(
     which, texts = [], []
     for number, row in enumerate(rows, start=1):
         prompt = row["prompt"] if isinstance(row["prompt"], list) else encode(row["prompt"])
-        if "tokens" in row:
-            new = row["tokens"]
-        else:
-            new = plain(row["completion"], add_special_tokens=False)
+        new = row["tokens"] if "tokens" in row else plain(row["completion"], add_special_tokens=False)
         wrong = next((one for one in [*prompt, *new] if not isinstance(one, int) or not 0 <= one < vocab), None)
         if wrong is not None:
             raise ConfigError(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sdbench.audit import checks, knobs, plan
-from sdbench.audit.audit import Check, Options, Report, Row, arrays, sample
+from sdbench.audit.audit import Check, Options, Report, Row, arrays, drawing, sample
 from sdbench.audit.build import Built, Command, build, options
 from sdbench.audit.claims import Cell
 from sdbench.audit.outcomes import has_outcomes
@@ -42,7 +42,8 @@ def audit(subject: Subject, wanted: Options | None = None) -> Report:
     made = plan.make(subject, wanted, source)
     _refuse_unknown(subject, made, wanted)
     ready = time.perf_counter()
-    rows, total = sample(subject, made.trials, wanted, horizon=made.horizon)
+    names = [setting.name for setting in subject.settings]
+    rows, total = sample(names, made.trials, wanted, horizon=made.horizon, draw=drawing(subject))
     sampled = time.perf_counter()
     rows += _certain(subject, wanted, source)
     seconds = {"plan": ready - begun, "samples": sampled - ready, "checks": time.perf_counter() - sampled}

@@ -22,6 +22,7 @@ from sdbench.verify import Tokenwise
 
 SIZES = (500, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 12000, 16000, 24000, 32000, 48000, 64000)  # of a prompt
 FALLBACK = 2000  # texts of a prompt where no test states its power in advance
+LEAST_TRAINED = 1000  # … of a trained pair, for enough drafted tokens
 
 
 @dataclass
@@ -95,6 +96,8 @@ def make(subject: Subject, options: Options, source: Source) -> Plan:
     else:
         horizon = FALLBACK
     broken = [Trial(number, [], fault=fault) for number, fault in faults.items()]
+    if not isinstance(source, Tables) and options.samples is None:
+        horizon = max(horizon, LEAST_TRAINED)
     return Plan([*trials(horizon), *broken], horizon, unknown)
 
 
@@ -140,7 +143,7 @@ def _trained(
         tests.append(EmittedTest("pit", tokens, claimed=by_origin, coins=coins))
         tests += [] if coins is None else [coins]
     if has_model and "q" in options.claims:
-        tests.append(DraftTest("q", tokens, source=source, sampling=subject.sampling, most=200))
+        tests.append(DraftTest("q", tokens, source=source, sampling=subject.sampling, most=2000))
     return tests
 
 
