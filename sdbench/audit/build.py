@@ -8,8 +8,10 @@ from typing import Any
 
 from sdbench.audit import pairs
 from sdbench.audit.audit import CLAIMS, Options
+from sdbench.audit.laws import LARGEST
 from sdbench.audit.subject import Setting, Subject, least_draft
 from sdbench.config import ConfigError, RuleSweep, Run, nearest, show
+from sdbench.run.command import Command as Parsed
 from sdbench.run.command import key_of, parse
 from sdbench.run.compose import Composer
 from sdbench.run.parts import build_parts, rule_of, with_markers
@@ -24,8 +26,11 @@ class Command:
     """The audit's own options, and the words for the runner's composition."""
 
     own: Mapping[str, str]
-    words: tuple[str, ...]
-    config_dir: str | None
+    parsed: Parsed
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return self.parsed.overrides
 
     def has(self, key: str) -> bool:
         return any(key_of(word) == key or key_of(word).startswith(f"{key}.") for word in self.words)
@@ -56,7 +61,7 @@ def command(argv: Sequence[str]) -> Command:
     parsed = parse([word for word in argv if not (key_of(word) in OWN and "=" in word)])
     if parsed.is_multirun or parsed.show not in (None, "help"):
         raise ConfigError("the audit takes KEY=VALUE and --config-dir: of several combinations, run it several times")
-    return Command(own, parsed.overrides, parsed.config_dir)
+    return Command(own, parsed)
 
 
 def options(own: Mapping[str, str]) -> Options:
@@ -85,9 +90,11 @@ def _number(own: Mapping[str, str], key: str, default: float, low: float, high: 
 
 
 def compose(given: Command) -> Run:
-    composer = Composer(given.config_dir)
-    words = given.words
-    return composer.run(words)
+    composer = Composer(given.parsed.config_dir)
+    jobs = composer.jobs(given.parsed)
+    if len(jobs) != 1:
+        raise ConfigError("the audit takes one combination at a time, and this command line names several jobs")
+    return composer.run(jobs[0])
 
 
 def build(given: Command) -> Built:
@@ -153,6 +160,11 @@ def _random(given: Command, run: Run, parts: Any) -> Built:
     shell = Built(None, sweeps, run, markers, False)  # type: ignore[arg-type]
     settings = settings_of(given, sweeps, shell.make)
     num_draft = run.num_draft[0] if given.has("num_draft") else least_draft(settings)
+    budget = run.max_new_tokens or num_draft + 2
+    if pairs.VOCAB**budget > LARGEST:
+        raise ConfigError(
+            f"max_new_tokens={budget}: {pairs.VOCAB}^{budget} texts are too many to enumerate; take fewer, or name a model"
+        )
     subject = Subject(
         settings,
         target,
@@ -162,7 +174,7 @@ def _random(given: Command, run: Run, parts: Any) -> Built:
         parts.drafter,
         dict(run.drafter.options),
         num_draft=num_draft,
-        budget=run.max_new_tokens or num_draft + 2,
+        budget=budget,
         stops=(pairs.STOP,),
         seed=run.seed,
     )

@@ -69,7 +69,7 @@ class Laws:
     tables: Tables
     sampling: Sampling
     rule: Any  # None: the target alone
-    drafter: Any
+    drafter: Any  # None: the pair's own draft model
     num_draft: int
     budget: int
 
@@ -135,7 +135,7 @@ class Laws:
         return Evidence(p, DraftBlock(blocks.x, q, blocks.lengths, raw_q), self.sampling.is_greedy, raw_p)
 
     def blocks(self, prompt: int, depth: int, width: int) -> Blocks:
-        if isinstance(self.drafter, ModelDrafter) and type(self.drafter).draft is ModelDrafter.draft:
+        if self.drafter is None or type(self.drafter).draft is ModelDrafter.draft:
             return self._drawn(prompt, depth, width)
         place = id(self.drafter), prompt, depth, width
         if place not in self.tables.blocks:

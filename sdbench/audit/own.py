@@ -22,6 +22,11 @@ def audit_own(given: Command) -> tuple[str, Report, Any]:
     """(name, report, device) of a command line."""
     wanted = options(given.own)
     built = build(given)
+    if not built.subject.is_enumerable and set(wanted.claims) <= {"law", "losslessness"}:
+        size = f"{built.subject.vocab}^{built.subject.budget}"
+        raise ConfigError(
+            f"claims={given.own['claims']}: {size} texts are too many to enumerate; prefixes and pit test the law"
+        )
     report = audit(built.subject, wanted)
     if "knob" in wanted.claims:
         report.rows += [row for sweep in built.sweeps if (row := _knob(built, sweep)) is not None]

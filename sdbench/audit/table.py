@@ -45,7 +45,7 @@ def show(report: Report, title: str) -> None:
             row.claim,
             f"{row.statistic:g} off" if exact else f"{row.statistic:.1f}",
             "" if row.p is None else f"{row.p:.2g}",
-            effect(row) or row.note,
+            effect(row) or ("an exception" if "Traceback" in row.note else row.note),
             least(row),
             f"{row.samples:,}",
             f"[{COLOURS[row.verdict]}]{row.verdict}[/]",
