@@ -346,7 +346,7 @@ def test_the_settings_to_be_timed_are_lossless_the_candidate_and_its_neighbours(
 
 def test_a_loss_beyond_the_margin_says_none_within_it():
     sweep = weighed({}, changes=((-9.0, -10.0),) * 3)
-    assert decided(sweep, 1.0).text == "m on t: none within the margin of 1 points."
+    assert decided(sweep, 1.0).text == "m on t: none within the margin of 1 point."
 
 
 def numbers_in(words):
