@@ -30,6 +30,10 @@ from sdbench.probs import dense
 from sdbench.types import Evidence
 from sdbench.verify import Ensemble
 
+INTRODUCTION = """\
+Of {runs:,} simulated default audits of sound settings {false_alarms} raised an alarm; at most 1 % may. Texts were drawn from the
+enumerated laws, at most {horizon:,} of a prompt and setting. Below, the same with faults whose law can be enumerated, by the tests
+of emitted texts alone. `python -m scripts.audit_family_error` wrote this."""
 K, BUDGET, STOPS = 3, 5, (pairs.STOP,)
 DRAFTS_A_ROUND = 2
 
@@ -226,10 +230,7 @@ def page(tree: dict[str, Any]) -> str:
         [
             "# The audit's family-wise error and power",
             "",
-            f"Of {tree['runs']:,} simulated default audits of sound settings {tree['false_alarms']} raised an alarm;",
-            f"at most 1 % may. Texts were drawn from the enumerated laws, at most {tree['horizon']:,} of a prompt and setting. Below, the same with",
-            "faults whose law can be enumerated, by the tests of emitted texts alone. `python -m scripts.audit_family_error` wrote",
-            "this.",
+            INTRODUCTION.format(**tree),
             "",
             "| fault | caught | texts drawn, median |",
             "|---|---|---|",

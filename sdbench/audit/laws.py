@@ -105,9 +105,9 @@ class Laws:
     def _round(self, prompt: int, depth: int) -> Round:
         vocab = self.tables.vocab
         width = 0 if self.rule is None else min(self.num_draft, self.budget - depth - 1)
-        if not width:
+        blocks = self.blocks(prompt, depth, width) if width else None
+        if blocks is None or not blocks.x.shape[1]:
             return Round([self.sampling.law(self.tables.table("target", prompt, depth))], torch.zeros(vocab**depth))
-        blocks = self.blocks(prompt, depth, width)
         evidence = self.evidence(prompt, depth, blocks)
         claimed = outcomes(self.rule, evidence, self.tables.prompts[prompt], digits(blocks.context, vocab, depth))
         ends = []
