@@ -155,7 +155,7 @@ def _(rule: Block, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> 
         over = (c[kept][:, None] * p[:, kept] - q[:, min(kept, width - 1)]).clamp_min(0).sum(-1)
         bound = over + 1 - c[kept]
         inner = torch.where(bound > 0, over / bound.clamp_min(1e-300), 1.0)
-        chance = torch.where(offered[:, kept - 1], torch.where(lengths == kept, c[kept], inner), 0.0)
+        chance = torch.where(offered[:, kept - 1], torch.where(lengths == kept, c[kept], inner.clamp(0, 1)), 0.0)
         accepted[kept], rest = rest * chance, rest * (1 - chance)
     accepted[0] = rest
     for kept in range(width + 1):
