@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -134,11 +135,14 @@ def _drawn(trials: Sequence[Trial], draw: Callable[[Sequence[int]], list[Sample]
     return [_drawn([trial], draw)[0] for trial in trials]
 
 
-def drawing(subject: Subject) -> Draw:
-    """Samples of this package's engine."""
+def drawing(subject: Subject, seconds: dict[str, float]) -> Draw:
+    """Samples of this package's engine; the time that decoding alone takes is added up under "drawing"."""
 
     def draw(which: Sequence[int], count: int, look: int) -> list[Sample]:
-        return [arrays(texts, subject) for texts in subject.decode(which, count, look=look)]
+        begun = time.perf_counter()
+        decoded = subject.decode(which, count, look=look)
+        seconds["drawing"] = seconds.get("drawing", 0.0) + time.perf_counter() - begun
+        return [arrays(texts, subject) for texts in decoded]
 
     return draw
 

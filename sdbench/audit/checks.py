@@ -54,11 +54,10 @@ def miscounts(g: Generation, num_draft: int, budget: int) -> Iterator[str]:
 
 def recorded(name: str, rounds: Rounds, source: Source, subject: Subject, sampling: Sampling) -> Check:
     """Each drafted token's recorded q(x) and p(x) against the models' own laws at that prefix."""
-    whole, rows = rounds.whole()[:, : rounds.before.shape[1]], rounds.is_drafted
     wrong: list[str] = []
-    sides: list[tuple[Side, Tensor]] = [("target", rounds.p)]
+    sides: list[Side] = ["target"]
     if isinstance(subject.helper, ModelDrafter):
-        sides.append(("draft", rounds.q))
+        sides.append("draft")
     elif isinstance(source, Tables):
         try:
             asked(subject.build_drafter(), source, 0, 1, min(subject.num_draft, subject.budget - 2))
@@ -66,20 +65,27 @@ def recorded(name: str, rounds: Rounds, source: Source, subject: Subject, sampli
             wrong.append(str(error))
         except UnknownLawError:
             pass  # its law is not tested, which the plan says
-    for side, values in sides:
-        logits = at_slots(source.logits(side, rounds.prompts.tolist(), whole), rounds)
-        own = sampling.law(logits).gather(-1, rounds.drafts[..., None])[..., 0]
-        if sampling.is_greedy:
-            gap = logits.max(-1).values - logits.gather(-1, rounds.drafts[..., None])[..., 0]
-            own = torch.where(gap < subject.rounding, values, own)
-        off = rows & ~((own - values).abs() <= subject.rounding + subject.rounding * own)
-        for row, slot in off.nonzero()[: MOST - len(wrong)].tolist():
-            prefix = whole[row, : int(rounds.begin[row]) + slot].tolist()
-            wrong.append(
-                f"{'q' if side == 'draft' else 'p'} of token {int(rounds.drafts[row, slot])} behind {prefix} of prompt "
-                f"{int(rounds.prompts[row])} is recorded as {float(values[row, slot]):.6g}, and is {float(own[row, slot]):.6g}"
-            )
-    return Check(name, "recorded q", int(rows.sum()), wrong)
+    for side in sides:
+        for part in rounds.parts(source.vocab):
+            wrong += misrecorded(part, side, source, subject, sampling)
+    return Check(name, "recorded q", int(rounds.is_drafted.sum()), wrong[:MOST])
+
+
+def misrecorded(rounds: Rounds, side: Side, source: Source, subject: Subject, sampling: Sampling) -> Iterator[str]:
+    whole, rows = rounds.whole()[:, : rounds.before.shape[1]], rounds.is_drafted
+    values = rounds.p if side == "target" else rounds.q
+    logits = at_slots(source.logits(side, rounds.prompts.tolist(), whole), rounds)
+    own = sampling.law(logits).gather(-1, rounds.drafts[..., None])[..., 0]
+    if sampling.is_greedy:
+        gap = logits.max(-1).values - logits.gather(-1, rounds.drafts[..., None])[..., 0]
+        own = torch.where(gap < subject.rounding, values, own)
+    off = rows & ~((own - values).abs() <= subject.rounding + subject.rounding * own)
+    for row, slot in off.nonzero().tolist():
+        prefix = whole[row, : int(rounds.begin[row]) + slot].tolist()
+        yield (
+            f"{'p' if side == 'target' else 'q'} of token {int(rounds.drafts[row, slot])} behind {prefix} of prompt "
+            f"{int(rounds.prompts[row])} is recorded as {float(values[row, slot]):.6g}, and is {float(own[row, slot]):.6g}"
+        )
 
 
 def invariance(subject: Subject, which: Sequence[int], samples: int = 4) -> list[Check]:

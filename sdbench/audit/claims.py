@@ -270,10 +270,13 @@ class DraftTest(PitTest):
         assert rounds is not None, "an engine that records its rounds"
         assert self.source is not None, "the models' own laws"
         rounds = rounds if self.most is None else rounds.first(self.most)
-        whole = rounds.whole()[:, : rounds.before.shape[1]]
-        rows = rounds.is_drafted
+        for part in rounds.parts(self.source.vocab):
+            self._add(part, self.source)
+
+    def _add(self, rounds: Rounds, source: Source) -> None:
+        whole, rows = rounds.whole()[:, : rounds.before.shape[1]], rounds.is_drafted
         sides = [
-            self.sampling.law(at_slots(self.source.logits(side, rounds.prompts.tolist(), whole), rounds)[rows])
+            self.sampling.law(at_slots(source.logits(side, rounds.prompts.tolist(), whole), rounds)[rows])
             for side in ("draft", "target")
         ]
         self.add_tokens(sides[0], sides[1], rounds.drafts[rows])

@@ -47,11 +47,12 @@ def audit(subject: Subject, wanted: Options | None = None) -> Report:
     made = plan.make(subject, wanted, source)
     _refuse_unknown(subject, made, wanted)
     ready = time.perf_counter()
+    seconds: dict[str, float] = {}
     names = [setting.name for setting in subject.settings]
-    rows, total = sample(names, made.trials, wanted, horizon=made.horizon, draw=drawing(subject))
+    rows, total = sample(names, made.trials, wanted, horizon=made.horizon, draw=drawing(subject, seconds))
     sampled = time.perf_counter()
     rows += _certain(subject, wanted, source)
-    seconds = {"plan": ready - begun, "samples": sampled - ready, "checks": time.perf_counter() - sampled}
+    seconds |= {"plan": ready - begun, "samples": sampled - ready, "checks": time.perf_counter() - sampled}
     return Report(rows, total, {key: round(value, 3) for key, value in seconds.items()})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sdbench.types import Generation
 
+ELEMENTS = 1 << 22  # of laws at a time
 ORIGINS = ("accepted", "replacement", "bonus")
 
 
@@ -90,8 +91,16 @@ class Rounds:
 
     def first(self, count: int) -> Rounds:
         """The same of `count` rounds, evenly spread."""
-        rows = torch.arange(0, len(self.text), max(1, -(-len(self.text) // count)))
-        return Rounds(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+        return self.rows(torch.arange(0, len(self.text), max(1, -(-len(self.text) // count))))
+
+    def rows(self, index: Tensor) -> Rounds:
+        return Rounds(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+
+    def parts(self, vocab: int) -> Iterator[Rounds]:
+        """The same in parts whose laws [R,T,V] fit into memory."""
+        step = max(1, ELEMENTS // (vocab * self.before.shape[1]))
+        for index in torch.arange(len(self.text)).split(step):
+            yield self.rows(index)
 
     def whole(self) -> Tensor:
         """[R,T+K]: the text before each round and its drafts behind it, closed up."""

@@ -13,12 +13,11 @@ from torch import Tensor
 from sdbench.audit.claims import Cell, Effect, PitTest, worst_of
 from sdbench.audit.evidence import Coins, Counts, combined, least_tv
 from sdbench.audit.source import Sampling, Source
-from sdbench.audit.texts import Rounds, Texts
+from sdbench.audit.texts import ELEMENTS, Rounds, Texts
 from sdbench.types import DraftBlock, Evidence
 from sdbench.verify import Tokenwise
 
-WIDEST = 64  # first tokens whose second token is looked at
-ELEMENTS = 1 << 22  # of a law [rows,T,V] at a time
+WIDEST = 16  # first tokens whose second token is looked at
 ROUGH = 1e-4  # mass that is spread over all tokens where a cut by top-k or top-p may be rounded another way
 
 
@@ -87,7 +86,7 @@ class PrefixTest:
             if not self.with_second:
                 continue
             texts = torch.stack((likely, torch.zeros_like(likely)), 1)
-            parts = [self.claimed.out([prompt] * len(part), part)[:, 1].double() for part in texts.split(8)]
+            parts = [self.claimed.out([prompt] * len(part), part)[:, 1].double() for part in texts.split(4)]
             second = torch.cat(parts) if parts else torch.zeros(0, vocab, dtype=torch.float64)
             law = (first[likely, None] * second).flatten()
             law = torch.cat((law, (1 - law.sum()).clamp_min(0)[None]))

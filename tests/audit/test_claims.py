@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,7 +132,7 @@ def test_texts_of_another_engine(tmp_path: Path, capsys, temperature: str, code:
     """Plain `generate` of transformers at temperature 1, said to be at 1 or at 0.6."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(ROOT / "sdbench" / "embedded" / "llama-tiny" / "target").float()
+    model: Any = AutoModelForCausalLM.from_pretrained(ROOT / "sdbench" / "embedded" / "llama-tiny" / "target").float()
     torch.manual_seed(0)
     prompt = [1, 40, 50, 60]
     ids = torch.tensor([prompt]).expand(750, -1)
