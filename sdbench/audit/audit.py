@@ -43,10 +43,11 @@ class Check:
     compared: int
     deviations: Sequence[str]
     near_ties: int = 0
+    note: str = ""
 
     def row(self) -> Row:
         first = Cell(self.deviations[0], 1, 0) if self.deviations else None
-        note = f"{self.near_ties} near-ties" if self.near_ties else ""
+        note = f"{self.near_ties} near-ties" if self.near_ties else self.note
         verdict: Verdict = "violated" if self.deviations else "sound"
         return Row(self.setting, self.claim, verdict, len(self.deviations), None, None, self.compared, first, note)
 

@@ -13,9 +13,22 @@ from torch import Tensor
 from sdbench.audit.audit import Check
 from sdbench.audit.trained import shown
 from sdbench.config import RuleSweep
-from sdbench.verify import Ensemble, Exact, Mentored, Tokenwise
+from sdbench.verify import (
+    EASD,
+    CascadeV1,
+    CascadeV2,
+    CascadeV3,
+    Coin,
+    Contrastive,
+    Ensemble,
+    Exact,
+    Mentored,
+    Tokenwise,
+)
 
 PAIRS, SIZE, SLACK = 300, 6, 1e-9
+# They aim at a law that moves with the knob, and not always towards q: no paper says that they accept more and more. It is noted.
+UNORDERED = (CascadeV1, CascadeV2, CascadeV3, Coin, Contrastive, EASD)
 
 
 def laws_to_try() -> tuple[Tensor, Tensor]:
@@ -37,6 +50,7 @@ def accepted(rule: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def check(sweep: RuleSweep, make: Callable[[dict[str, Any]], Any]) -> Check:
     """Along each ordered knob of a token-wise rule, the others held; `make` makes the rule of a setting."""
     wrong: list[str] = []
+    notes: list[str] = []
     compared = 0
     middle = dict(sweep.settings[len(sweep.settings) // 2])
     for knob in sweep.knobs:
@@ -51,9 +65,8 @@ def check(sweep: RuleSweep, make: Callable[[dict[str, Any]], Any]) -> Check:
             compared += PAIRS
             less = (near[0] - far[0]).max()
             if less > SLACK:
-                wrong.append(
-                    f"acceptance falls by up to {float(less):.3g} from {knob.name}={low} to {knob.name}={high}"
-                )
+                said = f"acceptance falls by up to {float(less):.3g} from {knob.name}={low} to {knob.name}={high}"
+                (notes if isinstance(rules[0], UNORDERED) else wrong).append(said)
         if knob.equals == "exact":
             out, p = made[0][1], made[0][2]
             exact = accepted(Exact())[0]
@@ -69,7 +82,7 @@ def check(sweep: RuleSweep, make: Callable[[dict[str, Any]], Any]) -> Check:
         compared += PAIRS * (excess is not None)
         if excess is not None and excess > SLACK:
             wrong.append(f"what {dict(setting)} emits is past its published bound by up to {excess:.3g}")
-    return Check(sweep.name, "knob", compared, wrong)
+    return Check(sweep.name, "knob", compared, wrong, note=f"not claimed: {notes[0]}" if notes else "")
 
 
 @singledispatch
