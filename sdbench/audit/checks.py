@@ -77,8 +77,12 @@ def misrecorded(rounds: Rounds, side: Side, source: Source, subject: Subject, sa
     logits = at_slots(source.logits(side, rounds.prompts.tolist(), whole), rounds)
     own = sampling.law(logits).gather(-1, rounds.drafts[..., None])[..., 0]
     if sampling.is_greedy:
-        gap = logits.max(-1).values - logits.gather(-1, rounds.drafts[..., None])[..., 0]
-        own = torch.where(gap < subject.rounding, values, own)
+        # Rules with a greedy form of their own record the un-tempered probability; the others all mass on the best token.
+        drafts = rounds.drafts[..., None]
+        gap = logits.max(-1).values - logits.gather(-1, drafts)[..., 0]
+        raw = logits.softmax(-1).gather(-1, drafts)[..., 0]
+        is_raw = (raw - values).abs() <= subject.rounding + subject.rounding * raw
+        own = torch.where((gap < subject.rounding) | is_raw, values, own)
     off = rows & ~((own - values).abs() <= subject.rounding + subject.rounding * own)
     for row, slot in off.nonzero().tolist():
         prefix = whole[row, : int(rounds.begin[row]) + slot].tolist()
