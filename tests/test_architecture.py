@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "score": {"types", "tasks", "metrics", "config", "hub", "words"},
     "evaluate_adapter": {"types", "metrics"},
     "run": LEFT | {"embedded", "tasks", "records", "metrics", "report", "config", "plan", "hub", "trackers"},
+    "audit": LEFT | {"config", "hub", "run"},
     "__main__": {"run", "config"},
 }
 # Annotations may name what the program must not load: these count only at run time.

@@ -1,9 +1,7 @@
-"""What is emitted has the exact law: chi-square against an enumeration of the rounds with their latent (slot, accepted)."""
+"""What is emitted has the exact law: chi-square against the audit's enumeration of the rounds with their latents."""
 
 import itertools
-from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -12,8 +10,12 @@ from scipy.stats import chisquare
 
 import sdbench
 from sdbench import noise
+from sdbench.audit.evidence import Counts
+from sdbench.audit.laws import Laws, number_of
+from sdbench.audit.source import Sampling, Tables
+from sdbench.audit.texts import Texts
 from sdbench.types import Verdict
-from sdbench.verify import Ensemble, Exact
+from sdbench.verify import Block, Ensemble, Exact, ExactMatch
 from tests.engine.models import pair
 
 VOCAB, K, NEW, SAMPLES = 4, 2, 4, 12_000
@@ -26,57 +28,15 @@ def models():
     return pair("llama", vocab=VOCAB, scale=0.6, eos_token_id=None)
 
 
-def laws(model):
-    @cache
-    def law(context):
-        with torch.no_grad():
-            return model(torch.tensor([context])).logits[0, -1].softmax(-1).numpy()
-
-    return law
+def exact_laws(models, rule):
+    """Of the audit: what this rule emits, None being the target alone."""
+    tables = Tables(dict(zip(("target", "draft"), models, strict=True)), [PROMPT], VOCAB, NEW)
+    return Laws(tables, Sampling(), rule, None, K, NEW)
 
 
-def exact_law(models, w):
-    """{sequence: probability}: every round with its drafts, where it stopped, and what came next."""
-    p, q = laws(models[0]), laws(models[1])
-
-    @cache
-    def law(context, left):
-        if not left:
-            return {(): 1.0}
-        k = min(K, left - 1)
-        seen = Counter()
-
-        def go_on(prefix, weight, token_law):
-            for token in range(VOCAB):
-                chance = weight * token_law[token]
-                if chance:
-                    emitted = (*prefix, token)
-                    for rest, more in law((*context, *emitted), left - len(emitted)).items():
-                        seen[(*emitted, *rest)] += chance * more
-
-        def walk(prefix, weight):
-            here = (*context, *prefix)
-            if len(prefix) == k:
-                go_on(prefix, weight, p(here))
-                return
-            target, draft = p(here), q(here)
-            keep = np.minimum(1, 1 - w + w * target / draft)
-            refused = (draft * (1 - keep)).sum()
-            if refused > 0:
-                over = np.maximum(target - draft, 0)
-                go_on(prefix, weight * refused, over / over.sum())
-            for token in range(VOCAB):
-                walk((*prefix, token), weight * draft[token] * keep[token])
-
-        walk((), 1.0)
-        return dict(seen)
-
-    return law(tuple(PROMPT), NEW)
-
-
-def p_value(models, rule, w, **options):
+def p_value(models, rule, claimed):
     """Of the emitted sequences against the exact law; sequences expected fewer than five times are pooled."""
-    seen = sdbench.generate(
+    generations = sdbench.generate(
         *models,
         [PROMPT],
         [rule],
@@ -87,32 +47,35 @@ def p_value(models, rule, w, **options):
         stop_ids=(),
         measure=False,
     )
-    counts = Counter(g.tokens for g in seen)
-    law = exact_law(models, w)
-    assert abs(sum(law.values()) - 1) < 1e-9
-    assert set(counts) <= set(law)
-    common = [s for s, chance in law.items() if chance * SAMPLES >= 5]
-    observed = np.array([*(counts[s] for s in common), SAMPLES - sum(counts[s] for s in common)], dtype=float)
-    expected = np.array([law[s] * SAMPLES for s in common])
-    expected = np.append(expected, SAMPLES - expected.sum())
-    keep = expected > 1e-6
-    return chisquare(observed[keep], expected[keep]).pvalue
+    texts = Texts.decoded(generations, NEW)
+    law = exact_laws(models, claimed).texts(0)
+    assert abs(float(law.sum()) - 1) < 1e-9
+    counts = Counts(law.numpy(), SAMPLES)
+    counts.add(number_of(texts.tokens, VOCAB).numpy())
+    keep = counts.expected > 1e-9
+    assert counts.seen[~keep].sum() == 0
+    return chisquare(counts.seen[keep], counts.expected[keep] * SAMPLES).pvalue
 
 
 @pytest.mark.parametrize("w", [1.0, 0.5, 0.0])
 def test_emitted_sequences_have_the_exact_law(models, w):
-    assert p_value(models, Ensemble(w=w), w) > ALPHA
+    assert p_value(models, Ensemble(w=w), Ensemble(w=w)) > ALPHA
+
+
+@pytest.mark.parametrize("rule", [Exact(), Block(), ExactMatch()], ids=lambda rule: type(rule).__name__)
+def test_a_lossless_rule_emits_the_target(models, rule):
+    """By enumeration, to 1e-12; and the target alone is the product of its own laws."""
+    law, alone = exact_laws(models, rule).texts(0), exact_laws(models, None)
+    torch.testing.assert_close(law, alone.texts(0), rtol=0, atol=1e-12)
+    for number, tokens in enumerate(itertools.product(range(VOCAB), repeat=NEW)):
+        with torch.no_grad():
+            logits = models[0](torch.tensor([[*PROMPT, *tokens]])).logits[0, len(PROMPT) - 1 : -1]
+        direct = logits.softmax(-1).gather(-1, torch.tensor(tokens)[:, None]).prod()
+        assert abs(float(alone.texts(0)[number] - direct)) < 1e-12
 
 
 def test_exact_emits_the_target(models):
-    target = laws(models[0])
-    direct = {
-        tokens: float(np.prod([target((*PROMPT, *tokens[:i]))[t] for i, t in enumerate(tokens)]))
-        for tokens in itertools.product(range(VOCAB), repeat=NEW)
-    }
-    law = exact_law(models, 1.0)
-    assert max(abs(law.get(s, 0.0) - chance) for s, chance in direct.items()) < 1e-12
-    assert p_value(models, Exact(), 1.0) > ALPHA
+    assert p_value(models, Exact(), None) > ALPHA
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +102,7 @@ class BonusFromTheDraft(Exact):
 
 @pytest.mark.parametrize("fault", [ResidualOfTheWrongLaw, ReusedCoin, BonusFromTheDraft])
 def test_a_planted_fault_is_caught(models, fault):
-    assert p_value(models, fault(), 1.0) < ALPHA
+    assert p_value(models, fault(), None) < ALPHA
 
 
 def test_one_uniform_a_text_position_is_caught(models, monkeypatch):
@@ -151,4 +114,4 @@ def test_one_uniform_a_text_position_is_caught(models, monkeypatch):
         return honest(keys, rounds, places.astype(np.uint64), 0)
 
     monkeypatch.setattr(noise, "uniforms", by_position)
-    assert p_value(models, Exact(), 1.0) < ALPHA
+    assert p_value(models, Exact(), None) < ALPHA

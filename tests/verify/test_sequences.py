@@ -1,18 +1,18 @@
 """Texts of many rules decoded in one batch have the law that enumeration gives: chi-square over all sequences."""
 
+import itertools
 from collections import Counter
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from scipy.stats import chisquare
 
 import sdbench
+from sdbench.audit.laws import Laws
+from sdbench.audit.source import Sampling, Tables
 from sdbench.verify import EARS, Block, Cactus, CascadeOPT, Coin, ExactMatch, FLy, Lenience, Typical, Within
 from tests.engine.models import pair
-from tests.engine.test_law import laws
 
 VOCAB, K, NEW, SAMPLES, PROMPT, ALPHA = 4, 2, 4, 3000, (0, 1, 2), 1e-4  # seeds are fixed: it does not fail by chance
 LOSSLESS = [Block(), ExactMatch(), FLy(window=1, entropy=float("inf"))]
@@ -34,38 +34,10 @@ def texts(models: Any) -> list[Counter[tuple[int, ...]]]:
 
 
 def law_of(rule: Any, models: Any) -> dict[tuple[int, ...], float]:
-    """Every round with its drafts, where it stopped and what came next, from what the rule accepts and emits; None: the target."""
-    p, q = laws(models[0]), laws(models[1])
-
-    @cache
-    def law(context: tuple[int, ...], left: int) -> dict[tuple[int, ...], float]:
-        if not left:
-            return {(): 1.0}
-        k = 0 if rule is None else min(K, left - 1)
-        chances: Counter[tuple[int, ...]] = Counter()
-
-        def go_on(prefix: tuple[int, ...], weight: float, token_law: np.ndarray) -> None:
-            for token, chance in enumerate(weight * token_law):
-                emitted = (*prefix, token)
-                for rest, more in law((*context, *emitted), left - len(emitted)).items():
-                    chances[(*emitted, *rest)] += chance * more
-
-        def walk(prefix: tuple[int, ...], weight: float) -> None:
-            here = (*context, *prefix)
-            if len(prefix) == k:
-                go_on(prefix, weight, p(here))
-                return
-            target, draft = (torch.from_numpy(side(here))[None, None] for side in (p, q))
-            kept = draft * rule.accept(target, draft)
-            rejected = (rule.out(target, draft) - kept)[0, 0].clamp_min(0).numpy()
-            go_on(prefix, weight, rejected)
-            for token, chance in enumerate(kept[0, 0].tolist()):
-                walk((*prefix, token), weight * chance)
-
-        walk((), 1.0)
-        return dict(chances)
-
-    return law(PROMPT, NEW)
+    """The audit's enumeration; None: the target alone."""
+    tables = Tables(dict(zip(("target", "draft"), models, strict=True)), [PROMPT], VOCAB, NEW)
+    law = Laws(tables, Sampling(), rule, None, K, NEW).texts(0).tolist()
+    return dict(zip(itertools.product(range(VOCAB), repeat=NEW), law, strict=True))
 
 
 def p_value(counts: Counter[tuple[int, ...]], law: dict[tuple[int, ...], float]) -> float:

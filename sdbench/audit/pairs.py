@@ -1,0 +1,98 @@
+"""What is audited where no model is named: a tiny random pair with a sliding window, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+VOCAB, STOP = 4, 3  # ids, and the last of them ends a text
+PROMPTS = ((0, 1, 2), (2, 1, 0, 0, 1, 2, 1))  # one shorter than the window, one longer
+WINDOW = 5
+SPREAD = 0.6
+
+
+def random_model(*, layers: int, seed: int, vocab: int = VOCAB) -> Any:
+    """Gemma 3's architecture: a sliding layer, then full ones."""
+    import torch
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    config = Gemma3TextConfig(
+        vocab_size=vocab,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        query_pre_attn_scalar=8,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention", "full_attention"][:layers],
+        max_position_embeddings=256,
+        initializer_range=0.5,
+        tie_word_embeddings=False,
+        eos_token_id=vocab - 1,
+        bos_token_id=0,
+        pad_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: Any = Gemma3ForCausalLM(config).double().eval()
+    model.get_output_embeddings().weight.data.mul_(SPREAD)  # laws that are neither flat nor one-hot
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = vocab - 1, None
+    return model
+
+
+def random_pair(vocab: int = VOCAB) -> tuple[Any, Any]:
+    """A target of two layers, and a draft of one that shares its embeddings, so that it is right now and then."""
+    target, draft = random_model(layers=2, seed=0, vocab=vocab), random_model(layers=1, seed=1, vocab=vocab)
+    draft.get_input_embeddings().weight.data.copy_(target.get_input_embeddings().weight.data)
+    draft.get_output_embeddings().weight.data.copy_(target.get_output_embeddings().weight.data)
+    return target, draft
+
+
+def random_llama(*, layers: int, seed: int, vocab: int = VOCAB, spread: float = 2.0) -> Any:
+    """Llama's architecture, for transformers' own generate."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=vocab,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        initializer_range=0.35,
+        eos_token_id=None,
+        bos_token_id=0,
+        pad_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: Any = LlamaForCausalLM(config).double().eval()
+    model.get_output_embeddings().weight.data.mul_(spread / 2)
+    options = model.generation_config
+    options.eos_token_id, options.pad_token_id = None, None
+    options.num_assistant_tokens, options.num_assistant_tokens_schedule = 3, "constant"
+    options.assistant_confidence_threshold = 0
+    return model
+
+
+CORPORA = (
+    "the quick brown fox jumps over the lazy dog and then the other dog sleeps there with the fox in the winter weather",
+    "a small draft model proposes tokens and a large target model keeps or replaces them so that the law stays the same",
+)
+
+
+def random_tokenizer(which: int, vocab: int) -> Any:
+    """A byte-level BPE, trained on one of two sentences: the two share their bytes and little else."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=vocab, initial_alphabet=sorted(alphabet), show_progress=False)
+    tokenizer.train_from_iterator([CORPORA[which]] * 4, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)

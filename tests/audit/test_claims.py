@@ -1,0 +1,163 @@
+"""The pieces of the audit: e-values keep their promise, enumerations agree with the rules, other engines are read."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sdbench.audit import pairs, transformers_backend
+from sdbench.audit.audit import Options
+from sdbench.audit.command import main
+from sdbench.audit.evidence import Coins, Counts, least_tv
+from sdbench.audit.laws import Blocks, Laws
+from sdbench.audit.outcomes import outcomes
+from sdbench.audit.source import Forwards, Sampling, Tables
+from sdbench.types import DraftBlock, Evidence
+from sdbench.verify import Block, Cactus, Ensemble, Exact, FLy, Lenience, Typical, Within
+
+ROOT = Path(__file__).parents[2]
+LAW = np.array([0.4, 0.3, 0.2, 0.1])
+
+
+def test_an_e_value_has_the_mean_one():
+    """Σ over all counts of three samples of P(counts)·e(counts) = 1, exactly."""
+    total = 0.0
+    for a in range(4):
+        for b in range(4 - a):
+            for c in range(4 - a - b):
+                seen = np.array([a, b, c, 3 - a - b - c], float)
+                ways = math.factorial(3) / math.prod(math.factorial(int(one)) for one in seen)
+                counts = Counts(LAW, 1000)
+                total += ways * float(np.prod(LAW**seen)) * float(np.exp(counts.log_e(np.append(seen, [0, 0]))))
+    assert abs(total - 1) < 1e-12
+
+
+def test_coins_have_the_mean_one_whatever_came_before():
+    coins = []
+    for kept in ([True], [False]):
+        one = Coins()
+        one.add(np.array(kept), np.array([0.3]))
+        coins.append(math.exp(one.log_e()))
+    assert abs(0.3 * coins[0] + 0.7 * coins[1] - 1) < 1e-12
+
+
+def test_what_a_law_excludes_is_infinite_evidence():
+    counts = Counts(np.array([0.5, 0.5, 0.0]), 100)
+    counts.add(np.array([0, 1, 2]))
+    assert counts.log_e() == np.inf
+
+
+def test_the_stated_power_holds():
+    """At the TV that is said to be found with probability .95, fresh samples find it at least that often, less noise."""
+    counts, wanted = Counts(np.full(16, 1 / 16), 2000), math.log(1200)
+    tv = least_tv([[counts]], [2000], wanted)
+    drawn = np.random.default_rng(9).multinomial(2000, counts.shifted(tv), 1000).astype(float)
+    assert (counts.log_e(drawn) >= wanted).mean() > 0.93
+    assert abs(np.abs(counts.shifted(tv) - counts.expected).sum() / 2 - tv) < 1e-12
+
+
+@pytest.fixture(scope="module")
+def tables() -> Tables:
+    target, draft = pairs.random_pair()
+    return Tables({"target": target, "draft": draft}, pairs.PROMPTS, pairs.VOCAB, 5)
+
+
+RULES = [Exact(), Block(), FLy(window=1, entropy=0.3), Cactus(0.5), Typical(0.5, 0.9), Within(Lenience(0.3), 1, 2)]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_outcomes_are_what_the_rule_does(tables, rule):
+    """Of some blocks, with 20,000 coins each: how many drafts stay, to four standard errors."""
+    laws, count = Laws(tables, Sampling(), rule, None, 3, 5), 20_000
+    blocks = laws.blocks(0, 1, 3)
+    generator = torch.Generator().manual_seed(2)
+    for row in (0, 40, 101, 170):
+        own = Blocks(*(getattr(blocks, name)[row : row + 1] for name in Blocks.__dataclass_fields__))
+        evidence = laws.evidence(0, 1, own)
+        text = own.context[:, None]
+        claimed = outcomes(rule, evidence, pairs.PROMPTS[0], text)
+        many = evidence.rows(torch.zeros(count, dtype=torch.int64))
+        state = rule.init_state([torch.tensor([*pairs.PROMPTS[0], int(text)])], "cpu")
+        u = torch.rand(count, 4, generator=generator, dtype=torch.float64)
+        verdict = rule(many, u, None if state is None else state.expand(count, -1))
+        seen = torch.bincount(verdict.accepted, minlength=4) / count
+        error = (claimed.accepted[0] * (1 - claimed.accepted[0]) / count).sqrt()
+        assert ((seen - claimed.accepted[0]).abs() <= 4 * error + 1e-9).all()
+        for kept in range(4):
+            next_tokens = verdict.next_token[verdict.accepted == kept]
+            if len(next_tokens) > 500:
+                law = torch.bincount(next_tokens, minlength=4) / len(next_tokens)
+                assert (law - claimed.following[0, kept]).abs().max() < 4 * 0.5 / len(next_tokens) ** 0.5
+
+
+def test_forwards_and_tables_agree(tables):
+    texts = torch.tensor([[0, 1, 2, 3, 0], [3, 3, 0, 2, 1], [0, 1, 2, 3, 0]])
+    forwards = Forwards(tables.models, tables.prompts, tables.vocab)
+    for side in ("target", "draft"):
+        torch.testing.assert_close(forwards.logits(side, [0, 1, 0], texts), tables.logits(side, [0, 1, 0], texts))
+
+
+def test_a_block_without_slots_is_the_target(tables):
+    evidence = Evidence(torch.full((1, 1, 4), 0.25), DraftBlock.empty(torch.zeros(1, dtype=torch.int64)))
+    assert evidence.draft.tokens.shape == (1, 0)
+    alone = Laws(tables, Sampling(), None, None, 3, 5).texts(0)
+    for rule in (Exact(), Ensemble(1.0)):
+        torch.testing.assert_close(Laws(tables, Sampling(), rule, None, 3, 5).texts(0), alone)
+
+
+def test_transformers_fault_needs_nothing_of_ours():
+    text = (ROOT / "results" / "audit" / "universal_assisted_generation.py").read_text()
+    assert "sdbench" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("assistant", "sound"), ("ensemble", "sound"), ("universal", "violated")]
+)
+def test_transformers_own_generate(name: str, verdict: str):
+    report = transformers_backend.audit(transformers_backend.make(name), Sampling(), Options(tv=0.15))
+    assert report.verdict == verdict
+    assert next(row for row in report.rows if row.claim == "greedy").verdict == "sound"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("temperature", "code"), [("1.0", 0), ("0.6", 1)])
+def test_texts_of_another_engine(tmp_path: Path, capsys, temperature: str, code: int):
+    """Plain `generate` of transformers at temperature 1, said to be at 1 or at 0.6."""
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(ROOT / "sdbench" / "embedded" / "llama-tiny" / "target").float()
+    torch.manual_seed(0)
+    prompt = [1, 40, 50, 60]
+    ids = torch.tensor([prompt]).expand(750, -1)
+    with torch.no_grad():
+        out = model.generate(ids, do_sample=True, top_k=0, max_new_tokens=4, eos_token_id=[], pad_token_id=0)
+    lines = [json.dumps({"prompt": prompt, "tokens": row[len(prompt) :]}) for row in out.tolist()]
+    file = tmp_path / "theirs.jsonl"
+    file.write_text("\n".join(lines))
+    argv = [f"generations={file}", "model=llama-tiny", f"temperature={temperature}", "tv=0.4", f"out={tmp_path}"]
+    assert main(argv) == code
+    assert capsys.readouterr().out.startswith("sound" if code == 0 else "violated")
+
+
+@pytest.mark.slow
+def test_the_family_wise_error_by_simulation(tmp_path: Path):
+    """100 runs raise no alarm with probability .37 at 1 %, and at most 4 with probability .997; every fault is caught."""
+    command = [sys.executable, "-m", "scripts.audit_family_error", "runs=100", "power=5", f"out={tmp_path}"]
+    subprocess.run(command, cwd=ROOT, check=False, capture_output=True)
+    tree = json.loads((tmp_path / "family_error.json").read_text())
+    assert tree["false_alarms"] <= 4
+    assert all(one["caught"] == one["runs"] for one in tree["power"])
+
+
+@pytest.mark.slow
+def test_a_trained_pair_is_sound(tmp_path: Path, capsys):
+    argv = ["verifier=typical", "model=llama-tiny", "temperature=0.7", "top_p=0.9", "tv=0.1", f"out={tmp_path}"]
+    assert main(argv) == 0
+    assert capsys.readouterr().out.startswith("sound")

@@ -1,0 +1,151 @@
+"""The command: help without torch, exit codes, sentences for bad input, files that are written."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sdbench.audit.command import main
+
+ROOT = Path(__file__).parents[2]
+STRANGERS = '''
+import torch
+from sdbench.verify import Ensemble, Joint, Tokenwise
+
+
+class NoVerifier:
+    pass
+
+
+class Unsaid(Joint):
+    """A joint rule that says no law."""
+
+    def __call__(self, evidence, u, state=None):
+        return Ensemble(0.5)(evidence, u, state)
+
+
+class Raises(Tokenwise):
+    """A rule that fails in the middle of a text."""
+
+    def accept(self, p, q):
+        raise RuntimeError("no luck with these laws")
+
+    def replace(self, p, q):
+        return p
+
+
+class FailsLate(Joint):
+    """Lossless, it says, and raises when it is called."""
+
+    def is_lossless(self):
+        return torch.tensor([True])
+
+    def __call__(self, evidence, u, state=None):
+        raise RuntimeError("called")
+'''
+
+
+@pytest.fixture
+def strangers(tmp_path, monkeypatch):
+    (tmp_path / "audit_strangers.py").write_text(STRANGERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def said(capsys, *argv: str) -> tuple[int, str, str]:
+    code = main(list(argv))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_help_brings_no_torch():
+    code = "import sys\nfrom sdbench.audit.command import main\nmain(['--help'])\nsys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Exit codes: 0 sound, 1 a claim is violated, 2 bad configuration, 3 not enough samples" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["backend=vllm"], "backend cannot be vllm (choices: sdbench, transformers)"),
+        (["mode=assistant"], "mode= is of backend=transformers: write both"),
+        (["backend=transformers", "mode=nope"], "mode cannot be nope"),
+        (["claims=[law,nope]"], "claims cannot hold nope"),
+        (["samples=many"], "samples must be a number, got many"),
+        (["tv=0"], "tv must be a number above 0 and at most 1, got 0"),
+        (["verifier=nope"], "verifier=nope names no file in configs/verifier"),
+        (["verifier=asd"], "verifier=asd works at temperature 0 only, got temperature=1"),
+        (["verifier._target_=audit_strangers.NoVerifier"], "is no Verifier: NoVerifier has no is_lossless"),
+        (
+            ["verifier._target_=audit_strangers.Unsaid"],
+            "what remains to be tested is claims=[q,invariance,greedy,counters]",
+        ),
+        (["max_new_tokens=40"], "4^40 texts are too many to enumerate"),
+        (["model=llama-tiny", "claims=[law]"], "1024^8 texts are too many to enumerate; prefixes and pit test the law"),
+        (["generations=none.jsonl", "model=llama-tiny"], "generations=none.jsonl cannot be read"),
+        (["replay=none.json"], "replay=none.json is no replay file of the audit"),
+    ],
+)
+def test_bad_input_is_one_sentence(strangers, capsys, words, sentence):
+    code, out, err = said(capsys, *words)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ("", "is empty"),
+        ("{}\n", "line 1 is not"),
+        (
+            '{"prompt": [1], "tokens": [5]}\n{"prompt": [1], "completion": "a"}\n',
+            "some lines have tokens and some have none",
+        ),
+        ('{"prompt": [1], "tokens": [99999]}\n', "its tokenizer differs"),
+        ('{"prompt": [1], "tokens": [5]}\n{"prompt": [2], "tokens": [5]}\n', "has one text a prompt for 2 prompts"),
+    ],
+)
+def test_a_file_of_generations_that_does_not_fit_is_one_sentence(tmp_path, capsys, lines, sentence):
+    file = tmp_path / "theirs.jsonl"
+    file.write_text(lines)
+    code, _, err = said(capsys, f"generations={file}", "model=llama-tiny")
+    assert code == 2
+    assert sentence in err
+
+
+@pytest.mark.parametrize("name", ["Raises", "FailsLate"])
+def test_an_exception_in_a_strangers_rule_is_a_finding(strangers, capsys, name):
+    code, out, err = said(capsys, f"verifier._target_=audit_strangers.{name}", "out=here", "samples=50")
+    assert code == 1
+    assert out.startswith("violated: ")
+    assert "Traceback" not in err
+    replays = [json.loads(path.read_text()) for path in (strangers / "here").glob("replay-*.json")]
+    assert any("RuntimeError" in replay["row"]["note"] for replay in replays)
+
+
+def test_too_few_samples_is_a_verdict_of_its_own(tmp_path, capsys):
+    code, out, _ = said(capsys, f"out={tmp_path}", "samples=20", "w=0.5", "claims=[law]")
+    assert code == 3
+    assert out.startswith("too few: 1 claims tested")
+    assert out.count("\n") == 1
+    tree = json.loads((tmp_path / "audit.json").read_text())
+    assert tree["verdict"] == "too few"
+    assert tree["provenance"]["environment"]["versions"]["torch"]
+
+
+def test_a_replay_shows_the_cell(strangers, capsys):
+    (strangers / "audit_wrong.py").write_text(
+        "from sdbench.verify import Exact\n\n\nclass Wrong(Exact):\n    def replace(self, p, q):\n        return p\n"
+    )
+    code, _, _ = said(capsys, "verifier._target_=audit_wrong.Wrong", "out=here", "claims=[losslessness]")
+    assert code == 1
+    (file,) = (strangers / "here").glob("replay-*.json")
+    code, out, _ = said(capsys, f"replay={file}")
+    assert code == 1
+    assert "violated: wrong, losslessness: the text behind prompt" in out
+    assert "expected" in out

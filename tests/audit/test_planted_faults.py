@@ -1,0 +1,44 @@
+"""The audit catches every planted fault, and passes what is sound."""
+
+import pytest
+
+from sdbench.audit.own import audit
+from sdbench.audit.pairs import random_pair
+from tests.audit.faults import FAULTS, HONEST, Fault
+
+QUICK = ("residual from the wrong law", "rows swapped in a mixed batch", "one-hot q claimed for a sampled draft")
+
+
+@pytest.fixture(scope="module")
+def models():
+    return random_pair()
+
+
+def verdict(fault: Fault, models, seed: int) -> str:
+    with fault.patch():
+        return audit(fault.subject(models, seed)).verdict
+
+
+def test_the_default_is_sound(models):
+    report = audit(HONEST[0].subject(models))
+    assert report.verdict == "sound"
+    tested = {row.claim for row in report.rows}
+    assert tested == {"law", "losslessness", "acceptance", "q", "recorded q", "counters", "invariance", "greedy"}
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.name in QUICK], ids=lambda fault: fault.name)
+def test_a_planted_fault_is_caught(models, fault):
+    assert verdict(fault, models, 0) == "violated"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_every_planted_fault_is_caught_at_every_seed(models, fault, seed):
+    assert verdict(fault, models, seed) == "violated"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("honest", HONEST, ids=lambda fault: fault.name)
+def test_what_is_sound_passes(models, honest):
+    assert verdict(honest, models, 1) == "sound"
