@@ -33,7 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": {"records"},
     "score": {"types", "tasks", "metrics", "config", "hub", "words"},
     "evaluate_adapter": {"types", "metrics"},
-    "run": LEFT | {"embedded", "tasks", "records", "metrics", "report", "config", "plan", "hub", "trackers"},
+    "serve": {"types", "config"},
+    "run": LEFT | {"embedded", "tasks", "records", "metrics", "report", "config", "plan", "hub", "trackers", "serve"},
     "__main__": {"run", "config"},
 }
 # Annotations may name what the program must not load: these count only at run time.
@@ -52,6 +53,7 @@ TORCH_FREE = (
     "hub",
     "trackers",
     "words",
+    "serve",
 )
 
 
