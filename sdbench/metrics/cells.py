@@ -33,6 +33,23 @@ def _sweep(cell: dict[Any, Any]) -> list[Any]:
     return [cell["model"], cell["task"], float(cell["temperature"]), cell["protocol"], cell["asked"], settings]
 
 
+def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
+    """Pair and task, and as much more as tells the sweeps apart: temperature, folder, protocol, seed, at last a number."""
+    firsts = [own.iloc[0] for _, own in groups]
+    names = [f"{first['model']} on {first['task']}" for first in firsts]
+    more = [
+        [f" at T = {first['temperature']:g}" for first in firsts],
+        [f" ({name})" for name, _ in groups],
+        [f", {first['protocol']}" for first in firsts],
+        [f", seed {(first.get('content') or {}).get('seed')}" for first in firsts],
+    ]
+    for ends in more:
+        if len(set(names)) < len(names) and len(set(ends)) > 1:
+            names = [title + end for title, end in zip(names, ends, strict=True)]
+    places = [names[: place + 1].count(title) for place, title in enumerate(names)]
+    return [title if place == 1 else f"{title}, sweep {place}" for title, place in zip(names, places, strict=True)]
+
+
 def axes_of(cell: Mapping[Any, Any]) -> tuple[Axis, ...]:
     """Where a cell stands on the knobs of its rule, in the order of the rule's YAML."""
     axes = cell.get("axes")

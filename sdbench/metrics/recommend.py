@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from sdbench.metrics import quality, sentences, speed
-from sdbench.metrics.cells import BASELINES, metric_of, setting, table_of
+from sdbench.metrics.cells import BASELINES, metric_of, setting, table_of, titles
 from sdbench.metrics.degenerate import degenerate
 from sdbench.metrics.gain import Passes, lossless_settings
 from sdbench.metrics.safety import ALPHA, Comparison, compared, sequences, tested
@@ -133,8 +133,9 @@ def weighed(results: Results, *, resamples: int = 10_000, seed: int = 0) -> tupl
     options = {"resamples": affordable(results.generations["example"].nunique(), resamples), "seed": seed}
     swept = cells[~cells["verifier"].isin(BASELINES) & cells.index.isin(list(rows))]
     weigher = _Weigher(results, cells, parts, rows, options)
-    has_many = swept["temperature"].nunique() > 1
-    return tuple(weigher.weigh(group, has_many) for _, group in swept.groupby("sweep", sort=True))
+    groups = [group for _, group in swept.groupby("sweep", sort=True)]
+    names = titles([(results.name, group) for group in groups])
+    return tuple(weigher.weigh(group, title) for group, title in zip(groups, names, strict=True))
 
 
 @dataclass(frozen=True)
@@ -147,10 +148,9 @@ class _Weigher:
     rows: Mapping[str, quality.Rows]
     options: Mapping[str, Any]
 
-    def weigh(self, group: pd.DataFrame, has_temperatures: bool) -> Weighed:
+    def weigh(self, group: pd.DataFrame, title: str) -> Weighed:
         """One sweep from the rows of its swept cells."""
-        model, task, temperature = group[["model", "task", "temperature"]].iloc[0]
-        title = f"{model} on {task}" + (f" at T={temperature:g}" if has_temperatures else "")
+        model, task = group[["model", "task"]].iloc[0]
         metric = metric_of(self.cells, str(group.index[0]))
         orders = sequences(group)
         sizes = [len(self.rows[key]) for order in orders for key in order]

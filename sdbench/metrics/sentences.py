@@ -50,11 +50,11 @@ def none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: st
     if any(one.worst > -margin for one in tests) and not any(one.is_safe(margin) for one in tests):
         worst = max((one.loops for one in tests if one.worst > -margin), default=0.0)
         return (
-            f"none within the margin of {written} points: {worst:.1f} points more texts than lossless's end in a loop."
+            f"none within the margin of {points(written)}: {worst:.1f} points more texts than lossless's end in a loop."
         )
     hopeful = [one for one in tests if one.change > -margin]
     if not hopeful:
-        return f"none within the margin of {written} points."
+        return f"none within the margin of {points(written)}."
     best = max(hopeful, key=lambda one: one.worst)
     said = f"its loss may be as large as {-best.worst:.1f} points" if best.worst == best.worst else "its loss is open"
     more = needed(best, margin, ALPHA / num_curves) if written == f"{margin:g}" else ""
@@ -63,6 +63,11 @@ def none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: st
         f"none: n is too small to tell (n={best.difference.n}): nearest is {sweep.names[best.cell]}, {best.change:+.1f} points "
         f"of {sweep.metric.name} against lossless, yet {said} (margin {written}){tail}."
     )
+
+
+def points(written: str) -> str:
+    """Such as 0.5 points, 1 point."""
+    return f"{written} point{'' if written == '1' else 's'}"
 
 
 def needed(best: Comparison, margin: float, alpha: float) -> str:

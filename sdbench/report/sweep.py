@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from sdbench.metrics import acceptance, divergence, pareto, quality, theory
-from sdbench.metrics.cells import BASELINES, STRICTEST, metrics_of, setting, strict_value, table_of
+from sdbench.metrics.cells import BASELINES, STRICTEST, metrics_of, setting, strict_value, table_of, titles
 from sdbench.metrics.load import load_table
 from sdbench.metrics.stats import Estimate
 from sdbench.records import Results
@@ -194,23 +194,6 @@ def sweeps_of(results: Sequence[Results], summaries: Sequence[pd.DataFrame]) -> 
         Sweep(one, title, end, own, rows.loc[own.index], results)
         for title, end, (one, own, rows) in zip(names, ends, named, strict=True)
     ]
-
-
-def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
-    """Pair and task, and as much more as tells the sweeps apart: temperature, folder, protocol, at last a number."""
-    firsts = [own.iloc[0] for _, own in groups]
-    names = [f"{first['model']} on {first['task']}" for first in firsts]
-    more = [
-        [f" at T = {first['temperature']:g}" for first in firsts],
-        [f" ({name})" for name, _ in groups],
-        [f", {first['protocol']}" for first in firsts],
-        [f", seed {(first.get('content') or {}).get('seed')}" for first in firsts],
-    ]
-    for ends in more:
-        if len(set(names)) < len(names) and len(set(ends)) > 1:
-            names = [title + end for title, end in zip(names, ends, strict=True)]
-    places = [names[: place + 1].count(title) for place, title in enumerate(names)]
-    return [title if place == 1 else f"{title}, sweep {place}" for title, place in zip(names, places, strict=True)]
 
 
 def suffixes(sweeps: Sequence[tuple[str, str]]) -> list[str]:

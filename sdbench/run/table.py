@@ -47,7 +47,7 @@ def print_table(run: Run, cells: Sequence[Cell], frame: pd.DataFrame) -> None:
     varying = _varying(shown)
     knob = _common(varying)
     n = max((row["n"] for row in rows.values()), default=0)
-    facts = f"T = {run.temperature:g}, num_draft = {', '.join(map(str, run.num_draft))}, n = {n:g}"
+    facts = f"T = {run.temperature:g}, num_draft = {', '.join(map(str, run.num_draft))}, n = {n:g}, seed = {run.seed}"
     table = Table(title=f"{run.model.name} on {run.task.name}: {facts}", box=SIMPLE_HEAD)
     scales = {cell.key: metrics_of(cell.to_json())[cell.metric].scale for cell in shown}
     lines = [_line(cell, varying[cell.key], knob, rows[cell.key], scales[cell.key]) for cell in shown]

@@ -9,6 +9,7 @@ import pytest
 
 import sdbench
 from sdbench.metrics import recommend, safety, sentences, stats
+from sdbench.metrics.cells import titles
 from sdbench.metrics.fixed_speed import at_speed
 from sdbench.metrics.gain import RATES
 from sdbench.metrics.recommend import Gain, Weighed, decided
@@ -346,7 +347,7 @@ def test_the_settings_to_be_timed_are_lossless_the_candidate_and_its_neighbours(
 
 def test_a_loss_beyond_the_margin_says_none_within_it():
     sweep = weighed({}, changes=((-9.0, -10.0),) * 3)
-    assert decided(sweep, 1.0).text == "m on t: none within the margin of 1 points."
+    assert decided(sweep, 1.0).text == "m on t: none within the margin of 1 point."
 
 
 def numbers_in(words):
@@ -412,3 +413,11 @@ def test_at_a_fixed_speed_the_strictest_fast_enough_setting_is_shipped_or_lossle
     assert at_speed(sweep, 1.87).cell == "2", "1.9 is not sure to be 1.87"
     assert "at worst -3.0" in at_speed(sweep, 2.0).text
     assert "none reaches 3× for sure: nearest is ensemble w=2 with num_draft=5" in at_speed(sweep, 3.0).text
+
+
+def test_sweeps_that_differ_in_seed_or_temperature_alone_are_told_apart():
+    one = {"model": "m", "task": "t", "temperature": 0.0, "protocol": "p", "content": {"seed": 0}}
+    seeds = [pd.DataFrame([one | {"content": {"seed": seed}}]) for seed in (0, 1)]
+    assert titles([("run", own) for own in seeds]) == ["m on t, seed 0", "m on t, seed 1"]
+    warm = [pd.DataFrame([one | {"temperature": temperature}]) for temperature in (0.0, 0.7)]
+    assert titles([("run", own) for own in warm]) == ["m on t at T = 0", "m on t at T = 0.7"]

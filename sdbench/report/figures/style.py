@@ -101,7 +101,7 @@ def settle(figure: Figure) -> None:
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
-    figure.set_layout_engine("none")
+    figure.set_layout_engine(None)  # "none" would leave a place holder, for whose sake every format is drawn twice
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
