@@ -106,6 +106,8 @@ class QualityPass:
         """One batch stream; where it breaks, each cell of it by itself, so that one cell's failure is its own."""
         try:
             self._decode(items, bar)
+        except ConfigError:  # a server that cannot be started is the run's mistake, and no cell's
+            raise
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             cells = {item.cell for item in items}
             if len(cells) == 1:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sdbench.serve.pump import Pump
 
 PLUGIN_ENV = {"VLLM_PLUGINS": PLUGIN, "VLLM_USE_V2_MODEL_RUNNER": "0"}  # off unless named; its seam is the V1 runner's
+DYING_S = 5.0  # a connection is gone before the process is
 PROBED = 8  # new tokens of the request that shows what a server tells
 SAMPLE = "Question: what is 12 + 30?\nAnswer:"  # a text that both tokenizers read
 
@@ -89,7 +90,7 @@ class Servers:
     def explained(self, client: Client, error: EngineError) -> EngineError:
         """The same error, or why the server that was started here has died."""
         own = next((server for server in self._open.values() if server.client is client), None)
-        death = None if own is None or own.process is None else own.process.death()
+        death = None if own is None or own.process is None else own.process.death(within_s=DYING_S)
         if death is None:
             return error
         return EngineError(f"{death}\nwhat was finished is in the records, and the same command goes on from there")

@@ -60,9 +60,11 @@ class Server:
         except (URLError, OSError):
             return False
 
-    def death(self) -> str | None:
-        """What to say of a server that has ended by itself; None while it runs."""
-        code = self.process.poll()
+    def death(self, within_s: float = 0.0) -> str | None:
+        """What to say of a server that has ended by itself, or does so soon; None while it runs."""
+        until = time.monotonic() + within_s
+        while (code := self.process.poll()) is None and time.monotonic() < until:
+            time.sleep(POLL_S)
         return None if code is None else f"the server at {self.url} ended with code {code}{self.last_lines()}"
 
     def last_lines(self) -> str:

@@ -167,7 +167,7 @@ def test_a_request_names_its_rule():
     ("extra", "temperature", "says"),
     [
         (knobs(w=1.5), 1.0, "must be in"),
-        (knobs(w="much"), 1.0, ""),
+        (knobs(w="much"), 1.0, "could not convert"),
         (knobs(v=1), 1.0, "must be an object with"),
         (knobs(), 1.0, "cannot be made"),
         (knobs(w=0.5), 0.0, "raw_if_greedy"),
