@@ -61,10 +61,11 @@ class EngineKind(Protocol):
 def kind_of(run: Run) -> Any:
     """The engine that a run names, with its options."""
     try:
-        kind = imported(str(run.engine.target))
-        if is_dataclass(kind):
-            known("engine.", run.engine.options, [one.name for one in fields(kind) if one.init])
-        return kind(**run.engine.options)
+        kind: Any = imported(str(run.engine.target))
+        names = [one.name for one in fields(kind) if one.init] if is_dataclass(kind) else run.engine.options
+        known("engine.", run.engine.options, names)
+        make: Any = kind
+        return make(**run.engine.options)
     except ConfigError:
         raise
     except (ImportError, AttributeError, TypeError, ValueError) as error:

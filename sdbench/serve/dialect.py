@@ -46,7 +46,8 @@ class Dialect:
             if not isinstance(tree.get(name, {}), Mapping):
                 raise ConfigError(f"engine.dialect.{name} must be a mapping of {', '.join(keys)} to names")
             known(f"engine.dialect.{name}.", tree.get(name) or {}, keys)
-        return cls(**{key: value for key, value in tree.items() if value is not None or key in ("version",)})
+        given: dict[str, Any] = {key: value for key, value in tree.items() if value is not None or key == "version"}
+        return cls(**given)
 
 
 def at(tree: Any, path: str | None) -> Any:

@@ -52,7 +52,8 @@ def cut_rounds(num_tokens: int, accepted: Sequence[int], drafted: Sequence[int],
         length = min(offered, emitted) if is_end and is_stopped else offered
         rounds.append((length, min(emitted, length), min(emitted, kept)))
         last: Origin = "replacement" if kept < offered else "bonus"
-        origins += [*["accepted"] * kept, last][:emitted]  # pyright: ignore[reportArgumentType]
+        block: list[Origin] = [*["accepted"] * kept, last]  # pyright: ignore[reportAssignmentType]
+        origins += block[:emitted]
     rounds += [(0, 0, 0)] * untold
     offered, examined, taken = (tuple(column) for column in zip(*rounds, strict=True))
     return CountedRounds(offered, examined, taken, None if untold else tuple(origins))
