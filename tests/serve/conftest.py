@@ -81,3 +81,9 @@ def vllm_python(tmp_path_factory) -> Path:
     from processes import environment_with_vllm
 
     return environment_with_vllm(tmp_path_factory.mktemp("environment"))
+
+
+@pytest.fixture(autouse=True)
+def unsaid(monkeypatch):
+    """Warnings are said once a process, and each test is a process of its own here."""
+    monkeypatch.setattr("sdbench.run.progress._said", set())
