@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+class EngineError(Exception):
+    """An engine outside this process no longer answers: it ends a run, and is no failure of a cell."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One turn of a chat: role is "system", "user" or "assistant"."""
@@ -366,6 +370,7 @@ class Generation:
     """One decoded text and its counts. Flat lists run over the rounds; sum(drafted), sum(examined) and len(tokens) long.
 
     Positions beyond a cut (a stop id or a stop string inside a round) count nowhere. All rounds but the last emit accepted + 1.
+    None is what an engine does not tell: of its rounds, of where a token came from, of the drafts that it refused.
     """
 
     prompt: int
@@ -373,15 +378,15 @@ class Generation:
     sample: int
     tokens: tuple[int, ...]  # new ids, the stop id included if it ended on one
     finish: Finish
-    drafted: tuple[int, ...]  # a round
-    examined: tuple[int, ...]  # a round: positions whose token, or whose replacement, reached the text
-    accepted: tuple[int, ...]  # a round
-    origins: tuple[Origin, ...]  # an emitted token; "bonus" also where no draft was made
-    draft_tokens: tuple[int, ...]  # a drafted position
-    p: tuple[float, ...] = ()  # a drafted position; this and all below are empty with measure=False
-    q: tuple[float, ...] = ()
-    tv: tuple[float, ...] = ()  # an examined position
-    expected: tuple[float, ...] = ()
-    bias: tuple[float, ...] = ()
+    drafted: tuple[int, ...] | None  # a round
+    examined: tuple[int, ...] | None  # a round: positions whose token, or whose replacement, reached the text
+    accepted: tuple[int, ...] | None  # a round
+    origins: tuple[Origin, ...] | None  # an emitted token; "bonus" also where no draft was made
+    draft_tokens: tuple[int, ...] | None  # a drafted position
+    p: tuple[float, ...] | None = ()  # a drafted position; this and the four below are empty with measure=False
+    q: tuple[float, ...] | None = ()
+    tv: tuple[float, ...] | None = ()  # an examined position
+    expected: tuple[float, ...] | None = ()
+    bias: tuple[float, ...] | None = ()
     request: int = 0  # its place in the stream it came from
     timing: Timing | None = None

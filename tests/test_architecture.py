@@ -33,7 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": {"records"},
     "score": {"types", "tasks", "metrics", "config", "hub", "words"},
     "evaluate_adapter": {"types", "metrics"},
-    "run": LEFT | {"embedded", "tasks", "records", "metrics", "report", "config", "plan", "hub", "trackers"},
+    "serve": {"types", "config"},
+    "run": LEFT | {"embedded", "tasks", "records", "metrics", "report", "config", "plan", "hub", "trackers", "serve"},
     "audit": LEFT | {"config", "hub", "run"},
     "__main__": {"run", "config"},
 }
@@ -53,6 +54,7 @@ TORCH_FREE = (
     "hub",
     "trackers",
     "words",
+    "serve",
 )
 
 

@@ -111,6 +111,9 @@ class Component:
         return cls(string(f"{group}.name", tree.get("name")), tree.get("_target_"), options, tuple(choices))
 
 
+NATIVE = Component("native", "sdbench.run.native.Native", {})
+
+
 @dataclass(frozen=True, slots=True)
 class TimingOptions:
     """The latency pass: how many of the sweep's cells, on how many examples, how often, at which batch size."""
@@ -183,6 +186,7 @@ class Run:
     shard: Shard
     force: bool
     report: bool = True
+    engine: Component = NATIVE
 
     @property
     def folder(self) -> Path:
@@ -193,9 +197,9 @@ class Run:
 KEYS = (
     *("model", "task", "verifier", "drafter", "w", "num_draft", "temperature", "top_k", "top_p", "max_new_tokens"),
     *("n", "samples", "seed", "batch_size", "device", "dtype", "name", "results", "timing", "margin", "shard", "force"),
-    *("tracker", "report"),
+    *("tracker", "report", "engine"),
 )
-GROUPS = ("model", "task", "verifier", "drafter", "decode", "tracker", "experiment")
+GROUPS = ("model", "task", "verifier", "drafter", "decode", "engine", "tracker", "experiment")
 
 
 def check(tree: Mapping[str, Any]) -> Run:
@@ -204,7 +208,7 @@ def check(tree: Mapping[str, Any]) -> Run:
     missing = [key for key in KEYS if key not in tree]
     if missing:
         raise ConfigError(f"{missing[0]} cannot be removed; write {missing[0]}=null for its default")
-    for group in ("model", "task", "verifier", "drafter", "tracker"):
+    for group in ("model", "task", "verifier", "drafter", "engine", "tracker"):
         if not isinstance(tree[group], Mapping):
             raise ConfigError(f"{group} must be one of the files in configs/{group}, got {show(tree[group])}")
     model, task = Model.check(tree["model"]), Component.check("task", tree["task"])
@@ -236,6 +240,7 @@ def check(tree: Mapping[str, Any]) -> Run:
         shard=Shard.check(tree["shard"]),
         force=switch("force", tree["force"]),
         report=_on_or_off("report", tree["report"]),
+        engine=Component.check("engine", tree["engine"]),
     )
 
 

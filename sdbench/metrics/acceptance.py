@@ -48,7 +48,7 @@ def rates(generations: pd.DataFrame, **options: float) -> dict[str, Estimate]:
 
 def _rate(num: Array, den: Array, *, most: float = 1, is_exact: bool = False, **options: float) -> Estimate:
     """A rate within 0 and `most`; where it is exact and never varies, its limits are the rate itself."""
-    if np.isnan(num).any() or not den.sum():
+    if np.isnan(num + den).any() or not den.sum():
         return Estimate(NAN, NAN, NAN, len(num))
     # Sums of exact probabilities are rounded: 5.000000000000001 of 5 is all of them.
     values = np.where(np.abs(num - den) > 1e-9, num, den)

@@ -29,7 +29,8 @@ WITH_INTERVALS = (
     *(*SECONDS, "mean_tokens", "repeated_4grams", "loop_rate", *RATES_OF_FLAGS),
 )
 TESTS = tuple(f"{name}{end}" for end in ("", "_from_target") for name in ("p_value", "p_holm", "detectable"))
-PLAIN = ("metric", "is_lossless", *TESTS, "num_generations", "num_timed", "num_split", "knobs", "cell")
+POOLED = ("pooled_block_acceptance", "pooled_tokens_per_step", "pooled_from")  # of a server that tells no rounds
+PLAIN = (*POOLED, "metric", "is_lossless", *TESTS, "num_generations", "num_timed", "num_split", "knobs", "cell")
 
 
 def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> pd.DataFrame:
@@ -43,6 +44,7 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
         for key, part in parts.items()
         if (metric := metric_of(cells, key)).name in part
     }
+    pooled = {str(cell): part for cell, part in results.pooled.groupby("cell", sort=True)}
     repetition = {str(cell): part for cell, part in degenerate(results).groupby("cell", sort=True)}
     timed, passes = speed.speeds(results.timings, **options), Passes.of(results.timings)
     seconds = [speed.splits(results.timings, **options), speed.percentiles(results.timings, level=level)]
@@ -54,6 +56,8 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
         if key in parts:
             calls = speed.prices(results.calls, results.timings, str(cell["model"]), str(cell["task"]))
             row |= _counted(parts[key], calls, options)
+        if key in pooled:
+            row |= _pooled(pooled[key])
         if key in repetition:
             row |= _repeated(repetition[key], options)
         if key in rows:
@@ -90,6 +94,13 @@ def _repeated(part: pd.DataFrame, options: dict[str, Any]) -> dict[str, float]:
     means = part.groupby("example", sort=True)[["repeated", "is_loop"]].mean()
     row = spread("repeated_4grams", quality.quality(means["repeated"], Metric("repeated_4grams", "share"), **options))
     return row | spread("loop_rate", quality.quality(means["is_loop"], Metric("loop_rate", "share"), **options))
+
+
+def _pooled(part: pd.DataFrame) -> dict[str, Any]:
+    """Sums over all texts of a cell: no interval, for no example's share in them is known."""
+    drafted, accepted, steps = (float(part[name].sum(skipna=False)) for name in ("drafted", "accepted", "steps"))
+    values = (accepted / drafted if drafted else None, 1 + accepted / steps if steps else None)
+    return dict(zip(POOLED, (*values, "+".join(sorted(set(part["source"])))), strict=True))
 
 
 def _over_lossless(key: str, cells: pd.DataFrame, passes: Passes, level: float) -> dict[str, float]:

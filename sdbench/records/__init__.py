@@ -11,12 +11,12 @@ The life of a record
 5. `sdbench.read(folder)` reads every whole part, drops duplicates (newest epoch, then the first written), joins the
    knobs from the cells, and says in `.problems` what it could not read. `force` starts an epoch and deletes nothing.
 
-A folder: `config.json`, `records/{cell,run,force,failure}-*.json`,
-`records/{generations,tokens,timings,calls,vocabulary,examples}-*.parquet`, `claims/`.
+A folder: `config.json`, `records/{cell,run,server,force,failure}-*.json`,
+`records/{generations,tokens,timings,calls,loads,pooled,vocabulary,examples}-*.parquet`, `claims/`.
 Part names are UTC time and random bits: ordered in time, never equal in two jobs. Hosts, processes and loads stand in
 timings and in provenance only. Imports: stdlib; pyarrow, numpy and pandas when used; no torch.
 
-Left of the wall:   Store, Cell, cell_key, GenerationRecord, Rounds, TimingRecord, CallRecord
+Left of the wall:   Store, Cell, cell_key, GenerationRecord, Rounds, TimingRecord, CallRecord, LoadRecord, PooledRecord
 Right of the wall:  read, Results, Problem
 Errors, one sentence each: StoreError (cannot write), SchemaError (a newer sdbench wrote it), ValueError (nothing there)
 """
@@ -24,7 +24,7 @@ Errors, one sentence each: StoreError (cannot write), SchemaError (a newer sdben
 from sdbench.records.keys import Cell, cell_key
 from sdbench.records.parts import SCHEMA, SchemaError, StoreError
 from sdbench.records.results import Problem, Results, read
-from sdbench.records.schema import CallRecord, GenerationRecord, Rounds, TimingRecord
+from sdbench.records.schema import CallRecord, GenerationRecord, LoadRecord, PooledRecord, Rounds, TimingRecord
 from sdbench.records.store import Store
 
 __all__ = [
@@ -32,6 +32,8 @@ __all__ = [
     "CallRecord",
     "Cell",
     "GenerationRecord",
+    "LoadRecord",
+    "PooledRecord",
     "Problem",
     "Results",
     "Rounds",

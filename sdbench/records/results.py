@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdbench.records.schema import KEY, LABELS, examples_table, generations_schema, plain_table, tokens_schema
+from sdbench.records.schema import KEY, LABELS, PLAIN, examples_table, generations_schema, plain_table, tokens_schema
 from sdbench.records.snapshot import Problem, take_snapshot
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Results:
     def __init__(self, folder: Path) -> None:
         self.path, self.name = folder, folder.resolve().name
         self._snapshot = take_snapshot(folder / "records")
-        self._tables = {kind: self._snapshot.tables(kind) for kind in ("generations", "timings", "calls")}
+        self._tables = {kind: self._snapshot.tables(kind) for kind in ("generations", *PLAIN)}
         self._rows = _winners(self._tables["generations"], set(self._snapshot.parts["tokens"]))
 
     @property
@@ -57,7 +57,8 @@ class Results:
     @cached_property
     def provenance(self) -> dict[str, dict[str, Any]]:
         """One entry a run, in the order of time: versions, commit, checkpoints, device, load, sandbox, what w means."""
-        return {run: data["provenance"] for run, data in sorted(self._snapshot.runs.items())}
+        servers = {run: {"servers": facts} for run, facts in self._snapshot.servers.items()}
+        return {run: data["provenance"] | servers.get(run, {}) for run, data in sorted(self._snapshot.runs.items())}
 
     @cached_property
     def configs(self) -> dict[str, dict[str, Any]]:
@@ -119,7 +120,8 @@ class Results:
         import pyarrow.compute as pc
 
         table = self._token_rows([*KEY, *ROUND_COLUMNS])
-        lengths = pc.call_function("list_value_length", [table["round_drafted"]]).to_numpy()
+        told = pc.call_function("list_value_length", [table["round_drafted"]])
+        lengths = told.fill_null(0).to_numpy()  # no list: an engine that tells no rounds
         rows = np.repeat(np.arange(len(lengths)), lengths)
         columns: dict[str, Any] = {name: table[name].take(pa.array(rows)).to_pandas() for name in KEY}
         columns["round"] = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -145,6 +147,16 @@ class Results:
         return self._plain("calls", ("pass_id", "machine", "model", "kind", "tokens"))
 
     @cached_property
+    def loads(self) -> pd.DataFrame:
+        """One row a request of a closed loop; the labels joined from the cells."""
+        return self._labelled(self._plain("loads", (*TIMING_KEY[:5], "concurrency")))
+
+    @cached_property
+    def pooled(self) -> pd.DataFrame:
+        """One row a block of texts whose rounds a server did not tell; the labels joined from the cells."""
+        return self._labelled(self._plain("pooled", ("cell", "block")))
+
+    @cached_property
     def vocabulary(self) -> dict[str, list[str]]:
         """model -> the text of each id of its tokenizer, so that ids can be shown without it; the newest where it changed."""
         tables = self._snapshot.tables("vocabulary").values()
@@ -164,7 +176,7 @@ class Results:
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         paths = []
-        for name in ("cells", "generations", "rounds", "tokens", "timings", "calls", "examples"):
+        for name in ("cells", "generations", "rounds", "tokens", "timings", "calls", "loads", "pooled", "examples"):
             frame = getattr(self, name)
             nested = [column for column in ("content", "metrics", "axes") if column in frame]
             frame = frame.assign(**{column: frame[column].map(str) for column in nested})

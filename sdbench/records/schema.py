@@ -37,7 +37,8 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRecord:
-    """One finished and scored generation. None: measure off, or its identity does not hold (joint, greedy blend).
+    """One finished and scored generation. None: measure off, its identity does not hold (joint, greedy blend), or the engine
+    does not tell. Without rounds no count of drafts is known, without origins no place of a token in its round.
 
     T emitted tokens, D drafted positions, E examined positions, R rounds; arrays are in the order of the text.
     """
@@ -49,9 +50,9 @@ class GenerationRecord:
     text: str
     finish: str  # "eos", "stop" or "length"
     ids: Numbers  # [T]
-    origin: Numbers  # [T] ACCEPTED, REPLACED or BONUS
-    rounds: Rounds
-    draft_ids: Numbers  # [D]
+    origin: Numbers | None  # [T] ACCEPTED, REPLACED or BONUS
+    rounds: Rounds | None
+    draft_ids: Numbers | None  # [D]
     p: Numbers | None = None  # [D] the target's law at the drafted token
     q: Numbers | None = None  # [D] the draft's
     tv: Numbers | None = None  # [E] TV(q, p)
@@ -102,6 +103,46 @@ class CallRecord:
     num_calls: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class LoadRecord:
+    """One request of a closed loop in which so many are under way at once; seconds by the client's clock and by the server's.
+
+    `block_s` is what all requests of the cell took together, from the first that was sent to the last that ended.
+    """
+
+    pass_id: str
+    machine: str
+    cell: str
+    example: str
+    repeat: int
+    concurrency: int
+    tokens: int
+    first_token_s: float
+    decode_s: float
+    block_s: float
+    server_first_token_s: float = NAN
+    server_decode_s: float = NAN
+    server_queue_s: float = NAN
+    started_at: float = NAN
+
+
+@dataclass(frozen=True, slots=True)
+class PooledRecord:
+    """What a server that tells no rounds says of many texts of a cell together; drafts past the end of a text count.
+
+    `source`: "requests" (sums that come with each text) or "server" (its counters before and after: whatever else it did).
+    """
+
+    cell: str
+    source: str
+    texts: int
+    tokens: int
+    steps: float
+    drafted: float  # NaN: not told
+    accepted: float
+    block: str  # one block of texts is counted once
+
+
 def generations_schema(records: Sequence[GenerationRecord]) -> pa.Schema:
     """Base columns and one for each score, statistic and flag that these records have."""
     import pyarrow as pa
@@ -148,23 +189,36 @@ def generation_tables(
 
 
 def _generation_row(record: GenerationRecord) -> dict[str, Any]:
-    drafted, examined, accepted = (
-        sum(map(int, getattr(record.rounds, n))) for n in ("drafted", "examined", "accepted")
-    )
-    origin = list(map(int, record.origin))
-    assert len(record.ids) == len(origin), "every emitted token has an origin"
-    assert len(record.draft_ids) == drafted, "the rounds count every drafted position"
-    assert drafted >= examined >= accepted == origin.count(ACCEPTED), "accepted tokens are counted once"
-    for name, length in {"p": drafted, "q": drafted, "tv": examined, "expected": examined, "bias": examined}.items():
-        values = getattr(record, name)
-        assert values is None or len(values) == length, f"{name} has {len(values)} values for {length} positions"
     row = {name: getattr(record, name) for name in (*KEY, "prompt_tokens", "text", "finish")}
-    row |= {"tokens": len(origin), "rounds": len(record.rounds.drafted), "drafted": drafted, "examined": examined}
-    row |= {"accepted": accepted, "replaced": origin.count(REPLACED), "bonus": origin.count(BONUS)}
+    row |= {"tokens": len(record.ids), **({} if record.rounds is None else _counts(record, record.rounds))}
     row |= {f"{name}_sum": _sum(getattr(record, name)) for name in ("tv", "expected", "bias")}
     row |= {f"score.{name}": float(value) for name, value in record.scores.items()}
     row |= {f"stats.{name}": [float(value) for value in values] for name, values in record.stats.items()}
     return row | {f"flag.{name}": bool(value) for name, value in record.flags.items()}
+
+
+def _counts(record: GenerationRecord, rounds: Rounds) -> dict[str, int]:
+    """Sums over the rounds; a replacement is the token at an examined position that was not accepted, all others are a bonus."""
+    drafted, examined, accepted = (sum(map(int, one)) for one in (rounds.drafted, rounds.examined, rounds.accepted))
+    assert drafted >= examined >= accepted, "what is accepted was examined, and what is examined was drafted"
+    replaced = examined - accepted
+    bonus = len(record.ids) - accepted - replaced
+    lengths = {"p": drafted, "q": drafted, "tv": examined, "expected": examined, "bias": examined}
+    for name, length in {"draft_ids": drafted, **lengths, "origin": len(record.ids)}.items():
+        values = getattr(record, name)
+        assert values is None or len(values) == length, f"{name} has {len(values)} values for {length} positions"
+    if record.origin is not None:
+        origin = list(map(int, record.origin))
+        seen = [origin.count(code) for code in (ACCEPTED, REPLACED, BONUS)]
+        assert seen == [accepted, replaced, bonus], "every emitted token has an origin, and is counted once"
+    return {
+        "rounds": len(rounds.drafted),
+        "drafted": drafted,
+        "examined": examined,
+        "accepted": accepted,
+        "replaced": replaced,
+        "bonus": bonus,
+    }
 
 
 def _sum(values: Numbers | None) -> float:
@@ -176,19 +230,26 @@ def _tokens_row(record: GenerationRecord) -> dict[str, Any]:
     for name in ("ids", "origin", "draft_ids", "p", "q", "tv", "expected", "bias"):
         values = getattr(record, name)
         row[name] = None if values is None else _plain(values)
-    return row | {f"round_{name}": _plain(getattr(record.rounds, name)) for name in ("drafted", "examined", "accepted")}
+    rounds = record.rounds
+    return row | {
+        f"round_{name}": None if rounds is None else _plain(getattr(rounds, name))
+        for name in ("drafted", "examined", "accepted")
+    }
 
 
 def _plain(values: Numbers) -> list[Any]:
     return values.tolist() if hasattr(values, "tolist") else list(values)  # type: ignore[union-attr]
 
 
-def plain_table(records: Sequence[TimingRecord] | Sequence[CallRecord], kind: str, *, run: str) -> pa.Table:
-    """`kind` "timings" or "calls": one column a field, and the run they came from."""
+PLAIN = {"timings": TimingRecord, "calls": CallRecord, "loads": LoadRecord, "pooled": PooledRecord}
+
+
+def plain_table(records: Sequence[Any], kind: str, *, run: str) -> pa.Table:
+    """`kind` of PLAIN: one column a field, and the run they came from."""
     import pyarrow as pa
 
     types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
-    record_fields = fields({"timings": TimingRecord, "calls": CallRecord}[kind])
+    record_fields = fields(PLAIN[kind])
     columns = {f.name: pa.array([getattr(r, f.name) for r in records], types[str(f.type)]) for f in record_fields}
     return pa.table(columns | {"run": pa.array([run] * len(records), pa.string())})
 

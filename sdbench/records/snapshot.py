@@ -12,7 +12,7 @@ from sdbench.records.parts import TornPartError, list_parts, read_json, read_rep
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TABLES = ("generations", "tokens", "timings", "calls", "vocabulary", "examples")
+TABLES = ("generations", "tokens", "timings", "calls", "loads", "pooled", "vocabulary", "examples")
 _ANEW = "running the command again computes its records anew"
 # A footer that is whole over a page that is not: bit rot, which the writer does not look for.
 _REPAIRS = {
@@ -41,6 +41,7 @@ class Snapshot:
     failures: list[dict[str, Any]]
     epochs: dict[str, int]  # cell -> the epoch that force has asked for
     problems: list[Problem] = field(default_factory=list)
+    servers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # run -> what answered it
 
     def tables(self, kind: str, columns: list[str] | None = None) -> dict[str, pa.Table]:
         """stem -> table of every whole part; a torn one becomes a problem."""
@@ -101,6 +102,8 @@ def _read_small(snapshot: Snapshot, kind: str, stem: str, path: Path) -> None:
             snapshot.runs[stem] = data
         elif kind == "failure":
             snapshot.failures.append(data | {"stem": stem})
+        elif kind == "server":
+            snapshot.servers.setdefault(data["run"], []).append(data["server"])
         elif kind == "force":
             for cell in data["cells"]:
                 snapshot.epochs[cell] = max(snapshot.epochs.get(cell, 0), int(data["epoch"]))

@@ -14,8 +14,11 @@ from sdbench.records.claims import BEAT_S, EXPIRE_S, Claims
 from sdbench.records.keys import Cell
 from sdbench.records.parts import StoreError, cannot_write, commit_json, commit_table, new_stem
 from sdbench.records.schema import (
+    PLAIN,
     CallRecord,
     GenerationRecord,
+    LoadRecord,
+    PooledRecord,
     TimingRecord,
     examples_table,
     generation_tables,
@@ -52,7 +55,7 @@ class Store:
         self._epochs: dict[str, int] = {}
         self._outstanding: dict[str, set[Key]] = {}  # claimed unit -> what of it is not yet written
         self._given_up: set[tuple[str, str | None]] = set()  # (cell, example or all) that failed in this job
-        self._own: dict[str, list[str]] = {"generations": [], "timings": [], "calls": []}
+        self._own: dict[str, list[str]] = {kind: [] for kind in ("generations", *PLAIN)}
 
     @classmethod
     def open(
@@ -143,6 +146,18 @@ class Store:
         """One part of measured costs per call."""
         self._append("calls", records)
 
+    def append_loads(self, records: Sequence[LoadRecord]) -> None:
+        """One block of a closed loop."""
+        self._append("loads", records)
+
+    def append_pooled(self, records: Sequence[PooledRecord]) -> None:
+        """Counts of many texts together."""
+        self._append("pooled", records)
+
+    def add_server(self, facts: Mapping[str, Any]) -> None:
+        """What a server of this run is: read as a part of the run's provenance."""
+        self._commit_json(f"server-{new_stem()}", {"run": self.run, "server": dict(facts)})
+
     def append_failure(self, cell: str, message: str, *, example: str | None = None) -> None:
         """What went wrong, kept until a later record of the same cell (and example) shows that it no longer does.
 
@@ -168,7 +183,6 @@ class Store:
 
     def force(self, cells: Iterable[str], *, token: str | None = None) -> None:
         """Ask for `cells` anew: what is held now stays readable until its successor is written, and counts as missing.
-
         A requeued or parallel job that gives the same `token` joins the epoch instead of starting another.
         """
         wanted = sorted(set(cells))
@@ -227,7 +241,7 @@ class Store:
     def _is_given_up(self, cell: str, example: str | None) -> bool:
         return bool({(cell, None), (cell, example)} & self._given_up)
 
-    def _append(self, kind: str, records: Sequence[TimingRecord] | Sequence[CallRecord]) -> None:
+    def _append(self, kind: str, records: Sequence[Any]) -> None:
         if records:
             stem = new_stem()
             commit_table(self._path(kind, stem), plain_table(records, kind, run=self.run), owner=self.claims.job)

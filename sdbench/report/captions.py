@@ -30,6 +30,11 @@ FIGURES: Mapping[str, Caption] = {
         "The same plane with the measured ratio of tokens a second to the fastest target-alone baseline of the same "
         "latency pass; only settings that were timed are shown.",
     ),
+    "load": Caption(
+        "Quality against speed under load",
+        "A panel for each number of requests under way: tokens a second of a user over those of the target alone on a server "
+        "with as many; left of the dotted line speculation costs more than it saves.",
+    ),
     "against_knob": Caption(
         "Quality and acceptance against the knob",
         "Both over each rule's own knob, with 95 % intervals; the axis names the strict end, dashed lines are the baselines, "
@@ -104,6 +109,10 @@ TABLES: Mapping[str, Caption] = {
         "Areas between rules", "Mean gain of one curve over another, and the area between them, with intervals."
     ),
     "tables/positions.csv": Caption("Acceptance by position", "Marginal and conditional rates of each slot."),
+    "tables/load.csv": Caption(
+        "Load",
+        "Each cell at each number of requests under way: tokens a second of a user and in all, and the first token.",
+    ),
     "tables/laws.csv": Caption("Laws", "Measured acceptance and bias beside what the mathematics says."),
     "tables/predicted.csv": Caption("Prediction", "Tokens a round for every w, at the contexts of the lossless run."),
     "tables/divergence.csv": Caption("Divergence", "How far each cell's texts follow the target's own greedy text."),

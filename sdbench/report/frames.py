@@ -54,6 +54,10 @@ def positions(sweep: Sweep) -> pd.DataFrame:
     return labelled(sweep, sweep.positions)
 
 
+def load(sweep: Sweep) -> pd.DataFrame:
+    return labelled(sweep, sweep.load)
+
+
 def laws(sweep: Sweep) -> pd.DataFrame:
     return sweep.laws
 
@@ -71,6 +75,7 @@ FRAMES: Mapping[str, Callable[[Sweep], pd.DataFrame]] = {
     "volume": volume,
     "areas": areas,
     "positions": positions,
+    "load": load,
     "laws": laws,
     "predicted": predicted,
     "divergence": divergence,

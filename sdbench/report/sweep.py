@@ -16,6 +16,7 @@ import pandas as pd
 
 from sdbench.metrics import acceptance, divergence, pareto, quality, theory
 from sdbench.metrics.cells import BASELINES, STRICTEST, metrics_of, setting, strict_value, table_of, titles
+from sdbench.metrics.load import load_table
 from sdbench.metrics.stats import Estimate
 from sdbench.records import Results
 from sdbench.types import Metric
@@ -97,6 +98,11 @@ class Sweep:
         end = lossless[lossless["num_draft"] == first["num_draft"]].iloc[:1]
         x = strict_value(own["x"], own["rank"])
         return end.assign(x=np.nan if x is None else x, curve=name)
+
+    @cached_property
+    def load(self) -> pd.DataFrame:
+        """Speed by cell and number of requests under way, of a server."""
+        return load_table(self.own(self.results.loads))
 
     @cached_property
     def joints(self) -> Mapping[str, pareto.Resampled]:

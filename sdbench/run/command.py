@@ -16,6 +16,10 @@ OWN = (
     "task",
 )  # groups whose class may be named on the command line: GROUP._target_=module.Class
 AT = "+verifier@verifier."
+OPEN = (
+    "model.chat_options.",
+    *(f"engine.{name}." for name in ("args", "speculative", "env", "request", "urls", "headers")),
+)
 FLAGS = {
     "-h": "help",
     "--help": "help",
@@ -24,7 +28,7 @@ FLAGS = {
     "--plan": "plan",
     "--prefetch": "prefetch",
 }
-LISTED = ("model", "task", "verifier", "drafter", "experiment", "decode", "tracker")
+LISTED = ("model", "task", "verifier", "drafter", "experiment", "decode", "engine", "tracker")
 LIST = re.compile(r"verifier=\[(.*)\]")
 SEEDS = re.compile(r"seed=\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]")  # a sweep: a job a seed, as -m seed=0,1,2
 
@@ -95,7 +99,7 @@ def expand(words: Sequence[str]) -> list[str]:
             expanded += ["~verifier", *(f"{AT}{name}={name}" for name in names)]
         else:
             # Keys that no file names: of open groups, and the tasks of a margin.
-            is_new = key_of(word).startswith((*own, "model.chat_options.")) or word.startswith("margin={")
+            is_new = key_of(word).startswith((*own, *OPEN)) or word.startswith("margin={")
             expanded.append(f"++{word.lstrip('+')}" if is_new else word)
     return expanded
 

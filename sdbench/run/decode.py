@@ -41,6 +41,9 @@ class Decoder:
         size = run.batch_size or rows_that_fit(pair, longest + task.max_new_tokens)
         return cls(run, outline, pair, task, size)
 
+    def close(self) -> None:
+        """The models are this process's own, and end with it."""
+
     @cached_property
     def engine(self) -> Engine:
         """The pair's models with what they keep, as long as the job."""

@@ -85,6 +85,16 @@ def _driver() -> str | None:
     return done.stdout.split("\n")[0].strip()
 
 
+def gpus() -> list[str]:
+    """The names of a machine's NVIDIA devices with their memory and driver, whoever uses them; nothing where there is no driver."""
+    try:
+        words = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+
+
 def _cpu_name() -> str:
     path = Path("/proc/cpuinfo")
     if path.is_file():

@@ -40,6 +40,7 @@ What is run
   experiment=NAME   a whole study: the tables of DIVERSED (arXiv:2604.07622) and others
 
 How it is run
+  engine=NAME       who decodes: native, or a server: http engine.url=URL, vllm (docs/engines.md)     (native)
   batch_size=B      rows decoded together; auto finds what fits                                     (auto)
   device=D          auto, cpu, cuda, cuda:1, mps, xpu, hpu                                          (auto)
   dtype=T           auto, float64, float32, bfloat16, float16                                       (auto)

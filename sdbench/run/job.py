@@ -8,7 +8,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,12 +21,12 @@ from sdbench.records.parts import cannot_write
 from sdbench.run.faults import report_fault, sigterm_as_ctrl_c
 from sdbench.run.progress import warn
 from sdbench.run.slurm import batch_job, name_batch_job
+from sdbench.types import EngineError
 
 if TYPE_CHECKING:
     from sdbench.run.cells import Point
-    from sdbench.run.decode import Decoder
+    from sdbench.run.engines import EngineDecoder, EngineKind
     from sdbench.run.outline import Outline
-    from sdbench.run.pair import LoadedPair
     from sdbench.run.parts import Parts
     from sdbench.run.quality import Prompts
     from sdbench.run.scoring import Scorers
@@ -46,7 +46,7 @@ def run_job(run: Run, words: Sequence[str]) -> int:
     except (ConfigError, HubError, SchemaError) as error:
         print(f"sdbench: {error}", file=sys.stderr)
         return BAD_CONFIG
-    except StoreError as error:
+    except (StoreError, EngineError) as error:
         print(f"sdbench: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
@@ -112,19 +112,22 @@ def _run(run: Run, words: Sequence[str]) -> int:
 
 def prepare(run: Run, words: Sequence[str]) -> Job:
     """All that can be known and refused before a weight is read."""
-    from sdbench.run import pair as pairs
+    from sdbench.run.cells import points
+    from sdbench.run.engines import kind_of
     from sdbench.run.outline import Outline
     from sdbench.run.parts import build_parts, with_markers
     from sdbench.run.preflight import check_pair, check_prompts
 
-    metadata = pairs.find(run.model, device=run.device, dtype=run.dtype)
+    engine = kind_of(run)
+    metadata = engine.find(run)
     parts = build_parts(run)
     outline = Outline.make(metadata)
     parts = with_markers(parts, lambda text: outline.tokenizer(text, add_special_tokens=False)["input_ids"])
     check_pair(run, outline, parts)
     task = build_task(run)
     check_prompts(run, task, outline)
-    return Job(run, words, task, outline, parts)
+    planned = tuple(engine.points(run, points(run, task, outline, parts)))
+    return Job(run, words, task, outline, parts, engine, planned)
 
 
 @dataclass(frozen=True)
@@ -136,57 +139,35 @@ class Job:
     task: DataTask
     outline: Outline
     parts: Parts
+    engine: EngineKind
+    planned: tuple[Point, ...]  # the cells that this engine can make
 
 
 class Models:
-    """A job's models, read when a pass first wants them: where nothing is missing, none is."""
+    """A job's engine, opened when a pass first wants it: where nothing is missing, no weights are read and no server is asked."""
 
-    def __init__(self, run: Run, task: DataTask, outline: Outline, longest: int) -> None:
-        self.run, self.task, self.outline, self.longest = run, task, outline, longest
+    def __init__(self, job: Job, prompts: Prompts, store: Store) -> None:
+        self.job, self.prompts, self.store = job, prompts, store
 
     def read(self) -> None:
-        """Reads the weights if nobody has."""
+        """Opens it if nobody has."""
         _ = self.decoder
 
     @cached_property
-    def decoder(self) -> Decoder:
-        from sdbench.lm.load import free_bytes
-        from sdbench.run import pair as pairs
-        from sdbench.run.decode import Decoder
-        from sdbench.run.memory import out_of_memory
+    def decoder(self) -> EngineDecoder:
+        return self.job.engine.open(self.job, self.prompts, self.store)
 
-        metadata = self.outline.metadata
-        free = free_bytes(metadata.device, is_spread=self.run.model.device_map is not None)
-        try:
-            pair = pairs.load(metadata)
-        except (MemoryError, RuntimeError) as error:
-            sentence = out_of_memory(error, metadata, free)
-            if sentence is None:
-                raise
-            raise ConfigError(sentence) from error
-        refuse_another_dtype(self.outline, pair)
-        return Decoder.make(self.run, self.outline, pair, self.task, self.longest)
-
-
-def refuse_another_dtype(outline: Outline, pair: LoadedPair) -> None:
-    """The keys of cells were made from metadata: weights that came in another type than these say would lie under a wrong one."""
-    for role, model in pair.models.items():
-        planned, got = outline.numerics[f"{role}_dtype"], str(model.dtype)
-        if planned != got and outline.metadata.quantization(role) is None:
-            name = planned.removeprefix("torch.")
-            raise ConfigError(
-                f"the {role} says that its weights are {planned} and was loaded as {got}: write dtype={name}"
-            )
+    def close(self) -> None:
+        """Whatever was opened ends."""
+        if "decoder" in self.__dict__:
+            self.decoder.close()
 
 
 def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
-    from sdbench.run.cells import points
     from sdbench.run.finish import finish
     from sdbench.run.quality import Failures, Prompts, QualityPass
-    from sdbench.run.timing import time_points
 
-    run, task, outline = job.run, job.task, job.outline
-    planned = points(run, task, outline, job.parts)
+    run, task, outline, planned = job.run, job.task, job.outline, job.planned
     prompts = Prompts.make(task, outline, run)
     name_batch_job(f"sdbench-{run.model.name}-{run.task.name}")
     print(f"sdbench: {run.model.name} on {run.task.name}, {len(task.ids)} examples, to {run.folder}", file=sys.stderr)
@@ -197,11 +178,11 @@ def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
         store.add_examples(planned[0].cell.asked, prompts.ids, lambda key: prompts.texts(key, task, outline))
         if run.force:
             store.force([point.cell.key for point in planned], token=batch_job())
-        models = Models(run, task, outline, max(map(len, prompts.ids.values()), default=0))
         by_key = {point.cell.key: point for point in planned}
-        failed = QualityPass(run, outline, by_key, prompts, store, scorers, models, Failures(store))()
-        if run.timing is not None and run.shard.index == 0:
-            time_points(run, [point for key, point in by_key.items() if key not in failed], prompts, store, models)
+        with closing(Models(job, prompts, store)) as models:
+            failed = QualityPass(run, outline, by_key, prompts, store, scorers, models, Failures(store))()
+            if run.timing is not None and run.shard.index == 0:
+                job.engine.time(run, [point for key, point in by_key.items() if key not in failed], prompts, models)
         for name in store.compact():
             warn(
                 f"{name} could not be read: what this command needs of it is there again, and the file is now .torn-{name}"

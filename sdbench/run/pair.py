@@ -72,9 +72,9 @@ class PairMetadata:
         return self.model.quantization if role == "target" else self.model.draft_quantization
 
 
-def find(model: Model, *, device: str, dtype: str) -> PairMetadata:
+def find(model: Model, *, device: str, dtype: str, is_read: bool = True) -> PairMetadata:
     """A gate, a slip, a missing package or device, or too little memory says so here: before weights are read, and where it
-    can be, before anything heavy is imported.
+    can be, before anything heavy is imported. `is_read`: whether the weights will be, in this process.
     """
     from sdbench.lm import load as lm
 
@@ -87,7 +87,8 @@ def find(model: Model, *, device: str, dtype: str) -> PairMetadata:
     kind = dtype if dtype != "auto" else "float32" if where == "cpu" else None
     metadata = PairMetadata(model, checkpoints, where, kind)
     wanted = [(checkpoint, kind, metadata.quantization(role)) for role, checkpoint in checkpoints.items()]
-    lm.refuse_what_does_not_fit(wanted, where, is_spread=model.device_map is not None)
+    if is_read:
+        lm.refuse_what_does_not_fit(wanted, where, is_spread=model.device_map is not None)
     return metadata
 
 

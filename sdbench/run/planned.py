@@ -19,13 +19,12 @@ GIB = 2**30
 
 def show_plan(run: Run) -> int:
     """Cells × examples × samples held and missing, downloads, memory, hours; on stdout."""
-    from sdbench.run.cells import points
     from sdbench.run.job import prepare
     from sdbench.run.quality import Prompts
     from sdbench.run.table import labels
 
     job = prepare(run, ())
-    planned = points(run, job.task, job.outline, job.parts)
+    planned = job.planned
     prompts = Prompts.make(job.task, job.outline, run)
     results = read(run.folder) if (run.folder / "records").is_dir() else None
     held = _held(results)

@@ -106,6 +106,8 @@ class QualityPass:
         """One batch stream; where it breaks, each cell of it by itself, so that one cell's failure is its own."""
         try:
             self._decode(items, bar)
+        except ConfigError:  # a server that cannot be started is the run's mistake, and no cell's
+            raise
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             cells = {item.cell for item in items}
             if len(cells) == 1:
@@ -118,7 +120,11 @@ class QualityPass:
 
     def _decode(self, items: Sequence[WorkItem], bar: Bar) -> None:
         for item, generation in self.models.decoder.stream(items, self.points, self.prompts.ids):
-            bar.add(tokens=len(generation.tokens), examined=sum(generation.examined), accepted=sum(generation.accepted))
+            bar.add(
+                tokens=len(generation.tokens),
+                examined=sum(generation.examined or ()),
+                accepted=sum(generation.accepted or ()),
+            )
             example = self.prompts.examples[item.example]
             self.scorers.put(self._record(item, generation), example, self.store, self.failures.add)
 
@@ -139,8 +145,8 @@ class QualityPass:
             text=self.outline.text(ids),
             finish="eos" if is_end else generation.finish,
             ids=ids,
-            origin=[ORIGIN[origin] for origin in generation.origins],
-            rounds=Rounds(generation.drafted, generation.examined, generation.accepted),
+            origin=None if generation.origins is None else [ORIGIN[origin] for origin in generation.origins],
+            rounds=_rounds(generation),
             draft_ids=generation.draft_tokens,
             p=_known(generation.p),
             q=_known(generation.q),
@@ -159,8 +165,15 @@ def by_stream(items: Sequence[WorkItem], points: Mapping[str, Point]) -> Iterato
     return iter(streams.values())
 
 
-def _known(values: Sequence[float]) -> Sequence[float] | None:
-    return None if any(value != value for value in values) else values  # NaN: the identity does not hold
+def _rounds(generation: Generation) -> Rounds | None:
+    drafted, examined, accepted = generation.drafted, generation.examined, generation.accepted
+    return None if drafted is None or examined is None or accepted is None else Rounds(drafted, examined, accepted)
+
+
+def _known(values: Sequence[float] | None) -> Sequence[float] | None:
+    return (
+        None if values is None or any(value != value for value in values) else values
+    )  # NaN: the identity does not hold
 
 
 def _sentence(error: Exception) -> str:

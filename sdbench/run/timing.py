@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Hashable, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sdbench import plan
 from sdbench.config import Run
-from sdbench.records import CallRecord, Cell, Store, TimingRecord, read
+from sdbench.records import CallRecord, Cell, TimingRecord, read
 from sdbench.run.cells import Point
 from sdbench.run.latency import (
     Clocked,
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from sdbench.run.quality import Prompts
 
 
-def time_points(run: Run, points: Sequence[Point], prompts: Prompts, store: Store, models: Models) -> None:
+def time_points(run: Run, points: Sequence[Point], prompts: Prompts, models: Models) -> None:
     """Times what is not yet timed on this machine: cells spread over the sweep, lossless, the target alone twice."""
     from sdbench.metrics.recommend import timed_settings
 
-    timing = run.timing
+    timing, store = run.timing, models.store
     assert timing is not None
     timed = units(list(prompts.ids)[: timing.examples], timing.batch_size)
     if not timed:
@@ -61,8 +61,9 @@ def time_points(run: Run, points: Sequence[Point], prompts: Prompts, store: Stor
     if not todo:
         return
     pass_id = new_pass_id() if earlier is None else earlier.pass_id
-    contenders = contenders_of(models.decoder, chosen, plain, prompts)
-    rehearse(models.decoder, chosen, prompts, timed)
+    decoder: Any = models.decoder  # this package's own: the pass times its rounds
+    contenders = contenders_of(decoder, chosen, plain, prompts)
+    rehearse(decoder, chosen, prompts, timed)
     warm_up(contenders, timed)
     with Bar("timing", num_timed(contenders, todo)) as bar:
         for block in latency_pass(contenders, todo, pass_id=pass_id, seed=run.seed, where=where):

@@ -210,6 +210,7 @@ def changes(run: Run) -> dict[str, Run]:
 
 
 ELSEWHERE = {  # fields whose change is tested by itself
+    "Run.engine": "what of a server decides a text: tests/serve/test_settings.py",
     "Component.target": "test_an_edited_rule_is_another_cell_and_so_is_an_edited_helper: the class, by its source",
     "RuleSweep.target": "the same",
     "Model.target_revision": "a commit of the hub is part of the checkpoint's identity: tests/lm/test_load.py",

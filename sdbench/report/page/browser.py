@@ -165,7 +165,7 @@ class Texts:
 
     def _text(self, row: Mapping[Any, Any]) -> dict[str, Any]:
         names = ("sample", "finish", "tokens", "drafted", "examined", "accepted", "rounds")
-        text: dict[str, Any] = {name: row[name] for name in names}
+        text: dict[str, Any] = {name: None if row[name] != row[name] else row[name] for name in names}  # NaN: not told
         text["scores"] = {
             name: _number(value)
             for name, value in row.items()

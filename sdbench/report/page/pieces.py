@@ -85,8 +85,11 @@ def coloured(text: str, row: Mapping[str, Any], rounds: Mapping[str, Any], vocab
     """What the page needs to colour one text; {} where its tokens do not join to it.
 
     `pieces` [T], `marks` {place: name} of tokens without text, `origins` a letter a token; over the tokens that are no
-    bonus `p`, `q`, `tv` in thousandths; over the replaced ones `refused`, the draft's token that was not kept.
+    bonus `p`, `q`, `tv` in thousandths; over the replaced ones `refused`, the draft's token that was not kept. What an engine
+    does not tell is missing.
     """
+    if not isinstance(row["origin"], Iterable):
+        return {}
     tokens = _named(row["ids"], vocabulary)
     parts = split(text, tokens)
     if parts is None:
@@ -98,7 +101,8 @@ def coloured(text: str, row: Mapping[str, Any], rounds: Mapping[str, Any], vocab
     shown: dict[str, Any] = {"pieces": pieces, "origins": "".join(ORIGINS[code] for code in origin)}
     if marks:
         shown["marks"] = {str(place): tokens[place] for place in marks}
-    shown["refused"] = _named(np.asarray(row["draft_ids"], dtype=np.int64)[drafted[origin == 1]], vocabulary)
+    if isinstance(row["draft_ids"], Iterable):
+        shown["refused"] = _named(np.asarray(row["draft_ids"], dtype=np.int64)[drafted[origin == 1]], vocabulary)
     for name, where in (("p", drafted), ("q", drafted), ("tv", examined)):
         values = row[name]
         if values is not None and len(values):

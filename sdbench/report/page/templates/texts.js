@@ -65,7 +65,7 @@ function composition(text, isAlone) {
     part.append(line);
   }
   const words = [text.tokens + " tokens"];
-  if (!isAlone) words.push(text.accepted + " of " + text.examined + " examined drafts kept", text.rounds + " rounds");
+  if (!isAlone && text.examined !== null) words.push(text.accepted + " of " + text.examined + " examined drafts kept", text.rounds + " rounds");
   words.push(FINISHES[text.finish] || text.finish);
   part.append(element("span", "words", words.join(" · ")));
   return part;

@@ -34,7 +34,7 @@ function tokensOf(text, isAlone) {
       for (const name of ["p", "q", "tv"]) token[name] = text[name] ? text[name][judged] : null;
       judged += 1;
     }
-    if (origin === "r") token.refused = text.refused[replaced++];
+    if (origin === "r") token.refused = text.refused?.[replaced++];
     slot += 1;
     if (origin !== "a") { round += 1; slot = 0; }
     return token;

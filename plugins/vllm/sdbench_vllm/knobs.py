@@ -1,0 +1,56 @@
+"""The rule that a request asks for, checked where a mistake is the client's and not the engine's end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from inspect import isabstract
+from typing import Any
+
+from sdbench import verify
+from sdbench.types import needs_of
+from sdbench.verify import Exact, Tokenwise
+
+RULE, KNOBS = "sdbench_rule", "sdbench_knobs"
+LOSSLESS = Exact()
+
+
+def rule_of(extra: Mapping[str, Any] | None, temperature: float) -> Tokenwise:
+    """The rule of a request's `vllm_xargs`, lossless without; ValueError with one sentence for anything else."""
+    name, knobs = (extra or {}).get(RULE), (extra or {}).get(KNOBS, "{}")
+    if name is None:
+        if KNOBS in (extra or {}):
+            raise ValueError(f"{KNOBS} without {RULE}: name the rule that takes them")
+        return LOSSLESS
+    if not isinstance(name, str) or not isinstance(knobs, str):
+        raise ValueError(f"{RULE} and {KNOBS} must be texts, got {name!r} and {knobs!r}")
+    return _made(name, knobs, is_greedy=temperature == 0)
+
+
+@lru_cache(maxsize=4096)
+def _made(name: str, knobs: str, *, is_greedy: bool) -> Tokenwise:
+    module, _, kind = name.rpartition(".")
+    found = getattr(verify, kind, None) if module == "sdbench.verify" and kind in verify.__all__ else None
+    if not (isinstance(found, type) and issubclass(found, Tokenwise) and not isabstract(found)):
+        raise ValueError(f"{RULE}={name!r} is no rule of sdbench.verify that judges one token at a time")
+    try:
+        values = json.loads(knobs)
+    except ValueError:
+        raise ValueError(f"{KNOBS} must be a JSON object, got {knobs!r}") from None
+    known = {one.name for one in fields(found)} if is_dataclass(found) else set()
+    if not isinstance(values, dict) or not set(values) <= known:
+        raise ValueError(
+            f"{KNOBS} of {name} must be an object with {', '.join(sorted(known)) or 'nothing'}, got {knobs!r}"
+        )
+    if not all(isinstance(value, str | bool | int | float | type(None)) for value in values.values()):
+        raise ValueError(f"{KNOBS} of {name} must be numbers and words, got {knobs!r}")
+    try:
+        rule = found(**values)
+    except TypeError as error:
+        raise ValueError(f"{name} cannot be made with {knobs!r}: {error}") from None
+    unmet = needs_of(rule) - (frozenset() if is_greedy else frozenset({"raw_if_greedy"}))
+    if unmet:
+        raise ValueError(f"{name} with {knobs!r} reads {sorted(unmet)[0]}, which vLLM does not hand over")
+    return rule

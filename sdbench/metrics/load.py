@@ -1,0 +1,51 @@
+"""Speed of a server under load: by cell and number of requests under way, for a user and in all, by both clocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from sdbench.metrics.columns import spread, spread_names
+from sdbench.metrics.stats import NAN, median_interval, rates_interval
+
+RATES = ("tokens_per_s_user", "first_token_s", "speedup_user")
+COLUMNS = ["cell", "concurrency", "n", *spread_names(RATES), "tokens_per_s_all", "speedup_all", "overhead"]
+KEY = ["cell", "concurrency"]
+
+
+def load_table(loads: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
+    """One row a cell and concurrency of its newest pass. Speed-ups are over the target alone at the same concurrency of the same
+    pass; `overhead` is the share of a request's time that the server does not know of.
+    """
+    rows = []
+    for (cell, concurrency), part in loads.groupby(KEY, sort=True):  # type: ignore[misc]
+        newest = part["pass_id"].max()  # its beginning is the time
+        own = part[part["pass_id"] == newest]
+        same = loads[(loads["pass_id"] == newest) & (loads["concurrency"] == concurrency)]
+        base = same[same["verifier"] == "target"]
+        row = {"cell": cell, "concurrency": int(concurrency), "n": own["example"].nunique()}
+        sums = own.groupby("example", sort=True)[["tokens", "decode_s"]].sum()
+        row |= spread("tokens_per_s_user", rates_interval(sums.to_numpy(np.float64), (1, -1), level=level))
+        row |= spread("first_token_s", median_interval(own.groupby("example")["first_token_s"].mean(), level=level))
+        if len(base):
+            alone = base.groupby("example", sort=True)[["tokens", "decode_s"]].sum()
+            pairs = sums.join(alone.add_suffix("_base"), how="inner").to_numpy(np.float64)
+            row |= spread("speedup_user", rates_interval(pairs, (1, -1, -1, 1), level=level))
+            row["speedup_all"] = in_all(own) / in_all(base)
+        rows.append({**row, "tokens_per_s_all": in_all(own), "overhead": overhead(own)})
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def in_all(part: pd.DataFrame) -> float:
+    """Tokens of all users over the seconds of their blocks; NaN where a block was disturbed."""
+    blocks = part.groupby(["repeat"]).agg(tokens=("tokens", "sum"), block_s=("block_s", "first"))
+    return float(blocks["tokens"].sum() / blocks["block_s"].sum(skipna=False)) if len(blocks) else NAN
+
+
+def overhead(part: pd.DataFrame) -> float:
+    """Of the client's seconds those that are not the server's own queue, prefill and decoding; NaN where it tells none."""
+    server = part[["server_first_token_s", "server_decode_s"]].sum(axis=1, skipna=False)
+    server = server + part["server_queue_s"].fillna(0)
+    client = part["first_token_s"] + part["decode_s"]
+    both = server.notna() & client.notna()
+    return float(1 - server[both].sum() / client[both].sum()) if both.any() else NAN

@@ -1,0 +1,54 @@
+"""Quality against speed at each number of requests under way: where speculation stops to pay, and where leniency moves that."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from sdbench.report.figures.marks import bars, curves, label_of, say_n
+from sdbench.report.figures.style import BASELINES, GREY, SMALL, panels, settle
+from sdbench.report.sweep import Sweep
+
+MOST = 6  # panels beside each other; more are the first and the last ones
+RATE = "speedup_user"
+
+
+def load(sweep: Sweep) -> Figure | None:
+    """A panel a concurrency: the speed of a user over the target alone at the same concurrency."""
+    table = sweep.load
+    known = table[table[RATE].notna()] if len(table) else table
+    numbers = sorted(set(known["concurrency"])) if len(known) else []
+    if len(numbers) < 2:
+        return None
+    numbers = [*numbers[: MOST - 1], numbers[-1]] if len(numbers) > MOST else numbers
+    figure, axes = panels(len(numbers), width=1.6 * len(numbers), height=2.0, sharey=True)
+    for axis, number in zip(axes, numbers, strict=True):
+        own = known[known["concurrency"] == number]
+        columns = ["cell", RATE, f"{RATE}_low", f"{RATE}_high"]
+        points = sweep.points.merge(own[columns], on="cell", how="inner").dropna(subset=["quality"])
+        for curve in curves(sweep, "quality"):
+            cells = points[points["cell"].isin(curve.cells["cell"])].sort_values("x")
+            axis.plot(
+                cells[RATE], cells["quality"], "-", marker=curve.mark, color=curve.colour, markersize=3, linewidth=0.8
+            )
+            bars(axis, cells, RATE, "quality", curve.colour)
+        for name, (mark, colour) in BASELINES.items():
+            cells = points[points["verifier"] == name]
+            axis.plot(cells[RATE], cells["quality"], mark, color=colour, markersize=3.5)
+            bars(axis, cells, RATE, "quality", colour)
+            for cell in cells.to_dict("records"):
+                axis.annotate(
+                    name,
+                    (cell[RATE], cell["quality"]),
+                    fontsize=SMALL,
+                    color=GREY,
+                    xytext=(2, 2),
+                    textcoords="offset points",
+                )
+        axis.axvline(1, color=GREY, linewidth=0.7, linestyle=":", zorder=1)
+        axis.set_title(f"{number} at once", loc="left", fontsize=SMALL)
+        axis.set_xlabel("speed-up of a user")
+    axes[0].set_ylabel(label_of(sweep.metric))
+    say_n(axes[-1], pd.to_numeric(known["n"]).max())
+    settle(figure)
+    return figure

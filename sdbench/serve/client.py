@@ -1,0 +1,260 @@
+"""One server of the OpenAI kind: requests that stream, asked again where nothing can be counted twice, and what the server is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import aiohttp
+
+from sdbench.serve.dialect import SECONDS, STEPS, TOTALS, Dialect, all_of, at, counters_of
+from sdbench.types import EngineError
+
+BUSY = (429, 502, 503, 504)
+CONNECT_S = 10.0
+LONGEST_WAIT_S = 60.0
+NAN = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often a request is asked again, how long the first wait is (each next one twice that), and the longest silence."""
+
+    retries: int = 6
+    wait_s: float = 0.5
+    silence_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One text as it came: uncut ids, what was counted of it, and when its chunks came, in seconds from the request."""
+
+    ids: tuple[int, ...]
+    text: str
+    is_stopped: bool
+    steps: Mapping[str, Sequence[int]] | None
+    totals: Mapping[str, float] | None
+    chunks: tuple[tuple[float, int], ...]  # when, and how many ids
+    server_s: Mapping[str, float]  # first_token, decode, queue; NaN where it does not say
+    started_at: float
+    num_asked: int = 1  # 1: answered at once
+
+    @property
+    def first_token_s(self) -> float:
+        return self.chunks[0][0] if self.chunks else NAN
+
+    @property
+    def decode_s(self) -> float:
+        return self.chunks[-1][0] - self.chunks[0][0] if self.chunks else NAN
+
+
+class UnansweredError(Exception):
+    """An attempt that left nothing behind: no answer, or a part of one, thrown away. `wait_s`: what the server asks for."""
+
+    def __init__(self, reason: str, wait_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait_s = wait_s
+
+
+@dataclass
+class Client:
+    """`url` without /v1. Open it inside the loop that uses it."""
+
+    url: str
+    dialect: Dialect
+    patience: Patience = field(default_factory=Patience)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    _session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        times = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=self.patience.silence_s)
+        connector = aiohttp.TCPConnector(limit=0)
+        self._session = aiohttp.ClientSession(timeout=times, connector=connector, headers=dict(self.headers))
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "a client is opened before it is asked"
+        return self._session
+
+    async def get(self, path: str | None) -> Any:
+        """What a page of the server says, as JSON; None where there is no such page."""
+        if path is None:
+            return None
+        try:
+            async with self.session.get(self.url + path) as response:
+                return await response.json(content_type=None) if response.status == 200 else None
+        except ValueError:
+            return None
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise UnansweredError(_named(error)) from error
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The same with a body."""
+        try:
+            async with self.session.post(self.url + path, json=body) as response:
+                return await response.json(content_type=None) if response.status == 200 else None
+        except ValueError:
+            return None
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise UnansweredError(_named(error)) from error
+
+    async def counters(self) -> dict[str, float] | None:
+        """Steps, drafted and accepted tokens since the server's start; None where it does not count them."""
+        if not any(self.dialect.counters.values()):
+            return None
+        try:
+            async with self.session.get(self.url + self.dialect.counters_at) as response:
+                return counters_of(await response.text(), self.dialect.counters) if response.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise EngineError(f"the server at {self.url} does not say its counters ({_named(error)})") from error
+
+    async def complete(self, body: Mapping[str, Any]) -> Answer:
+        """One text. What was not answered whole is asked again: a completion changes nothing on a server. Then EngineError."""
+        reason = ""
+        for attempt in range(self.patience.retries + 1):
+            try:
+                answer = await self._once(body)
+            except UnansweredError as fault:
+                reason = str(fault)
+                if attempt < self.patience.retries:
+                    await asyncio.sleep(self._wait_s(attempt, fault.wait_s))
+                continue
+            return replace(answer, num_asked=attempt + 1)
+        tries = self.patience.retries + 1
+        raise EngineError(
+            f"the server at {self.url} left a request unanswered {tries} times, at last: {reason}; what was finished is in the "
+            "records, and the same command goes on from there"
+        )
+
+    def _wait_s(self, attempt: int, asked_s: float | None) -> float:
+        """Twice as long each time, drawn from the upper half so that users do not come back together; or what the server asks."""
+        own_s = self.patience.wait_s * 2**attempt * random.uniform(0.5, 1)
+        return min(LONGEST_WAIT_S, own_s if asked_s is None else max(asked_s, own_s))
+
+    async def _once(self, body: Mapping[str, Any]) -> Answer:
+        reader = _Reader(self.dialect)
+        try:
+            async with self.session.post(self.url + "/v1/completions", json=body) as response:
+                if response.status in BUSY:
+                    raise UnansweredError(f"HTTP {response.status}", _seconds(response.headers.get("Retry-After")))
+                if response.status != 200:
+                    said = _message(await response.text())
+                    raise EngineError(f"the server at {self.url} refuses a request with HTTP {response.status}: {said}")
+                async for event in _events(response.content):
+                    reader.take(event)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise UnansweredError(_named(error)) from error
+        if "error" in reader.last:
+            raise UnansweredError(f"an error within the answer: {_message(json.dumps(reader.last))}")
+        if not reader.is_whole:
+            raise UnansweredError("its answer broke off")
+        return reader.answer()
+
+
+class _Reader:
+    """The chunks of one answer."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.started_at, self._begin = time.time(), time.perf_counter()
+        self.ids: list[int] = []
+        self.text, self.finish, self.is_whole = "", None, False
+        self.chunks: list[tuple[float, int]] = []
+        self.last: Mapping[str, Any] = {}
+        self._told: dict[str, Any] = {}
+
+    def take(self, event: str) -> None:
+        if event == "[DONE]":
+            self.is_whole = True
+            return
+        try:
+            chunk = json.loads(event)
+        except ValueError as error:
+            raise UnansweredError("a part of its answer is no JSON") from error
+        self.last, dialect = chunk, self.dialect
+        for name, paths, keys in (("steps", dialect.steps, STEPS), ("totals", dialect.totals, TOTALS)):
+            if (values := all_of(chunk, paths, keys)) is not None:
+                self._told[name] = values
+        seconds = {name: at(chunk, dialect.milliseconds.get(name)) for name in SECONDS}
+        self._told |= {name: value for name, value in seconds.items() if value is not None}
+        if (mean := at(chunk, dialect.tokens_per_step)) is not None:
+            self._told["mean"] = mean
+        if (usage := at(chunk, "usage.completion_tokens")) is not None:
+            self._told["usage"] = usage
+        for choice in chunk.get("choices") or ():
+            self._choice(choice)
+
+    def _choice(self, choice: Mapping[str, Any]) -> None:
+        new = at(choice, self.dialect.ids)
+        if new is None and choice.get("text"):
+            raise EngineError("a server answers without token ids: return_token_ids is not known to it")
+        new = list(new or ())[len(self.ids) :] if self.dialect.is_cumulative else list(new or ())
+        if new:
+            self.ids += new
+            self.chunks.append((time.perf_counter() - self._begin, len(new)))
+        self.text += choice.get("text") or ""
+        self.finish = choice.get("finish_reason") or self.finish
+
+    def answer(self) -> Answer:
+        if self._told.get("usage", len(self.ids)) != len(self.ids):
+            raise UnansweredError(f"it counts {self._told['usage']} tokens and sent {len(self.ids)}")
+        server_s = {name: float(self._told.get(name, NAN)) / 1000 for name in SECONDS}
+        return Answer(
+            ids=tuple(self.ids),
+            text=self.text,
+            is_stopped=self.finish == "stop",
+            steps=self._told.get("steps"),
+            totals=self._totals(),
+            chunks=tuple(self.chunks),
+            server_s=server_s,
+            started_at=self.started_at,
+        )
+
+    def _totals(self) -> dict[str, float] | None:
+        """As they were told, or worked out of the mean tokens of a step: the first one is the prefill's."""
+        totals, mean = self._told.get("totals"), self._told.get("mean")
+        if totals is not None or not mean or not self.ids:
+            return totals
+        steps = round(len(self.ids) / mean)
+        return {"steps": steps, "drafted": NAN, "accepted": len(self.ids) - steps}
+
+
+async def _events(content: aiohttp.StreamReader) -> AsyncIterator[str]:
+    """The data of server-sent events. Lines may be longer than a reader's buffer: the first one can hold a prompt's ids."""
+    left = b""
+    async for piece in content.iter_any():
+        *lines, left = (left + piece).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip().decode()
+
+
+def _seconds(header: str | None) -> float | None:
+    """Retry-After in seconds; a date is left to the usual wait."""
+    try:
+        return None if header is None else max(0.0, float(header))
+    except ValueError:
+        return None
+
+
+def _message(text: str) -> str:
+    """What an error says: OpenAI's field, or the beginning of the page."""
+    try:
+        tree = json.loads(text)
+    except ValueError:
+        return " ".join(text.split())[:200] or "no message"
+    said = at(tree, "error.message") or at(tree, "message") or at(tree, "detail") or text
+    return " ".join(str(said).split())[:200]
+
+
+def _named(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

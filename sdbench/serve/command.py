@@ -1,0 +1,88 @@
+"""The command line of a server that is started, from the options of a run. Nothing is known here of what they mean."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sdbench.config import ConfigError, show
+
+# In that interpreter: what is installed and from which commit, without importing it.
+LOOK = """
+import importlib.metadata as m, importlib.util as u, json, pathlib, re, sys
+spec = u.find_spec("MODULE")
+names = m.packages_distributions().get("MODULE", ["MODULE"]) if spec else []
+texts = [p.read_text() for p in pathlib.Path(spec.origin).parent.glob("_version.py")] if spec and spec.origin else []
+commits = [f for t in texts for f in re.findall(r"commit_id(?:__)?[^=\\n]*= *['\\"]([^'\\"]+)", t)]
+def version(name):
+    try:
+        return m.version(name)
+    except m.PackageNotFoundError:
+        return None
+print(json.dumps({"there": spec is not None, "version": next(filter(None, map(version, names)), None),
+    "commit": next(iter(commits), None), "python": sys.version.split()[0], "torch": version("torch"),
+    "transformers": version("transformers")}))
+"""
+LOOK_S = 120
+
+
+def flags(args: Mapping[str, Any]) -> list[str]:
+    """{tensor_parallel_size: 8} as --tensor-parallel-size 8: true is a flag alone, false its --no- form, null leaves it out."""
+    words: list[str] = []
+    for name, value in args.items():
+        flag = name.replace("_", "-")
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, Mapping):
+            words += [f"--{flag}", json.dumps(dict(value), sort_keys=True)]
+        elif isinstance(value, list | tuple):
+            words += [f"--{flag}", *map(str, value)]
+        else:
+            words += [f"--{flag}", str(value)]
+    return words
+
+
+def look(python: str, module: str) -> dict[str, Any]:
+    """What an interpreter has of a server's package; a ConfigError where it is none, or has none."""
+    try:
+        words = [python, "-c", LOOK.replace("MODULE", module)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LOOK_S, check=True)
+        facts = json.loads(done.stdout.splitlines()[-1])
+    except FileNotFoundError:
+        raise ConfigError(
+            f"engine.python={show(python)} is no program: name the interpreter that has {module}"
+        ) from None
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        raise ConfigError(
+            f"engine.python={show(python)} is no Python that can be asked what it has ({type(error).__name__})"
+        ) from None
+    if not facts["there"]:
+        raise ConfigError(
+            f"engine.python={show(python)} has no {module}: name the interpreter of an environment where it is installed "
+            "(scripts/vllm_env makes one)"
+        )
+    return facts
+
+
+def port_of(host: str, asked: int | None) -> int:
+    """The port that is asked for, if nobody listens there, or one that is free."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, asked or 0))
+        except OSError as error:
+            raise ConfigError(
+                f"engine.port={asked} of {host} cannot be had ({error.strerror}): "
+                "write another, or engine.port=null for one that is free"
+            ) from None
+        return int(listener.getsockname()[1])
+
+
+def words_of(python: str, module: str, args: Mapping[str, Any], speculative: Mapping[str, Any] | None) -> Sequence[str]:
+    """python -m MODULE, its flags, and what it is to speculate with."""
+    return [python, "-m", module, *flags(args), *flags({"speculative_config": speculative})]

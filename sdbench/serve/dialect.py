@@ -1,0 +1,81 @@
+"""Where a server of one kind says what: paths into its JSON and names of its counters, as its file in configs/engine has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from sdbench.config import ConfigError, known
+
+STEPS = ("accepted", "drafted")
+TOTALS = ("steps", "drafted", "accepted")
+SECONDS = ("first_token", "decode", "queue")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Paths are dotted, a number being a place in a list; None is what such a server does not tell.
+
+    ids: the new ids of a choice. steps: of a text, lists over its steps. totals: of a text, sums over its steps. milliseconds:
+    its own times. counters: sums since its start, in /metrics. request: fields that every request has. top_k_all: how a request
+    says "the whole vocabulary".
+    """
+
+    ids: str = "token_ids"
+    prompt_ids: str | None = None
+    steps: Mapping[str, str | None] = field(default_factory=dict)
+    totals: Mapping[str, str | None] = field(default_factory=dict)
+    milliseconds: Mapping[str, str | None] = field(default_factory=dict)
+    counters: Mapping[str, str | None] = field(default_factory=dict)
+    request: Mapping[str, Any] = field(default_factory=dict)
+    top_k_all: int = -1
+    extra: str | None = None  # the field of a request that carries what plug-ins read
+    version: str | None = "/version"
+    tokenize: str | None = None
+    info: str | None = None
+    counters_at: str = "/metrics"
+    is_cumulative: bool = False  # whether each chunk repeats all ids so far
+    flag: str | None = None  # what to start such a server with, so that it counts; None: nothing makes it
+    tokens_per_step: str | None = None  # of a text, the mean; what was drafted then stays unknown
+
+    @classmethod
+    def check(cls, tree: Mapping[str, Any]) -> Dialect:
+        known("engine.dialect.", tree, [one.name for one in fields(cls)])
+        for name, keys in (("steps", STEPS), ("totals", TOTALS), ("milliseconds", SECONDS), ("counters", TOTALS)):
+            if not isinstance(tree.get(name, {}), Mapping):
+                raise ConfigError(f"engine.dialect.{name} must be a mapping of {', '.join(keys)} to names")
+            known(f"engine.dialect.{name}.", tree.get(name) or {}, keys)
+        given: dict[str, Any] = {key: value for key, value in tree.items() if value is not None or key == "version"}
+        return cls(**given)
+
+
+def at(tree: Any, path: str | None) -> Any:
+    """What stands at a path; None where there is nothing."""
+    for part in () if path is None else path.split("."):
+        if isinstance(tree, Mapping):
+            tree = tree.get(part)
+        elif isinstance(tree, list) and part.isdigit() and int(part) < len(tree):
+            tree = tree[int(part)]
+        else:
+            return None
+    return None if path is None else tree
+
+
+def all_of(tree: Any, paths: Mapping[str, str | None], names: tuple[str, ...]) -> dict[str, Any] | None:
+    """Every name's value, or None where one is missing: half of a count is none."""
+    values = {name: at(tree, paths.get(name)) for name in names}
+    return None if any(value is None for value in values.values()) else values
+
+
+def counters_of(text: str, names: Mapping[str, str | None]) -> dict[str, float] | None:
+    """Sums over all labels of these counters in the Prometheus text of a server; None where one is missing."""
+    wanted = {str(name): key for key, name in names.items() if name is not None}
+    sums: dict[str, float] = {}
+    for line in text.splitlines():
+        name = line.partition("{")[0].partition(" ")[0]
+        if name in wanted and not line.startswith("#"):
+            sums[wanted[name]] = sums.get(wanted[name], 0.0) + float(
+                line.rpartition("} ")[2].split()[0 if "{" in line else 1]
+            )
+    return sums if set(sums) >= set(TOTALS) else None

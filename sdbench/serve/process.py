@@ -1,0 +1,85 @@
+"""A server that is started: its keeper, its log, whether it is ready, and why it died."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from sdbench.config import ConfigError
+
+LAST_LINES = 12
+POLL_S = 0.2
+KEEPER = Path(__file__).with_name("keeper.py")
+
+
+@dataclass
+class Server:
+    """One process group behind a keeper; `close` ends it, and so does the end of this process."""
+
+    url: str
+    log: Path
+    process: subprocess.Popen[bytes]
+    grace_s: float
+    started_s: float = 0.0
+
+    @classmethod
+    def start(cls, words: Sequence[str], url: str, log: Path, *, env: Mapping[str, str], grace_s: float) -> Server:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_bytes(b"")
+        keeper = [sys.executable, "-I", str(KEEPER), str(log), str(grace_s), "--", *words]
+        process = subprocess.Popen(keeper, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env={**os.environ, **env})
+        return cls(url, log, process, grace_s)
+
+    def wait_until_ready(self, path: str, start_s: float) -> None:
+        """Until its health page answers; a ConfigError with its last lines where it dies before, or takes too long."""
+        begin = time.monotonic()
+        while not self._is_healthy(path):
+            code = self.process.poll()
+            if code is not None:
+                raise ConfigError(
+                    f"the server at {self.url} ended with code {code} before it was ready{self.last_lines()}"
+                )
+            if time.monotonic() - begin > start_s:
+                raise ConfigError(
+                    f"the server at {self.url} was not ready after engine.start_s={start_s:g} seconds{self.last_lines()}"
+                )
+            time.sleep(POLL_S)
+        self.started_s = time.monotonic() - begin
+
+    def _is_healthy(self, path: str) -> bool:
+        try:
+            with urlopen(self.url + path, timeout=5) as response:
+                return response.status == 200
+        except (URLError, OSError):
+            return False
+
+    def death(self, within_s: float = 0.0) -> str | None:
+        """What to say of a server that has ended by itself, or does so soon; None while it runs."""
+        until = time.monotonic() + within_s
+        while (code := self.process.poll()) is None and time.monotonic() < until:
+            time.sleep(POLL_S)
+        return None if code is None else f"the server at {self.url} ended with code {code}{self.last_lines()}"
+
+    def last_lines(self) -> str:
+        """The end of its log, for a sentence about it."""
+        lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        if not lines:
+            return f" and said nothing in {self.log}"
+        return f"; its log {self.log} ends:\n" + "\n".join(f"  {line}" for line in lines)
+
+    def close(self) -> None:
+        """Ends it and its children, and waits until they are gone."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.close()
+            self.process.wait(self.grace_s + 30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()  # the server has asked the kernel to die with its keeper
+            self.process.wait()

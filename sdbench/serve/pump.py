@@ -1,0 +1,67 @@
+"""An event loop in a thread of its own, for callers that wait: so many requests under way at once, answers as they end."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class Pump:
+    """`run` waits for one coroutine, `each` for many."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="requests", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def each(self, asks: Iterable[A], work: Callable[[A], Awaitable[T]], most: int) -> Iterator[tuple[A, T]]:
+        """Answers as they end, `most` under way: whoever has one asks the next. An error ends all, as does a caller that stops."""
+        answers: queue.Queue[tuple[A, T] | BaseException | None] = queue.Queue()
+        waiting = iter(asks)
+
+        async def user() -> None:
+            for ask in waiting:  # shared: each takes the next; one thread, so no two take the same
+                answers.put((ask, await work(ask)))
+
+        async def users() -> None:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(most):
+                    group.create_task(user())
+
+        def ended(done: Any) -> None:
+            error = None if done.cancelled() else done.exception()
+            answers.put(error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error)
+
+        under_way = asyncio.run_coroutine_threadsafe(users(), self._loop)
+        under_way.add_done_callback(ended)
+        try:
+            while (answer := answers.get()) is not None:
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield answer
+        finally:
+            under_way.cancel()
+
+    def close(self) -> None:
+        """What is under way is given up."""
+
+        async def end() -> None:
+            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        if not self._loop.is_closed():
+            self.run(end())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()

@@ -1,0 +1,89 @@
+"""A micro pair, its tokenizer as a server has it, and stand-ins that answer with the pair's own engine."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session")
+def served_pair(tmp_path_factory) -> Path:
+    from tests.run.micro import save_pair
+
+    return save_pair(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="session")
+def raw_tokenizer(served_pair):
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(served_pair / "target" / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session")
+def pair_engine(served_pair):
+    """The pair in float64, as the native runs of these tests have it."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from sdbench.engine import Engine
+
+    models = [
+        AutoModelForCausalLM.from_pretrained(served_pair / role, dtype=torch.float64) for role in ("target", "draft")
+    ]
+    return Engine(*models)
+
+
+@pytest.fixture(scope="session")
+def served_words(served_pair) -> Callable[..., list[str]]:
+    """The words of a run of this pair; the engine's are added."""
+
+    def make(results: Path, **options: object) -> list[str]:
+        given = {"verifier": "exact", "n": 3, "max_new_tokens": 24, "timing": "off", "temperature": 0, "num_draft": 3}
+        pair = [f"model.target={served_pair}/target", f"model.draft={served_pair}/draft", "model.name=micro"]
+        return [*pair, f"results={results}", *(f"{key}={value}" for key, value in {**given, **options}.items())]
+
+    return make
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    from tests.run.conftest import no_drawing
+
+    monkeypatch.setattr("sdbench.report.write", no_drawing)
+
+
+@pytest.fixture
+def standin(served_pair, raw_tokenizer):
+    """A running stand-in that speculates; its answers are a hash's unless a maker is given."""
+    from standin import StandIn, hashed
+
+    running = []
+
+    def start(maker=None, *, role: str = "target", num_draft: int = 3, **options: object) -> StandIn:
+        maker = maker or hashed(num_draft, "12 + 30 = 42 and\n", lambda text: raw_tokenizer.encode(text).ids)
+        server = StandIn(maker, raw_tokenizer, str(served_pair / role), **options)  # type: ignore[arg-type]
+        running.append(server.__enter__())
+        return server
+
+    yield start
+    for server in running:
+        server.__exit__()
+
+
+@pytest.fixture(scope="session")
+def vllm_python(tmp_path_factory) -> Path:
+    from processes import environment_with_vllm
+
+    return environment_with_vllm(tmp_path_factory.mktemp("environment"))
+
+
+@pytest.fixture(autouse=True)
+def unsaid(monkeypatch):
+    """Warnings are said once a process, and each test is a process of its own here."""
+    monkeypatch.setattr("sdbench.run.progress._said", set())

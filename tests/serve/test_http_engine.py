@@ -1,0 +1,219 @@
+"""engine=http against a stand-in: the same texts and scores as our own engine, null for what it does not tell, faults survived."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from standin import decoded
+
+from sdbench.metrics.load import load_table
+from sdbench.records import read
+from sdbench.run import main
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+NAME = "micro-gsm8k-tiny"
+
+
+def engine_words(server, target=None, draft=None) -> list[str]:
+    urls = {"target": target, "draft": draft}
+    named = [f"engine.urls.{role}={one.url}" for role, one in urls.items() if one is not None]
+    return ["engine=http", f"engine.url={server.url}", "engine.wait_s=0.01", *named]
+
+
+def texts(folder: Path) -> dict[tuple[str, str], str]:
+    frame = read(folder).generations
+    return {(row.verifier, row.example): row.text for row in frame.itertuples()}
+
+
+@pytest.fixture(scope="module")
+def native_run(served_words, tmp_path_factory) -> Path:
+    results = tmp_path_factory.mktemp("native")
+    with pytest.MonkeyPatch.context() as patch:
+        from tests.run.conftest import no_drawing
+
+        patch.setattr("sdbench.report.write", no_drawing)
+        assert main([*served_words(results), "dtype=float64"]) == 0
+    return results / NAME
+
+
+def test_greedy_texts_and_scores_are_those_of_our_own_engine(native_run, served_words, standin, pair_engine, tmp_path):
+    server = standin(decoded(pair_engine, 3))
+    target = standin(decoded(pair_engine, 0))
+    assert main([*served_words(tmp_path), *engine_words(server, target)]) == 0
+    served, native = read(tmp_path / NAME), read(native_run)
+    own = texts(native_run)
+    assert texts(tmp_path / NAME) == {key: text for key, text in own.items() if key[0] in ("lossless", "target")}
+    columns = ["verifier", "example", "tokens", "finish", native.cells["metric"].iloc[0]]
+    frames = [one.generations[columns].sort_values(columns[:2], ignore_index=True) for one in (served, native)]
+    assert frames[0].equals(frames[1][frames[1]["verifier"] != "draft"].reset_index(drop=True))
+    assert not set(served.cells["cell"]) & set(native.cells["cell"]), "another engine is another cell"
+    assert set(served.cells["asked"]) == set(native.cells["asked"]), "asked the same"
+
+
+def test_rounds_come_from_the_steps_and_what_is_not_told_is_null(served_words, standin, tmp_path, capsys):
+    server = standin()
+    assert main([*served_words(tmp_path), *engine_words(server)]) == 0
+    assert "draft, target left out" in capsys.readouterr().err
+    results = read(tmp_path / NAME)
+    (cell,) = results.cells["cell"]
+    frame = results.generations
+    assert (frame["accepted"] + frame["replaced"] + frame["bonus"] == frame["tokens"]).all()
+    assert (results.rounds["drafted"] <= 3).all()
+    assert frame[["tv_sum", "expected_sum", "bias_sum"]].isna().all().all()
+    assert results.tokens[["draft_ids", "p", "q", "tv", "expected", "bias"]].isna().all().all()
+    summary = pd.read_csv(tmp_path / NAME / "summary.csv").set_index("cell").loc[cell]
+    assert 0 <= summary["acceptance"] <= 1
+    assert summary[["acceptance_expected", "bias", "tv"]].isna().all()
+    (entry,) = results.provenance.values()
+    assert entry["servers"][0]["version"] == "0.32.0"
+    assert entry["servers"][0]["counts"] == "steps"
+
+
+def test_what_is_held_is_not_asked_again_and_no_server_is_needed_then(served_words, standin, tmp_path, capsys):
+    server = standin()
+    words = [*served_words(tmp_path), *engine_words(server)]
+    assert main(words) == 0
+    asked = len(server.seen)
+    server.faults = ["500"]
+    assert main(words) == 0
+    assert len(server.seen) == asked
+    assert "nothing to decode" in capsys.readouterr().err
+
+
+FAULTS = ["slow", "drop", "429", "503", "truncate", "cut", "drop", "429"]
+
+
+def test_every_fault_is_survived_and_nothing_is_counted_twice(served_words, standin, tmp_path):
+    quiet, faulty = standin(), standin()
+    faulty.faults = ["", *FAULTS]  # the first request looks at the server
+    for name, server in (("quiet", quiet), ("faulty", faulty)):
+        assert main([*served_words(tmp_path / name, n=6, batch_size=4), *engine_words(server)]) == 0
+    assert not faulty.faults, "all of them happened"
+    assert len(faulty.seen) > len(quiet.seen)
+    one, other = (read(tmp_path / name / NAME).generations for name in ("quiet", "faulty"))
+    columns = ["example", "text", "tokens", "drafted", "examined", "accepted"]
+    assert one[columns].equals(other[columns])
+    assert len(other) == 6
+
+
+def test_a_server_that_never_answers_ends_the_run_in_one_sentence_and_the_command_goes_on_later(
+    served_words, standin, tmp_path, capsys
+):
+    server = standin()
+    words = [*served_words(tmp_path, batch_size=1), *engine_words(server), "engine.retries=2"]
+    server.faults = ["", "", "503", "503", "503"]
+    assert main(words) == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sdbench: the server")]
+    assert len(said) == 1
+    assert "left a request unanswered 3 times, at last: HTTP 503" in said[0]
+    held = len(read(tmp_path / NAME).generations)
+    assert held == 1
+    asked = len(server.seen)
+    assert main(words) == 0
+    assert len(read(tmp_path / NAME).generations) == 3
+    assert len(server.seen) == asked + 3, "one to look at it, and what was missing"
+
+
+def test_token_ids_that_no_model_has_are_never_a_text(served_words, standin, tmp_path, capsys):
+    server = standin()
+    server.faults = ["", "ids"]
+    assert main([*served_words(tmp_path, batch_size=1), *engine_words(server)]) == 1
+    assert "answers with the token id 1000000, and the model has" in capsys.readouterr().err
+
+
+def test_a_retry_waits_as_long_as_the_server_asks(raw_tokenizer, standin):
+    import time
+
+    from sdbench.run.served import Http
+    from sdbench.serve.client import Client
+    from sdbench.serve.pump import Pump
+
+    server, pump = standin(), Pump()
+    server.faults = ["429"]
+    client = Client(server.url, Http(url=server.url).dialect)
+    pump.run(client.open())
+    begin = time.monotonic()
+    answer = pump.run(client.complete({"prompt": [1], "max_tokens": 4, "stop_token_ids": []}))
+    assert time.monotonic() - begin >= 0.2
+    assert answer.num_asked == 2
+    pump.run(client.close())
+    pump.close()
+
+
+@pytest.mark.parametrize(("level", "has_counters", "source"), [("summary", True, "requests"), (None, True, "server")])
+def test_without_steps_acceptance_is_pooled_and_marked(
+    level, has_counters, source, served_words, standin, tmp_path, capsys
+):
+    server = standin(level=level, has_counters=has_counters)
+    assert main([*served_words(tmp_path), *engine_words(server)]) == 0
+    assert "acceptance is pooled" in capsys.readouterr().err
+    results = read(tmp_path / NAME)
+    (row,) = results.pooled.to_dict("records")
+    assert (row["source"], row["texts"]) == (source, 3)
+    assert 0 < row["accepted"] <= row["drafted"]
+    frame = results.generations
+    assert frame[["rounds", "drafted", "examined", "accepted", "replaced", "bonus"]].isna().all().all()
+    assert (frame["tokens"] > 0).all()
+    summary = pd.read_csv(tmp_path / NAME / "summary.csv")
+    assert summary["acceptance"].isna().all()
+    assert summary["pooled_block_acceptance"].iloc[0] == pytest.approx(row["accepted"] / row["drafted"])
+
+
+def test_the_latency_pass_is_a_closed_loop_at_each_concurrency(served_words, standin, tmp_path):
+    server, target = standin(step_s=0.001), standin(num_draft=0, step_s=0.001)
+    timing = ["timing.examples=4", "engine.concurrency=[1,3]"]
+    words = [word for word in served_words(tmp_path, n=4) if word != "timing=off"]
+    assert main([*words, *engine_words(server, target), *timing]) == 0
+    assert server.most_under_way >= 3
+    results = read(tmp_path / NAME)
+    loads, timings = results.loads, results.timings
+    assert set(loads["concurrency"]) == {1, 3}
+    assert loads.groupby(["cell", "concurrency"]).size().eq(4).all()
+    assert set(timings["cell"]) == set(loads["cell"])
+    assert len(timings) == 8
+    assert (loads["first_token_s"] > 0).all()
+    assert (loads["block_s"] >= loads["decode_s"]).all()
+    assert (loads["server_decode_s"] > 0).all()
+    summary = pd.read_csv(tmp_path / NAME / "summary.csv").set_index("verifier")
+    assert summary.at["target", "speedup"] == pytest.approx(1)
+    assert summary.at["lossless", "speedup"] > 0
+    table = load_table(loads)
+    assert len(table) == 4
+    assert table["tokens_per_s_all"].gt(0).all()
+    asked = len(server.seen)
+    assert main([*words, *engine_words(server, target), *timing]) == 0
+    assert len(server.seen) == asked, "what is timed is not timed again"
+
+
+def test_a_lenient_server_without_a_lossless_one_has_a_table_and_no_recommendation(
+    served_words, standin, tmp_path, capsys
+):
+    server = standin()
+    options = {"verifier": "fly", "verifier.entropy": 0.3, "verifier.window": 2}
+    assert main([*served_words(tmp_path, **options), *engine_words(server)]) == 0
+    said = capsys.readouterr()
+    assert "lossless, draft, target left out" in said.err
+    assert "no recommendation" in said.out
+
+
+def test_a_page_is_made_of_records_with_nulls(served_words, standin, tmp_path, monkeypatch):
+    monkeypatch.undo()
+    server = standin()
+    assert main([*served_words(tmp_path), *engine_words(server)]) == 0
+    page = (tmp_path / NAME / "report.html").read_text()
+    assert "lossless" in page
+    assert "NaN" not in page.partition("<script")[0]
+
+
+def test_the_native_engine_imports_nothing_of_servers(tmp_path):
+    code = (
+        "import sys\nfrom sdbench.run import main\n"
+        "code = main(['--plan', 'model=llama-tiny', 'n=1', 'w=1', 'results=RESULTS'])\n"
+        "import sdbench.run.native, sdbench.run.decode, sdbench.run.timing, sdbench.run.quality, sdbench.run.finish\n"
+        "there = [name for name in sys.modules if name.startswith(('sdbench.serve', 'sdbench.run.serve'))]\n"
+        "sys.exit(code or ', '.join(there) or 0)"
+    ).replace("RESULTS", str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

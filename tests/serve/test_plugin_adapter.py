@@ -1,0 +1,209 @@
+"""The plug-in's adapter and knobs with torch alone: flattened laws are judged as our rules judge them row by row."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from sdbench.types import DraftBlock, Evidence
+from sdbench.verify import Ensemble, Exact, Lenience, Typical
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "plugins" / "vllm"))
+
+from sdbench_vllm.adapter import PLACEHOLDER, expand, judged, uniforms  # noqa: E402
+from sdbench_vllm.knobs import LOSSLESS, rule_of  # noqa: E402
+from sdbench_vllm.seam import SEAM, differences  # noqa: E402
+
+V = 7
+
+
+class Flattened:
+    """A ragged batch as vLLM hands it over."""
+
+    def __init__(self, num_draft: list[int], seed: int, *, is_drawn: bool = True) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        count, rows = sum(num_draft), len(num_draft)
+        self.num_draft = num_draft
+        self.logits = torch.randn(count, V, generator=generator)
+        self.probs = torch.softmax(torch.randn(count, V, generator=generator), -1) if is_drawn else None
+        law = torch.full((count, V), 1 / V) if self.probs is None else self.probs
+        self.ids = (
+            torch.multinomial(law, 1, generator=generator)[:, 0].int() if count else torch.zeros(0, dtype=torch.int32)
+        )
+        self.bonus = torch.randint(0, V, (rows, 1), generator=generator)
+        self.u = torch.rand(rows, max(num_draft, default=0) + 1, dtype=torch.float64, generator=generator)
+
+    def judged(self, rules, is_greedy) -> list[list[int]]:
+        out = judged(
+            rules, torch.tensor(is_greedy), self.ids, self.num_draft, self.probs, self.logits, self.bonus, self.u
+        )
+        assert out.dtype == torch.int32
+        assert out.shape == self.u.shape
+        rows = out.tolist()
+        for row in rows:
+            ended = row.index(PLACEHOLDER) if PLACEHOLDER in row else len(row)
+            assert all(token == PLACEHOLDER for token in row[ended:])
+        return [[token for token in row if token != PLACEHOLDER] for row in rows]
+
+    def by_hand(self, row: int, rule, *, is_greedy: bool) -> list[int]:
+        """One row alone, by the rule itself."""
+        start, k = sum(self.num_draft[:row]), self.num_draft[row]
+        part = slice(start, start + k)
+        x = self.ids[part].long()[None]
+        lengths = torch.tensor([k])
+        u = torch.cat((self.u[row, :k], self.u[row, -1:]))[None]
+        if is_greedy:
+            p = torch.cat((self.logits[part].argmax(-1), self.bonus[row]))[None]
+            evidence = Evidence(p, DraftBlock(x, x, lengths), is_greedy=True)
+        else:
+            bonus = torch.nn.functional.one_hot(self.bonus[row], V).float()
+            p = torch.cat((self.logits[part].softmax(-1), bonus))[None]
+            evidence = Evidence(p, DraftBlock(x, x if self.probs is None else self.probs[part][None], lengths))
+        verdict = rule(evidence, u)
+        return [*x[0, : int(verdict.accepted)].tolist(), int(verdict.next_token)]
+
+
+RULES = [Exact(), Ensemble(w=0.0), Ensemble(w=0.4, greedy="mixture"), Ensemble(w=1.0, greedy="mixture"), Lenience(0.5)]
+
+
+@pytest.mark.parametrize("is_drawn", [True, False])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_mixed_ragged_batch_is_judged_as_each_row_alone(seed, is_drawn):
+    shuffle = torch.Generator().manual_seed(100 + seed)
+    num_draft = torch.randint(0, 5, (9,), generator=shuffle).tolist()
+    batch = Flattened(num_draft, seed, is_drawn=is_drawn)
+    rules = [RULES[row % len(RULES)] for row in range(9)]
+    is_greedy = [bool(flag) for flag in torch.randint(0, 2, (9,), generator=shuffle)]
+    rules = [
+        Exact() if greedy and rule.needs else rule  # what reads logits there is refused by its knobs
+        for rule, greedy in zip(rules, is_greedy, strict=True)
+    ]
+    expected = [batch.by_hand(row, rule, is_greedy=is_greedy[row]) for row, rule in enumerate(rules)]
+    assert batch.judged(rules, is_greedy) == expected
+
+
+def test_where_all_is_kept_the_engines_own_bonus_follows():
+    batch = Flattened([3, 0, 1], seed=1)
+    out = batch.judged([Ensemble(w=0.0)] * 3, [False] * 3)
+    assert [row[-1] for row in out] == batch.bonus[:, 0].tolist()
+    assert [len(row) for row in out] == [4, 1, 2]
+
+
+def test_a_batch_without_drafts_is_its_bonus_tokens():
+    batch = Flattened([0, 0], seed=2)
+    assert batch.judged([Exact()] * 2, [True, False]) == batch.bonus.tolist()
+
+
+def test_greedy_rows_follow_the_likeliest_token():
+    batch = Flattened([4, 2], seed=3)
+    batch.ids[:] = batch.logits.argmax(-1).int()
+    assert [len(row) for row in batch.judged([Exact()] * 2, [True] * 2)] == [5, 3]
+    batch.ids[0] = (batch.ids[0] + 1) % V
+    first = batch.judged([Exact()] * 2, [True] * 2)[0]
+    assert first == [int(batch.logits[0].argmax())]
+
+
+def test_the_law_of_the_first_token_is_the_rules_own():
+    """20,000 rows with one and the same laws: what comes first is distributed as v; four standard errors."""
+    count, w = 20_000, 0.5
+    generator = torch.Generator().manual_seed(0)
+    logits, law = torch.randn(1, V, generator=generator), torch.softmax(torch.randn(1, V, generator=generator), -1)
+    ids = torch.multinomial(law[0], count, replacement=True, generator=generator).int()
+    u = torch.rand(count, 2, dtype=torch.float64, generator=generator)
+    out = judged(
+        [Ensemble(w=w)] * count,
+        torch.zeros(count, dtype=torch.bool),
+        ids,
+        [1] * count,
+        law.expand(count, V),
+        logits.expand(count, V),
+        torch.zeros(count, dtype=torch.int64),
+        u,
+    )
+    seen = torch.bincount(out[:, 0].long(), minlength=V) / count
+    v = w * logits.softmax(-1)[0] + (1 - w) * law[0]
+    assert bool(((seen - v).abs() <= 4 * (v * (1 - v) / count).sqrt() + 1e-9).all())
+
+
+def test_laws_that_are_none_are_an_error_and_no_endless_request():
+    batch = Flattened([2], seed=4)
+    batch.logits[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="hold a NaN"):
+        batch.judged([Exact()], [False])
+
+
+def test_expand_repeats_rows_and_replaces_first():
+    x, cu = torch.tensor([0.0, 0.7, 2.0]), torch.tensor([2, 2, 5], dtype=torch.int32)
+    assert expand(x, cu, 5, 0, 1).tolist() == pytest.approx([1, 1, 2, 2, 2])
+    assert expand(x.int(), cu, 5).dtype == torch.int32
+
+
+def test_uniforms_of_a_request_with_a_seed_are_its_generators():
+    def own():
+        return {1: torch.Generator().manual_seed(5)}
+
+    first, again = (uniforms(3, 4, own(), torch.device("cpu")) for _ in range(2))
+    assert torch.equal(first[1], again[1])
+    assert not torch.equal(first[0], again[0])
+    assert first.shape == (3, 5)
+    assert bool((first < 1).all())
+
+
+def knobs(**values):
+    return {"sdbench_rule": "sdbench.verify.Ensemble", "sdbench_knobs": json.dumps(values)}
+
+
+def test_a_request_names_its_rule():
+    assert rule_of(None, 1.0) is LOSSLESS
+    assert rule_of({"other": 1}, 1.0) is LOSSLESS
+    assert rule_of(knobs(w=0.3), 1.0) == Ensemble(w=0.3)
+    assert rule_of({"sdbench_rule": "sdbench.verify.Typical"}, 1.0) == Typical()
+
+
+@pytest.mark.parametrize(
+    ("extra", "temperature", "says"),
+    [
+        (knobs(w=1.5), 1.0, "must be in"),
+        (knobs(w="much"), 1.0, "could not convert"),
+        (knobs(v=1), 1.0, "must be an object with"),
+        (knobs(), 1.0, "cannot be made"),
+        (knobs(w=0.5), 0.0, "raw_if_greedy"),
+        ({"sdbench_rule": "sdbench.verify.Block"}, 1.0, "no rule of sdbench.verify"),
+        ({"sdbench_rule": "os.system"}, 1.0, "no rule of sdbench.verify"),
+        ({"sdbench_rule": "sdbench.verify.Tokenwise"}, 1.0, "no rule of sdbench.verify"),
+        ({"sdbench_rule": 3}, 1.0, "must be texts"),
+        ({"sdbench_knobs": "{}"}, 1.0, "without sdbench_rule"),
+        ({"sdbench_rule": "sdbench.verify.Ensemble", "sdbench_knobs": "{"}, 1.0, "must be a JSON object"),
+    ],
+)
+def test_a_knob_that_is_none_is_a_value_error(extra, temperature, says):
+    with pytest.raises(ValueError, match=says):
+        rule_of(extra, temperature)
+
+
+def test_what_our_side_sends_is_what_the_plugin_reads():
+    from types import SimpleNamespace
+
+    from sdbench.run.served import Http
+
+    kind = Http(url="http://h:1", plugin=True)
+    extra = kind.extra(SimpleNamespace(role="pair", rule=Ensemble(w=0.25, greedy="mixture")))  # type: ignore[arg-type]
+    assert rule_of(extra, 0.0) == Ensemble(w=0.25, greedy="mixture")
+
+
+def test_without_the_known_vllm_the_seam_is_refused():
+    (line,) = differences()
+    assert "the plug-in knows 0.32.x" in line
+    assert all(":" in path for path in SEAM)
+
+
+@pytest.mark.parametrize("asked", ["", "other"])
+def test_it_is_off_unless_it_is_named(asked, monkeypatch):
+    from sdbench_vllm import register
+
+    monkeypatch.setenv("VLLM_PLUGINS", asked)
+    register()
+    assert "vllm" not in sys.modules

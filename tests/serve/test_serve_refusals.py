@@ -1,0 +1,148 @@
+"""Bad input of a server's engine: one sentence each, exit code 2, before any decoding."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from standin import Text
+
+from sdbench.run import main
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+@pytest.fixture
+def refused(served_words, tmp_path, capsys):
+    """The sentence of a command that must end before a text is decoded."""
+
+    def run(*more: str, **options: object) -> str:
+        capsys.readouterr()
+        assert main([*served_words(tmp_path / "results", **options), *more]) == 2
+        said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sdbench: ")]
+        sentences = [line for line in said if "left out" not in line and " examples, to " not in line]
+        assert len(sentences) == 1, said
+        assert not list((tmp_path / "results").rglob("generations-*"))
+        return sentences[0]
+
+    return run
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_no_server_at_the_url(refused):
+    assert "no server answers at http://127.0.0.1:" in refused(
+        "engine=http", f"engine.url=http://127.0.0.1:{free_port()}"
+    )
+
+
+def test_another_model_than_the_one_named(refused, standin):
+    server = standin()
+    server.model = "org/other"
+    assert "serves org/other, and this run asks for" in refused("engine=http", f"engine.url={server.url}")
+    said = refused("engine=http", f"engine.url={server.url}", "engine.model=org/third")
+    assert "engine.model=org/third is not served at" in said
+
+
+def test_a_tokenizer_of_other_ids(refused, standin, raw_tokenizer):
+    class Shifted:
+        def encode(self, text, **options):
+            ids = [index + 1 for index in raw_tokenizer.encode(text, **options).ids]
+            return type("Encoding", (), {"ids": ids})
+
+        decode = raw_tokenizer.decode
+
+    server = standin()
+    server.tokenizer = Shifted()
+    assert "has other ids than that of" in refused("engine=http", f"engine.url={server.url}")
+
+
+def test_ids_that_are_another_text_here(refused, standin, raw_tokenizer):
+    class Otherwise:
+        encode = raw_tokenizer.encode
+
+        def decode(self, ids, **options):
+            return "x" * len(ids)
+
+    server = standin()
+    server.tokenizer = Otherwise()
+    assert "has other ids than that of" in refused("engine=http", f"engine.url={server.url}")
+
+
+def test_a_version_without_token_ids_and_one_without_the_flag(refused, standin):
+    server = standin(has_ids=False)
+    assert "answers without token ids" in refused("engine=http", f"engine.url={server.url}")
+    server = standin(level=None, has_counters=False)
+    said = refused("engine=http", f"engine.url={server.url}")
+    assert "(version 0.32.0) counts no drafts" in said
+    assert "--per-request-spec-decode-metrics detailed" in said
+
+
+def test_a_server_that_drafts_more_than_is_said(refused, standin):
+    server = standin(lambda body: Text([5] * 8, [3, 2], [5, 5]))
+    assert "drafts 5 tokens a step: write num_draft=5" in refused("engine=http", f"engine.url={server.url}")
+
+
+def test_a_port_in_use(refused, tmp_path):
+    import sys
+
+    fake = tmp_path / "python"
+    fake.write_text(f'#!/bin/sh\nexec {sys.executable} -c "print(\'{{\\"there\\": true}}\')"\n')
+    fake.chmod(0o755)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = refused("engine=vllm", f"engine.python={fake}", f"engine.port={port}")
+    assert f"engine.port={port} of 127.0.0.1 cannot be had" in said
+
+
+def test_an_interpreter_without_vllm_and_none(refused):
+    import sys
+
+    assert "has no vllm" in refused("engine=vllm", f"engine.python={sys.executable}")
+    assert "engine.python names no interpreter" in refused("engine=vllm")
+
+
+URL = "engine.url=http://127.0.0.1:9"
+SLIPS = [
+    (("verifier=ensemble", "w=0.5"), "verifier=ensemble is no rule of such a server"),
+    (("verifier=block", "engine.plugin=true"), "judges a block as a whole"),
+    (("verifier=ensemble", "w=0.5", "engine.plugin=true"), "reads logits of the draft at temperature 0"),
+    (("num_draft=[3,5]",), "engine.url is one server with one rule at one draft length, and this run asks for 2"),
+    (
+        ("engine.request.num_speculative_tokens=3",),
+        "engine.request.num_speculative_tokens is an option that a server is started",
+    ),
+    (("engine.request.temperature=1",), "engine.request.temperature is sdbench's to say"),
+    (("engine.args.tensor_parallel_size=8",), "engine.args is not an option"),
+    (("dtype=float64",), "dtype=float64 is an option of engine=native"),
+    (("model.quantization=bnb-int8",), "model.quantization is an option of engine=native"),
+    (("engine.concurrency=0",), "engine.concurrency must be a whole number"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), SLIPS, ids=lambda value: str(value)[:40])
+def test_what_no_server_can_be_told(words, says, refused):
+    options = dict(word.split("=", 1) for word in words)
+    assert says in refused("engine=http", URL, **options)
+
+
+def test_an_address_is_needed_and_one_with_a_scheme(refused):
+    assert "engine.url names no server" in refused("engine=http")
+    assert "must begin with http:// or https://" in refused("engine=http", "engine.url=localhost:8000")
+    assert "is of engine=http" in refused("engine=vllm", URL)
+
+
+def test_what_the_plugin_refuses_ends_before_a_text(refused, standin):
+    server = standin()
+    server.faults = ["400"]
+    assert "HTTP 400: w must be in [0, 1]" in refused("engine=http", f"engine.url={server.url}")
+
+
+def test_results_of_a_refused_run_hold_no_text(refused, tmp_path):
+    refused("engine=http", f"engine.url=http://127.0.0.1:{free_port()}")
+    assert not list(Path(tmp_path).rglob("tokens-*"))

@@ -1,0 +1,115 @@
+"""Which server a cell needs, what a request carries, and what of an engine is in the key of a cell."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from sdbench.run.cells import points
+from sdbench.run.command import parse
+from sdbench.run.compose import Composer
+from sdbench.run.engines import kind_of
+from sdbench.run.job import build_task
+from sdbench.run.outline import Outline
+from sdbench.run.parts import build_parts
+from sdbench.run.served import OF_A_SERVER, PLUGIN
+from sdbench.run.served_decoder import seed_of
+
+URLS = ("engine.url=http://h:1", "engine.urls.target=http://h:2", "engine.urls.draft=http://h:3")
+
+
+@pytest.fixture(scope="module")
+def composer():
+    return Composer()
+
+
+@pytest.fixture
+def planned(composer):
+    def plan(*words: str):
+        (overrides,) = composer.jobs(parse(["n=2", *words]))
+        run = composer.run(overrides)
+        kind = kind_of(run)
+        outline = Outline.make(kind.find(run))
+        return run, kind, kind.points(run, points(run, build_task(run), outline, build_parts(run)))
+
+    return plan
+
+
+def keys(made) -> set[str]:
+    return {point.cell.key for point in made[2]}
+
+
+@pytest.fixture
+def vllm_is_there(monkeypatch):
+    monkeypatch.setattr("sdbench.run.served.look", lambda python, module: {"there": True})
+    return ("engine=vllm", "engine.python=p")
+
+
+def test_another_engine_is_another_cell_and_another_address_is_the_same(planned):
+    native = planned("verifier=exact")
+    http = planned("verifier=exact", "engine=http", *URLS)
+    assert {point.cell.verifier for point in http[2]} == {point.cell.verifier for point in native[2]}
+    assert not keys(native) & keys(http)
+    elsewhere = [word.replace("//h:", "//other:") for word in URLS]
+    assert keys(
+        planned("verifier=exact", "engine=http", *elsewhere, "engine.retries=1", "engine.concurrency=[1,8]")
+    ) == keys(http)
+    assert not keys(planned("verifier=exact", "engine=http", *URLS, "engine.request.min_tokens=3")) & keys(http)
+    assert {point.cell.asked for point in native[2]} == {point.cell.asked for point in http[2]}
+
+
+def test_arguments_of_a_server_decide_its_texts(planned, vllm_is_there):
+    plain = planned("verifier=exact", *vllm_is_there)
+    wide = planned("verifier=exact", *vllm_is_there, "engine.args.dtype=float32")
+    greedy = planned("verifier=exact", *vllm_is_there, "engine.speculative.draft_sample_method=greedy")
+    assert not keys(plain) & keys(wide)
+    assert {p.cell.verifier for p in plain[2] if p.cell.key in keys(greedy)} == {"target", "draft"}
+    assert keys(planned("verifier=exact", *vllm_is_there, "engine.at_once=3", "engine.grace_s=1")) == keys(plain)
+
+
+def test_a_rule_of_the_server_is_its_command_line(planned, vllm_is_there):
+    run, kind, made = planned(
+        "verifier=fly", "verifier.entropy=0.3", "verifier.window=2", "num_draft=4", *vllm_is_there
+    )
+    by_name = {point.cell.verifier: kind.setting(run, point) for point in made}
+    assert json.loads(by_name["fly"].rule) == {
+        "rejection_sample_method": "fly",
+        "fly_entropy_threshold": 0.3,
+        "fly_window_size": 2,
+        "fly_entropy_top_k": 3,
+    }
+    assert json.loads(by_name["lossless"].rule) == {"rejection_sample_method": "standard"}
+    assert by_name["target"].num_draft == 0
+    assert len(set(by_name.values())) == 4
+
+
+def test_with_the_plugin_one_server_takes_a_whole_sweep(planned):
+    run, kind, made = planned("w=[0,0.5,1]", "engine=http", "engine.plugin=true", *URLS)
+    pair = [point for point in made if point.role == "pair"]
+    assert len(pair) == 4
+    assert {kind.setting(run, point).rule for point in pair} == {PLUGIN}
+    extras = {point.cell.w: kind.extra(point) for point in pair if point.cell.verifier == "ensemble"}
+    assert extras[0.5]["sdbench_rule"] == "sdbench.verify.Ensemble"
+    assert json.loads(extras[0.5]["sdbench_knobs"]) == {"w": 0.5, "mix": "prob", "greedy": "blend"}
+    assert not any(kind.extra(point) for point in made if point.role == "target")
+
+
+def test_cells_without_a_server_are_left_out_and_named(planned, capsys):
+    _, _, made = planned(
+        "verifier=fly", "num_draft=5", "verifier.entropy=0.3", "verifier.window=4", "engine=http", URLS[0]
+    )
+    assert {point.cell.verifier for point in made} == {"fly"}
+    assert "lossless, draft, target left out" in capsys.readouterr().err
+
+
+def test_seeds_are_equal_for_cells_of_an_example_and_differ_between_samples():
+    def item(cell, sample):
+        return SimpleNamespace(cell=cell, example="7", sample=sample)
+
+    assert seed_of(0, item("a", 0)) == seed_of(0, item("b", 0))
+    assert len({seed_of(0, item("a", 0)), seed_of(0, item("a", 1)), seed_of(1, item("a", 0))}) == 3
+    assert 0 <= seed_of(0, item("a", 0)) < 2**31
+
+
+def test_what_a_server_is_started_with_is_no_field_of_a_request():
+    assert {"num_speculative_tokens", "rejection_sample_method", "tensor_parallel_size"} <= set(OF_A_SERVER)

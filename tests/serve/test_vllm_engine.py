@@ -1,0 +1,92 @@
+"""engine=vllm with a stand-in in place of vLLM: started, waited for, asked, and gone, whatever happens."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import gone, is_alive, noted
+
+from sdbench.records import read
+from sdbench.run import main
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+NAME, ROOT = "micro-gsm8k-tiny", Path(__file__).parents[2]
+
+
+@pytest.fixture
+def vllm_words(vllm_python):
+    return [
+        f"engine.python={vllm_python}",
+        "engine=vllm",
+        "engine.start_s=240",
+        "engine.grace_s=2",
+        "engine.wait_s=0.01",
+    ]
+
+
+def test_one_server_for_each_setting_its_arguments_in_the_provenance_and_none_left(
+    served_words, vllm_words, tmp_path, monkeypatch
+):
+    note = tmp_path / "pids"
+    monkeypatch.setenv("STANDIN_CHILD", str(note))
+    assert main([*served_words(tmp_path), *vllm_words, "engine.args.max_model_len=512"]) == 0
+    results = read(tmp_path / NAME)
+    assert set(results.cells["verifier"]) == {"lossless", "target", "draft"}
+    assert len(results.generations) == 9
+    (entry,) = results.provenance.values()
+    by_setting = {facts["setting"].split(" ")[0]: facts for facts in entry["servers"]}
+    assert set(by_setting) == {"num_draft=3", "target", "draft"}
+    pair = by_setting["num_draft=3"]
+    command = " ".join(pair["command"])
+    assert "--max-model-len 512" in command
+    assert '"num_speculative_tokens": 3' in command
+    assert '"rejection_sample_method": "standard"' in command
+    assert "--speculative-config" not in " ".join(by_setting["target"]["command"])
+    assert (pair["installed"]["version"], pair["installed"]["commit"]) == ("0.32.0", "g1234567")
+    assert pair["started_s"] > 0
+    assert gone(noted(note)), "the last server and its worker"
+
+
+def test_a_server_that_dies_before_it_is_ready_says_why(served_words, vllm_words, tmp_path, capsys):
+    words = [*served_words(tmp_path), *vllm_words, "engine.args.refuse_to_start=true"]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "ended with code 3 before it was ready" in said
+    assert "ValueError: cannot allocate the KV cache" in said
+
+
+def test_a_server_that_dies_in_the_middle_costs_nothing_that_was_finished(
+    served_words, vllm_words, tmp_path, capsys, monkeypatch
+):
+    words = [*served_words(tmp_path, batch_size=1), *vllm_words, "engine.retries=1"]
+    monkeypatch.setenv("STANDIN_DIES_AFTER", "2")  # one request looks at it, one text
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    assert "ended with code 17; its log" in said
+    held = len(read(tmp_path / NAME).generations)
+    assert held == 1
+    monkeypatch.delenv("STANDIN_DIES_AFTER")
+    assert main(words) == 0
+    assert len(read(tmp_path / NAME).generations) == 9
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_when_the_harness_goes_so_do_the_server_and_what_it_started(how, served_words, vllm_words, tmp_path):
+    note = tmp_path / "pids"
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "STANDIN_CHILD": str(note),
+        "STANDIN_STEP_S": "0.5",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "sdbench", *served_words(tmp_path), *vllm_words]
+    harness = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    pids = noted(note)
+    assert all(map(is_alive, pids))
+    harness.send_signal(how)
+    assert harness.wait(120) in (-signal.SIGKILL, 130)
+    assert gone(pids)
