@@ -14,7 +14,7 @@ from sdbench.audit.laws import Asking, HiddenCoinsError, asked
 from sdbench.audit.outcomes import UnknownLawError
 from sdbench.audit.source import Sampling, Side, Source, Tables
 from sdbench.audit.subject import Subject
-from sdbench.audit.texts import Rounds, at_slots
+from sdbench.audit.texts import Rounds, at_slots, told
 from sdbench.draft import ModelDrafter
 from sdbench.engine import Engine
 from sdbench.types import DraftBlock, Evidence, Generation
@@ -30,23 +30,28 @@ def counters(name: str, generations: Sequence[Generation], num_draft: int, budge
 
 
 def miscounts(g: Generation, num_draft: int, budget: int) -> Iterator[str]:
-    rounds = list(zip(g.drafted, g.examined, g.accepted, strict=False))
-    if not len(g.drafted) == len(g.examined) == len(g.accepted):
+    counts = told(g.drafted), told(g.examined), told(g.accepted)
+    drafts, origins = told(g.draft_tokens), told(g.origins)
+    rounds = list(zip(*counts, strict=False))
+    if len({len(values) for values in counts}) > 1:
         yield "rounds of drafted, examined and accepted differ in number"
     for number, (drafted, examined, accepted) in enumerate(rounds):
         if not 0 <= accepted <= examined <= drafted <= num_draft:
             yield f"round {number} says drafted {drafted}, examined {examined}, accepted {accepted}"
-    for origin, counted in (("accepted", sum(g.accepted)), ("drafted", sum(g.drafted))):
-        held = g.origins.count("accepted") if origin == "accepted" else len(g.draft_tokens)
+    num_drafted, num_accepted = sum(counts[0]), sum(counts[2])
+    for origin, counted, held in (
+        ("accepted", num_accepted, origins.count("accepted")),
+        ("drafted", num_drafted, len(drafts)),
+    ):
         if held != counted:
             yield f"{counted} tokens counted as {origin}, and {held} in the text"
-    if len(g.origins) != len(g.tokens) or not 0 < len(g.tokens) <= budget:
-        yield f"{len(g.tokens)} tokens, {len(g.origins)} origins, at most {budget} asked for"
-    if sum(g.accepted) + len(g.drafted) - len(g.tokens) not in (0, 1):
-        yield f"{len(g.tokens)} tokens from {sum(g.accepted)} drafts that stayed in {len(g.drafted)} rounds"
+    if len(origins) != len(g.tokens) or not 0 < len(g.tokens) <= budget:
+        yield f"{len(g.tokens)} tokens, {len(origins)} origins, at most {budget} asked for"
+    if num_accepted + len(counts[0]) - len(g.tokens) not in (0, 1):
+        yield f"{len(g.tokens)} tokens from {num_accepted} drafts that stayed in {len(counts[0])} rounds"
     begin = place = 0
-    for drafted, accepted in zip(g.drafted, g.accepted, strict=False):
-        kept, block = g.tokens[begin : begin + accepted], g.draft_tokens[place : place + accepted]
+    for drafted, _, accepted in rounds:
+        kept, block = g.tokens[begin : begin + accepted], drafts[place : place + accepted]
         if kept != block:
             yield f"drafts that stayed {list(block)} are not what the text holds, {list(kept)}"
         begin, place = begin + accepted + 1, place + drafted

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from sdbench.types import Generation
 
+T = TypeVar("T")
+
 ELEMENTS = 1 << 22  # of laws at a time
 ORIGINS = ("accepted", "replacement", "bonus")
+
+
+def told(values: tuple[T, ...] | None) -> tuple[T, ...]:
+    """What an engine tells of a text; only one that tells all of it can be audited round by round."""
+    if values is None:
+        raise ValueError(
+            "this engine does not tell its rounds, drafts and origins: audit its texts with generations=FILE"
+        )
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +51,7 @@ class Texts:
     def decoded(cls, generations: Sequence[Generation], width: int) -> Texts:
         plain = cls.of([g.prompt for g in generations], [g.tokens for g in generations], width)
         for row, generation in enumerate(generations):
-            codes = [ORIGINS.index(origin) for origin in generation.origins]
+            codes = [ORIGINS.index(origin) for origin in told(generation.origins)]
             plain.origins[row, : len(codes)] = torch.tensor(codes, dtype=torch.int64)
         return plain
 
@@ -67,14 +79,15 @@ class Rounds:
         recorded: tuple[list[list[float]], list[list[float]]] = ([], [])
         for number, g in enumerate(generations):
             begin = place = 0
-            for which, (length, kept) in enumerate(zip(g.drafted, g.accepted, strict=True)):
-                is_last = which == len(g.drafted) - 1
+            counts = list(zip(told(g.drafted), told(g.accepted), strict=True))
+            for which, (length, kept) in enumerate(counts):
+                is_last = which == len(counts) - 1
                 emitted = len(g.tokens) - begin if is_last else kept + 1
                 rows.append((number, g.prompt, begin, length, kept, emitted))
                 before.append([*g.tokens[:begin], *[0] * (width - begin)])
-                drafts.append([*g.draft_tokens[place : place + length], *[0] * (num_draft - length)])
+                drafts.append([*told(g.draft_tokens)[place : place + length], *[0] * (num_draft - length)])
                 for into, values in zip(recorded, (g.p, g.q), strict=True):
-                    own = list(values[place : place + length])
+                    own = list(told(values)[place : place + length])
                     into.append([*own, *[float("nan")] * (num_draft - len(own))])
                 begin, place = begin + emitted, place + length
         text, prompts, begins, drafted, accepted, emitted = (
