@@ -76,4 +76,4 @@ def test_a_text_without_measures_has_origins_alone():
 
 
 def test_a_text_that_its_tokens_do_not_make_stays_whole():
-    assert coloured("other", {"ids": [0]}, {}, ["a"]) == {}
+    assert coloured("other", {"ids": [0], "origin": [0]}, {}, ["a"]) == {}

@@ -17,7 +17,7 @@ from sdbench.report.figures import DRAWN
 from sdbench.report.figures.grids import GRIDS
 from tests.records.synthetic import write_synthetic
 
-ALONE = set(DRAWN) - {"divergence"}  # what a sampled sweep with times has by itself
+ALONE = set(DRAWN) - {"divergence", "load"}  # what a sampled sweep with times of our own engine has by itself
 
 
 def made(home):

@@ -84,7 +84,12 @@ def test_when_the_harness_goes_so_do_the_server_and_what_it_started(how, served_
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, "-m", "sdbench", *served_words(tmp_path), *vllm_words]
-    harness = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def foreground() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where the tests run in the background
+
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    harness = subprocess.Popen(command, env=env, preexec_fn=foreground, **quiet)
     pids = noted(note)
     assert all(map(is_alive, pids))
     harness.send_signal(how)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """`kind` says how a value is written: rate, points, ratio, count, p, seconds (as ms), per_s or share (as %)."""
+    """`kind` says how a value is written: rate, points, ratio, count, p, seconds (as ms), per_s, share (as %) or word."""
 
     title: str
     kind: str
@@ -41,6 +41,23 @@ MEASURES: Mapping[str, Measure] = {
         "What transformers and most papers report. It counts as lost the drafted tokens behind a rejection, which nobody "
         "judged, and so falls with the draft length.",
         "accepted / drafted",
+    ),
+    "pooled_block_acceptance": Measure(
+        "Block acceptance, pooled",
+        "rate",
+        "The same of a server that tells no rounds: sums over all texts of a setting, and so without an interval.",
+        "accepted / drafted",
+    ),
+    "pooled_tokens_per_step": Measure(
+        "Tokens a step, pooled",
+        "ratio",
+        "Emitted tokens for each step of a server that tells no rounds, over all texts of a setting.",
+        "tokens / steps",
+    ),
+    "pooled_from": Measure(
+        "Pooled from",
+        "word",
+        "Where pooled counts come from: sums that came with each text, or the server's own counters before and after.",
     ),
     "tokens_per_round": Measure(
         "Tokens a round",
