@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sdbench.audit.claims import Cell, Effect, PitTest, worst_of
-from sdbench.audit.evidence import Coins, Counts, combined, least_tv
+from sdbench.audit.claims import Cell, Effect, PitTest, TableTest, worst_of
+from sdbench.audit.evidence import Coins, Counts
 from sdbench.audit.source import Sampling, Source
 from sdbench.audit.texts import ELEMENTS, Rounds, Texts
 from sdbench.types import DraftBlock, Evidence
@@ -64,7 +64,7 @@ class Claimed:
 
 
 @dataclass
-class PrefixTest:
+class PrefixTest(TableTest):
     """First tokens and two-token prefixes against what the models' own laws make of them; every other token is pooled."""
 
     claimed: Claimed
@@ -72,7 +72,6 @@ class PrefixTest:
     horizon: int
     with_second: bool
     claim: str = "prefixes"
-    parts: list[list[Counts]] = field(init=False)
     likely: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,20 +102,6 @@ class PrefixTest:
                 place = torch.full((vocab,), -1).scatter_(0, likely, torch.arange(len(likely)))[own[:, 0]]
                 cell = torch.where(place < 0, len(likely) * vocab, place * vocab + own[:, 1])
                 self.parts[1][prompt].add(cell.numpy())
-
-    def log_e(self) -> float:
-        return combined([sum(float(counts.log_e()) for counts in part) for part in self.parts])
-
-    @property
-    def samples(self) -> int:
-        return sum(counts.size for counts in self.parts[0])
-
-    def effect(self, log_wanted: float) -> Effect:
-        value, low, high = max(counts.effect() for counts in self.parts[0])
-        return Effect("TV", value, low, high, self.least([counts.size for counts in self.parts[0]], log_wanted))
-
-    def least(self, sizes: Sequence[int], log_wanted: float) -> float:
-        return least_tv(self.parts[:1], sizes, log_wanted + np.log(len(self.parts)))
 
     def worst(self) -> Cell:
         vocab, named = self.claimed.source.vocab, []
