@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sdbench.config import ConfigError
+from sdbench.config import ConfigError, nearest
 from sdbench.probs import at, total_variation
 from sdbench.train.course import Course, Rollout, grouped
 from sdbench.train.forced import seen
 from sdbench.train.steps import Steps
-from sdbench.verify.head import Head, features, linear
+from sdbench.verify.head import FEATURES, Head, features, linear
 from sdbench.verify.learned import Diversed
 
 COLLAPSED = 0.02  # a mean weight nearer to 0 or 1 than this is no head
@@ -68,6 +68,9 @@ class EnsembleTraining:
     def __post_init__(self) -> None:
         if self.recipe.samples < 2:
             raise ConfigError(f"samples must be at least 2, since a text is compared with its fellows, got {self.recipe.samples}")
+        unknown = [name for name in self.recipe.features if name not in FEATURES]
+        if unknown:
+            raise ConfigError(f"features cannot hold {unknown[0]} {nearest(unknown[0], FEATURES)}")
         if self.course.run.temperature == 0:
             raise ConfigError("temperature must be above 0: texts that are all the same teach nothing")
         sizes = {"draft_hidden": self.course.pair.draft, "target_hidden": self.course.pair.target}
