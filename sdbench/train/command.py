@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from sdbench.config import ConfigError, show
+from sdbench.config import ConfigError, nearest, show
 from sdbench.hub import HubError
 
 DONE, BAD_CONFIG, INTERRUPTED = 0, 2, 130
@@ -24,6 +25,9 @@ WORDS: Mapping[str, Kind] = {
     "samples": int,
     "hidden": int,
     "seed": int,
+    "swaps": int,
+    "rows": int,
+    "loss": str,
     "price": float,
     "rate": float,
     "features": listed,
@@ -31,7 +35,7 @@ WORDS: Mapping[str, Kind] = {
 
 
 def main(kind: str, argv: Sequence[str], about: str) -> int:
-    """`kind` is what is trained: ensemble."""
+    """`kind` is what is trained: ensemble, judge or distil."""
     if {"-h", "--help"} & set(argv):
         print(about.strip())
         return DONE
@@ -51,7 +55,7 @@ def split(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     own, rest = {}, []
     for word in argv:
         key, _, value = word.partition("=")
-        if key in (*WORDS, "out", "rows", "reward"):
+        if key in (*WORDS, "out", "reward"):
             own[key] = value
         else:
             rest.append(word)
@@ -74,15 +78,28 @@ def recipe_words(own: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _main(kind: str, argv: Sequence[str]) -> None:
+    from sdbench.train import distill, ensemble, judge
     from sdbench.train.course import Course
-    from sdbench.train.ensemble import EnsembleTraining, Recipe
 
     own, rest = split(argv)
-    recipe = Recipe(**recipe_words(own))
+    trainings: Mapping[str, tuple[Any, Any, str, str]] = {
+        "ensemble": (ensemble.Recipe, ensemble.EnsembleTraining, "1", "heads"),
+        "judge": (judge.Recipe, judge.JudgeTraining, "0", "judges"),
+        "distil": (distill.Recipe, distill.Distillation, "1", "drafts"),
+    }
+    make_recipe, training, temperature, folder = trainings[kind]
+    words = recipe_words(own)
+    known = {field.name for field in fields(make_recipe)}
+    for key in words:
+        if key not in known:
+            raise ConfigError(f"{key} is no option of this training {nearest(key, sorted(known))}")
+    recipe = make_recipe(**words)
     if not any(word.startswith(("temperature=", "decode=")) for word in rest):
-        rest.append("temperature=1")
-    rows = int(own.get("rows", 1000))
-    course = Course.make(rest, rows=rows, reward=own.get("reward"))
-    out = Path(own.get("out") or Path("results") / "heads" / f"{course.run.model.name}-{course.run.task.name}")
-    EnsembleTraining(course, recipe, out)()
+        rest.append(f"temperature={temperature}")
+    course = Course.make(rest, rows=recipe.rows, reward=own.get("reward"))
+    name = "-".join([course.run.model.name, course.run.task.name, *([str(words["loss"])] if "loss" in words else [])])
+    out = Path(own.get("out") or Path("results") / folder / name)
+    if (out / "config.json").exists():
+        raise ConfigError(f"out={out} holds a model already: give another out=, or delete it")
+    training(course, recipe, out)()
     print(out)

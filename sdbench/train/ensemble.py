@@ -42,6 +42,7 @@ class Recipe:
     price: float = 0.2  # λ: reward for a unit of acceptance
     rate: float = 0.02
     seed: int = 0
+    rows: int = 1000  # of the train split, over and over
 
 
 @dataclass(frozen=True)
