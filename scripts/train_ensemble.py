@@ -9,7 +9,6 @@ command again to go on after an interruption. Then: python -m sdbench model=... 
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

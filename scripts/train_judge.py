@@ -1,4 +1,4 @@
-"""Train a judge for a pair and a task: mine labels by letting one wrong draft pass at a time, fit a logistic head, say how good it is.
+"""Train a judge for a pair and a task: mine labels by letting one wrong draft pass at a time, and fit a logistic head.
 
     python scripts/train_judge.py model=llama-tiny task=gsm8k-tiny [out=FOLDER] [prompts=N] [swaps=N] [features=[token_hidden]]
                                   [seed=N] [reward=METRIC]
@@ -9,7 +9,6 @@ command again to go on after an interruption. Then: python -m sdbench model=... 
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -140,7 +140,9 @@ def settings_of(given: Command, sweeps: Sequence[RuleSweep], make: Callable[[Rul
         for setting in chosen(sweep, is_given):
             rule = make(sweep)(setting)
             told = labelled(rule, setting)
-            shown = [f"{knob.name}={told[knob.name]}" for knob in sweep.knobs if not knob.choices or len(knob.values) > 1]
+            shown = [
+                f"{knob.name}={told[knob.name]}" for knob in sweep.knobs if not knob.choices or len(knob.values) > 1
+            ]
             named.append(Setting(" ".join([sweep.name, *shown]), rule))
     return named
 

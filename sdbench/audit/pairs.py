@@ -64,9 +64,7 @@ def random_llama(*, layers: int, seed: int, vocab: int = VOCAB, spread: float = 
     """Llama's architecture, for transformers' own generate."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
-        **SIZES, vocab_size=vocab, num_hidden_layers=layers, initializer_range=0.35, eos_token_id=None
-    )
+    config = LlamaConfig(**SIZES, vocab_size=vocab, num_hidden_layers=layers, initializer_range=0.35, eos_token_id=None)
     model = _seeded(LlamaForCausalLM, config, seed, spread / 2)
     options = model.generation_config
     options.num_assistant_tokens, options.num_assistant_tokens_schedule = 3, "constant"

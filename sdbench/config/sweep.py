@@ -54,7 +54,9 @@ class Knob:
         equals = None if declared.get("equals") is None else string(f"knobs.{name}.equals", declared["equals"])
         if equals is not None and strict is None:
             raise ConfigError(f"knobs.{name}.equals={equals} needs the value at which it does: knobs.{name}.strict")
-        return cls(name, values, choices, strict, equals, tuple(declared.get("draws") or ()), bool(declared.get("text")))
+        return cls(
+            name, values, choices, strict, equals, tuple(declared.get("draws") or ()), bool(declared.get("text"))
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,17 +77,22 @@ def recipe_words(own: Mapping[str, str]) -> dict[str, Any]:
     return out
 
 
-def _main(kind: str, argv: Sequence[str]) -> None:
+def training_of(kind: str) -> tuple[Any, Any, str, str]:
+    """Its recipe, its class, its usual temperature, and the folder below results/."""
     from sdbench.train import distill, ensemble, judge
+
+    if kind == "judge":
+        return judge.Recipe, judge.JudgeTraining, "0", "judges"
+    if kind == "distil":
+        return distill.Recipe, distill.Distillation, "1", "drafts"
+    return ensemble.Recipe, ensemble.EnsembleTraining, "1", "heads"
+
+
+def _main(kind: str, argv: Sequence[str]) -> None:
     from sdbench.train.course import Course
 
     own, rest = split(argv)
-    trainings: Mapping[str, tuple[Any, Any, str, str]] = {
-        "ensemble": (ensemble.Recipe, ensemble.EnsembleTraining, "1", "heads"),
-        "judge": (judge.Recipe, judge.JudgeTraining, "0", "judges"),
-        "distil": (distill.Recipe, distill.Distillation, "1", "drafts"),
-    }
-    make_recipe, training, temperature, folder = trainings[kind]
+    make_recipe, training, temperature, folder = training_of(kind)
     words = recipe_words(own)
     known = {field.name for field in fields(make_recipe)}
     for key in words:

@@ -105,7 +105,8 @@ class Course:
     def reward(self, values: Mapping[str, float]) -> float:
         """On 0–1."""
         low, high = self.metric.bounds or (0.0, 1.0)
-        assert low is not None and high is not None, "refused by rewarding()"
+        assert low is not None, "refused by rewarding()"
+        assert high is not None, "refused by rewarding()"
         return (values[self.metric.name] - low) / (high - low)
 
 

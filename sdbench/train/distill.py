@@ -63,7 +63,13 @@ class Distillation:
         self.optimiser = torch.optim.AdamW(list(self.weights.values()), lr=self.recipe.rate, weight_decay=0.0)
 
     def __call__(self) -> Path:
-        steps = Steps("draft", self.recipe.steps, self.out.with_name(f"{self.out.name}.ckpt"), checkpoint_every=20, report_every=10)
+        steps = Steps(
+            "draft",
+            self.recipe.steps,
+            self.out.with_name(f"{self.out.name}.ckpt"),
+            checkpoint_every=20,
+            report_every=10,
+        )
         held = steps.resume()
         losses: list[float] = []
         if held is not None:
@@ -94,7 +100,8 @@ class Distillation:
         keys = self.course.keys(step, recipe.prompts)
         ids = [self.course.prompts.ids[key] for key in keys]
         options = replace(
-            decoder.options("draft", batch_size=decoder.batch_size, is_measured=False), seed=recipe.seed * 1_000_003 + step
+            decoder.options("draft", batch_size=decoder.batch_size, is_measured=False),
+            seed=recipe.seed * 1_000_003 + step,
         )
         requests = [Request(place, 0, 0, key, 0) for place, key in enumerate(keys)]
         from sdbench.verify import Exact
@@ -118,7 +125,9 @@ class Distillation:
         for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
             ids[row, : len(prompt) + len(text)] = torch.tensor([*prompt, *text])
         row = torch.cat([torch.full((len(text),), i) for i, text in enumerate(texts)])
-        place = torch.cat([torch.arange(len(text)) + len(prompt) - 1 for prompt, text in zip(prompts, texts, strict=True)])
+        place = torch.cat(
+            [torch.arange(len(text)) + len(prompt) - 1 for prompt, text in zip(prompts, texts, strict=True)]
+        )
         warp = self.course.decoder.warp
         with torch.no_grad():
             p = warp.law(warp.logits(self.course.pair.target(ids, use_cache=False).logits[row, place]))

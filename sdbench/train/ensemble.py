@@ -68,7 +68,9 @@ class EnsembleTraining:
 
     def __post_init__(self) -> None:
         if self.recipe.samples < 2:
-            raise ConfigError(f"samples must be at least 2, since a text is compared with its fellows, got {self.recipe.samples}")
+            raise ConfigError(
+                f"samples must be at least 2, since a text is compared with its fellows, got {self.recipe.samples}"
+            )
         unknown = [name for name in self.recipe.features if name not in FEATURES]
         if unknown:
             raise ConfigError(f"features cannot hold {unknown[0]} {nearest(unknown[0], FEATURES)}")
@@ -77,7 +79,8 @@ class EnsembleTraining:
         sizes = {"draft_hidden": self.course.pair.draft, "target_hidden": self.course.pair.target}
         sizes["token_hidden"] = self.course.pair.target
         size = sum(
-            int(sizes[name].config.get_text_config().hidden_size) if name in sizes else 1 for name in self.recipe.features
+            int(sizes[name].config.get_text_config().hidden_size) if name in sizes else 1
+            for name in self.recipe.features
         )
         self.head = linear("ensemble", self.recipe.features, size, hidden=self.recipe.hidden)
         self.weights = {name: tensor.clone().requires_grad_() for name, tensor in self.head.weights.items()}
@@ -106,10 +109,15 @@ class EnsembleTraining:
     def _card(self, steps: Steps) -> dict[str, Any]:
         recipe = self.recipe
         last = self.curve[-20:]
-        mean = {name: sum(row[name] for row in last) / len(last) for name in ("reward", "acceptance", "weight", "spread")}
+        mean = {
+            name: sum(row[name] for row in last) / len(last) for name in ("reward", "acceptance", "weight", "spread")
+        }
         return {
             **self.course.card(),
-            **{name: getattr(recipe, name) for name in ("hidden", "steps", "prompts", "samples", "price", "rate", "seed")},
+            **{
+                name: getattr(recipe, name)
+                for name in ("hidden", "steps", "prompts", "samples", "price", "rate", "seed")
+            },
             "rule": Diversed.version,
             "seconds": round(steps.seconds),
             "last": {name: round(value, 4) for name, value in mean.items()},
@@ -150,7 +158,10 @@ class EnsembleTraining:
         origins = [rollout.generation.origins for rollout in rollouts]
         for part in seen(self.course.pair, [rollout.prompt for rollout in rollouts], texts, self.course.decoder.warp):
             decided = torch.tensor(
-                [origins[text][place] != "bonus" for text, place in zip(part.text.tolist(), part.place.tolist(), strict=True)]
+                [
+                    origins[text][place] != "bonus"
+                    for text, place in zip(part.text.tolist(), part.place.tolist(), strict=True)
+                ]
             )
             x = features(self.recipe.features, part.states, (part.p, part.q))[decided].cpu()
             if not self.fixed:

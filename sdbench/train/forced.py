@@ -44,7 +44,9 @@ def seen(pair: Any, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[i
     while order:
         longest = max(len(prompts[i]) + len(texts[i]) for i in order)
         count = max(1, ELEMENTS // (vocab * longest))
-        parts.append(_part(pair, [prompts[i] for i in order[:count]], [texts[i] for i in order[:count]], order[0], warp))
+        parts.append(
+            _part(pair, [prompts[i] for i in order[:count]], [texts[i] for i in order[:count]], order[0], warp)
+        )
         order = order[count:]
     return parts
 

@@ -1,8 +1,8 @@
-"""A judge from mined labels (as AutoJudge, arXiv:2504.20039): let one wrong draft pass, decode on, and see whether the answer suffers.
+"""A judge from mined labels (as AutoJudge, arXiv:2504.20039): let one wrong draft pass, decode on, and see if the answer suffers.
 
-At temperature 0 a text meets the draft's wrong tokens one after another. `Swap(n)` lets the n-th of them pass and decodes losslessly
-before and behind it, so that all swaps of a prompt are rules of one stream and share its prefill. A swapped token is good where the
-text it leads to scores no less than the lossless one.
+At temperature 0 a text meets the draft's wrong tokens one after another. `Swap(n)` lets the n-th of them pass and decodes
+losslessly before and behind it, so that all swaps of a prompt are rules of one stream and share its prefill. A swapped token is
+good where the text it leads to scores no less than the lossless one.
 """
 
 from __future__ import annotations
@@ -255,8 +255,12 @@ def draw(told: dict[str, Any], folder: Path) -> None:
         said, good = [one["said"] for one in told["bins"]], [one["good"] for one in told["bins"]]
         axis.plot(said, good, color=BLUE, marker="o")
         for one in told["bins"]:
-            axis.annotate(f"{one['n']}", (one["said"], one["good"]), textcoords="offset points", xytext=(4, -8), fontsize=6)
+            axis.annotate(
+                f"{one['n']}", (one["said"], one["good"]), textcoords="offset points", xytext=(4, -8), fontsize=6
+            )
         axis.set_xlabel("what the judge says")
         axis.set_ylabel("share of good tokens")
-        axis.set_title(f"AUC {told['auc']:.2f} [{told['low']:.2f}, {told['high']:.2f}], {told['labels']} tokens held out")
+        axis.set_title(
+            f"AUC {told['auc']:.2f} [{told['low']:.2f}, {told['high']:.2f}], {told['labels']} tokens held out"
+        )
         save(figure, folder, "calibration")

@@ -46,7 +46,11 @@ OF_LAWS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "target_margin": lambda p, q: _margin(p),
     "draft_margin": lambda p, q: _margin(q),
 }
-OF_STATES = ("draft_hidden", "target_hidden", "token_hidden")  # the last: the target's state at the drafted token itself
+OF_STATES = (
+    "draft_hidden",
+    "target_hidden",
+    "token_hidden",
+)  # the last: the target's state at the drafted token itself
 FEATURES = (*OF_STATES, *OF_LAWS)
 STATES = {"draft_hidden": "draft_hidden", "target_hidden": "target_hidden", "token_hidden": "target_hidden"}
 
@@ -127,7 +131,7 @@ class Head:
 
     @classmethod
     def load(cls, name: str, kind: str) -> Head:
-        """The head in a folder, or one that ships (embedded:PAIR/TASK); the same object for the same content. ValueError in a sentence."""
+        """The head in a folder, or one that ships (embedded:PAIR/TASK): one object for one content. ValueError in a sentence."""
         folder = folder_of(name, kind)
         try:
             return _loaded(folder, kind, _hash(folder / CARD), _hash(folder / WEIGHTS))
@@ -139,12 +143,16 @@ class Head:
 def folder_of(name: str, kind: str) -> Path:
     """Where a head is kept."""
     if name == "none":
-        raise ValueError(f"a head is needed: train one with python {TRAINS[kind]} model=NAME task=NAME, then head=FOLDER")
+        raise ValueError(
+            f"a head is needed: train one with python {TRAINS[kind]} model=NAME task=NAME, then head=FOLDER"
+        )
     if not name.startswith(EMBEDDED):
         return Path(name)
     folder = Path(__file__).parents[1] / "embedded" / "heads" / name.removeprefix(EMBEDDED)
     if not (folder / CARD).is_file():
-        shipped = sorted(f"{EMBEDDED}{c.parent.relative_to(folder.parents[1])}" for c in folder.parents[1].glob(f"*/*/{CARD}"))
+        shipped = sorted(
+            f"{EMBEDDED}{c.parent.relative_to(folder.parents[1])}" for c in folder.parents[1].glob(f"*/*/{CARD}")
+        )
         raise ValueError(f"head={name} does not ship (there are {', '.join(shipped) or 'none'})")
     return folder
 
@@ -160,7 +168,9 @@ def _loaded(folder: Path, kind: str, _card: str, digest: str) -> Head:
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"head={folder} is torn: {str(error).splitlines()[0]}; train it again") from None
     if card.get("format", 0) > FORMAT:
-        raise ValueError(f"head={folder} has format {card['format']}, and this version reads up to {FORMAT}: update sdbench")
+        raise ValueError(
+            f"head={folder} has format {card['format']}, and this version reads up to {FORMAT}: update sdbench"
+        )
     if card.get("weights") != digest:
         raise ValueError(f"head={folder}: {WEIGHTS} is not the one that {CARD} names; train it again")
     if card.get("kind") != kind:
@@ -203,7 +213,9 @@ def features(names: Sequence[str], states: Mapping[str, Tensor | None], laws: La
     return torch.cat([part.float() for part in parts], -1)
 
 
-def linear(kind: str, features: Sequence[str], size: int, card: Mapping[str, Any] | None = None, hidden: int = 0) -> Head:
+def linear(
+    kind: str, features: Sequence[str], size: int, card: Mapping[str, Any] | None = None, hidden: int = 0
+) -> Head:
     """A head that scores 0 everywhere: w = 1/2. With a hidden layer, its inner weights are small and seeded."""
     weights = {"weight": torch.zeros(1, hidden or size), "bias": torch.zeros(1)}
     if hidden:

@@ -17,7 +17,7 @@ from sdbench.verify.tokenwise import Tokenwise, drawn, either, knob
 
 @dataclass(frozen=True, slots=True)
 class Diversed(Tokenwise):
-    """DIVERSED (arXiv:2604.07622): the ensemble with w = σ(head(state of the draft, state of the target) + offset) at each position.
+    """DIVERSED (arXiv:2604.07622): the ensemble with w = σ(head(states of draft and target) + offset) at each position.
 
     Slot i reads the states that predict draft i. Exact at offset = ∞, the draft at −∞; between, one head is a curve. Emits
     w·p + (1 − w)·q of that w. Greedy: as Ensemble, with w at each position.

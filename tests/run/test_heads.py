@@ -12,7 +12,15 @@ from sdbench.run import pair
 from sdbench.run.outline import Outline
 from sdbench.verify import Head
 
-WORDS = ("verifier=diversed", "verifier.offset=[0]", "n=3", "temperature=1", "max_new_tokens=12", "timing=off", "report=off")
+WORDS = (
+    "verifier=diversed",
+    "verifier.offset=[0]",
+    "n=3",
+    "temperature=1",
+    "max_new_tokens=12",
+    "timing=off",
+    "report=off",
+)
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,9 @@ def test_labels_are_mined_resumably_and_told(tmp_path):
     told = json.loads((tmp_path / "whole/calibration.json").read_text())
     assert told["low"] <= told["auc"] <= told["high"]
     assert sum(one["n"] for one in told["bins"]) == told["labels"]
-    assert {"calibration.pdf", "calibration.svg", "calibration.png"} <= {path.name for path in (tmp_path / "whole").iterdir()}
+    assert {"calibration.pdf", "calibration.svg", "calibration.png"} <= {
+        path.name for path in (tmp_path / "whole").iterdir()
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Heads: which states they read, what their folders promise, and the law of what they decide."""
 
 import json
+from itertools import pairwise
 
 import pytest
 import torch
@@ -19,7 +20,9 @@ def evidence(batch=2, seed=0):
     p, q = (torch.rand(2, batch, K + 1, V, generator=g, dtype=torch.float64) + 0.05).unbind()
     p, q = p / p.sum(-1, keepdim=True), (q / q.sum(-1, keepdim=True))[:, :K]
     states = torch.randn(2, batch, K + 1, D, generator=g)
-    draft = DraftBlock(torch.randint(0, V, (batch, K), generator=g), q, torch.full((batch,), K), q.log(), states[0][:, :K])
+    draft = DraftBlock(
+        torch.randint(0, V, (batch, K), generator=g), q, torch.full((batch,), K), q.log(), states[0][:, :K]
+    )
     return Evidence(p, draft, logits=p.log(), target_hidden=states[1])
 
 
@@ -48,13 +51,21 @@ def test_a_saved_head_is_loaded_as_it_was_and_once(features, hidden, tmp_path):
     [
         ("none", None, "a head is needed: train one with python scripts/train_ensemble.py"),
         ("embedded:llama-tiny/none", None, "does not ship"),
-        ("folder", lambda f: (f / "head.json").unlink(), r"has no head\.json: train one with python scripts/train_ensemble"),
+        (
+            "folder",
+            lambda f: (f / "head.json").unlink(),
+            r"has no head\.json: train one with python scripts/train_ensemble",
+        ),
         ("folder", lambda f: (f / "head.safetensors").write_bytes(b"x"), "is torn"),
         ("folder", lambda f: (f / "head.json").write_text("{"), "is torn"),
         ("folder", lambda f: edit(f, format=99), "has format 99, and this version reads up to 1: update sdbench"),
         ("folder", lambda f: edit(f, kind="judge"), "is of kind judge, and this rule takes one of kind ensemble"),
         ("folder", lambda f: edit(f, features=["moon"]), "features of a head must be of"),
-        ("folder", lambda f: random_head(seed=5).save(f.parent / "o") or swap(f), "is not the one that head.json names"),
+        (
+            "folder",
+            lambda f: random_head(seed=5).save(f.parent / "o") or swap(f),
+            "is not the one that head.json names",
+        ),
     ],
 )
 def test_a_bad_head_is_one_sentence(name, spoil, sentence, tmp_path):
@@ -90,7 +101,7 @@ def test_the_offset_makes_one_head_a_curve_between_the_draft_and_the_lossless_ru
     assert bool(Diversed(head, offset=float("inf")).is_lossless().all())
     assert not bool(Diversed(head).is_lossless().any())
     accepted = [Diversed(head, offset=b).measure(seen).expected for b in (4.0, 1.0, 0.0, -1.0, -4.0)]
-    assert all(bool((a < b).all()) for a, b in zip(accepted, accepted[1:], strict=False))
+    assert all(bool((a < b).all()) for a, b in pairwise(accepted))
 
 
 def test_each_position_has_a_weight_of_its_own_and_emits_its_mixture():
@@ -103,7 +114,7 @@ def test_each_position_has_a_weight_of_its_own_and_emits_its_mixture():
 
 
 def one_way(target, token: int, other: int) -> Head:
-    """A head that can only be right one way: w is 1 where the state that predicts the draft prefers one token to another, else 0."""
+    """A head that can only be right one way: w is 1 where the state that predicts the draft prefers one token to another."""
     rows = target.get_output_embeddings().weight.detach()
     weight = 1e4 * (rows[token] - rows[other])[None].float()
     return Head("ensemble", ("target_hidden",), {"weight": weight, "bias": torch.zeros(1)})
@@ -111,7 +122,7 @@ def one_way(target, token: int, other: int) -> Head:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_slot_i_reads_the_state_that_predicts_draft_i(temperature):
-    """Where the head says 1 every draft stays that the target allows; where it says 0 every draft stays, and no position is off by one."""
+    """Where the head says 0 every draft stays, and where it says 1 the target's law is kept: no position is off by one."""
     target, draft = pair("llama")
     options = {"num_draft": 4, "temperature": temperature, "max_new_tokens": 24, "stop_ids": (), "measure": True}
     made = generate(target, draft, PROMPTS, [Diversed(one_way(target, 5, 9), greedy="mixture")], seed=3, **options)
@@ -135,7 +146,9 @@ def test_with_a_head_that_is_one_everywhere_texts_are_the_lossless_ones():
     sure = Head("ensemble", ("tv",), {"weight": torch.zeros(1, 1), "bias": torch.tensor([200.0])})
     rules = [Diversed(sure), Exact(), Ensemble(1.0)]
     for temperature in (0.0, 1.0):
-        made = generate(target, draft, PROMPTS, rules, temperature=temperature, max_new_tokens=20, stop_ids=(), num_draft=3)
+        made = generate(
+            target, draft, PROMPTS, rules, temperature=temperature, max_new_tokens=20, stop_ids=(), num_draft=3
+        )
         texts = [[g.tokens for g in made if g.verifier == rule] for rule in range(3)]
         assert texts[0] == texts[1] == texts[2]
 
@@ -146,7 +159,9 @@ def test_a_judge_keeps_what_the_lossless_rule_keeps_and_what_its_head_calls_good
     target, draft = pair("llama")
     for temperature in (0.0, 1.0):
         rules = [Judge(never), Exact(), Judge(always), Judge(always, threshold=float("inf"))]
-        made = generate(target, draft, PROMPTS, rules, temperature=temperature, max_new_tokens=20, stop_ids=(), num_draft=3)
+        made = generate(
+            target, draft, PROMPTS, rules, temperature=temperature, max_new_tokens=20, stop_ids=(), num_draft=3
+        )
         texts = [[g.tokens for g in made if g.verifier == rule] for rule in range(4)]
         assert texts[0] == texts[1] == texts[3]
         kept = [g for g in made if g.verifier == 2]
@@ -157,10 +172,14 @@ def test_a_judge_reads_the_state_at_the_token_itself():
     seen = evidence()
     head = random_head("judge", ("token_hidden",), size=D)
     torch.testing.assert_close(head.seen(seen), seen.target_hidden[:, 1:].float())
-    torch.testing.assert_close(random_head(features=("target_hidden",), size=D).seen(seen), seen.target_hidden[:, :-1].float())
+    torch.testing.assert_close(
+        random_head(features=("target_hidden",), size=D).seen(seen), seen.target_hidden[:, :-1].float()
+    )
 
 
-@pytest.mark.parametrize(("rule", "options"), [(Diversed, {"offset": float("nan")}), (Diversed, {"mix": "x"}), (Judge, {"threshold": -1})])
+@pytest.mark.parametrize(
+    ("rule", "options"), [(Diversed, {"offset": float("nan")}), (Diversed, {"mix": "x"}), (Judge, {"threshold": -1})]
+)
 def test_knobs_outside_their_range_are_refused(rule, options):
     head = random_head("ensemble" if rule is Diversed else "judge")
     with pytest.raises(ValueError, match=f"{next(iter(options))} of {rule.__name__} must be"):
