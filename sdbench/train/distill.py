@@ -57,7 +57,8 @@ class Distillation:
         if self.course.run.temperature == 0:
             raise ConfigError("temperature must be above 0: a draft is distilled on texts that it samples")
         self.draft: Any = self.course.pair.draft
-        self.kept = self.draft.config.dtype or torch.float32  # what its checkpoint is stored in
+        stored = getattr(self.course.outline.configs["draft"], "dtype", None) or torch.float32
+        self.kept = stored if isinstance(stored, torch.dtype) else getattr(torch, str(stored))
         self.draft.requires_grad_(True)
         self.weights = dict(self.draft.named_parameters())
         self.optimiser = torch.optim.AdamW(list(self.weights.values()), lr=self.recipe.rate, weight_decay=0.0)
