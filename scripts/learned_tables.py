@@ -1,0 +1,206 @@
+"""results/learned: do trained heads beat one number? Heads, a judge and distilled drafts against what needs no training.
+
+    python scripts/learned_tables.py [pair=llama-tiny] [task=gsm8k-tiny] [parts=ensemble,judge,distil] [n=500] [steps=100]
+                                     [runs=results/learned-runs] [out=results/learned]
+
+    ensemble  at T = 1: DIVERSED's head and others that see more or less, each with its curve of offsets, beside the static ensemble
+    judge     at T = 0: a mined judge beside the training-free divergence rule and the static ensemble
+    distil    at T = 1: drafts distilled with each loss, under the static ensemble at several w, beside the pair's own draft
+
+What is trained and decoded stays in `runs`: run it again after an interruption, and only what is missing is done. `out` gets what
+is to be committed: PAIR-TASK-PART.csv, a row a cell, and PAIR-TASK-PART.json with the comparisons and their intervals.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import pandas as pd
+import yaml
+
+import sdbench
+from sdbench.config import config_dir
+from sdbench.metrics.pareto import front_of, gain, joint, volume_of
+from sdbench.words import parsed
+
+ROOT = Path(__file__).parents[1]
+LAWS = "tv,target_entropy,draft_entropy,target_margin,draft_margin"
+HEADS = {  # name -> its words for scripts/train_ensemble.py
+    "diversed": ("features=[draft_hidden,target_hidden]",),
+    "of-tv": ("features=[tv]", "hidden=8"),
+    "of-entropy": ("features=[target_entropy]", "hidden=8"),
+    "of-laws": (f"features=[{LAWS}]", "hidden=16"),
+    "of-all": (f"features=[draft_hidden,target_hidden,{LAWS}]", "hidden=32"),
+}
+OFFSETS = [6, 4, 3, 2, 1, 0, -2]
+STATIC = [1, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.1]
+LOSSES = ("forward_kl", "reverse_kl", "tv", "overlap")
+UNDER = [1, 0.95, 0.9, 0.8, 0.7, 0.5]
+DEFAULTS = {
+    "pair": "llama-tiny",
+    "task": "gsm8k-tiny",
+    "parts": "ensemble,judge,distil",
+    "n": "500",
+    "steps": "100",
+    "runs": "results/learned-runs",
+    "out": "results/learned",
+}
+
+
+def call(*words: str) -> None:
+    """A command of the project; its end decides."""
+    print("  " + " ".join(words), file=sys.stderr, flush=True)
+    subprocess.run([sys.executable, *words], check=True, cwd=ROOT)
+
+
+def trained(script: str, out: Path, done: str, *words: str) -> Path:
+    """What a training makes, made if it is not there."""
+    if not (out / done).exists():
+        call(f"scripts/{script}", f"out={out}", *words)
+    return out
+
+
+def decoded(out: Path, *words: str) -> sdbench.Results:
+    """A run's records, completed."""
+    call("-m", "sdbench", *words, "timing=off", "report=off", f"results={out.parent}", f"name={out.name}")
+    return sdbench.read(out)
+
+
+def rules_in(folder: Path, base: str, heads: Mapping[str, Path], **knobs: Any) -> str:
+    """A folder of configs with one rule for each head, and the words that choose them."""
+    (folder / "verifier").mkdir(parents=True, exist_ok=True)
+    tree = yaml.safe_load((config_dir() / "verifier" / f"{base}.yaml").read_text())
+    for name, head in heads.items():
+        own = {**tree, "name": name, "head": str(head.resolve()), **knobs}
+        (folder / "verifier" / f"{name}.yaml").write_text(yaml.safe_dump(own))
+    return ",".join(heads)
+
+
+def curve(results: sdbench.Results, name: str) -> list[str]:
+    """The cells of a rule, from the strict end on."""
+    cells = results.cells
+    own = cells[(cells["verifier"] == name)]
+    return list(own["cell"]) if "cell" in own else list(own.index)
+
+
+def compared(results: sdbench.Results, names: Sequence[str], static: str) -> dict[str, Any]:
+    """Each rule's quality over the static curve's at equal acceptance, and what area of the plane each dominates."""
+    every = {name: curve(results, name) for name in (*names, static)}
+    plane = joint(results, [cell for cells in every.values() for cell in cells])
+    told: dict[str, Any] = {}
+    for name, cells in every.items():
+        volume = volume_of(plane.of(cells))
+        told[name] = {"hypervolume": [volume.value, volume.low, volume.high]}
+        if name != static:
+            told[name] |= {
+                key: [estimate.value, estimate.low, estimate.high]
+                for key, estimate in gain(plane, cells, every[static]).items()
+            }
+    whole = front_of(plane).points.set_index("cell")
+    for name, cells in every.items():
+        told[name]["on_the_front"] = round(float(whole.loc[cells, "probability"].max()), 4)
+    return told
+
+
+def write(out: Path, name: str, results: Sequence[tuple[str, sdbench.Results]], told: Mapping[str, Any]) -> None:
+    """The table and the comparisons."""
+    from sdbench.metrics.summary import summarise
+
+    out.mkdir(parents=True, exist_ok=True)
+    frames = []
+    for label, one in results:
+        frame = summarise(one)
+        frame.insert(0, "draft", label)
+        frames.append(frame)
+    pd.concat(frames).to_csv(out / f"{name}.csv", index=False)
+    (out / f"{name}.json").write_text(json.dumps(told, indent=1) + "\n")
+
+
+def ensemble(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
+    heads = {
+        name: trained(
+            "train_ensemble.py", runs / "heads" / f"{pair}-{task}-{name}", "head.json", f"model={pair}", f"task={task}",
+            f"steps={steps}", *words,
+        )
+        for name, words in HEADS.items()
+    }  # fmt: skip
+    configs = runs / f"configs-{pair}-{task}"
+    names = rules_in(configs, "diversed", heads, offset=OFFSETS)
+    results = decoded(
+        runs / f"{pair}-{task}-ensemble",
+        *("--config-dir", str(configs), f"model={pair}", f"task={task}", f"n={n}", "temperature=1"),
+        *(f"verifier=[ensemble,{names}]", f"w={json.dumps(STATIC)}"),
+    )
+    told: dict[str, Any] = {"against": "ensemble", **compared(results, list(HEADS), "ensemble")}
+    for name, folder in heads.items():
+        card = json.loads((folder / "head.json").read_text())
+        told[name] |= {"seconds": card["seconds"], "last": card["last"]}
+        told[name]["is_constant"] = card["last"]["spread"] < 0.02
+    write(out, f"{pair}-{task}-ensemble", [("own", results)], told)
+
+
+def judge(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
+    words = (f"model={pair}", f"task={task}")
+    folder = trained("train_judge.py", runs / "judges" / f"{pair}-{task}", "head.json", *words)
+    configs = runs / f"configs-judge-{pair}-{task}"
+    names = rules_in(configs, "judge", {"judge": folder}, threshold=[0.95, 0.9, 0.8, 0.6, 0.4, 0.2, 0.1])
+    results = decoded(
+        runs / f"{pair}-{task}-judge",
+        *("--config-dir", str(configs), *words, f"n={n}", "temperature=0"),
+        *(f"verifier=[ensemble,{names},fsd-kl]", f"w={json.dumps(STATIC)}"),
+        "verifier.fsd-kl.threshold=[0.05,0.1,0.2,0.4,0.8,1.2,1.6,2.4,4]",
+    )
+    told = {"against": "fsd-kl", **compared(results, ["judge", "ensemble"], "fsd-kl")}
+    told["held_out"] = json.loads((folder / "calibration.json").read_text())
+    write(out, f"{pair}-{task}-judge", [("own", results)], told)
+
+
+def distil(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
+    words = (f"model={pair}", f"task={task}")
+    every: list[tuple[str, sdbench.Results]] = []
+    told: dict[str, Any] = {}
+    for loss in ("own", *LOSSES):
+        draft = []
+        if loss != "own":
+            folder = runs / "drafts" / f"{pair}-{task}-{loss}"
+            trained("distill_draft.py", folder, "config.json", *words, f"loss={loss}")
+            draft = [f"model.draft={folder.resolve()}"]
+        results = decoded(
+            runs / f"{pair}-{task}-distil-{loss}", *words, *draft, f"n={n}", "temperature=1", f"w={json.dumps(UNDER)}"
+        )
+        every.append((loss, results))
+        cells = curve(results, "ensemble")
+        volume = volume_of(joint(results, cells))
+        told[loss] = {"hypervolume": [volume.value, volume.low, volume.high]}
+        if draft:
+            told[loss]["seconds"] = json.loads((folder / "distilled.json").read_text())["seconds"]
+    write(out, f"{pair}-{task}-distil", every, told)
+
+
+PARTS = {"ensemble": ensemble, "judge": judge, "distil": distil}
+
+
+def main(arguments: list[str]) -> None:
+    options = DEFAULTS | dict(parsed(arguments, DEFAULTS).options)
+    for part in options["parts"].split(","):
+        if part not in PARTS:
+            raise ValueError(f"parts must be among {', '.join(PARTS)}, got {part}")
+        PARTS[part](
+            options["pair"],
+            options["task"],
+            options["n"],
+            options["steps"],
+            Path(options["runs"]),
+            Path(options["out"]),
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
