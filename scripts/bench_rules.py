@@ -21,27 +21,41 @@ from sdbench.engine import generate
 from sdbench.engine.loop import BatchRun
 from sdbench.run.parts import rule_of
 from sdbench.types import Limits
-from sdbench.verify import Exact
+from sdbench.verify import Ensemble, Exact
+from sdbench.verify.head import linear
 
 NEW, NUM_DRAFT, WARM_UPS = 48, 5, 2
 FOUR = ("exact", "ensemble", "lenience", "typical")
 MARKERS = {"begin": 5, "end": 6}
 VOCAB, BATCH = 128_256, 8
+EXACT = Exact()
 
 
-def rules_of(names: str, temperature: float) -> dict[str, Any]:
-    """{name: rule} of the files, `all` or a list of names, that work at this temperature and draft length."""
+HEADS = {"diversed": ("ensemble", ("draft_hidden", "target_hidden")), "judge": ("judge", ("token_hidden",))}
+Widths = dict[str, int]  # of the states of draft and target
+
+
+def widths_of(target: Any, draft: Any) -> Widths:
+    widths = {f"{role}_hidden": int(model.config.hidden_size) for role, model in (("target", target), ("draft", draft))}
+    return widths | {"token_hidden": widths["target_hidden"]}
+
+
+def rules_of(names: str, temperature: float, widths: Widths) -> dict[str, Any]:
+    """{name: rule} of the files, `all` or a list of names, that work at this temperature and draft length; heads are untrained."""
     files = sorted((config_dir() / "verifier").glob("*.yaml"))
     wanted = [file for file in files if names == "all" or file.stem in names.split(",")]
     if not wanted:
         sys.exit(f"bench_engine: rules={names} names no file of configs/verifier")
-    rules = {file.stem: middle(yaml.safe_load(file.read_text())) for file in wanted}
+    rules = {file.stem: middle(yaml.safe_load(file.read_text()), widths) for file in wanted}
     return {name: rule for name, rule in rules.items() if works(rule, temperature)}
 
 
-def middle(tree: dict[str, Any]) -> Any:
+def middle(tree: dict[str, Any], widths: Widths) -> Any:
     sweep = RuleSweep.check(tree, None)
     setting = dict(sweep.settings[len(sweep.settings) // 2])
+    if tree["name"] in HEADS:
+        kind, features = HEADS[tree["name"]]
+        setting["head"] = linear(kind, features, sum(widths[name] for name in features))
     return rule_of(sweep.target, {**setting, **{name: MARKERS[name] for name in MARKERS if name in setting}})
 
 
@@ -53,25 +67,38 @@ def works(rule: Any, temperature: float) -> bool:
 
 def measure_rules(bench: Any, names: str) -> Iterator[Any]:
     """The figures of rules; `bench` is a Bench of bench_engine."""
+    widths = widths_of(bench.target, bench.draft)
     for temperature in (1.0, 0.0):
-        rules = rules_of(names, temperature)
+        rules = rules_of(names, temperature, widths)
         at = f"T={temperature:g}"
         texts = bench.prompts(32, 64)
-        four = [rule for name, rule in rules_of(",".join(FOUR), temperature).items()]
+        four = [rule for name, rule in rules_of(",".join(FOUR), temperature, widths).items()]
         yield mixed(bench, f"{at}: a round of 32 rows, 4 families, over Exact alone", texts, four, temperature)
         yield mixed(
             bench, f"{at}: a round of 32 rows, all rules, over Exact alone", texts, list(rules.values()), temperature
         )
         for name, rule in rules.items():
             yield own_share(bench, f"{at}: {name}, share of a round at batch 1", rule, temperature)
+        if "diversed" in rules:
+            for size in (32, 1):
+                yield mixed(
+                    bench,
+                    f"{at}: a round of {size} rows, diversed over the static ensemble",
+                    texts[:size],
+                    [rules["diversed"]],
+                    temperature,
+                    Ensemble(0.5),
+                )
     yield from memory(bench, names)
 
 
-def mixed(bench: Any, name: str, texts: list[list[int]], rules: list[Any], temperature: float) -> Any:
-    """Seconds a round of 32 rows that share the rules, over those of 32 rows of Exact, taking turns."""
+def mixed(
+    bench: Any, name: str, texts: list[list[int]], rules: list[Any], temperature: float, other: Any = EXACT
+) -> Any:
+    """Seconds a round of as many rows as texts that share the rules, over those of rows of one other, taking turns."""
     ratios = []
     for turn in range(-WARM_UPS, bench.repeats):
-        many, alone = (round_s(bench, texts, some, temperature) for some in (rules, [Exact()]))
+        many, alone = (round_s(bench, texts, some, temperature) for some in (rules, [other]))
         if turn >= 0:
             ratios.append(many / alone)
     return bench.figure(name, ratios, f"{len({type(rule) for rule in rules})} rules")
@@ -148,7 +175,10 @@ def own_share(bench: Any, name: str, rule: Any, temperature: float) -> Any:
 def memory(bench: Any, names: str) -> Iterator[Any]:
     """Peak over Exact's, V = 128,256, batch 8: each in a process of its own, what Python and torch need taken off."""
     peaks: dict[str, float] = {}
-    for name in ["exact", *(name for name in rules_of(names, 1.0) if name != "exact")]:
+    for name in [
+        "exact",
+        *(name for name in rules_of(names, 1.0, widths_of(bench.target, bench.draft)) if name != "exact"),
+    ]:
         command = [sys.executable, __file__, name, bench.device]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
         if done.returncode:
@@ -170,7 +200,7 @@ def peak_bytes(name: str, device: str) -> float:
     torch.manual_seed(0)
     target, draft = (library.LlamaForCausalLM(config).to(device).eval() for _ in range(2))
     prompts = torch.randint(5, VOCAB, (BATCH, 32), generator=torch.Generator().manual_seed(0)).tolist()
-    rule = rules_of(name, 1.0)[name]
+    rule = rules_of(name, 1.0, widths_of(target, draft))[name]
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew, without that of making the models
     generate(target, draft, prompts, [rule], max_new_tokens=24, batch_size=BATCH, stop_ids=(), num_draft=NUM_DRAFT)
     if device.startswith("cuda"):
