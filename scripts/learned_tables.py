@@ -1,11 +1,12 @@
 """results/learned: do trained heads beat one number? Heads, a judge and distilled drafts against what needs no training.
 
-    python scripts/learned_tables.py [pair=llama-tiny] [task=gsm8k-tiny] [parts=ensemble,judge,distil] [n=500] [steps=100]
+    python scripts/learned_tables.py [pair=llama-tiny] [task=gsm8k-tiny] [parts=ensemble,judge,distil,transfer] [n=500] [steps=100]
                                      [runs=results/learned-runs] [out=results/learned]
 
     ensemble  at T = 1: DIVERSED's head and others that see more or less, each with its curve of offsets, beside the static ensemble
     judge     at T = 0: a mined judge beside the training-free divergence rule and the static ensemble
     distil    at T = 1: drafts distilled with each loss, under the static ensemble at several w, beside the pair's own draft
+    transfer  at T = 1: the heads of three tasks on each of these tasks, as the paper's Table 3
 
 What is trained and decoded stays in `runs`: run it again after an interruption, and only what is missing is done. `out` gets what
 is to be committed: PAIR-TASK-PART.csv, a row a cell, and PAIR-TASK-PART.json with the comparisons and their intervals.
@@ -42,11 +43,12 @@ HEADS = {  # name -> its words for scripts/train_ensemble.py
 OFFSETS = [6, 4, 3, 2, 1, 0, -2]
 STATIC = [1, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.1]
 LOSSES = ("forward_kl", "reverse_kl", "tv", "overlap")
+TRANSFERRED = ("gsm8k-tiny", "cnndm-tiny", "mbpp-tiny")
 UNDER = [1, 0.95, 0.9, 0.8, 0.7, 0.5]
 DEFAULTS = {
     "pair": "llama-tiny",
     "task": "gsm8k-tiny",
-    "parts": "ensemble,judge,distil",
+    "parts": "ensemble,judge,distil,transfer",
     "n": "500",
     "steps": "100",
     "runs": "results/learned-runs",
@@ -184,7 +186,33 @@ def distil(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> N
     write(out, f"{pair}-{task}-distil", every, told)
 
 
-PARTS = {"ensemble": ensemble, "judge": judge, "distil": distil}
+def transfer(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
+    """Every task's head is used on every task; `task` is not looked at."""
+    heads = {
+        f"of-{own.removesuffix('-tiny')}": trained(
+            "train_ensemble.py",
+            runs / "heads" / f"{pair}-{own}-diversed",
+            "head.json",
+            *(f"model={pair}", f"task={own}", f"steps={steps}", *HEADS["diversed"]),
+        )
+        for own in TRANSFERRED
+    }
+    configs = runs / f"configs-transfer-{pair}"
+    names = rules_in(configs, "diversed", heads, offset=[2, 0])
+    every: list[tuple[str, sdbench.Results]] = []
+    told: dict[str, Any] = {}
+    for other in TRANSFERRED:
+        results = decoded(
+            runs / f"{pair}-{other}-transfer",
+            *("--config-dir", str(configs), f"model={pair}", f"task={other}", f"n={n}", "temperature=1"),
+            *(f"verifier=[ensemble,{names}]", f"w={json.dumps(STATIC)}"),
+        )
+        every.append(("own", results))
+        told[other] = compared(results, list(heads), "ensemble")
+    write(out, f"{pair}-transfer", every, told)
+
+
+PARTS = {"ensemble": ensemble, "judge": judge, "distil": distil, "transfer": transfer}
 
 
 def main(arguments: list[str]) -> None:
