@@ -217,6 +217,7 @@ ELSEWHERE = {  # fields whose change is tested by itself
     "Model.draft_revision": "the same",
     "Knob.name": "a name of a constructor's argument, which is in the settings",
     "Knob.values": "its values are in the settings",
+    "Knob.is_text": "what a text names is keyed by its content: tests/run/test_heads.py",
     "Knob.choices": "where its value stands among them is a label",
 }
 

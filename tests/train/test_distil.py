@@ -46,6 +46,7 @@ def test_the_gradient_of_overlap_is_that_of_tv_over_the_overlap():
     assert float(grads["overlap"].norm()) > 10 * float(grads["tv"].norm())
 
 
+@pytest.mark.slow
 def test_a_killed_distillation_ends_in_the_same_weights_in_an_ordinary_folder(tmp_path):
     whole = distil(*WORDS, "steps=24", f"out={tmp_path / 'whole'}")
     assert whole.returncode == 0, whole.stderr

@@ -55,6 +55,7 @@ def test_a_text_is_compared_with_the_others_of_its_prompt():
     assert left_out([1, 0, 0, 1, 1, 1], 3) == [1, -0.5, -0.5, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_killed_training_ends_in_the_same_weights(tmp_path):
     whole = train(*WORDS, "steps=12", f"out={tmp_path / 'whole'}")
     assert whole.returncode == 0, whole.stderr

@@ -79,6 +79,7 @@ def test_auc_is_the_chance_that_a_good_one_scores_above_a_bad_one():
     assert auc(score, good) == pytest.approx(np.mean(pairs), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_labels_are_mined_resumably_and_told(tmp_path):
     words = ("model=llama-tiny", "task=gsm8k-tiny", "prompts=40", "swaps=4", "max_new_tokens=90")
     done = train(*words, f"out={tmp_path / 'whole'}")

@@ -11,7 +11,8 @@ from tests.verify.formulas import FORMULAS
 
 PAIRS = 3000
 RULES = [named for named in parts("verifier") if isinstance(named.make(**named.settings()[0]), Tokenwise)]
-OWN = [named for named in RULES if named.target.__module__.startswith("sdbench.")]
+# A rule with a head hangs on more than p and q: given its weights it is the ensemble (tests/verify/test_head.py).
+OWN = [named for named in RULES if named.target.__module__.startswith("sdbench.") and "head" not in named.options]
 by_rule = pytest.mark.parametrize("named", OWN, ids=str)
 by_size = pytest.mark.parametrize("size", [5, 50])
 
