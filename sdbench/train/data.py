@@ -51,7 +51,7 @@ PROTOCOLS: dict[str, Callable[[dict], Text]] = {
 }
 
 
-def texts(task: str, split: str, n: int, seed: int = 0, voice: str = "plain") -> list[Text]:
+def texts(task: str, split: str, n: int, seed: int = 0, voice: str = "neutral") -> list[Text]:
     """n rows of a tiny task in its default protocol, the answers in one voice."""
     from sdbench import embedded
 

@@ -32,7 +32,8 @@ def tokenizer_of(pair: Pair) -> PreTrainedTokenizerFast:
 def make(pair: Pair, out: Path, place: Place, roles: Sequence[Role] = ROLES, start: Path | None = None) -> None:
     """Train each role, from its checkpoint if there is one; `training.json` says what it took.
 
-    With `start`, a model whose recipe has plain parts begins behind them, from the weights in `start/<role>`.
+    With `start`, a model whose recipe has plain parts begins behind them, from the weights in `start/<role>`;
+    what those took stands in `start/training.json`.
     """
     tokenizer, log = tokenizer_of(pair), out / "training.json"
     for role in roles:
@@ -42,7 +43,8 @@ def make(pair: Pair, out: Path, place: Place, roles: Sequence[Role] = ROLES, sta
             took = {"steps": pair.recipe(role).steps, "tokens": trained.tokens, "loss": round(trained.loss, 4)}
             took |= {"seconds": round(trained.seconds), "processes": place.world, "device": place.device}
             took |= {"torch": torch.__version__}
-            if folder:
-                took |= {"began_at_step": pair.recipe(role).plain_steps, "from": "the weights that shipped before"}
+            if start and folder:
+                before = json.loads((start / "training.json").read_text())[role]
+                took |= {"began_at_step": pair.recipe(role).plain_steps, "before": before}
             told = json.loads(log.read_text()) if log.exists() else {}
             log.write_text(json.dumps(told | {role: took}, indent=1) + "\n")

@@ -114,9 +114,10 @@ def test_a_training_that_starts_from_saved_weights_begins_with_the_first_part_in
     began = fit(pair, "target", tokenizer, tmp_path / "voiced", Place(), until=8, start=tmp_path / "plain/target")
     for kind, weight in before.weights.items():  # no step yet; folders hold bf16
         torch.testing.assert_close(began.weights[kind], weight, rtol=0.01, atol=0.01)
+    make(plain, tmp_path / "plain", Place(), ["target"])
     make(pair, tmp_path / "voiced", Place(), ["target"], start=tmp_path / "plain")
     took = json.loads((tmp_path / "voiced/training.json").read_text())["target"]
-    assert (took["steps"], took["began_at_step"]) == (12, 8)
+    assert (took["steps"], took["began_at_step"], took["before"]["steps"]) == (12, 8, 8)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen", "gemma"])
