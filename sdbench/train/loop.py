@@ -66,7 +66,7 @@ def fit(
             if step + 1 < recipe.steps:
                 save(net, weights, out / f"{role}-partial")
     if place.rank == 0 and last == recipe.steps:
-        save(net, weights, out / role)
+        save(net, weights | {"head": recipe.sureness * weights["head"]}, out / role)
         tokenizer.save_pretrained(out / role)
     return Trained(weights, float(loss), progress.tokens, progress.seconds)
 
