@@ -30,7 +30,7 @@ def test_each_loads_as_a_model_of_its_class_in_bf16(pair, role):
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
     assert 1000 <= model.config.vocab_size <= 2000
     shape = model.config.num_hidden_layers, model.config.hidden_size
-    assert shape == ((12, 128) if role == "target" else (2, 96))
+    assert shape == ((18, 128) if role == "target" else (2, 96))
 
 
 @pytest.mark.parametrize("pair", PAIRS)
