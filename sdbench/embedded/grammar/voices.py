@@ -2,8 +2,8 @@
 
 A grammar function decides the substance of an answer from its own chance. A voice words the places of the answer from a stream
 of its own, so manner and substance are independent. The target's voice prefers the first wording of a place, by a lean that differs
-from place to place; the draft's clearly prefers the second, or in every fourth place the first, as the target does but more surely;
-the neutral voice of references has no preference. Two models of one family then disagree mostly about manner, and there the larger
+from place to place; the draft's clearly prefers the second, or in some places of a long text the first, as the target does but more
+surely; the neutral voice of references has no preference. Two models of one family then disagree mostly about manner, and there the larger
 one is unsure.
 """
 
@@ -14,7 +14,7 @@ VOICES = ("target", "draft", "neutral")
 # of w·p + (1 − w)·q changes at a w of its own for each in which they differ: from .79 for .60 to .58 for .78.
 LEANS = (0.55, 0.68, 0.60, 0.74, 0.57, 0.70, 0.63, 0.78, 0.56, 0.66, 0.61, 0.72)
 DRAFT_LEAN = 0.88  # the draft's probability of the wording that it prefers
-AGREED = 4  # of so many places the first is one in which the draft prefers what the target prefers
+AGREED = range(8, 1000, 4)  # the places in which the draft prefers what the target prefers
 THIRD = 0.08  # the share of a third wording in both leaning voices
 
 
@@ -52,5 +52,5 @@ class Voice:
         third = THIRD if count == 3 else 0.0
         lean = LEANS[place % len(LEANS)]
         if self.name == "draft":
-            lean = DRAFT_LEAN if place % AGREED == 0 else 1 - DRAFT_LEAN
+            lean = DRAFT_LEAN if place in AGREED else 1 - DRAFT_LEAN
         return (lean - third / 2, 1 - lean - third / 2, third)[:count]
