@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lm": {"types", "probs", "embedded", "hub", "config"},
     "draft": {"types", "probs", "lm", "config"},
     "engine": {"types", "probs", "noise", "lm", "draft", "verify"},
-    "train": LEFT | {"embedded", "tasks"},
+    "train": LEFT | {"embedded", "tasks", "config", "hub", "run", "report"},
     "embedded": set(),
     "tasks": {"types", "embedded", "config", "hub"},
     "records": set(),

@@ -14,6 +14,7 @@ from sdbench.config import ConfigError, RuleSweep, Run, nearest, show
 from sdbench.run.command import Command as Parsed
 from sdbench.run.command import key_of, parse
 from sdbench.run.compose import Composer
+from sdbench.run.heads import named as labelled
 from sdbench.run.parts import build_parts, rule_of, with_markers
 
 OWN = ("backend", "mode", "generations", "replay", "samples", "tv", "power", "claims", "out")
@@ -134,12 +135,15 @@ def settings_of(given: Command, sweeps: Sequence[RuleSweep], make: Callable[[Rul
             for word in given.words
             if key_of(word).startswith(start) or (key_of(word) == "w" and sweep.has_w)
         ]
-        is_given = any(not key.endswith("_target_") for key in own)
+        free = {f"{start}{knob.name}" for knob in sweep.knobs if knob.is_text}  # names a thing, and no setting
+        is_given = any(not key.endswith("_target_") and key not in free for key in own)
         for setting in chosen(sweep, is_given):
+            rule = make(sweep)(setting)
+            told = labelled(rule, setting)
             shown = [
-                f"{knob.name}={setting[knob.name]}" for knob in sweep.knobs if not knob.choices or len(knob.values) > 1
+                f"{knob.name}={told[knob.name]}" for knob in sweep.knobs if not knob.choices or len(knob.values) > 1
             ]
-            named.append(Setting(" ".join([sweep.name, *shown]), make(sweep)(setting)))
+            named.append(Setting(" ".join([sweep.name, *shown]), rule))
     return named
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from sdbench.audit.audit import Check
 from sdbench.audit.laws import Asking, HiddenCoinsError, asked
 from sdbench.audit.outcomes import UnknownLawError
-from sdbench.audit.source import Sampling, Side, Source, Tables
+from sdbench.audit.source import Sampling, Side, Source, Tables, with_states
 from sdbench.audit.subject import Subject
 from sdbench.audit.texts import Rounds, at_slots, told
 from sdbench.draft import ModelDrafter
@@ -180,15 +180,16 @@ def _works_at_zero(rule: Any) -> bool:
 def _gap(subject: Subject, text: Sequence[int]) -> float:
     gaps = []
     for model in subject.models.values():
-        best = _logits(model, text, 1, subject.vocab)[0].topk(2).values
+        best = _run(model, text, 1, subject.vocab)[0][0].topk(2).values
         gaps.append(float(best[0] - best[1]))
     return min(gaps)
 
 
-def _logits(model: Any, text: Sequence[int], keep: int, vocab: int) -> Tensor:
+def _run(model: Any, text: Sequence[int], keep: int, vocab: int) -> tuple[Tensor, Tensor]:
+    """Logits and states of the last `keep` tokens of a text."""
     with torch.no_grad():
-        ids = torch.tensor([list(text)], device=model.device)
-        return model(ids).logits[0, -keep:, :vocab].cpu()
+        logits, states = with_states(model, torch.tensor([list(text)], device=model.device))
+    return logits[0, -keep:, :vocab].cpu(), states[0, -keep:].cpu()
 
 
 def walk(subject: Subject, rule: Any, drafter: Any, prompt: Sequence[int]) -> list[int]:
@@ -200,12 +201,12 @@ def walk(subject: Subject, rule: Any, drafter: Any, prompt: Sequence[int]) -> li
         width = 0 if rule is None else min(subject.num_draft, subject.budget - len(text) - 1)
         block = _drafted(subject, drafter, [*prompt, *text], width)
         ids = [*prompt, *text, *block.tokens[0].tolist()]
-        raw = _logits(subject.target, ids, block.tokens.shape[1] + 1, vocab)[None]
+        raw, states = (one[None] for one in _run(subject.target, ids, block.tokens.shape[1] + 1, vocab))
         p = raw.argmax(-1)
         if rule is None:
             emitted = [int(p[0, 0])]
         else:
-            evidence = Evidence(p, block, True, raw)
+            evidence = Evidence(p, block, True, raw, states)
             u = torch.full((1, block.tokens.shape[1] + 1), 0.5, dtype=torch.float64)
             verdict = rule(evidence, u, state)
             state = verdict.state
@@ -223,10 +224,11 @@ def _drafted(subject: Subject, drafter: Any, text: Sequence[int], width: int) ->
     if isinstance(drafter, ModelDrafter):
         ids, rows = list(text), []
         for _ in range(width):
-            rows.append(_logits(subject.draft, ids, 1, subject.vocab)[0])
-            ids.append(int(rows[-1].argmax()))
+            rows.append(_run(subject.draft, ids, 1, subject.vocab))
+            ids.append(int(rows[-1][0].argmax()))
         tokens = torch.tensor([ids[len(text) :]])
-        return DraftBlock(tokens, tokens, torch.tensor([width]), torch.stack(rows)[None])
+        logits, states = (torch.cat(side)[None] for side in zip(*rows, strict=True))
+        return DraftBlock(tokens, tokens, torch.tensor([width]), logits, states)
     drafter.open(1, len(text) + width + 1, None)
     drafter.admit(0, drafter.prefill(torch.tensor(list(text)), None))
     u = torch.full((1, width), 0.5, dtype=torch.float64)

@@ -65,8 +65,30 @@ def worst_of(parts: Sequence[tuple[Counts, Any]]) -> Cell:
     return Cell(name(cell), float(counts.raw[cell]), float(counts.law[cell] * counts.size))
 
 
+class TableTest:
+    """Counts of what texts begin with against their law, a table for each prompt, looked at in one way or in several."""
+
+    parts: list[list[Counts]]  # of each way to look, a table for each prompt; the first is of prefixes
+
+    def log_e(self) -> float:
+        return combined([sum(float(counts.log_e()) for counts in part) for part in self.parts])
+
+    @property
+    def samples(self) -> int:
+        return sum(counts.size for counts in self.parts[0])
+
+    def effect(self, log_wanted: float) -> Effect:
+        """The TV of prefixes, the largest of all prompts."""
+        value, low, high = max(counts.effect() for counts in self.parts[0])
+        return Effect("TV", value, low, high, self.least([counts.size for counts in self.parts[0]], log_wanted))
+
+    def least(self, sizes: Sequence[int], log_wanted: float) -> float:
+        """The least TV of prefixes, the same behind every prompt, that so many texts of each prompt find."""
+        return least_tv(self.parts[:1], sizes, log_wanted + np.log(len(self.parts)))
+
+
 @dataclass
-class LawTest:
+class LawTest(TableTest):
     """Emitted texts against their exact law: prefixes of one and two tokens, whole texts, and first rounds with their latents."""
 
     claim: str
@@ -74,7 +96,6 @@ class LawTest:
     stops: Sequence[int]
     horizon: int  # texts of a prompt
     with_rounds: bool = False
-    parts: list[list[Counts]] = field(init=False)  # of each way to look, a table for each prompt
 
     def __post_init__(self) -> None:
         self.vocab, self.budget = self.laws.tables.vocab, self.laws.budget
@@ -110,22 +131,6 @@ class LawTest:
         width = min(self.laws.num_draft, self.budget - 1) + 1
         shown = torch.where(torch.arange(width) < emitted[:, None], tokens[:, :width], 0)
         return accepted * self.vocab**width + number_of(shown, self.vocab)
-
-    def log_e(self) -> float:
-        return combined([sum(float(counts.log_e()) for counts in part) for part in self.parts])
-
-    @property
-    def samples(self) -> int:
-        return sum(counts.size for counts in self.parts[0])
-
-    def effect(self, log_wanted: float) -> Effect:
-        """The TV of prefixes, the largest of all prompts."""
-        value, low, high = max(counts.effect() for counts in self.parts[0])
-        return Effect("TV", value, low, high, self.least([counts.size for counts in self.parts[0]], log_wanted))
-
-    def least(self, sizes: Sequence[int], log_wanted: float) -> float:
-        """The least TV of prefixes, the same behind every prompt, that so many texts of each prompt find."""
-        return least_tv(self.parts[:1], sizes, log_wanted + np.log(len(self.parts)))
 
     def worst(self) -> Cell:
         named: list[tuple[Counts, Any]] = []

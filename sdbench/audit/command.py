@@ -13,7 +13,7 @@ from sdbench.config import ConfigError, show
 from sdbench.hub import HubError
 from sdbench.run.faults import report_fault
 
-SOUND, VIOLATED, BAD_CONFIG, TOO_FEW, INTERRUPTED = 0, 1, 2, 3, 130
+SOUND, VIOLATED, BAD_CONFIG, TOO_FEW, FAULT, INTERRUPTED = 0, 1, 2, 3, 4, 130
 CODES = {"sound": SOUND, "violated": VIOLATED, "too few": TOO_FEW}
 HELP = """\
 sdbench.audit: does it emit the law it claims? Every claim of a rule, a drafter or an engine, as a test with known power.
@@ -38,7 +38,8 @@ Options of its own; all others are those of python -m sdbench --help
   replay=FILE     decodes again what a violated claim was found in, and shows the first deviating cell
 
 Of a rule whose knobs are not named, the strict end and the middle of its sweep are audited.
-Exit codes: 0 sound, 1 a claim is violated, 2 bad configuration, 3 not enough samples to tell. docs/audit.md says how to read it.
+Exit codes: 0 sound, 1 a claim is violated, 2 bad configuration, 3 not enough samples to tell, 4 a fault of
+the audit itself, which is no verdict. docs/audit.md says how to read it.
 """
 
 
@@ -56,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the net: whatever it is, it is one sentence and a file
         report_fault(error, None)
-        return VIOLATED
+        return FAULT
 
 
 def _main(argv: list[str]) -> int:

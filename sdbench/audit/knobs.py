@@ -39,16 +39,25 @@ def laws_to_try() -> tuple[Tensor, Tensor]:
     return raw[0], raw[1]
 
 
-def accepted(rule: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def states_to_try(widths: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Random states [PAIRS,1,·] of target and draft, for rules that read them."""
+    generator = torch.Generator().manual_seed(4)
+    target, draft = (torch.randn(PAIRS, 1, width, generator=generator) for width in widths)
+    return target, draft
+
+
+def accepted(rule: Any, widths: tuple[int, int] = (1, 1)) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Expected acceptance [PAIRS] and what is emitted [PAIRS,SIZE] at the laws p and q."""
     raw_p, raw_q = laws_to_try()
     p, q = raw_p.softmax(-1), raw_q.softmax(-1)
-    own = rule.settled(shown(p, q, raw_p, raw_q, torch.zeros(PAIRS, 1, dtype=torch.int64)))
+    tokens = torch.zeros(PAIRS, 1, dtype=torch.int64)
+    own = rule.settled(shown(p, q, raw_p, raw_q, tokens, states_to_try(widths)))
     return (q * own.accept(p, q)).sum(-1)[:, 0], own.out(p, q)[:, 0], p[:, 0], q[:, 0]
 
 
-def check(sweep: RuleSweep, make: Callable[[dict[str, Any]], Any]) -> Check:
-    """Along each ordered knob of a token-wise rule, the others held; `make` makes the rule of a setting."""
+def check(sweep: RuleSweep, make: Callable[[dict[str, Any]], Any], widths: tuple[int, int] = (1, 1)) -> Check:
+    """Along each ordered knob of a token-wise rule, the others held; `make` makes the rule of a setting, `widths` are those of
+    the states of target and draft."""
     wrong: list[str] = []
     notes: list[str] = []
     compared = 0
@@ -60,7 +69,7 @@ def check(sweep: RuleSweep, make: Callable[[dict[str, Any]], Any]) -> Check:
         rules = [make({**middle, knob.name: value}) for value in values]
         if not isinstance(rules[0], Tokenwise):
             continue
-        made = [accepted(rule) for rule in rules]
+        made = [accepted(rule, widths) for rule in rules]
         for (low, near), (high, far) in itertools.pairwise(zip(values, made, strict=True)):
             compared += PAIRS
             less = (near[0] - far[0]).max()

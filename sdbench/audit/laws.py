@@ -132,7 +132,12 @@ class Laws:
         p, q = self.sampling.law(raw_p), blocks.q
         if self.sampling.is_greedy:
             p, q = p.argmax(-1), q.argmax(-1)
-        return Evidence(p, DraftBlock(blocks.x, q, blocks.lengths, raw_q), self.sampling.is_greedy, raw_p)
+        states = torch.stack([self.tables.state("target", prompt, depth + s)[rows[s]] for s in range(width + 1)], 1)
+        hidden = None
+        if raw_q is not None:
+            hidden = torch.stack([self.tables.state("draft", prompt, depth + s)[rows[s]] for s in range(width)], 1)
+        draft = DraftBlock(blocks.x, q, blocks.lengths, raw_q, hidden)
+        return Evidence(p, draft, self.sampling.is_greedy, raw_p, states)
 
     def blocks(self, prompt: int, depth: int, width: int) -> Blocks:
         if self.drafter is None or type(self.drafter).draft is ModelDrafter.draft:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sdbench.probs import at, dense, excess
 from sdbench.types import Evidence
-from sdbench.verify import Block, Exact, FLy, Tokenwise, Within
+from sdbench.verify import Block, Exact, FLy, Judge, Tokenwise, Within, knob
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,15 @@ def _(rule: Within, evidence: Evidence, prompt: Sequence[int], texts: Tensor) ->
     within = torch.stack(flags, 1) if flags else torch.zeros_like(keep, dtype=torch.bool)
     laws = torch.where(within[..., None], replaced, other)
     return in_order(torch.where(within, keep, kept), laws, _dense(evidence)[0], evidence.draft.lengths)
+
+
+@outcomes_of.register(Judge)
+def _(rule: Judge, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> Outcomes:
+    """What the lossless rule keeps, and what the head calls good; what goes is replaced as by the lossless rule."""
+    native, replaced = judged(Exact(), evidence)
+    good = torch.sigmoid(rule.head.score(rule.head.seen(evidence)).double())
+    keep = torch.where(good >= knob(rule.threshold, good), 1.0, native)
+    return in_order(keep, replaced, _dense(evidence)[0], evidence.draft.lengths)
 
 
 @outcomes_of.register(FLy)

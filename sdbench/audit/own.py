@@ -36,7 +36,7 @@ def audit_own(given: Command) -> tuple[str, Report, Any]:
 
 
 def _knob(built: Built, sweep: Any) -> Row | None:
-    return _guarded(sweep.name, "knob", lambda: knobs.check(sweep, built.make(sweep)))
+    return _guarded(sweep.name, "knob", lambda: knobs.check(sweep, built.make(sweep), built.subject.widths))
 
 
 def audit(subject: Subject, wanted: Options | None = None) -> Report:

@@ -10,34 +10,45 @@ WINDOW = 5
 SPREAD = 0.6
 
 
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 0,
+    "pad_token_id": None,
+}
+
+
 def random_model(*, layers: int, seed: int, vocab: int = VOCAB) -> Any:
     """Gemma 3's architecture: a sliding layer, then full ones."""
-    import torch
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
     config = Gemma3TextConfig(
+        **SIZES,
         vocab_size=vocab,
-        hidden_size=32,
-        intermediate_size=48,
         num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
         head_dim=8,
         query_pre_attn_scalar=8,
         sliding_window=WINDOW,
         layer_types=["sliding_attention", "full_attention", "full_attention"][:layers],
-        max_position_embeddings=256,
         initializer_range=0.5,
         tie_word_embeddings=False,
         eos_token_id=vocab - 1,
-        bos_token_id=0,
-        pad_token_id=None,
     )
+    return _seeded(Gemma3ForCausalLM, config, seed, SPREAD)
+
+
+def _seeded(kind: Any, config: Any, seed: int, spread: float) -> Any:
+    """A model in float64 whose laws are neither flat nor one-hot."""
+    import torch
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: Any = Gemma3ForCausalLM(config).double().eval()
-    model.get_output_embeddings().weight.data.mul_(SPREAD)  # laws that are neither flat nor one-hot
-    model.generation_config.eos_token_id, model.generation_config.pad_token_id = vocab - 1, None
+        model = kind(config).double().eval()
+    model.get_output_embeddings().weight.data.mul_(spread)
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = config.eos_token_id, None
     return model
 
 
@@ -51,28 +62,11 @@ def random_pair(vocab: int = VOCAB) -> tuple[Any, Any]:
 
 def random_llama(*, layers: int, seed: int, vocab: int = VOCAB, spread: float = 2.0) -> Any:
     """Llama's architecture, for transformers' own generate."""
-    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
-        vocab_size=vocab,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.35,
-        eos_token_id=None,
-        bos_token_id=0,
-        pad_token_id=None,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model: Any = LlamaForCausalLM(config).double().eval()
-    model.get_output_embeddings().weight.data.mul_(spread / 2)
+    config = LlamaConfig(**SIZES, vocab_size=vocab, num_hidden_layers=layers, initializer_range=0.35, eos_token_id=None)
+    model = _seeded(LlamaForCausalLM, config, seed, spread / 2)
     options = model.generation_config
-    options.eos_token_id, options.pad_token_id = None, None
     options.num_assistant_tokens, options.num_assistant_tokens_schedule = 3, "constant"
     options.assistant_confidence_threshold = 0
     return model

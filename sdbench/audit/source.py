@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -54,6 +54,21 @@ class Source(Protocol):
 
     def logits(self, side: Side, prompts: Sequence[int], texts: Tensor) -> Tensor: ...
 
+    def states(self, side: Side, prompts: Sequence[int], texts: Tensor) -> Tensor:
+        """The last states [N,T,d], after the final norm, that these logits are made of."""
+        ...
+
+
+def with_states(model: Any, ids: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """Logits and what the head reads."""
+    kept: list[Tensor] = []
+    hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
+    try:
+        logits = model(ids, **options).logits
+    finally:
+        hook.remove()
+    return logits, kept[0]
+
 
 @dataclass
 class Tables:
@@ -68,27 +83,38 @@ class Tables:
         self.blocks: dict[Any, Any] = {}  # what a drafter was asked for already (laws.Laws.blocks)
         self.kept = {side: [self._run(model, prompt) for prompt in self.prompts] for side, model in self.models.items()}
 
-    def _run(self, model: Any, prompt: Sequence[int]) -> list[Tensor]:
-        """Depth d -> [V^d,V]: the logits behind every prefix of d tokens, numbered as digits in base V."""
+    def _run(self, model: Any, prompt: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        """Depth d -> [V^d,V] and [V^d,·]: logits and states behind every prefix of d tokens, numbered as digits in base V."""
         tails = torch.tensor(list(itertools.product(range(self.vocab), repeat=self.depth - 1))).long()
         tails = tails.reshape(self.vocab ** (self.depth - 1), self.depth - 1)
         ids = torch.cat((torch.tensor([list(prompt)]).expand(len(tails), -1), tails), 1)
         with torch.no_grad():
-            parts = [model(part).logits[:, len(prompt) - 1 :] for part in ids.split(max(1, 4096 // ids.shape[1]))]
-        logits = torch.cat(parts)[..., : self.vocab].double()
-        return [logits[:: self.vocab ** (self.depth - 1 - d), d] for d in range(self.depth)]
+            parts = [with_states(model, part) for part in ids.split(max(1, 4096 // ids.shape[1]))]
+        logits, states = (torch.cat([part[:, len(prompt) - 1 :] for part in side]) for side in zip(*parts, strict=True))
+        steps = [self.vocab ** (self.depth - 1 - d) for d in range(self.depth)]
+        return [(logits[::n, d, : self.vocab].double(), states[::n, d]) for d, n in enumerate(steps)]
 
     def table(self, side: Side, prompt: int, depth: int) -> Tensor:
-        return self.kept[side][prompt][depth]
+        return self.kept[side][prompt][depth][0]
+
+    def state(self, side: Side, prompt: int, depth: int) -> Tensor:
+        return self.kept[side][prompt][depth][1]
 
     def logits(self, side: Side, prompts: Sequence[int], texts: Tensor) -> Tensor:
-        out = torch.zeros(*texts.shape, self.vocab, dtype=torch.float64)
+        return self._looked_up(lambda prompt, depth: self.table(side, prompt, depth), prompts, texts)
+
+    def states(self, side: Side, prompts: Sequence[int], texts: Tensor) -> Tensor:
+        return self._looked_up(lambda prompt, depth: self.state(side, prompt, depth), prompts, texts)
+
+    def _looked_up(self, table: Callable[[int, int], Tensor], prompts: Sequence[int], texts: Tensor) -> Tensor:
+        first = table(0, 0)
+        out = first.new_zeros(*texts.shape, first.shape[-1])
         which = torch.as_tensor(list(prompts))
         for prompt in which.unique().tolist():
             rows = (which == prompt).nonzero()[:, 0]
             number = torch.zeros(len(rows), dtype=torch.int64)
             for place in range(min(texts.shape[1], self.depth)):
-                out[rows, place] = self.table(side, prompt, place)[number]
+                out[rows, place] = table(prompt, place)[number]
                 number = number * self.vocab + texts[rows, place]
         return out
 
@@ -105,18 +131,25 @@ class Forwards:
     def logits(self, side: Side, prompts: Sequence[int], texts: Tensor) -> Tensor:
         model = self.models[side]
         is_exact = model.dtype == torch.float64 and self.vocab <= 8192
-        out = torch.zeros(*texts.shape, self.vocab, dtype=torch.float64 if is_exact else torch.float32)
-        which = torch.as_tensor(list(prompts))
-        for prompt in which.unique().tolist():
-            rows = (which == prompt).nonzero()[:, 0]
+        return self._joined(side, prompts, texts, 0, torch.float64 if is_exact else torch.float32)
+
+    def states(self, side: Side, prompts: Sequence[int], texts: Tensor) -> Tensor:
+        return self._joined(side, prompts, texts, 1, self.models[side].dtype)
+
+    def _joined(self, side: Side, prompts: Sequence[int], texts: Tensor, which: int, dtype: torch.dtype) -> Tensor:
+        """Of each prompt's texts, each that differs once: logits (0) or states (1)."""
+        numbers, out = torch.as_tensor(list(prompts)), None
+        for prompt in numbers.unique().tolist():
+            rows = (numbers == prompt).nonzero()[:, 0]
             unlike, place = texts[rows].unique(dim=0, return_inverse=True)
             step = max(1, min(256, ELEMENTS // max(1, texts.shape[1] * self.vocab)))
-            parts = [self._run(side, prompt, part).to(out.dtype) for part in unlike.split(step)]
-            out[rows] = torch.cat(parts)[place]
-        return out
+            own = torch.cat([self._run(side, prompt, part)[which].to(dtype) for part in unlike.split(step)])[place]
+            out = own.new_zeros(*texts.shape, own.shape[-1]) if out is None else out
+            out[rows] = own
+        return torch.zeros(*texts.shape, self.vocab, dtype=dtype) if out is None else out
 
-    def _run(self, side: Side, prompt: int, texts: Tensor) -> Tensor:
-        """[n,T,V] before each token of texts [n,T]: the last token of the prompt is run again with them."""
+    def _run(self, side: Side, prompt: int, texts: Tensor) -> tuple[Tensor, Tensor]:
+        """[n,T,·] before each token of texts [n,T]: the last token of the prompt is run again with them."""
         from transformers import DynamicCache
 
         model, ids = self.models[side], list(self.prompts[prompt])
@@ -131,5 +164,5 @@ class Forwards:
                 cache.batch_repeat_interleave(len(texts))
             first = torch.full((len(texts), 1), ids[-1])
             wanted = torch.cat((first, texts[:, :-1]), 1).to(model.device)
-            logits = model(wanted, past_key_values=cache, use_cache=True).logits
-        return logits[..., : self.vocab].cpu()
+            logits, states = with_states(model, wanted, past_key_values=cache, use_cache=True)
+        return logits[..., : self.vocab].cpu(), states.cpu()

@@ -68,6 +68,12 @@ class Subject:
         return {"target": self.target, **({} if self.draft is None else {"draft": self.draft})}
 
     @property
+    def widths(self) -> tuple[int, int]:
+        """Of the states of target and draft."""
+        target, draft = (one.config.get_text_config().hidden_size for one in (self.target, self.draft or self.target))
+        return target, draft
+
+    @property
     def is_enumerable(self) -> bool:
         return self.vocab**self.budget <= LARGEST
 

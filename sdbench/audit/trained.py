@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from sdbench.audit.claims import Cell, Effect, PitTest, worst_of
-from sdbench.audit.evidence import Coins, Counts, combined, least_tv
+from sdbench.audit.claims import Cell, Effect, PitTest, TableTest, worst_of
+from sdbench.audit.evidence import Coins, Counts
 from sdbench.audit.source import Sampling, Source
 from sdbench.audit.texts import ELEMENTS, Rounds, Texts
-from sdbench.types import DraftBlock, Evidence
+from sdbench.types import DraftBlock, Evidence, needs_of
 from sdbench.verify import Tokenwise
 
 WIDEST = 16  # first tokens whose second token is looked at
@@ -26,12 +25,20 @@ def smoothed(law: Tensor, is_exact: bool) -> Tensor:
     return law if is_exact else (1 - ROUGH) * law + ROUGH / law.shape[-1]
 
 
-def shown(p: Tensor, q: Tensor | None, raw_p: Tensor, raw_q: Tensor | None, tokens: Tensor) -> Evidence:
-    """Laws [N,T,V] of texts' places as if each were a drafted slot."""
+def shown(
+    p: Tensor,
+    q: Tensor | None,
+    raw_p: Tensor,
+    raw_q: Tensor | None,
+    tokens: Tensor,
+    states: tuple[Tensor, Tensor] | None = None,
+) -> Evidence:
+    """Laws [N,T,V] of texts' places, and the states of target and draft, as if each were a drafted slot."""
     last = torch.cat((p, p[:, -1:]), 1), torch.cat((raw_p, raw_p[:, -1:]), 1)
     q = p if q is None else q
     lengths = torch.full((len(tokens),), tokens.shape[1])
-    return Evidence(last[0], DraftBlock(tokens, q, lengths, raw_q), False, last[1])
+    hidden, behind = (None, None) if states is None else (states[1], torch.cat((states[0], states[0][:, -1:]), 1))
+    return Evidence(last[0], DraftBlock(tokens, q, lengths, raw_q, hidden), False, last[1], behind)
 
 
 @dataclass
@@ -53,7 +60,10 @@ class Claimed:
         raw_p = self.source.logits("target", prompts, tokens)
         raw_q = self.source.logits("draft", prompts, tokens) if self.has_draft else None
         p, q = self.sampling.law(raw_p), None if raw_q is None else self.sampling.law(raw_q)
-        return p, q, shown(p, q, raw_p, raw_q, tokens)
+        states = None
+        if self.has_draft and {"target_hidden", "draft_hidden"} & needs_of(self.rule):
+            states = self.source.states("target", prompts, tokens), self.source.states("draft", prompts, tokens)
+        return p, q, shown(p, q, raw_p, raw_q, tokens, states)
 
     def out(self, prompts: Sequence[int], tokens: Tensor) -> Tensor:
         """The law [N,T,V] of what is emitted at drafted places."""
@@ -64,7 +74,7 @@ class Claimed:
 
 
 @dataclass
-class PrefixTest:
+class PrefixTest(TableTest):
     """First tokens and two-token prefixes against what the models' own laws make of them; every other token is pooled."""
 
     claimed: Claimed
@@ -72,7 +82,6 @@ class PrefixTest:
     horizon: int
     with_second: bool
     claim: str = "prefixes"
-    parts: list[list[Counts]] = field(init=False)
     likely: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,20 +112,6 @@ class PrefixTest:
                 place = torch.full((vocab,), -1).scatter_(0, likely, torch.arange(len(likely)))[own[:, 0]]
                 cell = torch.where(place < 0, len(likely) * vocab, place * vocab + own[:, 1])
                 self.parts[1][prompt].add(cell.numpy())
-
-    def log_e(self) -> float:
-        return combined([sum(float(counts.log_e()) for counts in part) for part in self.parts])
-
-    @property
-    def samples(self) -> int:
-        return sum(counts.size for counts in self.parts[0])
-
-    def effect(self, log_wanted: float) -> Effect:
-        value, low, high = max(counts.effect() for counts in self.parts[0])
-        return Effect("TV", value, low, high, self.least([counts.size for counts in self.parts[0]], log_wanted))
-
-    def least(self, sizes: Sequence[int], log_wanted: float) -> float:
-        return least_tv(self.parts[:1], sizes, log_wanted + np.log(len(self.parts)))
 
     def worst(self) -> Cell:
         vocab, named = self.claimed.source.vocab, []

@@ -25,6 +25,7 @@ class Knob:
     strict: Any = None
     equals: str | None = None
     draws: tuple[Any, ...] = ()  # the values at which the rule draws at temperature 0 too
+    is_text: bool = False  # it names something, such as a file
 
     def rank(self, value: Any) -> float | None:
         """The distance from the strict end; in the list for choices; None without an order.
@@ -53,7 +54,9 @@ class Knob:
         equals = None if declared.get("equals") is None else string(f"knobs.{name}.equals", declared["equals"])
         if equals is not None and strict is None:
             raise ConfigError(f"knobs.{name}.equals={equals} needs the value at which it does: knobs.{name}.strict")
-        return cls(name, values, choices, strict, equals, tuple(declared.get("draws") or ()))
+        return cls(
+            name, values, choices, strict, equals, tuple(declared.get("draws") or ()), bool(declared.get("text"))
+        )
 
 
 @dataclass(frozen=True, slots=True)

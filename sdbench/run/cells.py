@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.config import Knob, Run
 from sdbench.records import Cell
+from sdbench.run.heads import named
 from sdbench.run.outline import hash_of
 from sdbench.run.parts import Parts, imported
 from sdbench.run.versions import files_of, version_of, version_of_rule
@@ -74,6 +75,7 @@ class _CellMaker:
         self, name: str, role: str, rule: Verifier, k: int, setting: Mapping[str, Any], knobs: tuple[Knob, ...]
     ) -> Cell:
         run, task = self.run, self.task
+        setting = named(rule, setting)
         return Cell(
             model=run.model.name,
             task=run.task.name,

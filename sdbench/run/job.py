@@ -114,6 +114,7 @@ def prepare(run: Run, words: Sequence[str]) -> Job:
     """All that can be known and refused before a weight is read."""
     from sdbench.run.cells import points
     from sdbench.run.engines import kind_of
+    from sdbench.run.heads import check_heads
     from sdbench.run.outline import Outline
     from sdbench.run.parts import build_parts, with_markers
     from sdbench.run.preflight import check_pair, check_prompts
@@ -124,6 +125,7 @@ def prepare(run: Run, words: Sequence[str]) -> Job:
     outline = Outline.make(metadata)
     parts = with_markers(parts, lambda text: outline.tokenizer(text, add_special_tokens=False)["input_ids"])
     check_pair(run, outline, parts)
+    check_heads(run, outline, parts)
     task = build_task(run)
     check_prompts(run, task, outline)
     planned = tuple(engine.points(run, points(run, task, outline, parts)))

@@ -22,7 +22,9 @@ from sdbench.verify.exact import Exact
 from sdbench.verify.families import at_slots, family, refuse_tensors, stack
 from sdbench.verify.fly import FLy
 from sdbench.verify.greedy import GreedyLaw, GreedySet
+from sdbench.verify.head import Head
 from sdbench.verify.joint import Joint
+from sdbench.verify.learned import Diversed, Judge
 from sdbench.verify.lenient import Lenience, Lossy
 from sdbench.verify.matching import ExactMatch, SGLang
 from sdbench.verify.sets import MARS, BiLD, SetRule, SpecDec, TopKRelaxed, Typical
@@ -47,6 +49,7 @@ __all__ = [
     "Coin",
     "Confidence",
     "Contrastive",
+    "Diversed",
     "DraftBlock",
     "Ensemble",
     "Evidence",
@@ -58,7 +61,9 @@ __all__ = [
     "FuzzyTV",
     "GreedyLaw",
     "GreedySet",
+    "Head",
     "Joint",
+    "Judge",
     "Lenience",
     "Lossy",
     "Measures",

@@ -7,14 +7,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from sdbench.config.sweep import flat
 from sdbench.run.parts import rule_of
+from sdbench.verify import Head
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 MARKERS = {"<think>": [1], "</think>": [2]}  # the ids that a tokenizer would give the files' markers
+# What a rule that needs a head is given: one that reads laws alone, so that it fits any pair.
+HEADS = {
+    kind: Head(kind, ("tv", "target_entropy"), {"weight": torch.tensor([[3.0, -1.0]]), "bias": torch.tensor([0.5])})
+    for kind in ("ensemble", "judge")
+}
+KINDS = {"Diversed": "ensemble", "Judge": "judge"}
 sys.path.insert(0, str(EXAMPLES))  # modules outside the package, as a user's own
 
 
@@ -65,4 +73,7 @@ def _named(tree: dict[str, Any]) -> Named:
     options = {
         key: value for key, value in tree.items() if key not in ("name", "_target_", "knobs", "choices", "draws")
     }
-    return Named(tree["name"], getattr(import_module(module), name), options, tree.get("knobs") or {})
+    knobs = tree.get("knobs") or {}
+    if name in KINDS:
+        options["head"], knobs = HEADS[KINDS[name]], {key: says for key, says in knobs.items() if key != "head"}
+    return Named(tree["name"], getattr(import_module(module), name), options, knobs)

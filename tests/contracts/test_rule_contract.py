@@ -78,6 +78,12 @@ def enumerated(rules: Any, count: int, p: torch.Tensor, q: torch.Tensor) -> torc
     return q[:, 0] * keep + (left[..., None] * drawn).sum(1)
 
 
+def settled(rule: Any, p: torch.Tensor, q: torch.Tensor) -> Any:
+    """A token-wise rule with its knobs worked out for these laws."""
+    tokens = torch.zeros(q.shape[:2], dtype=torch.int64)
+    return rule.settled(evidence_of(p, q, tokens, torch.full((len(p),), q.shape[1])))
+
+
 def bisect(holds: Any, batch: int) -> torch.Tensor:
     """The share of [0, 1) below which `holds` is true, in every row."""
     low, high = torch.zeros(batch, dtype=torch.float64), torch.ones(batch, dtype=torch.float64)
@@ -93,7 +99,7 @@ def test_what_a_rule_emits_is_its_out(named: Named):
     p, q = laws(8)
     for rules, group in by_family(named):
         p1, q1 = (law[:, :1].repeat(len(group), 1, 1) for law in (p, q))
-        wanted = rules(len(p)).out(p1, q1)[:, 0]
+        wanted = settled(rules(len(p)), p[:, :2].repeat(len(group), 1, 1), q1).out(p1, q1)[:, 0]
         torch.testing.assert_close(wanted.sum(-1), torch.ones(len(wanted), dtype=torch.float64), rtol=0, atol=1e-12)
         torch.testing.assert_close(enumerated(rules, len(group), p, q), wanted, rtol=0, atol=1e-12)
 
@@ -103,7 +109,7 @@ def test_no_tokenwise_rule_accepts_more_than_its_bias_allows(named: Named):
     p, q = laws(200, slots=1)
     for rules, group in by_family(named):
         p1, q1 = (law[:, :1].repeat(len(group), 1, 1) for law in (p, q))
-        rule = rules(len(p))
+        rule = settled(rules(len(p)), p.repeat(len(group), 1, 1), q1)
         accepted = (q1 * rule.accept(p1, q1)).sum(-1)
         bias = (rule.out(p1, q1) - p1).abs().sum(-1) / 2
         assert (accepted <= 1 - (p1 - q1).abs().sum(-1) / 2 + bias + 1e-12).all()
@@ -179,11 +185,13 @@ def test_measures_are_what_the_law_says_or_nothing(named: Named):
     tokens = torch.randint(0, V, (16, K), generator=torch.Generator().manual_seed(12))
     for setting in named.settings():
         rule = named.make(**setting)
-        measures = rule.measure(evidence_of(p, q, tokens, torch.full((16,), K)))
+        evidence = evidence_of(p, q, tokens, torch.full((16,), K))
+        measures = rule.measure(evidence)
         if not isinstance(rule, Tokenwise):
             assert measures.expected.isnan().all()
             assert measures.bias.isnan().all(), "what a joint rule emits at a position is not known without sampling"
             continue
+        rule = rule.settled(evidence)
         expected = (q * rule.accept(p[:, :-1], q)).sum(-1)
         bias = (rule.out(p[:, :-1], q) - p[:, :-1]).abs().sum(-1) / 2
         torch.testing.assert_close(measures.expected, expected, rtol=0, atol=1e-12)

@@ -1,8 +1,9 @@
 """Room for labels: none is cut off, whatever ticks the final size of the axes brings."""
 
 import pytest
+from matplotlib.artist import Artist
 
-from sdbench.report.figures.style import PAD, panels, settle, styled
+from sdbench.report.figures.style import FORMATS, PAD, panels, save, settle, styled
 
 
 @pytest.mark.parametrize("top", [1.0, 0.999, 1.5, 5.7, 12.0, 1234.5])
@@ -21,3 +22,17 @@ def test_no_label_stands_outside_the_figure(top, rows):
     assert box.y0 >= -PAD / 2
     assert box.x1 <= width + PAD / 2
     assert box.y1 <= height + PAD / 2
+
+
+def test_a_figure_is_drawn_once_a_format(tmp_path):
+    class Counted(Artist):
+        drawn = 0
+
+        def draw(self, renderer):
+            Counted.drawn += 1
+
+    with styled():
+        figure, _ = panels(2)
+        figure.add_artist(Counted())
+        save(figure, tmp_path, "counted")
+    assert Counted.drawn == len(FORMATS)

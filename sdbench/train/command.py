@@ -1,0 +1,110 @@
+"""The trainings' command lines: their own words, the runner's words, and errors in one sentence."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from sdbench.config import ConfigError, nearest, show
+from sdbench.hub import HubError
+
+DONE, BAD_CONFIG, INTERRUPTED = 0, 2, 130
+Kind = Callable[[str], Any]
+
+
+def listed(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.strip("[]").split(",") if word.strip())
+
+
+WORDS: Mapping[str, Kind] = {
+    "steps": int,
+    "prompts": int,
+    "samples": int,
+    "hidden": int,
+    "seed": int,
+    "swaps": int,
+    "rows": int,
+    "loss": str,
+    "price": float,
+    "rate": float,
+    "features": listed,
+}
+
+
+def main(kind: str, argv: Sequence[str], about: str) -> int:
+    """`kind` is what is trained: ensemble, judge or distil."""
+    if {"-h", "--help"} & set(argv):
+        print(about.strip())
+        return DONE
+    try:
+        _main(kind, argv)
+    except (ConfigError, HubError) as error:
+        print(f"{kind}: {error}", file=sys.stderr)
+        return BAD_CONFIG
+    except KeyboardInterrupt:
+        print(f"{kind}: interrupted; run the same command again to go on", file=sys.stderr)
+        return INTERRUPTED
+    return DONE
+
+
+def split(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The training's own words, and the runner's."""
+    own, rest = {}, []
+    for word in argv:
+        key, _, value = word.partition("=")
+        if key in (*WORDS, "out", "reward"):
+            own[key] = value
+        else:
+            rest.append(word)
+    return own, rest
+
+
+def recipe_words(own: Mapping[str, str]) -> dict[str, Any]:
+    """Words of a recipe as what they are."""
+    out: dict[str, Any] = {}
+    for key, text in own.items():
+        if key not in WORDS:
+            continue
+        try:
+            out[key] = WORDS[key](text)
+        except ValueError:
+            raise ConfigError(f"{key} must be a number, got {show(text)}") from None
+        if isinstance(out[key], int | float) and out[key] < 0:
+            raise ConfigError(f"{key} must not be below 0, got {show(text)}")
+    return out
+
+
+def training_of(kind: str) -> tuple[Any, Any, str, str]:
+    """Its recipe, its class, its usual temperature, and the folder below results/."""
+    from sdbench.train import distill, ensemble, judge
+
+    if kind == "judge":
+        return judge.Recipe, judge.JudgeTraining, "0", "judges"
+    if kind == "distil":
+        return distill.Recipe, distill.Distillation, "1", "drafts"
+    return ensemble.Recipe, ensemble.EnsembleTraining, "1", "heads"
+
+
+def _main(kind: str, argv: Sequence[str]) -> None:
+    from sdbench.train.course import Course
+
+    own, rest = split(argv)
+    make_recipe, training, temperature, folder = training_of(kind)
+    words = recipe_words(own)
+    known = {field.name for field in fields(make_recipe)}
+    for key in words:
+        if key not in known:
+            raise ConfigError(f"{key} is no option of this training {nearest(key, sorted(known))}")
+    recipe = make_recipe(**words)
+    if not any(word.startswith(("temperature=", "decode=")) for word in rest):
+        rest.append(f"temperature={temperature}")
+    course = Course.make(rest, rows=recipe.rows, reward=own.get("reward"))
+    name = "-".join([course.run.model.name, course.run.task.name, *([str(words["loss"])] if "loss" in words else [])])
+    out = Path(own.get("out") or Path("results") / folder / name)
+    if (out / "config.json").exists():
+        raise ConfigError(f"out={out} holds a model already: give another out=, or delete it")
+    training(course, recipe, out)()
+    print(out)

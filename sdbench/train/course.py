@@ -1,0 +1,139 @@
+"""What a head, a judge or a draft is trained on: a pair as the runner composes it, the prompts of a train split, our own engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sdbench.config import ConfigError, Run
+from sdbench.types import Metric
+
+if TYPE_CHECKING:
+    from sdbench.run.decode import Decoder
+    from sdbench.run.outline import Outline
+    from sdbench.run.pair import LoadedPair
+    from sdbench.run.quality import Prompts
+    from sdbench.tasks.base import DataTask
+    from sdbench.types import Generation
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Course:
+    """A pair in memory, a task's train split, and the prompts of it."""
+
+    run: Run
+    task: DataTask
+    outline: Outline
+    pair: LoadedPair
+    prompts: Prompts
+    decoder: Decoder
+    metric: Metric  # the reward, before it is brought to 0–1
+
+    @classmethod
+    def make(cls, words: Sequence[str], *, rows: int, reward: str | None = None) -> Course:
+        """Everything that can be refused is refused before weights are read."""
+        from sdbench.run import pair
+        from sdbench.run.command import parse
+        from sdbench.run.compose import Composer
+        from sdbench.run.decode import Decoder
+        from sdbench.run.job import build_task
+        from sdbench.run.outline import Outline
+        from sdbench.run.quality import Prompts
+
+        given = parse([*words, "task.split=train", f"n={rows}"])
+        composer = Composer(given.config_dir)
+        jobs = composer.jobs(given)
+        if len(jobs) != 1:
+            raise ConfigError("a training takes one combination, and this command line names several")
+        run = composer.run(jobs[0])
+        if run.model.draft is None:
+            raise ConfigError(f"model={run.model.name} has no draft, and there is nothing to be learned without one")
+        task = build_task(run)
+        metric = rewarding(task, reward)
+        metadata = pair.find(run.model, device=run.device, dtype=run.dtype)
+        outline = Outline.make(metadata)
+        prompts = Prompts.make(task, outline, run)
+        loaded = pair.load(metadata)
+        longest = max(map(len, prompts.ids.values()))
+        return cls(run, task, outline, loaded, prompts, Decoder.make(run, outline, loaded, task, longest), metric)
+
+    def card(self) -> dict[str, Any]:
+        """Whose states a head reads, and where it was trained."""
+        run = self.run
+        return {
+            "model": run.model.name,
+            "checkpoints": dict(self.outline.checkpoints),
+            "tokenizer": self.outline.tokenizer_key,
+            "task": run.task.name,
+            "protocol": self.task.protocol,
+            "temperature": run.temperature,
+            "num_draft": run.num_draft[0],
+            "reward": self.metric.name,
+        }
+
+    def keys(self, step: int, count: int) -> list[str]:
+        """The examples of a step, each once before one comes again."""
+        known = list(self.prompts.ids)
+        return [known[(step * count + i) % len(known)] for i in range(count)]
+
+    def roll(self, keys: Sequence[str], rules: Sequence[Any], samples: int, seed: int) -> list[Rollout]:
+        """Every prompt under every rule, `samples` texts each, decoded in one stream by the engine, with its noise of this seed."""
+        from sdbench.engine import Request
+
+        decoder, k = self.decoder, self.run.num_draft[0]
+        options = replace(decoder.options("pair", batch_size=decoder.batch_size, is_measured=False), seed=seed)
+        requests = [
+            Request(prompt, rule, sample, key, k)
+            for prompt, key in enumerate(keys)
+            for rule in range(len(rules))
+            for sample in range(samples)
+        ]
+        ids = [self.prompts.ids[key] for key in keys]
+        stream = decoder.engine.stream(ids, rules, requests, options, decoder.drafter("pair"))
+        done = sorted(stream, key=lambda generation: generation.request)
+        texts = [self.outline.text(generation.tokens) for generation in done]
+        pairs = [(self.prompts.examples[keys[g.prompt]], text) for g, text in zip(done, texts, strict=True)]
+        scores = self.task.score_all(pairs, [generation.finish == "length" for generation in done])
+        return [
+            Rollout(keys[g.prompt], self.prompts.ids[keys[g.prompt]], g, self.reward(score.values))
+            for g, score in zip(done, scores, strict=True)
+        ]
+
+    def reward(self, values: Mapping[str, float]) -> float:
+        """On 0–1."""
+        low, high = self.metric.bounds or (0.0, 1.0)
+        assert low is not None, "refused by rewarding()"
+        assert high is not None, "refused by rewarding()"
+        return (values[self.metric.name] - low) / (high - low)
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A text of a prompt, and what it is worth on 0–1."""
+
+    key: str
+    prompt: list[int]
+    generation: Generation
+    reward: float
+
+
+def rewarding(task: DataTask, name: str | None) -> Metric:
+    """The metric that is the reward: each text has a value of its own, and both bounds are known."""
+    able = [metric for metric in task.metrics if metric.is_bounded and metric.stats is None and metric.best == "high"]
+    wanted = name or task.metric
+    for metric in able:
+        if metric.name == wanted:
+            return metric
+    choices = ", ".join(metric.name for metric in able)
+    raise ConfigError(
+        f"reward={wanted} of task={task.name} is no value of one text between bounds: give reward= one of {choices or 'none'}"
+    )
+
+
+def grouped(rollouts: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Rollouts of one prompt and rule after another."""
+    for first in range(0, len(rollouts), size):
+        yield rollouts[first : first + size]

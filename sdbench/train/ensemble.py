@@ -1,0 +1,223 @@
+"""DIVERSED's head by policy gradient: reward of the texts that its ensemble writes, plus acceptance at a price.
+
+The published objective, with the sign that raises acceptance: E[R] + λ·E[1 − TV(q, v)], v = w·p + (1 − w)·q. The credit for a text
+goes to what w decided, the tokens at drafted positions, each of which has the law v; a bonus token is the target's own. λ is how
+much reward one unit of acceptance is worth.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sdbench.config import ConfigError, nearest
+from sdbench.probs import at, total_variation
+from sdbench.train.course import Course, Rollout, grouped
+from sdbench.train.forced import seen
+from sdbench.train.steps import Steps
+from sdbench.verify.head import FEATURES, Head, features, linear
+from sdbench.verify.learned import Diversed
+
+COLLAPSED = 0.02  # a mean weight nearer to 0 or 1 than this is no head
+CLIP = 1.0
+WARM_UP = 10
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a head is trained."""
+
+    features: tuple[str, ...] = ("draft_hidden", "target_hidden")
+    hidden: int = 0  # of a hidden layer; 0: linear, as published
+    steps: int = 100
+    prompts: int = 8  # a step
+    samples: int = 8  # of a prompt: each is judged by the mean of the others
+    price: float = 0.2  # λ: reward for a unit of acceptance
+    rate: float = 0.02
+    seed: int = 0
+    rows: int = 1000  # of the train split, over and over
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The tokens that w decided: their features, what both sides gave them, and how much better their text was than its fellows."""
+
+    seen: Tensor  # [N,n]
+    p: Tensor  # [N] of the token
+    q: Tensor
+    tv: Tensor
+    advantage: Tensor  # [N]
+    texts: int
+
+
+@dataclass
+class EnsembleTraining:
+    """Steps from a head that says 1/2 everywhere; a function of the pair, the recipe and nothing else."""
+
+    course: Course
+    recipe: Recipe
+    out: Path
+    curve: list[dict[str, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.recipe.samples < 2:
+            raise ConfigError(
+                f"samples must be at least 2, since a text is compared with its fellows, got {self.recipe.samples}"
+            )
+        unknown = [name for name in self.recipe.features if name not in FEATURES]
+        if unknown:
+            raise ConfigError(f"features cannot hold {unknown[0]} {nearest(unknown[0], FEATURES)}")
+        if self.course.run.temperature == 0:
+            raise ConfigError("temperature must be above 0: texts that are all the same teach nothing")
+        sizes = {"draft_hidden": self.course.pair.draft, "target_hidden": self.course.pair.target}
+        sizes["token_hidden"] = self.course.pair.target
+        size = sum(
+            int(sizes[name].config.get_text_config().hidden_size) if name in sizes else 1
+            for name in self.recipe.features
+        )
+        self.head = linear("ensemble", self.recipe.features, size, hidden=self.recipe.hidden)
+        self.weights = {name: tensor.clone().requires_grad_() for name, tensor in self.head.weights.items()}
+        self.fixed: dict[str, Tensor] = {}  # shift and scale of the features, from the first step
+        self.optimiser = torch.optim.AdamW(list(self.weights.values()), lr=self.recipe.rate, weight_decay=0.01)
+
+    def __call__(self) -> Head:
+        steps = Steps("head", self.recipe.steps, self.out / "head.ckpt", checkpoint_every=10, report_every=5)
+        held = steps.resume()
+        if held is not None:
+            self._take(held)
+        for step in steps.run(self.recipe.steps, self._state):
+            told = self._step(step)
+            self.curve.append({"step": step + 1, **told})
+            steps.report(step, lambda told=told: " ".join(f"{name} {value:.3f}" for name, value in told.items()))
+            self._write_curve()
+            if not COLLAPSED <= told["weight"] <= 1 - COLLAPSED:
+                raise ConfigError(
+                    f"the head has collapsed at step {step + 1}: its mean weight is {told['weight']:.3f}; "
+                    f"take {'a higher' if told['weight'] > 0.5 else 'a lower'} price than {self.recipe.price:g}"
+                )
+        head = Head("ensemble", self.recipe.features, self._frozen(), self._card(steps))
+        head.save(self.out)
+        return head
+
+    def _card(self, steps: Steps) -> dict[str, Any]:
+        recipe = self.recipe
+        last = self.curve[-20:]
+        mean = {
+            name: sum(row[name] for row in last) / len(last) for name in ("reward", "acceptance", "weight", "spread")
+        }
+        return {
+            **self.course.card(),
+            **{
+                name: getattr(recipe, name)
+                for name in ("hidden", "steps", "prompts", "samples", "price", "rate", "seed")
+            },
+            "rule": Diversed.version,
+            "seconds": round(steps.seconds),
+            "last": {name: round(value, 4) for name, value in mean.items()},
+        }
+
+    def _step(self, step: int) -> dict[str, float]:
+        recipe = self.recipe
+        for group in self.optimiser.param_groups:
+            group["lr"] = recipe.rate * min(1.0, (step + 1) / WARM_UP)
+        head = Head("ensemble", recipe.features, self._frozen())
+        keys = self.course.keys(step, recipe.prompts)
+        rollouts = self.course.roll(keys, [Diversed(head)], recipe.samples, seed=recipe.seed * 1_000_003 + step)
+        advantages = left_out([rollout.reward for rollout in rollouts], recipe.samples)
+        self.optimiser.zero_grad()
+        weights = []
+        total = torch.zeros(())
+        batches = list(self._batches(rollouts, advantages))
+        count = sum(len(batch.p) for batch in batches)
+        for batch in batches:
+            loss, w = objective(self._score(batch.seen), batch, recipe.price, len(rollouts), count)
+            loss.backward()
+            weights.append(w.detach())
+            total += loss.detach()
+        torch.nn.utils.clip_grad_norm_(list(self.weights.values()), CLIP)
+        self.optimiser.step()
+        w = torch.cat(weights)
+        tv = torch.cat([batch.tv for batch in batches])
+        return {
+            "reward": sum(rollout.reward for rollout in rollouts) / len(rollouts),
+            "acceptance": float((1 - w * tv).mean()),
+            "weight": float(w.mean()),
+            "spread": float(w.std()),
+        }
+
+    def _batches(self, rollouts: Sequence[Rollout], advantages: Sequence[float]) -> Any:
+        """One for each forward of the frozen models."""
+        texts = [rollout.generation.tokens for rollout in rollouts]
+        origins = [rollout.generation.origins for rollout in rollouts]
+        for part in seen(self.course.pair, [rollout.prompt for rollout in rollouts], texts, self.course.decoder.warp):
+            decided = torch.tensor(
+                [
+                    origins[text][place] != "bonus"
+                    for text, place in zip(part.text.tolist(), part.place.tolist(), strict=True)
+                ]
+            )
+            x = features(self.recipe.features, part.states, (part.p, part.q))[decided].cpu()
+            if not self.fixed:
+                self.fixed = {"shift": x.mean(0), "scale": x.std(0).clamp_min(1e-3)}
+            yield Batch(
+                x,
+                at(part.p, part.tokens)[decided].cpu(),
+                at(part.q, part.tokens)[decided].cpu(),
+                total_variation(part.p, part.q)[decided].cpu(),
+                torch.tensor(advantages)[part.text[decided]],
+                len(rollouts),
+            )
+
+    def _score(self, x: Tensor) -> Tensor:
+        x = (x - self.fixed["shift"]) / self.fixed["scale"]
+        if "weight_in" in self.weights:
+            x = torch.tanh(torch.nn.functional.linear(x, self.weights["weight_in"], self.weights["bias_in"]))
+        return torch.nn.functional.linear(x, self.weights["weight"], self.weights["bias"])[..., 0]
+
+    def _frozen(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in (self.weights | self.fixed).items()}
+
+    def _state(self) -> dict[str, Any]:
+        return {"weights": self._frozen(), "optimiser": self.optimiser.state_dict(), "curve": self.curve}
+
+    def _take(self, state: dict[str, Any]) -> None:
+        with torch.no_grad():
+            for name, tensor in self.weights.items():
+                tensor.copy_(state["weights"][name])
+        self.fixed = {name: state["weights"][name] for name in ("shift", "scale")}
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.curve = state["curve"]
+
+    def _write_curve(self) -> None:
+        self.out.mkdir(parents=True, exist_ok=True)
+        part = self.out / ".curve.csv.part"
+        with open(part, "w", newline="") as file:
+            writer = csv.DictWriter(file, list(self.curve[0]))
+            writer.writeheader()
+            writer.writerows(self.curve)
+        os.replace(part, self.out / "curve.csv")
+
+
+def left_out(rewards: Sequence[float], samples: int) -> list[float]:
+    """How much better each text was than the mean of its prompt's others."""
+    out: list[float] = []
+    for group in grouped(rewards, samples):
+        total = sum(group)
+        out += [reward - (total - reward) / (samples - 1) for reward in group]
+    return out
+
+
+def objective(score: Tensor, batch: Batch, price: float, texts: int, count: int) -> tuple[Tensor, Tensor]:
+    """What is to be made small, −(E[A·Σ log v] + λ·mean(1 − w·TV)), and w [N]."""
+    w = torch.sigmoid(score)
+    log_v = torch.log((w * batch.p + (1 - w) * batch.q).clamp_min(1e-12))
+    gained = (batch.advantage * log_v).sum() / texts
+    accepted = (1 - w * batch.tv).sum() / count
+    return -(gained + price * accepted), w

@@ -1,0 +1,266 @@
+"""A judge from mined labels (as AutoJudge, arXiv:2504.20039): let one wrong draft pass, decode on, and see if the answer suffers.
+
+At temperature 0 a text meets the draft's wrong tokens one after another. `Swap(n)` lets the n-th of them pass and decodes
+losslessly before and behind it, so that all swaps of a prompt are rules of one stream and share its prefill. A swapped token is
+good where the text it leads to scores no less than the lossless one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sdbench.config import ConfigError, nearest
+from sdbench.train.course import Course, Rollout
+from sdbench.train.forced import seen
+from sdbench.train.steps import Steps
+from sdbench.types import Evidence, Limits, Verdict
+from sdbench.verify import Exact, Head, Joint, Judge
+from sdbench.verify.head import FEATURES, features
+
+HELD_OUT = 5  # every fifth prompt is not learned from, but judged
+PENALTY = 1.0  # on the squared weights of standardised features
+RESAMPLES = 2000
+BINS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Swap(Joint):
+    """Exact match at temperature 0, but for the n-th wrong draft of a text, which stays. State: how many there were."""
+
+    limits = Limits(temperature="zero")
+
+    n: int | Tensor = 0
+
+    def init_state(self, prompts: Sequence[Tensor], device: Any) -> Tensor:
+        return torch.zeros(len(prompts), 1, dtype=torch.int64, device=device)
+
+    def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
+        assert state is not None, "the engine hands back what init_state gave it"
+        draft, p = evidence.draft, evidence.p
+        num_slots = draft.tokens.shape[1]
+        if not num_slots:
+            return Verdict(torch.zeros_like(draft.lengths), p[:, 0], state)
+        offered = torch.arange(num_slots, device=p.device) < draft.lengths[:, None]
+        wrong = (draft.tokens != p[:, :-1]) & offered
+        count = state + wrong.long().cumsum(1)  # [B,K], of wrong ones up to this
+        passes = wrong & (count - 1 == torch.as_tensor(self.n, device=p.device).reshape(-1, 1))
+        accepted = ((~wrong | passes) & offered).long().cumprod(1).sum(1)
+        row, met = torch.arange(len(p), device=p.device), accepted.clamp_max(num_slots - 1)
+        return Verdict(accepted, p[row, accepted], count[row, met][:, None])
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How labels are mined and a judge is fitted."""
+
+    features: tuple[str, ...] = ("token_hidden",)
+    prompts: int = 300
+    swaps: int = 12  # of a prompt: its first so many wrong drafts
+    seed: int = 0
+    at_once: int = 30  # prompts a step
+
+    @property
+    def rows(self) -> int:
+        return self.prompts
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Of N swapped tokens: the features, whether each was good, and whose prompt it stood in."""
+
+    seen: Tensor  # [N,n]
+    good: Tensor  # [N] bool
+    prompt: Tensor  # [N]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Labels]) -> Labels:
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in ("seen", "good", "prompt")))
+
+
+@dataclass
+class JudgeTraining:
+    """Mines, step by step and resumably; then fits, and says how well the judge knows what it does not know."""
+
+    course: Course
+    recipe: Recipe
+    out: Path
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.recipe.features if name not in FEATURES]
+        if unknown:
+            raise ConfigError(f"features cannot hold {unknown[0]} {nearest(unknown[0], FEATURES)}")
+        if self.course.run.temperature != 0:
+            raise ConfigError(f"temperature must be 0 where labels are mined, got {self.course.run.temperature:g}")
+        self.parts: list[Labels] = []
+
+    def __call__(self) -> Head:
+        count = -(-self.recipe.prompts // self.recipe.at_once)
+        steps = Steps("labels", count, self.out / "labels.ckpt", checkpoint_every=1, report_every=1)
+        held = steps.resume()
+        if held is not None:
+            self.parts = [Labels(*part) for part in held["parts"]]
+        for step in steps.run(count, lambda: {"parts": [(p.seen, p.good, p.prompt) for p in self.parts]}):
+            self.parts.append(self.mine(step))
+            steps.report(step, lambda: f"labels {sum(len(part.good) for part in self.parts)}")
+        labels = Labels.joined(self.parts)
+        self._refuse_one_kind(labels)
+        is_held_out = labels.prompt % HELD_OUT == 0
+        weights = fitted(labels.seen[~is_held_out], labels.good[~is_held_out])
+        head = Head("judge", self.recipe.features, weights)
+        told = told_of(head, labels, is_held_out)
+        card = {
+            **self.course.card(),
+            **{name: getattr(self.recipe, name) for name in ("prompts", "swaps", "seed")},
+            "rule": Judge.version,
+            "seconds": round(steps.seconds),
+            "labels": len(labels.good),
+            "held_out": told,
+        }
+        self.out.mkdir(parents=True, exist_ok=True)
+        part = self.out / ".calibration.json.part"
+        part.write_text(json.dumps(told, indent=1) + "\n")
+        os.replace(part, self.out / "calibration.json")
+        draw(told, self.out)
+        head = Head("judge", self.recipe.features, weights, card)
+        head.save(self.out)
+        return head
+
+    def mine(self, step: int) -> Labels:
+        """The labels of some prompts."""
+        recipe = self.recipe
+        first = step * recipe.at_once
+        keys = list(self.course.prompts.ids)[first : min(first + recipe.at_once, recipe.prompts)]
+        rules = [Exact(), *(Swap(n) for n in range(recipe.swaps))]
+        rollouts = self.course.roll(keys, rules, 1, seed=recipe.seed)
+        swapped: list[tuple[Rollout, int, bool, int]] = []
+        for number in range(len(keys)):
+            base, *others = rollouts[number * len(rules) : (number + 1) * len(rules)]
+            for other in others:
+                place = first_difference(base.generation.tokens, other.generation.tokens)
+                if place is not None:
+                    swapped.append((other, place, other.reward >= base.reward, first + number))
+        if not swapped:
+            size = sum(1 for _ in recipe.features)
+            return Labels(torch.zeros(0, size), torch.zeros(0, dtype=torch.bool), torch.zeros(0, dtype=torch.long))
+        texts = [other.generation.tokens[: place + 1] for other, place, _, _ in swapped]
+        rows = []
+        warp = self.course.decoder.warp
+        for part in seen(self.course.pair, [other.prompt for other, *_ in swapped], texts, warp):
+            last = torch.tensor([len(texts[text]) - 1 for text in part.text.tolist()]) == part.place
+            rows.append(features(recipe.features, part.states, (part.p, part.q))[last].cpu())
+        return Labels(
+            torch.cat(rows),
+            torch.tensor([good for _, _, good, _ in swapped]),
+            torch.tensor([number for *_, number in swapped]),
+        )
+
+    def _refuse_one_kind(self, labels: Labels) -> None:
+        share = float(labels.good.float().mean()) if len(labels.good) else float("nan")
+        if not 0 < share < 1:
+            raise ConfigError(
+                f"{len(labels.good)} swaps were tried, and {'none' if share != 1 else 'every one'} was good: there is nothing "
+                "to tell apart; take more prompts= or another task"
+            )
+
+
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """The place at which b leaves a; None where it does not, or only ends earlier."""
+    return next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+
+
+def fitted(x: Tensor, good: Tensor) -> dict[str, Tensor]:
+    """Logistic regression on standardised features, by Newton's method in float64."""
+    x64, y = x.double(), good.double()
+    shift, scale = x64.mean(0), x64.std(0).clamp_min(1e-3)
+    rows = torch.cat(((x64 - shift) / scale, torch.ones(len(x64), 1, dtype=torch.float64)), 1)
+    penalty = torch.full((rows.shape[1],), PENALTY, dtype=torch.float64)
+    penalty[-1] = 0
+    weight = torch.zeros(rows.shape[1], dtype=torch.float64)
+    for _ in range(50):
+        p = torch.sigmoid(rows @ weight)
+        gradient = rows.T @ (p - y) + penalty * weight
+        hessian = (rows * (p * (1 - p))[:, None]).T @ rows + torch.diag(penalty + 1e-9)
+        step = torch.linalg.solve(hessian, gradient)
+        weight = weight - step
+        if float(step.abs().max()) < 1e-10:
+            break
+    return {
+        "weight": weight[None, :-1].float(),
+        "bias": weight[-1:].float(),
+        "shift": shift.float(),
+        "scale": scale.float(),
+    }
+
+
+def auc(score: np.ndarray, good: np.ndarray) -> float:
+    """The chance that a good one scores above a bad one, ties half."""
+    from scipy.stats import rankdata
+
+    ranks, count = rankdata(score), int(good.sum())
+    rest = len(good) - count
+    return float((ranks[good].sum() - count * (count + 1) / 2) / (count * rest)) if count and rest else float("nan")
+
+
+def told_of(head: Head, labels: Labels, rows: Tensor) -> dict[str, Any]:
+    """AUC with an interval by prompt, and a table of what was said and what came of it, over rows that were not learned from."""
+    said = torch.sigmoid(head.score(labels.seen[rows])).double().numpy()
+    good, prompt = labels.good[rows].numpy(), labels.prompt[rows].numpy()
+    rng = np.random.default_rng(0)
+    groups = [np.flatnonzero(prompt == one) for one in np.unique(prompt)]
+    drawn = []
+    for _ in range(RESAMPLES if groups else 0):
+        index = np.concatenate([groups[i] for i in rng.integers(0, len(groups), len(groups))])
+        drawn.append(auc(said[index], good[index]))
+    kept = [value for value in drawn if value == value]
+    low, high = (float(x) for x in np.quantile(kept, (0.025, 0.975))) if kept else (float("nan"), float("nan"))
+    edges = np.linspace(0, 1, BINS + 1)
+    which = np.clip(np.digitize(said, edges) - 1, 0, BINS - 1)
+    bins = [
+        {
+            "from": round(float(edges[b]), 4),
+            "n": int((which == b).sum()),
+            "said": round(float(said[which == b].mean()), 4),
+            "good": round(float(good[which == b].mean()), 4),
+        }
+        for b in range(BINS)
+        if (which == b).any()
+    ]
+    return {
+        "prompts": len(groups),
+        "labels": len(good),
+        "good": round(float(good.mean()), 4) if len(good) else None,
+        "auc": round(auc(said, good), 4),
+        "low": round(low, 4),
+        "high": round(high, 4),
+        "bins": bins,
+    }
+
+
+def draw(told: dict[str, Any], folder: Path) -> None:
+    """The reliability figure."""
+    from sdbench.report.figures.style import BLUE, GREY, panels, save, styled
+
+    with styled():
+        figure, (axis,) = panels()
+        axis.plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
+        said, good = [one["said"] for one in told["bins"]], [one["good"] for one in told["bins"]]
+        axis.plot(said, good, color=BLUE, marker="o")
+        for one in told["bins"]:
+            axis.annotate(
+                f"{one['n']}", (one["said"], one["good"]), textcoords="offset points", xytext=(4, -8), fontsize=6
+            )
+        axis.set_xlabel("what the judge says")
+        axis.set_ylabel("share of good tokens")
+        axis.set_title(
+            f"AUC {told['auc']:.2f} [{told['low']:.2f}, {told['high']:.2f}], {told['labels']} tokens held out"
+        )
+        save(figure, folder, "calibration")

@@ -1,0 +1,64 @@
+"""What every training shares: numbered steps, a checkpoint now and then, a line now and then, exact resumption."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+State = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Steps:
+    """Steps first…last of a training, whose state lies in `path`. Where it ends before the recipe does, the next run goes on."""
+
+    name: str
+    count: int  # of the recipe
+    path: Path
+    is_first: bool = True  # of the ranks: it alone writes and speaks
+    checkpoint_every: int = 250
+    report_every: int = 50
+    first: int = 0
+    before_s: float = 0.0  # on the clock until the checkpoint that this goes on from
+    seen: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    def resume(self, device: str = "cpu") -> dict[str, Any] | None:
+        """The state of the checkpoint; None where there is none."""
+        if not self.path.exists():
+            return None
+        state = torch.load(self.path, map_location=device, weights_only=True)
+        self.first, self.before_s = state["step"], state["seconds"]
+        return state
+
+    def run(self, last: int, state: Callable[[], State]) -> Iterator[int]:
+        """The steps that are left until `last`; behind each, what is due is stored. `state` is called where it is."""
+        for step in range(self.first, last):
+            yield step
+            self.seen += 1
+            if self.is_first and ((step + 1) % self.checkpoint_every == 0 or step + 1 == last):
+                self._store(state(), step + 1)
+
+    @property
+    def seconds(self) -> float:
+        return self.before_s + time.monotonic() - self.began
+
+    def report(self, step: int, told: Callable[[], str]) -> None:
+        """A line, where one is due."""
+        if self.is_first and ((step + 1) % self.report_every == 0 or step + 1 == self.count):
+            step_s = (time.monotonic() - self.began) / (self.seen + 1)
+            left = step_s * (self.count - step - 1) / 60
+            print(
+                f"{self.name} step {step + 1}/{self.count} {told()} {step_s * 1e3:.0f} ms/step {left:.1f} min left",
+                flush=True,
+            )
+
+    def _store(self, state: State, step: int) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        part = self.path.with_suffix(".part")
+        torch.save({**state, "step": step, "seconds": self.seconds}, part)
+        os.replace(part, self.path)  # a kill leaves the old checkpoint or the new one, nothing torn

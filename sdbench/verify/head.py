@@ -1,0 +1,227 @@
+"""Heads: small learned functions of what a rule sees at a drafted position, and the folders they are kept in.
+
+A folder holds `head.safetensors` and `head.json`: what the head is, and whose states it was trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sdbench.probs import dense, total_variation
+from sdbench.types import Evidence
+from sdbench.verify.greedy import raw_logs
+
+FORMAT = 1
+WEIGHTS, CARD = "head.safetensors", "head.json"
+EMBEDDED = "embedded:"
+KINDS = ("ensemble", "judge")
+TRAINS = {"ensemble": "scripts/train_ensemble.py", "judge": "scripts/train_judge.py"}
+
+Laws = tuple[Tensor, Tensor]  # of target and draft, [B,K,V]
+
+
+def _entropy(law: Tensor) -> Tensor:
+    return torch.special.entr(law).sum(-1, keepdim=True)
+
+
+def _margin(law: Tensor) -> Tensor:
+    best = law.topk(2, -1).values
+    return best[..., :1] - best[..., 1:]
+
+
+OF_LAWS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "tv": lambda p, q: total_variation(p, q)[..., None],
+    "target_entropy": lambda p, q: _entropy(p),
+    "draft_entropy": lambda p, q: _entropy(q),
+    "target_margin": lambda p, q: _margin(p),
+    "draft_margin": lambda p, q: _margin(q),
+}
+OF_STATES = (
+    "draft_hidden",
+    "target_hidden",
+    "token_hidden",
+)  # the last: the target's state at the drafted token itself
+FEATURES = (*OF_STATES, *OF_LAWS)
+STATES = {"draft_hidden": "draft_hidden", "target_hidden": "target_hidden", "token_hidden": "target_hidden"}
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """score = W·tanh(V·x + c) + b of the features x at a position, or W·x + b without a hidden layer.
+
+    `weights`: weight [1,n], bias [1], and with a hidden layer weight_in [h,n], bias_in [h]; shift, scale [n] of the features.
+    """
+
+    kind: str
+    features: tuple[str, ...]
+    weights: Mapping[str, Tensor]
+    card: Mapping[str, Any] = field(default_factory=dict)  # whose states, and how it was trained
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind of a head must be {' or '.join(KINDS)}, got {self.kind!r}")
+        unknown = [name for name in self.features if name not in FEATURES]
+        if unknown or not self.features:
+            raise ValueError(f"features of a head must be of {', '.join(FEATURES)}, got {', '.join(self.features)}")
+
+    @property
+    def size(self) -> int:
+        """How many numbers it reads at a position."""
+        return self.weights["weight_in" if "weight_in" in self.weights else "weight"].shape[1]
+
+    @property
+    def label(self) -> str:
+        """What it is called in records: the task it was trained on, and a hash of its weights."""
+        return f"{self.card.get('task', self.kind)}@{str(self.card.get('weights', ''))[:8]}"
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What its features ask of the engine, beside p and q; their un-tempered laws at temperature 0."""
+        states = {STATES[name] for name in self.features if name in STATES}
+        return frozenset(states | ({"raw_if_greedy"} if self.reads_laws else set()))
+
+    @property
+    def reads_laws(self) -> bool:
+        return any(name in OF_LAWS for name in self.features)
+
+    def seen(self, evidence: Evidence) -> Tensor:
+        """The features [B,K,n] at every drafted position."""
+        behind = evidence.target_hidden
+        states = {
+            "draft_hidden": evidence.draft.hidden,
+            "target_hidden": None if behind is None else behind[:, :-1],
+            "token_hidden": None if behind is None else behind[:, 1:],
+        }
+        return features(self.features, states, laws_of(evidence) if self.reads_laws else None)
+
+    def score(self, seen: Tensor) -> Tensor:
+        """[B,K] of features [B,K,n]."""
+        weights = self._on(seen.device)
+        x = (seen - weights["shift"]) / weights["scale"] if "shift" in weights else seen
+        if "weight_in" in weights:
+            x = torch.tanh(torch.nn.functional.linear(x, weights["weight_in"], weights["bias_in"]))
+        return torch.nn.functional.linear(x, weights["weight"], weights["bias"])[..., 0]
+
+    def _on(self, device: torch.device) -> Mapping[str, Tensor]:
+        return _moved(self, str(device))
+
+    def save(self, folder: Path) -> None:
+        """Both files, the card last: a folder without it is no head."""
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f".{WEIGHTS}.part"
+        save_file({name: tensor.contiguous() for name, tensor in self.weights.items()}, part)
+        os.replace(part, folder / WEIGHTS)
+        card = {"format": FORMAT, "kind": self.kind, "features": list(self.features), **self.card}
+        card |= {"weights": _hash(folder / WEIGHTS)}
+        part = folder / f".{CARD}.part"
+        part.write_text(json.dumps(card, indent=1) + "\n")
+        os.replace(part, folder / CARD)
+
+    @classmethod
+    def load(cls, name: str, kind: str) -> Head:
+        """The head in a folder, or one that ships (embedded:PAIR/TASK): one object for one content. ValueError in a sentence."""
+        folder = folder_of(name, kind)
+        try:
+            return _loaded(folder, kind, _hash(folder / CARD), _hash(folder / WEIGHTS))
+        except FileNotFoundError as error:
+            missing = Path(error.filename).name
+            raise ValueError(f"head={name} has no {missing}: train one with python {TRAINS[kind]}") from None
+
+
+def folder_of(name: str, kind: str) -> Path:
+    """Where a head is kept."""
+    if name == "none":
+        raise ValueError(
+            f"a head is needed: train one with python {TRAINS[kind]} model=NAME task=NAME, then head=FOLDER"
+        )
+    if not name.startswith(EMBEDDED):
+        return Path(name)
+    folder = Path(__file__).parents[1] / "embedded" / "heads" / name.removeprefix(EMBEDDED)
+    if not (folder / CARD).is_file():
+        shipped = sorted(
+            f"{EMBEDDED}{c.parent.relative_to(folder.parents[1])}" for c in folder.parents[1].glob(f"*/*/{CARD}")
+        )
+        raise ValueError(f"head={name} does not ship (there are {', '.join(shipped) or 'none'})")
+    return folder
+
+
+@cache
+def _loaded(folder: Path, kind: str, _card: str, digest: str) -> Head:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        card = json.loads((folder / CARD).read_text())
+        weights = load_file(folder / WEIGHTS)
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(f"head={folder} is torn: {str(error).splitlines()[0]}; train it again") from None
+    if card.get("format", 0) > FORMAT:
+        raise ValueError(
+            f"head={folder} has format {card['format']}, and this version reads up to {FORMAT}: update sdbench"
+        )
+    if card.get("weights") != digest:
+        raise ValueError(f"head={folder}: {WEIGHTS} is not the one that {CARD} names; train it again")
+    if card.get("kind") != kind:
+        raise ValueError(f"head={folder} is of kind {card.get('kind')}, and this rule takes one of kind {kind}")
+    if any(not bool(tensor.isfinite().all()) for tensor in weights.values()):
+        raise ValueError(f"head={folder} has weights that are no numbers: its training has diverged")
+    return Head(kind, tuple(card.get("features", ())), weights, card)
+
+
+@cache
+def _moved(head: Head, device: str) -> Mapping[str, Tensor]:
+    return {name: tensor.to(device, torch.float32) for name, tensor in head.weights.items()}
+
+
+def _hash(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:20]
+
+
+def laws_of(evidence: Evidence) -> Laws:
+    """p and q [B,K,V] as they are judged, at temperature 0 the un-tempered ones."""
+    if evidence.is_greedy:
+        log_p, log_q = raw_logs(evidence, lambda slots: slots)
+        return log_p.exp(), log_q.exp()
+    p, q = evidence.p[:, :-1], evidence.draft.q
+    return p, dense(q, p.shape[-1])
+
+
+def features(names: Sequence[str], states: Mapping[str, Tensor | None], laws: Laws | None) -> Tensor:
+    """[...,n] in float32, from states [...,d] by name and from p and q [...,V]."""
+    parts = []
+    for name in names:
+        if name in OF_LAWS:
+            assert laws is not None
+            parts.append(OF_LAWS[name](*laws))
+        else:
+            state = states[name]
+            assert state is not None, f'a rule that reads it names "{STATES[name]}" in its needs'
+            parts.append(state)
+    return torch.cat([part.float() for part in parts], -1)
+
+
+def linear(
+    kind: str, features: Sequence[str], size: int, card: Mapping[str, Any] | None = None, hidden: int = 0
+) -> Head:
+    """A head that scores 0 everywhere: w = 1/2. With a hidden layer, its inner weights are small and seeded."""
+    weights = {"weight": torch.zeros(1, hidden or size), "bias": torch.zeros(1)}
+    if hidden:
+        generator = torch.Generator().manual_seed(0)
+        weights |= {
+            "weight_in": torch.randn(hidden, size, generator=generator) / size**0.5,
+            "bias_in": torch.zeros(hidden),
+        }
+    return Head(kind, tuple(features), weights, card or {})

@@ -1,0 +1,103 @@
+"""Rules with heads through the command: keyed by what the head is, refused for another pair, warned of for another task."""
+
+import shutil
+
+import pytest
+import torch
+from watched import sdbench
+
+from sdbench import read
+from sdbench.config import Model
+from sdbench.run import pair
+from sdbench.run.outline import Outline
+from sdbench.verify import Head
+
+WORDS = (
+    "verifier=diversed",
+    "verifier.offset=[0]",
+    "n=3",
+    "temperature=1",
+    "max_new_tokens=12",
+    "timing=off",
+    "report=off",
+)
+
+
+@pytest.fixture(scope="module")
+def outline():
+    name = "llama-tiny"
+    model = Model(name=name, target=f"embedded:{name}/target", draft=f"embedded:{name}/draft")
+    return Outline.make(pair.find(model, device="cpu", dtype="auto"))
+
+
+def saved(folder, outline, seed=0, **card):
+    widths = sum(int(outline.configs[role].hidden_size) for role in ("draft", "target"))
+    weight = torch.randn(1, widths, generator=torch.Generator().manual_seed(seed)) / widths**0.5
+    told = {"model": "llama-tiny", "checkpoints": outline.checkpoints, "tokenizer": outline.tokenizer_key}
+    told |= {"task": "gsm8k-tiny", "temperature": 1.0} | card
+    features = ("draft_hidden", "target_hidden")
+    Head("ensemble", features, {"weight": weight, "bias": torch.zeros(1)}, told).save(folder)
+    return folder
+
+
+def test_a_head_is_what_it_says_wherever_it_lies_and_another_one_is_another_cell(outline, tmp_path):
+    head = saved(tmp_path / "head", outline)
+    first = sdbench([*WORDS, f"verifier.head={head}"], cwd=tmp_path)
+    assert first.code == 0, first.err
+    assert "warning" not in first.err
+    shutil.copytree(head, tmp_path / "copy")
+    again = sdbench([*WORDS, f"verifier.head={tmp_path / 'copy'}"], cwd=tmp_path)
+    assert "nothing to decode" in again.err
+    saved(tmp_path / "copy", outline, seed=1)
+    other = sdbench([*WORDS, f"verifier.head={tmp_path / 'copy'}"], cwd=tmp_path)
+    assert "nothing to decode" not in other.err
+    cells = read(tmp_path / "results" / "llama-tiny-gsm8k-tiny").cells
+    heads = cells[cells["verifier"] == "diversed"]["knob_head"]
+    assert len(set(heads)) == len(heads) == 2
+    assert all(text.startswith("gsm8k-tiny@") for text in heads)
+
+
+@pytest.mark.parametrize(
+    ("card", "sentence"),
+    [
+        ({"checkpoints": {"target": "sha:other"}}, "whose target is sha:other, and model=llama-tiny has"),
+        ({"tokenizer": "another"}, "whose tokenizer is another than that of model=llama-tiny"),
+    ],
+)
+def test_a_head_of_another_pair_is_one_sentence_before_weights_are_read(card, sentence, outline, tmp_path):
+    head = saved(tmp_path / "head", outline, **card)
+    done = sdbench([*WORDS, f"verifier.head={head}"], cwd=tmp_path)
+    assert done.code == 2
+    assert sentence in done.err
+    assert done.err.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_head_for_states_of_another_width_is_one_sentence(outline, tmp_path):
+    head = saved(tmp_path / "head", outline)
+    wide = Head.load(str(head), "ensemble")
+    weights = {"weight": torch.zeros(1, 7), "bias": torch.zeros(1)}
+    Head("ensemble", wide.features, weights, wide.card).save(tmp_path / "narrow")
+    done = sdbench([*WORDS, f"verifier.head={tmp_path / 'narrow'}"], cwd=tmp_path)
+    assert done.code == 2
+    assert "with 7 features, and this pair gives" in done.err
+
+
+@pytest.mark.parametrize(
+    ("card", "sentence"),
+    [
+        ({"task": "wmt-tiny"}, "verifier.head was trained at task=wmt-tiny, and this run is at task=gsm8k-tiny"),
+        ({"temperature": 0.5}, "verifier.head was trained at temperature=0.5, and this run is at temperature=1.0"),
+    ],
+)
+def test_another_task_or_temperature_is_a_warning(card, sentence, outline, tmp_path):
+    head = saved(tmp_path / "head", outline, **card)
+    done = sdbench([*WORDS, f"verifier.head={head}"], cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert sentence in done.err
+
+
+def test_without_a_head_the_training_is_named(tmp_path):
+    done = sdbench(["verifier=diversed"], cwd=tmp_path)
+    assert done.code == 2
+    assert "a head is needed: train one with python scripts/train_ensemble.py" in done.err

@@ -1,0 +1,113 @@
+"""The judge's labels: which draft passes, what is told apart, and a fit that is what it says."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sdbench.engine import generate
+from sdbench.train.judge import Swap, auc, first_difference, fitted
+from sdbench.verify import Exact, Head
+from tests.engine.models import PROMPTS, pair
+
+ROOT = Path(__file__).parents[2]
+
+
+def train(*words):
+    command = [sys.executable, str(ROOT / "scripts" / "train_judge.py"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+@pytest.mark.parametrize("num_draft", [1, 4])
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_the_nth_wrong_draft_passes_and_nothing_else(family, num_draft):
+    """Against a plain loop: the target's best token everywhere, but for the n-th place where the draft's best is another."""
+    target, draft = pair(family)
+    options = {"temperature": 0.0, "num_draft": num_draft, "max_new_tokens": 16, "stop_ids": ()}
+    count = 5
+    made = generate(target, draft, PROMPTS, [Exact(), *(Swap(n) for n in range(count))], **options)
+    for number, prompt in enumerate(PROMPTS):
+        base, *swapped = (list(g.tokens) for g in made if g.prompt == number)
+        places = met(next(g for g in made if g.prompt == number))
+        for n, text in enumerate(swapped):
+            if n >= len(places):
+                assert text == base
+                continue
+            place, wrong = places[n]
+            assert text[:place] == base[:place]
+            assert text[place] == wrong
+            for i in range(place + 1, len(text)):
+                with torch.no_grad():
+                    assert text[i] == int(target(torch.tensor([[*prompt, *text[:i]]])).logits[0, -1].argmax())
+
+
+def met(generation):
+    """(place, token) of each wrong draft of a lossless text, from its own rounds."""
+    places, place, slot = [], 0, 0
+    for drafted, examined, accepted in zip(generation.drafted, generation.examined, generation.accepted, strict=True):
+        if accepted < examined:
+            places.append((place + accepted, generation.draft_tokens[slot + accepted]))
+        place, slot = place + accepted + 1, slot + drafted
+    return places
+
+
+def test_where_two_texts_part():
+    assert first_difference([1, 2, 3], [1, 9, 3]) == 1
+    assert first_difference([1, 2, 3], [1, 2]) is None
+    assert first_difference([1, 2], [1, 2]) is None
+
+
+def test_the_fit_finds_the_direction_and_a_flat_penalty_changes_no_order():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(4000, 3, generator=g)
+    good = torch.rand(4000, generator=g) < torch.sigmoid(2 * x[:, 0] - 1 * x[:, 1] + 0.5)
+    weights = fitted(x, good)
+    slope = (weights["weight"] / weights["scale"])[0]
+    torch.testing.assert_close(slope, torch.tensor([2.0, -1.0, 0.0]), atol=0.2, rtol=0)
+    bias = float(weights["bias"] - (weights["weight"] * weights["shift"] / weights["scale"]).sum())
+    assert bias == pytest.approx(0.5, abs=0.15)
+
+
+def test_auc_is_the_chance_that_a_good_one_scores_above_a_bad_one():
+    rng = np.random.default_rng(0)
+    score, good = rng.integers(0, 9, 300).astype(float), rng.random(300) < 0.4
+    pairs = [(a > b) + 0.5 * (a == b) for a in score[good] for b in score[~good]]
+    assert auc(score, good) == pytest.approx(np.mean(pairs), abs=1e-12)
+
+
+def test_labels_are_mined_resumably_and_told(tmp_path):
+    words = ("model=llama-tiny", "task=gsm8k-tiny", "prompts=40", "swaps=4", "max_new_tokens=90")
+    done = train(*words, f"out={tmp_path / 'whole'}")
+    assert done.returncode == 0, done.stderr
+    part = train(*words[:2], "prompts=30", *words[3:], f"out={tmp_path / 'part'}")
+    assert part.returncode == 0, part.stderr
+    again = train(*words, f"out={tmp_path / 'part'}")
+    assert again.returncode == 0, again.stderr
+    heads = [Head.load(str(tmp_path / name), "judge") for name in ("whole", "part")]
+    for name, tensor in heads[0].weights.items():
+        torch.testing.assert_close(heads[1].weights[name], tensor, rtol=0, atol=0)
+    told = json.loads((tmp_path / "whole/calibration.json").read_text())
+    assert told["low"] <= told["auc"] <= told["high"]
+    assert sum(one["n"] for one in told["bins"]) == told["labels"]
+    assert {"calibration.pdf", "calibration.svg", "calibration.png"} <= {
+        path.name for path in (tmp_path / "whole").iterdir()
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["temperature=1"], "temperature must be 0 where labels are mined, got 1"),
+        (["samples=4"], "samples is no option of this training"),
+        (["features=[moon]"], "features cannot hold moon"),
+    ],
+)
+def test_bad_input_is_one_sentence(words, sentence, tmp_path):
+    done = train("model=llama-tiny", "task=gsm8k-tiny", *words, f"out={tmp_path / 'judge'}")
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert not (tmp_path / "judge").exists()
