@@ -2,9 +2,9 @@
 
 A grammar function decides the substance of an answer from its own chance. A voice words the places of the answer from a stream
 of its own, so manner and substance are independent. The target's voice prefers the first wording of a place, by a lean that differs
-from place to place; the draft's clearly prefers the second, or in some places of a long text the first, as the target does but more
-surely; the neutral voice of references has no preference. Two models of one family then disagree mostly about manner, and there the larger
-one is unsure.
+from place to place; the draft's clearly prefers the second, or in some places of a long text the first, as the target does but
+more surely; the neutral voice of references has no preference. Two models of one family then disagree mostly about manner, and
+there the larger one is unsure.
 """
 
 from sdbench.embedded.grammar.draw import Draw
