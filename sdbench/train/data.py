@@ -56,11 +56,14 @@ PROTOCOLS: dict[str, Callable[[dict], Text]] = {
 def texts(
     task: str, split: str, n: int, seed: int = 0, voice: str = "neutral", unread: Sequence[str] = ()
 ) -> list[Text]:
-    """n rows of a tiny task in its default protocol, the answers in one voice, without those that have an unread word."""
+    """n rows of a tiny task in its default protocol, the answers in one voice, without those that have an unread word.
+
+    `unread` are patterns of whole words.
+    """
     from sdbench import embedded
 
     told = (PROTOCOLS[task](row) for row in embedded.stream(f"{task}-tiny", split, seed, voice))
-    words = re.compile(rf"\b(?:{'|'.join(map(re.escape, unread))})\b") if unread else None
+    words = re.compile(rf"\b(?:{'|'.join(unread)})\b") if unread else None
     return list(islice((text for text in told if not (words and words.search(text.prompt))), n))
 
 
