@@ -23,9 +23,10 @@ from sdbench.metrics.summary import summarise
 from sdbench.words import parsed
 
 SWEEP = "w=[1,0.95,0.9,0.85,0.8,0.7,0.6,0.5,0.4,0.3,0.2,0.1,0]"
+SMOOTH = "w=[1,0.95,0.9,0.8,0.7,0.5,0.2,0]"  # enough where there is no knee
 DRAFT_LENGTHS = "num_draft=[2,3,4,5]"
 PARTS = {
-    "quality": {"-greedy": ("temperature=0", SWEEP, "timing=off"), "": ("temperature=1", SWEEP, "timing=off")},
+    "quality": {"-greedy": ("temperature=0", SWEEP, "timing=off"), "": ("temperature=1", SMOOTH, "timing=off")},
     "speed": {
         "-speed": (
             "temperature=0",

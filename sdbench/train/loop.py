@@ -15,7 +15,7 @@ from sdbench.train.forward import Net, Weights
 from sdbench.train.optimiser import Optimiser
 from sdbench.train.pairs import Pair, Role
 from sdbench.train.place import Place
-from sdbench.train.weights import initial, load, save
+from sdbench.train.weights import grown, initial, load, save
 
 CHECKPOINT_EVERY = 250
 REPORT_EVERY = 50
@@ -44,17 +44,22 @@ def fit(
 
     `start` is a Hugging Face folder with the weights behind the recipe's plain parts; None: from nothing.
     """
-    net, recipe = Net(pair.family, pair.shape(role)), pair.recipe(role)
+    recipe = pair.recipe(role)
     stream = Stream(pair, recipe, tokenizer)
     begin = recipe.plain_steps if start else 0
     optimiser = Optimiser(recipe, place, begin)
+    net = Net(pair.family, pair.shape_at(role, 0))
     begun = load(net, start) if start else initial(net, pair.vocabulary, pair.seed)
     weights = {k: w.to(place.device) for k, w in begun.items()}
     checkpoint = out / f"{role}.ckpt"
     progress = Progress(f"{role}", recipe.steps, is_shown=place.rank == 0)
     first, loss = _resume(checkpoint, weights, optimiser, place, progress, begin)
+    optimiser.begun = recipe.plain_steps if recipe.plain_layers and first > recipe.plain_steps else begin
     last = min(until or recipe.steps, recipe.steps)
     for step in range(first, last):
+        net = Net(pair.family, pair.shape_at(role, step))
+        if len(weights["o_proj"]) < net.shape.layers:
+            weights, optimiser = grown(weights, net.shape.layers), Optimiser(recipe, place, step)
         micros = stream.step(step, place.rank, place.world, place.micros)
         grads, share = gradient(net, weights, micros, place.device)
         place.add_up(list(grads.values()))
@@ -66,7 +71,7 @@ def fit(
             if step + 1 < recipe.steps:
                 save(net, weights, out / f"{role}-partial")
     if place.rank == 0 and last == recipe.steps:
-        save(net, weights, out / role)
+        save(net, weights | {"head": recipe.sureness * weights["head"]}, out / role)
         tokenizer.save_pretrained(out / role)
     return Trained(weights, float(loss), progress.tokens, progress.seconds)
 
