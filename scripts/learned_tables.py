@@ -169,9 +169,8 @@ def distil(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> N
     every: list[tuple[str, sdbench.Results]] = []
     told: dict[str, Any] = {}
     for loss in ("own", *LOSSES):
-        draft = []
+        draft, folder = [], runs / "drafts" / f"{pair}-{task}-{loss}"
         if loss != "own":
-            folder = runs / "drafts" / f"{pair}-{task}-{loss}"
             trained("distill_draft.py", folder, "config.json", *words, f"loss={loss}")
             draft = [f"model.draft={folder.resolve()}"]
         results = decoded(

@@ -60,7 +60,7 @@ class Source(Protocol):
 
 
 def with_states(model: Any, ids: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-    """Logits and what the head reads."""
+    """Logits and what the head reads; a hook of the audit's own, since it shares no forward with what it audits."""
     kept: list[Tensor] = []
     hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
     try:

@@ -111,13 +111,9 @@ class LM:
 
     def forward_hidden(self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0) -> tuple[Tensor, Tensor]:
         """Logits [B,T,V], and the last hidden states [B,T,d], after the final norm: what the head reads."""
-        seen: list[Tensor] = []
-        hook = self.head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-        try:
+        with read_by(self.head) as seen:
             logits = self.forward(ids, plan, cache, keep=keep)
-            return logits, seen[0]
-        finally:
-            hook.remove()
+        return logits, seen[0]
 
     def prefill(
         self,
@@ -177,6 +173,17 @@ class LM:
             CURRENT.reset(token)
             for config, name in zip(self._configs, before, strict=True):
                 config._attn_implementation_internal = name
+
+
+@contextmanager
+def read_by(head: torch.nn.Module) -> Iterator[list[Tensor]]:
+    """What a model's head is given, call by call: its last states, after the final norm."""
+    seen: list[Tensor] = []
+    hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    try:
+        yield seen
+    finally:
+        hook.remove()
 
 
 @contextmanager

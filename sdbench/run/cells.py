@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.config import Knob, Run
 from sdbench.records import Cell
-from sdbench.run.heads import named
+from sdbench.run.heads import contents, named
 from sdbench.run.outline import hash_of
 from sdbench.run.parts import Parts, imported
 from sdbench.run.versions import files_of, version_of, version_of_rule
@@ -112,6 +112,7 @@ class _CellMaker:
         return {
             **self.asked,
             "drafter": {"name": run.drafter.name, **run.drafter.options} if is_pair else None,
+            **({"heads": heads} if (heads := contents(rule)) else {}),
             "top_k": run.top_k,
             "top_p": run.top_p,
             "seed": run.seed,

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from sdbench.run.parts import Parts
     from sdbench.verify.head import Head
 
-STATE_OF = {"draft_hidden": "draft", "target_hidden": "target", "token_hidden": "target"}
+
+TRAINED_AT = ("task", "temperature")
 
 
 def heads_of(rule: object, prefix: str = "") -> dict[str, Head]:
@@ -36,16 +37,31 @@ def named(rule: object, setting: Mapping[str, Any]) -> dict[str, Any]:
     return {**setting, **{option: head.label for option, head in heads_of(rule).items()}}
 
 
+def contents(rule: object) -> dict[str, Any]:
+    """What a cell holds of its heads: what each is, and where it was trained."""
+    return {
+        option: {"digest": head.digest, **{name: head.card.get(name) for name in TRAINED_AT}}
+        for option, head in heads_of(rule).items()
+    }
+
+
 def check_heads(run: Run, outline: Outline, parts: Parts) -> None:
     """A head of another pair is a ConfigError, one of another task or temperature a warning."""
+    several = len(parts.sweeps) > 1
+    seen: set[tuple[str, str]] = set()
     for built in parts.sweeps:
+        prefix = f"verifier.{built.sweep.name}." if several else "verifier."
         for rule in built.rules:
-            for option, head in heads_of(rule).items():
-                _check(f"verifier.{option}", head, run, outline)
+            for option, head in heads_of(rule, prefix).items():
+                if (option, head.digest) not in seen:
+                    seen.add((option, head.digest))
+                    _check(option, head, run, outline)
 
 
 def _check(option: str, head: Head, run: Run, outline: Outline) -> None:
     card = head.card
+    from sdbench.verify.head import width_of
+
     trained = f"{option} is a head of {card.get('model', 'another pair')}"
     for role, identity in card.get("checkpoints", {}).items():
         if outline.checkpoints.get(role) != identity:
@@ -55,10 +71,9 @@ def _check(option: str, head: Head, run: Run, outline: Outline) -> None:
             )
     if card.get("tokenizer", outline.tokenizer_key) != outline.tokenizer_key:
         raise ConfigError(f"{trained}, whose tokenizer is another than that of model={run.model.name}")
-    wanted = sum(int(outline.configs[STATE_OF[name]].hidden_size) for name in head.features if name in STATE_OF)
-    wanted += sum(name not in STATE_OF for name in head.features)
+    wanted = width_of(head.features, {f"{role}_hidden": int(c.hidden_size) for role, c in outline.configs.items()})
     if head.size != wanted:
         raise ConfigError(f"{trained} with {head.size} features, and this pair gives {wanted}: train one for this pair")
-    for name, value in (("task", run.task.name), ("temperature", run.temperature)):
+    for name, value in zip(TRAINED_AT, (run.task.name, run.temperature), strict=True):
         if name in card and card[name] != value:
             warn(f"{option} was trained at {name}={card[name]}, and this run is at {name}={value}")

@@ -33,6 +33,8 @@ WORDS: Mapping[str, Kind] = {
     "features": listed,
 }
 
+LEAST = {"steps": 1, "prompts": 1, "samples": 1, "swaps": 1, "rows": 1, "rate": 1e-9}
+
 
 def main(kind: str, argv: Sequence[str], about: str) -> int:
     """`kind` is what is trained: ensemble, judge or distil."""
@@ -72,8 +74,8 @@ def recipe_words(own: Mapping[str, str]) -> dict[str, Any]:
             out[key] = WORDS[key](text)
         except ValueError:
             raise ConfigError(f"{key} must be a number, got {show(text)}") from None
-        if isinstance(out[key], int | float) and out[key] < 0:
-            raise ConfigError(f"{key} must not be below 0, got {show(text)}")
+        if isinstance(out[key], int | float) and not out[key] >= LEAST.get(key, 0):
+            raise ConfigError(f"{key} must be at least {LEAST.get(key, 0):g}, got {show(text)}")
     return out
 
 
@@ -89,7 +91,7 @@ def training_of(kind: str) -> tuple[Any, Any, str, str]:
 
 
 def _main(kind: str, argv: Sequence[str]) -> None:
-    from sdbench.train.course import Course
+    from sdbench.train.course import Course, composed
 
     own, rest = split(argv)
     make_recipe, training, temperature, folder = training_of(kind)
@@ -98,13 +100,16 @@ def _main(kind: str, argv: Sequence[str]) -> None:
     for key in words:
         if key not in known:
             raise ConfigError(f"{key} is no option of this training {nearest(key, sorted(known))}")
-    recipe = make_recipe(**words)
+    try:
+        recipe = make_recipe(**words)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     if not any(word.startswith(("temperature=", "decode=")) for word in rest):
         rest.append(f"temperature={temperature}")
-    course = Course.make(rest, rows=recipe.rows, reward=own.get("reward"))
-    name = "-".join([course.run.model.name, course.run.task.name, *([str(words["loss"])] if "loss" in words else [])])
+    run = composed(rest, recipe)
+    name = "-".join([run.model.name, run.task.name, *own.get("loss", "").split()])
     out = Path(own.get("out") or Path("results") / folder / name)
-    if (out / "config.json").exists():
-        raise ConfigError(f"out={out} holds a model already: give another out=, or delete it")
-    training(course, recipe, out)()
+    if out.is_file() or (kind == "distil" and out.exists()):
+        raise ConfigError(f"out={out} is there already: give another out=, or delete it")
+    training(Course.make(run, rest, recipe, reward=own.get("reward")), recipe, out)()
     print(out)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from sdbench.config import ConfigError, Run
 from sdbench.types import Metric
@@ -20,6 +20,34 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class Recipe(Protocol):
+    """How something is trained; what cannot be is refused when it is made."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    version: ClassVar[str]  # raise it when the same recipe would give other weights
+
+    @property
+    def rows(self) -> int: ...
+
+    def refuse_temperature(self, temperature: float) -> None: ...
+
+
+def composed(words: Sequence[str], recipe: Recipe) -> Run:
+    """The runner's words, on the train split."""
+    from sdbench.run.command import parse
+    from sdbench.run.compose import Composer
+
+    given = parse([*words, "task.split=train", f"n={recipe.rows}"])
+    composer = Composer(given.config_dir)
+    jobs = composer.jobs(given)
+    if len(jobs) != 1:
+        raise ConfigError("a training takes one combination, and this command line names several")
+    run = composer.run(jobs[0])
+    if run.model.draft is None:
+        raise ConfigError(f"model={run.model.name} has no draft, and there is nothing to be learned without one")
+    return run
+
+
 @dataclass(frozen=True)
 class Course:
     """A pair in memory, a task's train split, and the prompts of it."""
@@ -31,34 +59,30 @@ class Course:
     prompts: Prompts
     decoder: Decoder
     metric: Metric  # the reward, before it is brought to 0–1
+    asked: str  # the key of the lossless cell: pair, prompts, drafter and options, as a run's records know them
 
     @classmethod
-    def make(cls, words: Sequence[str], *, rows: int, reward: str | None = None) -> Course:
+    def make(cls, run: Run, words: Sequence[str], recipe: Recipe, *, reward: str | None = None) -> Course:
         """Everything that can be refused is refused before weights are read."""
         from sdbench.run import pair
-        from sdbench.run.command import parse
-        from sdbench.run.compose import Composer
         from sdbench.run.decode import Decoder
-        from sdbench.run.job import build_task
-        from sdbench.run.outline import Outline
+        from sdbench.run.job import prepare
         from sdbench.run.quality import Prompts
 
-        given = parse([*words, "task.split=train", f"n={rows}"])
-        composer = Composer(given.config_dir)
-        jobs = composer.jobs(given)
-        if len(jobs) != 1:
-            raise ConfigError("a training takes one combination, and this command line names several")
-        run = composer.run(jobs[0])
-        if run.model.draft is None:
-            raise ConfigError(f"model={run.model.name} has no draft, and there is nothing to be learned without one")
-        task = build_task(run)
+        recipe.refuse_temperature(run.temperature)
+        job = prepare(run, words)
+        task, outline = job.task, job.outline
         metric = rewarding(task, reward)
-        metadata = pair.find(run.model, device=run.device, dtype=run.dtype)
-        outline = Outline.make(metadata)
         prompts = Prompts.make(task, outline, run)
-        loaded = pair.load(metadata)
+        loaded = pair.load(pair.find(run.model, device=run.device, dtype=run.dtype))
         longest = max(map(len, prompts.ids.values()))
-        return cls(run, task, outline, loaded, prompts, Decoder.make(run, outline, loaded, task, longest), metric)
+        decoder = Decoder.make(run, outline, loaded, task, longest)
+        return cls(run, task, outline, loaded, prompts, decoder, metric, job.planned[0].cell.key)
+
+    def what(self, recipe: Recipe) -> dict[str, Any]:
+        """All that decides a step of a training."""
+        words = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name != "steps"}
+        return {**self.card(), **words, "version": recipe.version, "question (prompts, stops, options)": self.asked}
 
     def card(self) -> dict[str, Any]:
         """Whose states a head reads, and where it was trained."""
@@ -73,6 +97,10 @@ class Course:
             "num_draft": run.num_draft[0],
             "reward": self.metric.name,
         }
+
+    def widths(self) -> dict[str, int]:
+        """Of the states of draft and target."""
+        return {f"{role}_hidden": int(config.hidden_size) for role, config in self.outline.configs.items()}
 
     def keys(self, step: int, count: int) -> list[str]:
         """The examples of a step, each once before one comes again."""

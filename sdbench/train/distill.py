@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -35,12 +35,23 @@ LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 class Recipe:
     """How a draft is distilled."""
 
+    version: ClassVar[str] = "1"
+
     loss: str = "forward_kl"
     steps: int = 200
     prompts: int = 32  # a step, each answered once by the draft as it is then
     rate: float = 5e-4
     seed: int = 0
     rows: int = 2000
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise ValueError(f"loss cannot be {self.loss} {nearest(self.loss, LOSSES)}")
+
+    def refuse_temperature(self, temperature: float) -> None:
+        """On-policy texts are samples."""
+        if temperature == 0:
+            raise ConfigError("temperature must be above 0: a draft is distilled on texts that it samples")
 
 
 @dataclass
@@ -52,10 +63,6 @@ class Distillation:
     out: Path
 
     def __post_init__(self) -> None:
-        if self.recipe.loss not in LOSSES:
-            raise ConfigError(f"loss cannot be {self.recipe.loss} {nearest(self.recipe.loss, LOSSES)}")
-        if self.course.run.temperature == 0:
-            raise ConfigError("temperature must be above 0: a draft is distilled on texts that it samples")
         self.draft: Any = self.course.pair.draft
         stored = getattr(self.course.outline.configs["draft"], "dtype", None) or torch.float32
         self.kept = stored if isinstance(stored, torch.dtype) else getattr(torch, str(stored))
@@ -68,6 +75,7 @@ class Distillation:
             "draft",
             self.recipe.steps,
             self.out.with_name(f"{self.out.name}.ckpt"),
+            self.course.what(self.recipe),
             checkpoint_every=20,
             report_every=10,
         )
@@ -91,9 +99,8 @@ class Distillation:
         return self.out
 
     def _step(self, step: int) -> float:
-        from dataclasses import replace
-
         from sdbench.engine import Request
+        from sdbench.verify import Exact
 
         recipe, decoder = self.recipe, self.course.decoder
         for group in self.optimiser.param_groups:
@@ -105,8 +112,6 @@ class Distillation:
             seed=recipe.seed * 1_000_003 + step,
         )
         requests = [Request(place, 0, 0, key, 0) for place, key in enumerate(keys)]
-        from sdbench.verify import Exact
-
         made = decoder.engine.stream(ids, [Exact()], requests, options, None, role="draft")
         texts = [list(g.tokens) for g in sorted(made, key=lambda g: g.request)]
         self.optimiser.zero_grad()

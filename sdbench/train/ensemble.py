@@ -12,17 +12,17 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from sdbench.config import ConfigError, nearest
+from sdbench.config import ConfigError
 from sdbench.probs import at, total_variation
 from sdbench.train.course import Course, Rollout, grouped
 from sdbench.train.forced import seen
 from sdbench.train.steps import Steps
-from sdbench.verify.head import FEATURES, Head, features, linear
+from sdbench.verify.head import Head, features, linear, refuse_unknown, width_of
 from sdbench.verify.learned import Diversed
 
 COLLAPSED = 0.02  # a mean weight nearer to 0 or 1 than this is no head
@@ -34,6 +34,8 @@ WARM_UP = 10
 class Recipe:
     """How a head is trained."""
 
+    version: ClassVar[str] = "1"
+
     features: tuple[str, ...] = ("draft_hidden", "target_hidden")
     hidden: int = 0  # of a hidden layer; 0: linear, as published
     steps: int = 100
@@ -43,6 +45,18 @@ class Recipe:
     rate: float = 0.02
     seed: int = 0
     rows: int = 1000  # of the train split, over and over
+
+    def __post_init__(self) -> None:
+        refuse_unknown(self.features)
+        if self.samples < 2:
+            raise ValueError(
+                f"samples must be at least 2, since a text is compared with its fellows, got {self.samples}"
+            )
+
+    def refuse_temperature(self, temperature: float) -> None:
+        """Texts that are all the same teach nothing."""
+        if temperature == 0:
+            raise ConfigError("temperature must be above 0: texts that are all the same teach nothing")
 
 
 @dataclass(frozen=True)
@@ -67,28 +81,15 @@ class EnsembleTraining:
     curve: list[dict[str, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.recipe.samples < 2:
-            raise ConfigError(
-                f"samples must be at least 2, since a text is compared with its fellows, got {self.recipe.samples}"
-            )
-        unknown = [name for name in self.recipe.features if name not in FEATURES]
-        if unknown:
-            raise ConfigError(f"features cannot hold {unknown[0]} {nearest(unknown[0], FEATURES)}")
-        if self.course.run.temperature == 0:
-            raise ConfigError("temperature must be above 0: texts that are all the same teach nothing")
-        sizes = {"draft_hidden": self.course.pair.draft, "target_hidden": self.course.pair.target}
-        sizes["token_hidden"] = self.course.pair.target
-        size = sum(
-            int(sizes[name].config.get_text_config().hidden_size) if name in sizes else 1
-            for name in self.recipe.features
-        )
+        size = width_of(self.recipe.features, self.course.widths())
         self.head = linear("ensemble", self.recipe.features, size, hidden=self.recipe.hidden)
         self.weights = {name: tensor.clone().requires_grad_() for name, tensor in self.head.weights.items()}
         self.fixed: dict[str, Tensor] = {}  # shift and scale of the features, from the first step
         self.optimiser = torch.optim.AdamW(list(self.weights.values()), lr=self.recipe.rate, weight_decay=0.01)
 
     def __call__(self) -> Head:
-        steps = Steps("head", self.recipe.steps, self.out / "head.ckpt", checkpoint_every=10, report_every=5)
+        what = self.course.what(self.recipe)
+        steps = Steps("head", self.recipe.steps, self.out / "head.ckpt", what, checkpoint_every=10, report_every=5)
         held = steps.resume()
         if held is not None:
             self._take(held)
@@ -137,7 +138,8 @@ class EnsembleTraining:
         batches = list(self._batches(rollouts, advantages))
         count = sum(len(batch.p) for batch in batches)
         for batch in batches:
-            loss, w = objective(self._score(batch.seen), batch, recipe.price, len(rollouts), count)
+            score = Head("ensemble", recipe.features, self.weights | self.fixed).score(batch.seen)
+            loss, w = objective(score, batch, recipe.price, len(rollouts), count)
             loss.backward()
             weights.append(w.detach())
             total += loss.detach()
@@ -174,12 +176,6 @@ class EnsembleTraining:
                 torch.tensor(advantages)[part.text[decided]],
                 len(rollouts),
             )
-
-    def _score(self, x: Tensor) -> Tensor:
-        x = (x - self.fixed["shift"]) / self.fixed["scale"]
-        if "weight_in" in self.weights:
-            x = torch.tanh(torch.nn.functional.linear(x, self.weights["weight_in"], self.weights["bias_in"]))
-        return torch.nn.functional.linear(x, self.weights["weight"], self.weights["bias"])[..., 0]
 
     def _frozen(self) -> dict[str, Tensor]:
         return {name: tensor.detach().clone() for name, tensor in (self.weights | self.fixed).items()}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sdbench.lm.model import read_by
 from sdbench.probs import Warp
 
 ELEMENTS = 1 << 24  # logits of one forward
@@ -28,12 +29,8 @@ class Seen:
 
 def states_of(model: Any, ids: Tensor, keep: int) -> tuple[Tensor, Tensor]:
     """Logits and last states after the final norm of the last `keep` positions of rows [B,L]."""
-    kept: list[Tensor] = []
-    hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
-    try:
+    with read_by(model.get_output_embeddings()) as kept:
         logits = model(ids, use_cache=False, logits_to_keep=keep).logits
-    finally:
-        hook.remove()
     return logits, kept[0]
 
 

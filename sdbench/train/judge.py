@@ -12,19 +12,19 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sdbench.config import ConfigError, nearest
+from sdbench.config import ConfigError
 from sdbench.train.course import Course, Rollout
 from sdbench.train.forced import seen
 from sdbench.train.steps import Steps
 from sdbench.types import Evidence, Limits, Verdict
 from sdbench.verify import Exact, Head, Joint, Judge
-from sdbench.verify.head import FEATURES, features
+from sdbench.verify.head import features, refuse_unknown, width_of
 
 HELD_OUT = 5  # every fifth prompt is not learned from, but judged
 PENALTY = 1.0  # on the squared weights of standardised features
@@ -62,15 +62,24 @@ class Swap(Joint):
 class Recipe:
     """How labels are mined and a judge is fitted."""
 
+    version: ClassVar[str] = "1"
+
     features: tuple[str, ...] = ("token_hidden",)
     prompts: int = 300
     swaps: int = 12  # of a prompt: its first so many wrong drafts
-    seed: int = 0
     at_once: int = 30  # prompts a step
+
+    def __post_init__(self) -> None:
+        refuse_unknown(self.features)
 
     @property
     def rows(self) -> int:
         return self.prompts
+
+    def refuse_temperature(self, temperature: float) -> None:
+        """A swap is judged by the one text that it leads to."""
+        if temperature != 0:
+            raise ConfigError(f"temperature must be 0 where labels are mined, got {temperature:g}")
 
 
 @dataclass(frozen=True)
@@ -95,16 +104,12 @@ class JudgeTraining:
     out: Path
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.recipe.features if name not in FEATURES]
-        if unknown:
-            raise ConfigError(f"features cannot hold {unknown[0]} {nearest(unknown[0], FEATURES)}")
-        if self.course.run.temperature != 0:
-            raise ConfigError(f"temperature must be 0 where labels are mined, got {self.course.run.temperature:g}")
         self.parts: list[Labels] = []
 
     def __call__(self) -> Head:
         count = -(-self.recipe.prompts // self.recipe.at_once)
-        steps = Steps("labels", count, self.out / "labels.ckpt", checkpoint_every=1, report_every=1)
+        what = self.course.what(self.recipe)
+        steps = Steps("labels", count, self.out / "labels.ckpt", what, checkpoint_every=1, report_every=1)
         held = steps.resume()
         if held is not None:
             self.parts = [Labels(*part) for part in held["parts"]]
@@ -119,7 +124,7 @@ class JudgeTraining:
         told = told_of(head, labels, is_held_out)
         card = {
             **self.course.card(),
-            **{name: getattr(self.recipe, name) for name in ("prompts", "swaps", "seed")},
+            **{name: getattr(self.recipe, name) for name in ("prompts", "swaps")},
             "rule": Judge.version,
             "seconds": round(steps.seconds),
             "labels": len(labels.good),
@@ -140,7 +145,7 @@ class JudgeTraining:
         first = step * recipe.at_once
         keys = list(self.course.prompts.ids)[first : min(first + recipe.at_once, recipe.prompts)]
         rules = [Exact(), *(Swap(n) for n in range(recipe.swaps))]
-        rollouts = self.course.roll(keys, rules, 1, seed=recipe.seed)
+        rollouts = self.course.roll(keys, rules, 1, seed=0)
         swapped: list[tuple[Rollout, int, bool, int]] = []
         for number in range(len(keys)):
             base, *others = rollouts[number * len(rules) : (number + 1) * len(rules)]
@@ -149,7 +154,7 @@ class JudgeTraining:
                 if place is not None:
                     swapped.append((other, place, other.reward >= base.reward, first + number))
         if not swapped:
-            size = sum(1 for _ in recipe.features)
+            size = width_of(recipe.features, self.course.widths())
             return Labels(torch.zeros(0, size), torch.zeros(0, dtype=torch.bool), torch.zeros(0, dtype=torch.long))
         texts = [other.generation.tokens[: place + 1] for other, place, _, _ in swapped]
         rows = []

@@ -1,5 +1,6 @@
 """What every training shares: numbered steps, a checkpoint now and then, a line now and then, exact resumption."""
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from sdbench.config import ConfigError, show
 
 State = Mapping[str, Any]
 
@@ -19,6 +22,7 @@ class Steps:
     name: str
     count: int  # of the recipe
     path: Path
+    what: Mapping[str, Any] = field(default_factory=dict)  # all that decides a step: a checkpoint of another is refused
     is_first: bool = True  # of the ranks: it alone writes and speaks
     checkpoint_every: int = 250
     report_every: int = 50
@@ -28,10 +32,21 @@ class Steps:
     began: float = field(default_factory=time.monotonic)
 
     def resume(self, device: str = "cpu") -> dict[str, Any] | None:
-        """The state of the checkpoint; None where there is none."""
+        """The state of the checkpoint; None where there is none. That of another training is a ConfigError."""
         if not self.path.exists():
             return None
         state = torch.load(self.path, map_location=device, weights_only=True)
+        held = json.loads(state["what"])
+        for name, value in self._what().items():
+            if held.get(name) != value:
+                raise ConfigError(
+                    f"{self.path} is of a training with {name}={show(held.get(name))}, and this one has {name}={show(value)}: "
+                    "give another out=, or delete it"
+                )
+        if state["step"] > self.count:
+            raise ConfigError(
+                f"{self.path} has {state['step']} steps already, and steps={self.count}: give another out="
+            )
         self.first, self.before_s = state["step"], state["seconds"]
         return state
 
@@ -57,8 +72,11 @@ class Steps:
                 flush=True,
             )
 
+    def _what(self) -> dict[str, Any]:
+        return json.loads(json.dumps(self.what))
+
     def _store(self, state: State, step: int) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         part = self.path.with_suffix(".part")
-        torch.save({**state, "step": step, "seconds": self.seconds}, part)
+        torch.save({**state, "step": step, "seconds": self.seconds, "what": json.dumps(self.what)}, part)
         os.replace(part, self.path)  # a kill leaves the old checkpoint or the new one, nothing torn

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +46,12 @@ OF_LAWS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "target_margin": lambda p, q: _margin(p),
     "draft_margin": lambda p, q: _margin(q),
 }
-OF_STATES = (
-    "draft_hidden",
-    "target_hidden",
-    "token_hidden",
-)  # the last: the target's state at the drafted token itself
-FEATURES = (*OF_STATES, *OF_LAWS)
-STATES = {"draft_hidden": "draft_hidden", "target_hidden": "target_hidden", "token_hidden": "target_hidden"}
+STATES = {  # feature -> what a rule needs for it
+    "draft_hidden": "draft_hidden",
+    "target_hidden": "target_hidden",
+    "token_hidden": "target_hidden",  # the target's state at the drafted token itself
+}
+FEATURES = (*STATES, *OF_LAWS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,23 +65,31 @@ class Head:
     features: tuple[str, ...]
     weights: Mapping[str, Tensor]
     card: Mapping[str, Any] = field(default_factory=dict)  # whose states, and how it was trained
+    moved: dict[torch.device, Mapping[str, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"kind of a head must be {' or '.join(KINDS)}, got {self.kind!r}")
-        unknown = [name for name in self.features if name not in FEATURES]
-        if unknown or not self.features:
-            raise ValueError(f"features of a head must be of {', '.join(FEATURES)}, got {', '.join(self.features)}")
+        refuse_unknown(self.features)
 
     @property
     def size(self) -> int:
         """How many numbers it reads at a position."""
         return self.weights["weight_in" if "weight_in" in self.weights else "weight"].shape[1]
 
+    @cached_property
+    def digest(self) -> str:
+        """Of all that decides what it says."""
+        told = hashlib.sha256(json.dumps([self.kind, self.features]).encode())
+        for name in sorted(self.weights):
+            tensor = self.weights[name].detach().to("cpu", torch.float32).contiguous()
+            told.update(f"{name}{list(tensor.shape)}".encode() + tensor.numpy().tobytes())
+        return told.hexdigest()[:20]
+
     @property
     def label(self) -> str:
-        """What it is called in records: the task it was trained on, and a hash of its weights."""
-        return f"{self.card.get('task', self.kind)}@{str(self.card.get('weights', ''))[:8]}"
+        """What it is called in records: the task it was trained on, and what it is."""
+        return f"{self.card.get('task', self.kind)}@{self.digest[:8]}"
 
     @property
     def needs(self) -> frozenset[str]:
@@ -113,7 +120,9 @@ class Head:
         return torch.nn.functional.linear(x, weights["weight"], weights["bias"])[..., 0]
 
     def _on(self, device: torch.device) -> Mapping[str, Tensor]:
-        return _moved(self, str(device))
+        if device not in self.moved:
+            self.moved[device] = {name: tensor.to(device, torch.float32) for name, tensor in self.weights.items()}
+        return self.moved[device]
 
     def save(self, folder: Path) -> None:
         """Both files, the card last: a folder without it is no head."""
@@ -180,11 +189,6 @@ def _loaded(folder: Path, kind: str, _card: str, digest: str) -> Head:
     return Head(kind, tuple(card.get("features", ())), weights, card)
 
 
-@cache
-def _moved(head: Head, device: str) -> Mapping[str, Tensor]:
-    return {name: tensor.to(device, torch.float32) for name, tensor in head.weights.items()}
-
-
 def _hash(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:20]
@@ -211,6 +215,18 @@ def features(names: Sequence[str], states: Mapping[str, Tensor | None], laws: La
             assert state is not None, f'a rule that reads it names "{STATES[name]}" in its needs'
             parts.append(state)
     return torch.cat([part.float() for part in parts], -1)
+
+
+def refuse_unknown(names: Sequence[str]) -> None:
+    """ValueError in a sentence."""
+    unknown = [name for name in names if name not in FEATURES]
+    if unknown or not names:
+        raise ValueError(f"features of a head must be of {', '.join(FEATURES)}, got {', '.join(unknown) or 'none'}")
+
+
+def width_of(names: Sequence[str], widths: Mapping[str, int]) -> int:
+    """How many numbers these features are, where states of draft_hidden and target_hidden have these widths."""
+    return sum(widths[STATES[name]] if name in STATES else 1 for name in names)
 
 
 def linear(

@@ -55,6 +55,9 @@ def test_a_head_is_what_it_says_wherever_it_lies_and_another_one_is_another_cell
     heads = cells[cells["verifier"] == "diversed"]["knob_head"]
     assert len(set(heads)) == len(heads) == 2
     assert all(text.startswith("gsm8k-tiny@") for text in heads)
+    held = [content["heads"]["head"] for content in cells[cells["verifier"] == "diversed"]["content"]]
+    assert all((one["task"], one["temperature"]) == ("gsm8k-tiny", 1.0) for one in held)
+    assert len({one["digest"] for one in held}) == 2
 
 
 @pytest.mark.parametrize(
@@ -95,6 +98,19 @@ def test_another_task_or_temperature_is_a_warning(card, sentence, outline, tmp_p
     done = sdbench([*WORDS, f"verifier.head={head}"], cwd=tmp_path)
     assert done.code == 0, done.err
     assert sentence in done.err
+
+
+def test_of_several_rules_the_one_whose_head_it_is_is_named(outline, tmp_path):
+    head = saved(tmp_path / "head", outline, task="wmt-tiny")
+    words = [
+        "verifier=[ensemble,diversed]",
+        "w=[0.5]",
+        "verifier.diversed.offset=[0,1]",
+        f"verifier.diversed.head={head}",
+    ]
+    done = sdbench([*words, *WORDS[2:]], cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert done.err.count("verifier.diversed.head was trained at task=wmt-tiny") == 1
 
 
 def test_without_a_head_the_training_is_named(tmp_path):

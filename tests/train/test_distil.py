@@ -1,9 +1,6 @@
 """A distilled draft: losses that are what they are called, a draft that comes nearer, exact resumption, an ordinary folder."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,14 +8,9 @@ from transformers import AutoModelForCausalLM
 
 from sdbench.probs import total_variation
 from sdbench.train.distill import LOSSES
+from tests.train.trainings import finished, killed
 
-ROOT = Path(__file__).parents[2]
-WORDS = ("model=llama-tiny", "task=gsm8k-tiny", "prompts=4", "max_new_tokens=24")
-
-
-def distil(*words):
-    command = [sys.executable, str(ROOT / "scripts" / "distill_draft.py"), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+WORDS = ("prompts=4", "max_new_tokens=24", "steps=24")
 
 
 @pytest.mark.parametrize("name", list(LOSSES))
@@ -48,46 +40,13 @@ def test_the_gradient_of_overlap_is_that_of_tv_over_the_overlap():
 
 @pytest.mark.slow
 def test_a_killed_distillation_ends_in_the_same_weights_in_an_ordinary_folder(tmp_path):
-    whole = distil(*WORDS, "steps=24", f"out={tmp_path / 'whole'}")
-    assert whole.returncode == 0, whole.stderr
-    words = [*WORDS, "steps=24", f"out={tmp_path / 'torn'}"]
-    code = (
-        "import sys; sys.path.insert(0, '.')\n"
-        "from sdbench.train import distill\n"
-        "step = distill.Distillation._step\n"
-        "def dies(self, n):\n"
-        "    if n == 22: raise SystemExit(9)\n"
-        "    return step(self, n)\n"
-        "distill.Distillation._step = dies\n"
-        "from sdbench.train.command import main\n"
-        f"main('distil', {words!r}, '')\n"
-    )
-    died = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True)
-    assert died.returncode == 9
+    finished("distil", *WORDS, f"out={tmp_path / 'whole'}")
+    killed("distil", "_step", 22, *WORDS, f"out={tmp_path / 'torn'}")
     assert not (tmp_path / "torn").exists()
-    again = distil(*words)
-    assert again.returncode == 0, again.stderr
+    finished("distil", *WORDS, f"out={tmp_path / 'torn'}")
     models = [AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype="auto") for name in ("whole", "torn")]
     assert models[0].dtype == torch.bfloat16
     for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.equal(a, b)
     card = json.loads((tmp_path / "whole/distilled.json").read_text())
     assert (card["loss"], card["steps"], card["task"]) == ("forward_kl", 24, "gsm8k-tiny")
-    refused = distil(*WORDS, f"out={tmp_path / 'whole'}")
-    assert refused.returncode == 2
-    assert "holds a model already: give another out=, or delete it" in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["loss=hinge"], "loss cannot be hinge"),
-        (["temperature=0"], "temperature must be above 0: a draft is distilled on texts that it samples"),
-        (["swaps=3"], "swaps is no option of this training"),
-    ],
-)
-def test_bad_input_is_one_sentence(words, sentence, tmp_path):
-    done = distil("model=llama-tiny", "task=gsm8k-tiny", *words, f"out={tmp_path / 'draft'}")
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert not (tmp_path / "draft").exists()

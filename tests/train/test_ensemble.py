@@ -1,23 +1,15 @@
 """DIVERSED's training: the sign of its acceptance term, credit and baseline, exact resumption, errors."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from sdbench.train.ensemble import Batch, left_out, objective
 from sdbench.verify import Head
+from tests.train.trainings import finished, killed
 
-ROOT = Path(__file__).parents[2]
-WORDS = ("model=llama-tiny", "task=gsm8k-tiny", "prompts=2", "samples=2", "max_new_tokens=24")
-
-
-def train(*words):
-    command = [sys.executable, str(ROOT / "scripts" / "train_ensemble.py"), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+WORDS = ("prompts=2", "samples=2", "max_new_tokens=24", "steps=12")
 
 
 def batch(n=40, seed=0, advantage=0.0):
@@ -57,24 +49,10 @@ def test_a_text_is_compared_with_the_others_of_its_prompt():
 
 @pytest.mark.slow
 def test_a_killed_training_ends_in_the_same_weights(tmp_path):
-    whole = train(*WORDS, "steps=12", f"out={tmp_path / 'whole'}")
-    assert whole.returncode == 0, whole.stderr
-    words = [*WORDS, "steps=12", f"out={tmp_path / 'torn'}"]
-    code = (
-        "import sys; sys.path.insert(0, '.')\n"
-        "from sdbench.train import ensemble\n"
-        "step = ensemble.EnsembleTraining._step\n"
-        "def dies(self, n):\n"
-        "    if n == 11: raise SystemExit(9)\n"
-        "    return step(self, n)\n"
-        "ensemble.EnsembleTraining._step = dies\n"
-        "from sdbench.train.command import main\n"
-        f"main('ensemble', {words!r}, '')\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True).returncode == 9
+    finished("ensemble", *WORDS, f"out={tmp_path / 'whole'}")
+    killed("ensemble", "_step", 11, *WORDS, f"out={tmp_path / 'torn'}")
     assert not (tmp_path / "torn/head.json").exists()
-    again = train(*WORDS, "steps=12", f"out={tmp_path / 'torn'}")
-    assert again.returncode == 0, again.stderr
+    finished("ensemble", *WORDS, f"out={tmp_path / 'torn'}")
     heads = [Head.load(str(tmp_path / name), "ensemble") for name in ("whole", "torn")]
     for name, tensor in heads[0].weights.items():
         torch.testing.assert_close(heads[1].weights[name], tensor, rtol=0, atol=0)
@@ -82,22 +60,3 @@ def test_a_killed_training_ends_in_the_same_weights(tmp_path):
     assert curves[0] == curves[1]
     card = json.loads((tmp_path / "whole/head.json").read_text())
     assert (card["model"], card["task"], card["temperature"], card["steps"]) == ("llama-tiny", "gsm8k-tiny", 1.0, 12)
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["samples=1"], "samples must be at least 2, since a text is compared with its fellows, got 1"),
-        (["temperature=0"], "temperature must be above 0: texts that are all the same teach nothing"),
-        (["steps=many"], "steps must be a number, got many"),
-        (["task=wmt-tiny"], "reward=bleu of task=wmt-tiny is no value of one text between bounds: give reward= one of"),
-        (["task=nope"], "task"),
-        (["features=[moon]"], "features cannot hold moon"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_leaves_nothing(words, sentence, tmp_path):
-    done = train("model=llama-tiny", "task=gsm8k-tiny", *words, f"out={tmp_path / 'head'}")
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "head").exists()

@@ -1,9 +1,6 @@
 """The judge's labels: which draft passes, what is told apart, and a fit that is what it says."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,13 +10,7 @@ from sdbench.engine import generate
 from sdbench.train.judge import Swap, auc, first_difference, fitted
 from sdbench.verify import Exact, Head
 from tests.engine.models import PROMPTS, pair
-
-ROOT = Path(__file__).parents[2]
-
-
-def train(*words):
-    command = [sys.executable, str(ROOT / "scripts" / "train_judge.py"), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+from tests.train.trainings import finished, killed
 
 
 @pytest.mark.parametrize("num_draft", [1, 4])
@@ -81,13 +72,10 @@ def test_auc_is_the_chance_that_a_good_one_scores_above_a_bad_one():
 
 @pytest.mark.slow
 def test_labels_are_mined_resumably_and_told(tmp_path):
-    words = ("model=llama-tiny", "task=gsm8k-tiny", "prompts=40", "swaps=4", "max_new_tokens=90")
-    done = train(*words, f"out={tmp_path / 'whole'}")
-    assert done.returncode == 0, done.stderr
-    part = train(*words[:2], "prompts=30", *words[3:], f"out={tmp_path / 'part'}")
-    assert part.returncode == 0, part.stderr
-    again = train(*words, f"out={tmp_path / 'part'}")
-    assert again.returncode == 0, again.stderr
+    words = ("prompts=40", "swaps=4", "max_new_tokens=90")
+    finished("judge", *words, f"out={tmp_path / 'whole'}")
+    killed("judge", "mine", 1, *words, f"out={tmp_path / 'part'}")
+    finished("judge", *words, f"out={tmp_path / 'part'}")
     heads = [Head.load(str(tmp_path / name), "judge") for name in ("whole", "part")]
     for name, tensor in heads[0].weights.items():
         torch.testing.assert_close(heads[1].weights[name], tensor, rtol=0, atol=0)
@@ -97,18 +85,3 @@ def test_labels_are_mined_resumably_and_told(tmp_path):
     assert {"calibration.pdf", "calibration.svg", "calibration.png"} <= {
         path.name for path in (tmp_path / "whole").iterdir()
     }
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["temperature=1"], "temperature must be 0 where labels are mined, got 1"),
-        (["samples=4"], "samples is no option of this training"),
-        (["features=[moon]"], "features cannot hold moon"),
-    ],
-)
-def test_bad_input_is_one_sentence(words, sentence, tmp_path):
-    done = train("model=llama-tiny", "task=gsm8k-tiny", *words, f"out={tmp_path / 'judge'}")
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert not (tmp_path / "judge").exists()

@@ -46,6 +46,19 @@ def test_a_saved_head_is_loaded_as_it_was_and_once(features, hidden, tmp_path):
     assert Head.load(str(tmp_path), "ensemble") is not loaded
 
 
+def test_a_head_is_known_by_all_that_decides_what_it_says(tmp_path):
+    random_head(task="gsm8k-tiny").save(tmp_path)
+    labels = [Head.load(str(tmp_path), "ensemble").label]
+    edit(tmp_path, features=["target_hidden", "draft_hidden"])
+    labels.append(Head.load(str(tmp_path), "ensemble").label)
+    edit(tmp_path, seconds=17)
+    labels.append(Head.load(str(tmp_path), "ensemble").label)
+    random_head(seed=1, task="gsm8k-tiny").save(tmp_path)
+    labels.append(Head.load(str(tmp_path), "ensemble").label)
+    assert labels[1] == labels[2]
+    assert len(set(labels)) == 3
+
+
 @pytest.mark.parametrize(
     ("name", "spoil", "sentence"),
     [

@@ -1,0 +1,69 @@
+"""What the trainings refuse: one sentence each, before weights are read, and nothing is left behind."""
+
+import pytest
+
+from tests.train.trainings import finished, train
+
+ALL = ("ensemble", "judge", "distil")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "sentence"),
+    [
+        *((kind, ["features=[moon]"], "features of a head must be of draft_hidden") for kind in ALL[:2]),
+        *((kind, ["steps=many"], "steps must be a number, got many") for kind in ALL),
+        *((kind, ["steps=0"], "steps must be at least 1, got 0") for kind in ALL),
+        *((kind, ["prompts=0"], "prompts must be at least 1, got 0") for kind in ALL),
+        *((kind, ["task=nope"], "task") for kind in ALL),
+        *((kind, ["w=1,2", "-m"], "a training takes one combination") for kind in ALL),
+        ("ensemble", ["rate=0"], "rate must be at least 1e-09, got 0"),
+        ("ensemble", ["rate=nan"], "rate must be at least 1e-09, got nan"),
+        ("ensemble", ["samples=1"], "samples must be at least 2, since a text is compared with its fellows, got 1"),
+        ("ensemble", ["temperature=0"], "temperature must be above 0: texts that are all the same teach nothing"),
+        ("ensemble", ["task=wmt-tiny"], "reward=bleu of task=wmt-tiny is no value of one text between bounds: give reward="),
+        ("judge", ["temperature=1"], "temperature must be 0 where labels are mined, got 1"),
+        ("judge", ["samples=4"], "samples is no option of this training"),
+        ("distil", ["loss=hinge"], "loss cannot be hinge"),
+        ("distil", ["temperature=0"], "temperature must be above 0: a draft is distilled on texts that it samples"),
+        ("distil", ["swaps=3"], "swaps is no option of this training"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence_and_leaves_nothing(kind, words, sentence, tmp_path):
+    done = train(kind, *words, f"out={tmp_path / 'made'}")
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Loading weights" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["ensemble", "distil"])
+def test_a_checkpoint_of_another_training_is_refused(kind, tmp_path):
+    short = (
+        "prompts=2",
+        "max_new_tokens=12",
+        *(["samples=2"] if kind == "ensemble" else []),
+        f"out={tmp_path / 'made'}",
+    )
+    finished(kind, *short, "steps=1")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    if kind == "distil":
+        for path in (tmp_path / "made").iterdir():
+            path.unlink()
+        (tmp_path / "made").rmdir()
+    for words, told in (
+        (["seed=1", "steps=1"], "seed=0, and this one has seed=1"),
+        (["num_draft=2", "steps=1"], "num_draft="),
+        (["top_p=0.5", "steps=1"], "question (prompts, stops, options)="),
+    ):
+        done = train(kind, *short, *words)
+        assert done.returncode == 2
+        assert told in done.stderr
+        assert "give another out=, or delete it" in done.stderr
+    assert all(path.read_bytes() == held for path, held in before.items() if path.exists())
+
+
+def test_a_folder_that_is_there_is_no_place_for_a_draft(tmp_path):
+    done = train("distil", f"out={tmp_path}")
+    assert done.returncode == 2
+    assert f"out={tmp_path} is there already: give another out=, or delete it" in done.stderr

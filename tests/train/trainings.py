@@ -1,0 +1,39 @@
+"""The trainings' commands as a user gives them, and one that is killed on the way."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = {"ensemble": "train_ensemble.py", "judge": "train_judge.py", "distil": "distill_draft.py"}
+PAIR = ("model=llama-tiny", "task=gsm8k-tiny")
+
+KILLED = """
+import sys; sys.path.insert(0, {root!r})
+from sdbench.train.command import main, training_of
+training = training_of({kind!r})[1]
+step = getattr(training, {method!r})
+def dies(self, n):
+    if n == {at}: raise SystemExit(9)
+    return step(self, n)
+setattr(training, {method!r}, dies)
+main({kind!r}, {words!r}, "")
+"""
+
+
+def train(kind, *words):
+    command = [sys.executable, str(ROOT / "scripts" / SCRIPTS[kind]), *PAIR, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def finished(kind, *words):
+    done = train(kind, *words)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def killed(kind, method, at, *words):
+    """The same training, dead before its step `at` is done."""
+    code = KILLED.format(root=str(ROOT), kind=kind, method=method, at=at, words=[*PAIR, *words])
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 9, done.stderr
