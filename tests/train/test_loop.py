@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sdbench import embedded
+from sdbench.config import ConfigError
 from sdbench.train.data import Stream, texts
 from sdbench.train.forward import Net
 from sdbench.train.loop import fit
@@ -166,3 +167,15 @@ def test_rows_with_an_unread_word_are_passed_over():
     assert len(rows) == 300
     assert not any("boxes" in row.prompt or "buys" in row.prompt for row in rows)
     assert [row for row in texts("gsm8k", "train", 2000) if row in rows] == rows
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
+    pair = micro(12)
+    tokenizer = tokenizer_of(pair)
+    fit(pair, "target", tokenizer, tmp_path, Place(), until=2)
+    first, *others = pair.target_recipe.parts
+    other = replace(pair, target_recipe=replace(pair.target_recipe, parts=(replace(first, rate=0.5), *others)))
+    with pytest.raises(ConfigError, match=r"is of a training with part 1=.*give another out=, or delete it"):
+        fit(other, "target", tokenizer, tmp_path, Place())
+    with pytest.raises(ConfigError, match="and this one has seed=9"):
+        fit(replace(pair, seed=9), "target", tokenizer, tmp_path, Place())
