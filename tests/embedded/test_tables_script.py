@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,6 +17,7 @@ def tables(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=env, cwd=folder, check=False)
 
 
+@pytest.mark.slow
 def test_a_sweep_of_two_rows_makes_both_tables_with_the_score_for_substance(tmp_path):
     words = ("pairs=llama-tiny", "tasks=wmt-tiny", "parts=quality", "n=2")
     made = tables(tmp_path, *words)
