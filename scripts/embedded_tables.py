@@ -6,11 +6,14 @@
 The part `quality` decodes the sweep at T = 0 (PAIR-TASK-greedy) and at T = 1 (PAIR-TASK) without a clock; `speed` times, with two
 to five drafted tokens, lossless and w = 0.7 at T = 0 (PAIR-TASK-speed) and lossless at T = 1 (PAIR-TASK-speed-sampled) on 16 texts
 each, on a machine that does nothing else. Records stay in `runs`: run it again after an interruption, and only what is missing is
-decoded. `out` gets what is to be committed: `summary.csv`, and in `metrics.csv` every score of each cell, not the headline alone.
+decoded. `out` gets what is to be committed: `summary.csv`, in `metrics.csv` every score of each cell, not the headline alone, and the
+plane of acceptance and quality at T = 0 in `pareto.svg`.
 """
 
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +23,9 @@ import sdbench
 from sdbench.embedded import GRAMMARS, PAIRS
 from sdbench.metrics.export import metrics_of, metrics_table
 from sdbench.metrics.summary import summarise
+from sdbench.report.figures.planes import pareto
+from sdbench.report.figures.style import save, styled
+from sdbench.report.sweep import sweeps_of
 from sdbench.words import parsed
 
 SWEEP = "w=[1,0.95,0.9,0.85,0.8,0.7,0.6,0.5,0.4,0.3,0.2,0.1,0]"
@@ -58,9 +64,17 @@ def write(run: Path, folder: Path) -> None:
     """The tables of a run's records."""
     results = sdbench.read(run)
     folder.mkdir(parents=True, exist_ok=True)
-    summarise(results).to_csv(folder / "summary.csv", index=False)
+    summary = summarise(results)
+    summary.to_csv(folder / "summary.csv", index=False)
     scores = metrics_table(results, metrics_of(results))
     scores[["cell", "metric", "value", "low", "high", "n"]].to_csv(folder / "metrics.csv", index=False)
+    if folder.name.endswith("-greedy"):
+        (sweep,) = sweeps_of([results], [summary])
+        with styled(), tempfile.TemporaryDirectory() as scratch:
+            figure = pareto(sweep)
+            assert figure is not None, "a sweep has a plane"
+            save(figure, Path(scratch), "pareto")
+            shutil.copy(Path(scratch) / "pareto.svg", folder)
 
 
 def main(words: Sequence[str]) -> int:

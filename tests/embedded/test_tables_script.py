@@ -29,6 +29,7 @@ def test_a_sweep_of_two_rows_makes_both_tables_with_the_score_for_substance(tmp_
         scores = pd.read_csv(tmp_path / "out" / name / "metrics.csv")
         assert {"bleu", "chrf2", "facts"} <= set(scores["metric"])
         assert set(scores["cell"]) <= set(summary["cell"])
+    assert (tmp_path / "out/llama-tiny-wmt-tiny-greedy/pareto.svg").stat().st_size > 10_000
     records = sorted((tmp_path / "runs").rglob("*.parquet"))
     assert tables(tmp_path, *words).returncode == 0
     assert sorted((tmp_path / "runs").rglob("*.parquet")) == records
