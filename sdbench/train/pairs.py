@@ -53,9 +53,7 @@ class Recipe:
     """How long and how fast: Muon for the matrices, Adam for embeddings, head and gains."""
 
     parts: tuple[Part, ...]
-    plain_layers: int = (
-        0  # of the model in the plain parts, which then grows to its shape; 0: it has its shape from the start
-    )
+    plain_layers: int = 0  # in the plain parts, behind which the model grows; 0: it has its shape from the start
     matrix_lr: float = 0.02
     sureness: float = 1.0  # the finished head's factor: above 1 the model is surer than its reading has made it
     vector_lr: float = 4e-3
