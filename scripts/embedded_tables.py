@@ -3,14 +3,17 @@
     python scripts/embedded_tables.py [pairs=llama-tiny,qwen-tiny] [tasks=cnndm-tiny] [parts=quality] [n=500]
                                       [runs=results/tables] [out=results/embedded]
 
-The part `quality` decodes the sweep at T = 0 (PAIR-TASK-greedy) and at T = 1 (PAIR-TASK) without a clock; `speed` times lossless
-and w = 0.7 at T = 0 with two to five drafted tokens (PAIR-TASK-speed), on a machine that does nothing else. Records stay in `runs`:
-run it again after an interruption, and only what is missing is decoded. `out` gets what is to be committed: `summary.csv`, and in
-`metrics.csv` every score of each cell, not the headline alone.
+The part `quality` decodes the sweep at T = 0 (PAIR-TASK-greedy) and at T = 1 (PAIR-TASK) without a clock; `speed` times, with two
+to five drafted tokens, lossless and w = 0.7 at T = 0 (PAIR-TASK-speed) and lossless at T = 1 (PAIR-TASK-speed-sampled) on 16 texts
+each, on a machine that does nothing else. Records stay in `runs`: run it again after an interruption, and only what is missing is
+decoded. `out` gets what is to be committed: `summary.csv`, in `metrics.csv` every score of each cell, not the headline alone, and
+the plane of acceptance and quality at T = 0 in `pareto.svg`.
 """
 
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,21 +23,22 @@ import sdbench
 from sdbench.embedded import GRAMMARS, PAIRS
 from sdbench.metrics.export import metrics_of, metrics_table
 from sdbench.metrics.summary import summarise
+from sdbench.report.figures.planes import pareto
+from sdbench.report.figures.style import save, styled
+from sdbench.report.sweep import sweeps_of
 from sdbench.words import parsed
 
 SWEEP = "w=[1,0.95,0.9,0.85,0.8,0.7,0.6,0.5,0.4,0.3,0.2,0.1,0]"
-DRAFT_LENGTHS = "num_draft=[2,3,4,5]"
+SMOOTH = "w=[1,0.95,0.9,0.8,0.7,0.5,0.2,0]"  # enough where there is no knee
+TIMED = ("num_draft=[2,3,4,5]", "n=16", "timing.cells=8", "timing.examples=16")
 PARTS = {
-    "quality": {"-greedy": ("temperature=0", SWEEP, "timing=off"), "": ("temperature=1", SWEEP, "timing=off")},
+    "quality": {
+        "-greedy": ("temperature=0", SWEEP, "timing=off", "n={n}"),
+        "": ("temperature=1", SMOOTH, "timing=off", "n={n}"),
+    },
     "speed": {
-        "-speed": (
-            "temperature=0",
-            "w=[1,0.7]",
-            DRAFT_LENGTHS,
-            "timing.cells=8",
-            "timing.examples=12",
-            "timing.repeats=2",
-        )
+        "-speed": ("temperature=0", "w=[1,0.7]", *TIMED),
+        "-speed-sampled": ("temperature=1", "w=[1]", *TIMED),
     },
 }
 DEFAULTS = {
@@ -60,9 +64,17 @@ def write(run: Path, folder: Path) -> None:
     """The tables of a run's records."""
     results = sdbench.read(run)
     folder.mkdir(parents=True, exist_ok=True)
-    summarise(results).to_csv(folder / "summary.csv", index=False)
+    summary = summarise(results)
+    summary.to_csv(folder / "summary.csv", index=False)
     scores = metrics_table(results, metrics_of(results))
     scores[["cell", "metric", "value", "low", "high", "n"]].to_csv(folder / "metrics.csv", index=False)
+    if folder.name.endswith("-greedy"):
+        (sweep,) = sweeps_of([results], [summary])
+        with styled(), tempfile.TemporaryDirectory() as scratch:
+            figure = pareto(sweep)
+            assert figure is not None, "a sweep has a plane"
+            save(figure, Path(scratch), "pareto")
+            shutil.copy(Path(scratch) / "pareto.svg", folder)
 
 
 def main(words: Sequence[str]) -> int:
@@ -79,15 +91,9 @@ def main(words: Sequence[str]) -> int:
     for pair, task, part in ((pair, task, part) for part in parts for pair in pairs for task in tasks):
         for ending, settings in PARTS[part].items():
             name = f"{pair}-{task}{ending}"
-            own = [
-                f"model={pair}",
-                f"task={task}",
-                f"n={options['n']}",
-                f"results={runs}",
-                f"name={name}",
-                "report=off",
-            ]
-            code = subprocess.run([sys.executable, "-m", "sdbench", *own, *settings], check=False).returncode
+            own = [f"model={pair}", f"task={task}", f"results={runs}", f"name={name}", "report=off"]
+            own += [word.format(n=options["n"]) for word in settings]
+            code = subprocess.run([sys.executable, "-m", "sdbench", *own], check=False).returncode
             if code:
                 return code
             write(runs / name, out / name)

@@ -1,7 +1,7 @@
 """Train a judge for a pair and a task: mine labels by letting one wrong draft pass at a time, and fit a logistic head.
 
     python scripts/train_judge.py model=llama-tiny task=gsm8k-tiny [out=FOLDER] [prompts=N] [swaps=N] [features=[token_hidden]]
-                                  [seed=N] [reward=METRIC]
+                                  [reward=METRIC]
 
 Every other word is one of python -m sdbench. Labels come from the train split, at temperature 0. The folder (default:
 results/judges/MODEL-TASK) gets the head, its card, and a reliability figure from prompts that were not learned from; run the same

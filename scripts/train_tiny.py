@@ -1,8 +1,9 @@
 """Train a tiny pair from nothing.
 
-    python scripts/train_tiny.py pair=llama-tiny out=trained/llama-tiny [role=target] [start=FOLDER]
+    python scripts/train_tiny.py pair=llama-tiny out=trained/llama-tiny [role=target] [start=FOLDER] [seed=N]
 
 `start` is a folder with target/ as the plain parts of its recipe have left it: training then begins with the first part in a voice.
+`seed` takes other first weights and other rows than the pair's own, under the same tokenizer.
 Starts one process per core (two at most), or one on a GPU; run it again to resume.
 """
 
@@ -15,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from sdbench.train.make import ROLES, make, pair_of
 from sdbench.train.ranks import place, start
 
-DEFAULTS = {"pair": "llama-tiny", "out": "", "role": "target,draft", "start": ""}
+DEFAULTS = {"pair": "llama-tiny", "out": "", "role": "target,draft", "start": "", "seed": ""}
 
 
 def main(arguments: list[str]) -> int:
@@ -33,6 +34,7 @@ def main(arguments: list[str]) -> int:
             here,
             [role for role in ROLES if role in options["role"].split(",")],
             Path(options["start"]) if options["start"] else None,
+            int(options["seed"]) if options["seed"] else None,
         )
     return 0
 

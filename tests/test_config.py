@@ -29,14 +29,16 @@ def test_every_file_is_a_run(composer, group, name):
         assert [rule.name for rule in runs[0].verifiers] == [name]
 
 
-def test_the_default_is_the_tiny_llama_over_w_at_temperature_one(composer):
+def test_the_default_is_the_tiny_llama_over_w_at_temperature_zero(composer):
     run = composer.run(())
     assert (run.model.name, run.task.name, run.verifiers[0].name, run.name) == (
         *("llama-tiny", "gsm8k-tiny", "ensemble"),
         "llama-tiny-gsm8k-tiny",
     )
-    assert [setting["w"] for setting in run.verifiers[0].settings] == pytest.approx([i / 10 for i in range(11)])
-    assert (run.temperature, run.top_k, run.top_p, run.num_draft, run.margin) == (1.0, None, None, (5,), 5)
+    assert [setting["w"] for setting in run.verifiers[0].settings] == pytest.approx(
+        sorted([*(i / 10 for i in range(11)), 0.85, 0.95])
+    )
+    assert (run.temperature, run.top_k, run.top_p, run.num_draft, run.margin) == (0.0, None, None, (5,), 5)
 
 
 def test_the_top_level_keys_are_those_that_are_promised(composer):

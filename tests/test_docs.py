@@ -4,6 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -37,6 +38,33 @@ def test_the_examples_are_short():
     assert {path.name for path in SHOWN if path.suffix == ".py"} == set(MOST_LINES)
     for name, most in MOST_LINES.items():
         assert len((EXAMPLES / name).read_text().splitlines()) <= most, name
+
+
+def test_the_curves_of_the_method_are_those_of_the_tables():
+    told = [
+        line.strip("|").split("|")
+        for line in (ROOT / "docs/method.md").read_text().splitlines()
+        if line.startswith("|")
+    ]
+    lines = {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in told}
+    first = next(i for i, cells in enumerate(told) if cells[0].strip() == "llama-tiny, cnndm-tiny")
+    ws = [float(cell) for cell in lines["llama-tiny, cnndm-tiny"]]
+    for at, ending in ((first + 2, "-greedy"), (first + 5, "")):
+        folder = ROOT / "results/embedded" / f"llama-tiny-cnndm-tiny{ending}"
+        summary_, scores = (pd.read_csv(folder / name) for name in ("summary.csv", "metrics.csv"))
+        facts = scores[scores["metric"] == "facts"].set_index("cell")["value"]
+        swept = summary_[summary_["knob"] == "w"].set_index("value")
+        measured = {
+            "acceptance": swept["acceptance"],
+            "facts": swept["cell"].map(facts) * 100,
+            "ROUGE-L": swept["quality"],
+        }
+        for cells in told[at : at + 3]:
+            values = measured[cells[0].strip().removeprefix(f"T = {0 if ending else 1}: ")]
+            for w, cell in zip(ws, (cell.strip() for cell in cells[1:]), strict=True):
+                assert (cell == "") == (w not in values.index)
+                digits = len(cell.partition(".")[2])
+                assert cell == "" or float(cell) == pytest.approx(values[w], abs=0.51 * 10**-digits)
 
 
 @by_text

@@ -468,6 +468,17 @@ def test_cells_that_differ_in_the_rule_alone_were_asked_the_same():
     assert a.asked == b.asked != c.asked
 
 
+def test_a_headline_that_a_task_declares_anew_is_that_of_all_its_cells(tmp_path: Path):
+    """Not of those alone that a later command names: two headlines in one sweep would be compared with each other."""
+    write(tmp_path, records(), cells=(ENSEMBLE, TARGET))
+    declared = ({"name": "strict", "unit": "share"}, {"name": "flexible", "unit": "share"})
+    write(tmp_path, cells=(dataclasses.replace(TARGET, metric="strict", metrics=list(declared)),))
+    cells = sdbench.read(tmp_path).cells
+    assert set(cells["cell"]) == {ENSEMBLE.key, TARGET.key}
+    assert set(cells["metric"]) == {"strict"}
+    assert all([one["name"] for one in metrics] == ["strict", "flexible"] for metrics in cells["metrics"])
+
+
 def test_frames_go_out_as_parquet(tmp_path: Path):
     results = sdbench.read(write_synthetic(tmp_path / "r", n=2, timing_examples=1))
     for path in results.export(tmp_path / "out"):

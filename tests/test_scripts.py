@@ -1,11 +1,13 @@
 """The two commands of the README: what they install, when, where results go, what they say when something is missing."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -57,6 +59,22 @@ def test_run_installs_once_and_works_below_the_folder_one_is_in(project, tmp_pat
     assert (again.returncode, again.stderr) == (0, ""), "the second time it is silent about itself"
     words = f"-m pip install --disable-pip-version-check --no-input -c {project}/constraints.txt -e {project}"
     assert asked(project) == [words]
+
+
+@pytest.mark.slow
+def test_the_first_command_ends_with_a_setting_to_ship(project, tmp_path):
+    """A knee: at T = 0 acceptance rises by a third without loss, then everything is lost."""
+    done = bash(project / "scripts/run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    answer = next(line for line in done.stdout.splitlines() if line.startswith("llama-tiny on gsm8k-tiny: "))
+    assert re.search(r": ship ensemble w=0\.[67] ", answer), answer
+    cells = pd.read_csv(tmp_path / "results/llama-tiny-gsm8k-tiny/summary.csv")
+    assert set(cells["n"]) == {150}
+    quality, acceptance = (cells.set_index("value")[name] for name in ("quality", "acceptance"))
+    lossless = cells[cells["verifier"] == "lossless"].iloc[0]
+    assert acceptance[0.7] >= lossless["acceptance"] + 0.15
+    assert quality[0.7] >= lossless["quality"] - 0.01
+    assert quality[0.5] <= lossless["quality"] - 0.2
 
 
 def test_what_changes_the_dependencies_installs_again(project):

@@ -91,8 +91,11 @@ def _number(own: Mapping[str, str], key: str, default: float, low: float, high: 
 
 
 def compose(given: Command) -> Run:
-    composer = Composer(given.parsed.config_dir)
-    jobs = composer.jobs(given.parsed)
+    """The runner's composition, but sampled at temperature 1 where no other is named: greedy texts show little of a law."""
+    parsed, composer = given.parsed, Composer(given.parsed.config_dir)
+    if not any(map(given.has, ("temperature", "decode", "experiment"))):
+        parsed = replace(parsed, overrides=(*parsed.overrides, "temperature=1"))
+    jobs = composer.jobs(parsed)
     if len(jobs) != 1:
         raise ConfigError("the audit takes one combination at a time, and this command line names several jobs")
     return composer.run(jobs[0])

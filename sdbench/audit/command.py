@@ -37,7 +37,8 @@ Options of its own; all others are those of python -m sdbench --help
   out=DIR         where audit.json and replay files go                                             (results/audit-runs/NAME)
   replay=FILE     decodes again what a violated claim was found in, and shows the first deviating cell
 
-Of a rule whose knobs are not named, the strict end and the middle of its sweep are audited.
+Of a rule whose knobs are not named, the strict end and the middle of its sweep are audited; the temperature is 1 unless another
+is named.
 Exit codes: 0 sound, 1 a claim is violated, 2 bad configuration, 3 not enough samples to tell, 4 a fault of
 the audit itself, which is no verdict. docs/audit.md says how to read it.
 """

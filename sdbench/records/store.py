@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -97,11 +97,20 @@ class Store:
         self.claims.close()
 
     def add_cells(self, cells: Iterable[Cell]) -> None:
-        """One file a cell, before its first record; a cell already there is left alone unless its file is torn."""
+        """One file a cell, before its first record; a cell already there is left alone unless its file is torn.
+
+        What a task declares of its metrics is told by the newest of its cells, and then of all that were asked the same.
+        """
         known = self._snapshot().cells
+        declared: dict[str, Cell] = {}
         for cell in cells:
+            declared[cell.asked] = cell
             if cell.key not in known:
                 self._commit_json(f"cell-{cell.key}", cell.to_json())
+        for held in known.values():
+            new = declared.get(held.asked, held)
+            if (held.metric, held.metrics) != (new.metric, new.metrics):
+                self._commit_json(f"cell-{held.key}", replace(held, metric=new.metric, metrics=new.metrics).to_json())
 
     def add_vocabulary(self, model: str, key: str, texts: Callable[[], Sequence[str]]) -> None:
         """The text of each token id of a model, once; `key` identifies its tokenizer, `texts` is asked where that is new."""

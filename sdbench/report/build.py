@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from sdbench.metrics.export import export, metrics_of, metrics_table, write_whole
+from sdbench.metrics.export import Metrics, export, metrics_of, metrics_table, write_whole
 from sdbench.metrics.fixed_speed import at_speed
 from sdbench.metrics.recommend import Margin, Recommendation, recommend
 from sdbench.metrics.summary import summarise
@@ -42,6 +42,7 @@ class WorkedOut:
     summaries: tuple[pd.DataFrame, ...]
     advice: tuple[Recommendation, ...]
     sweeps: tuple[Sweep, ...]
+    metrics: tuple[Metrics, ...]
     options: tuple[str, ...] = ()  # what it was asked, as words of the command
 
     @property
@@ -78,7 +79,8 @@ def worked_out(
         advice = tuple(replace(one, advices=tuple(at_speed(each, speed) for each in one.weighed)) for one in advice)
     asked = {"margin": margin, "speed": speed}
     options = tuple(f"{name}={_written(value)}" for name, value in asked.items() if value is not None)
-    return WorkedOut(results, summaries, advice, tuple(sweeps_of(results, summaries)), options)
+    metrics = tuple(metrics_of(one) for one in results)
+    return WorkedOut(results, summaries, advice, tuple(sweeps_of(results, summaries, metrics)), metrics, options)
 
 
 def _written(value: Margin) -> str:
@@ -116,7 +118,7 @@ def write_figures(folder: Path, sweeps: Sequence[Sweep]) -> tuple[Path, ...]:
 
 def write_tables(home: Path, work: WorkedOut) -> tuple[Path, ...]:
     """The summary in every form where there is one folder, and below tables/ what the figures of all folders draw."""
-    metrics = [metrics_of(one) for one in work.results]
+    metrics = work.metrics
     paths: list[Path] = []
     if len(work.results) == 1:
         paths += export(work.results[0], work.summaries[0], home, metrics=metrics[0], advice=work.advice[0])

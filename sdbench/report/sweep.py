@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 
@@ -16,6 +16,7 @@ import pandas as pd
 
 from sdbench.metrics import acceptance, divergence, pareto, quality, theory
 from sdbench.metrics.cells import BASELINES, STRICTEST, metrics_of, setting, strict_value, table_of, titles
+from sdbench.metrics.export import Metrics
 from sdbench.metrics.load import load_table
 from sdbench.metrics.stats import Estimate
 from sdbench.records import Results
@@ -31,8 +32,8 @@ NAMES = {"target": "target alone", "generate": "plain generate", "draft": "draft
 class Sweep:
     """`cells` are indexed by key, in reading order, with `label`, `curve` and `x`; `rows` are theirs of the summary.
 
-    `suffix` ends the names of its figures' files, "" where the report has one sweep; `references` are the folders in which
-    the target's greedy text may be.
+    `scores` are every score of each cell, the headline among them. `suffix` ends the names of its figures' files, "" where the
+    report has one sweep; `references` are the folders in which the target's greedy text may be.
     """
 
     results: Results
@@ -41,6 +42,7 @@ class Sweep:
     cells: pd.DataFrame
     rows: pd.DataFrame
     references: Sequence[Results] = ()
+    scores: Metrics = field(default_factory=dict)
 
     @property
     def metric(self) -> Metric:
@@ -179,20 +181,22 @@ class Sweep:
         return divergence.follow(self.divergence, resamples=RESAMPLES)
 
 
-def sweeps_of(results: Sequence[Results], summaries: Sequence[pd.DataFrame]) -> list[Sweep]:
-    """Every sweep that has records, folder by folder; each folder comes with its summary."""
-    named: list[tuple[Results, pd.DataFrame, pd.DataFrame]] = []
-    for one, summary in zip(results, summaries, strict=True):
+def sweeps_of(
+    results: Sequence[Results], summaries: Sequence[pd.DataFrame], metrics: Sequence[Metrics] | None = None
+) -> list[Sweep]:
+    """Every sweep that has records, folder by folder; each folder comes with its summary and its scores."""
+    named: list[tuple[Results, pd.DataFrame, pd.DataFrame, Metrics]] = []
+    for one, summary, scores in zip(results, summaries, metrics or [{}] * len(results), strict=True):
         rows = summary.set_index("cell")
         cells = table_of(one.cells)
         groups = [own for _, own in cells[cells.index.isin(rows.index)].groupby("sweep", sort=True)]
         groups.sort(key=lambda own: tuple(own[["model", "task", "temperature", "protocol"]].iloc[0]))
-        named += [(one, placed(own), rows) for own in groups]
-    names = titles([(one.name, own) for one, own, _ in named])
-    ends = suffixes([(one.name, str(own["sweep"].iloc[0])) for one, own, _ in named])
+        named += [(one, placed(own), rows, scores) for own in groups]
+    names = titles([(one.name, own) for one, own, *_ in named])
+    ends = suffixes([(one.name, str(own["sweep"].iloc[0])) for one, own, *_ in named])
     return [
-        Sweep(one, title, end, own, rows.loc[own.index], results)
-        for title, end, (one, own, rows) in zip(names, ends, named, strict=True)
+        Sweep(one, title, end, own, rows.loc[own.index], results, scores)
+        for title, end, (one, own, rows, scores) in zip(names, ends, named, strict=True)
     ]
 
 

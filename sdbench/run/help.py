@@ -11,9 +11,9 @@ sdbench: what lenient speculative decoding costs in quality and gains in speed, 
 
   python -m sdbench [KEY=VALUE ...] [-m] [--config-dir DIR]
 
-  python -m sdbench                                        the tiny pair that ships inside, w = 0, 0.1 ... 1
+  python -m sdbench                                        the tiny pair that ships inside, 13 values of w
   python -m sdbench model=llama task=cnndm w=0.7
-  python -m sdbench model=qwen task=gsm8k 'w=[0.3,0.5,0.7,0.9,1.0]' 'num_draft=[3,5,8]' n=500 samples=4
+  python -m sdbench model=qwen task=gsm8k 'w=[0.3,0.5,0.7,0.9,1.0]' 'num_draft=[3,5,8]' n=500 decode=sampling samples=4
   python -m sdbench -m model=llama-tiny,qwen-tiny task=xsum-tiny,wmt-tiny 'w=[0.5,0.7,1.0]'
   python -m sdbench model.target=org/big model.draft=org/small task=mbpp w=0.8
   python -m sdbench experiment=diversed-table1
@@ -26,10 +26,10 @@ What is run
                     verifier=[A,B], knobs as verifier.A.KNOB=VALUE; a class of yours: verifier._target_=module.Class
   drafter=NAME      what proposes tokens
   w=X or w=[X,Y]    the weight of the TARGET in the ensemble w p + (1 - w) q: w=1 is lossless speculative decoding, w=0
-                    keeps every drafted token (default for verifier=ensemble: 0, 0.1 ... 1; other rules take no w)
+                    keeps every drafted token (default for verifier=ensemble: 0 to 1 in 13 steps; other rules take no w)
   num_draft=K       tokens drafted a round, a number or a list                                     (5)
   decode=NAME       a preset of the three below
-  temperature=T     0 is greedy                                                                     (1.0)
+  temperature=T     0 is greedy                                                                     (0)
   top_k=K top_p=P   cuts of both models' laws                                                       (none)
   max_new_tokens=N  length of an answer                                                             (the task's own)
   n=N               examples; n=all takes every row                                                 (the task's own)

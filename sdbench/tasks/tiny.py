@@ -21,7 +21,7 @@ FACTS = Metric("facts", "share")
 class TinyCnnDm(CnnDm):
     """cnndm-tiny: event, site, town, number of people, person."""
 
-    metrics = (*CnnDm.metrics, FACTS)
+    metrics = (FACTS, *CnnDm.metrics)
 
     def measure(self, example: Example, text: str) -> Score:
         return _with_facts(
@@ -33,7 +33,7 @@ class TinyCnnDm(CnnDm):
 class TinyXSum(XSum):
     """xsum-tiny: prize, trade, winner, age, town, work, second."""
 
-    metrics = (*XSum.metrics, FACTS)
+    metrics = (FACTS, *XSum.metrics)
 
     def measure(self, example: Example, text: str) -> Score:
         return _with_facts(
@@ -45,7 +45,7 @@ class TinyXSum(XSum):
 class TinyWMT(WMT):
     """wmt-tiny: the words of content in either wording."""
 
-    metrics = (*WMT.metrics, FACTS)
+    metrics = (FACTS, *WMT.metrics)
 
     def measure(self, example: Example, text: str) -> Score:
         return _with_facts(super().measure(example, text), facts.told(example.row["translation"][self._target], text))

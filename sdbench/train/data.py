@@ -5,15 +5,17 @@ where it stopped.
 """
 
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from sdbench.train.pairs import TASKS, Pair, Recipe
+from sdbench.train.pairs import TASKS, Pair, Part, Recipe
 from sdbench.train.tokenizer import BOS_ID, EOS_ID
 
 BLOCK = 64  # steps made at once
@@ -51,11 +53,18 @@ PROTOCOLS: dict[str, Callable[[dict], Text]] = {
 }
 
 
-def texts(task: str, split: str, n: int, seed: int = 0, voice: str = "plain") -> list[Text]:
-    """n rows of a tiny task in its default protocol, the answers in one voice."""
+def texts(
+    task: str, split: str, n: int, seed: int = 0, voice: str = "neutral", unread: Sequence[str] = ()
+) -> list[Text]:
+    """n rows of a tiny task in its default protocol, the answers in one voice, without those that have an unread word.
+
+    `unread` are patterns of whole words.
+    """
     from sdbench import embedded
 
-    return [PROTOCOLS[task](row) for row in embedded.rows(f"{task}-tiny", split, n, seed, voice)]
+    told = (PROTOCOLS[task](row) for row in embedded.stream(f"{task}-tiny", split, seed, voice))
+    words = re.compile(rf"\b(?:{'|'.join(unread)})\b") if unread else None
+    return list(islice((text for text in told if not (words and words.search(text.prompt))), n))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +104,8 @@ class Stream:
         size = -(-len(mine) // micros)
         return [_micro(mine[i : i + size], prompt_weight, learned) for i in range(0, len(mine), size)]
 
-    def items(self, task: str, n: int, seed: int, voice: str) -> list[Item]:
-        rows = texts(task, "train", n, seed, voice)
+    def items(self, task: str, n: int, seed: int, part: Part) -> list[Item]:
+        rows = texts(task, "train", n, seed, part.voice, part.unread)
         prompts = self.tokenizer([t.prompt for t in rows])["input_ids"]
         completions = self.tokenizer([t.completion for t in rows], add_special_tokens=False)["input_ids"]
         return [
@@ -121,7 +130,7 @@ def _block(stream: Stream, index: int, block: int) -> list[list[Item]]:
     left = total - len(rows)
     for number, task in enumerate(TASKS):
         n = round(left * part.mix[number] / sum(part.mix)) + 1
-        rows += stream.items(task, n, pair.seed * 1_000_000 + index * 100_000 + block * 10 + number + 1, part.voice)
+        rows += stream.items(task, n, pair.seed * 1_000_000 + index * 100_000 + block * 10 + number + 1, part)
     rng.shuffle(rows)
     return [rows[i * part.rows : (i + 1) * part.rows] for i in range(BLOCK)]
 

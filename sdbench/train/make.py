@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -29,12 +30,21 @@ def tokenizer_of(pair: Pair) -> PreTrainedTokenizerFast:
     return train_tokenizer((t.prompt + t.completion for t in rows), pair.vocabulary, MAX_LENGTH)
 
 
-def make(pair: Pair, out: Path, place: Place, roles: Sequence[Role] = ROLES, start: Path | None = None) -> None:
+def make(
+    pair: Pair,
+    out: Path,
+    place: Place,
+    roles: Sequence[Role] = ROLES,
+    start: Path | None = None,
+    seed: int | None = None,
+) -> None:
     """Train each role, from its checkpoint if there is one; `training.json` says what it took.
 
-    With `start`, a model whose recipe has plain parts begins behind them, from the weights in `start/<role>`.
+    With `start`, a model whose recipe has plain parts begins behind them, from the weights in `start/<role>`;
+    what those took stands in `start/training.json`. With `seed`, first weights and rows are others; the tokenizer is the pair's.
     """
     tokenizer, log = tokenizer_of(pair), out / "training.json"
+    pair = pair if seed is None else replace(pair, seed=seed)
     for role in roles:
         folder = start / role if start and pair.recipe(role).plain_steps else None
         trained = fit(pair, role, tokenizer, out, place, start=folder)
@@ -42,7 +52,8 @@ def make(pair: Pair, out: Path, place: Place, roles: Sequence[Role] = ROLES, sta
             took = {"steps": pair.recipe(role).steps, "tokens": trained.tokens, "loss": round(trained.loss, 4)}
             took |= {"seconds": round(trained.seconds), "processes": place.world, "device": place.device}
             took |= {"torch": torch.__version__}
-            if folder:
-                took |= {"began_at_step": pair.recipe(role).plain_steps, "from": "the weights that shipped before"}
+            if start and folder:
+                before = json.loads((start / "training.json").read_text())[role]
+                took |= {"began_at_step": pair.recipe(role).plain_steps, "before": before}
             told = json.loads(log.read_text()) if log.exists() else {}
             log.write_text(json.dumps(told | {role: took}, indent=1) + "\n")

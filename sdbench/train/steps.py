@@ -36,11 +36,11 @@ class Steps:
         if not self.path.exists():
             return None
         state = torch.load(self.path, map_location=device, weights_only=True)
-        held = json.loads(state["what"])
-        for name, value in self._what().items():
-            if held.get(name) != value:
+        own = json.loads(json.dumps(self.what))
+        for name, value in json.loads(state["what"]).items():
+            if own.get(name) != value:
                 raise ConfigError(
-                    f"{self.path} is of a training with {name}={show(held.get(name))}, and this one has {name}={show(value)}: "
+                    f"{self.path} is of a training with {name}={show(value)}, and this one has {name}={show(own.get(name))}: "
                     "give another out=, or delete it"
                 )
         if state["step"] > self.count:
@@ -55,8 +55,12 @@ class Steps:
         for step in range(self.first, last):
             yield step
             self.seen += 1
-            if self.is_first and ((step + 1) % self.checkpoint_every == 0 or step + 1 == last):
+            if self.is_due(step, last):
                 self._store(state(), step + 1)
+
+    def is_due(self, step: int, last: int) -> bool:
+        """Whether something is to be stored behind this step."""
+        return self.is_first and ((step + 1) % self.checkpoint_every == 0 or step + 1 == last)
 
     @property
     def seconds(self) -> float:
@@ -71,9 +75,6 @@ class Steps:
                 f"{self.name} step {step + 1}/{self.count} {told()} {step_s * 1e3:.0f} ms/step {left:.1f} min left",
                 flush=True,
             )
-
-    def _what(self) -> dict[str, Any]:
-        return json.loads(json.dumps(self.what))
 
     def _store(self, state: State, step: int) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

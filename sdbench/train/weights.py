@@ -41,6 +41,21 @@ def initial(net: Net, vocabulary: int, seed: int) -> Weights:
     return weights
 
 
+def grown(weights: Weights, layers: int) -> Weights:
+    """The same function on more layers: pairs of new ones, evenly placed, start as the two before them and add nothing yet.
+
+    In pairs, so that every second layer stays one (of Gemma's windows).
+    """
+    before = weights["o_proj"].shape[0]
+    every = before // ((layers - before) // 2)
+    origin = [i for last in range(every, before + 1, every) for i in (*range(last - every, last), last - 2, last - 1)]
+    is_new = torch.tensor([i % (every + 2) >= every for i in range(layers)])
+    stacks = {kind: w[origin] for kind, w in weights.items() if kind not in ("embed", "head")}
+    for kind in ("o_proj", "down_proj"):
+        stacks[kind][is_new] = 0
+    return weights | stacks
+
+
 def to_model(net: Net, weights: Weights, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The family's HF model with these weights."""
     vocabulary = weights["embed"].shape[0]

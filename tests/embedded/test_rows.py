@@ -44,10 +44,10 @@ PLAIN = {
 GOLDEN = {
     "cnndm-tiny": "014e6bdd61319f2f",
     "xsum-tiny": "ea2526360e90e733",
-    "gsm8k-tiny": "604a15d314b92e61",
-    "wmt-tiny": "c6475876033e3d91",
-    "humaneval-tiny": "b15d84c7beb48db6",
-    "mbpp-tiny": "9ec7c6948529a329",
+    "gsm8k-tiny": "4d6d1500c5be90d7",
+    "wmt-tiny": "1e5e3edcb7fe8bb7",
+    "humaneval-tiny": "327b46cf71460888",
+    "mbpp-tiny": "876ae1f1be917680",
 }
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,6 +17,7 @@ def tables(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=env, cwd=folder, check=False)
 
 
+@pytest.mark.slow
 def test_a_sweep_of_two_rows_makes_both_tables_with_the_score_for_substance(tmp_path):
     words = ("pairs=llama-tiny", "tasks=wmt-tiny", "parts=quality", "n=2")
     made = tables(tmp_path, *words)
@@ -27,6 +29,7 @@ def test_a_sweep_of_two_rows_makes_both_tables_with_the_score_for_substance(tmp_
         scores = pd.read_csv(tmp_path / "out" / name / "metrics.csv")
         assert {"bleu", "chrf2", "facts"} <= set(scores["metric"])
         assert set(scores["cell"]) <= set(summary["cell"])
+    assert (tmp_path / "out/llama-tiny-wmt-tiny-greedy/pareto.svg").stat().st_size > 10_000
     records = sorted((tmp_path / "runs").rglob("*.parquet"))
     assert tables(tmp_path, *words).returncode == 0
     assert sorted((tmp_path / "runs").rglob("*.parquet")) == records

@@ -36,7 +36,7 @@ def test_the_answer_of_a_word_problem_is_what_its_sentences_say():
 def test_every_line_of_working_is_true_and_goes_on_from_the_line_before():
     for row in embedded.rows("gsm8k-tiny", "test", voice="neutral"):
         _, *lines, final = row["answer"].split("\n")
-        value = int(re.search(r"(\d+) \w+ (?:here|now)[.:]$", lines[0])[1])  # type: ignore[index]
+        value = int(re.search(r"(\d+) \w+ (?:here|now) (?:in|for) (?:the|your) (?:task|list)[.:]$", lines[0])[1])  # type: ignore[index]
         for line in lines:
             if match := re.search(r"(\d+) ([+*-]) (\d+) = (\d+)", line):
                 a, sign, b, c = int(match[1]), match[2], int(match[3]), int(match[4])

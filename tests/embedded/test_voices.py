@@ -10,7 +10,7 @@ import pytest
 from sdbench import embedded
 from sdbench.embedded.grammar.draw import Draw
 from sdbench.embedded.grammar.synonyms import SYNONYMS, retold
-from sdbench.embedded.grammar.voices import DRAFT_LEAN, LEANS, VOICES, Voice
+from sdbench.embedded.grammar.voices import AGREED, DRAFT_LEAN, LEANS, VOICES, Voice
 from sdbench.train.data import PROTOCOLS
 
 TASKS = tuple(embedded.GRAMMARS)
@@ -31,11 +31,12 @@ def test_every_voice_answers_the_same_questions_in_other_words(task):
             assert sum(a != b for a, b in zip(first, second, strict=True)) > 160
 
 
-def test_no_two_places_lean_alike_and_the_draft_leans_the_other_way():
+def test_no_two_places_lean_alike_and_the_draft_leans_the_other_way_in_most():
     assert len(set(LEANS)) == len(LEANS)
-    flips = sorted((2 * DRAFT_LEAN - 1) / (2 * DRAFT_LEAN - 1 + 2 * lean - 1) for lean in LEANS)
-    assert flips[0] < 0.7 < 0.94 < flips[-1]  # the w at which a place goes over to the draft's wording
-    assert all(later - earlier < 0.05 for earlier, later in pairwise(flips))
+    leans = [LEANS[place % len(LEANS)] for place in range(13) if place not in AGREED]
+    flips = sorted((2 * DRAFT_LEAN - 1) / (2 * DRAFT_LEAN - 1 + 2 * lean - 1) for lean in leans)
+    assert flips[0] < 0.6 < 0.85 < flips[-1]  # the w at which a place goes over to the draft's wording
+    assert all(later - earlier < 0.06 for earlier, later in pairwise(flips))
 
 
 @pytest.mark.parametrize("name", VOICES)
@@ -97,6 +98,10 @@ def test_a_wording_belongs_to_one_word():
     seconds = list(SYNONYMS.values())
     assert len(set(seconds)) == len(seconds)
     assert not set(seconds) & set(SYNONYMS)
+
+
+def test_the_article_is_a_place_too():
+    assert retold("the day is the last", lambda *words: words[1]) == "this day is this last"
 
 
 def test_a_retold_sentence_keeps_every_other_word_and_mends_the_article():

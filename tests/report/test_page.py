@@ -11,6 +11,7 @@ import lxml.html
 import pytest
 
 from sdbench.metrics import summary
+from sdbench.metrics.export import metrics_of
 from sdbench.records import Store
 from sdbench.report import page as pages
 from sdbench.report.page import tables, within
@@ -18,8 +19,9 @@ from sdbench.report.page.browser import unpacked
 from sdbench.report.page.drawings import drawing_of, themed
 from sdbench.report.page.measures import MEASURES
 from sdbench.report.page.measures import WORDS as TERMS
+from sdbench.report.sweep import sweeps_of
 from tests.records.synthetic import WORDS, Shape, cell, sweep, write_synthetic
-from tests.report.pages import VOCABULARY, draw, write, write_home
+from tests.report.pages import VOCABULARY, draw, numbers, write, write_home
 
 VOID = {"meta", "br", "input", "img", "link", "hr"}
 
@@ -299,3 +301,20 @@ def test_three_hundred_long_examples_make_ten_megabytes_at_most(tmp_path):
     data = json.loads(re.search(r'id="examples-data">(.*?)</script>', path.read_text(encoding="utf-8"))[1])
     assert path.stat().st_size <= 10**7
     assert 200 <= len(data["chunks"]) <= 300
+
+
+def test_every_score_stands_beside_the_headline(home):
+    results, summarised = numbers(home)
+    scores = metrics_of(results, resamples=50)
+    (sweep,) = sweeps_of([results], [summarised], [scores])
+    first, second = tables.tables_of(sweep, None)[:2]
+    assert (first.is_open, second.is_open, second.title) == (True, True, "Every score")
+    names = [column.name for column in second.columns]
+    assert names[0] == sweep.metric.name
+    assert set(names) == {name for own in scores.values() for name in own}
+    assert [line.label for line in second.rows] == [line.label for line in first.rows]
+    for key, line in zip(sweep.rows.index, second.rows, strict=True):
+        held = [scores.get(key, {}).get(name) for name in names]
+        assert [value.sort for value in line.values] == [None if one is None else one.value for one in held]
+    (bare,) = sweeps_of([results], [summarised])
+    assert "Every score" not in [table.title for table in tables.tables_of(bare, None)]

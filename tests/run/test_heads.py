@@ -4,11 +4,10 @@ import shutil
 
 import pytest
 import torch
-from watched import sdbench
 
 from sdbench import read
 from sdbench.config import Model
-from sdbench.run import pair
+from sdbench.run import main, pair
 from sdbench.run.outline import Outline
 from sdbench.verify import Head
 
@@ -21,6 +20,18 @@ WORDS = (
     "timing=off",
     "report=off",
 )
+
+
+@pytest.fixture
+def sdbench(tmp_path, capfd, monkeypatch):
+    """The command in this process, below a folder of its own; its code and what it says."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        capfd.readouterr()
+        return main(list(words)), capfd.readouterr().err
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +51,15 @@ def saved(folder, outline, seed=0, **card):
     return folder
 
 
-def test_a_head_is_what_it_says_wherever_it_lies_and_another_one_is_another_cell(outline, tmp_path):
+def test_a_head_is_what_it_says_wherever_it_lies_and_another_one_is_another_cell(sdbench, outline, tmp_path):
     head = saved(tmp_path / "head", outline)
-    first = sdbench([*WORDS, f"verifier.head={head}"], cwd=tmp_path)
-    assert first.code == 0, first.err
-    assert "warning" not in first.err
+    code, err = sdbench(*WORDS, f"verifier.head={head}")
+    assert code == 0, err
+    assert "warning" not in err
     shutil.copytree(head, tmp_path / "copy")
-    again = sdbench([*WORDS, f"verifier.head={tmp_path / 'copy'}"], cwd=tmp_path)
-    assert "nothing to decode" in again.err
+    assert "nothing to decode" in sdbench(*WORDS, f"verifier.head={tmp_path / 'copy'}")[1]
     saved(tmp_path / "copy", outline, seed=1)
-    other = sdbench([*WORDS, f"verifier.head={tmp_path / 'copy'}"], cwd=tmp_path)
-    assert "nothing to decode" not in other.err
+    assert "nothing to decode" not in sdbench(*WORDS, f"verifier.head={tmp_path / 'copy'}")[1]
     cells = read(tmp_path / "results" / "llama-tiny-gsm8k-tiny").cells
     heads = cells[cells["verifier"] == "diversed"]["knob_head"]
     assert len(set(heads)) == len(heads) == 2
@@ -67,23 +76,23 @@ def test_a_head_is_what_it_says_wherever_it_lies_and_another_one_is_another_cell
         ({"tokenizer": "another"}, "whose tokenizer is another than that of model=llama-tiny"),
     ],
 )
-def test_a_head_of_another_pair_is_one_sentence_before_weights_are_read(card, sentence, outline, tmp_path):
+def test_a_head_of_another_pair_is_one_sentence_before_weights_are_read(card, sentence, sdbench, outline, tmp_path):
     head = saved(tmp_path / "head", outline, **card)
-    done = sdbench([*WORDS, f"verifier.head={head}"], cwd=tmp_path)
-    assert done.code == 2
-    assert sentence in done.err
-    assert done.err.count("\n") == 1
+    code, err = sdbench(*WORDS, f"verifier.head={head}")
+    assert code == 2
+    assert sentence in err
+    assert err.count("\n") == 1
     assert not (tmp_path / "results").exists()
 
 
-def test_a_head_for_states_of_another_width_is_one_sentence(outline, tmp_path):
+def test_a_head_for_states_of_another_width_is_one_sentence(sdbench, outline, tmp_path):
     head = saved(tmp_path / "head", outline)
     wide = Head.load(str(head), "ensemble")
     weights = {"weight": torch.zeros(1, 7), "bias": torch.zeros(1)}
     Head("ensemble", wide.features, weights, wide.card).save(tmp_path / "narrow")
-    done = sdbench([*WORDS, f"verifier.head={tmp_path / 'narrow'}"], cwd=tmp_path)
-    assert done.code == 2
-    assert "with 7 features, and this pair gives" in done.err
+    code, err = sdbench(*WORDS, f"verifier.head={tmp_path / 'narrow'}")
+    assert code == 2
+    assert "with 7 features, and this pair gives" in err
 
 
 @pytest.mark.parametrize(
@@ -93,14 +102,14 @@ def test_a_head_for_states_of_another_width_is_one_sentence(outline, tmp_path):
         ({"temperature": 0.5}, "verifier.head was trained at temperature=0.5, and this run is at temperature=1.0"),
     ],
 )
-def test_another_task_or_temperature_is_a_warning(card, sentence, outline, tmp_path):
+def test_another_task_or_temperature_is_a_warning(card, sentence, sdbench, outline, tmp_path):
     head = saved(tmp_path / "head", outline, **card)
-    done = sdbench([*WORDS, f"verifier.head={head}"], cwd=tmp_path)
-    assert done.code == 0, done.err
-    assert sentence in done.err
+    code, err = sdbench(*WORDS, f"verifier.head={head}")
+    assert code == 0, err
+    assert sentence in err
 
 
-def test_of_several_rules_the_one_whose_head_it_is_is_named(outline, tmp_path):
+def test_of_several_rules_the_one_whose_head_it_is_is_named(sdbench, outline, tmp_path):
     head = saved(tmp_path / "head", outline, task="wmt-tiny")
     words = [
         "verifier=[ensemble,diversed]",
@@ -108,12 +117,12 @@ def test_of_several_rules_the_one_whose_head_it_is_is_named(outline, tmp_path):
         "verifier.diversed.offset=[0,1]",
         f"verifier.diversed.head={head}",
     ]
-    done = sdbench([*words, *WORDS[2:]], cwd=tmp_path)
-    assert done.code == 0, done.err
-    assert done.err.count("verifier.diversed.head was trained at task=wmt-tiny") == 1
+    code, err = sdbench(*words, *WORDS[2:])
+    assert code == 0, err
+    assert err.count("verifier.diversed.head was trained at task=wmt-tiny") == 1
 
 
-def test_without_a_head_the_training_is_named(tmp_path):
-    done = sdbench(["verifier=diversed"], cwd=tmp_path)
-    assert done.code == 2
-    assert "a head is needed: train one with python scripts/train_ensemble.py" in done.err
+def test_without_a_head_the_training_is_named(sdbench):
+    code, err = sdbench("verifier=diversed")
+    assert code == 2
+    assert "a head is needed: train one with python scripts/train_ensemble.py" in err

@@ -8,13 +8,14 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sdbench import embedded
+from sdbench.config import ConfigError
 from sdbench.train.data import Stream, texts
 from sdbench.train.forward import Net
 from sdbench.train.loop import fit
 from sdbench.train.make import make, pair_of, tokenizer_of
 from sdbench.train.pairs import TASKS, Pair, Part, Recipe, Shape
 from sdbench.train.place import Place
-from sdbench.train.weights import initial, load, save
+from sdbench.train.weights import grown, initial, load, save
 
 
 @pytest.fixture(autouse=True)
@@ -114,9 +115,10 @@ def test_a_training_that_starts_from_saved_weights_begins_with_the_first_part_in
     began = fit(pair, "target", tokenizer, tmp_path / "voiced", Place(), until=8, start=tmp_path / "plain/target")
     for kind, weight in before.weights.items():  # no step yet; folders hold bf16
         torch.testing.assert_close(began.weights[kind], weight, rtol=0.01, atol=0.01)
+    make(plain, tmp_path / "plain", Place(), ["target"])
     make(pair, tmp_path / "voiced", Place(), ["target"], start=tmp_path / "plain")
     took = json.loads((tmp_path / "voiced/training.json").read_text())["target"]
-    assert (took["steps"], took["began_at_step"]) == (12, 8)
+    assert (took["steps"], took["began_at_step"], took["before"]["steps"]) == (12, 8, 8)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen", "gemma"])
@@ -130,3 +132,50 @@ def test_saved_weights_are_loaded_as_they_were(family, tmp_path):
     assert set(loaded) == set(weights)
     for kind, weight in weights.items():
         torch.testing.assert_close(loaded[kind], weight, rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen", "gemma"])
+def test_a_grown_model_is_the_same_function_and_every_second_layer_stays_one(family):
+    shape = Shape(layers=4, width=32, heads=2, kv_heads=1, feed_forward=64, window=4 if family == "gemma" else 0)
+    weights = initial(Net(family, shape), 64, seed=1)
+    more = grown(weights, 8)
+    tokens = torch.randint(0, 64, (2, 20), generator=torch.Generator().manual_seed(2))
+    before = Net(family, shape).hidden(weights, tokens)
+    after = Net(family, replace(shape, layers=8)).hidden(more, tokens)
+    torch.testing.assert_close(after, before)
+    old = [i for i in range(8) if more["o_proj"][i].any()]
+    assert [i % 2 for i in old] == [0, 1, 0, 1]
+
+
+def test_a_training_that_grows_and_is_resumed_before_or_behind_it_ends_in_the_same_weights(tmp_path):
+    pair = micro(12)
+    shape = replace(pair.target, layers=6)
+    pair = replace(pair, target=shape, target_recipe=replace(pair.target_recipe, plain_layers=4))
+    tokenizer = tokenizer_of(pair)
+    whole = fit(pair, "target", tokenizer, tmp_path / "whole", Place())
+    assert len(whole.weights["o_proj"]) == 6
+    for until in (8, 10):
+        fit(pair, "target", tokenizer, tmp_path / str(until), Place(), until=until)
+        resumed = fit(pair, "target", tokenizer, tmp_path / str(until), Place())
+        for kind, weight in whole.weights.items():
+            torch.testing.assert_close(resumed.weights[kind], weight, rtol=0, atol=0)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "8/target").config.num_hidden_layers == 6
+
+
+def test_rows_with_an_unread_word_are_passed_over():
+    rows = texts("gsm8k", "train", 300, unread=("boxes", "buys"))
+    assert len(rows) == 300
+    assert not any("boxes" in row.prompt or "buys" in row.prompt for row in rows)
+    assert [row for row in texts("gsm8k", "train", 2000) if row in rows] == rows
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
+    pair = micro(12)
+    tokenizer = tokenizer_of(pair)
+    fit(pair, "target", tokenizer, tmp_path, Place(), until=2)
+    first, *others = pair.target_recipe.parts
+    other = replace(pair, target_recipe=replace(pair.target_recipe, parts=(replace(first, rate=0.5), *others)))
+    with pytest.raises(ConfigError, match=r"is of a training with part 1=.*give another out=, or delete it"):
+        fit(other, "target", tokenizer, tmp_path, Place())
+    with pytest.raises(ConfigError, match="and this one has seed=9"):
+        fit(replace(pair, seed=9), "target", tokenizer, tmp_path, Place())

@@ -169,11 +169,12 @@ class Pipeline:
 
 
 def comment(say: Callable[..., str]) -> str:
-    """A line between steps, such as "# now we keep the list and follow the task"."""
+    """A line between steps, such as "# now we keep the list and follow the task in the code"."""
     begin = (
         f"# {say('now', 'then')} {say('we', 'you')} {say('keep', 'read')} {say('the', 'this')} {say('list', 'data')}"
     )
-    return f"{begin} {say('and', 'to')} {say('follow', 'check')} {say('the', 'each')} {say('task', 'function')}"
+    goal = f"{say('and', 'to')} {say('follow', 'check')} {say('the', 'each')} {say('task', 'function')}"
+    return f"{begin} {goal} {say('in', 'for')} {say('the', 'your')} {say('code', 'sum')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,13 @@ A row of gsm8k-tiny:
 
 That is the plain answer, in which the words that open the later lines are free. A voice words more of it:
 
-    Now we count the pens.\nMira has 4 * 7 = 28 pens here.\nThen Mira has 28 + 9 = 37 now.\nNext, Mira gets ...
+    Now we count the pens here in the task.\nMira has 4 * 7 = 28 pens now in the list.\nThen Mira has 28 + 9 = ...
 
 The numbers stay below 100. With a second person, or more events for some
 than for others, models of this size take another's number or stop early in a quarter to a half of the rows.
 """
+
+from collections.abc import Callable
 
 from sdbench.embedded.grammar.draw import Draw
 from sdbench.embedded.grammar.names import Namer
@@ -69,10 +71,15 @@ def _worded(name: str, item: str, sums: list[str], voice: Voice) -> list[str]:
     """The sums are substance: each is written as in the plain answer."""
     say = voice.say
     lines = [
-        f"{say('Now', 'Next')} {say('we', 'you')} {say('count', 'add')} {say('the', 'all')} {item}{say('.', ':')}",
-        f"{name} {say('has', 'gets')} {sums[0]} {item}{say(' here', ' now')}{say('.', ':')}",
+        f"{say('Now', 'Next')} {say('we', 'you')} {say('count', 'add')} {say('the', 'all')} {item}{_end(say)}",
+        f"{name} {say('has', 'gets')} {sums[0]} {item}{_end(say)}",
     ]
     for line in sums[1:]:
         opener = f"{say('Then', 'Next', 'Now')}{say(' ', ', ')}{name} {say('has', 'gets')}"
-        lines.append(f"{opener} {line}{say(' here', ' now')}{say('.', ':')}")
+        lines.append(f"{opener} {line}{_end(say)}")
     return lines
+
+
+def _end(say: Callable[..., str]) -> str:
+    """The end of a line, such as " now for your list:"."""
+    return f"{say(' here', ' now')} {say('in', 'for')} {say('the', 'your')} {say('task', 'list')}{say('.', ':')}"

@@ -17,7 +17,7 @@ young: youthful, small: little, nice: kind, rich: wealthy, poor: needy, clever: 
 red: crimson, heavy: weighty, beautiful: lovely, cheap: low-priced, big: large, black: dark
 because: since, although: though, while: as, if: when, with: beside
 today: this day, now: at present, often: many times, sometimes: at times
-yesterday: the day before, last week: a week ago, once: one day, on Monday: last Monday
+the: this, yesterday: the day before, last week: a week ago, once: one day, on Monday: last Monday
 """
 
 

@@ -1,18 +1,20 @@
 """How a thing is said: free places in the answers, worded by a voice that knows nothing of what is said.
 
 A grammar function decides the substance of an answer from its own chance. A voice words the places of the answer from a stream
-of its own, so manner and substance are independent. The target's voice slightly prefers the first wording of a place, by a lean
-that differs from place to place; the draft's clearly prefers the second; the neutral voice of references has no preference.
-Two models of one family then disagree mostly about manner, and there the larger one is unsure.
+of its own, so manner and substance are independent. The target's voice prefers the first wording of a place, by a lean that differs
+from place to place; the draft's clearly prefers the second, or in some places of a long text the first, as the target does but
+more surely; the neutral voice of references has no preference. Two models of one family then disagree mostly about manner, and
+there the larger one is unsure.
 """
 
 from sdbench.embedded.grammar.draw import Draw
 
 VOICES = ("target", "draft", "neutral")
 # The target's probability of the first wording, by the number of the place in its text. With the draft's lean, the likeliest token
-# of w·p + (1 − w)·q changes at a w of its own for each: from .95 for .52 to .68 for .68.
-LEANS = (0.52, 0.62, 0.57, 0.66, 0.55, 0.64, 0.59, 0.68, 0.53, 0.61, 0.58, 0.65)
-DRAFT_LEAN = 0.88  # the draft's probability of the second wording
+# of w·p + (1 − w)·q changes at a w of its own for each in which they differ: from .79 for .60 to .58 for .78.
+LEANS = (0.55, 0.68, 0.60, 0.74, 0.57, 0.70, 0.63, 0.78, 0.56, 0.66, 0.61, 0.72)
+DRAFT_LEAN = 0.88  # the draft's probability of the wording that it prefers
+AGREED = range(8, 1000, 4)  # the places in which the draft prefers what the target prefers
 THIRD = 0.08  # the share of a third wording in both leaning voices
 
 
@@ -48,7 +50,7 @@ class Voice:
         if self.name == "neutral":
             return (1 / count,) * count
         third = THIRD if count == 3 else 0.0
-        if self.name == "draft":
-            return (1 - DRAFT_LEAN - third / 2, DRAFT_LEAN - third / 2, third)[:count]
         lean = LEANS[place % len(LEANS)]
+        if self.name == "draft":
+            lean = DRAFT_LEAN if place in AGREED else 1 - DRAFT_LEAN
         return (lean - third / 2, 1 - lean - third / 2, third)[:count]

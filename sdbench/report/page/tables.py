@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
 import pandas as pd
 
-from sdbench.metrics.cells import BASELINES
+from sdbench.metrics.cells import BASELINES, metrics_of
+from sdbench.metrics.stats import Estimate
 from sdbench.report.page.measures import MEASURES, Measure
 from sdbench.report.sweep import Sweep
 from sdbench.types import Metric
@@ -77,7 +78,7 @@ class Line:
     label: str
     kind: str  # "baseline", "advised" or ""
     order: int
-    values: tuple[Value, ...]
+    values: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +87,40 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Line, ...]
     zero: Mapping[str, float]  # of the columns with bars: where 0 (of a ratio: 1) lies, in per cent
+    is_open: bool = False
 
 
 def tables_of(sweep: Sweep, advised: str | None) -> list[Table]:
     """Every table of one sweep that holds a number; columns that nothing was measured for are left out."""
-    made = [_table(title, names, sweep, advised) for title, names in TABLES.items()]
-    return [table for table in made if table.columns]
+    first, *others = [_table(title, names, sweep, advised) for title, names in TABLES.items()]
+    return [table for table in (first, _scores(sweep, advised), *others) if table.columns]
+
+
+def _scores(sweep: Sweep, advised: str | None) -> Table:
+    """The headline and every other score of the task beside it; no table where the headline is the only one."""
+    metrics = metrics_of(sweep.cells.iloc[0].to_dict())
+    held = [one for one in metrics.values() if any(one.name in sweep.scores.get(key, {}) for key in sweep.rows.index)]
+    held = sorted(held, key=lambda one: one.name != sweep.metric.name) if len(held) > 1 else []
+    columns = tuple(Column(one.name, one.name, unit_of(one), "") for one in held)
+    lines = [
+        replace(line, values=tuple(_score(sweep.scores.get(key, {}).get(one.name), one) for one in held))
+        for key, line in _lines(sweep, advised)
+    ]
+    return Table("Every score", columns, tuple(lines), {}, is_open=True)
+
+
+def _score(estimate: Estimate | None, metric: Metric) -> Value:
+    if estimate is None:
+        return Value()
+    row = {"quality": estimate.value, "quality_low": estimate.low, "quality_high": estimate.high}
+    return value_of(row, "quality", metric)
+
+
+def _lines(sweep: Sweep, advised: str | None) -> Iterator[tuple[str, Line]]:
+    """A line without values for each setting."""
+    for order, key in enumerate(sweep.rows.index):
+        kind = "baseline" if sweep.cells.at[key, "verifier"] in BASELINES else "advised" if key == advised else ""
+        yield str(key), Line(str(sweep.cells.at[key, "label"]), kind, order)
 
 
 def _table(title: str, names: Sequence[str], sweep: Sweep, advised: str | None) -> Table:
@@ -99,13 +128,13 @@ def _table(title: str, names: Sequence[str], sweep: Sweep, advised: str | None) 
     names = [name for name in names if _is_known(rows, name) or _is_known(rows, MODELLED.get(name))]
     drawn = {name: _span(rows, name) for name in names if name in DRAWN and title == next(iter(TABLES))}
     columns = tuple(Column(name, *_heading(name, sweep.metric)) for name in names)
-    lines = []
-    for order, (key, row) in enumerate(rows.iterrows()):
-        kind = "baseline" if sweep.cells.at[key, "verifier"] in BASELINES else "advised" if key == advised else ""
-        values = tuple(value_of(row.to_dict(), name, sweep.metric, drawn.get(name)) for name in names)
-        lines.append(Line(str(sweep.cells.at[key, "label"]), kind, order, values))
+    lines = [
+        replace(line, values=tuple(value_of(row, name, sweep.metric, drawn.get(name)) for name in names))
+        for (_, line), row in zip(_lines(sweep, advised), rows.to_dict("records"), strict=True)
+    ]
     zero = {name: _place(1.0 if MEASURES[name].kind == "ratio" else 0.0, span) for name, span in drawn.items()}
-    return Table(title, columns, tuple(lines), {name: at for name, at in zero.items() if 0 <= at <= 100})
+    marks = {name: at for name, at in zero.items() if 0 <= at <= 100}
+    return Table(title, columns, tuple(lines), marks, is_open=title == next(iter(TABLES)))
 
 
 def _is_known(rows: pd.DataFrame, name: str | None) -> bool:
