@@ -26,10 +26,10 @@ N = 500
 def table(pair: str, task: str, kind: str) -> pd.DataFrame:
     """Cells with `score`, the headline on 0–100, and `facts` where the task has it."""
     folder = RESULTS / f"{pair}-{task}{kind}"
-    frame = pd.read_csv(folder / "summary.csv").set_index("cell", drop=False)
+    frame = pd.read_csv(folder / "summary.csv").set_index("cell", drop=False).copy()
     scores = pd.read_csv(folder / "metrics.csv")
     facts = scores[scores["metric"] == "facts"].set_index("cell")["value"] * 100
-    return frame.assign(score=frame["quality"] * (100 if task in EXACT else 1), facts=facts).copy()
+    return frame.assign(score=frame["quality"] * (100 if task in EXACT else 1), facts=facts)
 
 
 def alone(pair: str, task: str, role: str, kind: str) -> pd.Series:
