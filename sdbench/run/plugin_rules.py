@@ -29,8 +29,9 @@ def refuse_for_the_plugin(run: Run, point: Point) -> None:
     unmet = sorted(needs_of(rule) - (frozenset({"raw_if_greedy"}) if run.temperature > 0 else frozenset()))
     if unmet:
         what = {"raw_if_greedy": "logits of the draft at temperature 0"}.get(unmet[0], unmet[0])
+        instead = "give it greedy=mixture or a temperature above 0" if hasattr(rule, "greedy") else "leave it out"
         raise ConfigError(
-            f"verifier={name} reads {what}, which a server does not hand to the plug-in: leave it out, or use engine=native"
+            f"verifier={name} reads {what}, which a server does not hand to the plug-in: {instead}, or use engine=native"
         )
 
 

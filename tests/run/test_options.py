@@ -89,7 +89,8 @@ def test_dtypes_are_cells_of_their_own_and_plain_attention_is_not(words, tmp_pat
 
 def tiny(results) -> list[str]:
     """A pair with matrices wide enough to be quantised."""
-    return [f"results={results}", "n=2", "w=0.3", "max_new_tokens=8", "timing=off", "dtype=float32", "device=cpu"]
+    shown = ["n=2", "w=0.3", "max_new_tokens=8", "temperature=1", "timing=off"]
+    return [f"results={results}", *shown, "dtype=float32", "device=cpu"]
 
 
 @pytest.mark.parametrize("package", ["bitsandbytes", "torchao"])

@@ -84,7 +84,7 @@ def test_a_rule_of_the_server_is_its_command_line(planned, vllm_is_there):
 
 
 def test_with_the_plugin_one_server_takes_a_whole_sweep(planned):
-    run, kind, made = planned("w=[0,0.5,1]", "engine=http", "engine.plugin=true", *URLS)
+    run, kind, made = planned("w=[0,0.5,1]", "temperature=1", "engine=http", "engine.plugin=true", *URLS)
     pair = [point for point in made if point.role == "pair"]
     assert len(pair) == 4
     assert {kind.setting(run, point).rule for point in pair} == {PLUGIN}
