@@ -15,6 +15,7 @@ from sdbench.run.progress import warn
 from sdbench.serve.client import Patience
 from sdbench.serve.command import look, port_of
 from sdbench.serve.dialect import Dialect
+from sdbench.serve.speculated import draws_from_laws
 
 if TYPE_CHECKING:
     from sdbench.records import Store
@@ -255,7 +256,16 @@ class Vllm(Http):
         self.installed = look(self.python, self.module)
         if self.port is not None:
             port_of(self.host, self.port)
+        self._refuse_garbage(run, self.python)
         return super().find(run)
+
+    def _refuse_garbage(self, run: Run, python: str) -> None:
+        is_on_cpu = "+cpu" in (self.installed.get("torch") or "")
+        if run.temperature > 0 and not self.plugin and is_on_cpu and not draws_from_laws(python):
+            raise ConfigError(
+                f"vLLM {self.installed['version']} on a CPU writes garbage where it speculates at temperature={run.temperature:g} "
+                "(vllm#55005): engine.plugin=true repairs it, and temperature=0 is not touched by it"
+            )
 
     def _served(self, planned: Sequence[Point], settings: Mapping[str, Setting]) -> list[Point]:
         return list(planned)

@@ -153,6 +153,7 @@ class Servers:
             version = self._version(client)
             self._names[url] = self._served_name(client, setting)
             self._compare_tokenizers(client)
+            self._look_for_the_plugin(client, setting)
             answer = self._probe(client, setting)
             tells_steps = self._tells(client, setting, answer, version)
             facts = {
@@ -223,6 +224,18 @@ class Servers:
             f"the tokenizer of the server at {client.url} has other ids than that of {self.job.run.model.target} ({why}): the "
             "same prompts would be other texts, so give the model that is served"
         )
+
+    def _look_for_the_plugin(self, client: Client, setting: Setting) -> None:
+        """A server that does not have it takes every rule that a request names, and verifies by its own."""
+        field = client.dialect.extra
+        if setting.rule != PLUGIN or field is None:
+            return
+        body = {"model": self._names[client.url], "prompt": SAMPLE, "max_tokens": 1, field: {"sdbench_rule": "none"}}
+        if not self.pump.run(client.refuses(body)):
+            raise ConfigError(
+                f"the server at {client.url} takes a rule that there is not: sdbench's plug-in is not inside, or did not load; "
+                "install plugins/vllm and sdbench into its environment, and start it with VLLM_PLUGINS=sdbench"
+            )
 
     def _probe(self, client: Client, setting: Setting) -> Answer:
         """A short answer to the first prompt, for what comes with it."""

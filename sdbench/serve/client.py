@@ -107,6 +107,16 @@ class Client:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise UnansweredError(_named(error)) from error
 
+    async def refuses(self, body: Mapping[str, Any]) -> bool:
+        """Whether a request is a client's mistake to the server (HTTP 400) or gets an answer."""
+        try:
+            async with self.session.post(self.url + "/v1/completions", json=body) as response:
+                if response.status not in (200, 400):
+                    raise UnansweredError(f"HTTP {response.status}: {_message(await response.text())}")
+                return response.status == 400
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise UnansweredError(_named(error)) from error
+
     async def counters(self) -> dict[str, float] | None:
         """Steps, drafted and accepted tokens since the server's start; None where it does not count them."""
         if not any(self.dialect.counters.values()):

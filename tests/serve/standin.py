@@ -103,6 +103,7 @@ class StandIn:
     has_counters: bool = True
     has_ids: bool = True
     version: str = "0.32.0"
+    has_plugin: bool = False  # sdbench's: then a rule that there is not is a client's mistake
     faults: list[str] = field(default_factory=list)
     seen: list[dict[str, Any]] = field(default_factory=list)
     step_s: float = 0.0
@@ -176,6 +177,9 @@ class StandIn:
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        rule = body.get("vllm_xargs", {}).get("sdbench_rule", "sdbench.verify.Exact")
+        if self.has_plugin and not rule.startswith("sdbench.verify."):
+            return web.json_response({"error": {"message": f"sdbench_rule={rule!r} is no rule"}}, status=400)
         self.seen.append(body)
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
@@ -293,6 +297,7 @@ def main(words: list[str]) -> None:
         lambda text: tokenizer.encode(text).ids,
     )
     server = StandIn(maker, tokenizer, given.model, given.host, given.port, given.per_request_spec_decode_metrics)
+    server.has_plugin = "sdbench" in os.environ.get("VLLM_PLUGINS", "").split(",")
     server.step_s = float(os.environ.get("STANDIN_STEP_S", "0"))
     if died := os.environ.get("STANDIN_DIES_AFTER"):
         server.faults = [""] * int(died) + ["die"]

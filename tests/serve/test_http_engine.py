@@ -217,3 +217,12 @@ def test_the_native_engine_imports_nothing_of_servers(tmp_path):
     ).replace("RESULTS", str(tmp_path))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_sweep_goes_to_a_server_with_the_plugin_rule_by_request(served_words, standin, tmp_path):
+    server = standin(has_plugin=True)
+    options = {"verifier": "ensemble", "w": "[0.5,1]", "verifier.greedy": "mixture"}
+    assert main([*served_words(tmp_path, **options), *engine_words(server), "engine.plugin=true"]) == 0
+    asked = [body["vllm_xargs"] for body in server.seen]
+    assert {extra["sdbench_rule"] for extra in asked} == {"sdbench.verify.Exact", "sdbench.verify.Ensemble"}
+    assert len(read(tmp_path / NAME).generations) == 9

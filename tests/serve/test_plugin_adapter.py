@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "plugins" / "vllm"))
 
 from sdbench_vllm.adapter import PLACEHOLDER, expand, judged, uniforms  # noqa: E402
 from sdbench_vllm.knobs import LOSSLESS, rule_of  # noqa: E402
-from sdbench_vllm.seam import SEAM, differences  # noqa: E402
+from sdbench_vllm.seam import SEAM, _rewind_on_the_cpu, differences  # noqa: E402
 
 V = 7
 
@@ -192,6 +192,37 @@ def test_what_our_side_sends_is_what_the_plugin_reads():
     kind = Http(url="http://h:1", plugin=True)
     extra = kind.extra(SimpleNamespace(role="pair", rule=Ensemble(w=0.25, greedy="mixture")))  # type: ignore[arg-type]
     assert rule_of(extra, 0.0) == Ensemble(w=0.25, greedy="mixture")
+
+
+def test_a_seeds_generator_goes_back_where_a_prompt_is_not_yet_read():
+    from types import SimpleNamespace
+
+    import numpy as np
+
+    class Runner:
+        """Rows 0 and 1 have seeds; row 1 is in the middle of its prompt, as is row 2."""
+
+        def __init__(self) -> None:
+            generators = {row: torch.Generator().manual_seed(row) for row in (0, 1)}
+            self.input_batch = SimpleNamespace(num_reqs=3, generators=generators)
+            self.discard_request_mask = SimpleNamespace(np=np.array([False, True, True, True]))
+
+        def _sample(self, logits, spec_decode_metadata):
+            return [float(torch.rand((), generator=one)) for one in self.input_batch.generators.values()]
+
+        def _bookkeeping_sync(self, scheduled):
+            for row in (1, 2):
+                if (generator := self.input_batch.generators.get(row)) is not None:
+                    generator.set_offset(generator.get_offset() - 4)  # what vLLM does, and no generator of a CPU can
+
+    _rewind_on_the_cpu(Runner)
+    runner = Runner()
+    first = runner._sample(None, None)
+    runner._bookkeeping_sync(None)
+    assert set(runner.input_batch.generators) == {0, 1}
+    again = runner._sample(None, None)
+    assert again[0] != first[0]
+    assert again[1] == first[1]
 
 
 def test_without_the_known_vllm_the_seam_is_refused():

@@ -143,6 +143,12 @@ def test_what_the_plugin_refuses_ends_before_a_text(refused, standin):
     assert "HTTP 400: w must be in [0, 1]" in refused("engine=http", f"engine.url={server.url}")
 
 
+def test_a_server_that_takes_any_rule_has_no_plugin(refused, standin):
+    words = ["engine=http", f"engine.url={standin().url}", "engine.plugin=true"]
+    said = refused(*words, verifier="ensemble", w=0.5, **{"verifier.greedy": "mixture"})
+    assert "takes a rule that there is not: sdbench's plug-in is not inside" in said
+
+
 def test_results_of_a_refused_run_hold_no_text(refused, tmp_path):
     refused("engine=http", f"engine.url=http://127.0.0.1:{free_port()}")
     assert not list(Path(tmp_path).rglob("tokens-*"))

@@ -25,6 +25,7 @@ SEAM = {
         *("x", "cu_num_tokens", "num_tokens", "replace_from", "replace_to"),
     ),
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner._sample": ("self", "logits", "spec_decode_metadata"),
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner._bookkeeping_sync": ("self",),
     "vllm.sampling_params:SamplingParams._verify_extra_args": ("self",),
 }
 _now = threading.local()  # .rules: of the rows that are being sampled
@@ -80,6 +81,7 @@ def install() -> None:
     sampler.expand_batch_to_tokens = expand
     _check_in_the_front_end(SamplingParams)
     _say_whose_rows(GPUModelRunner)
+    _rewind_on_the_cpu(GPUModelRunner)
     sampler.sdbench_is_in = True
     _log.warning("sdbench's rules verify the drafts of this server (V1 runner)")
 
@@ -145,3 +147,35 @@ def _say_whose_rows(runner: Any) -> None:
             _now.rules = None
 
     runner._sample = _sample
+
+
+def _rewind_on_the_cpu(runner: Any) -> None:
+    """A prompt that is read in several steps draws tokens that are thrown away, and a seed's generator goes back to before them.
+
+    vLLM does so by the generator's offset, which has none on a CPU: there such a request ends the engine. Its state is put back.
+    """
+    sample, book = runner._sample, runner._bookkeeping_sync
+
+    def unread(self: Any) -> dict[int, Any]:
+        rows = self.discard_request_mask.np[: self.input_batch.num_reqs].nonzero()[0].tolist()
+        own = {row: self.input_batch.generators.get(row) for row in rows}
+        return {row: one for row, one in own.items() if one is not None and one.device.type == "cpu"}
+
+    def _sample(self: Any, *given: Any, **named: Any) -> Any:
+        before = [(generator, generator.get_state()) for generator in unread(self).values()]
+        try:
+            return sample(self, *given, **named)
+        finally:
+            for generator, state in before:
+                generator.set_state(state)
+
+    def _bookkeeping_sync(self: Any, *given: Any, **named: Any) -> Any:
+        hidden = unread(self)
+        for row in hidden:
+            del self.input_batch.generators[row]
+        try:
+            return book(self, *given, **named)
+        finally:
+            self.input_batch.generators.update(hidden)
+
+    runner._sample, runner._bookkeeping_sync = _sample, _bookkeeping_sync

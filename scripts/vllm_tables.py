@@ -1,0 +1,189 @@
+"""The tables in results/vllm: our engine and vLLM with our plug-in, asked the same questions of the same pair.
+
+    python scripts/vllm_tables.py python=.venv-vllm/bin/python [pair=llama-tiny] [tasks=gsm8k-tiny,wmt-tiny]
+                                  [temperatures=0,1] [n=500] [runs=results/vllm-runs] [out=results/vllm]
+
+Both engines decode each task at each temperature: the target alone, the draft alone, the lossless rule, and the ensemble at five
+w (`greedy=mixture`, for the plug-in has no other at temperature 0). Records stay in `runs`: run it again after an interruption,
+and only what is missing is decoded. `out` gets what is to be committed: summary.csv of each run, and comparison.csv with a row for
+each cell and measure: both values, and the difference vLLM − native with its 95 % interval, by example. Where a measure has a
+margin, `is_equivalent` says whether two one-sided tests at 5 % place the difference within it. At temperature 0 `equal_texts`
+has the texts that both decoded (`native`) and those that are equal (`vllm`), in the cells that draw nothing.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+import pandas as pd
+
+from sdbench.embedded import GRAMMARS, PAIRS
+from sdbench.metrics import quality
+from sdbench.metrics.cells import metric_of, table_of
+from sdbench.metrics.columns import spread
+from sdbench.metrics.stats import Array, Estimate, statistic_interval
+from sdbench.metrics.summary import summarise
+from sdbench.records import Results, read
+from sdbench.words import parsed
+
+SWEEP = ("w=[1,0.9,0.7,0.5,0.2]", "verifier.greedy=mixture")
+RATES = {  # measure: numerator, denominator
+    "acceptance": ("accepted", "examined"),
+    "block_acceptance": ("accepted", "drafted"),
+    "tokens_per_round": ("tokens", "rounds"),
+}
+MARGINS = {"acceptance": 0.03}  # within which two engines count as equal
+MARGIN = 6.0  # of quality, in points of 100
+TOST = 0.9  # two one-sided tests at 5 %: the interval at 90 % lies within the margin
+# The tiny pairs fit a small cache. In float32, as our own engine has them on a CPU.
+SERVER = (
+    *("engine=vllm", "engine.plugin=true", "engine.args.dtype=float32", "engine.args.max_model_len=512"),
+    *("engine.args.enforce_eager=true", "engine.env.VLLM_CPU_KVCACHE_SPACE=1"),
+    *("engine.env.VLLM_CPU_OMP_THREADS_BIND=nobind", "engine.env.HF_HUB_OFFLINE=1"),
+)
+DEFAULTS = {
+    "python": "",
+    "pair": "llama-tiny",
+    "tasks": "gsm8k-tiny,wmt-tiny",
+    "temperatures": "0,1",
+    "n": "500",
+    "runs": "results/vllm-runs",
+    "out": "results/vllm",
+}
+
+
+def rate(frame: pd.DataFrame, over: str, under: str) -> pd.DataFrame:
+    """Numerator and denominator by example [n,2]."""
+    return frame.groupby("example", sort=True)[[over, under]].sum().astype("float64")
+
+
+def gap(first: pd.DataFrame, second: pd.DataFrame, most: float, *, level: float) -> Estimate:
+    """The second ratio of sums less the first, over the examples that both have; no ratio is above `most`."""
+    both = first.index.intersection(second.index)
+
+    def statistic(sums: Array) -> Array:
+        return sums[:, 2] / sums[:, 3] - sums[:, 0] / sums[:, 1]
+
+    rows = np.concatenate([first.loc[both], second.loc[both]], 1)
+    return statistic_interval(rows, statistic, level=level, bounds=(-most, most))
+
+
+def row_of(measure: str, values: Sequence[float], gaps: Sequence[Estimate], margin: float | None) -> dict[str, Any]:
+    """One line of the table; `gaps` are the same difference at 95 % and at TOST."""
+    wide, narrow = gaps
+    is_equal = None if margin is None else bool(-margin < narrow.low and narrow.high < margin)
+    row = {"measure": measure, "native": values[0], "vllm": values[1], **spread("difference", wide)}
+    return {**row, "n": wide.n, "margin": margin, "is_equivalent": is_equal}
+
+
+def rates(frames: Sequence[pd.DataFrame], rounds: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
+    """Acceptance, and tokens a round; then acceptance where a slot was examined, slot by slot."""
+    num_draft = int(max(one["drafted"].max() for one in rounds))
+    pairs = [(name, [rate(one, over, under) for one in frames]) for name, (over, under) in RATES.items()]
+    for slot in range(1, num_draft + 1):
+        seen = [one.assign(kept=one["accepted"] >= slot, seen=one["examined"] >= slot) for one in rounds]
+        pairs.append((f"acceptance_slot_{slot}", [rate(one, "kept", "seen") for one in seen]))
+    rows = []
+    for name, sums in pairs:
+        most = num_draft + 1 if name == "tokens_per_round" else 1
+        values = [float(np.divide(*one.sum().to_numpy())) for one in sums]
+        rows.append(row_of(name, values, [gap(*sums, most, level=level) for level in (0.95, TOST)], MARGINS.get(name)))
+    return rows
+
+
+def judged(cells: Sequence[pd.DataFrame], keys: Sequence[str], frames: Sequence[pd.DataFrame]) -> dict[str, Any]:
+    """The task's headline metric."""
+    metric = metric_of(cells[0], keys[0])
+    rows = [quality.rows_of(one.dropna(subset=[metric.name]), metric) for one in frames]
+    values = [quality.quality(one, metric).value for one in rows]
+    gaps = [quality.difference(rows[1], rows[0], metric, level=level) for level in (0.95, TOST)]
+    margin = None if metric.point is None else MARGIN * metric.point
+    return {**row_of(metric.name, values, gaps, margin), "measure": f"quality ({metric.name})"}
+
+
+def equal_texts(frames: Sequence[pd.DataFrame]) -> dict[str, Any]:
+    """How many texts there are, and how many are the same."""
+    first, second = (one.set_index(["example", "sample"])["text"] for one in frames)
+    both = first.index.intersection(second.index)
+    num_equal = int((first.loc[both] == second.loc[both]).sum())
+    return {"measure": "equal_texts", "native": len(both), "vllm": num_equal, "n": len(both)}
+
+
+def compare(native: Results, vllm: Results) -> pd.DataFrame:
+    """A row for each cell that both runs have, and measure."""
+    labels = ["verifier", "w", "num_draft", "temperature"]
+    tables = [table_of(one.cells) for one in (native, vllm)]
+    keyed = [{tuple(map(str, row[labels])): str(key) for key, row in table.iterrows()} for table in tables]
+    rows = []
+    for name in sorted(set(keyed[0]) & set(keyed[1])):
+        keys = [one[name] for one in keyed]
+        results = list(zip((native, vllm), keys, strict=True))
+        frames = [one.generations.query("cell == @key") for one, key in results]
+        cell = tables[0].loc[keys[0]]
+        own = []
+        if cell["num_draft"]:
+            own += rates(frames, [one.rounds.query("cell == @key") for one, key in results])
+        own.append(judged(tables, keys, frames))
+        if not cell["temperature"] and (cell["verifier"] != "ensemble" or cell["w"] == 1):
+            own.append(equal_texts(frames))
+        rows += [{**{label: cell[label] for label in labels}, **row} for row in own]
+    return pd.DataFrame(rows)
+
+
+def decode(name: str, n: str, runs: Path, *words: str) -> Results:
+    """A run's records, completed; its error ends this script."""
+    own = [f"n={n}", f"results={runs}", f"name={name}", "timing=off", "report=off"]
+    subprocess.run([sys.executable, "-m", "sdbench", *own, *words], check=True)
+    return read(runs / name)
+
+
+def chosen(name: str, text: str, known: Sequence[str]) -> list[str]:
+    """The names in a comma list; ValueError for one that there is not."""
+    for one in text.split(","):
+        if one not in known:
+            raise ValueError(f"{name} must be among {', '.join(known)}, got {one}")
+    return text.split(",")
+
+
+def main(words: Sequence[str]) -> int:
+    if {"-h", "--help"} & set(words):
+        print(f"{__doc__}".strip())
+        return 0
+    try:
+        options = DEFAULTS | dict(parsed(words, DEFAULTS).options)
+        (pair,) = chosen("pair", options["pair"], PAIRS)
+        tasks = chosen("tasks", options["tasks"], list(GRAMMARS))
+        temperatures = chosen("temperatures", options["temperatures"], ("0", "1"))
+        if not options["python"]:
+            raise ValueError("python names no interpreter: scripts/vllm_env makes an environment that has vllm")
+    except ValueError as error:
+        print(f"vllm_tables: {error}", file=sys.stderr)
+        return 2
+    runs, out, n = Path(options["runs"]), Path(options["out"]), options["n"]
+    frames = []
+    try:
+        for task in tasks:
+            for temperature in temperatures:
+                asked = (f"model={pair}", f"task={task}", f"temperature={temperature}", *SWEEP)
+                name = f"{pair}-{task}-T{temperature}"
+                native = decode(f"{name}-native", n, runs, *asked)
+                vllm = decode(f"{name}-vllm", n, runs, *asked, *SERVER, f"engine.python={options['python']}")
+                for engine, results in (("native", native), ("vllm", vllm)):
+                    (out / f"{name}-{engine}").mkdir(parents=True, exist_ok=True)
+                    summarise(results).to_csv(out / f"{name}-{engine}" / "summary.csv", index=False)
+                frames.append(compare(native, vllm).assign(task=task))
+    except subprocess.CalledProcessError as error:
+        return error.returncode
+    table = pd.concat(frames, ignore_index=True)
+    table.insert(0, "task", table.pop("task"))
+    table.to_csv(out / "comparison.csv", index=False, float_format="%.6g")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
