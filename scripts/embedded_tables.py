@@ -6,8 +6,8 @@
 The part `quality` decodes the sweep at T = 0 (PAIR-TASK-greedy) and at T = 1 (PAIR-TASK) without a clock; `speed` times, with two
 to five drafted tokens, lossless and w = 0.7 at T = 0 (PAIR-TASK-speed) and lossless at T = 1 (PAIR-TASK-speed-sampled) on 16 texts
 each, on a machine that does nothing else but time another pair on another core. Records stay in `runs`: run it again after an
-interruption, and only what is missing is decoded. `out` gets what is to be committed: `summary.csv`, in `metrics.csv` every score of
-each cell, not the headline alone, and the plane of acceptance and quality at T = 0 in `pareto.svg`.
+interruption, and only what is missing is decoded. `out` gets what is to be committed: `summary.csv`, in `metrics.csv` every score
+of each cell, not the headline alone, and the plane of acceptance and quality at T = 0 in `pareto.svg`.
 """
 
 import shutil
