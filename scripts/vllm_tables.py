@@ -92,7 +92,11 @@ def rates(frames: Sequence[pd.DataFrame], rounds: Sequence[pd.DataFrame]) -> lis
     for name, sums in pairs:
         most = num_draft + 1 if name == "tokens_per_round" else 1
         values = [float(over / under) for over, under in (one.sum().to_numpy() for one in sums)]
-        rows.append(row_of(name, values, [gap(sums[0], sums[1], most, level=level) for level in (0.95, TOST)], MARGINS.get(name)))
+        rows.append(
+            row_of(
+                name, values, [gap(sums[0], sums[1], most, level=level) for level in (0.95, TOST)], MARGINS.get(name)
+            )
+        )
     return rows
 
 
