@@ -69,7 +69,7 @@ def test_the_first_command_ends_with_a_setting_to_ship(project, tmp_path):
     answer = next(line for line in done.stdout.splitlines() if line.startswith("llama-tiny on gsm8k-tiny: "))
     assert re.search(r": ship ensemble w=0\.[67] ", answer), answer
     cells = pd.read_csv(tmp_path / "results/llama-tiny-gsm8k-tiny/summary.csv")
-    assert set(cells["n"]) == {150}
+    assert set(cells["n"].dropna()) == {150}  # plain generate is timed alone
     quality, acceptance = (cells.set_index("value")[name] for name in ("quality", "acceptance"))
     lossless = cells[cells["verifier"] == "lossless"].iloc[0]
     assert acceptance[0.7] >= lossless["acceptance"] + 0.15
