@@ -120,13 +120,19 @@ def test_near_the_draft_quality_is_lost(pair, task):
     assert at(pair, task, 0.2, SAMPLED)["score"] <= 0.75 * at(pair, task, 1, SAMPLED)["score"]
 
 
+@pytest.mark.skipif(
+    not list(RESULTS.glob(f"*{SPEED}")),
+    reason="no speeds are committed: scripts/embedded_tables.py parts=speed makes them",
+)
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("pair", PAIRS)
 def test_speculation_pays_at_batch_one_and_lenience_pays_more(pair, task):
-    for kind in (SPEED, SPEED + "-sampled"):
+    def lossless(kind: str) -> pd.Series:
         frame = table(pair, task, kind)
-        assert frame[(frame["knob"] == "w") & (frame["value"] == 1)]["speedup"].max() >= 1.3
-    frame = table(pair, task, SPEED)
-    speed = frame[frame["knob"] == "w"].set_index(["value", "num_draft"])["speedup"]
-    best = speed.loc[1.0].idxmax()
-    assert speed.loc[(0.7, best)] >= 1.15 * speed.loc[(1.0, best)]
+        return frame[frame["verifier"] == "lossless"].set_index("num_draft")["speedup"]
+
+    assert lossless(f"{SPEED}-sampled").max() >= 1.3
+    strict, frame = lossless(SPEED), table(pair, task, SPEED)
+    assert strict.max() >= 1.3
+    lenient = frame[(frame["knob"] == "w") & (frame["value"] == 0.7)].set_index("num_draft")["speedup"]
+    assert lenient[strict.idxmax()] >= 1.15 * strict.max()
