@@ -26,7 +26,7 @@ from sdbench.metrics.summary import summarise
 from sdbench.report.figures.planes import pareto
 from sdbench.report.figures.style import save, styled
 from sdbench.report.sweep import sweeps_of
-from sdbench.words import parsed
+from sdbench.words import chosen, parsed
 
 SWEEP = "w=[1,0.95,0.9,0.85,0.8,0.7,0.6,0.5,0.4,0.3,0.2,0.1,0]"
 SMOOTH = "w=[1,0.95,0.9,0.8,0.7,0.5,0.2,0]"  # enough where there is no knee
@@ -49,15 +49,6 @@ DEFAULTS = {
     "runs": "results/tables",
     "out": "results/embedded",
 }
-
-
-def chosen(option: str, text: str) -> list[str]:
-    """The names in a comma list; ValueError for one that there is not."""
-    known = DEFAULTS[option].split(",")
-    for name in text.split(","):
-        if name not in known:
-            raise ValueError(f"{option} must be among {', '.join(known)}, got {name}")
-    return text.split(",")
 
 
 def write(run: Path, folder: Path) -> None:
@@ -83,7 +74,9 @@ def main(words: Sequence[str]) -> int:
         return 0
     try:
         options = DEFAULTS | dict(parsed(words, DEFAULTS).options)
-        pairs, tasks, parts = (chosen(option, options[option]) for option in ("pairs", "tasks", "parts"))
+        pairs, tasks, parts = (
+            chosen(option, options[option], DEFAULTS[option].split(",")) for option in ("pairs", "tasks", "parts")
+        )
     except ValueError as error:
         print(f"embedded_tables: {error}", file=sys.stderr)
         return 2

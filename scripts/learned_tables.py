@@ -29,7 +29,7 @@ import yaml
 import sdbench
 from sdbench.config import config_dir
 from sdbench.metrics.pareto import front_of, gain, joint, volume_of
-from sdbench.words import parsed
+from sdbench.words import chosen, parsed
 
 ROOT = Path(__file__).parents[1]
 LAWS = "tv,target_entropy,draft_entropy,target_margin,draft_margin"
@@ -216,9 +216,7 @@ PARTS = {"ensemble": ensemble, "judge": judge, "distil": distil, "transfer": tra
 
 def main(arguments: list[str]) -> None:
     options = DEFAULTS | dict(parsed(arguments, DEFAULTS).options)
-    for part in options["parts"].split(","):
-        if part not in PARTS:
-            raise ValueError(f"parts must be among {', '.join(PARTS)}, got {part}")
+    for part in chosen("parts", options["parts"], PARTS):
         PARTS[part](
             options["pair"],
             options["task"],

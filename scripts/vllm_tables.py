@@ -29,7 +29,7 @@ from sdbench.metrics.columns import spread
 from sdbench.metrics.stats import Array, Estimate, statistic_interval
 from sdbench.metrics.summary import summarise
 from sdbench.records import Results, read
-from sdbench.words import parsed
+from sdbench.words import chosen, parsed
 
 SWEEP = ("w=[1,0.9,0.7,0.5,0.2]", "verifier.greedy=mixture")
 RATES = {  # measure: numerator, denominator
@@ -144,14 +144,6 @@ def decode(name: str, n: str, runs: Path, *words: str) -> Results:
     own = [f"n={n}", f"results={runs}", f"name={name}", "timing=off", "report=off"]
     subprocess.run([sys.executable, "-m", "sdbench", *own, *words], check=True)
     return read(runs / name)
-
-
-def chosen(name: str, text: str, known: Sequence[str]) -> list[str]:
-    """The names in a comma list; ValueError for one that there is not."""
-    for one in text.split(","):
-        if one not in known:
-            raise ValueError(f"{name} must be among {', '.join(known)}, got {one}")
-    return text.split(",")
 
 
 def main(words: Sequence[str]) -> int:

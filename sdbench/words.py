@@ -6,7 +6,7 @@ An option may carry the name of its group, as in task.shots=5: `groups` are the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sdbench.config import nearest
@@ -44,6 +44,15 @@ def parsed(words: Sequence[str], options: Mapping[str, str], *, groups: Sequence
             raise ValueError(f"{name} is given twice")
         given[name] = value
     return Words(tuple(places), given)
+
+
+def chosen(name: str, text: str, known: Iterable[str]) -> list[str]:
+    """The names in a comma list; ValueError for one that is not known."""
+    known = tuple(known)
+    for one in text.split(","):
+        if one not in known:
+            raise ValueError(f"{name} must be among {', '.join(known)}, got {one}")
+    return text.split(",")
 
 
 def number(given: Words, name: str) -> float | None:

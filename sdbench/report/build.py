@@ -12,8 +12,9 @@ own, named after them. Names, titles and captions stand in captions.py. What an 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 
 import pandas as pd
@@ -42,7 +43,7 @@ class WorkedOut:
     summaries: tuple[pd.DataFrame, ...]
     advice: tuple[Recommendation, ...]
     sweeps: tuple[Sweep, ...]
-    metrics: tuple[Metrics, ...]
+    metrics: tuple[Callable[[], Metrics], ...]  # every score of each folder, worked out when first asked for
     options: tuple[str, ...] = ()  # what it was asked, as words of the command
 
     @property
@@ -79,7 +80,7 @@ def worked_out(
         advice = tuple(replace(one, advices=tuple(at_speed(each, speed) for each in one.weighed)) for one in advice)
     asked = {"margin": margin, "speed": speed}
     options = tuple(f"{name}={_written(value)}" for name, value in asked.items() if value is not None)
-    metrics = tuple(metrics_of(one) for one in results)
+    metrics = tuple(cache(partial(metrics_of, one)) for one in results)
     return WorkedOut(results, summaries, advice, tuple(sweeps_of(results, summaries, metrics)), metrics, options)
 
 
@@ -118,7 +119,7 @@ def write_figures(folder: Path, sweeps: Sequence[Sweep]) -> tuple[Path, ...]:
 
 def write_tables(home: Path, work: WorkedOut) -> tuple[Path, ...]:
     """The summary in every form where there is one folder, and below tables/ what the figures of all folders draw."""
-    metrics = work.metrics
+    metrics = [scores() for scores in work.metrics]
     paths: list[Path] = []
     if len(work.results) == 1:
         paths += export(work.results[0], work.summaries[0], home, metrics=metrics[0], advice=work.advice[0])

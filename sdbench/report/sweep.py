@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 
@@ -32,7 +32,7 @@ NAMES = {"target": "target alone", "generate": "plain generate", "draft": "draft
 class Sweep:
     """`cells` are indexed by key, in reading order, with `label`, `curve` and `x`; `rows` are theirs of the summary.
 
-    `scores` are every score of each cell, the headline among them. `suffix` ends the names of its figures' files, "" where the
+    `scores` tells every score of each cell, the headline among them. `suffix` ends the names of its figures' files, "" where the
     report has one sweep; `references` are the folders in which the target's greedy text may be.
     """
 
@@ -42,7 +42,7 @@ class Sweep:
     cells: pd.DataFrame
     rows: pd.DataFrame
     references: Sequence[Results] = ()
-    scores: Metrics = field(default_factory=dict)
+    scores: Callable[[], Metrics] = dict
 
     @property
     def metric(self) -> Metric:
@@ -182,11 +182,13 @@ class Sweep:
 
 
 def sweeps_of(
-    results: Sequence[Results], summaries: Sequence[pd.DataFrame], metrics: Sequence[Metrics] | None = None
+    results: Sequence[Results],
+    summaries: Sequence[pd.DataFrame],
+    metrics: Sequence[Callable[[], Metrics]] | None = None,
 ) -> list[Sweep]:
     """Every sweep that has records, folder by folder; each folder comes with its summary and its scores."""
-    named: list[tuple[Results, pd.DataFrame, pd.DataFrame, Metrics]] = []
-    for one, summary, scores in zip(results, summaries, metrics or [{}] * len(results), strict=True):
+    named: list[tuple[Results, pd.DataFrame, pd.DataFrame, Callable[[], Metrics]]] = []
+    for one, summary, scores in zip(results, summaries, metrics or [dict] * len(results), strict=True):
         rows = summary.set_index("cell")
         cells = table_of(one.cells)
         groups = [own for _, own in cells[cells.index.isin(rows.index)].groupby("sweep", sort=True)]

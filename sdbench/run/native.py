@@ -28,8 +28,8 @@ class Native:
     def points(self, run: Run, planned: Sequence[Point]) -> list[Point]:
         return list(planned)
 
-    def open(self, job: Job, prompts: Prompts, store: Store) -> Decoder:
-        """Reads the weights."""
+    def open(self, job: Job, prompts: Prompts, store: Store | None = None) -> Decoder:
+        """Reads the weights; nothing is told to the store."""
         from sdbench.lm.load import free_bytes
         from sdbench.run import pair as pairs
         from sdbench.run.decode import Decoder

@@ -28,9 +28,13 @@ ASK_S = 600  # importing vLLM alone takes long
 def draws_from_laws(python: str) -> bool:
     """Asks an interpreter with a CPU build of vLLM; a ConfigError where it does not answer."""
     env = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_PLUGINS": ""}
-    done = subprocess.run([python, "-c", ASK], capture_output=True, text=True, timeout=ASK_S, check=False, env=env)
+    cannot = f"engine.python={show(python)} cannot be asked how it samples where it speculates"
+    try:
+        done = subprocess.run([python, "-c", ASK], capture_output=True, text=True, timeout=ASK_S, check=False, env=env)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{cannot}: no answer in {ASK_S} s") from None
     answer = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("is_right ")]
     if not answer:
         why = (done.stderr.splitlines() or ["it says nothing"])[-1]
-        raise ConfigError(f"engine.python={show(python)} cannot be asked how it samples where it speculates: {why}")
+        raise ConfigError(f"{cannot}: {why}")
     return answer[0] == "True"

@@ -36,6 +36,8 @@ def composed(words: Sequence[str], recipe: Recipe) -> Run:
     """The runner's words, on the train split."""
     from sdbench.run.command import parse
     from sdbench.run.compose import Composer
+    from sdbench.run.engines import kind_of
+    from sdbench.run.native import Native
 
     given = parse([*words, "task.split=train", f"n={recipe.rows}"])
     composer = Composer(given.config_dir)
@@ -43,6 +45,8 @@ def composed(words: Sequence[str], recipe: Recipe) -> Run:
     if len(jobs) != 1:
         raise ConfigError("a training takes one combination, and this command line names several")
     run = composer.run(jobs[0])
+    if not isinstance(kind_of(run), Native):
+        raise ConfigError(f"a training decodes with engine=native, got engine={run.engine.name}")
     if run.model.draft is None:
         raise ConfigError(f"model={run.model.name} has no draft, and there is nothing to be learned without one")
     return run
@@ -64,20 +68,16 @@ class Course:
     @classmethod
     def make(cls, run: Run, words: Sequence[str], recipe: Recipe, *, reward: str | None = None) -> Course:
         """Everything that can be refused is refused before weights are read."""
-        from sdbench.run import pair
-        from sdbench.run.decode import Decoder
         from sdbench.run.job import prepare
+        from sdbench.run.native import Native
         from sdbench.run.quality import Prompts
 
         recipe.refuse_temperature(run.temperature)
         job = prepare(run, words)
-        task, outline = job.task, job.outline
-        metric = rewarding(task, reward)
-        prompts = Prompts.make(task, outline, run)
-        loaded = pair.load(pair.find(run.model, device=run.device, dtype=run.dtype))
-        longest = max(map(len, prompts.ids.values()))
-        decoder = Decoder.make(run, outline, loaded, task, longest)
-        return cls(run, task, outline, loaded, prompts, decoder, metric, job.planned[0].cell.key)
+        metric = rewarding(job.task, reward)
+        prompts = Prompts.make(job.task, job.outline, run)
+        decoder = Native().open(job, prompts)
+        return cls(run, job.task, job.outline, decoder.pair, prompts, decoder, metric, job.planned[0].cell.key)
 
     def what(self, recipe: Recipe) -> dict[str, Any]:
         """All that decides a step of a training."""

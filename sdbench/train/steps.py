@@ -3,6 +3,7 @@
 import json
 import os
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +36,10 @@ class Steps:
         """The state of the checkpoint; None where there is none. That of another training is a ConfigError."""
         if not self.path.exists():
             return None
-        state = torch.load(self.path, map_location=device, weights_only=True)
+        is_whole = zipfile.is_zipfile(self.path)  # its directory stands at its end
+        state = torch.load(self.path, map_location=device, weights_only=True) if is_whole else {}
+        if "what" not in state:
+            raise ConfigError(f"{self.path} is torn or of an older version: delete it, and training begins anew")
         own = json.loads(json.dumps(self.what))
         for name, value in json.loads(state["what"]).items():
             if own.get(name) != value:

@@ -306,7 +306,7 @@ def test_three_hundred_long_examples_make_ten_megabytes_at_most(tmp_path):
 def test_every_score_stands_beside_the_headline(home):
     results, summarised = numbers(home)
     scores = metrics_of(results, resamples=50)
-    (sweep,) = sweeps_of([results], [summarised], [scores])
+    (sweep,) = sweeps_of([results], [summarised], [lambda: scores])
     first, second = tables.tables_of(sweep, None)[:2]
     assert (first.is_open, second.is_open, second.title) == (True, True, "Every score")
     names = [column.name for column in second.columns]

@@ -3,11 +3,15 @@
 import shutil
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
+from sdbench import embedded
 from sdbench.train.command import main
 from tests.train.trainings import PAIR
 
 ALL = ("ensemble", "judge", "distil")
+HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
 
 
 @pytest.mark.parametrize(
@@ -19,6 +23,7 @@ ALL = ("ensemble", "judge", "distil")
         *((kind, ["prompts=0"], "prompts must be at least 1, got 0") for kind in ALL),
         *((kind, ["task=nope"], "task") for kind in ALL),
         *((kind, ["w=1,2", "-m"], "a training takes one combination") for kind in ALL),
+        *((kind, [*HTTP], "a training decodes with engine=native, got engine=http") for kind in ALL),
         ("ensemble", ["rate=0"], "rate must be at least 1e-09, got 0"),
         ("ensemble", ["rate=nan"], "rate must be at least 1e-09, got nan"),
         ("ensemble", ["samples=1"], "samples must be at least 2, since a text is compared with its fellows, got 1"),
@@ -63,6 +68,37 @@ def test_a_checkpoint_of_another_training_is_refused(kind, tmp_path, capsys):
         assert told in err
         assert "give another out=, or delete it" in err
     assert all(path.read_bytes() == held for path, held in before.items() if path.exists())
+
+
+@pytest.mark.parametrize("size", [9, -9, None], ids=["hardly begun", "nearly whole", "older"])
+def test_a_checkpoint_that_cannot_be_read_is_one_sentence(size, tmp_path, capsys):
+    torch.save({"step": 1}, tmp_path / "head.ckpt")
+    held = (tmp_path / "head.ckpt").read_bytes()[:size]
+    (tmp_path / "head.ckpt").write_bytes(held)
+    assert main("ensemble", [*PAIR, f"out={tmp_path}"], "") == 2
+    assert "head.ckpt is torn or of an older version: delete it, and training begins anew" in capsys.readouterr().err
+    assert (tmp_path / "head.ckpt").read_bytes() == held
+
+
+def test_weights_that_changed_between_two_trainings_are_another_pair(tmp_path, capsys):
+    shutil.copytree(embedded.path("llama-tiny", "draft"), tmp_path / "draft")
+    words = [
+        *PAIR,
+        f"model.draft={tmp_path / 'draft'}",
+        "prompts=2",
+        "samples=2",
+        "max_new_tokens=12",
+        f"out={tmp_path / 'head'}",
+    ]
+    assert main("ensemble", [*words, "steps=1"], "") == 0
+    weights = load_file(tmp_path / "draft/model.safetensors")
+    save_file(
+        {name: tensor * 1.01 for name, tensor in weights.items()},
+        tmp_path / "draft/model.safetensors",
+        {"format": "pt"},
+    )
+    assert main("ensemble", [*words, "steps=2"], "") == 2
+    assert "is of a training with checkpoints=" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_there_is_no_place_for_a_draft(tmp_path, capsys):

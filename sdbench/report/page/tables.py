@@ -98,12 +98,12 @@ def tables_of(sweep: Sweep, advised: str | None) -> list[Table]:
 
 def _scores(sweep: Sweep, advised: str | None) -> Table:
     """The headline and every other score of the task beside it; no table where the headline is the only one."""
-    metrics = metrics_of(sweep.cells.iloc[0].to_dict())
-    held = [one for one in metrics.values() if any(one.name in sweep.scores.get(key, {}) for key in sweep.rows.index)]
+    metrics, scores = metrics_of(sweep.cells.iloc[0].to_dict()), sweep.scores()
+    held = [one for one in metrics.values() if any(one.name in scores.get(key, {}) for key in sweep.rows.index)]
     held = sorted(held, key=lambda one: one.name != sweep.metric.name) if len(held) > 1 else []
     columns = tuple(Column(one.name, one.name, unit_of(one), "") for one in held)
     lines = [
-        replace(line, values=tuple(_score(sweep.scores.get(key, {}).get(one.name), one) for one in held))
+        replace(line, values=tuple(_score(scores.get(key, {}).get(one.name), one) for one in held))
         for key, line in _lines(sweep, advised)
     ]
     return Table("Every score", columns, tuple(lines), {}, is_open=True)
