@@ -64,13 +64,13 @@ class ModelDrafter(BaseDrafter):
         ids = context.tokens.gather(1, tail.clamp_min(0))
         cache, wanted = self.cache, tuple(name for name in ("raw", "draft_hidden") if name in needs)
         kv_length = self.model.kv_length(context.longest + k - 1, cache)
-        step = partial(self._propose, cache, kv_length, wanted)
-        tokens, q, *more = cache.steps(step, ("draft", self.warp, kv_length, wanted), ids, context.lengths, u)
+        step = partial(self._propose, cache, wanted)
+        tokens, q, *more = cache.steps(step, ("draft", self.warp, wanted), kv_length, ids, context.lengths, u)
         extra = dict(zip(wanted, more, strict=True))
         return DraftBlock(tokens, q, lengths, extra.get("raw"), extra.get("draft_hidden"))
 
     def _propose(
-        self, cache: RaggedCache, kv_length: int, wanted: Sequence[str], ids: Tensor, sizes: Tensor, u: Tensor
+        self, cache: RaggedCache, wanted: Sequence[str], kv_length: int, ids: Tensor, sizes: Tensor, u: Tensor
     ) -> tuple[Tensor, ...]:
         """Tokens [B,K] and laws [B,K,V] behind texts of `sizes` [B] that end in ids [B,2]; their logits, their states."""
         k = u.shape[1]

@@ -174,8 +174,8 @@ class BatchRun:
         ids = torch.cat((batch.tokens.gather(1, sizes[:, None] - 1), draft.tokens), 1)
         valid = ids.clamp(0, self.num_ids - 1)  # a slot that is not offered may hold anything
         kv_length = self.target.kv_length(batch.longest + draft.tokens.shape[1], batch.cache)
-        step = partial(_score, self.target, batch.cache, warp, kv_length, wanted)
-        p, *more = batch.cache.steps(step, ("score", warp, kv_length, wanted), valid, sizes)
+        step = partial(_score, self.target, batch.cache, warp, wanted)
+        p, *more = batch.cache.steps(step, ("score", warp, wanted), kv_length, valid, sizes)
         if warp.is_greedy:
             ids, p = torch.cat((p.amax(1, keepdim=True), draft.tokens), 1), p.clamp_max(self.num_ids - 1)
         extra = dict(zip(wanted, more, strict=True))
@@ -242,7 +242,7 @@ def _refuse_nan(role: str, row: Decoding) -> None:
 
 
 def _score(
-    target: LM, cache: RaggedCache, warp: Warp, kv_length: int, wanted: Sequence[str], ids: Tensor, sizes: Tensor
+    target: LM, cache: RaggedCache, warp: Warp, wanted: Sequence[str], kv_length: int, ids: Tensor, sizes: Tensor
 ) -> tuple[Tensor, ...]:
     """The target's law [B,T,V] of ids [B,T], the first of them the last of texts of `sizes` [B]; what else is wanted."""
     positions = sizes[:, None] + torch.arange(-1, ids.shape[1] - 1, device=ids.device)

@@ -34,8 +34,8 @@ def ragged_attention(
     """
     plan, layer = current(), int(module.layer_idx)  # pyright: ignore[reportArgumentType]
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    batch, heads, steps, width = query.shape
-    groups = heads // key.shape[1]
+    batch, heads, steps, width = map(int, query.shape)  # a tracer's sizes are tensors
+    groups = heads // int(key.shape[1])
     if plan.start is not None:
         out = _prefill(plan, layer, query, key, value, scale, softcap, s_aux)
     elif plan.kernel and plan.sights[layer].is_causal and s_aux is None and width <= split_kv.WIDEST_HEAD:
@@ -104,7 +104,8 @@ def _attend_scored(
         rows = sink.repeat_interleave(scores.shape[1] // len(sink))
         scores = torch.cat((scores, rows[None, :, None].expand(len(scores), -1, -1).to(scores.dtype)), -1)
     wide = scores if scores.dtype == torch.float64 else scores.float()
-    law = wide.softmax(-1)[..., : key.shape[1]]
+    law = wide.softmax(-1)
+    law = law if sink is None else law[..., :-1]
     return torch.bmm(law.to(value.dtype), value)
 
 

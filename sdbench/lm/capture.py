@@ -4,13 +4,15 @@ On a CPU half the time of a narrow model is Python's; TorchScript's tracer takes
 operations in the same order, no compiler and no change to the model. (It is marked deprecated for torch.compile, which takes a
 C++ compiler and minutes.)
 
-A step is a function of tensors over one cache: all else it depends on is in its name. It writes keys and values where its inputs
-say, so running it twice is running it once. Captured steps name their cache's memory: they live and die with it.
+A step is a function of a KV length and of tensors, over one cache: all else it depends on is in its name. It writes keys and
+values where its inputs say, so running it twice is running it once. Captured steps name their cache's memory: they live and die
+with it. A trace serves every KV length, for a tracer writes down how far a slice goes; a graph has its own for each.
 """
 
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -20,7 +22,7 @@ from transformers import PreTrainedModel
 from sdbench.lm.rope import frequencies_depend_on_length
 
 Mode = Literal["off", "trace", "graphs", "compile"]
-Step = Callable[..., tuple[Tensor, ...]]
+Step = Callable[..., tuple[Tensor, ...]]  # of a KV length, in a trace a tensor, and of tensors
 
 PATIENCE = 64  # calls of a step before it is traced unasked: by then it has cost about what tracing costs
 WARM_UP = 2  # runs before a capture: what libraries set up on first use must not be captured
@@ -58,29 +60,35 @@ class CapturedSteps:
         self.holds_for = holds_for
         self.patience = 1  # calls of a step until it is captured
         self._calls: Counter[Hashable] = Counter()
-        self._steps: dict[Hashable, Step] = {}
+        self._steps: dict[Hashable, Step] = {}  # of one KV length each
+        self._traces: dict[Hashable, Step] = {}
         self._pool: Any = None  # memory that the graphs of one cache share: they never run at once
 
-    def __call__(self, step: Step, name: Hashable, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """step(*inputs). The results are the caller's own: no later step overwrites them."""
+    def __call__(self, step: Step, name: Hashable, length: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """step(length, *inputs). The results are the caller's own: no later step overwrites them."""
         if self.mode == "off":
-            return step(*inputs)
-        key = name, tuple((x.shape, x.dtype) for x in inputs)
-        if key not in self._steps:
-            self._calls[key] += 1
-            if self._calls[key] < self.patience:
-                return step(*inputs)
-            self._steps[key] = self._captured(step, inputs)
-        return self._steps[key](*inputs)
+            return step(length, *inputs)
+        kind = name, tuple((x.shape, x.dtype) for x in inputs)
+        if (kind, length) not in self._steps:
+            self._calls[kind] += 1
+            if self._calls[kind] < self.patience:
+                return step(length, *inputs)
+            self._steps[kind, length] = self._captured(step, kind, length, inputs)
+        return self._steps[kind, length](*inputs)
 
-    def _captured(self, step: Step, inputs: tuple[Tensor, ...]) -> Step:
+    def _captured(self, step: Step, kind: Hashable, length: int, inputs: tuple[Tensor, ...]) -> Step:
+        one = partial(step, length)
         if self.mode == "compile":
-            return torch.compile(step, dynamic=False)
+            return torch.compile(one, dynamic=False)
         stream = torch.cuda.current_stream() if inputs[0].is_cuda else None
         try:
             if self.mode == "trace":
-                return traced(step, inputs)
-            graph = GraphStep(step, inputs, self._pool)
+                if kind not in self._traces:
+                    self._traces[kind] = traced(step, length, inputs)
+                trace = partial(self._traces[kind], torch.tensor(length))
+                _check(one(*inputs), trace(*inputs))  # at every length: the model's code might have looked at it
+                return trace
+            graph = GraphStep(one, inputs, self._pool)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # a step that waits for the device, or whose shapes depend on values
@@ -91,23 +99,25 @@ class CapturedSteps:
             warnings.warn(f"a step cannot be {what}, so all of them run eagerly: {reason}", stacklevel=4)
             self.mode = "off"
             self._steps.clear()
-            return step
+            self._traces.clear()
+            return one
         if graph.graph is not None:
             self._pool = graph.graph.pool()
         return graph
 
 
-def traced(step: Step, inputs: tuple[Tensor, ...]) -> Step:
-    """The same operations without Python in between; shapes are constants of it, as they are of its key."""
+def traced(step: Step, length: int, inputs: tuple[Tensor, ...]) -> Step:
+    """The same operations without Python in between; shapes are constants of it, but for the KV length, its first input."""
 
     def plain(*inputs: Tensor) -> tuple[Tensor, ...]:  # the tracer asks for a name, which a partial lacks
         return step(*inputs)
 
-    expected = step(*inputs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trace: Any = torch.jit.trace(plain, inputs, check_trace=False)
-    _check(expected, trace(*inputs))
+        trace: Any = torch.jit.trace(plain, (torch.tensor(length), *inputs), check_trace=False)
+    # What a model computes from its inputs' shapes, one operation in four, is as constant as they are.
+    torch._C._jit_pass_peephole(trace.graph, False)
+    torch._C._jit_pass_constant_propagation(trace.graph)
     del trace._torchdynamo_inline  # the step itself, and with it the model: a trace must not keep either alive
     return trace
 

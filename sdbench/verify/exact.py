@@ -13,7 +13,10 @@ from sdbench.verify.tokenwise import Tokenwise, measured_tv, ratio
 
 @dataclass(frozen=True, slots=True)
 class Exact(Tokenwise):
-    """Leviathan et al. 2023, algorithm 1 (arXiv:2211.17192): a = min(1, p/q), r = norm((p − q)+). Emits p."""
+    """Leviathan et al. 2023, algorithm 1 (arXiv:2211.17192): a = min(1, p/q), r = norm((p − q)+). Emits p.
+
+    Where all of p is on one token, a is 1 there and 0 elsewhere, and r is p: nothing needs a law over the vocabulary.
+    """
 
     version: ClassVar[str] = "1"
     is_pointwise: ClassVar[bool] = True
@@ -27,6 +30,16 @@ class Exact(Tokenwise):
 
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
         return excess(p, q)
+
+    def keeps(self, evidence: Evidence, u: Tensor) -> Tensor:
+        if not evidence.is_greedy:
+            return Tokenwise.keeps(self, evidence, u)
+        return evidence.draft.tokens == evidence.p[:, :-1]
+
+    def correction(self, evidence: Evidence, place: Tensor) -> Tensor:
+        if not evidence.is_greedy:
+            return Tokenwise.correction(self, evidence, place)
+        return evidence.p.gather(1, place[:, None])[:, 0]
 
     def is_lossless(self) -> Tensor:
         return torch.tensor([True])

@@ -89,7 +89,7 @@ def test_steps_are_captured_once_for_an_engine_and_anew_for_a_call_without_one(m
 
     honest, captured = CapturedSteps._captured, []
     monkeypatch.setattr(
-        CapturedSteps, "_captured", lambda self, step, inputs: captured.append(step) or honest(self, step, inputs)
+        CapturedSteps, "_captured", lambda self, step, *more: captured.append(step) or honest(self, step, *more)
     )
     models = pair("llama")
     engine = sdbench.Engine(*models, capture="graphs")

@@ -23,22 +23,22 @@ from tests.engine.models import PROMPTS, pair, tiny
 def test_a_captured_step_serves_every_call_of_its_shape_and_no_call_overwrites_what_another_gave():
     steps, runs = CapturedSteps("graphs"), []
 
-    def step(x):
+    def step(_, x):
         runs.append(x.shape)
         return (x * 2,)
 
-    (first,) = steps(step, "double", torch.ones(2))
-    (second,) = steps(lambda x: (x * 0,), "double", torch.full((2,), 5.0))  # its name is known: the first step runs
+    (first,) = steps(step, "double", 64, torch.ones(2))
+    (second,) = steps(lambda _, x: (x * 0,), "double", 64, torch.full((2,), 5.0))  # its name is known: the first step runs
     assert second.tolist() == [10, 10]
     assert first.tolist() == [2, 2]
-    (other,) = steps(step, "double", torch.ones(3))
+    (other,) = steps(step, "double", 64, torch.ones(3))
     assert other.tolist() == [2, 2, 2]
     assert {tuple(shape) for shape in runs} == {(2,), (3,)}
 
 
 def test_off_is_the_step_itself():
     x = torch.ones(2)
-    assert CapturedSteps("off")(lambda x: (x,), "same", x)[0] is x
+    assert CapturedSteps("off")(lambda _, x: (x,), "same", 64, x)[0] is x
 
 
 def test_on_a_cpu_steps_are_traced_unless_asked_otherwise():
@@ -58,7 +58,7 @@ def test_a_model_on_several_devices_runs_eagerly_and_that_is_said():
 
 
 def test_what_cannot_be_captured_runs_eagerly_and_that_is_said():
-    def step(x):
+    def step(_, x):
         if not torch.equal(x, torch.ones(2)):
             return (x + 1,)
         raise RuntimeError("operation not permitted when stream is capturing")
@@ -70,8 +70,8 @@ def test_what_cannot_be_captured_runs_eagerly_and_that_is_said():
         ),
         pytest.raises(RuntimeError),
     ):  # the step itself fails on these values, captured or not
-        steps(step, "step", torch.ones(2))
-    assert steps(step, "step", torch.zeros(2))[0].tolist() == [1, 1]
+        steps(step, "step", 64, torch.ones(2))
+    assert steps(step, "step", 64, torch.zeros(2))[0].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
@@ -107,28 +107,32 @@ def test_a_step_is_traced_when_it_has_come_back_often_and_python_is_out_of_it():
         lm, runs = LM(model), []
         cache = lm.cache(2, 100)
 
-        def step(ids, positions):
+        def step(length, ids, positions):
             runs.append(len(ids))
-            return (lm.forward(ids, lm.plan(positions, cache, 64), cache),)
+            return (lm.forward(ids, lm.plan(positions, cache, length), cache),)
 
         ids, positions = torch.tensor([[5, 6], [7, 8]]), torch.tensor([[3, 4], [0, 1]])
-        (wanted,) = step(ids, positions)
-        outputs = [cache.steps(step, "step", ids, positions)[0] for _ in range(PATIENCE + 5)]
-    assert len(runs) == 1 + (PATIENCE - 1) + 2, "once to compare with and once to trace; then never again"
+        (wanted,) = step(64, ids, positions)
+        outputs = [cache.steps(step, "step", 64, ids, positions)[0] for _ in range(PATIENCE + 5)]
+        assert len(runs) == 1 + (PATIENCE - 1) + 2, "once to compare with and once to trace; then never again"
+        outputs += [cache.steps(step, "step", 100, ids, positions)[0] for _ in range(5)]
+    assert len(runs) == 1 + (PATIENCE - 1) + 2 + 1, "its trace serves another KV length, once compared"
     assert all(torch.equal(x, wanted) for x in outputs)
+    (trace,) = cache.steps._traces.values()
+    assert "aten::size" not in str(trace.graph), "what follows from shapes is not worked out again in every call"
     assert [parameter.requires_grad for parameter in model.parameters()] == before
 
 
 def test_a_trace_that_gives_other_values_is_not_used():
     times = iter(range(1, 9))
 
-    def step(x):
+    def step(_, x):
         return (x * float(next(times)),)
 
     with pytest.warns(
         UserWarning, match="cannot be traced, so all of them run eagerly: once captured, it gives other values"
     ):
-        assert CapturedSteps("trace")._captured(step, (torch.ones(2),)) is step
+        CapturedSteps("trace")._captured(step, "step", 64, (torch.ones(2),))
 
 
 def test_caches_and_captured_steps_are_kept_for_the_next_call_and_dropped_when_weights_move():
@@ -162,9 +166,9 @@ def test_few_captured_steps_serve_a_whole_stream(monkeypatch):
     made = []
     honest = CapturedSteps._captured
 
-    def counting(self, step, inputs):
+    def counting(self, step, kind, length, inputs):
         made.append([tuple(x.shape) for x in inputs])
-        return honest(self, step, inputs)
+        return honest(self, step, kind, length, inputs)
 
     monkeypatch.setattr(CapturedSteps, "_captured", counting)
     rules = [Ensemble(w=w) for w in (0.2, 0.5, 0.8)]
