@@ -18,7 +18,7 @@ from sdbench.audit.texts import Rounds, at_slots, told
 from sdbench.draft import ModelDrafter
 from sdbench.engine import Engine
 from sdbench.types import DraftBlock, Evidence, Generation
-from sdbench.verify import Exact
+from sdbench.verify import ASD, Exact
 
 MOST = 20  # deviations that are kept in words
 
@@ -141,7 +141,8 @@ def prompts_of(subject: Subject, count: int = 12) -> list[list[int]]:
 
 
 def greedy(subject: Subject, which: Sequence[int]) -> list[Check]:
-    """Texts at temperature 0 against a plain loop without a cache, and of lossless rules against the target's best tokens.
+    """Texts at temperature 0 against a plain loop without a cache, of lossless rules against the target's best tokens, and of
+    those with a budget against it.
 
     A difference where the two best logits are closer than rounding is a near-tie: counted, and no violation.
     """
@@ -157,6 +158,7 @@ def greedy(subject: Subject, which: Sequence[int]) -> list[Check]:
         setting, wrong, ties = subject.settings[number], [], 0
         for g in generations:
             prompt = prompts[g.prompt]
+            wrong += overspent(subject, setting.rule, prompt, g)
             wanted = {"a plain loop": walk(subject, setting.rule, drafter, prompt)}
             if setting.is_lossless:
                 wanted["the target alone"] = walk(subject, None, drafter, prompt)
@@ -170,6 +172,17 @@ def greedy(subject: Subject, which: Sequence[int]) -> list[Check]:
                     wrong.append(f"token {place} of prompt {g.prompt}: {list(g.tokens)}, and {who} says {text}")
         checks.append(Check(setting.name, "greedy", len(generations), wrong[:MOST], ties))
     return checks
+
+
+def overspent(subject: Subject, rule: Any, prompt: Sequence[int], g: Generation) -> Iterator[str]:
+    """The published bound of a rule with a regret budget, on what is emitted: all regrets of a text are within it."""
+    if not isinstance(rule, ASD):
+        return
+    logits = _run(subject.target, [*prompt, *g.tokens[:-1]], len(g.tokens), subject.vocab)[0].double()
+    chosen = logits.gather(-1, torch.tensor(g.tokens)[:, None])[:, 0]
+    spent, budget = float((logits.max(-1).values - chosen).sum()), float(rule.budget)
+    if spent > budget + subject.rounding * len(g.tokens) * (1 + float(logits.abs().max())):
+        yield f"prompt {g.prompt}: {list(g.tokens)} has a regret of {spent:.6g}, and its budget is {budget:g}"
 
 
 def _works_at_zero(rule: Any) -> bool:

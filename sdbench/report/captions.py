@@ -108,6 +108,14 @@ TABLES: Mapping[str, Caption] = {
     "tables/areas.csv": Caption(
         "Areas between rules", "Mean gain of one curve over another, and the area between them, with intervals."
     ),
+    "tables/order.csv": Caption(
+        "Acceptance and time",
+        "For each rule, whether the setting that accepts more was the faster one, beyond noise or not.",
+    ),
+    "tables/retention.csv": Caption(
+        "Retention",
+        "Quality of each setting over lossless with its interval, and whether 30, 100 or 250 examples would have told it from 1.",
+    ),
     "tables/positions.csv": Caption("Acceptance by position", "Marginal and conditional rates of each slot."),
     "tables/load.csv": Caption(
         "Load",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from sdbench.metrics import folklore
 from sdbench.metrics.columns import spread
 from sdbench.metrics.legacy import WEIGHT
 from sdbench.metrics.recommend import Recommendation
@@ -50,6 +51,31 @@ def areas(sweep: Sweep) -> pd.DataFrame:
     return headed(sweep, rows)
 
 
+def order(sweep: Sweep) -> pd.DataFrame:
+    """Of each curve with its strict end: whether more acceptance was less time, as measured."""
+    joint, rows = sweep.joints.get("speedup"), []
+    for name, points in sweep.curves.items() if joint is not None else ():
+        own = pd.concat([sweep.strict_end(name), points])["cell"]
+        keys = [key for key in own if joint is not None and key in joint.cells]
+        if joint is not None and len(keys) > 1:
+            found = folklore.order(joint.of(keys), sweep.rows["acceptance"].to_dict())
+            labels = {end: sweep.cells["label"].get(found[end], "") for end in ("slower", "faster")}
+            rows.append({"curve": name, "timed": len(keys), **found, **labels})
+    return headed(sweep, rows)
+
+
+def retention(sweep: Sweep) -> pd.DataFrame:
+    """Quality of each setting over lossless, and how many examples would have told it from that."""
+    lossless = sweep.baseline("lossless").set_index("num_draft")["cell"]
+    known = sweep.rows[sweep.rows["difference"].notna() & sweep.rows["num_draft"].isin(lossless.index)]
+    parts = [
+        folklore.retention(own, float(sweep.rows.loc[lossless[length], "quality"]))
+        for length, own in known[known["verifier"] != "lossless"].groupby("num_draft")
+        if sweep.rows.loc[lossless[length], "quality"] > 0
+    ]
+    return labelled(sweep, pd.concat(parts).reset_index(names="cell")) if parts else pd.DataFrame()
+
+
 def positions(sweep: Sweep) -> pd.DataFrame:
     return labelled(sweep, sweep.positions)
 
@@ -74,6 +100,8 @@ FRAMES: Mapping[str, Callable[[Sweep], pd.DataFrame]] = {
     "front": front,
     "volume": volume,
     "areas": areas,
+    "order": order,
+    "retention": retention,
     "positions": positions,
     "load": load,
     "laws": laws,

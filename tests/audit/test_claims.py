@@ -4,22 +4,26 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from sdbench.audit import pairs, transformers_backend
 from sdbench.audit.audit import Options
+from sdbench.audit.checks import greedy
 from sdbench.audit.command import main
 from sdbench.audit.evidence import Coins, Counts, least_tv
 from sdbench.audit.laws import Blocks, Laws
 from sdbench.audit.outcomes import outcomes
 from sdbench.audit.source import Forwards, Sampling, Tables
-from sdbench.types import DraftBlock, Evidence
-from sdbench.verify import Block, Cactus, Ensemble, Exact, FLy, Lenience, Typical, Within
+from sdbench.audit.subject import Setting, Subject
+from sdbench.types import DraftBlock, Evidence, Verdict
+from sdbench.verify import ASD, Block, Cactus, Ensemble, Exact, FLy, Lenience, Typical, Within
 
 ROOT = Path(__file__).parents[2]
 LAW = np.array([0.4, 0.3, 0.2, 0.1])
@@ -161,3 +165,23 @@ def test_a_trained_pair_is_sound(tmp_path: Path, capsys):
     argv = ["verifier=typical", "model=llama-tiny", "temperature=0.7", "top_p=0.9", "tv=0.1", f"out={tmp_path}"]
     assert main(argv) == 0
     assert capsys.readouterr().out.startswith("sound")
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetful(ASD):
+    """Every round has the whole budget again."""
+
+    def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
+        return replace(ASD.__call__(self, evidence, u, state), state=state)
+
+
+def test_a_budget_holds_for_the_text_and_not_for_each_round():
+    """A plain loop says what the rule says, so that only the published bound betrays it."""
+    target, draft = pairs.random_pair()
+    rules = {"asd": ASD(budget=0.5, gap=4.0, mismatches=3), "forgetful": Forgetful(budget=0.5, gap=4.0, mismatches=3)}
+    settings = [Setting(name, rule) for name, rule in rules.items()]
+    subject = Subject(settings, target, draft, pairs.PROMPTS, Sampling(0.0), num_draft=2, budget=5)
+    honest, forgetful = greedy(subject, [0, 1])
+    assert not honest.deviations
+    assert forgetful.deviations
+    assert all("its budget is 0.5" in said for said in forgetful.deviations)

@@ -28,7 +28,9 @@ def test_a_captured_step_serves_every_call_of_its_shape_and_no_call_overwrites_w
         return (x * 2,)
 
     (first,) = steps(step, "double", 64, torch.ones(2))
-    (second,) = steps(lambda _, x: (x * 0,), "double", 64, torch.full((2,), 5.0))  # its name is known: the first step runs
+    (second,) = steps(
+        lambda _, x: (x * 0,), "double", 64, torch.full((2,), 5.0)
+    )  # its name is known: the first step runs
     assert second.tolist() == [10, 10]
     assert first.tolist() == [2, 2]
     (other,) = steps(step, "double", 64, torch.ones(3))

@@ -1,0 +1,53 @@
+"""Two things that papers say without an interval, asked of measured cells: that wall-clock time falls as acceptance rises, and
+that so many percent of the quality were kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from sdbench.metrics.pareto import Resampled
+
+APART = 0.01  # acceptances nearer than this promise nothing about time
+QUOTED = (30, 100, 250)  # examples behind retentions as they are quoted
+
+
+def order(speeds: Resampled, acceptance: Mapping[str, float], *, level: float = 0.95) -> dict[str, object]:
+    """Whether of these cells the one that accepts more is the faster one, over all pairs of them at once.
+
+    "yes": every pair, beyond noise. "no": one pair is the other way round, beyond noise; `slower` accepts more than `faster`.
+    Else "not told apart". `chance` is the share of resamples in which the least sure pair is in order.
+    """
+    pairs = [
+        tuple(sorted(pair, key=lambda key: acceptance[key]))
+        for pair in combinations(speeds.cells, 2)
+        if abs(acceptance[pair[0]] - acceptance[pair[1]]) > APART
+    ]
+    place = {key: number for number, key in enumerate(speeds.cells)}
+    chances = {(a, b): float(np.mean(speeds.xs[:, place[b]] > speeds.xs[:, place[a]])) for a, b in pairs}
+    if not chances:
+        return {"monotone": "one point", "pairs": 0, "chance": np.nan, "slower": "", "faster": ""}
+    (less, more), chance = min(chances.items(), key=lambda item: item[1])
+    error = (1 - level) / 2 / len(pairs)
+    verdict = "no" if chance <= error else "yes" if chance >= 1 - error else "not told apart"
+    named = (more, less) if verdict == "no" else ("", "")
+    return {"monotone": verdict, "pairs": len(pairs), "chance": chance, "slower": named[0], "faster": named[1]}
+
+
+def retention(rows: pd.DataFrame, strict: float) -> pd.DataFrame:
+    """Quality over that of the strict cell, `strict`, with the paired interval of `rows`; and whether so many examples would
+    have told it from 1: intervals shrink with the root of their number.
+    """
+    change, n = rows["difference"], rows["n"]
+    frame = pd.DataFrame({"retention": 1 + change / strict}, index=rows.index)
+    frame["retention_low"], frame["retention_high"] = (
+        1 + rows[f"difference_{end}"] / strict for end in ("low", "high")
+    )
+    towards_none = (rows["difference_high"] - change).where(change < 0, change - rows["difference_low"])
+    for count in QUOTED:
+        frame[f"is_told_at_{count}"] = change.abs() > towards_none * np.sqrt(n / count)
+    return frame
