@@ -1,11 +1,11 @@
 """The tables in results/embedded: the tiny pairs on the tiny tasks, all 500 test rows, greedy and at T = 1.
 
-    python scripts/embedded_tables.py [pairs=llama-tiny,qwen-tiny] [tasks=cnndm-tiny] [parts=quality] [n=500]
+    python scripts/embedded_tables.py [pairs=llama-tiny,qwen-tiny] [tasks=cnndm-tiny] [parts=quality] [n=500] [texts=16]
                                       [runs=results/tables] [out=results/embedded]
 
 The part `quality` decodes the sweep at T = 0 (PAIR-TASK-greedy) and at T = 1 (PAIR-TASK) without a clock; `speed` times, with two
-to five drafted tokens, lossless and w = 0.7 at T = 0 (PAIR-TASK-speed) and lossless at T = 1 (PAIR-TASK-speed-sampled) on 16 texts
-each, on a machine that does nothing else but time another pair on another core. Records stay in `runs`: run it again after an
+to five drafted tokens, lossless and w = 0.7 at T = 0 (PAIR-TASK-speed) and lossless at T = 1 (PAIR-TASK-speed-sampled), `texts` of
+them each, on a machine that does nothing else but time another pair on another core. Records stay in `runs`: run it again after an
 interruption, and only what is missing is decoded. `out` gets what is to be committed: `summary.csv`, in `metrics.csv` every score
 of each cell, not the headline alone, and the plane of acceptance and quality at T = 0 in `pareto.svg`.
 """
@@ -30,7 +30,7 @@ from sdbench.words import chosen, parsed
 
 SWEEP = "w=[1,0.95,0.9,0.85,0.8,0.7,0.6,0.5,0.4,0.3,0.2,0.1,0]"
 SMOOTH = "w=[1,0.95,0.9,0.8,0.7,0.5,0.2,0]"  # enough where there is no knee
-TIMED = ("num_draft=[2,3,4,5]", "n=16", "timing.cells=8", "timing.examples=16")
+TIMED = ("num_draft=[2,3,4,5]", "n={texts}", "timing.cells=8", "timing.examples={texts}")
 PARTS = {
     "quality": {
         "-greedy": ("temperature=0", SWEEP, "timing=off", "n={n}"),
@@ -46,6 +46,7 @@ DEFAULTS = {
     "tasks": ",".join(GRAMMARS),
     "parts": ",".join(PARTS),
     "n": "500",
+    "texts": "16",
     "runs": "results/tables",
     "out": "results/embedded",
 }
@@ -85,7 +86,7 @@ def main(words: Sequence[str]) -> int:
         for ending, settings in PARTS[part].items():
             name = f"{pair}-{task}{ending}"
             own = [f"model={pair}", f"task={task}", f"results={runs}", f"name={name}", "report=off"]
-            own += [word.format(n=options["n"]) for word in settings]
+            own += [word.format(**options) for word in settings]
             code = subprocess.run([sys.executable, "-m", "sdbench", *own], check=False).returncode
             if code:
                 return code

@@ -65,12 +65,12 @@ def side_by_side(folder: Path) -> str:
     parts = ["# The zoo", "", (__doc__ or "").split("\n\n")[0], ""]
     orders = {run.name: pd.read_csv(run / "order.csv").set_index("curve")["monotone"] for run in runs}
     for run in runs:
-        front = pd.read_csv(run / "front.csv").merge(pd.read_csv(run / "summary.csv")[["cell", "knobs"]], on="cell")
+        front = pd.read_csv(run / "front.csv")
         parts += [f"## {run.name}", ""]
         for plane, points in front[front["probability"] >= SURE].groupby("plane"):
             named = [
-                f"{row.verifier} {'' if pd.isna(row.knobs) else row.knobs}".strip() + f" ({row.probability:.2f})"
-                for row in points.sort_values("x").itertuples()
+                f"{row['verifier']}{'' if pd.isna(row['knob']) else ' {knob}={value}'.format(**row)} ({row['probability']:.2f})"
+                for row in points.sort_values("x").to_dict("records")
             ]
             parts += [f"On the front of {plane} and quality, with its chance: {'; '.join(named)}.", ""]
         kept = pd.read_csv(run / "retention.csv")

@@ -63,18 +63,20 @@ def test_run_installs_once_and_works_below_the_folder_one_is_in(project, tmp_pat
 
 @pytest.mark.slow
 def test_the_first_command_ends_with_a_setting_to_ship(project, tmp_path):
-    """A knee: at T = 0 acceptance rises by a third without loss, then everything is lost."""
+    """A knee: at T = 0 acceptance rises by a fifth without loss, then what is said is lost. Two processes share the texts."""
     done = bash(project / "scripts/run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    answer = next(line for line in done.stdout.splitlines() if line.startswith("llama-tiny on gsm8k-tiny: "))
+    answer = next(line for line in done.stdout.splitlines() if line.startswith("llama-tiny on cnndm-tiny: "))
     assert re.search(r": ship ensemble w=0\.[67] ", answer), answer
-    cells = pd.read_csv(tmp_path / "results/llama-tiny-gsm8k-tiny/summary.csv")
+    run = tmp_path / "results/llama-tiny-cnndm-tiny"
+    assert len(list((run / "records").glob("run-*.json"))) == 2
+    cells = pd.read_csv(run / "summary.csv")
     assert set(cells["n"].dropna()) == {150}  # plain generate is timed alone
     quality, acceptance = (cells.set_index("value")[name] for name in ("quality", "acceptance"))
     lossless = cells[cells["verifier"] == "lossless"].iloc[0]
-    assert acceptance[0.7] >= lossless["acceptance"] + 0.15
-    assert quality[0.7] >= lossless["quality"] - 0.01
-    assert quality[0.5] <= lossless["quality"] - 0.2
+    assert acceptance[0.7] >= lossless["acceptance"] + 0.1
+    assert quality[0.7] >= lossless["quality"] - 1
+    assert quality[0.5] <= lossless["quality"] - 5
 
 
 def test_what_changes_the_dependencies_installs_again(project):

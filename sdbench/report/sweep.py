@@ -23,6 +23,7 @@ from sdbench.records import Results
 from sdbench.types import Metric
 
 PLANES = {"acceptance": "acceptance", "speedup": "speed-up"}  # column of the summary: word of the tables
+MOST_NAMED = 6  # curves of one figure, as many as it has colours
 RESAMPLES = 2_000  # of what is drawn rather than quoted
 PLACES = {"target": 0, "generate": 1, "lossless": 2, "draft": 4}  # rules stand between, from the strict end outwards
 NAMES = {"target": "target alone", "generate": "plain generate", "draft": "draft alone", "lossless": "lossless"}
@@ -87,6 +88,18 @@ class Sweep:
     def curves(self) -> Mapping[str, pd.DataFrame]:
         """{name: points along the knob} of every rule, draft length and set of other options."""
         return {str(name): part.sort_values("x") for name, part in self.swept.groupby("curve", sort=False)}
+
+    @cached_property
+    def leading(self) -> tuple[str, ...]:
+        """The curves that figures name: all, or of more than they have colours for those likeliest on a front."""
+        if len(self.curves) <= MOST_NAMED:
+            return tuple(self.curves)
+        chance = pd.concat([front.points.set_index("cell")["probability"] for front in self.fronts.values()]).groupby(
+            "cell"
+        )
+        best = {name: float(chance.max().reindex(cells["cell"]).max()) for name, cells in self.curves.items()}
+        first = sorted(best, key=lambda name: -best[name] if best[name] == best[name] else 0.0)[:MOST_NAMED]
+        return tuple(name for name in self.curves if name in first)
 
     def strict_end(self, name: str) -> pd.DataFrame:
         """The lossless point that a curve ends in, at its strict value: a row, or none where the curve holds that end itself.

@@ -10,11 +10,15 @@ import sys
 import pandas as pd
 import pytest
 
+import sdbench
 from sdbench.metrics import divergence
+from sdbench.metrics.summary import summarise
 from sdbench.report import build
 from sdbench.report.captions import FIGURES, TABLES
 from sdbench.report.figures import DRAWN
 from sdbench.report.figures.grids import GRIDS
+from sdbench.report.figures.style import CYCLE, MARKS, styled
+from sdbench.report.sweep import MOST_NAMED, sweeps_of
 from tests.records.synthetic import write_synthetic
 
 ALONE = set(DRAWN) - {"divergence", "load"}  # what a sampled sweep with times of our own engine has by itself
@@ -198,3 +202,22 @@ def test_a_folder_without_records_is_one_sentence(tmp_path):
     assert done.returncode == 2
     assert "is not a results folder" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_of_more_curves_than_colours_the_likeliest_on_the_front_are_named(tmp_path):
+    """Eight curves: six have a colour and a mark of their own, and a plane shows the others behind them."""
+    home = write_synthetic(
+        tmp_path / "many", n=20, ws=(0.2, 0.8), num_drafts=tuple(range(1, 9)), timing_examples=0, max_new_tokens=16
+    )
+    results = sdbench.read(home)
+    (sweep,) = sweeps_of([results], [summarise(results)])
+    assert len(sweep.curves) == 8
+    chance = sweep.fronts["acceptance"].points.set_index("cell")["probability"]
+    best = {name: chance.reindex(cells["cell"]).max() for name, cells in sweep.curves.items()}
+    assert len(sweep.leading) == MOST_NAMED == len(CYCLE) == len(MARKS)
+    assert min(best[name] for name in sweep.leading) >= max(best[name] for name in best if name not in sweep.leading)
+    with styled():
+        figure = DRAWN["pareto"](sweep)
+    assert figure is not None
+    named = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert named == [*sweep.leading, "2 others"]

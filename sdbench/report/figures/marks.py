@@ -11,11 +11,12 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
 
 from sdbench.metrics.cells import strict_value, written
 from sdbench.metrics.recommend import SMALL as SMALL_N
 from sdbench.report.figures.labels import Label, Room
-from sdbench.report.figures.style import BASELINES, CYCLE, GREY, MARKS, SMALL
+from sdbench.report.figures.style import BASELINES, CYCLE, FAINT, GREY, MARKS, SMALL
 from sdbench.report.sweep import NAMES, Sweep
 from sdbench.types import Metric
 
@@ -52,12 +53,30 @@ class Curve:
 
 
 def curves(sweep: Sweep, *columns: str) -> Iterator[Curve]:
-    """Curves with the cells that have all these columns; a curve keeps its look from figure to figure."""
-    for place, (name, cells) in enumerate(sweep.curves.items()):
-        known = cells.dropna(subset=list(columns))
+    """Curves with the cells that have all these columns; a curve keeps its look from figure to figure.
+
+    Of more than have a colour each, those that lead.
+    """
+    for name, colour, mark in zip(sweep.leading, CYCLE, MARKS, strict=False):
+        known = sweep.curves[name].dropna(subset=list(columns))
         if len(known):
-            end = sweep.strict_end(name).dropna(subset=list(columns))
-            yield Curve(name, CYCLE[place % len(CYCLE)], MARKS[place % len(MARKS)], known, end)
+            yield Curve(name, colour, mark, known, sweep.strict_end(name).dropna(subset=list(columns)))
+
+
+def other_curves(sweep: Sweep, *columns: str) -> list[Curve]:
+    """The curves that do not lead, all alike: what a plane shows behind those that do."""
+    others = {
+        name: cells.dropna(subset=list(columns)) for name, cells in sweep.curves.items() if name not in sweep.leading
+    }
+    return [Curve(name, FAINT, ".", cells, cells.iloc[:0]) for name, cells in others.items() if len(cells)]
+
+
+def entries(drawn: Sequence[Curve], others: Sequence[Curve], **look: Any) -> list[Line2D]:
+    """Of a legend: a line for each curve, and one for all others."""
+    lines = [Line2D([], [], color=c.colour, marker=c.mark, label=c.name, **look) for c in drawn]
+    if others:
+        lines.append(Line2D([], [], linestyle="", color=FAINT, marker=".", label=f"{len(others)} others"))
+    return lines
 
 
 def knobs_of(drawn: Sequence[Curve]) -> list[str]:

@@ -9,7 +9,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from sdbench.report.figures.labels import Label, Room
 from sdbench.report.figures.marks import (
@@ -20,11 +19,13 @@ from sdbench.report.figures.marks import (
     bars,
     block_bars,
     curves,
+    entries,
     knob_labels,
     label_levels,
     label_of,
     level_lines,
     name_value,
+    other_curves,
     say_n,
     text_of,
 )
@@ -63,7 +64,9 @@ def plane(axis: Axes, sweep: Sweep, rate: str) -> Levels:
     """Marks, intervals and the dominated area; where the level lines are that stand for cells without this rate."""
     points = sweep.fronts[rate].points
     chances = dict(zip(points["cell"], points["probability"], strict=True))
-    drawn = list(curves(sweep, rate, "quality"))
+    drawn, others = list(curves(sweep, rate, "quality")), other_curves(sweep, rate, "quality")
+    for curve in others:
+        axis.plot(curve.cells[rate], curve.cells["quality"], curve.mark, color=curve.colour, markersize=3.5, zorder=2)
     for curve in drawn:
         axis.plot(curve.line[rate], curve.line["quality"], "-", color=curve.colour, linewidth=0.9, alpha=0.8)
         bars(axis, curve.cells, rate, "quality", curve.colour)
@@ -83,7 +86,7 @@ def plane(axis: Axes, sweep: Sweep, rate: str) -> Levels:
     shade_dominated(axis, shown, rate, is_high_best=sweep.metric.best == "high")
     corner = axis.text(0.015, 0.03, levels.far, transform=axis.transAxes, color=GREY, size=SMALL)
     if len(drawn) > 1:  # the corner that a trade-off leaves empty
-        handles = [Line2D([], [], color=c.colour, marker=c.mark, linewidth=0.9, label=c.name) for c in drawn]
+        handles = entries(drawn, others, linewidth=0.9)
         bottom, top = axis.get_ylim()
         draft = (
             sweep.baseline("draft")["quality"].dropna()
@@ -146,6 +149,8 @@ def label_plane(room: Room, sweep: Sweep, rate: str, levels: Levels, *, size: fl
     points = sweep.fronts[rate].points
     drawn = list(curves(sweep, rate, "quality"))
     others = baselines_of(sweep, rate)
+    for curve in other_curves(sweep, rate, "quality"):
+        room.block_marks(curve.cells[rate], curve.cells["quality"], 2.0)
     for cells in [*(curve.cells for curve in drawn), *others.values()]:
         room.block_marks(cells[rate], cells["quality"], 3.0)
         block_bars(room, cells, rate, "quality")

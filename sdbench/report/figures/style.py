@@ -21,7 +21,7 @@ from sdbench.report.figures.fonts import families
 
 COLUMN, PAGE = 3.4, 7.0  # inches
 PAD = 0.03  # inches, outside and between panels
-INK, GREY, PALE = "#222222", "#6b6b6b", "#e3e3e3"
+INK, GREY, FAINT, PALE = "#222222", "#6b6b6b", "#b4b4b4", "#e3e3e3"
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW = (
     "#0072b2",
     "#e69f00",

@@ -20,9 +20,11 @@ from sdbench.report.figures.marks import (
     bars,
     block_bars,
     curves,
+    entries,
     knob_label,
     knob_labels,
     name_value,
+    other_curves,
     say_n,
     text_of,
 )
@@ -88,11 +90,15 @@ def diagonal(axis: Axes) -> None:
 def bound(sweep: Sweep) -> Figure | None:
     """Acceptance against bias: every rule's point, and the most that a token-wise rule could accept there."""
     sweep = with_laws(sweep)
-    drawn = list(curves(sweep, "acceptance_bound", "bias"))
+    drawn, others = list(curves(sweep, "acceptance_bound", "bias")), other_curves(sweep, "acceptance_bound", "bias")
     lossless = sweep.baseline("lossless").dropna(subset=["tv"])
     if not drawn:
         return None
     figure, (axis,) = panels(height=2.6)
+    for curve in others:
+        axis.plot(
+            curve.cells["bias"], curve.cells["acceptance"], curve.mark, color=curve.colour, markersize=3.5, zorder=2
+        )
     for curve in drawn:
         bars(axis, curve.cells, "bias", "acceptance", curve.colour)
         axis.plot(
@@ -113,7 +119,7 @@ def bound(sweep: Sweep) -> Figure | None:
     axis.fill_between(line, level, top + 1, color=PALE, alpha=0.45, linewidth=0, zorder=0)
     axis.set(xlim=(left, right), ylim=(bottom - 0.08 * (top - bottom), top))
     axis.set(xlabel="bias: TV(emitted, target) at a drafted position", ylabel="acceptance")
-    keys = [_mark(c.name, c.mark, c.colour) for c in drawn if len(drawn) > 1]
+    keys = entries(drawn, others, linestyle="", markersize=4) if len(drawn) > 1 else []
     axis.legend(handles=[*keys, _mark("bound at the point's own contexts", "_", INK)], loc="lower right")
     say_n(axis, sweep.points["n"].max())
     settle(figure)
