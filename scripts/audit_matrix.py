@@ -1,6 +1,7 @@
 """The audit over all rules × drafters × temperatures × warpers, on the tiny random pair: results/audit/matrix.{json,md}.
 
 python -m scripts.audit_matrix [out=results/audit] [tv=0.08] [part=I/K] [rules=A,B]
+python -m scripts.audit_matrix model=llama-tiny       # all rules in one batch of a trained pair, T = 0 and 1: matrix-llama-tiny.*
 
 A combination that a rule's own limits exclude is named with its sentence. part=I/K runs every K-th combination; its files carry the
 part in their names.
@@ -23,6 +24,7 @@ from sdbench.audit.table import finite
 from sdbench.config import ConfigError, config_dir
 
 WARPERS = ("", "top_k=2", "top_p=0.8")
+MARKERS = ["verifier.within.begin=Answer", "verifier.within.end='####'"]  # single tokens of the embedded pairs
 KNOBS = {"fly": ["verifier.fly.window=2"]}  # its default window asks for five drafts
 
 
@@ -31,8 +33,11 @@ def names(group: str) -> list[str]:
     return sorted(path.stem for path in (config_dir() / group).glob("*.yaml"))
 
 
-def combinations() -> Iterator[tuple[str, str, str]]:
+def combinations(model: str = "") -> Iterator[tuple[str, str, str]]:
     """(drafter, temperature, warper)."""
+    if model:
+        yield from (("model", temperature, "") for temperature in ("0", "1"))
+        return
     for drafter in names("drafter"):
         yield drafter, "0", ""
         for temperature in ("0.7", "1"):
@@ -40,26 +45,31 @@ def combinations() -> Iterator[tuple[str, str, str]]:
                 yield drafter, temperature, warper
 
 
-def words(rules: Sequence[str], drafter: str, temperature: str, warper: str) -> list[str]:
+def words(rules: Sequence[str], drafter: str, temperature: str, warper: str, model: str = "") -> list[str]:
     listed = f"verifier=[{','.join(rules)}]" if len(rules) > 1 else f"verifier={rules[0]}"
     own = [word for rule in rules for word in KNOBS.get(rule, [])]
     if len(rules) == 1:
         own = [word.replace(f"verifier.{rules[0]}.", "verifier.") for word in own]
-    return [listed, f"drafter={drafter}", f"temperature={temperature}", *([warper] if warper else []), *own]
+    pair = [f"model={model}", *(MARKERS if "within" in rules else [])] if model else []
+    return [*pair, listed, f"drafter={drafter}", f"temperature={temperature}", *([warper] if warper else []), *own]
 
 
-def run(drafter: str, temperature: str, warper: str, rules: Sequence[str], tv: float) -> list[dict[str, Any]]:
+def run(
+    drafter: str, temperature: str, warper: str, rules: Sequence[str], tv: float, model: str = ""
+) -> list[dict[str, Any]]:
     """Rows of one combination: all rules that can be had in it, in one stream."""
     lines: list[dict[str, Any]] = []
     able = []
     for rule in rules:
         try:
-            build(command(words([rule], drafter, temperature, warper)))
+            build(
+                command(words([rule], drafter, temperature, warper))
+            )  # of the random pair: no weights are read for a refusal
         except ConfigError as error:
             lines.append({"rule": rule, "verdict": "not applicable", "why": str(error)})
         else:
             able.append(rule)
-    built = build(command(words(able, drafter, temperature, warper)))
+    built = build(command(words(able, drafter, temperature, warper, model)))
     report = audit(built.subject, Options(tv=tv))
     rows: list[Row] = [*report.rows, *(check(sweep, built.make(sweep)).row() for sweep in built.sweeps)]
     for rule in able:
@@ -85,7 +95,7 @@ def run(drafter: str, temperature: str, warper: str, rules: Sequence[str], tv: f
     return [{"drafter": drafter, "temperature": temperature, "warper": warper, **line} for line in lines]
 
 
-def page(lines: Sequence[dict[str, Any]], seconds: float) -> str:
+def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny random pair") -> str:
     """A line a rule, a column a combination."""
     columns = list(dict.fromkeys((line["drafter"], line["temperature"], line["warper"]) for line in lines))
     rules = list(dict.fromkeys(line["rule"] for line in lines))
@@ -103,7 +113,7 @@ def page(lines: Sequence[dict[str, Any]], seconds: float) -> str:
         [
             "# The audit over the rules and drafters of the package",
             "",
-            f"{len(tested)} combinations of rule, drafter, temperature and warper on the tiny random pair: {alarms} false alarms, "
+            f"{len(tested)} combinations of rule, drafter, temperature and warper on {pair}: {alarms} false alarms, "
             f"{few} with too few samples; {sum(line['claims'] for line in tested):,} claims tested in {seconds:,.0f} s. A TV of "
             f"{max(found, default=0):g} between prefixes of two tokens would have been found with probability .95 in each. "
             "– is a combination that the rule's own limits exclude. `python -m scripts.audit_matrix` wrote this.",
@@ -122,16 +132,18 @@ def main(argv: Sequence[str]) -> int:
     part, _, whole = given.get("part", "0/1").partition("/")
     rules = given["rules"].split(",") if "rules" in given else names("verifier")
     begun, lines = time.perf_counter(), []
-    for drafter, temperature, warper in list(combinations())[int(part) :: int(whole)]:
-        lines += run(drafter, temperature, warper, rules, tv)
+    model = given.get("model", "")
+    for drafter, temperature, warper in list(combinations(model))[int(part) :: int(whole)]:
+        lines += run(drafter, temperature, warper, rules, tv, model)
         print(f"{drafter} T={temperature} {warper}: {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
     seconds, suffix = time.perf_counter() - begun, "" if int(whole) == 1 else f"-{part}-of-{whole}"
+    suffix = f"-{model}{suffix}" if model else suffix
     out.mkdir(parents=True, exist_ok=True)
     tree = {"seconds": round(seconds, 1), "tv": tv, "lines": lines}
     (out / f"matrix{suffix}.json").write_text(
         json.dumps(finite(json.loads(json.dumps(tree, default=float))), indent=1) + "\n"
     )
-    (out / f"matrix{suffix}.md").write_text(page(lines, seconds))
+    (out / f"matrix{suffix}.md").write_text(page(lines, seconds, model or "the tiny random pair"))
     return int(any(line["verdict"] == "violated" for line in lines))
 
 

@@ -74,3 +74,8 @@ def test_what_it_took_is_that_of_its_recipe_and_less_than_75_minutes(pair):
     assert plain["steps"] == took["target"]["began_at_step"] == pair_of(pair).target_recipe.plain_steps
     assert all(took[role]["device"] == "cpu" for role in ROLES)
     assert plain["seconds"] + sum(took[role]["seconds"] for role in ROLES) < 75 * 60
+
+
+def test_all_that_ships_is_at_most_40_mb():
+    folder = Path(embedded.__file__).parent
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.suffix != ".pyc") <= 40e6
