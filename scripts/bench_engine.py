@@ -310,11 +310,12 @@ def draft_over_target(bench: Bench) -> Figure:
         lm.patience = 1
         cache = lm.cache(1, PROMPT + NEW)
         ids, positions = (torch.tensor([[x]], device=lm.device) for x in (5, PROMPT))
+        kv_length = lm.kv_length(PROMPT + 1, cache)
 
-        def step(ids: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            return (lm.forward(ids, lm.plan(positions, cache, lm.kv_length(PROMPT + 1, cache)), cache),)
+        def step(length: int, ids: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (lm.forward(ids, lm.plan(positions, cache, length), cache),)
 
-        return lambda: len([cache.steps(step, "one token", ids, positions) for _ in range(CALLS)])
+        return lambda: len([cache.steps(step, "one token", kv_length, ids, positions) for _ in range(CALLS)])
 
     with torch.inference_mode():
         draft, target = call_of(bench.draft), call_of(bench.target)
