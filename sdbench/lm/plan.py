@@ -39,7 +39,7 @@ class Plan:
 
     positions: Tensor  # [B,T] int64, within the model's limit
     index: Tensor  # [B·T] int64: rows of the flattened cache [R·C, …]
-    length: int
+    length: int  # in a trace a tensor
     levels: tuple[Tensor, Tensor]  # what a mask adds where a token sees, and where not: 0 and −inf of the model's dtype
     sights: Mapping[int, Sight]  # a layer
     start: int | None = None  # of a chunk of prompts, the positions being start … start + T − 1
@@ -65,7 +65,7 @@ class Plan:
     def ends(self) -> Tensor:
         """[B] int32: how long each text is with its new tokens; at least one, for a row that is empty sees itself."""
         if self.lengths is None:
-            self.lengths = (self.positions[:, -1] + 1).clamp(1, self.length).int()
+            self.lengths = (self.positions[:, -1] + 1).clamp_max(self.length).clamp_min(1).int()
         return self.lengths
 
     def mask(self, layer: int, groups: int) -> Tensor:
