@@ -67,12 +67,11 @@ def share(
 
 
 def share_size(left: int, jobs: int, *, fewest: int, most: int) -> int:
-    """How many of the prompts left a job claims at once: a quarter alone, an eighth where three work together.
-
-    Alone it takes four times `fewest` at least: the end of a share empties its batch, and nobody waits for the rest.
+    """How many of the prompts left a job claims at once: a quarter alone, an eighth where three work together, and from `fewest`
+    to `most`: the end of a share empties its batch.
     """
     part = -(-left // (2 * jobs + 2))
-    return max(1, min(most, left, max(part, fewest if jobs > 1 else 4 * fewest)))
+    return max(1, min(most, left, max(part, fewest)))
 
 
 class OpenPass(NamedTuple):
