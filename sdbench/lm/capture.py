@@ -66,6 +66,8 @@ class CapturedSteps:
 
     def __call__(self, step: Step, name: Hashable, length: int, *inputs: Tensor) -> tuple[Tensor, ...]:
         """step(length, *inputs). The results are the caller's own: no later step overwrites them."""
+        if not isinstance(length, int):
+            raise TypeError(f"a step is called with a KV length before its tensors, got {type(length).__name__}")
         if self.mode == "off":
             return step(length, *inputs)
         kind = name, tuple((x.shape, x.dtype) for x in inputs)

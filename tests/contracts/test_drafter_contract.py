@@ -297,12 +297,12 @@ class OnTheTarget(BaseDrafter):
         ids = context.tokens.gather(1, sizes[:, None] - 1)
         kv_length = lm.kv_length(context.longest + k, self.cache)
 
-        def step(ids: Any, sizes: Any) -> Any:
-            plan = lm.plan(sizes[:, None] - 1, self.cache, kv_length)
+        def step(length: Any, ids: Any, sizes: Any) -> Any:
+            plan = lm.plan(sizes[:, None] - 1, self.cache, length)
             return (self.setup.warp.law(self.setup.warp.logits(lm.forward(ids, plan, self.cache)[:, 0])),)
 
         for slot in range(k):
-            (q,) = self.cache.steps(step, ("own", kv_length), ids, sizes + slot)
+            (q,) = self.cache.steps(step, "own", kv_length, ids, sizes + slot)
             ids = torch.searchsorted(q.cumsum(-1), u[:, slot, None], right=True).clamp_max(q.shape[-1] - 1)
             tokens.append(ids[:, 0])
             laws.append(q)

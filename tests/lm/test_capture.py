@@ -41,6 +41,8 @@ def test_a_captured_step_serves_every_call_of_its_shape_and_no_call_overwrites_w
 def test_off_is_the_step_itself():
     x = torch.ones(2)
     assert CapturedSteps("off")(lambda _, x: (x,), "same", 64, x)[0] is x
+    with pytest.raises(TypeError, match="a KV length before its tensors, got Tensor"):
+        CapturedSteps("off")(lambda x: (x,), "same", x)  # type: ignore[arg-type]
 
 
 def test_on_a_cpu_steps_are_traced_unless_asked_otherwise():
