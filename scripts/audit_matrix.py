@@ -62,9 +62,8 @@ def run(
     able = []
     for rule in rules:
         try:
-            build(
-                command(words([rule], drafter, temperature, warper))
-            )  # of the random pair: no weights are read for a refusal
+            # Of the random pair: no weights are read for a refusal.
+            build(command(words([rule], drafter, temperature, warper)))
         except ConfigError as error:
             lines.append({"rule": rule, "verdict": "not applicable", "why": str(error)})
         else:
@@ -133,17 +132,18 @@ def main(argv: Sequence[str]) -> int:
     rules = given["rules"].split(",") if "rules" in given else names("verifier")
     begun, lines = time.perf_counter(), []
     model = given.get("model", "")
+    suffix = (f"-{model}" if model else "") + ("" if int(whole) == 1 else f"-{part}-of-{whole}")
+    out.mkdir(parents=True, exist_ok=True)
     for drafter, temperature, warper in list(combinations(model))[int(part) :: int(whole)]:
         lines += run(drafter, temperature, warper, rules, tv, model)
-        print(f"{drafter} T={temperature} {warper}: {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
-    seconds, suffix = time.perf_counter() - begun, "" if int(whole) == 1 else f"-{part}-of-{whole}"
-    suffix = f"-{model}{suffix}" if model else suffix
-    out.mkdir(parents=True, exist_ok=True)
-    tree = {"seconds": round(seconds, 1), "tv": tv, "lines": lines}
-    (out / f"matrix{suffix}.json").write_text(
-        json.dumps(finite(json.loads(json.dumps(tree, default=float))), indent=1) + "\n"
-    )
-    (out / f"matrix{suffix}.md").write_text(page(lines, seconds, model or "the tiny random pair"))
+        seconds = time.perf_counter() - begun
+        print(f"{drafter} T={temperature} {warper}: {seconds:.0f} s", file=sys.stderr, flush=True)
+        # After each combination: they take minutes, and what was found is kept whatever ends the next.
+        tree = {"seconds": round(seconds, 1), "tv": tv, "lines": lines}
+        (out / f"matrix{suffix}.json").write_text(
+            json.dumps(finite(json.loads(json.dumps(tree, default=float))), indent=1) + "\n"
+        )
+        (out / f"matrix{suffix}.md").write_text(page(lines, seconds, model or "the tiny random pair"))
     return int(any(line["verdict"] == "violated" for line in lines))
 
 

@@ -54,10 +54,12 @@ def areas(sweep: Sweep) -> pd.DataFrame:
 def order(sweep: Sweep) -> pd.DataFrame:
     """Of each curve with its strict end: whether more acceptance was less time, as measured."""
     joint, rows = sweep.joints.get("speedup"), []
-    for name, points in sweep.curves.items() if joint is not None else ():
+    if joint is None:
+        return pd.DataFrame()
+    for name, points in sweep.curves.items():
         own = pd.concat([sweep.strict_end(name), points])["cell"]
-        keys = [key for key in own if joint is not None and key in joint.cells]
-        if joint is not None and len(keys) > 1:
+        keys = [key for key in own if key in joint.cells]
+        if len(keys) > 1:
             found = folklore.order(joint.of(keys), sweep.rows["acceptance"].to_dict())
             labels = {end: sweep.cells["label"].get(found[end], "") for end in ("slower", "faster")}
             rows.append({"curve": name, "timed": len(keys), **found, **labels})

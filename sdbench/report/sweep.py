@@ -94,11 +94,10 @@ class Sweep:
         """The curves that figures name: all, or of more than they have colours for those likeliest on a front."""
         if len(self.curves) <= MOST_NAMED:
             return tuple(self.curves)
-        chance = pd.concat([front.points.set_index("cell")["probability"] for front in self.fronts.values()]).groupby(
-            "cell"
-        )
-        best = {name: float(chance.max().reindex(cells["cell"]).max()) for name, cells in self.curves.items()}
-        first = sorted(best, key=lambda name: -best[name] if best[name] == best[name] else 0.0)[:MOST_NAMED]
+        points = pd.concat([front.points for front in self.fronts.values()])
+        chance = points.groupby("cell")["probability"].max()
+        best = pd.Series({name: chance.reindex(cells["cell"]).max() for name, cells in self.curves.items()})
+        first = set(best.sort_values(ascending=False, kind="stable").index[:MOST_NAMED])
         return tuple(name for name in self.curves if name in first)
 
     def strict_end(self, name: str) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sdbench.probs import at, excess
 from sdbench.types import Evidence, Measures
-from sdbench.verify.tokenwise import Tokenwise, measured_tv, ratio
+from sdbench.verify.tokenwise import Tokenwise, best_at, measured_tv, ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Exact(Tokenwise):
     def correction(self, evidence: Evidence, place: Tensor) -> Tensor:
         if not evidence.is_greedy:
             return Tokenwise.correction(self, evidence, place)
-        return evidence.p.gather(1, place[:, None])[:, 0]
+        return best_at(evidence, place)
 
     def is_lossless(self) -> Tensor:
         return torch.tensor([True])

@@ -13,7 +13,7 @@ from torch import Tensor
 from sdbench.probs import at, total_variation
 from sdbench.types import Evidence, Measures
 from sdbench.verify.families import at_slots
-from sdbench.verify.tokenwise import Tokenwise, joined, slices
+from sdbench.verify.tokenwise import Tokenwise, best_at, joined, slices
 
 
 class GreedySet(Tokenwise):
@@ -46,7 +46,7 @@ class GreedySet(Tokenwise):
     def correction(self, evidence: Evidence, place: Tensor) -> Tensor:
         if not evidence.is_greedy:
             return Tokenwise.correction(self, evidence, place)
-        return evidence.p.gather(1, place[:, None])[:, 0]
+        return best_at(evidence, place)
 
     def measure(self, evidence: Evidence) -> Measures:
         return greedy_measures(evidence) if evidence.is_greedy else Tokenwise.measure(self, evidence)

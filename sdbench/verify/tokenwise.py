@@ -119,6 +119,11 @@ class Tokenwise(ABC):
         return Measures(at(p, x), at(q, x), tv, joined(expected).clamp_max_(1), joined(bias).clamp_max_(1))
 
 
+def best_at(evidence: Evidence, place: Tensor) -> Tensor:
+    """The target's own choice [B] in slot place [B], at temperature 0."""
+    return evidence.p.gather(1, place[:, None])[:, 0]
+
+
 def measured_tv(p: Tensor, q: Tensor) -> Tensor:
     """TV(p, q) [B,K], a few slots at a time."""
     if is_ids(p) or p.numel() <= CHUNK:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -35,16 +37,20 @@ Array = NDArray[np.float64]
 RISES = (6.5, 9.0, 12.0, 15.0, 18.0, 22.0)  # points above a line
 
 
-def with_laws(sweep: Sweep) -> Sweep:
-    """The sweep with what the laws say beside each cell's measures."""
-    laws = sweep.laws.set_index("cell")[["acceptance_law", "bias_law", "acceptance_bound"]]
-    return replace(sweep, rows=sweep.rows.join(laws))
+def with_laws(sweep: Sweep, cells: pd.DataFrame) -> pd.DataFrame:
+    """Cells of a sweep with what the laws say beside their measures."""
+    return cells.merge(sweep.laws[["cell", "acceptance_law", "bias_law", "acceptance_bound"]], on="cell", how="left")
+
+
+def lawful(sweep: Sweep, found: Iterable[Curve], *columns: str) -> list[Curve]:
+    """Curves with the laws beside their cells, of those that have all these columns."""
+    known = [replace(c, cells=with_laws(sweep, c.cells).dropna(subset=list(columns))) for c in found]
+    return [curve for curve in known if len(curve.cells)]
 
 
 def laws(sweep: Sweep) -> Figure | None:
     """Measured acceptance and bias against the ensemble's laws of them; on the diagonal both agree."""
-    sweep = with_laws(sweep)
-    drawn = list(curves(sweep, "acceptance_law", "bias"))
+    drawn = lawful(sweep, curves(sweep), "acceptance_law", "bias")
     if not drawn:
         return None
     figure, axes = panels(columns=2, height=1.8)
@@ -64,7 +70,7 @@ def laws(sweep: Sweep) -> Figure | None:
                 label=curve.name,
             )
         mark, colour = BASELINES["lossless"]
-        lossless = sweep.baseline("lossless").dropna(subset=[f"{name}_law"])
+        lossless = with_laws(sweep, sweep.baseline("lossless")).dropna(subset=[f"{name}_law"])
         axis.plot(
             lossless[f"{name}_law"], lossless[name], mark, color=colour, markersize=3.4, label="lossless", zorder=2.5
         )
@@ -89,8 +95,7 @@ def diagonal(axis: Axes) -> None:
 
 def bound(sweep: Sweep) -> Figure | None:
     """Acceptance against bias: every rule's point, and the most that a token-wise rule could accept there."""
-    sweep = with_laws(sweep)
-    drawn, others = list(curves(sweep, "acceptance_bound", "bias")), other_curves(sweep, "acceptance_bound", "bias")
+    drawn, others = (lawful(sweep, found(sweep), "acceptance_bound", "bias") for found in (curves, other_curves))
     lossless = sweep.baseline("lossless").dropna(subset=["tv"])
     if not drawn:
         return None
