@@ -26,7 +26,7 @@ from sdbench.metrics.summary import summarise
 from sdbench.report.figures.planes import pareto
 from sdbench.report.figures.style import save, styled
 from sdbench.report.sweep import sweeps_of
-from sdbench.words import chosen, parsed
+from sdbench.words import chosen, parsed, reading
 
 SWEEP = "w=[1,0.95,0.9,0.85,0.8,0.7,0.6,0.5,0.4,0.3,0.2,0.1,0]"
 SMOOTH = "w=[1,0.95,0.9,0.8,0.7,0.5,0.2,0]"  # enough where there is no knee
@@ -70,17 +70,11 @@ def write(run: Path, folder: Path) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    if {"-h", "--help"} & set(words):
-        print(f"{__doc__}".strip())
-        return 0
-    try:
+    with reading("embedded_tables", __doc__, words):
         options = DEFAULTS | dict(parsed(words, DEFAULTS).options)
         pairs, tasks, parts = (
             chosen(option, options[option], DEFAULTS[option].split(",")) for option in ("pairs", "tasks", "parts")
         )
-    except ValueError as error:
-        print(f"embedded_tables: {error}", file=sys.stderr)
-        return 2
     runs, out = Path(options["runs"]), Path(options["out"])
     for pair, task, part in ((pair, task, part) for part in parts for pair in pairs for task in tasks):
         for ending, settings in PARTS[part].items():

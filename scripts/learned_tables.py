@@ -29,7 +29,7 @@ import yaml
 import sdbench
 from sdbench.config import config_dir
 from sdbench.metrics.pareto import front_of, gain, joint, volume_of
-from sdbench.words import chosen, parsed
+from sdbench.words import chosen, parsed, reading
 
 ROOT = Path(__file__).parents[1]
 LAWS = "tv,target_entropy,draft_entropy,target_margin,draft_margin"
@@ -215,8 +215,10 @@ PARTS = {"ensemble": ensemble, "judge": judge, "distil": distil, "transfer": tra
 
 
 def main(arguments: list[str]) -> None:
-    options = DEFAULTS | dict(parsed(arguments, DEFAULTS).options)
-    for part in chosen("parts", options["parts"], PARTS):
+    with reading("learned_tables", __doc__, arguments):
+        options = DEFAULTS | dict(parsed(arguments, DEFAULTS).options)
+        parts = chosen("parts", options["parts"], PARTS)
+    for part in parts:
         PARTS[part](
             options["pair"],
             options["task"],

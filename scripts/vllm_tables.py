@@ -29,7 +29,7 @@ from sdbench.metrics.columns import spread
 from sdbench.metrics.stats import Array, Estimate, statistic_interval
 from sdbench.metrics.summary import summarise
 from sdbench.records import Results, read
-from sdbench.words import chosen, parsed
+from sdbench.words import chosen, parsed, reading
 
 SWEEP = ("w=[1,0.9,0.7,0.5,0.2]", "verifier.greedy=mixture")
 RATES = {  # measure: numerator, denominator
@@ -147,19 +147,13 @@ def decode(name: str, n: str, runs: Path, *words: str) -> Results:
 
 
 def main(words: Sequence[str]) -> int:
-    if {"-h", "--help"} & set(words):
-        print(f"{__doc__}".strip())
-        return 0
-    try:
+    with reading("vllm_tables", __doc__, words):
         options = DEFAULTS | dict(parsed(words, DEFAULTS).options)
         (pair,) = chosen("pair", options["pair"], PAIRS)
         tasks = chosen("tasks", options["tasks"], list(GRAMMARS))
         temperatures = chosen("temperatures", options["temperatures"], ("0", "1"))
         if not options["python"]:
             raise ValueError("python names no interpreter: scripts/vllm_env makes an environment that has vllm")
-    except ValueError as error:
-        print(f"vllm_tables: {error}", file=sys.stderr)
-        return 2
     runs, out, n = Path(options["runs"]), Path(options["out"]), options["n"]
     frames = []
     try:

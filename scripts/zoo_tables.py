@@ -26,7 +26,7 @@ from sdbench.report.figures.planes import pareto, pareto_speed
 from sdbench.report.figures.style import save, styled
 from sdbench.report.figures.theory import bound
 from sdbench.report.sweep import sweeps_of
-from sdbench.words import parsed
+from sdbench.words import chosen, parsed, reading
 
 EXPERIMENTS = {"1": "zoo", "0": "zoo-greedy"}
 RUNS = "llama-tiny/gsm8k-tiny,qwen-tiny/wmt-tiny,gemma-tiny/humaneval-tiny"
@@ -87,18 +87,13 @@ def side_by_side(folder: Path) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    if {"-h", "--help"} & set(words):
-        print(f"{__doc__}".strip())
-        return 0
-    try:
+    with reading("zoo_tables", __doc__, words):
         options = DEFAULTS | dict(parsed(words, DEFAULTS).options)
-    except ValueError as error:
-        print(f"zoo_tables: {error}", file=sys.stderr)
-        return 2
+        temperatures = chosen("temperatures", options["temperatures"], EXPERIMENTS)
     records, out = Path(options["records"]), Path(options["out"])
     for run in options["runs"].split(","):
         pair, _, task = run.partition("/")
-        for temperature in options["temperatures"].split(","):
+        for temperature in temperatures:
             own = [f"experiment={EXPERIMENTS[temperature]}", f"model={pair}", f"task={task}", f"n={options['n']}"]
             name = f"{pair}-{task}-T{temperature}"
             words = ["-m", *own, f"results={records}", f"name=zoo-{name}", "report=off"]

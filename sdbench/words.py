@@ -6,7 +6,9 @@ An option may carry the name of its group, as in task.shots=5: `groups` are the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sdbench.config import nearest
@@ -44,6 +46,21 @@ def parsed(words: Sequence[str], options: Mapping[str, str], *, groups: Sequence
             raise ValueError(f"{name} is given twice")
         given[name] = value
     return Words(tuple(places), given)
+
+
+@contextmanager
+def reading(name: str, doc: str | None, words: Sequence[str]) -> Iterator[None]:
+    """A script reads its words inside: --help prints its `doc` and ends it with 0, a ValueError is one sentence and ends it
+    with 2.
+    """
+    if {"-h", "--help"} & set(words):
+        print(f"{doc}".strip())
+        raise SystemExit(0)
+    try:
+        yield
+    except ValueError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def chosen(name: str, text: str, known: Iterable[str]) -> list[str]:

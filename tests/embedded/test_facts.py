@@ -1,10 +1,15 @@
 """Substance apart from manner: every reference states every fact of its prompt in any voice, a changed name does not."""
 
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
 import pytest
 
 from sdbench import embedded, tasks
 from sdbench.embedded import facts
-from sdbench.embedded.grammar.voices import VOICES
+from sdbench.embedded.grammar.voices import VOICES, Voice
+from sdbench.metrics.quality import corpus_of
 
 COUNTS = {"cnndm-tiny": 5, "xsum-tiny": 7}
 ANSWER = {
@@ -49,3 +54,30 @@ def test_the_tiny_tasks_declare_and_score_facts(task):
     example = next(iter(loaded.examples()))
     assert loaded.score(example, ANSWER[task](example.row)).values["facts"] == 1
     assert loaded.score(example, "nothing").values["facts"] == 0
+
+
+CEILINGS = {"cnndm-tiny": 77.3, "xsum-tiny": 58.1, "wmt-tiny": 43.3}  # results/README.md
+CLASSES = {"cnndm-tiny": "TinyCnnDm", "xsum-tiny": "TinyXSum", "wmt-tiny": "TinyWMT"}
+
+
+@pytest.mark.parametrize("name", CEILINGS)
+def test_a_target_alone_reaches_what_two_voices_allow(name, monkeypatch):
+    """The ceiling: all facts, each place as the target's voice likes it best, scored against the neutral references."""
+    honest = Voice.shares
+    best = lambda self, place, count: (1.0, 0.0, 0.0)[:count] if self.name == "target" else honest(self, place, count)
+    monkeypatch.setattr(Voice, "shares", best)
+    said = {embedded.prompt_hash(name, row): ANSWER[name](row) for row in embedded.rows(name, "test", voice="target")}
+    monkeypatch.undo()
+    task = tasks.build(f"sdbench.tasks.tiny.{CLASSES[name]}", name=name, n=500, dataset=f"embedded:{name}")
+    examples = list(task.examples())
+    scores = task.score_all([(one, said[embedded.prompt_hash(name, one.row)]) for one in examples])
+    metric = task.metrics[0]
+    of = [one.stats.get(metric.name, one.values.get(metric.name)) for one in scores]
+    ceiling = float(corpus_of(metric)(np.sum(of, 0))) if metric.name in scores[0].stats else float(np.mean(of))
+    assert ceiling == pytest.approx(CEILINGS[name], abs=0.05)
+    for pair in embedded.PAIRS:
+        rows = pd.read_csv(Path(__file__).parents[2] / f"results/embedded/{pair}-{name}-greedy/summary.csv")
+        (alone,) = rows[rows["verifier"] == "target"]["quality"]
+        assert 0.93 * ceiling <= alone <= 1.03 * ceiling, (
+            "beyond it a text would be nearer to the references than its voice is"
+        )
