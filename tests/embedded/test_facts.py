@@ -56,7 +56,7 @@ def test_the_tiny_tasks_declare_and_score_facts(task):
     assert loaded.score(example, "nothing").values["facts"] == 0
 
 
-CEILINGS = {"cnndm-tiny": 77.3, "xsum-tiny": 58.1, "wmt-tiny": 43.3}  # results/README.md
+CEILINGS = {"cnndm-tiny": 77.3, "xsum-tiny": 58.1, "wmt-tiny": 43.2}  # results/README.md
 CLASSES = {"cnndm-tiny": "TinyCnnDm", "xsum-tiny": "TinyXSum", "wmt-tiny": "TinyWMT"}
 
 
@@ -64,14 +64,17 @@ CLASSES = {"cnndm-tiny": "TinyCnnDm", "xsum-tiny": "TinyXSum", "wmt-tiny": "Tiny
 def test_a_target_alone_reaches_what_two_voices_allow(name, monkeypatch):
     """The ceiling: all facts, each place as the target's voice likes it best, scored against the neutral references."""
     honest = Voice.shares
-    best = lambda self, place, count: (1.0, 0.0, 0.0)[:count] if self.name == "target" else honest(self, place, count)
+
+    def best(voice, place, count):
+        return (1.0, 0.0, 0.0)[:count] if voice.name == "target" else honest(voice, place, count)
+
     monkeypatch.setattr(Voice, "shares", best)
     said = {embedded.prompt_hash(name, row): ANSWER[name](row) for row in embedded.rows(name, "test", voice="target")}
     monkeypatch.undo()
     task = tasks.build(f"sdbench.tasks.tiny.{CLASSES[name]}", name=name, n=500, dataset=f"embedded:{name}")
     examples = list(task.examples())
     scores = task.score_all([(one, said[embedded.prompt_hash(name, one.row)]) for one in examples])
-    metric = task.metrics[0]
+    (metric,) = (one for one in task.metrics if one.name == task.metric)
     of = [one.stats.get(metric.name, one.values.get(metric.name)) for one in scores]
     ceiling = float(corpus_of(metric)(np.sum(of, 0))) if metric.name in scores[0].stats else float(np.mean(of))
     assert ceiling == pytest.approx(CEILINGS[name], abs=0.05)
