@@ -1,10 +1,10 @@
 """The audit over all rules × drafters × temperatures × warpers, on the tiny random pair: results/audit/matrix.{json,md}.
 
-python -m scripts.audit_matrix [out=results/audit] [tv=0.08] [part=I/K] [rules=A,B]
-python -m scripts.audit_matrix model=llama-tiny       # all rules in one batch of a trained pair, T = 0 and 1: matrix-llama-tiny.*
+    python -m scripts.audit_matrix [tv=0.08] [rules=A,B] [workers=2] [out=results/audit]
+    python -m scripts.audit_matrix model=llama-tiny [tv=0.1] …      # of a trained pair at T = 0 and 1: matrix-llama-tiny.*
 
-A combination that a rule's own limits exclude is named with its sentence. part=I/K runs every K-th combination; its files carry the
-part in their names.
+The rules of a combination are audited in one batch, eight at a time on a trained pair. What a rule's limits exclude is named with
+its sentence. Files are written after each batch of rules: they take minutes, and what was found is kept whatever ends the next.
 """
 
 from __future__ import annotations
@@ -13,19 +13,29 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from sdbench import embedded
 from sdbench.audit.audit import Options, Row
 from sdbench.audit.build import build, command
 from sdbench.audit.knobs import check
 from sdbench.audit.own import audit
 from sdbench.audit.table import finite
 from sdbench.config import ConfigError, config_dir
+from sdbench.words import chosen, number, parsed, reading
 
 WARPERS = ("", "top_k=2", "top_p=0.8")
 MARKERS = ["verifier.within.begin=Answer", "verifier.within.end='####'"]  # single tokens of the embedded pairs
 KNOBS = {"fly": ["verifier.fly.window=2"]}  # its default window asks for five drafts
+TV = {False: 0.08, True: 0.1}  # to be found on the random pair, and on a trained one
+TRAINED_SAMPLES = 300  # texts of a prompt, each a hundred times the work of the random pair's
+BATCH = 8  # rules of a trained pair in one batch
+DEFAULTS = {"model": "llama-tiny", "tv": "0.05", "rules": "exact,typical", "workers": "2", "out": "results/audit"}
 
 
 def names(group: str) -> list[str]:
@@ -33,19 +43,20 @@ def names(group: str) -> list[str]:
     return sorted(path.stem for path in (config_dir() / group).glob("*.yaml"))
 
 
-def combinations(model: str = "") -> Iterator[tuple[str, str, str]]:
-    """(drafter, temperature, warper)."""
+def combinations(model: str, rules: Sequence[str]) -> Iterator[tuple[str, str, str, Sequence[str]]]:
+    """(drafter, temperature, warper, rules of one batch)."""
     if model:
-        yield from (("model", temperature, "") for temperature in ("0", "1"))
+        for temperature in ("0", "1"):
+            yield from (("model", temperature, "", rules[at : at + BATCH]) for at in range(0, len(rules), BATCH))
         return
     for drafter in names("drafter"):
-        yield drafter, "0", ""
+        yield drafter, "0", "", rules
         for temperature in ("0.7", "1"):
             for warper in WARPERS:
-                yield drafter, temperature, warper
+                yield drafter, temperature, warper, rules
 
 
-def words(rules: Sequence[str], drafter: str, temperature: str, warper: str, model: str = "") -> list[str]:
+def command_line(rules: Sequence[str], drafter: str, temperature: str, warper: str, model: str = "") -> list[str]:
     listed = f"verifier=[{','.join(rules)}]" if len(rules) > 1 else f"verifier={rules[0]}"
     own = [word for rule in rules for word in KNOBS.get(rule, [])]
     if len(rules) == 1:
@@ -58,18 +69,19 @@ def run(
     drafter: str, temperature: str, warper: str, rules: Sequence[str], tv: float, model: str = ""
 ) -> list[dict[str, Any]]:
     """Rows of one combination: all rules that can be had in it, in one stream."""
+    torch.set_num_threads(1)
     lines: list[dict[str, Any]] = []
     able = []
     for rule in rules:
         try:
             # Of the random pair: no weights are read for a refusal.
-            build(command(words([rule], drafter, temperature, warper)))
+            build(command(command_line([rule], drafter, temperature, warper)))
         except ConfigError as error:
             lines.append({"rule": rule, "verdict": "not applicable", "why": str(error)})
         else:
             able.append(rule)
-    built = build(command(words(able, drafter, temperature, warper, model)))
-    report = audit(built.subject, Options(tv=tv))
+    built = build(command(command_line(able, drafter, temperature, warper, model)))
+    report = audit(built.subject, Options(tv=tv, samples=TRAINED_SAMPLES if model else None))
     rows: list[Row] = [*report.rows, *(check(sweep, built.make(sweep)).row() for sweep in built.sweeps)]
     for rule in able:
         own = [row for row in rows if row.setting.split()[0] == rule]
@@ -126,24 +138,28 @@ def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny 
 
 
 def main(argv: Sequence[str]) -> int:
-    given = dict(word.split("=", 1) for word in argv)
-    out, tv = Path(given.get("out", "results/audit")), float(given.get("tv", 0.08))
-    part, _, whole = given.get("part", "0/1").partition("/")
-    rules = given["rules"].split(",") if "rules" in given else names("verifier")
-    begun, lines = time.perf_counter(), []
-    model = given.get("model", "")
-    suffix = (f"-{model}" if model else "") + ("" if int(whole) == 1 else f"-{part}-of-{whole}")
+    with reading("audit_matrix", __doc__, argv):
+        given = parsed(argv, DEFAULTS)
+        known, options = names("verifier"), given.options
+        rules = chosen("rules", options["rules"], known) if "rules" in options else known
+        model = chosen("model", options["model"], embedded.PAIRS)[0] if "model" in options else ""
+        tv, workers = number(given, "tv") or TV[bool(model)], int(number(given, "workers") or 2)
+    out, begun = Path(options.get("out", DEFAULTS["out"])), time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
-    for drafter, temperature, warper in list(combinations(model))[int(part) :: int(whole)]:
-        lines += run(drafter, temperature, warper, rules, tv, model)
-        seconds = time.perf_counter() - begun
-        print(f"{drafter} T={temperature} {warper}: {seconds:.0f} s", file=sys.stderr, flush=True)
-        # After each combination: they take minutes, and what was found is kept whatever ends the next.
-        tree = {"seconds": round(seconds, 1), "tv": tv, "lines": lines}
-        (out / f"matrix{suffix}.json").write_text(
-            json.dumps(finite(json.loads(json.dumps(tree, default=float))), indent=1) + "\n"
-        )
-        (out / f"matrix{suffix}.md").write_text(page(lines, seconds, model or "the tiny random pair"))
+    found: dict[int, list[dict[str, Any]]] = {}
+    lines: list[dict[str, Any]] = []
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        asked = {pool.submit(run, *one, tv, model): n for n, one in enumerate(combinations(model, rules))}
+        for done in as_completed(asked):
+            found[asked[done]] = done.result()
+            lines = [line for n in sorted(found) for line in found[n]]
+            seconds = time.perf_counter() - begun
+            print(f"{len(found)} of {len(asked)} batches of rules: {seconds:.0f} s", file=sys.stderr, flush=True)
+            tree = {"seconds": round(seconds, 1), "workers": workers, "tv": tv, "lines": lines}
+            place = out / f"matrix{f'-{model}' if model else ''}"
+            tree = finite(json.loads(json.dumps(tree, default=float)))
+            place.with_suffix(".json").write_text(json.dumps(tree, indent=1) + "\n")
+            place.with_suffix(".md").write_text(page(lines, seconds, model or "the tiny random pair"))
     return int(any(line["verdict"] == "violated" for line in lines))
 
 
