@@ -2,11 +2,12 @@
 
 Texts of d tokens are numbered as digits in base V. Of every text that a round can begin with, and every block that can be drafted
 there, `outcomes` says what becomes of it; from the last round backwards that gives the law of all that follows, [V^d, V^(N−d)].
+Where a rule carries a state that no text tells, each state that can be reached has laws of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -60,6 +61,20 @@ class Round:
 
     ends: list[Tensor]
     offered: Tensor  # [V^d] expected number of drafts
+    carried: list[tuple[int, int, Tensor]]  # (i, number of the state that is carried on, its share of `ends[i]`)
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """The states that texts of one length can be in, numbered as they are found."""
+
+    seen: dict[tuple[float, ...], int] = field(default_factory=dict)
+
+    def numbers(self, states: Tensor) -> Tensor:
+        """[R,S] -> [R]."""
+        unlike, place = states.unique(dim=0, return_inverse=True)
+        known = [self.seen.setdefault(tuple(one), len(self.seen)) for one in unlike.tolist()]
+        return torch.tensor(known, dtype=torch.int64)[place]
 
 
 @dataclass
@@ -77,7 +92,13 @@ class Laws:
         if self.tables.vocab**self.budget > LARGEST:
             raise TooLargeError(f"{self.tables.vocab}^{self.budget} texts are too many to enumerate")
         self._texts: dict[int, Tensor] = {}
-        self._rounds: dict[tuple[int, int], Round] = {}
+        self._rounds: dict[tuple[int, int, int], Round] = {}
+        self._states: dict[tuple[int, int], States] = {}
+
+    @property
+    def carries_state(self) -> bool:
+        """Whether a round depends on more than the text before it."""
+        return hasattr(self.rule, "outcomes_from")
 
     def texts(self, prompt: int) -> Tensor:
         """[V^N]: the law of all texts of `budget` tokens."""
@@ -87,38 +108,85 @@ class Laws:
 
     def _all(self, prompt: int) -> Tensor:
         vocab, budget = self.tables.vocab, self.budget
-        law = {budget: torch.ones(vocab**budget, 1, dtype=torch.float64)}
+        # Rounds from the first to the last, so that all states are found before any is looked up.
+        begun = [
+            [self.round(prompt, depth, number) for number in range(self._count(prompt, depth))]
+            for depth in range(budget)
+        ]
+        end = torch.ones(vocab**budget, 1, dtype=torch.float64)
+        law = {budget: [end] * self._count(prompt, budget)}
         for depth in reversed(range(budget)):
-            here = torch.zeros(vocab**depth, vocab ** (budget - depth), dtype=torch.float64)
-            for kept, end in enumerate(self.round(prompt, depth).ends):
-                rest = law[depth + kept + 1].reshape(vocab**depth, vocab ** (kept + 1), -1)
-                here += (end[:, :, None] * rest).reshape(vocab**depth, -1)
-            law[depth] = here
-        return law[0][0]
+            law[depth] = []
+            for one in begun[depth]:
+                here = torch.zeros(vocab**depth, vocab ** (budget - depth), dtype=torch.float64)
+                for kept, number, share in one.carried:
+                    rest = law[depth + kept + 1][number].reshape(*share.shape, -1)
+                    here += (share[:, :, None] * rest).reshape(vocab**depth, -1)
+                law[depth].append(here)
+        return law[0][0][0]
 
-    def round(self, prompt: int, depth: int) -> Round:
-        """What a round emits that begins with `depth` tokens behind this prompt."""
-        if (prompt, depth) not in self._rounds:
-            self._rounds[prompt, depth] = self._round(prompt, depth)
-        return self._rounds[prompt, depth]
+    def states(self, prompt: int, depth: int) -> States:
+        """Those in which a round may begin with `depth` tokens, as far as rounds before it have been worked out."""
+        if (prompt, depth) not in self._states:
+            self._states[prompt, depth] = States({self._first(prompt): 0} if depth == 0 else {})
+        return self._states[prompt, depth]
 
-    def _round(self, prompt: int, depth: int) -> Round:
+    def _count(self, prompt: int, depth: int) -> int:
+        return len(self.states(prompt, depth).seen) if self.carries_state else 1
+
+    def _first(self, prompt: int) -> tuple[float, ...]:
+        if not self.carries_state:
+            return ()
+        return tuple(self.rule.init_state([torch.tensor(list(self.tables.prompts[prompt]))], "cpu")[0].tolist())
+
+    def round(self, prompt: int, depth: int, state: int = 0) -> Round:
+        """What a round emits that begins with `depth` tokens behind this prompt, in the state of this number."""
+        if (prompt, depth, state) not in self._rounds:
+            self._rounds[prompt, depth, state] = self._round(prompt, depth, state)
+        return self._rounds[prompt, depth, state]
+
+    def _round(self, prompt: int, depth: int, state: int) -> Round:
         vocab = self.tables.vocab
         width = 0 if self.rule is None else min(self.num_draft, self.budget - depth - 1)
-        blocks = self.blocks(prompt, depth, width) if width else None
-        if blocks is None or not blocks.x.shape[1]:
-            return Round([self.sampling.law(self.tables.table("target", prompt, depth))], torch.zeros(vocab**depth))
-        evidence = self.evidence(prompt, depth, blocks)
-        claimed = outcomes(self.rule, evidence, self.tables.prompts[prompt], digits(blocks.context, vocab, depth))
-        ends = []
+        blocks = self.blocks(prompt, depth, width) if width else self._nothing(depth)
+        if not blocks.x.shape[1] and not self.carries_state:
+            law = self.sampling.law(self.tables.table("target", prompt, depth))
+            return Round([law], torch.zeros(vocab**depth), [(0, 0, law)])
+        evidence, before = self.evidence(prompt, depth, blocks), None
+        if self.carries_state:
+            values = list(self.states(prompt, depth).seen)[state]
+            before = torch.tensor(values, dtype=torch.float64).expand(len(blocks.context), -1)
+        texts = digits(blocks.context, vocab, depth)
+        claimed = outcomes(self.rule, evidence, self.tables.prompts[prompt], texts, before)
+        ends, carried = [], []
         for kept in range(blocks.x.shape[1] + 1):
             weight = (blocks.chance * claimed.accepted[:, kept])[:, None] * claimed.following[:, kept]
             row = blocks.context * vocab**kept + number_of(blocks.x[:, :kept], vocab)
-            end = torch.zeros(vocab ** (depth + kept), vocab, dtype=torch.float64).index_add_(0, row, weight)
-            ends.append(end.reshape(vocab**depth, vocab ** (kept + 1)))
+            number = self._numbers(prompt, depth + kept + 1, weight, claimed.state, kept)
+            ends.append(torch.zeros(vocab**depth, vocab ** (kept + 1), dtype=torch.float64))
+            for one in number[weight > 0].unique().tolist():
+                share = torch.zeros(vocab ** (depth + kept), vocab, dtype=torch.float64)
+                share.index_add_(0, row, torch.where(number == one, weight, 0))
+                carried.append((kept, one, share.reshape(ends[-1].shape)))
+                ends[-1] += carried[-1][-1]
         offered = torch.zeros(vocab**depth, dtype=torch.float64)
         offered.index_add_(0, blocks.context, blocks.chance * blocks.lengths)
-        return Round(ends, offered)
+        return Round(ends, offered, carried)
+
+    def _numbers(self, prompt: int, depth: int, weight: Tensor, state: Tensor | None, kept: int) -> Tensor:
+        """[R,V]: the number of the state behind each outcome that can be."""
+        number, some = torch.zeros(weight.shape, dtype=torch.int64), weight > 0
+        if state is not None and bool(some.any()):
+            number[some] = self.states(prompt, depth).numbers(state[:, kept].double()[some])
+        return number
+
+    def _nothing(self, depth: int) -> Blocks:
+        """No draft behind any text."""
+        count, vocab = self.tables.vocab**depth, self.tables.vocab
+        x, one = torch.zeros(count, 0, dtype=torch.int64), torch.ones(count, dtype=torch.float64)
+        return Blocks(
+            torch.arange(count), x, one, one.new_zeros(count, 0, vocab), torch.zeros(count, dtype=torch.int64)
+        )
 
     def evidence(self, prompt: int, depth: int, blocks: Blocks) -> Evidence:
         """What a rule would be shown at these blocks."""
@@ -127,7 +195,7 @@ class Laws:
         rows = [number_of(texts[:, : depth + slot], vocab) for slot in range(width + 1)]
         raw_p = torch.stack([self.tables.table("target", prompt, depth + s)[rows[s]] for s in range(width + 1)], 1)
         raw_q = None
-        if "draft" in self.tables.models:
+        if "draft" in self.tables.models and width:
             raw_q = torch.stack([self.tables.table("draft", prompt, depth + s)[rows[s]] for s in range(width)], 1)
         p, q = self.sampling.law(raw_p), blocks.q
         if self.sampling.is_greedy:

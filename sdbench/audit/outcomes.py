@@ -1,7 +1,8 @@
 """What a rule claims to do with a block, without sampling: how many drafts stay with which probability, and what follows.
 
-A token-wise rule says it by `accept` and `replace`. A joint rule says it by a method `outcomes(evidence, inside) -> Outcomes`, or
-stands below by its paper's formula. Of any other joint rule the law is unknown, and only its losslessness can be tested.
+A token-wise rule says it by `accept` and `replace`. A joint rule says it by a method `outcomes(evidence, prompt, texts)`, or stands
+below by its paper's formula. A rule that carries a state that no text tells says it by `outcomes_from(evidence, state)`, with the
+state behind each outcome. Of any other rule the law is unknown, and only its losslessness can be tested.
 """
 
 from __future__ import annotations
@@ -26,28 +27,48 @@ class Outcomes:
 
     accepted: Tensor  # [B,K+1]
     following: Tensor  # [B,K+1,V]
+    state: Tensor | None = (
+        None  # [B,K+1,V,S], where a rule carries one: what it is behind so many drafts and that token
+    )
 
 
 class UnknownLawError(ValueError):
     """A rule or a drafter whose law nobody has written down."""
 
 
+def is_memoryless(rule: Any) -> bool:
+    """A token-wise rule that carries no state: `accept` and `replace` say all of it."""
+    return isinstance(rule, Tokenwise) and type(rule).init_state is Tokenwise.init_state
+
+
 def has_outcomes(rule: Any) -> bool:
-    return hasattr(rule, "outcomes") or outcomes_of.dispatch(type(rule)) is not outcomes_of.dispatch(object)
+    if hasattr(rule, "outcomes") or hasattr(rule, "outcomes_from") or is_memoryless(rule):
+        return True
+    return outcomes_of.dispatch(type(rule)) is not outcomes_of.dispatch(object) and not isinstance(rule, Tokenwise)
 
 
-def outcomes(rule: Any, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> Outcomes:
-    """Of blocks behind prompt + texts [B,T]; the evidence has dense laws."""
+def why_unknown(rule: Any) -> str:
+    if isinstance(rule, Tokenwise):
+        return f"{type(rule).__name__} carries a state and says no law by outcomes_from(…)"
+    return f"{type(rule).__name__} judges whole blocks and says no law by outcomes(…)"
+
+
+def outcomes(
+    rule: Any, evidence: Evidence, prompt: Sequence[int], texts: Tensor, state: Tensor | None = None
+) -> Outcomes:
+    """Of blocks behind prompt + texts [B,T], or in a state [B,S] that no text tells; the evidence has dense laws."""
+    if state is not None:
+        return rule.outcomes_from(evidence, state)
     if hasattr(rule, "outcomes"):
         return rule.outcomes(evidence, prompt, texts)
+    if not has_outcomes(rule):
+        raise UnknownLawError(why_unknown(rule))
     return outcomes_of(rule, evidence, prompt, texts)
 
 
 @singledispatch
 def outcomes_of(rule: Any, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> Outcomes:
-    raise UnknownLawError(
-        f"{type(rule).__name__} judges whole blocks and has no method outcomes(), so its law is unknown"
-    )
+    raise UnknownLawError(why_unknown(rule))
 
 
 def _size(evidence: Evidence) -> int:

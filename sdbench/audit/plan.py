@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from sdbench.audit import outcomes
 from sdbench.audit.audit import Options, Trial
 from sdbench.audit.claims import AcceptanceTest, DraftTest, LawTest, Test
 from sdbench.audit.evidence import ALPHA, first_of
 from sdbench.audit.laws import Laws
-from sdbench.audit.outcomes import UnknownLawError, has_outcomes
+from sdbench.audit.outcomes import UnknownLawError, has_outcomes, is_memoryless
 from sdbench.audit.source import Source, Tables
 from sdbench.audit.subject import Setting, Subject
 from sdbench.audit.trained import Claimed, EmittedTest, PlaceTest, PrefixTest
 from sdbench.draft import ModelDrafter
-from sdbench.verify import Tokenwise
 
 SIZES = (500, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 12000, 16000, 24000, 32000, 48000, 64000)  # of a prompt
 FALLBACK = 2000  # texts of a prompt where no test states its power in advance
@@ -41,7 +41,7 @@ def drafter_is_model(subject: Subject) -> bool:
 def why_unknown(subject: Subject, setting: Setting, source: Source) -> str | None:
     """Why the law of this setting's texts cannot be worked out; None where it can. A stranger's error is passed on."""
     if not has_outcomes(setting.rule):
-        return f"{type(setting.rule).__name__} judges whole blocks and says no law by outcomes(…)"
+        return outcomes.why_unknown(setting.rule)
     if isinstance(source, Tables):
         try:
             laws_of(subject, setting.rule, source).texts(0)
@@ -126,12 +126,11 @@ def _trained(
         return []
     has_model = drafter_is_model(subject)
     is_exact = subject.rounding < 1e-6
-    rule = setting.rule if isinstance(setting.rule, Tokenwise) and not setting.is_lossless else None
+    plain = setting.rule if is_memoryless(setting.rule) else None
+    rule = None if setting.is_lossless else plain
     own = Claimed(source, subject.sampling, rule, has_model, is_exact)
     is_stated = setting.is_lossless or own.is_tokenwise
-    by_origin = Claimed(
-        source, subject.sampling, setting.rule if isinstance(setting.rule, Tokenwise) else None, has_model, is_exact
-    )
+    by_origin = Claimed(source, subject.sampling, plain, has_model, is_exact)
     tokens, count = horizon * len(subject.prompts) * subject.budget, len(subject.prompts)
     # A second token is drafted whatever became of the first where a block holds two and another round may follow.
     with_second = rule is None or (subject.num_draft > 1 and subject.budget > 2)

@@ -120,8 +120,14 @@ def traced(step: Step, length: int, inputs: tuple[Tensor, ...]) -> Step:
     # What a model computes from its inputs' shapes, one operation in four, is as constant as they are.
     torch._C._jit_pass_peephole(trace.graph, False)
     torch._C._jit_pass_constant_propagation(trace.graph)
-    del trace._torchdynamo_inline  # the step itself, and with it the model: a trace must not keep either alive
-    return trace
+    # The tracer's own function stays in a register of all functions for as long as the process lives, and with it the graph, the
+    # weights and the cache that it names. So a copy becomes a function of its own, and what is left behind is emptied.
+    own = torch._C.CompilationUnit().create_function("step", trace.graph.copy(), True)
+    for _ in list(trace.graph.outputs()):
+        trace.graph.eraseOutput(0)
+    for node in reversed(list(trace.graph.nodes())):
+        node.destroy()
+    return own
 
 
 class GraphStep:

@@ -10,7 +10,7 @@ from sdbench.probs import at, dense, excess
 from sdbench.types import Evidence, Verdict
 from sdbench.verify.exact import Exact
 from sdbench.verify.joint import Joint
-from sdbench.verify.tokenwise import drawn, either, law_size, ratio, slices
+from sdbench.verify.tokenwise import Part, drawn, either, in_parts, law_size, ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class Block(Joint):
         for step in ratio(at(p[:, :-1], draft.tokens), at(q, draft.tokens)).to(u).unbind(1):
             c.append((c[-1] * step).clamp_max(1))
         kept = torch.stack(c, 1)  # [B,K+1]
-        over = [u.new_zeros(len(p), 0)]
-        for part in slices(
-            (len(p), num_slots - 1), size
-        ):  # behind the first draft, the second, …, none behind the last
-            target, drafted = (dense(law[:, 1:num_slots][:, part], size) for law in (p, q))
-            over.append((kept[:, 1:-1][:, part, None].to(target) * target - drafted).clamp_min_(0).sum(-1).to(u))
-        over = torch.cat(over, 1)
+
+        def excess_of(part: Part) -> Tensor:
+            target, drafted = (dense(law[:, 1:num_slots][part], size) for law in (p, q))
+            return (kept[:, 1:-1][part][..., None].to(target) * target - drafted).clamp_min_(0).sum(-1).to(u)
+
+        # Behind the first draft, the second, …, none behind the last.
+        over = in_parts(excess_of, (len(p), num_slots - 1), size) if num_slots > 1 else u.new_zeros(len(p), 0)
         bound = over + 1 - kept[:, 1:-1]
         h = torch.cat((torch.where(bound > 0, over / bound, 1), kept[:, -1:]), 1)  # [B,K]
         slot = torch.arange(1, num_slots + 1, device=u.device)

@@ -167,6 +167,8 @@ def _marker(name: str, marker: int | str, ids_of: Callable[[str], Sequence[int]]
 
 
 def refuse_joint(outer: object, rule: object) -> None:
-    """A rule within another has to judge one token at a time."""
+    """A rule within another has to judge one token at a time, and to remember nothing."""
     if not isinstance(rule, Tokenwise):
         raise ValueError(f"rule of {type(outer).__name__} must judge one token at a time, got {type(rule).__name__}")
+    if type(rule).init_state is not Tokenwise.init_state:
+        raise ValueError(f"rule of {type(outer).__name__} must carry no state, and {type(rule).__name__} does")

@@ -13,7 +13,7 @@ from sdbench.verify.checks import as_floats, is_all, within
 from sdbench.verify.tokenwise import Tokenwise, knob, ratio
 from sdbench.verify.towards import Towards
 
-ROWS = 1 << 18  # elements of laws that are sorted at a time
+ROWS = 1 << 17  # elements of laws that are sorted at a time
 HALVINGS = 60  # of the interval in which mentored decoding's cut lies
 
 

@@ -36,19 +36,28 @@ def stack(rules: Sequence[Any], device: torch.device | str = "cpu") -> Any:
     return replace(first, **changed)  # type: ignore[type-var]
 
 
-def at_slots(rule: Any, pick: Callable[[Tensor], Tensor]) -> Any:
-    """The rule with `pick` done to every knob [B,K] or [B,K,V], its own and those of rules within it: some slots, or one a row."""
+def at_slots(rule: Any, pick: Callable[[Tensor], Tensor], least: int = 2) -> Any:
+    """The rule with `pick` done to every knob [B,K] or [B,K,V], its own and those of rules within it: some slots, or one a row.
+
+    least: how many axes a knob has at least, 1 for those [B] too.
+    """
     if not is_dataclass(rule):
         return rule
     changed: dict[str, Any] = {}
     for f in fields(rule):
         value = getattr(rule, f.name)
         if _is_rule(value):
-            inner = at_slots(value, pick)
+            inner = at_slots(value, pick, least)
             changed |= {} if inner is value else {f.name: inner}
-        elif isinstance(value, Tensor) and value.ndim >= 2 and "Tensor" in str(f.type):
+        elif isinstance(value, Tensor) and value.ndim >= least and "Tensor" in str(f.type):
             changed[f.name] = pick(value)
     return replace(rule, **changed) if changed else rule  # type: ignore[type-var]
+
+
+def at_part(rule: Any, part: tuple[slice, slice]) -> Any:
+    """The rule of some rows and slots."""
+    rows, slots = part
+    return at_slots(rule, lambda knob: knob[rows, slots] if knob.ndim > 1 else knob[rows], least=1)
 
 
 def refuse_tensors(rule: Any) -> None:

@@ -1,7 +1,7 @@
 """FLy: a rejection is put off, and forgiven if the draft goes on well."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,9 +10,10 @@ from sdbench.probs import at, is_ids
 from sdbench.types import Evidence, Limits, Verdict
 from sdbench.verify.checks import as_floats, is_all, within
 from sdbench.verify.exact import Exact
+from sdbench.verify.families import at_part
 from sdbench.verify.greedy import raw_logs
 from sdbench.verify.joint import Joint
-from sdbench.verify.tokenwise import drawn, either, knob, slices
+from sdbench.verify.tokenwise import Part, drawn, either, in_parts, knob
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,14 @@ class FLy(Joint):
     def _unsure(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
         """Where the target is unsure [B,K], and where it gives the draft any mass."""
         x, p = evidence.draft.tokens, evidence.p[:, :-1]
-        laws: list[Any] = []
-        for part in slices(x.shape, evidence.logits.shape[-1] if evidence.logits is not None else p.shape[-1]):
-            law = raw_logs(evidence, lambda slots, part=part: slots[:, part])[0].exp() if is_ids(p) else p[:, part]
+        size = evidence.logits.shape[-1] if evidence.logits is not None else p.shape[-1]
+
+        def work(part: Part) -> Tensor:
+            law = raw_logs(evidence, lambda slots: slots[part])[0].exp() if is_ids(p) else p[part]
             first = law.topk(min(self.top, law.shape[-1]), -1).values
             entropy = torch.special.entr(first).sum(-1)
-            laws.append(torch.stack((entropy >= knob(self.entropy, entropy), at(law, x[:, part]) > 0)))
-        unsure, has_mass = torch.cat(laws, 2)
+            least = at_part(self, part).entropy
+            return torch.stack((entropy >= knob(least, entropy), at(law, x[part]) > 0), -1)
+
+        unsure, has_mass = in_parts(work, x.shape, size).unbind(-1)
         return unsure, has_mass

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sdbench.probs import at, total_variation
 from sdbench.types import Evidence, Measures
-from sdbench.verify.families import at_slots
-from sdbench.verify.tokenwise import Tokenwise, best_at, joined, slices
+from sdbench.verify.families import at_part, at_slots
+from sdbench.verify.tokenwise import Part, Tokenwise, best_at, in_parts
 
 
 class GreedySet(Tokenwise):
@@ -70,11 +70,11 @@ class GreedyLaw(Tokenwise):
     def keeps(self, evidence: Evidence, u: Tensor) -> Tensor:
         if not evidence.is_greedy:
             return Tokenwise.keeps(self, evidence, u)
-        parts = []
-        for part in slices(evidence.draft.tokens.shape, _vocab(evidence)):
-            own = at_slots(self, lambda knob, part=part: knob[:, part])
-            parts.append(own.greedy_scores(*raw_logs(evidence, lambda slots, part=part: slots[:, part])).argmax(-1))
-        return joined(parts) == evidence.draft.tokens
+
+        def best(part: Part) -> Tensor:
+            return at_part(self, part).greedy_scores(*raw_logs(evidence, lambda slots: slots[part])).argmax(-1)
+
+        return in_parts(best, evidence.draft.tokens.shape, _vocab(evidence)) == evidence.draft.tokens
 
     def correction(self, evidence: Evidence, place: Tensor) -> Tensor:
         if not evidence.is_greedy:
@@ -98,19 +98,19 @@ def raw_logs(evidence: Evidence, pick: Callable[[Tensor], Tensor]) -> tuple[Tens
     return log_p, torch.full_like(log_p, -torch.inf).scatter_(-1, pick(draft.q)[..., None], 0)
 
 
-def raw_laws(evidence: Evidence, part: slice) -> tuple[Tensor, Tensor]:
-    """The un-tempered laws [B,k,V] of target and draft at some slots."""
-    log_p, log_q = raw_logs(evidence, lambda slots: slots[:, part])
+def raw_laws(evidence: Evidence, part: Part) -> tuple[Tensor, Tensor]:
+    """The un-tempered laws [b,k,V] of target and draft at some rows and slots."""
+    log_p, log_q = raw_logs(evidence, lambda slots: slots[part])
     return log_p.exp_(), log_q.exp_()
 
 
 def kept_of(rule: GreedySet, evidence: Evidence) -> Tensor:
     """The rule's set [B,K,V], or [B,K,1], of un-tempered laws."""
-    parts = []
-    for part in slices(evidence.draft.tokens.shape, _vocab(evidence)):
-        own = at_slots(rule, lambda knob, part=part: knob[:, part])
-        parts.append(own.kept(*raw_laws(evidence, part)))
-    return joined(parts)
+
+    def work(part: Part) -> Tensor:
+        return at_part(rule, part).kept(*raw_laws(evidence, part))
+
+    return in_parts(work, evidence.draft.tokens.shape, _vocab(evidence))
 
 
 def at_set(kept: Tensor, x: Tensor) -> Tensor:
@@ -121,14 +121,14 @@ def at_set(kept: Tensor, x: Tensor) -> Tensor:
 def greedy_measures(evidence: Evidence) -> Measures:
     """Of a deterministic choice: un-tempered probabilities and TV; it has no acceptance probability, and no bias."""
     x = evidence.draft.tokens
-    p_x, q_x, tv = [], [], []
-    for part in slices(x.shape, _vocab(evidence)):
+
+    def work(part: Part) -> Tensor:
         p, q = raw_laws(evidence, part)
-        p_x.append(at(p, x[:, part]))
-        q_x.append(at(q, x[:, part]))
-        tv.append(total_variation(p, q))
-    nan = torch.full_like(joined(tv), torch.nan)
-    return Measures(joined(p_x), joined(q_x), joined(tv), nan, nan.clone())
+        return torch.stack((at(p, x[part]), at(q, x[part]), total_variation(p, q)), -1)
+
+    p_x, q_x, tv = in_parts(work, x.shape, _vocab(evidence)).unbind(-1)
+    nan = torch.full_like(tv, torch.nan)
+    return Measures(p_x, q_x, tv, nan, nan.clone())
 
 
 def _vocab(evidence: Evidence) -> int:

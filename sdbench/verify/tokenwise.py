@@ -1,7 +1,7 @@
 """Rules that judge one token at a time: a pair (accept, replace). All the rest of such a rule is shared, and stands here."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -9,9 +9,10 @@ from torch import Tensor
 
 from sdbench.probs import CHUNK, at, dense, draw, is_ids, total_variation
 from sdbench.types import Evidence, Limits, Measures, Verdict
-from sdbench.verify.families import at_slots
+from sdbench.verify.families import at_part, at_slots
 
-SLICE = 1 << 20  # elements of laws that a rule works on at a time
+Part = tuple[slice, slice]  # rows and slots
+SLICE = 1 << 18  # elements of laws that a rule works on at a time, or those of one position
 
 
 class Tokenwise(ABC):
@@ -89,9 +90,15 @@ class Tokenwise(ABC):
         """The law [B,V], or ids [B], that stands in for the draft in slot place [B]. The rule is settled."""
         p, q = evidence.p[:, :-1], evidence.draft.q
         row, size = torch.arange(len(place), device=place.device), law_size(evidence.p, q)
-        p_row, q_row, x_row = dense(p[row, place], size), dense(q[row, place], size), evidence.draft.tokens[row, place]
         rule = at_slots(self, lambda knob: knob[row, place][:, None])
-        return rule.replace_rejected(p_row[:, None], q_row[:, None], x_row[:, None])[:, 0]
+
+        def work(part: Part) -> Tensor:
+            rows, _ = part
+            own, where = at_part(rule, part), (row[rows], place[rows])
+            p_row, q_row = (dense(law[where], size)[:, None] for law in (p, q))
+            return own.replace_rejected(p_row, q_row, evidence.draft.tokens[where][:, None])
+
+        return in_parts(work, (len(row), 1), size)[:, 0]
 
     def _accept_drafted(self, evidence: Evidence) -> Tensor:
         """a(x) [B,K] of the drafted tokens, of few slots at a time where the vocabulary is large."""
@@ -99,24 +106,25 @@ class Tokenwise(ABC):
         if self.is_pointwise:
             return self.accept(at(p, x)[..., None], at(q, x)[..., None])[..., 0]
         size = law_size(p, q)
-        parts = []
-        for part in slices(x.shape, size):
-            own = at_slots(self, lambda knob, part=part: knob[:, part])
-            parts.append(at(own.accept(dense(p[:, part], size), dense(q[:, part], size)), x[:, part]))
-        return joined(parts)
+
+        def work(part: Part) -> Tensor:
+            return at(at_part(self, part).accept(dense(p[part], size), dense(q[part], size)), x[part])
+
+        return in_parts(work, x.shape, size)
 
     def measure(self, evidence: Evidence) -> Measures:
-        """Σ q·a and TV(out, p) by definition, a few slots at a time."""
+        """Σ q·a and TV(out, p) by definition, a few positions at a time."""
         x, p, q = evidence.draft.tokens, evidence.p[:, :-1], evidence.draft.q
         rule, tv, size = self.settled(evidence), measured_tv(p, q), law_size(p, q)
-        expected, bias = [], []
-        for part in slices(x.shape, size):
-            own = at_slots(rule, lambda knob, part=part: knob[:, part])
-            p_part, q_part = (dense(law[:, part], size) for law in (p, q))
-            expected.append((q_part * own.accept(p_part, q_part)).sum(-1))
-            bias.append(total_variation(own.out(p_part, q_part), p_part))
+
+        def work(part: Part) -> Tensor:
+            own, p_part, q_part = at_part(rule, part), dense(p[part], size), dense(q[part], size)
+            expected = (q_part * own.accept(p_part, q_part)).sum(-1)
+            return torch.stack((expected, total_variation(own.out(p_part, q_part), p_part)), -1)
+
         # Sums of float32 laws may be a rounding above 1, which is no probability.
-        return Measures(at(p, x), at(q, x), tv, joined(expected).clamp_max_(1), joined(bias).clamp_max_(1))
+        expected, bias = in_parts(work, x.shape, size).clamp_max_(1).unbind(-1)
+        return Measures(at(p, x), at(q, x), tv, expected, bias)
 
 
 def best_at(evidence: Evidence, place: Tensor) -> Tensor:
@@ -138,15 +146,17 @@ def law_size(p: Tensor, q: Tensor) -> int:
     return next((law.shape[-1] for law in (p, q) if not is_ids(law)), 0) or int(max(p.max(), q.max())) + 1
 
 
-def slices(shape: Sequence[int], size: int) -> list[slice]:
-    """Slots [B,K] in parts, so that laws of `size` ids make temporaries of at most SLICE elements, or of one slot."""
-    step = max(1, SLICE // (size * shape[0]))
-    return [slice(first, first + step) for first in range(0, shape[1], step)]
-
-
-def joined(parts: Sequence[Tensor]) -> Tensor:
-    """Parts of slots, side by side again."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), 1)
+def in_parts(work: Callable[[Part], Tensor], shape: Sequence[int], size: int) -> Tensor:
+    """[B,K,…] of `work` on some rows and slots at a time, so that its temporaries have at most SLICE elements, or V."""
+    num_rows, num_slots = shape
+    slots = max(1, SLICE // (size * max(1, num_rows)))
+    rows = num_rows if slots > 1 else max(1, SLICE // size)
+    columns = [
+        [work((slice(row, row + rows), slice(slot, slot + slots))) for row in range(0, num_rows, rows)]
+        for slot in range(0, num_slots, slots)
+    ]
+    parts = [column[0] if len(column) == 1 else torch.cat(column) for column in columns]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
 def either(condition: Tensor, law: Tensor, other: Tensor) -> Tensor:

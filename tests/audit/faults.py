@@ -3,7 +3,7 @@
 A wrapped rule goes on claiming what the honest one claims (`accept`, `replace`, `is_lossless`); only what it does is wrong.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sdbench import noise
 from sdbench.audit import pairs
+from sdbench.audit.outcomes import Outcomes, in_order, judged
 from sdbench.audit.source import Sampling
 from sdbench.audit.subject import Setting, Subject
 from sdbench.draft import ModelDrafter
@@ -72,6 +73,31 @@ class SuppressedStop(Ensemble):
             p[:, :-1, STOP] = 0
             p /= p.sum(-1, keepdim=True)
         return Ensemble.__call__(self, replace(evidence, p=p), u, state)
+
+
+@dataclass(frozen=True, slots=True)
+class Spending(Ensemble):
+    """Honest, and from outside: lenient until a text has kept `most` drafts, lossless in later rounds. No text tells its state."""
+
+    most: int | Tensor = 2
+
+    def init_state(self, prompts: Sequence[Tensor], device: Any) -> Tensor:
+        return torch.zeros(len(prompts), 1, dtype=torch.int64, device=device)
+
+    def _now(self, state: Tensor) -> Ensemble:
+        spent = state[:, 0] >= self.most
+        return Ensemble(torch.where(spent, 1.0, torch.as_tensor(self.w, dtype=torch.float64)))
+
+    def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
+        assert state is not None, "it counts what a text has kept"
+        verdict = self._now(state)(evidence, u)
+        return replace(verdict, state=state + verdict.accepted[:, None])
+
+    def outcomes_from(self, evidence: Evidence, state: Tensor) -> Outcomes:
+        keep, replaced = judged(self._now(state), evidence)
+        made = in_order(keep, replaced, evidence.p, evidence.draft.lengths)
+        kept = torch.arange(made.accepted.shape[1])[:, None, None]
+        return replace(made, state=(state[:, None, None] + kept).expand(*made.following.shape, 1))
 
 
 # Drafters.
@@ -237,6 +263,10 @@ def both(rule: Any) -> Callable[[], list[Any]]:
     return lambda: [rule(1.0), rule(0.5)]
 
 
+def both_spend() -> list[Any]:
+    return [Spending(0.5), Spending(0.2)]
+
+
 SPANS = [Within(Lenience(0.2), 1, 2), Within(Lenience(0.2), 2, 1)]
 FAULTS = [
     Fault("q from before top-p", drafter=UncutQ, sampling=NUCLEUS),
@@ -250,6 +280,7 @@ FAULTS = [
     Fault("end of text suppressed in the block", both(SuppressedStop)),
     Fault("state not reset at a refill", lambda: list(SPANS), patch=state_kept_at_a_refill),
     Fault("state not moved with its row", lambda: list(SPANS), patch=state_left_behind),
+    Fault("a count not reset at a refill", both_spend, patch=state_kept_at_a_refill),
     Fault("a window one short", spoil=window_one_short),
     Fault("rows swapped in a mixed batch", patch=rows_swapped),
     Fault("one-hot q claimed for a sampled draft", drafter=ClaimsOneHot),
@@ -259,6 +290,7 @@ FAULTS = [
 HONEST = [
     Fault("none"),
     Fault("none, spans", lambda: list(SPANS)),
+    Fault("none, counts", both_spend),
     Fault("none, nucleus", sampling=NUCLEUS),
     Fault("none, exact", lambda: [Exact()]),
 ]

@@ -19,11 +19,12 @@ from sdbench.audit.checks import greedy
 from sdbench.audit.command import main
 from sdbench.audit.evidence import Coins, Counts, least_tv
 from sdbench.audit.laws import Blocks, Laws
-from sdbench.audit.outcomes import outcomes
+from sdbench.audit.outcomes import UnknownLawError, has_outcomes, outcomes
 from sdbench.audit.source import Forwards, Sampling, Tables
 from sdbench.audit.subject import Setting, Subject
 from sdbench.types import DraftBlock, Evidence, Verdict
-from sdbench.verify import ASD, Block, Cactus, Ensemble, Exact, FLy, Lenience, Typical, Within
+from sdbench.verify import ASD, Block, Cactus, Coin, Ensemble, Exact, FLy, Lenience, Typical, Within
+from tests.audit.faults import Spending
 
 ROOT = Path(__file__).parents[2]
 LAW = np.array([0.4, 0.3, 0.2, 0.1])
@@ -98,6 +99,26 @@ def test_outcomes_are_what_the_rule_does(tables, rule):
             if len(next_tokens) > 500:
                 law = torch.bincount(next_tokens, minlength=4) / len(next_tokens)
                 assert (law - claimed.following[0, kept]).abs().max() < 4 * 0.5 / len(next_tokens) ** 0.5
+
+
+def test_a_state_that_no_text_tells_is_in_the_recursion(tables):
+    """The law of texts is the mixture over what was spent; either half alone is another law."""
+    law = Laws(tables, Sampling(), Spending(0.2, most=2), None, 2, 5)
+    assert abs(float(law.texts(0).sum()) - 1) < 1e-12
+    assert {depth: sorted(law.states(0, depth).seen) for depth in (1, 3)} == {1: [(0,)], 3: [(0,), (1,), (2,)]}
+    for rule, most in ((Ensemble(0.2), 9), (Ensemble(1.0), 0)):
+        never = Laws(tables, Sampling(), Spending(0.2, most=most), None, 2, 5)
+        torch.testing.assert_close(never.texts(0), Laws(tables, Sampling(), rule, None, 2, 5).texts(0))
+        assert (never.texts(0) - law.texts(0)).abs().sum() > 0.01
+
+
+def test_a_state_that_nobody_wrote_down_is_no_law(tables):
+    silent = type("Silent", (Ensemble,), {"init_state": Spending.init_state})(0.5)
+    assert not has_outcomes(silent)
+    with pytest.raises(UnknownLawError, match="carries a state"):
+        Laws(tables, Sampling(), silent, None, 2, 5).texts(0)
+    with pytest.raises(ValueError, match="must carry no state"):
+        Coin(silent)
 
 
 def test_forwards_and_tables_agree(tables):

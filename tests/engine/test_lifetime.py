@@ -106,6 +106,17 @@ def test_steps_are_captured_once_for_an_engine_and_anew_for_a_call_without_one(m
         sdbench.generate(None, None, PROMPTS, [Exact()], engine=engine, capture="off", **OPTIONS)
 
 
+def test_a_trace_leaves_nothing_in_the_register_of_all_functions():
+    """What stood there would keep its weights and its cache in memory for as long as the process lives."""
+    register: Any = torch.jit._state._python_cu
+    before = len(register.get_functions())
+    engine = sdbench.Engine(*pair("llama"), capture="trace")
+    sdbench.generate(None, None, PROMPTS, [Exact()], engine=engine, **OPTIONS)
+    traced = register.get_functions()[before:]
+    assert traced
+    assert sum(len(list(one.graph.nodes())) for one in traced) == 0
+
+
 PLACES = [
     (Prefixes, "_make"),
     (BatchRun, "_score"),
