@@ -1,6 +1,6 @@
 """The audit's family-wise error and power, simulated from enumerated laws, without decoding: results/audit/family_error.{json,md}.
 
-python -m scripts.audit_family_error [out=results/audit] [runs=1000] [horizon=1000] [power=200]
+python -m scripts.audit_family_error [out=results/audit] [runs=1000] [horizon=1000] [power=300]
 
 A run is the default audit: two settings of the ensemble, two prompts, all tests that draw samples. Texts come round by round from
 the laws that `sdbench.audit.laws` enumerates; with a fault, from those of what it does, while the tests know the claim alone.
@@ -182,7 +182,7 @@ def trials(claimed: Sequence[tuple[Laws, Laws | None]], horizon: int) -> list[Tr
 def main(argv: Sequence[str]) -> int:
     given = dict(word.split("=", 1) for word in argv)
     out, runs = Path(given.get("out", "results/audit")), int(given.get("runs", 1000))
-    horizon, num_power = int(given.get("horizon", 1000)), int(given.get("power", 200))
+    horizon, num_power = int(given.get("horizon", 1000)), int(given.get("power", 300))
     begun = time.perf_counter()
     target, draft = pairs.random_pair()
     tables = Tables({"target": target, "draft": draft}, pairs.PROMPTS, pairs.VOCAB, BUDGET)

@@ -184,7 +184,7 @@ def memory(bench: Any, names: str) -> Iterator[Any]:
     ]:
         command = [sys.executable, __file__, name, bench.device]
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "1048576"}
+            command, capture_output=True, text=True, check=False, env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}
         )
         if done.returncode:
             sys.exit(f"bench_engine: the memory of {name} could not be measured: {done.stderr[-300:]}")

@@ -1,5 +1,8 @@
-"""A rule that needs no head has its rows in results/zoo, at T = 0 and T = 1 where it is for both; the README names the others."""
+"""A rule that needs no head is present: at T = 0 and T = 1, if it is for both, it passes the audit in a mixed batch, on a trained
+and on the random pair, and has its rows in results/zoo for each of the three pairs. The README names the others.
+"""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,6 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from scripts import audit_matrix
 from sdbench.config import config_dir
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +22,7 @@ def trees(name: str) -> dict[str, object]:
     return yaml.safe_load((config_dir() / "verifier" / f"{name}.yaml").read_text())
 
 
+RUNS = ("gemma-tiny-humaneval-tiny", "llama-tiny-gsm8k-tiny", "qwen-tiny-wmt-tiny")
 WITHOUT_HEAD = [name for name in NAMES if "head" not in trees(name)]
 
 
@@ -30,7 +35,7 @@ def test_it_has_its_rows_in_the_zoo(name):
     """`exact` is every run's lossless baseline."""
     for temperature in temperatures(name):
         runs = sorted((ROOT / "results/zoo").glob(f"*-T{temperature}/summary.csv"))
-        assert runs
+        assert [run.parent.name for run in runs] == [f"{run}-T{temperature}" for run in RUNS]
         for run in runs:
             rows = pd.read_csv(run)
             own = rows[rows["verifier"] == ("lossless" if name == "exact" else name)]
@@ -38,6 +43,27 @@ def test_it_has_its_rows_in_the_zoo(name):
             assert (own["n"] == 200).all()
             assert own["acceptance"].between(0, 1).all()
             assert own["quality"].notna().all()
+
+
+@pytest.mark.parametrize("pair", ["", "-llama-tiny"])
+@pytest.mark.parametrize("name", WITHOUT_HEAD)
+def test_it_passes_the_audit(name, pair):
+    """`python -m scripts.audit_matrix` wrote what is read here."""
+    lines = json.loads((ROOT / f"results/audit/matrix{pair}.json").read_text())["lines"]
+    own = [line for line in lines if line["rule"] == name]
+    assert {line["verdict"] for line in own} <= {"sound", "not applicable"}
+    assert {line["temperature"] for line in own if line["verdict"] == "sound"} >= set(temperatures(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", ["0", "1"])
+def test_it_passes_the_audit_today(temperature):
+    """All of them in one batch of the random pair, at a coarser power than the committed matrix has."""
+    lines = audit_matrix.run("model", temperature, "", WITHOUT_HEAD, tv=0.3)
+    verdicts = {line["rule"]: line["verdict"] for line in lines}
+    able = {name for name in WITHOUT_HEAD if temperature in temperatures(name)}
+    assert {name for name, verdict in verdicts.items() if verdict == "sound"} == able
+    assert set(verdicts.values()) <= {"sound", "not applicable"}
 
 
 def test_the_readme_names_what_is_missing():

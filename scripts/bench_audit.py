@@ -1,0 +1,81 @@
+"""What the audit costs: results/benchmarks/audit.{json,md}.
+
+    python -m scripts.bench_audit [repeats=3] [out=results/benchmarks]
+
+The default audit as a process, start included; in the same run, its samples with every test of them over drawing them alone, as the
+audit itself notes it; and `--help`. What is aimed at: 20 s on two cores, 1.2 times the drawing, help in 2 s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sdbench.words import number, parsed, reading
+
+TITLES = {
+    "audit": "the default audit: seconds, start included",
+    "processor": "the default audit: processor seconds",
+    "testing": "its samples, tested, over drawing them alone",
+    "help": "--help: seconds",
+}
+DEFAULTS = {"repeats": "3", "out": "results/benchmarks"}
+
+
+def timed(*words: str, cwd: str) -> tuple[float, float]:
+    """Clock and processor seconds of `python -m sdbench.audit` with these words."""
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    root = str(Path(__file__).parents[1])
+    command = [sys.executable, "-m", "sdbench.audit", *words]
+    subprocess.run(command, cwd=cwd, check=True, capture_output=True, env=os.environ | {"PYTHONPATH": root})
+    clock, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return clock, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def once() -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        clock, processor = timed(f"out={folder}/audit", cwd=folder)
+        seconds = json.loads((Path(folder) / "audit/audit.json").read_text())["seconds"]
+        own_help = timed("--help", cwd=folder)[0]
+    return {
+        "audit": clock,
+        "processor": processor,
+        "testing": seconds["samples"] / seconds["drawing"],
+        "help": own_help,
+    }
+
+
+def page(tree: dict[str, Any]) -> str:
+    rows = [
+        f"| {TITLES[name]} | {statistics.median(values):.2f} | {min(values):.2f} … {max(values):.2f} |"
+        for name, values in tree["runs"].items()
+    ]
+    said = f"{tree['repeats']} repeats on {tree['cores']} cores, load {tree['load']:.1f} at the start."
+    return "\n".join(["# The audit", "", said, "", "| what | median | range |", "|---|---|---|", *rows, ""])
+
+
+def main(argv: Sequence[str]) -> int:
+    with reading("bench_audit", __doc__, argv):
+        given = parsed(argv, DEFAULTS)
+        repeats = int(number(given, "repeats") or int(DEFAULTS["repeats"]))
+    out, load = Path(given.options.get("out", DEFAULTS["out"])), os.getloadavg()[0]
+    found = [once() for _ in range(repeats)]
+    tree = {"repeats": repeats, "cores": os.cpu_count(), "load": load}
+    tree["runs"] = {name: [round(one[name], 3) for one in found] for name in TITLES}
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "audit.json").write_text(json.dumps(tree, indent=1) + "\n")
+    (out / "audit.md").write_text(page(tree))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,59 @@
+"""The committed figures of the audit are what was promised; scripts/audit_*.py and bench_audit.py make them anew."""
+
+import json
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from scripts.audit_matrix import WARPERS, names
+from scripts.audit_power import least_power
+from tests.audit.faults import FAULTS, HONEST
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def tree(name: str):
+    return json.loads((RESULTS / name).read_text())
+
+
+@pytest.mark.parametrize("fault", [fault.name for fault in FAULTS])
+def test_each_fault_is_caught_with_power_99(fault):
+    """Decoded, or simulated where its law can be enumerated."""
+    lines = [*tree("audit/power.json")["faults"], *tree("audit/family_error.json")["power"]]
+    (line,) = [line for line in lines if line["fault"] == fault]
+    assert line["runs"] >= 300
+    assert least_power(line["caught"], line["runs"]) >= 0.99
+
+
+@pytest.mark.parametrize("fault", [fault.name for fault in [*FAULTS, *HONEST]])
+def test_each_fault_was_audited_whole_at_three_seeds(fault):
+    lines = [line for line in tree("audit/faults.json") if line["fault"] == fault]
+    assert len(lines) == 3
+    assert {line["verdict"] for line in lines} == {"sound" if fault.startswith("none") else "violated"}
+
+
+def test_the_matrix_is_whole_and_without_a_false_alarm():
+    lines = tree("audit/matrix.json")["lines"]
+    combinations = {(line["drafter"], line["temperature"], line["warper"]) for line in lines}
+    wanted = {(temperature, warper) for temperature in ("0.7", "1") for warper in WARPERS} | {("0", "")}
+    assert combinations == {(drafter, *one) for drafter in names("drafter") for one in wanted}
+    assert {line["rule"] for line in lines} == set(names("verifier"))
+    assert len(lines) == len(combinations) * len(names("verifier"))
+    assert {line["verdict"] for line in lines} == {"sound", "not applicable"}
+
+
+def test_the_matrix_takes_less_than_half_an_hour():
+    matrix = tree("audit/matrix.json")
+    assert matrix["seconds"] < 1800
+
+
+def test_false_alarms_are_rare():
+    family = tree("audit/family_error.json")
+    assert family["runs"] >= 1000
+    assert family["false_alarms"] <= 0.01 * family["runs"]
+
+
+@pytest.mark.parametrize(("what", "most"), [("audit", 20), ("testing", 1.2), ("help", 2)])
+def test_the_default_audit_is_quick(what, most):
+    assert median(tree("benchmarks/audit.json")["runs"][what]) <= most
