@@ -17,7 +17,7 @@ from sdbench.audit.laws import Laws
 from sdbench.audit.outcomes import UnknownLawError, has_outcomes, is_memoryless
 from sdbench.audit.source import Source, Tables
 from sdbench.audit.subject import Setting, Subject
-from sdbench.audit.trained import Claimed, EmittedTest, PlaceTest, PrefixTest
+from sdbench.audit.trained import Claimed, EmittedTest, JudgedTest, PlaceTest, PrefixTest
 from sdbench.draft import ModelDrafter
 
 SIZES = (500, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 12000, 16000, 24000, 32000, 48000, 64000)  # of a prompt
@@ -141,6 +141,11 @@ def _trained(
     if is_stated and {"pit", "acceptance"} & set(options.claims):
         tests.append(EmittedTest("pit", tokens, claimed=by_origin, coins=coins))
         tests += [] if coins is None else [coins]
+    if not is_stated and has_model and is_known and {"pit", "acceptance"} & set(options.claims):
+        kept = PlaceTest() if "acceptance" in options.claims else None
+        given = {"source": source, "sampling": subject.sampling, "prompts": subject.prompts, "is_exact": is_exact}
+        tests.append(JudgedTest("pit", tokens, rule=setting.rule, coins=kept, **given))
+        tests += [] if kept is None else [kept]
     if has_model and "q" in options.claims:
         tests.append(DraftTest("q", tokens, source=source, sampling=subject.sampling, most=2000))
     return tests

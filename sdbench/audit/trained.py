@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sdbench.audit.claims import Cell, Effect, PitTest, TableTest, worst_of
 from sdbench.audit.evidence import Coins, Counts
+from sdbench.audit.outcomes import outcomes
 from sdbench.audit.source import Sampling, Source
 from sdbench.audit.texts import ELEMENTS, Rounds, Texts
 from sdbench.types import DraftBlock, Evidence, needs_of
@@ -166,14 +167,64 @@ class EmittedTest(PitTest):
 
 
 @dataclass
+class JudgedTest(PitTest):
+    """Rounds of a rule that judges whole blocks, given what was drafted: how many drafts stayed, and the token behind them."""
+
+    source: Source | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    rule: Any = None
+    prompts: Sequence[Sequence[int]] = ()
+    is_exact: bool = True
+    coins: PlaceTest | None = None
+
+    def add(self, texts: Texts, rounds: Rounds | None) -> None:
+        assert rounds is not None, "an engine that records its rounds"
+        assert self.source is not None, "the models' own laws"
+        for part in rounds.parts(self.source.vocab):
+            for prompt, begin in set(zip(part.prompts.tolist(), part.begin.tolist(), strict=True)):
+                if begin == 0 or not hasattr(self.rule, "outcomes_from"):  # later, its state is not known
+                    own = part.rows(((part.prompts == prompt) & (part.begin == begin)).nonzero()[:, 0])
+                    self._add(texts, own, prompt, begin, self.source)
+
+    def _add(self, texts: Texts, rounds: Rounds, prompt: int, begin: int, source: Source) -> None:
+        width = rounds.drafts.shape[1]
+        whole = rounds.whole()[:, : begin + width]
+        text = torch.cat((whole, torch.zeros_like(whole[:, :1])), 1)
+        numbers, ids = [prompt] * len(text), self.prompts[prompt]
+        raw_p = source.logits("target", numbers, text)[:, begin:]
+        raw_q = source.logits("draft", numbers, text)[:, begin : begin + width]
+        behind = hidden = None
+        if {"target_hidden", "draft_hidden"} & needs_of(self.rule):
+            behind = source.states("target", numbers, text)[:, begin:]
+            hidden = source.states("draft", numbers, text)[:, begin : begin + width]
+        p, q = self.sampling.law(raw_p), self.sampling.law(raw_q)
+        draft = DraftBlock(rounds.drafts, q, rounds.drafted, raw_q, hidden)
+        state = None
+        if hasattr(self.rule, "outcomes_from"):
+            state = self.rule.init_state([torch.tensor(list(ids))], "cpu").expand(len(text), -1)
+        evidence = Evidence(p, draft, False, raw_p, behind)
+        claimed = outcomes(self.rule, evidence, ids, whole[:, :begin], state)
+        rows, kept = torch.arange(len(text)), rounds.accepted
+        if self.coins is not None:
+            law = claimed.accepted.double().clamp_min(ROUGH if not self.is_exact else 0)
+            self.coins.coins.add_counts(kept.numpy(), (law / law.sum(1, keepdim=True)).numpy())
+        some = rounds.emitted > kept
+        token = texts.tokens[rounds.text, (begin + kept).clamp_max(texts.tokens.shape[1] - 1)]
+        law = smoothed(claimed.following[rows, kept].double(), self.is_exact)
+        self.add_tokens(law[some], p[rows, kept][some], token[some])
+
+
+@dataclass
 class PlaceTest:
-    """Whether the draft at each examined place stayed, against its exact probability Σ q·a there: a martingale."""
+    """Whether the draft at each examined place stayed, against its exact probability Σ q·a there, or how many of a block, against
+    their law: a martingale.
+    """
 
     claim: str = "acceptance"
     coins: Coins = field(default_factory=Coins)
 
     def add(self, texts: Texts, rounds: Rounds | None) -> None:
-        """Fed by EmittedTest, which has the laws."""
+        """Fed by the test that has the laws."""
 
     def log_e(self) -> float:
         return self.coins.log_e()

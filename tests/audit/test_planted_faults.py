@@ -1,9 +1,17 @@
 """The audit catches every planted fault, and passes what is sound."""
 
-import pytest
+from dataclasses import dataclass, replace
 
+import pytest
+from torch import Tensor
+
+from sdbench.audit.audit import Options
+from sdbench.audit.build import build, command
 from sdbench.audit.own import audit
 from sdbench.audit.pairs import random_pair
+from sdbench.audit.subject import Setting
+from sdbench.types import Evidence, Verdict
+from sdbench.verify import FLy
 from tests.audit.faults import FAULTS, HONEST, Fault
 
 QUICK = ("residual from the wrong law", "rows swapped in a mixed batch", "one-hot q claimed for a sampled draft")
@@ -42,3 +50,22 @@ def test_every_planted_fault_is_caught(models, fault, seed):
 @pytest.mark.parametrize("honest", HONEST[::4], ids=lambda fault: fault.name)
 def test_what_is_sound_passes(models, honest):
     assert verdict(honest, models, 1) == "sound"
+
+
+@dataclass(frozen=True, slots=True)
+class ShortWindow(FLy):
+    """Forgives what one matching draft follows, and claims to ask for two."""
+
+    def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
+        return FLy.__call__(replace(self, window=1), evidence, u, state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "said"), [(FLy, "sound"), (ShortWindow, "violated")])
+def test_a_joint_rule_is_held_to_its_law_on_a_trained_pair_too(rule, said):
+    """Where nothing can be enumerated: round by round, given what was drafted."""
+    subject = build(command(["verifier=fly", "verifier.window=2", "model=llama-tiny"])).subject
+    subject.settings = [Setting("fly", rule(window=2, entropy=0.01))]
+    report = audit(subject, Options(tv=1, samples=150, claims=("pit", "acceptance")))
+    assert {row.claim for row in report.rows} == {"pit", "acceptance"}
+    assert report.verdict == said
