@@ -6,7 +6,7 @@ A run decodes with the fault in place, at a seed of its own. Of the claims of th
 fault (results/audit/faults.md): all that are drawn by samples, so that each is held to the threshold of the default, or one that
 leaves nothing to chance, whose verdict does not hang on the others. 300 of 300 shows a power of .99 with 95 % confidence.
 
-Faults whose law can be enumerated are simulated instead, by audit_family_error.
+Faults that emitted texts alone betray with that power, by the simulations of audit_family_error, are not decoded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import Any
 import torch
 from scipy.stats import beta
 
-from scripts.audit_family_error import FAULTS as SIMULATED
 from sdbench.audit.audit import Options
 from sdbench.audit.own import audit
 from sdbench.audit.pairs import random_pair
@@ -42,6 +41,7 @@ EXACT = {  # what shows a fault and leaves nothing to chance
 }
 FEW = 20  # texts of a prompt where samples are not what tells
 CHUNK = 25
+POWER = 0.99
 DEFAULTS = {"runs": "300", "workers": "2", "out": "results/audit"}
 
 
@@ -67,6 +67,13 @@ def caught(number_of_fault: int, seeds: range) -> tuple[int, list[int]]:
 def least_power(found: int, runs: int) -> float:
     """The power above which 95 % of confidence lie (Clopper and Pearson)."""
     return float(beta.ppf(0.05, found, runs - found + 1)) if found else 0.0
+
+
+def simulated(out: Path) -> set[str]:
+    """Faults that are found with the power that is asked for, in simulations."""
+    place = out / "family_error.json"
+    lines = json.loads(place.read_text())["power"] if place.exists() else []
+    return {line["fault"] for line in lines if least_power(line["caught"], line["runs"]) >= POWER}
 
 
 def page(lines: Sequence[dict[str, Any]]) -> str:
@@ -97,10 +104,11 @@ def main(argv: Sequence[str]) -> int:
     place, lines = out / "power.json", dict[str, dict[str, Any]]()
     if place.exists():
         lines = {line["fault"]: line for line in json.loads(place.read_text())["faults"]}
+    done = simulated(out)
     parts = [range(first, min(first + CHUNK, runs + 1)) for first in range(1, runs + 1, CHUNK)]
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         for fault, one in enumerate(FAULTS):
-            if one.name in SIMULATED or lines.get(one.name, {}).get("runs", 0) >= runs:
+            if one.name in done or lines.get(one.name, {}).get("runs", 0) >= runs:
                 continue
             found = list(pool.map(caught, [fault] * len(parts), parts))
             number_caught, texts = sum(count for count, _ in found), sorted(text for _, some in found for text in some)
@@ -119,7 +127,7 @@ def main(argv: Sequence[str]) -> int:
             )
             place.write_text(json.dumps({"faults": list(lines.values())}, indent=1) + "\n")
             place.with_suffix(".md").write_text(page(list(lines.values())))
-    return int(any(line["least_power"] < 0.99 for line in lines.values()))
+    return int(any(least_power(line["caught"], line["runs"]) < POWER for line in lines.values()))
 
 
 if __name__ == "__main__":
