@@ -1,6 +1,8 @@
 """What rules cost beside `Exact`, as committed; `scripts/bench_engine.py rules=all` makes the figures anew."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,10 @@ def test_a_rule_takes_a_tenth_of_a_round_or_says_why_not(name):
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("exact", "asd")])  # asd is for T = 0 alone
 def test_a_rule_needs_little_memory(name):
     assert FIGURES[f"T=1: {name}, peak of memory over Exact's, V = 128,256"] <= (1.6 if name in RAW else 1.15)
+
+
+def test_rules_need_nothing_but_torch():
+    """So that they load in a tenth of a second beyond it."""
+    code = "import sys, torch; a = set(sys.modules); import sdbench.verify; print({m.split('.')[0] for m in set(sys.modules) - a})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "{'sdbench'}"
