@@ -19,6 +19,7 @@ from sdbench.config import config_dir
 from sdbench.config.sweep import RuleSweep
 from sdbench.engine import generate
 from sdbench.engine.loop import BatchRun
+from sdbench.run.latency import peak_memory
 from sdbench.run.parts import rule_of
 from sdbench.types import Limits
 from sdbench.verify import Ensemble, Exact
@@ -208,10 +209,7 @@ def peak_bytes(name: str, device: str) -> float:
     rule = rules_of(name, 1.0, widths_of(target, draft))[name]
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew, without that of making the models
     generate(target, draft, prompts, [rule], max_new_tokens=24, batch_size=BATCH, stop_ids=(), num_draft=NUM_DRAFT)
-    if device.startswith("cuda"):
-        return float(torch.cuda.max_memory_allocated())
-    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return float(int(peak.split()[1]) * 1024 - before)
+    return peak_memory() - (0 if device.startswith("cuda") else before)
 
 
 if __name__ == "__main__":

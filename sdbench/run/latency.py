@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sdbench.records import TimingRecord
@@ -224,15 +225,21 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def peak_memory() -> float:
-    """Bytes: of the accelerator where there is one, of the process otherwise."""
+    """Bytes: of the accelerator where there is one, of the process otherwise.
+
+    On Linux from the kernel's own page of the process: `ru_maxrss` starts at the peak of the process that launched this one.
+    """
     import torch
 
     if torch.cuda.is_available():
         return float(torch.cuda.max_memory_allocated())
+    status = Path("/proc/self/status")
+    if status.exists():
+        peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return float(peak.split()[1]) * 1024
     import resource
 
-    unit = 1 if platform.system() == "Darwin" else 1024
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * (1 if platform.system() == "Darwin" else 1024)
 
 
 def _load() -> float:

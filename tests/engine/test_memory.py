@@ -10,9 +10,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LIMIT_BYTES = 8 * 2**30
 CALL = """
-import resource, sys
+import sys
 import torch
 import sdbench
+from sdbench.run.latency import peak_memory
 from sdbench.verify import Ensemble, Exact
 from tests.engine.models import tiny
 
@@ -26,7 +27,7 @@ prompts = torch.randint(5, vocab, (4, 2_000), generator=torch.Generator().manual
 rules = [Exact(), Ensemble(w=0.5)]
 decoded = sdbench.generate(target, draft, prompts, rules, max_new_tokens=8, batch_size=8, stop_ids=(), capture=sys.argv[3])
 assert [len(generation.tokens) for generation in decoded] == [8] * 8
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(int(peak_memory()))
 """
 
 

@@ -2,6 +2,8 @@
 
 import math
 import random
+import subprocess
+import sys
 from dataclasses import asdict
 
 import pandas as pd
@@ -187,3 +189,15 @@ def test_the_settings_between_which_the_advice_decides_are_timed_and_then_others
     assert chosen == [*(("prob", w) for w in (0.6, 0.7, 0.8)), *(("logit", w) for w in (0.0, 0.4, 0.9))]
     assert [point.cell.w for point in on_the_clock(prob, 1, advised)] == [0.7]
     assert [point.cell.w for point in on_the_clock(prob, 4, advised)] == [0.0, 0.6, 0.7, 0.8]
+
+
+def test_a_process_answers_for_its_own_memory_not_for_that_of_who_launched_it():
+    """`ru_maxrss` of a child begins at the peak of its parent."""
+    asks = "from sdbench.run.latency import peak_memory; print(int(peak_memory()))"
+    begins = "import numpy, subprocess, sys; held = numpy.ones(200_000_000); subprocess.run(sys.argv[1:], check=True)"
+    command = [sys.executable, "-c", asks]
+    alone = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    launched = subprocess.run(
+        [sys.executable, "-c", begins, *command], capture_output=True, text=True, check=True
+    ).stdout
+    assert abs(int(launched) - alone) < 0.3 * alone < 8 * 100_000_000
