@@ -34,7 +34,7 @@ from sdbench.words import chosen, parsed, reading
 ROOT = Path(__file__).parents[1]
 LAWS = "tv,target_entropy,draft_entropy,target_margin,draft_margin"
 HEADS = {  # name -> its words for scripts/train_ensemble.py
-    "diversed": ("features=[draft_hidden,target_hidden]",),
+    "published": ("features=[draft_hidden,target_hidden]",),
     "of-tv": ("features=[tv]", "hidden=8"),
     "of-entropy": ("features=[target_entropy]", "hidden=8"),
     "of-laws": (f"features=[{LAWS}]", "hidden=16"),
@@ -190,9 +190,9 @@ def transfer(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) ->
     heads = {
         f"of-{own.removesuffix('-tiny')}": trained(
             "train_ensemble.py",
-            runs / "heads" / f"{pair}-{own}-diversed",
+            runs / "heads" / f"{pair}-{own}-published",
             "head.json",
-            *(f"model={pair}", f"task={own}", f"steps={steps}", *HEADS["diversed"]),
+            *(f"model={pair}", f"task={own}", f"steps={steps}", *HEADS["published"]),
         )
         for own in TRANSFERRED
     }

@@ -60,6 +60,10 @@ class Decoder:
         """Whether the newest tokens complete a stop string of the task."""
         return stopper(self.outline.text, self.task.stop)
 
+    def stages(self, points: Mapping[str, Point]) -> list[list[str]]:
+        """One: all cells of an example share its prefill."""
+        return [list(points)]
+
     def stop_ids(self, role: str) -> tuple[int, ...]:
         """The end-of-text ids of the model whose text it is."""
         lm = self.engine.draft if role == "draft" else self.engine.target

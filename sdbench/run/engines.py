@@ -27,6 +27,10 @@ class EngineDecoder(Protocol):
         """The end-of-text ids of the model whose text it is."""
         ...
 
+    def stages(self, points: Mapping[str, Point]) -> list[list[str]]:
+        """All cells, in the parts that are decoded to their ends one after another: what a part opens is opened once."""
+        ...
+
     def stream(
         self, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]
     ) -> Iterator[tuple[WorkItem, Generation]]:

@@ -88,19 +88,24 @@ class QualityPass:
         else:
             self.scorers.start()
             self.models.read()  # here, where what goes wrong is the run's and no cell's
-        rows = len(cells) * self.run.samples  # of a prompt
-        prompts, fewest = max(1, ROWS_A_SHARE // rows), max(1, ROWS_AT_LEAST // rows)
         with Bar("decoding", len(todo)) as bar:
             try:
-                for share in plan.share(self.store, todo, prompts=prompts, fewest=fewest):
-                    if not share:
-                        self.scorers.drain(self.store, self.failures.add)
-                    for items in by_stream(share, self.points):
-                        self._stream([item for item in items if item.cell not in self.failures.cells], bar)
-                    self._skip([item for item in share if item.cell in self.failures.cells])
+                for stage in map(set, self.models.decoder.stages(self.points) if todo else ()):
+                    self._stage([item for item in todo if item.cell in stage], len(stage), bar)
             finally:
                 self.scorers.drain(self.store, self.failures.add)
         return self.failures.cells
+
+    def _stage(self, todo: Sequence[WorkItem], cells: int, bar: Bar) -> None:
+        """Share by share, with others on the same folder or alone."""
+        rows = cells * self.run.samples  # of a prompt
+        prompts, fewest = max(1, ROWS_A_SHARE // rows), max(1, ROWS_AT_LEAST // rows)
+        for share in plan.share(self.store, todo, prompts=prompts, fewest=fewest):
+            if not share:
+                self.scorers.drain(self.store, self.failures.add)
+            for items in by_stream(share, self.points):
+                self._stream([item for item in items if item.cell not in self.failures.cells], bar)
+            self._skip([item for item in share if item.cell in self.failures.cells])
 
     def _stream(self, items: Sequence[WorkItem], bar: Bar) -> None:
         """One batch stream; where it breaks, each cell of it by itself, so that one cell's failure is its own."""

@@ -68,6 +68,7 @@ class Http:
     """Servers that run already."""
 
     is_started_here: ClassVar[bool] = False
+    at_once: int = field(init=False, default=0)  # 0: however many there are
 
     url: str | None = None
     urls: Mapping[str, str] = field(default_factory=dict)

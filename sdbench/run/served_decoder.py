@@ -6,6 +6,7 @@ import hashlib
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from sdbench.plan import WorkItem
@@ -52,6 +53,15 @@ class ServedDecoder:
     def setting(self, point: Point) -> Setting:
         """The server that a cell needs."""
         return self._settings[point.cell.key]
+
+    def stages(self, points: Mapping[str, Point]) -> list[list[str]]:
+        """One where all servers run at once; else one for as many as do."""
+        by_setting: dict[Setting, list[str]] = {}
+        for key, point in points.items():
+            by_setting.setdefault(self.setting(point), []).append(key)
+        groups = list(by_setting.values())
+        size = self.kind.at_once or len(groups) or 1
+        return [list(chain(*groups[first : first + size])) for first in range(0, len(groups), size)]
 
     def stop_ids(self, role: str) -> tuple[int, ...]:
         return self._stop_ids["draft" if role == "draft" else "target"]

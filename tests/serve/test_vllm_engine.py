@@ -50,6 +50,18 @@ def test_one_server_for_each_setting_its_arguments_in_the_provenance_and_none_le
     assert gone(noted(note)), "the last server and its worker"
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_a_server_is_started_once_however_many_shares_there_are(
+    at_once, served_words, vllm_words, tmp_path, monkeypatch
+):
+    """One of 70 billion weights takes minutes to start."""
+    monkeypatch.setattr("sdbench.run.quality.ROWS_AT_LEAST", 1)  # a share for each example
+    monkeypatch.setattr("sdbench.run.quality.ROWS_A_SHARE", 1)
+    assert main([*served_words(tmp_path), *vllm_words, f"engine.at_once={at_once}"]) == 0
+    assert len(read(tmp_path / NAME).generations) == 9
+    assert len(list((tmp_path / NAME / "servers").glob("*.log"))) == 3
+
+
 def test_a_server_that_dies_before_it_is_ready_says_why(served_words, vllm_words, tmp_path, capsys):
     words = [*served_words(tmp_path), *vllm_words, "engine.args.refuse_to_start=true"]
     assert main(words) == 2
