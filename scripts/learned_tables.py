@@ -1,6 +1,7 @@
 """results/learned: do trained heads beat one number? Heads, a judge and distilled drafts against what needs no training.
 
-    python scripts/learned_tables.py [pair=llama-tiny] [task=gsm8k-tiny] [parts=ensemble,trials,judge,distil,transfer] [n=500] [steps=100]
+    python scripts/learned_tables.py [pair=llama-tiny] [task=gsm8k-tiny] [n=500] [steps=100]
+                                     [parts=ensemble,trials,judge,distil,transfer]
                                      [runs=results/learned-runs] [out=results/learned]
 
     ensemble  at T = 1: DIVERSED's head and others that see more or less, each with its curve of offsets, beside the static ensemble
