@@ -1,7 +1,7 @@
 """results/learned: do trained heads beat one number? Heads, a judge and distilled drafts against what needs no training.
 
     python scripts/learned_tables.py [pair=llama-tiny] [task=gsm8k-tiny] [n=500] [steps=100]
-                                     [parts=ensemble,trials,judge,distil,transfer]
+                                     [parts=ensemble,trials,judge,distil,transfer,drift]
                                      [runs=results/learned-runs] [out=results/learned]
 
     ensemble  at T = 1: DIVERSED's head and others that see more or less, each with its curve of offsets, beside the static ensemble
@@ -10,6 +10,7 @@
     judge     at T = 0: a mined judge beside the training-free divergence rule and the static ensemble
     distil    at T = 1: drafts distilled with each loss, under the static ensemble at several w, beside the pair's own draft
     transfer  at T = 1: the heads of three tasks on each of these tasks, as the paper's Table 3
+    drift     at T = 1: the task's head where its target is trained on, in the draft's voice: at each of these checkpoints
 
 What is trained and decoded stays in `runs`: run it again after an interruption, and only what is missing is done. `out` gets what
 is to be committed: PAIR-TASK-PART.csv, a row a cell, and PAIR-TASK-PART.json with the comparisons and their intervals.
@@ -32,6 +33,7 @@ import yaml
 import sdbench
 from sdbench.config import config_dir
 from sdbench.metrics.pareto import front_of, gain, joint, volume_of
+from sdbench.train.make import gone_on
 from sdbench.verify import Head
 from sdbench.verify.head import CARD
 from sdbench.words import chosen, parsed, reading
@@ -57,11 +59,12 @@ OFFSETS = [6, 4, 3, 2, 1, 0, -2]
 STATIC = [1, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.1]
 LOSSES = ("forward_kl", "reverse_kl", "tv", "overlap")
 TRANSFERRED = ("gsm8k-tiny", "cnndm-tiny", "mbpp-tiny")
+DRIFTED = (50, 100, 200)  # steps of the target's own training, gone on with
 UNDER = [1, 0.95, 0.9, 0.8, 0.7, 0.5]
 DEFAULTS = {
     "pair": "llama-tiny",
     "task": "gsm8k-tiny",
-    "parts": "ensemble,trials,judge,distil,transfer",
+    "parts": "ensemble,trials,judge,distil,transfer,drift",
     "n": "500",
     "steps": "100",
     "runs": "results/learned-runs",
@@ -240,7 +243,36 @@ def transfer(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) ->
     write(out, f"{pair}-transfer", every, told)
 
 
-PARTS = {"ensemble": ensemble, "trials": trials, "judge": judge, "distil": distil, "transfer": transfer}
+def drift(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
+    head = head_of(pair, task, "published", HEADS["published"], steps, runs)
+    loaded = Head.load(str(head), "ensemble")
+    own = {name: value for name, value in loaded.card.items() if name != "checkpoints"}  # of whichever target there is
+    frozen = runs / "heads" / f"{pair}-{task}-frozen"
+    Head("ensemble", loaded.features, loaded.weights, own).save(frozen)
+    configs = runs / f"configs-drift-{pair}-{task}"
+    names = rules_in(configs, "diversed", {"frozen": frozen}, offset=[2, 0])
+    every: list[tuple[str, sdbench.Results]] = []
+    told: dict[str, Any] = {}
+    for step in (0, *DRIFTED):
+        target = f"embedded:{pair}/target" if not step else str(gone_on(pair, runs / "targets" / pair, step).resolve())
+        results = decoded(
+            runs / f"{pair}-{task}-drift-{step}",
+            *("--config-dir", str(configs), f"model={pair}", f"model.target={target}", f"task={task}", f"n={n}"),
+            *("temperature=1", f"verifier=[ensemble,{names}]", f"w={json.dumps(UNDER)}"),
+        )
+        every.append((f"step {step}", results))
+        told[str(step)] = compared(results, ["frozen"], "ensemble")
+    write(out, f"{pair}-{task}-drift", every, told)
+
+
+PARTS = {
+    "ensemble": ensemble,
+    "trials": trials,
+    "judge": judge,
+    "distil": distil,
+    "transfer": transfer,
+    "drift": drift,
+}
 
 
 def main(arguments: list[str]) -> None:
