@@ -118,9 +118,9 @@ def prepare(run: Run, words: Sequence[str]) -> Job:
     from sdbench.run.outline import Outline
     from sdbench.run.parts import build_parts, with_markers
     from sdbench.run.preflight import check_pair, check_prompts
-    from sdbench.run.trained import check_draft, with_draft
+    from sdbench.run.trained import check_draft, with_trained
 
-    run = with_draft(run)
+    run = with_trained(run)
     engine = kind_of(run)
     metadata = engine.find(run)
     parts = build_parts(run)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, RuleSweep, Run
 from sdbench.run.faults import first_line
-from sdbench.run.trained import with_heads
 from sdbench.types import DRAFTER_NEEDS, NEEDS, Limits, needs_of
 
 if TYPE_CHECKING:
@@ -42,9 +41,9 @@ def imported(path: str) -> Any:
 def build_parts(run: Run) -> Parts:
     """Every rule of the run and the drafter's class; what one of them needs and does not get is a ConfigError."""
     drafter = _drafter_class(run)
-    known = [with_heads(run, sweep) for sweep in run.verifiers]
     sweeps = tuple(
-        BuiltSweep(sweep, tuple(rule_of(sweep.target, setting) for setting in sweep.settings)) for sweep in known
+        BuiltSweep(sweep, tuple(rule_of(sweep.target, setting) for setting in sweep.settings))
+        for sweep in run.verifiers
     )
     parts = Parts(sweeps, drafter, "draft" in _needs(drafter, DRAFTER_NEEDS, f"drafter={run.drafter.name}"))
     for built in sweeps:

@@ -33,7 +33,12 @@ TOLD = ("model", "task", "temperature", "loss", "steps", "seed")  # of a draft's
 USUAL_NUM_DRAFT = 5  # configs/run.yaml
 
 
-def with_heads(run: Run, sweep: RuleSweep) -> RuleSweep:
+def with_trained(run: Run) -> Run:
+    """The run with folders in the place of these words; stdlib and small files alone, so that a gap is said before all else."""
+    return replace(_with_draft(run), verifiers=tuple(_with_heads(run, sweep) for sweep in run.verifiers))
+
+
+def _with_heads(run: Run, sweep: RuleSweep) -> RuleSweep:
     """The sweep with the folder of a head in the place of trained:TASK."""
     kinds = {knob.name: knob.trained for knob in sweep.knobs if knob.trained}
     settings = tuple(
@@ -63,7 +68,7 @@ def _folder(run: Run, kind: str, task: str) -> str:
     )
 
 
-def with_draft(run: Run) -> Run:
+def _with_draft(run: Run) -> Run:
     """The run with the distilled draft in its draft's place."""
     model = run.model
     if model.distilled is None:

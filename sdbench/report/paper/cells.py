@@ -115,7 +115,8 @@ def is_plain(cell: pd.Series) -> bool:
 def distilled(cell: pd.Series) -> Mapping[str, Any] | None:
     """Of which pair and how a cell's draft was distilled; None for a draft that was not, or for another target."""
     card = (cell["content"] or {}).get("distilled")
-    return card if card and card["target"] == cell["checkpoint_target"] else None
+    target = cell["checkpoint_target"] if cell["verifier"] != "draft" else None  # the draft alone has none
+    return card if card and target in (None, card["target"]) else None
 
 
 def labels_of(cell: pd.Series) -> dict[str, Any] | None:
@@ -125,7 +126,7 @@ def labels_of(cell: pd.Series) -> dict[str, Any] | None:
         return None
     own = {name: cell[name] for name in LABELS if name not in ("base", "trained")}
     head = (cell["content"] or {}).get("heads", {}).get("head", {})
-    learned = {"trained": base_of(str(head.get("task", ""))), "trained_at": head.get("temperature"), "loss": None}
+    learned = {"trained": base_of(str(head.get("task", ""))), "trained_at": head.get("temperature"), "loss": ""}
     if card is not None:
         own |= {"model": card["model"], "verifier": FINETUNED}
         learned = {"trained": base_of(card["task"]), "trained_at": card["temperature"], "loss": card["loss"]}

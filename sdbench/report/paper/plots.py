@@ -33,7 +33,7 @@ TRAINED = {  # the published marks' shapes, filled
     LEARNED: (METHOD_MARKS["diversed"], RED, "learned head"),
     FINETUNED: (METHOD_MARKS["sd-finetuned"], GREEN, "lossless, finetuned draft"),
 }
-HATS = {None: RED, "gsm8k": RED, "cnndm": "#7f2f00"}  # a head's colour, by the task it was trained on
+HEAD_COLOURS = {None: RED, "gsm8k": RED, "cnndm": "#7f2f00"}  # a head's colour, by the task it was trained on
 MEASURED = "Filled marks: measured by sdbench, with 95 % intervals by example; acceptance: accepted / examined (block: / drafted)."
 HEIGHT = 1.95
 
@@ -85,7 +85,7 @@ def plane(axis: Axes, cells: pd.DataFrame, own: pd.DataFrame, asked: Exhibit, mo
         cell = find(cells, asked, model, task, line) if line.rule in TRAINED else None
         if cell is not None:
             mark, colour, name = TRAINED[line.rule]
-            colour = HATS[line.trained] if line.rule == LEARNED else colour
+            colour = HEAD_COLOURS[line.trained] if line.rule == LEARNED else colour
             name += f", trained on {line.trained}" if line.trained else ""
             bars(axis, cell.to_frame().T, "acceptance", "quality", colour, x_scale=100)
             at = 100 * cell["acceptance"], cell["quality"]
