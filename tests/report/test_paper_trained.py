@@ -17,7 +17,10 @@ from sdbench.report.paper import plots as paper_plots
 from sdbench.report.paper import tables as paper_tables
 from sdbench.report.paper.published import read_published
 from sdbench.run import main, pair
+from sdbench.run.command import Command
+from sdbench.run.compose import Composer
 from sdbench.run.outline import Outline
+from sdbench.run.trained import with_trained
 from sdbench.verify import Head
 
 NAME, TASK = "llama-tiny", "gsm8k-tiny"
@@ -169,9 +172,13 @@ UNTRAINED = {
         "task=gsm8k",
         "method=finetuned",
     ): "python scripts/distill_draft.py model=llama task=gsm8k task.protocol=diversed loss=forward_kl",
-    ("method=learned", "num_draft=3"): f"python scripts/train_ensemble.py model={NAME} task={TASK} num_draft=3",
+    (
+        "method=learned",
+        "model=qwen",
+        "num_draft=3",
+    ): f"python scripts/train_ensemble.py model=qwen task={TASK} num_draft=3",
     ("method=finetuned", "num_draft=3"): f"python scripts/distill_draft.py model={NAME} task={TASK} loss=forward_kl",
-    ("method=learned", "temperature=0.1"): f"python scripts/train_ensemble.py model={NAME} task={TASK}",
+    ("method=learned", "model=qwen", "temperature=0.1"): f"python scripts/train_ensemble.py model=qwen task={TASK}",
     (
         "experiment=diversed-table3",
         "model=qwen",
@@ -193,6 +200,17 @@ def test_what_was_not_trained_is_one_sentence_with_the_training_s_command(words,
     said = capfd.readouterr().err.splitlines()
     assert said[0].endswith(UNTRAINED[words])
     assert not (tmp_path / "results").exists() or not list((tmp_path / "results").rglob("*.parquet"))
+
+
+def test_a_head_that_ships_is_taken_where_none_was_trained(home, monkeypatch, tmp_path):
+    def head_of(folder):
+        monkeypatch.chdir(folder)
+        composer = Composer()
+        run = with_trained(composer.run(composer.jobs(Command(("method=learned", f"task={TASK}")))[0]))
+        return Path(run.verifiers[0].settings[0]["head"])
+
+    assert head_of(tmp_path) == Path(embedded.__file__).parent / "heads" / NAME / TASK
+    assert head_of(home) == Path("results") / "heads" / f"{NAME}-{TASK}"
 
 
 def test_a_torn_card_of_a_draft_is_one_sentence(outline, monkeypatch, tmp_path, capfd):
