@@ -211,9 +211,9 @@ def page(tree: Mapping[str, Any]) -> str:
     audits = dict.fromkeys(f"    {case['audit']}" for case in tree["cases"])
     about = (
         f"vLLM {tree['version']} (torch {has['torch']}, transformers {has['transformers']}, Python {has['python']}) serves {PAIR}, "
-        f"{NUM_DRAFT} drafts a step where it speculates, and continues {tree['prompts']} prompts of {TASK} {tree['n']} times each by "
-        f"{tree['new']} tokens. The audit is given the texts and the target, and nothing of how they were made. The chance of any "
-        f"false alarm is at most 1 % a line; a total variation of {least:.3f} would have been found with probability .95."
+        f"{NUM_DRAFT} drafts a step where it speculates, and continues {tree['prompts']} prompts of {TASK} {tree['n']} times each "
+        f"by {tree['new']} tokens. The audit is given the texts and the target, and nothing of how they were made. The chance of "
+        f"any false alarm is at most 1 % a line; a total variation of {least:.3f} would have been found with probability .95."
     )
     return "\n".join(
         [
