@@ -1,19 +1,25 @@
 """vLLM's CPU build with the embedded llama pair: run where SDBENCH_VLLM names the python of `scripts/vllm_env`.
 
-Four servers start one after another; a comparison of more texts is what `scripts/vllm_tables.py` makes.
+Some ten servers start one after another; a comparison of more texts is what `scripts/vllm_tables.py` makes.
 """
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
+from processes import gone
 from scipy.stats import chi2
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -38,13 +44,25 @@ pytestmark = [
 CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
 
 
-def command(results: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, **CPU, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+SEEN: set[int] = set()  # servers of runs that ended
+ENV = {**os.environ, **CPU, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def command_line(results: Path, *words: str) -> list[str]:
     size = [] if any(word.startswith("n=") for word in words) else [f"n={N}"]
     given = ["model=llama-tiny", "task=gsm8k-tiny", "timing=off", "report=off", f"results={results}", *size, *words]
-    return subprocess.run(
-        [sys.executable, "-m", "sdbench", *given], env=env, capture_output=True, text=True, check=False
-    )
+    return [sys.executable, "-m", "sdbench", *given]
+
+
+def command(results: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Its output as `stderr`; the servers that it had below it are noted."""
+    args = command_line(results, *words)
+    with tempfile.TemporaryFile("w+") as said, subprocess.Popen(args, env=ENV, stdout=said, stderr=said) as process:
+        while process.poll() is None:
+            SEEN.update(servers(process.pid))
+            time.sleep(0.5)
+        said.seek(0)
+        return subprocess.CompletedProcess(args, process.returncode, stderr=said.read())
 
 
 def run(results: Path, *words: str) -> Results:
@@ -65,19 +83,22 @@ def greedy(tmp_path_factory) -> tuple[Results, Results]:
     return ours, run(tmp_path_factory.mktemp("vllm"), *words, *served())
 
 
-def servers() -> set[int]:
-    """Processes of that interpreter; vLLM gives its workers names of their own."""
-    listing = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
-    pairs = [line.split(maxsplit=1) for line in listing.splitlines()[1:]]
-    return {int(pid) for pid, args in pairs if args.startswith((str(PYTHON), "VLLM::"))}
+def below(pid: int) -> dict[int, str]:
+    """Processes that this one started, and those that they did, with their command lines. vLLM names its workers itself."""
+    listing = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(maxsplit=2) for line in listing.splitlines()]
+    own: dict[int, str] = {}
+    parents = {pid}
+    while parents:
+        children = {int(row[0]): row[2] for row in rows if int(row[1]) in parents and row[2] != "<defunct>"}
+        own |= children
+        parents = set(children)
+    return own
 
 
-@pytest.fixture(scope="module", autouse=True)
-def before():
-    """The processes that there were; at the end there are no others."""
-    there = servers()
-    yield there
-    assert servers() <= there
+def servers(pid: int) -> list[int]:
+    """Those of them that are vLLM's."""
+    return [one for one, words in below(pid).items() if words.startswith((str(PYTHON), "VLLM::"))]
 
 
 def by_example(results: Results, verifier: str) -> dict[str, list[int]]:
@@ -128,8 +149,9 @@ def test_steps_reconcile_with_the_texts(greedy):
     assert abs(rates[0] - rates[1]) < 0.03
 
 
-def test_no_process_of_a_run_is_left(before, greedy):
-    assert servers() <= before
+def test_no_process_of_a_run_is_left(greedy):
+    assert len(SEEN) > 3, "three servers, and the engine of each"
+    assert gone(list(SEEN))
 
 
 @pytest.fixture(scope="module")
@@ -218,3 +240,53 @@ def test_sampling_without_the_plugin_is_refused(tmp_path):
     done = command(tmp_path, "temperature=1", "verifier=exact", *served())
     assert done.returncode == 2
     assert "on a CPU writes garbage where it speculates at temperature=1 (vllm#55005)" in done.stderr
+
+
+PLUGGED = ("temperature=1", "w=[0.5,1]", "n=40", "batch_size=8", "engine.plugin=true", "engine.retries=1")
+
+
+@contextmanager
+def decoding(results: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A run with a server of its own, with the plug-in, from whose records on it has a text; killed in the end."""
+    with log.open("wb") as said:
+        process = subprocess.Popen(command_line(results, *served(*PLUGGED)), env=ENV, stdout=said, stderr=said)
+    until = time.monotonic() + 900
+    try:
+        while not list(results.glob("*/records/generations-*")):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < until, "no text in a quarter of an hour"
+            time.sleep(0.2)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_harness_that_is_killed_leaves_no_server_and_no_worker(tmp_path):
+    with decoding(tmp_path, tmp_path / "log") as process:
+        pids = servers(process.pid)
+        assert len(pids) > 1, "the server and its engine"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert gone(pids)
+
+
+def test_when_the_server_is_killed_the_same_command_goes_on(tmp_path):
+    with decoding(tmp_path, tmp_path / "log") as process:
+        pids = servers(process.pid)
+        for pid in pids:
+            with suppress(ProcessLookupError):  # one falls with the other
+                os.kill(pid, signal.SIGKILL)
+        assert process.wait(300) == 1
+        said = (tmp_path / "log").read_text()
+        assert gone(pids)
+    assert "ended with code 137; its log" in said
+    assert "the same command goes on from there" in said
+    assert "Traceback" not in said
+    folder = tmp_path / "llama-tiny-gsm8k-tiny"
+    held = len(read(folder).generations)
+    results = run(tmp_path, *served(*PLUGGED))
+    assert 0 < held < len(results.generations) == 40 * len(results.cells)
+    rows = [pq.read_table(part, columns=["example"]).num_rows for part in (folder / "records").glob("generations-*")]
+    assert sum(rows) == len(results.generations), "none is there twice"
+    assert gone(list(SEEN))

@@ -105,6 +105,30 @@ def test_an_interpreter_without_vllm_and_none(refused):
 
     assert "has no vllm" in refused("engine=vllm", f"engine.python={sys.executable}")
     assert "engine.python names no interpreter" in refused("engine=vllm")
+    assert "is no program: name the interpreter" in refused("engine=vllm", "engine.python=/no/such/python")
+    assert "is no Python that can be asked" in refused("engine=vllm", "engine.python=/bin/false")
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        (
+            "engine.args.port=8000",
+            "engine.args.port is sdbench's to say: it follows from model=, num_draft= and engine.port",
+        ),
+        ("engine.args.speculative_config=x", "engine.args.speculative_config is sdbench's to say"),
+        ("engine.request.tensor_parallel_size=8", "engine=vllm engine.args.tensor_parallel_size=VALUE starts one so"),
+        ("engine.at_once=0", "engine.at_once"),
+        ("verifier.depth=3", "depth"),
+    ],
+)
+def test_what_a_server_that_is_started_cannot_be_told(word, says, refused, vllm_python):
+    assert says in refused("engine=vllm", f"engine.python={vllm_python}", word)
+
+
+def test_one_port_is_not_enough_for_two_servers(refused, vllm_python):
+    words = [f"engine.python={vllm_python}", f"engine.port={free_port()}", "engine.at_once=2"]
+    assert "is one port, and engine.at_once=2 wants several" in refused("engine=vllm", *words)
 
 
 URL = "engine.url=http://127.0.0.1:9"
