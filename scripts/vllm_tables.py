@@ -1,8 +1,9 @@
 """The tables in results/vllm: our engine and vLLM with our plug-in, asked the same questions of the same pair.
 
     python scripts/vllm_tables.py python=.venv-vllm/bin/python [pair=llama-tiny] [tasks=gsm8k-tiny,wmt-tiny]
-                                  [temperatures=0,1] [n=500] [runs=results/vllm-runs] [out=results/vllm]
+                                  [temperatures=0,1] [n=500] [samples=1] [runs=results/vllm-runs] [out=results/vllm]
 
+`samples` are texts of a prompt at temperature 1; those that the records hold beyond it are counted too.
 Both engines decode each task at each temperature: the target alone, the draft alone, the lossless rule, and the ensemble at five
 w (`greedy=mixture`, for the plug-in has no other at temperature 0). Records stay in `runs`: run it again after an interruption,
 and only what is missing is decoded. `out` gets what is to be committed: summary.csv of each run, and comparison.csv with a row for
@@ -53,6 +54,7 @@ DEFAULTS = {
     "tasks": "gsm8k-tiny,wmt-tiny",
     "temperatures": "0,1",
     "n": "500",
+    "samples": "1",
     "runs": "results/vllm-runs",
     "out": "results/vllm",
 }
@@ -168,7 +170,8 @@ def main(words: Sequence[str]) -> int:
     try:
         for task in tasks:
             for temperature in temperatures:
-                asked = (f"model={pair}", f"task={task}", f"temperature={temperature}", *SWEEP)
+                samples = options["samples"] if temperature != "0" else "1"
+                asked = (f"model={pair}", f"task={task}", f"temperature={temperature}", f"samples={samples}", *SWEEP)
                 name = f"{pair}-{task}-T{temperature}"
                 native = decode(f"{name}-native", n, runs, *asked)
                 vllm = decode(f"{name}-vllm", n, runs, *asked, *SERVER, f"engine.python={options['python']}")
