@@ -32,6 +32,7 @@ from sdbench.words import chosen, number, parsed, reading
 WARPERS = ("", "top_k=2", "top_p=0.8")
 MARKERS = ["verifier.within.begin=Answer", "verifier.within.end='####'"]  # single tokens of the embedded pairs
 KNOBS = {"fly": ["verifier.fly.window=2"]}  # its default window asks for five drafts
+HEADS = {"diversed": "gsm8k-tiny", "judge": "gsm8k-tiny-judge"}  # of a pair, as they ship
 TV = {False: 0.08, True: 0.1}  # to be found on the random pair, and on a trained one
 TRAINED_SAMPLES = 300  # texts of a prompt, each a hundred times the work of the random pair's
 BATCH = 8  # rules of a trained pair in one batch
@@ -56,9 +57,16 @@ def combinations(model: str, rules: Sequence[str]) -> Iterator[tuple[str, str, s
                 yield drafter, temperature, warper, rules
 
 
+def head_words(rule: str, model: str) -> list[str]:
+    """The head that ships for a trained pair, if there is one."""
+    name = f"{model}/{HEADS.get(rule)}"
+    ships = (Path(embedded.__file__).parent / "heads" / name).is_dir()
+    return [f"verifier.{rule}.head=embedded:{name}"] if model and ships else []
+
+
 def command_line(rules: Sequence[str], drafter: str, temperature: str, warper: str, model: str = "") -> list[str]:
     listed = f"verifier=[{','.join(rules)}]" if len(rules) > 1 else f"verifier={rules[0]}"
-    own = [word for rule in rules for word in KNOBS.get(rule, [])]
+    own = [word for rule in rules for word in [*KNOBS.get(rule, []), *head_words(rule, model)]]
     if len(rules) == 1:
         own = [word.replace(f"verifier.{rules[0]}.", "verifier.") for word in own]
     pair = [f"model={model}", *(MARKERS if "within" in rules else [])] if model else []
@@ -74,8 +82,8 @@ def run(
     able = []
     for rule in rules:
         try:
-            # Of the random pair: no weights are read for a refusal.
-            build(command(command_line([rule], drafter, temperature, warper)))
+            # Of the random pair, unless its head is of this one: no weights are read for a refusal.
+            build(command(command_line([rule], drafter, temperature, warper, model if head_words(rule, model) else "")))
         except ConfigError as error:
             lines.append({"rule": rule, "verdict": "not applicable", "why": str(error)})
         else:

@@ -1,12 +1,16 @@
 """results/learned: do trained heads beat one number? Heads, a judge and distilled drafts against what needs no training.
 
-    python scripts/learned_tables.py [pair=llama-tiny] [task=gsm8k-tiny] [parts=ensemble,judge,distil,transfer] [n=500] [steps=100]
+    python scripts/learned_tables.py [pair=llama-tiny] [task=gsm8k-tiny] [n=500] [steps=100]
+                                     [parts=ensemble,trials,judge,distil,transfer,drift]
                                      [runs=results/learned-runs] [out=results/learned]
 
     ensemble  at T = 1: DIVERSED's head and others that see more or less, each with its curve of offsets, beside the static ensemble
+    trials    at T = 1: what might make that head better: its slot, a hidden layer, other prices, a stronger decay of its weights,
+              and a weight learned from single swaps instead of from whole texts
     judge     at T = 0: a mined judge beside the training-free divergence rule and the static ensemble
     distil    at T = 1: drafts distilled with each loss, under the static ensemble at several w, beside the pair's own draft
     transfer  at T = 1: the heads of three tasks on each of these tasks, as the paper's Table 3
+    drift     at T = 1: the task's head where its target is trained on, in the draft's voice: at each of these checkpoints
 
 What is trained and decoded stays in `runs`: run it again after an interruption, and only what is missing is done. `out` gets what
 is to be committed: PAIR-TASK-PART.csv, a row a cell, and PAIR-TASK-PART.json with the comparisons and their intervals.
@@ -29,6 +33,9 @@ import yaml
 import sdbench
 from sdbench.config import config_dir
 from sdbench.metrics.pareto import front_of, gain, joint, volume_of
+from sdbench.train.make import gone_on
+from sdbench.verify import Head
+from sdbench.verify.head import CARD
 from sdbench.words import chosen, parsed, reading
 
 ROOT = Path(__file__).parents[1]
@@ -40,15 +47,24 @@ HEADS = {  # name -> its words for scripts/train_ensemble.py
     "of-laws": (f"features=[{LAWS}]", "hidden=16"),
     "of-all": (f"features=[draft_hidden,target_hidden,{LAWS}]", "hidden=32"),
 }
+TRIALS = {
+    "published": HEADS["published"],
+    "with-slot": ("features=[draft_hidden,target_hidden,slot]",),
+    "with-layer": (*HEADS["published"], "hidden=32"),
+    "cheap": (*HEADS["published"], "price=0.05"),
+    "dear": (*HEADS["published"], "price=1"),
+    "decayed": (*HEADS["published"], "decay=0.5"),
+}
 OFFSETS = [6, 4, 3, 2, 1, 0, -2]
 STATIC = [1, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.1]
 LOSSES = ("forward_kl", "reverse_kl", "tv", "overlap")
 TRANSFERRED = ("gsm8k-tiny", "cnndm-tiny", "mbpp-tiny")
+DRIFTED = (50, 100, 200)  # steps of the target's own training, gone on with
 UNDER = [1, 0.95, 0.9, 0.8, 0.7, 0.5]
 DEFAULTS = {
     "pair": "llama-tiny",
     "task": "gsm8k-tiny",
-    "parts": "ensemble,judge,distil,transfer",
+    "parts": "ensemble,trials,judge,distil,transfer,drift",
     "n": "500",
     "steps": "100",
     "runs": "results/learned-runs",
@@ -126,31 +142,52 @@ def write(out: Path, name: str, results: Sequence[tuple[str, sdbench.Results]], 
 
 
 def ensemble(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
-    heads = {
-        name: trained(
-            "train_ensemble.py", runs / "heads" / f"{pair}-{task}-{name}", "head.json", f"model={pair}", f"task={task}",
-            f"steps={steps}", *words,
-        )
-        for name, words in HEADS.items()
-    }  # fmt: skip
-    configs = runs / f"configs-{pair}-{task}"
+    heads = {name: head_of(pair, task, name, words, steps, runs) for name, words in HEADS.items()}
+    against_static(f"{pair}-{task}-ensemble", pair, task, n, heads, runs, out)
+
+
+def trials(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
+    heads = {name: head_of(pair, task, name, words, steps, runs) for name, words in TRIALS.items()}
+    heads["from-swaps"] = from_swaps(pair, task, runs)
+    against_static(f"{pair}-{task}-trials", pair, task, n, heads, runs, out)
+
+
+def head_of(pair: str, task: str, name: str, words: Sequence[str], steps: str, runs: Path) -> Path:
+    folder = runs / "heads" / f"{pair}-{task}-{name}"
+    return trained("train_ensemble.py", folder, CARD, f"model={pair}", f"task={task}", f"steps={steps}", *words)
+
+
+def from_swaps(pair: str, task: str, runs: Path) -> Path:
+    """w is high where letting a wrong draft pass spoils the text: a judge of the states that predict a token, turned round."""
+    folder = runs / "judges" / f"{pair}-{task}-predicting"
+    trained("train_judge.py", folder, CARD, f"model={pair}", f"task={task}", "features=[draft_hidden,target_hidden]")
+    judge = Head.load(str(folder), "judge")
+    turned = {name: -tensor if name in ("weight", "bias") else tensor for name, tensor in judge.weights.items()}
+    out = runs / "heads" / f"{pair}-{task}-from-swaps"
+    Head("ensemble", judge.features, turned, judge.card).save(out)
+    return out
+
+
+def against_static(name: str, pair: str, task: str, n: str, heads: Mapping[str, Path], runs: Path, out: Path) -> None:
+    """Each head's curve of offsets beside the static ensemble's, in one run."""
+    configs = runs / f"configs-{name}"
     names = rules_in(configs, "diversed", heads, offset=OFFSETS)
     results = decoded(
-        runs / f"{pair}-{task}-ensemble",
+        runs / name,
         *("--config-dir", str(configs), f"model={pair}", f"task={task}", f"n={n}", "temperature=1"),
         *(f"verifier=[ensemble,{names}]", f"w={json.dumps(STATIC)}"),
     )
-    told: dict[str, Any] = {"against": "ensemble", **compared(results, list(HEADS), "ensemble")}
-    for name, folder in heads.items():
-        card = json.loads((folder / "head.json").read_text())
-        told[name] |= {"seconds": card["seconds"], "last": card["last"]}
-        told[name]["is_constant"] = card["last"]["spread"] < 0.02
-    write(out, f"{pair}-{task}-ensemble", [("own", results)], told)
+    told: dict[str, Any] = {"against": "ensemble", **compared(results, list(heads), "ensemble")}
+    for head, folder in heads.items():
+        card = json.loads((folder / CARD).read_text())
+        told[head] |= {key: card[key] for key in ("seconds", "rollouts", "memory", "last", "held_out") if key in card}
+        told[head]["is_constant"] = card["last"]["spread"] < 0.02 if "last" in card else None
+    write(out, name, [("own", results)], told)
 
 
 def judge(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
     words = (f"model={pair}", f"task={task}")
-    folder = trained("train_judge.py", runs / "judges" / f"{pair}-{task}", "head.json", *words)
+    folder = trained("train_judge.py", runs / "judges" / f"{pair}-{task}", CARD, *words)
     configs = runs / f"configs-judge-{pair}-{task}"
     names = rules_in(configs, "judge", {"judge": folder}, threshold=[0.95, 0.9, 0.8, 0.6, 0.4, 0.2, 0.1])
     results = decoded(
@@ -188,12 +225,7 @@ def distil(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> N
 def transfer(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
     """Every task's head is used on every task; `task` is not looked at."""
     heads = {
-        f"of-{own.removesuffix('-tiny')}": trained(
-            "train_ensemble.py",
-            runs / "heads" / f"{pair}-{own}-published",
-            "head.json",
-            *(f"model={pair}", f"task={own}", f"steps={steps}", *HEADS["published"]),
-        )
+        f"of-{own.removesuffix('-tiny')}": head_of(pair, own, "published", HEADS["published"], steps, runs)
         for own in TRANSFERRED
     }
     configs = runs / f"configs-transfer-{pair}"
@@ -211,7 +243,36 @@ def transfer(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) ->
     write(out, f"{pair}-transfer", every, told)
 
 
-PARTS = {"ensemble": ensemble, "judge": judge, "distil": distil, "transfer": transfer}
+def drift(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
+    head = head_of(pair, task, "published", HEADS["published"], steps, runs)
+    loaded = Head.load(str(head), "ensemble")
+    own = {name: value for name, value in loaded.card.items() if name != "checkpoints"}  # of whichever target there is
+    frozen = runs / "heads" / f"{pair}-{task}-frozen"
+    Head("ensemble", loaded.features, loaded.weights, own).save(frozen)
+    configs = runs / f"configs-drift-{pair}-{task}"
+    names = rules_in(configs, "diversed", {"frozen": frozen}, offset=[2, 0])
+    every: list[tuple[str, sdbench.Results]] = []
+    told: dict[str, Any] = {}
+    for step in (0, *DRIFTED):
+        target = f"embedded:{pair}/target" if not step else str(gone_on(pair, runs / "targets" / pair, step).resolve())
+        results = decoded(
+            runs / f"{pair}-{task}-drift-{step}",
+            *("--config-dir", str(configs), f"model={pair}", f"model.target={target}", f"task={task}", f"n={n}"),
+            *("temperature=1", f"verifier=[ensemble,{names}]", f"w={json.dumps(UNDER)}"),
+        )
+        every.append((f"step {step}", results))
+        told[str(step)] = compared(results, ["frozen"], "ensemble")
+    write(out, f"{pair}-{task}-drift", every, told)
+
+
+PARTS = {
+    "ensemble": ensemble,
+    "trials": trials,
+    "judge": judge,
+    "distil": distil,
+    "transfer": transfer,
+    "drift": drift,
+}
 
 
 def main(arguments: list[str]) -> None:

@@ -1,13 +1,15 @@
 """The tables in results/vllm: our engine and vLLM with our plug-in, asked the same questions of the same pair.
 
     python scripts/vllm_tables.py python=.venv-vllm/bin/python [pair=llama-tiny] [tasks=gsm8k-tiny,wmt-tiny]
-                                  [temperatures=0,1] [n=500] [runs=results/vllm-runs] [out=results/vllm]
+                                  [temperatures=0,1] [n=500] [samples=1] [runs=results/vllm-runs] [out=results/vllm]
 
+`samples` are texts of a prompt at temperature 1; those that the records hold beyond it are counted too.
 Both engines decode each task at each temperature: the target alone, the draft alone, the lossless rule, and the ensemble at five
 w (`greedy=mixture`, for the plug-in has no other at temperature 0). Records stay in `runs`: run it again after an interruption,
 and only what is missing is decoded. `out` gets what is to be committed: summary.csv of each run, and comparison.csv with a row for
 each cell and measure: both values, and the difference vLLM − native with its 95 % interval, by example. Where a measure has a
-margin, `is_equivalent` says whether two one-sided tests at 5 % place the difference within it. At temperature 0 `equal_texts`
+margin, `is_equivalent` says whether two one-sided tests at 5 % place the difference within it. A server's first token comes from
+its prefill and ours is drafted like any other: `acceptance_behind_first` leaves it out of both. At temperature 0 `equal_texts`
 has the texts that both decoded (`native`) and those that are equal (`vllm`), in the cells that draw nothing.
 """
 
@@ -37,7 +39,7 @@ RATES = {  # measure: numerator, denominator
     "block_acceptance": ("accepted", "drafted"),
     "tokens_per_round": ("tokens", "rounds"),
 }
-MARGINS = {"acceptance": 0.03}  # within which two engines count as equal
+MARGINS = {"acceptance": 0.03, "acceptance_behind_first": 0.03}  # within which two engines count as equal
 MARGIN = 6.0  # of quality, in points of 100
 TOST = 0.9  # two one-sided tests at 5 %: the interval at 90 % lies within the margin
 # The tiny pairs fit a small cache. In float32, as our own engine has them on a CPU.
@@ -52,6 +54,7 @@ DEFAULTS = {
     "tasks": "gsm8k-tiny,wmt-tiny",
     "temperatures": "0,1",
     "n": "500",
+    "samples": "1",
     "runs": "results/vllm-runs",
     "out": "results/vllm",
 }
@@ -73,6 +76,13 @@ def gap(first: pd.DataFrame, second: pd.DataFrame, most: float, *, level: float)
     return statistic_interval(rows, statistic, level=level, bounds=(-most, most))
 
 
+def behind_first(rounds: pd.DataFrame) -> pd.DataFrame:
+    """The rounds without the first token of each text."""
+    is_first = (rounds["round"] == rounds["round"].min()).astype(int)
+    left = {name: (rounds[name] - is_first).clip(lower=0) for name in ("examined", "accepted")}
+    return rounds.assign(**left)
+
+
 def row_of(measure: str, values: Sequence[float], gaps: Sequence[Estimate], margin: float | None) -> dict[str, Any]:
     """One line of the table; `gaps` are the same difference at 95 % and at TOST."""
     wide, narrow = gaps
@@ -85,6 +95,7 @@ def rates(frames: Sequence[pd.DataFrame], rounds: Sequence[pd.DataFrame]) -> lis
     """Acceptance, and tokens a round; then acceptance where a slot was examined, slot by slot."""
     num_draft = int(max(one["drafted"].max() for one in rounds))
     pairs = [(name, [rate(one, over, under) for one in frames]) for name, (over, under) in RATES.items()]
+    pairs.append(("acceptance_behind_first", [rate(behind_first(one), "accepted", "examined") for one in rounds]))
     for slot in range(1, num_draft + 1):
         seen = [one.assign(kept=one["accepted"] >= slot, seen=one["examined"] >= slot) for one in rounds]
         pairs.append((f"acceptance_slot_{slot}", [rate(one, "kept", "seen") for one in seen]))
@@ -159,7 +170,8 @@ def main(words: Sequence[str]) -> int:
     try:
         for task in tasks:
             for temperature in temperatures:
-                asked = (f"model={pair}", f"task={task}", f"temperature={temperature}", *SWEEP)
+                samples = options["samples"] if temperature != "0" else "1"
+                asked = (f"model={pair}", f"task={task}", f"temperature={temperature}", f"samples={samples}", *SWEEP)
                 name = f"{pair}-{task}-T{temperature}"
                 native = decode(f"{name}-native", n, runs, *asked)
                 vllm = decode(f"{name}-vllm", n, runs, *asked, *SERVER, f"engine.python={options['python']}")

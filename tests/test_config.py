@@ -22,7 +22,8 @@ FILES = [(group, path.stem) for group in GROUPS for path in sorted((config_dir()
 def test_every_file_is_a_run(composer, group, name):
     jobs = composer.jobs(Command((f"{group}={name}",)))
     runs = [composer.run(job) for job in jobs]
-    assert len({run.folder for run in runs}) == len(runs)
+    rules = [tuple(rule.name for rule in run.verifiers) for run in runs]
+    assert len({(run.folder, names) for run, names in zip(runs, rules, strict=True)}) == len(runs)
     if group in ("model", "task", "drafter"):
         assert getattr(runs[0], group).name == name
     if group == "verifier":

@@ -11,7 +11,7 @@ from sdbench.config import config_dir
 from sdbench.report import paper
 from sdbench.report.paper import cells as paper_cells
 from sdbench.report.paper import numbers as paper_numbers
-from sdbench.report.paper.cells import ALL, TINY, WS
+from sdbench.report.paper.cells import ALL, FINETUNED, LEARNED, TINY, WS, Line, base_of
 from sdbench.run.command import Command, parse
 from sdbench.run.compose import Composer
 from sdbench.run.help import text
@@ -29,56 +29,83 @@ def runs_of(composer, *words):
     return [composer.run(job) for job in composer.jobs(Command(words))]
 
 
-def settings_of(run):
-    """What paper_cells.lines_of asks for, as this run makes it."""
-    ws = [setting["w"] for setting in run.verifiers[0].settings]
-    return {("target", None, 0), ("draft", None, 0)} | {
-        line for k in run.num_draft for line in (("lossless", None, k), *(("ensemble", w, k) for w in ws))
-    }
+def settings_of(*runs, heads=()):
+    """What paper_cells.lines_of asks for, as these runs of one pair and task make it; `heads` where the other task's counts."""
+    lines = {Line("target", None, 0)}
+    for run in runs:
+        is_own = run.model.distilled is None
+        lines |= {Line("draft", None, 0)} if is_own else set()
+        for k in run.num_draft:
+            lines.add(Line("lossless" if is_own else FINETUNED, None, k))
+            for setting in run.verifiers[0].settings:
+                if run.verifiers[0].name == "ensemble":
+                    lines.add(Line("ensemble", setting["w"], k))
+                if run.verifiers[0].name == LEARNED and setting["offset"] == 0:
+                    task = base_of(setting["head"].removeprefix("trained:"))
+                    lines.add(Line(LEARNED, None, k, task if heads != (None,) else None))
+                    assert heads != (None,) or task == base_of(run.task.name)
+    return lines
+
+
+def by_place(runs):
+    """{(pair, task, temperature): its runs}"""
+    places = {}
+    for run in runs:
+        places.setdefault((run.model.pair, run.task.name, run.temperature), []).append(run)
+    return places
 
 
 @pytest.mark.parametrize("asked", ALL, ids=lambda asked: asked.name)
 def test_an_experiment_makes_what_its_table_asks_for(composer, asked):
-    runs = runs_of(composer, f"experiment={asked.experiment}")
-    assert {(run.model.name, run.task.name) for run in runs} == {(m, t) for m in asked.models for t in asked.tasks}
-    for run in runs:
-        assert run.temperature == asked.temperature
-        assert set(paper_cells.lines_of(asked)) <= settings_of(run)
-        assert run.verifiers[0].settings[0].get("mix", "prob") == "prob"
+    places = by_place(runs_of(composer, f"experiment={asked.experiment}"))
+    assert {place[:2] for place in places} == {(m, t) for m in asked.models for t in asked.tasks}
+    for runs in places.values():
+        assert {run.temperature for run in runs} == {asked.temperature}
+        assert set(paper_cells.lines_of(asked)) <= settings_of(*runs, heads=asked.heads)
+        assert runs[0].verifiers[0].settings[0].get("mix", "prob") == "prob"
         if asked.name.startswith("table"):
-            assert run.task.options["protocol"] == "diversed"
+            assert {run.task.options["protocol"] for run in runs} == {"diversed"}
 
 
 TWIN = ("-m", "experiment=diversed-tiny", "temperature=1.0,0.1,0.0")
 
 
-def test_the_tiny_twin_makes_all_of_it(composer):
+def test_the_tiny_twin_makes_all_of_it_but_heads_of_another_task(composer):
     assert {run.temperature for run in runs_of(composer, "experiment=diversed-tiny")} == {1.0}
     runs = [composer.run(job) for job in composer.jobs(parse(TWIN))]
-    assert len({run.folder for run in runs}) == len(runs) == 12
-    assert {run.model.name for run in runs} == {"llama-tiny"}
-    made = {(run.task.name, run.temperature): settings_of(run) for run in runs}
+    places = by_place(runs)
+    assert (len(runs), len(places)) == (36, 12)
+    assert {run.model.pair for run in runs} == {"llama-tiny"}
+    assert {place: len({run.folder for run in own}) for place, own in places.items()} == dict.fromkeys(places, 2)
     for asked in ALL:
         for task in asked.tasks:
-            assert set(paper_cells.lines_of(asked)) <= made[task + TINY, asked.temperature]
+            made = settings_of(*places["llama-tiny", task + TINY, asked.temperature], heads=asked.heads)
+            lacking = set(paper_cells.lines_of(asked)) - made
+            assert {line.trained for line in lacking} <= {*asked.heads, None} - {task}
+            assert {line.rule for line in lacking} <= {LEARNED}
 
 
 def test_the_command_for_what_is_missing_makes_it(composer):
     empty = paper_numbers.measured([])
     for asked in ALL:
+        wanted = {line.name: line for line in paper_cells.lines_of(asked)}
         for lacking in paper_cells.missing(asked, empty, {}):
             command = parse(shlex.split(lacking.command)[3:])
             (run,) = [composer.run(job) for job in composer.jobs(command)]
-            assert (run.model.name, run.task.name, run.temperature) == (lacking.model, lacking.task, asked.temperature)
-            assert set(paper_cells.lines_of(asked)) <= settings_of(run)
-        tiny = paper_cells.command_of(asked, "llama-tiny", asked.tasks[0] + TINY, {})
-        (run,) = [composer.run(job) for job in composer.jobs(parse(shlex.split(tiny)[3:]))]
-        assert set(paper_cells.lines_of(asked)) <= settings_of(run)
-        assert (run.model.name, run.timing) == ("llama-tiny", None)
+            assert (run.model.pair, run.task.name, run.temperature) == (lacking.model, lacking.task, asked.temperature)
+            assert {wanted[name] for name in lacking.settings} <= settings_of(run, heads=asked.heads)
+        for line in wanted.values():
+            method = paper_cells.method_of(asked, line)
+            tiny = paper_cells.command_of(asked, "llama-tiny", asked.tasks[0] + TINY, {}, method)
+            (run,) = [composer.run(job) for job in composer.jobs(parse(shlex.split(tiny)[3:]))]
+            assert line in settings_of(run, heads=asked.heads)
+            assert (run.model.pair, run.timing) == ("llama-tiny", None)
 
 
 def test_a_study_is_narrowed_by_pair_task_and_n(composer):
-    (run,) = runs_of(composer, "experiment=diversed-table2", "model=qwen", "task=xsum", "n=7")
+    words = ("experiment=diversed-table2", "model=qwen", "task=xsum", "n=7")
+    assert {run.model.name for run in runs_of(composer, *words)} == {"qwen", "qwen+forward_kl"}
+    (run,) = runs_of(composer, *words, "method=static")
     assert (run.model.name, run.task.name, run.n, run.temperature) == ("qwen", "xsum", 7, 0.1)
 
 
@@ -98,7 +125,7 @@ def test_the_settings_of_a_table_belong_to_the_default_sweep(composer):
 @pytest.mark.long  # its quick stand-in: test_the_tiny_twin_makes_all_of_it
 def test_the_tiny_twin_fills_the_paper(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "sdbench", *TWIN],
+        [sys.executable, "-m", "sdbench", *TWIN, "method=static"],
         capture_output=True,
         text=True,
         check=False,
@@ -109,4 +136,6 @@ def test_the_tiny_twin_fills_the_paper(tmp_path):
     results = [sdbench.read(folder) for folder in paper.folders_of([tmp_path / "results"])]
     cells = paper_numbers.measured(results, resamples=500)
     lacking = [one for asked in ALL for one in paper_cells.missing(asked, cells, {})]
-    assert {one.model for one in lacking} == {"llama", "qwen"}
+    untrained = {one.command.partition("method=")[2].split()[0] for one in lacking if one.model == "llama-tiny"}
+    assert {one.model for one in lacking} == {"llama", "qwen", "llama-tiny"}
+    assert untrained == {"learned", "finetuned", "transfer"}

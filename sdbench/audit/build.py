@@ -16,6 +16,7 @@ from sdbench.run.command import key_of, parse
 from sdbench.run.compose import Composer
 from sdbench.run.heads import named as labelled
 from sdbench.run.parts import build_parts, rule_of, with_markers
+from sdbench.run.trained import with_trained
 
 OWN = ("backend", "mode", "generations", "replay", "samples", "tv", "power", "claims", "out")
 TRAINED_PROMPTS, TRAINED_BUDGET, TRAINED_DRAFT = 2, 8, 3
@@ -98,7 +99,7 @@ def compose(given: Command) -> Run:
     jobs = composer.jobs(parsed)
     if len(jobs) != 1:
         raise ConfigError("the audit takes one combination at a time, and this command line names several jobs")
-    return composer.run(jobs[0])
+    return with_trained(composer.run(jobs[0]))
 
 
 def build(given: Command) -> Built:

@@ -53,11 +53,16 @@ QUANTIZATION = ("bnb-int8", "bnb-nf4", "torchao-int8", "torchao-int4")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A pair. `target` and `draft` are hub ids, folders, or `embedded:NAME/target` for the pairs that ship inside."""
+    """A pair. `target` and `draft` are hub ids, folders, or `embedded:NAME/target` for the pairs that ship inside.
+
+    `distilled` is the loss by which this draft was distilled for the task: the result takes its place, and the pair a name
+    of its own.
+    """
 
     name: str
     target: str
     draft: str | None
+    distilled: str | None = None
     target_revision: str | None = None
     draft_revision: str | None = None
     attention: str | None = None
@@ -71,7 +76,7 @@ class Model:
         known("model.", tree, cls.__dataclass_fields__)
         for key in ("name", "target"):
             string(f"model.{key}", tree.get(key))
-        for key in ("draft", "target_revision", "draft_revision", "device_map"):
+        for key in ("draft", "target_revision", "draft_revision", "device_map", "distilled"):
             if tree.get(key) is not None:
                 string(f"model.{key}", tree[key])
         if tree.get("attention") is not None:
@@ -84,7 +89,14 @@ class Model:
             raise ConfigError(
                 f"model.chat_options must be a mapping such as {{enable_thinking: false}}, got {show(chat_options)}"
             )
+        if tree.get("distilled") is not None and tree.get("draft") is None:
+            raise ConfigError(f"model.distilled={tree['distilled']} needs a draft to be distilled: give model.draft=ID")
         return cls(**{**tree, "chat_options": dict(chat_options)})
+
+    @property
+    def pair(self) -> str:
+        """The name without that of the distilled draft."""
+        return self.name.removesuffix(f"+{self.distilled}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +211,7 @@ KEYS = (
     *("n", "samples", "seed", "batch_size", "device", "dtype", "name", "results", "timing", "margin", "shard", "force"),
     *("tracker", "report", "engine"),
 )
-GROUPS = ("model", "task", "verifier", "drafter", "decode", "engine", "tracker", "experiment")
+GROUPS = ("model", "task", "verifier", "drafter", "decode", "engine", "tracker", "experiment", "method")
 
 
 def check(tree: Mapping[str, Any]) -> Run:

@@ -11,7 +11,7 @@ from typing import Any
 from sdbench.config.checks import ConfigError, integer, known, listed, nearest, number, show, string, switch
 
 BASELINES = ("target", "draft", "lossless", "generate")  # what the records call the cells that every run adds
-DECLARES = ("low", "high", "open", "whole", "strict", "equals", "sweep", "choices", "draws", "text")
+DECLARES = ("low", "high", "open", "whole", "strict", "equals", "sweep", "choices", "draws", "text", "trained")
 INTERNAL = ("name", "_target_", "knobs")
 
 
@@ -26,6 +26,9 @@ class Knob:
     equals: str | None = None
     draws: tuple[Any, ...] = ()  # the values at which the rule draws at temperature 0 too
     is_text: bool = False  # it names something, such as a file
+    trained: str | None = (
+        None  # what of a training it may name: trained:TASK lies below results/ in a folder of this name
+    )
 
     def rank(self, value: Any) -> float | None:
         """The distance from the strict end; in the list for choices; None without an order.
@@ -54,9 +57,8 @@ class Knob:
         equals = None if declared.get("equals") is None else string(f"knobs.{name}.equals", declared["equals"])
         if equals is not None and strict is None:
             raise ConfigError(f"knobs.{name}.equals={equals} needs the value at which it does: knobs.{name}.strict")
-        return cls(
-            name, values, choices, strict, equals, tuple(declared.get("draws") or ()), bool(declared.get("text"))
-        )
+        draws, is_text = tuple(declared.get("draws") or ()), bool(declared.get("text"))
+        return cls(name, values, choices, strict, equals, draws, is_text, declared.get("trained"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ A folder: `config.json`, `records/{cell,run,server,force,failure}-*.json`,
 Part names are UTC time and random bits: ordered in time, never equal in two jobs. Hosts, processes and loads stand in
 timings and in provenance only. Imports: stdlib; pyarrow, numpy and pandas when used; no torch.
 
-Left of the wall:   Store, Cell, cell_key, GenerationRecord, Rounds, TimingRecord, CallRecord, LoadRecord, PooledRecord
+Left of the wall:   Store, Cell, cell_key, asked_of, GenerationRecord, Rounds, TimingRecord, CallRecord, LoadRecord, PooledRecord
 Right of the wall:  read, Results, Problem
 Errors, one sentence each: StoreError (cannot write), SchemaError (a newer sdbench wrote it), ValueError (nothing there)
 """
 
-from sdbench.records.keys import Cell, cell_key
+from sdbench.records.keys import Cell, asked_of, cell_key
 from sdbench.records.parts import SCHEMA, SchemaError, StoreError
 from sdbench.records.results import Problem, Results, read
 from sdbench.records.schema import CallRecord, GenerationRecord, LoadRecord, PooledRecord, Rounds, TimingRecord
@@ -41,6 +41,7 @@ __all__ = [
     "Store",
     "StoreError",
     "TimingRecord",
+    "asked_of",
     "cell_key",
     "read",
 ]

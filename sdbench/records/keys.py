@@ -39,6 +39,12 @@ def cell_key(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
 
+def asked_of(model: str, task: str, protocol: str, content: Mapping[str, Any]) -> str:
+    """Equal for cells of a model that were asked the same prompts."""
+    room = {name: content.get(name) for name in ("task", "rows", "shown", "max_new_tokens")}
+    return cell_key({"model": model, "task": task, "protocol": protocol, "content": room})
+
+
 @dataclass(frozen=True)
 class Cell:
     """One point of a sweep. `model`, `metric`, `metrics`, `axes` and `is_lossless` are labels; the others fix content and key.
@@ -86,8 +92,7 @@ class Cell:
     def asked(self) -> str:
         """Cells that share it were asked the same prompts: the task as described, its rows, how a row becomes ids, the room left
         for an answer."""
-        room = {name: self.content.get(name) for name in ("task", "rows", "shown", "max_new_tokens")}
-        return cell_key({"model": self.model, "task": self.task, "protocol": self.protocol, "content": room})
+        return asked_of(self.model, self.task, self.protocol, self.content)
 
     def __hash__(self) -> int:
         return hash(self.key)

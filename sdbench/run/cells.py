@@ -113,6 +113,7 @@ class _CellMaker:
             **self.asked,
             "drafter": {"name": run.drafter.name, **run.drafter.options} if is_pair else None,
             **({"heads": heads} if (heads := contents(rule)) else {}),
+            **({"distilled": card} if "draft" in reads and (card := self.outline.distilled) else {}),
             "top_k": run.top_k,
             "top_p": run.top_p,
             "seed": run.seed,

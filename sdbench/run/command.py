@@ -28,7 +28,7 @@ FLAGS = {
     "--plan": "plan",
     "--prefetch": "prefetch",
 }
-LISTED = ("model", "task", "verifier", "drafter", "experiment", "decode", "engine", "tracker")
+LISTED = ("model", "task", "verifier", "drafter", "experiment", "method", "decode", "engine", "tracker")
 LIST = re.compile(r"verifier=\[(.*)\]")
 SEEDS = re.compile(r"seed=\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]")  # a sweep: a job a seed, as -m seed=0,1,2
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ MAIN = "run"
 INTERNAL = ("_target_", "name", "knobs", "choices")  # of a group's file: not for the command line
 ENDINGS = {1: "some cells failed", 2: "bad configuration", 130: "interrupted"}
 CHOOSABLE = (*GROUPS, "hydra/launcher")
+OPTIONAL = ("experiment", "method")
 SPLIT = re.compile(r"[:/\\]+")
 
 
@@ -96,19 +97,15 @@ class Composer:
 
     @staticmethod
     def tree(cfg: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
-        """The plain tree without Hydra's own part; a pair named on the command line gets a name of its own."""
+        """The plain tree without Hydra's own part, the pair under its own name."""
         try:
             bare = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+            name_the_pair(bare.get("model"), {key_of(word) for word in overrides})
             tree: Any = OmegaConf.to_container(bare, resolve=True, throw_on_missing=True)
         except OmegaConfBaseException as error:
             raise ConfigError(first_line(error)) from None
-        keys = {key_of(word) for word in overrides}
         for group in classes_of_ones_own(overrides):
             tree[group] = without_the_default(group, tree[group], overrides)
-        model = tree.get("model")
-        if isinstance(model, dict) and keys & {"model.target", "model.draft"} and "model.name" not in keys:
-            ids = [str(model.get(key)) for key in ("target", "draft") if model.get(key)]
-            model["name"] = "+".join(map(slug, ids)) or "model"
         return tree
 
     def launch(self, jobs: Sequence[Sequence[str]], command: Command) -> list[int]:
@@ -196,7 +193,7 @@ class Composer:
         key = override.key_or_group
         top = re.split(r"[./]", key)[0]
         if top not in (*KEYS, *GROUPS, "hydra"):
-            raise ConfigError(f"{show(key)} is not an option {nearest(key, (*KEYS, 'decode', 'experiment'))}")
+            raise ConfigError(f"{show(key)} is not an option {nearest(key, (*KEYS, 'decode', *OPTIONAL))}")
         if override.is_delete():
             raise ConfigError(f"{key} cannot be removed; write {key}=null for its default")
         if override.is_sweep_override() and not is_multirun:
@@ -213,7 +210,7 @@ class Composer:
                 self._check_group(key, value)
 
     def _check_group(self, group: str, value: object) -> None:
-        if value is None and group == "experiment":
+        if value is None and group in OPTIONAL:
             return
         names = self.options(group)
         if isinstance(value, str) and value.startswith("["):  # one of several lists of rules, for -m
@@ -239,6 +236,17 @@ def knobs_of(tree: Any, *, where: str = "verifier.") -> set[str]:
     if isinstance(tree.get("knobs"), DictConfig):
         return {f"{where}{knob}" for knob in tree["knobs"] if knob != "w"}
     return {knob for name in tree for knob in knobs_of(tree.get(name), where=f"{where}{name}.")}
+
+
+def name_the_pair(model: Any, keys: Collection[str]) -> None:
+    """A pair that is named on the command line gets a name of its own, and so does one whose draft was distilled."""
+    if not isinstance(model, DictConfig):
+        return
+    if {"model.target", "model.draft"} & set(keys) and "model.name" not in keys:
+        ids = [str(model.get(key)) for key in ("target", "draft") if model.get(key)]
+        model.name = "+".join(map(slug, ids)) or "model"
+    if model.get("distilled"):
+        model.name = f"{model.get('name')}+{model.get('distilled')}"
 
 
 def slug(model_id: str) -> str:

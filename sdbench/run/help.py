@@ -38,6 +38,7 @@ What is run
   margin=M          the loss of quality you would accept, in points of 100, for the recommendation  (5)
                     or one for each task, also in an experiment: 'margin={gsm8k: 1, cnndm: 0.5, default: 2}'
   experiment=NAME   a whole study: the tables of DIVERSED (arXiv:2604.07622) and others
+  method=NAME       a row of those tables: static ensembles, the learned head, the finetuned draft (docs/learned.md)
 
 How it is run
   engine=NAME       who decodes: native, or a server: http engine.url=URL, vllm (docs/engines.md)     (native)
@@ -52,7 +53,7 @@ How it is run
   --cfg             prints the resolved configuration, with all options of the chosen files, and runs nothing
   --plan            prints what the records hold and what is missing, downloads, memory and hours, and runs nothing
   --prefetch        downloads the models and the data and stops: for nodes without a network
-  --list GROUP      the files of model, task, verifier, drafter or experiment, with a line on each
+  --list GROUP      the files of model, task, verifier, drafter, method or experiment, with a line on each
 
 Where it goes
   results=DIR       the root of all results                                                         (results)

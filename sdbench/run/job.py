@@ -118,7 +118,9 @@ def prepare(run: Run, words: Sequence[str]) -> Job:
     from sdbench.run.outline import Outline
     from sdbench.run.parts import build_parts, with_markers
     from sdbench.run.preflight import check_pair, check_prompts
+    from sdbench.run.trained import check_draft, with_trained
 
+    run = with_trained(run)
     engine = kind_of(run)
     metadata = engine.find(run)
     parts = build_parts(run)
@@ -126,6 +128,7 @@ def prepare(run: Run, words: Sequence[str]) -> Job:
     parts = with_markers(parts, lambda text: outline.tokenizer(text, add_special_tokens=False)["input_ids"])
     check_pair(run, outline, parts)
     check_heads(run, outline, parts)
+    check_draft(run, outline)
     task = build_task(run)
     check_prompts(run, task, outline)
     planned = tuple(engine.points(run, points(run, task, outline, parts)))

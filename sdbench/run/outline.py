@@ -40,6 +40,14 @@ class Outline:
         """Role -> repository@commit or a hash of the weights."""
         return {role: checkpoint.identity() for role, checkpoint in self.metadata.checkpoints.items()}
 
+    @cached_property
+    def distilled(self) -> dict[str, Any] | None:
+        """How the draft was distilled, where it was."""
+        from sdbench.run.trained import card_of
+
+        checkpoint = self.metadata.checkpoints.get("draft")
+        return None if checkpoint is None else card_of(checkpoint.folder)
+
     @property
     def numerics(self) -> dict[str, Any]:
         """role_what -> what else moves a logit."""

@@ -30,6 +30,7 @@ WORDS: Mapping[str, Kind] = {
     "loss": str,
     "price": float,
     "rate": float,
+    "decay": float,
     "features": listed,
 }
 

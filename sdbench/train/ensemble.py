@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +20,9 @@ from torch import Tensor
 
 from sdbench.config import ConfigError
 from sdbench.probs import at, total_variation
+from sdbench.run.latency import peak_memory
 from sdbench.train.course import Course, Rollout, grouped
-from sdbench.train.forced import seen
+from sdbench.train.forced import Text, seen
 from sdbench.train.steps import Steps
 from sdbench.verify.head import Head, features, linear, refuse_unknown, width_of
 from sdbench.verify.learned import Diversed
@@ -43,6 +45,7 @@ class Recipe:
     samples: int = 8  # of a prompt: each is judged by the mean of the others
     price: float = 0.2  # λ: reward for a unit of acceptance
     rate: float = 0.02
+    decay: float = 0.01  # of the weights, each step and unit of rate
     seed: int = 0
     rows: int = 1000  # of the train split, over and over
 
@@ -79,13 +82,19 @@ class EnsembleTraining:
     recipe: Recipe
     out: Path
     curve: list[dict[str, float]] = field(default_factory=list)
+    rolling_s: float = 0.0  # of its seconds, what rollouts took
+    decoding_bytes: float = (
+        0.0  # the peak of memory behind the first rollouts: what plain decoding of such a batch takes
+    )
 
     def __post_init__(self) -> None:
         size = width_of(self.recipe.features, self.course.widths())
         self.head = linear("ensemble", self.recipe.features, size, hidden=self.recipe.hidden)
         self.weights = {name: tensor.clone().requires_grad_() for name, tensor in self.head.weights.items()}
         self.fixed: dict[str, Tensor] = {}  # shift and scale of the features, from the first step
-        self.optimiser = torch.optim.AdamW(list(self.weights.values()), lr=self.recipe.rate, weight_decay=0.01)
+        self.optimiser = torch.optim.AdamW(
+            list(self.weights.values()), lr=self.recipe.rate, weight_decay=self.recipe.decay
+        )
 
     def __call__(self) -> Head:
         what = self.course.what(self.recipe)
@@ -117,10 +126,12 @@ class EnsembleTraining:
             **self.course.card(),
             **{
                 name: getattr(recipe, name)
-                for name in ("hidden", "steps", "prompts", "samples", "price", "rate", "seed")
+                for name in ("hidden", "steps", "prompts", "samples", "price", "rate", "decay", "seed")
             },
             "rule": Diversed.version,
             "seconds": round(steps.seconds),
+            "rollouts": round(self.rolling_s / steps.seconds, 3),
+            "memory": round(peak_memory() / self.decoding_bytes, 3) if self.decoding_bytes else None,
             "last": {name: round(value, 4) for name, value in mean.items()},
         }
 
@@ -130,7 +141,10 @@ class EnsembleTraining:
             group["lr"] = recipe.rate * min(1.0, (step + 1) / WARM_UP)
         head = Head("ensemble", recipe.features, self._frozen())
         keys = self.course.keys(step, recipe.prompts)
+        began = time.monotonic()
         rollouts = self.course.roll(keys, [Diversed(head)], recipe.samples, seed=recipe.seed * 1_000_003 + step)
+        self.rolling_s += time.monotonic() - began
+        self.decoding_bytes = self.decoding_bytes or peak_memory()
         advantages = left_out([rollout.reward for rollout in rollouts], recipe.samples)
         self.optimiser.zero_grad()
         weights = []
@@ -156,9 +170,9 @@ class EnsembleTraining:
 
     def _batches(self, rollouts: Sequence[Rollout], advantages: Sequence[float]) -> Any:
         """One for each forward of the frozen models."""
-        texts = [rollout.generation.tokens for rollout in rollouts]
+        texts = [Text.of(rollout.prompt, rollout.generation) for rollout in rollouts]
         origins = [rollout.generation.origins for rollout in rollouts]
-        for part in seen(self.course.pair, [rollout.prompt for rollout in rollouts], texts, self.course.decoder.warp):
+        for part in seen(self.course.pair, texts, self.course.decoder.warp):
             decided = torch.tensor(
                 [
                     origins[text][place] != "bonus"
@@ -181,7 +195,8 @@ class EnsembleTraining:
         return {name: tensor.detach().clone() for name, tensor in (self.weights | self.fixed).items()}
 
     def _state(self) -> dict[str, Any]:
-        return {"weights": self._frozen(), "optimiser": self.optimiser.state_dict(), "curve": self.curve}
+        told = {"curve": self.curve, "rolling_s": self.rolling_s}
+        return {"weights": self._frozen(), "optimiser": self.optimiser.state_dict(), **told}
 
     def _take(self, state: dict[str, Any]) -> None:
         with torch.no_grad():
@@ -189,7 +204,7 @@ class EnsembleTraining:
                 tensor.copy_(state["weights"][name])
         self.fixed = {name: state["weights"][name] for name in ("shift", "scale")}
         self.optimiser.load_state_dict(state["optimiser"])
-        self.curve = state["curve"]
+        self.curve, self.rolling_s = state["curve"], state["rolling_s"]
 
     def _write_curve(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)

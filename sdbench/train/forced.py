@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sdbench.lm.model import read_by
 from sdbench.probs import Warp
+from sdbench.types import Generation
 
 ELEMENTS = 1 << 24  # logits of one forward
 
@@ -24,7 +25,7 @@ class Seen:
     place: Tensor  # [N]
     p: Tensor  # [N,V], as they are judged: warped, at temperature 0 un-tempered
     q: Tensor
-    states: dict[str, Tensor]  # draft_hidden, target_hidden, token_hidden [N,d]
+    states: dict[str, Tensor]  # draft_hidden, target_hidden, token_hidden [N,d], slot [N,1]
 
 
 def states_of(model: Any, ids: Tensor, keep: int) -> tuple[Tensor, Tensor]:
@@ -34,22 +35,40 @@ def states_of(model: Any, ids: Tensor, keep: int) -> tuple[Tensor, Tensor]:
     return logits, kept[0]
 
 
-def seen(pair: Any, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]], warp: Warp) -> list[Seen]:
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Of one prompt; `slots`: how many drafts of its block stand before each token."""
+
+    prompt: Sequence[int]
+    tokens: Sequence[int]
+    slots: Sequence[int]
+
+    @classmethod
+    def of(cls, prompt: Sequence[int], generation: Generation, length: int | None = None) -> Text:
+        """What was decoded, or its beginning."""
+        assert generation.origins is not None, "our own engine tells them"
+        slots, slot = [], 0
+        for origin in generation.origins:
+            slots.append(slot)
+            slot = slot + 1 if origin == "accepted" else 0
+        return cls(prompt, generation.tokens[:length], slots[:length])
+
+
+def seen(pair: Any, texts: Sequence[Text], warp: Warp) -> list[Seen]:
     """In parts of as many texts as one forward takes; a part for each."""
     parts, vocab = [], int(pair.target.get_output_embeddings().weight.shape[0])
     order = list(range(len(texts)))
     while order:
-        longest = max(len(prompts[i]) + len(texts[i]) for i in order)
+        longest = max(len(texts[i].prompt) + len(texts[i].tokens) for i in order)
         count = max(1, ELEMENTS // (vocab * longest))
-        parts.append(
-            _part(pair, [prompts[i] for i in order[:count]], [texts[i] for i in order[:count]], order[0], warp)
-        )
+        parts.append(_part(pair, [texts[i] for i in order[:count]], order[0], warp))
         order = order[count:]
     return parts
 
 
 @torch.no_grad()
-def _part(pair: Any, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[int]], first: int, warp: Warp) -> Seen:
+def _part(pair: Any, given: Sequence[Text], first: int, warp: Warp) -> Seen:
+    prompts, texts = [one.prompt for one in given], [one.tokens for one in given]
     device = pair.target.device
     length = max(len(p) + len(t) for p, t in zip(prompts, texts, strict=True))
     ids = torch.zeros(len(texts), length, dtype=torch.long, device=device)
@@ -59,7 +78,8 @@ def _part(pair: Any, prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[
     row = torch.cat([torch.full((len(text),), i) for i, text in enumerate(texts)])
     place = torch.cat([torch.arange(len(text)) for text in texts])
     before = torch.tensor([len(prompt) for prompt in prompts])[row] + place - 1 - (length - keep)
-    laws, states = {}, {}
+    laws = {}
+    states = {"slot": torch.cat([torch.tensor(one.slots, device=device) for one in given])[:, None].float()}
     for side, model in (("target", pair.target), ("draft", pair.draft)):
         logits, hidden = states_of(model, ids, keep)
         raw = warp.logits(logits[row, before])

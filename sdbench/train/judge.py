@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sdbench.config import ConfigError
 from sdbench.train.course import Course, Rollout
-from sdbench.train.forced import seen
+from sdbench.train.forced import Text, seen
 from sdbench.train.steps import Steps
 from sdbench.types import Evidence, Limits, Verdict
 from sdbench.verify import Exact, Head, Joint, Judge
@@ -156,11 +156,11 @@ class JudgeTraining:
         if not swapped:
             size = width_of(recipe.features, self.course.widths())
             return Labels(torch.zeros(0, size), torch.zeros(0, dtype=torch.bool), torch.zeros(0, dtype=torch.long))
-        texts = [other.generation.tokens[: place + 1] for other, place, _, _ in swapped]
+        texts = [Text.of(other.prompt, other.generation, place + 1) for other, place, _, _ in swapped]
         rows = []
         warp = self.course.decoder.warp
-        for part in seen(self.course.pair, [other.prompt for other, *_ in swapped], texts, warp):
-            last = torch.tensor([len(texts[text]) - 1 for text in part.text.tolist()]) == part.place
+        for part in seen(self.course.pair, texts, warp):
+            last = torch.tensor([len(texts[text].tokens) - 1 for text in part.text.tolist()]) == part.place
             rows.append(features(recipe.features, part.states, (part.p, part.q))[last].cpu())
         return Labels(
             torch.cat(rows),

@@ -8,12 +8,14 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from sdbench import embedded
 from sdbench.train.data import texts
 from sdbench.train.loop import fit
-from sdbench.train.pairs import MAX_LENGTH, PAIRS, TASKS, Pair, Role
+from sdbench.train.pairs import MAX_LENGTH, PAIRS, TASKS, Pair, Part, Recipe, Role
 from sdbench.train.place import Place
 from sdbench.train.tokenizer import train_tokenizer
 
+GOES_ON = 1000  # steps of a warm-up and a cosine, of which some are made
 ROLES: tuple[Role, ...] = ("target", "draft")
 
 
@@ -28,6 +30,19 @@ def tokenizer_of(pair: Pair) -> PreTrainedTokenizerFast:
     """The pair's tokenizer, trained anew: a function of the pair alone, so every rank has the same."""
     rows = [t for task in TASKS for t in texts(task, "train", pair.tokenizer_rows, pair.seed, "plain")]
     return train_tokenizer((t.prompt + t.completion for t in rows), pair.vocabulary, MAX_LENGTH)
+
+
+def gone_on(name: str, out: Path, step: int) -> Path:
+    """The pair's shipped target, trained on in the draft's voice, at one of its steps: resumed where an earlier one stopped."""
+    pair, folder = pair_of(name), out / f"target-{step}"
+    if not (folder / "config.json").exists():
+        rows = Part(GOES_ON, rate=0.3, mix=pair.target_recipe.parts[-1].mix, voice="draft")
+        pair = replace(pair, target_recipe=Recipe((rows,)), seed=pair.seed + 100)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(embedded.path(name, "target"))
+        fit(pair, "target", tokenizer, out, Place(), until=step, start=embedded.path(name, "target"))
+        tokenizer.save_pretrained(out / "target-partial")
+        (out / "target-partial").rename(folder)
+    return folder
 
 
 def make(

@@ -51,7 +51,8 @@ STATES = {  # feature -> what a rule needs for it
     "target_hidden": "target_hidden",
     "token_hidden": "target_hidden",  # the target's state at the drafted token itself
 }
-FEATURES = (*STATES, *OF_LAWS)
+SLOT = "slot"  # how many drafts of the block stand before
+FEATURES = (*STATES, SLOT, *OF_LAWS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +104,12 @@ class Head:
 
     def seen(self, evidence: Evidence) -> Tensor:
         """The features [B,K,n] at every drafted position."""
-        behind = evidence.target_hidden
+        behind, tokens = evidence.target_hidden, evidence.draft.tokens
         states = {
             "draft_hidden": evidence.draft.hidden,
             "target_hidden": None if behind is None else behind[:, :-1],
             "token_hidden": None if behind is None else behind[:, 1:],
+            SLOT: torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)[..., None],
         }
         return features(self.features, states, laws_of(evidence) if self.reads_laws else None)
 

@@ -93,12 +93,16 @@ def test_what_is_not_measured_is_a_dash_and_has_its_command(cells, published):
     assert lossless.count("–") == 6  # xsum: acceptance, block, speed-up, over lossless, quality, against lossless
     assert "| llama | not measured yet |" in text
     lacking = paper_cells.missing(table1, cells, {})
-    assert [(one.model, one.task) for one in lacking] == [
-        ("llama-tiny", "xsum-tiny"),
-        *((model, task) for model in ("llama", "qwen") for task in table1.tasks),
+    methods = ("static", "finetuned", "learned")
+    assert [(one.model, one.task, one.command.rpartition("=")[2]) for one in lacking] == [
+        *(("llama-tiny", "gsm8k-tiny", method) for method in methods[1:]),
+        *(("llama-tiny", "xsum-tiny", method) for method in methods),
+        *(("llama-tiny", "mbpp-tiny", method) for method in methods[1:]),
+        *((model, task, method) for model in ("llama", "qwen") for task in table1.tasks for method in methods),
     ]
-    assert lacking[0].command.startswith("python -m sdbench model=llama-tiny task=xsum-tiny temperature=1 num_draft=5")
-    assert lacking[-1].command == "python -m sdbench experiment=diversed-table1 model=qwen task=mbpp"
+    assert lacking[2].command.startswith("python -m sdbench model=llama-tiny task=xsum-tiny temperature=1 num_draft=5")
+    assert lacking[-1].command == "python -m sdbench experiment=diversed-table1 model=qwen task=mbpp method=learned"
+    assert [one.settings for one in lacking[:2]] == [("finetuned K=5",), ("diversed K=5",)]
 
 
 def test_speed_stands_over_the_target_alone_and_over_the_best_lossless_setting(tmp_path):
@@ -133,16 +137,16 @@ def test_latex_is_booktabs_with_equal_columns(cells, published):
         assert not set("±–†") & set(text)
 
 
-def test_published_rows_are_the_source_s_and_say_what_is_unknown(published):
+def test_published_rows_are_the_source_s_and_say_what_is_unknown(cells, published):
     table3 = paper_cells.TABLES[2]
     lines = paper_tables.published_lines(table3, published)
     assert {line.rule for line in lines if "head" in line.rule} == {
         *("DIVERSED, head trained on cnndm", "DIVERSED, head trained on gsm8k"),
     }
-    notes = " ".join(paper_tables.notes(table3, published))
+    notes = " ".join(paper_tables.notes(table3, published, cells))
     assert "not defined" in notes
     assert "GSM8K values equal Table 1's" in notes
-    assert "GSM8K values" not in " ".join(paper_tables.notes(paper_cells.TABLES[0], published))
+    assert "GSM8K values" not in " ".join(paper_tables.notes(paper_cells.TABLES[0], published, cells))
 
 
 def points(figure, *, is_hollow):

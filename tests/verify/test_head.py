@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sdbench.engine import generate
+from sdbench.train.forced import Text
 from sdbench.types import DraftBlock, Evidence
 from sdbench.verify import Diversed, Ensemble, Exact, Head, Judge
 from sdbench.verify.head import FEATURES, linear
@@ -152,6 +153,20 @@ def test_slot_i_reads_the_state_that_predicts_draft_i(temperature):
                 elif temperature:
                     assert generation.bias[slot + i] < 1e-6
             place, slot = place + accepted + 1, slot + examined
+
+
+def test_a_head_may_know_the_slot_in_its_block():
+    """w is 1 at the first slot and 0 behind it: what is refused is a first draft."""
+    first = Head("ensemble", ("slot",), {"weight": torch.tensor([[-400.0]]), "bias": torch.tensor([200.0])})
+    target, draft = pair("llama")
+    options = {"num_draft": 4, "max_new_tokens": 40, "stop_ids": (), "temperature": 1.0}
+    made = generate(target, draft, PROMPTS, [Diversed(first)], **options)
+    rounds = [(e, a) for g in made for e, a in zip(g.examined, g.accepted, strict=True)]
+    assert {a for e, a in rounds if a < e} == {0}
+    assert {a for e, a in rounds if a == e} & {3, 4}
+    for generation in made:
+        places = [slot for a in generation.accepted for slot in range(a + 1)]
+        assert list(Text.of([1], generation).slots) == places[: len(generation.tokens)]
 
 
 def test_with_a_head_that_is_one_everywhere_texts_are_the_lossless_ones():

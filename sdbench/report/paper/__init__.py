@@ -33,9 +33,12 @@ INTRODUCTION = """\
 
 Measured numbers come from the records alone, each with its 95 % interval by example. Published numbers stand apart, marked by
 source: what their acceptance rate counts is not defined, so nothing joins them to ours; `sdbench/report/paper/published/README.md`
-says what is doubtful about them. The learned head and the finetuned draft of the paper are not run here; static ensembles
-v = w·p + (1 − w)·q stand in their place.
+says what is doubtful about them. Static ensembles v = w·p + (1 − w)·q stand beside the paper's own rows: the learned head, as
+`scripts/train_ensemble.py` has trained it, and lossless speculation with a draft that `scripts/distill_draft.py` has distilled.
 """
+TRAINED_FIRST = (
+    "A command that needs a head or a draft which was not trained yet names the training's command, and ends.\n"
+)
 
 
 def build_paper(folders: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str], **options: Any) -> list[Path]:
@@ -72,7 +75,8 @@ def folders_of(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 def configs_of(results: Sequence[Results]) -> dict[str, dict[str, Any]]:
     """The last resolved configuration of each pair."""
-    return {str(model): one.config for one in results for model in sorted(set(one.cells["model"]))}
+    configs = [config for one in results for config in one.configs.values() if isinstance(config.get("model"), dict)]
+    return {str(config["model"].get("name")): config for config in configs}
 
 
 def table_files(asked: Exhibit, cells: pd.DataFrame, published: pd.DataFrame) -> dict[str, str]:
@@ -89,10 +93,15 @@ def page(cells: pd.DataFrame, published: pd.DataFrame, lacking: Sequence[Missing
     parts = [INTRODUCTION]
     for asked in TABLES:
         ours, theirs = tables.measured_lines(asked, cells), tables.published_lines(asked, published)
-        notes = "\n".join(f"- {note}" for note in tables.notes(asked, published))
+        notes = "\n".join(f"- {note}" for note in tables.notes(asked, published, cells))
         parts.append(f"## {asked.title}\n\n{tables.to_markdown(asked, ours, theirs)}\n{notes}\n")
     parts += ["## Figures\n", *(f"### {title}\n\n![{title}]({name}.svg)\n" for name, title in FIGURES.items())]
     rows = [f"| {one.asked} | {one.model} | {one.task} | {len(one.settings)} | `{one.command}` |" for one in lacking]
-    head = ["## Not measured yet\n", "| for | pair | task | settings | command |", "|---|---|---|---:|---|"]
+    head = [
+        "## Not measured yet\n",
+        TRAINED_FIRST,
+        "| for | pair | task | settings | command |",
+        "|---|---|---|---:|---|",
+    ]
     parts.append("\n".join([*head, *rows]) if rows else "Nothing is missing.")
     return "\n".join(parts) + "\n"

@@ -19,14 +19,15 @@ from sdbench.metrics.columns import spread, spread_names
 from sdbench.metrics.gain import Passes, lossless_settings
 from sdbench.metrics.legacy import WEIGHT
 from sdbench.metrics.stats import Estimate
-from sdbench.records import Results
-from sdbench.report.paper.cells import LABELS, METRICS, base_of, is_plain
+from sdbench.records import Results, asked_of
+from sdbench.report.paper.cells import FINETUNED, LABELS, METRICS, base_of, distilled, labels_of, strangers
 from sdbench.types import Metric
 
 RATES = ("acceptance", "block_acceptance", "tokens_per_round")
 SPEEDS = ("speedup", "speedup_over_lossless")
-ORDER = ["model", "task", "temperature", "verifier", "num_draft", WEIGHT]
-COLUMNS = [*LABELS, "cell", "n", *spread_names((*RATES, "quality", "difference", *SPEEDS))]
+ORDER = ["model", "task", "temperature", "verifier", "trained", "num_draft", WEIGHT]
+TRAINING = ("trained_at", "loss")  # of a learned head or a finetuned draft
+COLUMNS = [*LABELS, *TRAINING, "cell", "n", *spread_names((*RATES, "quality", "difference", *SPEEDS))]
 COLUMNS += ["num_seeds", "seed_low", "seed_high"]
 
 
@@ -37,6 +38,7 @@ class _Setting:
     results: Results
     cells: pd.DataFrame
     key: str
+    labels: Mapping[str, Any]
     metric: Metric
     part: pd.DataFrame
 
@@ -45,15 +47,22 @@ class _Setting:
         return int(self.part["example"].nunique())
 
     @property
-    def labels(self) -> dict[str, Any]:
+    def asked(self) -> str:
+        """Equal for settings whose models were shown the same; a finetuned draft's pair is asked under its own name."""
         cell = self.cells.loc[self.key]
-        return {name: cell[name] for name in LABELS if name != "base"} | {"base": base_of(str(cell["task"]))}
+        return (
+            asked_of(self.labels["model"], cell["task"], cell["protocol"], cell["content"])
+            if distilled(cell)
+            else str(cell["asked"])
+        )
 
     @property
     def place(self) -> tuple[Any, ...]:
         """Equal for the seeds of one setting."""
+        cell = self.cells.loc[self.key]
+        trained = (cell["content"] or {}).get("heads"), cell["checkpoint_draft"] if distilled(cell) else None
         labels = {name: None if value != value else value for name, value in self.labels.items()}
-        return (*labels.values(), str(self.cells.at[self.key, "asked"]))
+        return (*labels.values(), self.asked, str(trained))
 
     @property
     def seed(self) -> object:
@@ -76,22 +85,28 @@ def measured(results: Sequence[Results], **options: Any) -> pd.DataFrame:
         numbers = _numbers(own, rows[place], None if base in (None, place) else rows[base], options)  # type: ignore[index]
         lines.append({**first.labels, "cell": first.key, **numbers, **_speeds(first, options)})
     frame = pd.DataFrame(lines, columns=COLUMNS)
-    # The paper's own prompt first, then more examples; the key settles the rest, so that equal records give equal tables.
+    # The paper's own prompt first, then what was trained at this temperature, then more examples; the key settles the rest, so
+    # that equal records give equal tables.
     frame = frame.assign(_own=frame["protocol"] != "diversed", _n=-frame["n"].astype("float64"))
-    frame = frame.sort_values([*ORDER, "_own", "_n", "cell"], ignore_index=True).drop(columns=["_own", "_n"])
+    frame = frame.assign(_away=frame["trained_at"].astype("float64") != frame["temperature"])
+    frame = frame.sort_values([*ORDER, "_own", "_away", "_n", "cell"], ignore_index=True)
+    frame = frame.drop(columns=["_own", "_away", "_n"])
     return frame.drop_duplicates(ORDER, ignore_index=True)
 
 
 def _settings(results: Results) -> list[_Setting]:
     """Those of the paper's tasks and rules."""
     cells = table_of(results.cells)
-    settings = []
+    settings, others = [], strangers(cells)
     for key, part in results.generations.groupby("cell", sort=True):
         cell = cells.loc[str(key)]
         name = METRICS.get(base_of(str(cell["task"])))
-        if name is not None and is_plain(cell) and name in part:
+        labels = labels_of(cell)
+        if labels is None or (labels["model"] in others and distilled(cell) is None):
+            continue
+        if name is not None and name in part:
             (metric,) = scores_of(cell.to_dict(), [name])
-            settings.append(_Setting(results, cells, str(key), metric, part.dropna(subset=[name])))
+            settings.append(_Setting(results, cells, str(key), labels, metric, part.dropna(subset=[name])))
     return settings
 
 
@@ -99,7 +114,7 @@ def _sweep(one: _Setting) -> tuple[Any, ...]:
     """What a setting shares with the lossless one that it is held against."""
     labels = one.labels
     names = ("model", "task", "protocol", "num_draft", "temperature")
-    return (*(labels[name] for name in names), str(one.cells.at[one.key, "asked"]))
+    return (*(labels[name] for name in names), one.asked)
 
 
 def _together(own: Sequence[_Setting]) -> pd.DataFrame:
@@ -133,8 +148,10 @@ def shown(one: Estimate, metric: Metric) -> Estimate:
 def _speeds(one: _Setting, options: Mapping[str, Any]) -> dict[str, float]:
     """Measured speed over the target alone, and over the best lossless setting of the same pass."""
     timings = one.results.timings
-    own = speed.speeds(timings[timings["model"] == one.labels["model"]], **options).get(one.key)
+    own = speed.speeds(timings[timings["model"] == one.cells.at[one.key, "model"]], **options).get(one.key)
     row = {} if own is None else spread("speedup", own["speedup"])
+    if one.labels["verifier"] == FINETUNED:  # its pass holds no lossless setting of the pair's own draft
+        return row
     same = one.cells[one.cells["sweep"] == one.cells.at[one.key, "sweep"]]
     passes = Passes.of(timings)
     best = passes.best_of(lossless_settings(same), one.key)

@@ -10,11 +10,30 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sdbench.metrics.legacy import WEIGHT
-from sdbench.report.figures.style import BLUE, INK, PAGE, panels
-from sdbench.report.paper.cells import LENGTHS, SEED, TITLES, WS, Exhibit, command_of, find, named, pairs_of
-from sdbench.report.paper.marks import bars, legend, level, panel_title, theirs, unfilled, widen
+from sdbench.report.figures.style import BLUE, GREEN, INK, PAGE, RED, panels
+from sdbench.report.paper.cells import (
+    FINETUNED,
+    LEARNED,
+    LENGTHS,
+    SEED,
+    TITLES,
+    WS,
+    Exhibit,
+    Line,
+    command_of,
+    find,
+    lines_of,
+    named,
+    pairs_of,
+)
+from sdbench.report.paper.marks import METHOD_MARKS, bars, legend, level, panel_title, theirs, unfilled, widen
 
 RAMP = {None: INK, 0.9: "#08306b", 0.7: "#2171b5", 0.5: "#4a98c9", 0.3: "#94c4df"}
+TRAINED = {  # the published marks' shapes, filled
+    LEARNED: (METHOD_MARKS["diversed"], RED, "learned head"),
+    FINETUNED: (METHOD_MARKS["sd-finetuned"], GREEN, "lossless, finetuned draft"),
+}
+HEAD_COLOURS = {None: RED, "gsm8k": RED, "cnndm": "#7f2f00"}  # a head's colour, by the task it was trained on
 MEASURED = "Filled marks: measured by sdbench, with 95 % intervals by example; acceptance: accepted / examined (block: / drafted)."
 HEIGHT = 1.95
 
@@ -47,7 +66,7 @@ def swept(cells: pd.DataFrame, asked: Exhibit, model: str, task: str) -> pd.Data
 
 def plane(axis: Axes, cells: pd.DataFrame, own: pd.DataFrame, asked: Exhibit, model: str, task: str) -> None:
     """Our curve with bars both ways, lossless on it, the models alone as lines across."""
-    lossless = find(cells, asked, model, task, ("lossless", None, asked.num_drafts[0]))
+    lossless = find(cells, asked, model, task, Line("lossless", None, asked.num_drafts[0]))
     bars(axis, own, "acceptance", "quality", BLUE, x_scale=100)
     if len(own):
         ends = [] if lossless is None or (own[WEIGHT] == 1).any() else [lossless.to_frame().T]
@@ -62,8 +81,18 @@ def plane(axis: Axes, cells: pd.DataFrame, own: pd.DataFrame, asked: Exhibit, mo
         bars(axis, lossless.to_frame().T, "acceptance", "quality", INK, x_scale=100)
         at = 100 * lossless["acceptance"], lossless["quality"]
         axis.plot(*at, "D", color=INK, linestyle="", label="lossless", zorder=4)
+    for line in lines_of(asked):
+        cell = find(cells, asked, model, task, line) if line.rule in TRAINED else None
+        if cell is not None:
+            mark, colour, name = TRAINED[line.rule]
+            colour = HEAD_COLOURS[line.trained] if line.rule == LEARNED else colour
+            name += f", trained on {line.trained}" if line.trained else ""
+            bars(axis, cell.to_frame().T, "acceptance", "quality", colour, x_scale=100)
+            at = 100 * cell["acceptance"], cell["quality"]
+            size = 7 if mark == "*" else 4.5
+            axis.plot(*at, mark, color=colour, linestyle="", markersize=size, label=name, zorder=4)
     for name, style in (("target", "--"), ("draft", ":")):
-        alone = find(cells, asked, model, task, (name, None, 0))
+        alone = find(cells, asked, model, task, Line(name, None, 0))
         if alone is not None:
             level(axis, float(alone["quality"]), f"{name} alone", style)
 

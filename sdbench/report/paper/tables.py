@@ -12,11 +12,17 @@ from dataclasses import dataclass
 import pandas as pd
 
 from sdbench.metrics.markup import booktabs, escaped, markdown, tex_line
-from sdbench.report.paper.cells import TITLES, Exhibit, find, lines_of, named, pairs_of
+from sdbench.report.paper.cells import FINETUNED, LEARNED, TITLES, Exhibit, Line, find, lines_of, named, pairs_of
 from sdbench.report.paper.published import METHODS, SOURCES, doubtful
 
 ABSENT = "–"
-RULES = {"target": "target alone", "draft": "draft alone", "lossless": "SD (lossless)"}
+RULES = {
+    "target": "target alone",
+    "draft": "draft alone",
+    "lossless": "SD (lossless)",
+    FINETUNED: "SD, finetuned draft",
+    LEARNED: "DIVERSED (learned head)",
+}
 DAGGER = "†"
 
 
@@ -48,7 +54,7 @@ def measured_lines(asked: Exhibit, cells: pd.DataFrame) -> list[Entry]:
             continue
         runs = [_run(asked, cells, model, kept, place) for place in range(len(asked.tasks))]
         entries += [Entry(model, name, [_first(run[name]) for run in runs]) for name in runs[0]]
-        entries += [Entry(model, rule_name(line[0], line[1]), list(map(_texts, row))) for line, row in kept.items()]
+        entries += [Entry(model, rule_name(line), list(map(_texts, row))) for line, row in kept.items()]
     return entries
 
 
@@ -89,8 +95,10 @@ def _text(cell: pd.Series, name: str) -> str:
     return text + (f" seeds {cell['seed_low']:.1f}–{cell['seed_high']:.1f}" if is_spread else "")
 
 
-def rule_name(rule: str, w: float | None) -> str:
-    return RULES.get(rule, f"ensemble, w = {w:g}" if w is not None else rule)
+def rule_name(line: Line) -> str:
+    if line.trained is not None:
+        return f"DIVERSED, head trained on {line.trained}"
+    return RULES[line.rule] if line.w is None else f"ensemble, w = {line.w:g}"
 
 
 def published_lines(asked: Exhibit, rows: pd.DataFrame) -> list[Entry]:
@@ -115,7 +123,7 @@ def _published(row: pd.DataFrame) -> tuple[str, ...]:
     return tuple(texts.get(name, "") for name in MEASURES)
 
 
-def notes(asked: Exhibit, rows: pd.DataFrame) -> list[str]:
+def notes(asked: Exhibit, rows: pd.DataFrame, cells: pd.DataFrame) -> list[str]:
     """What a reader must know to read the table."""
     own = rows[(rows["source"] == "readme") & (rows["place"] == asked.title)]
     said = [
@@ -127,11 +135,30 @@ def notes(asked: Exhibit, rows: pd.DataFrame) -> list[str]:
         f"{DAGGER} Published ({SOURCES['readme']}): the acceptance rate is not defined there, and stands apart from ours. "
         "No draft length, number of examples or interval is given.",
     ]
+    said += [text for text in [trainings(asked, cells)] if text]
     if len(own) and doubtful(own, "caption").any():
         said.append(
             "The published caption prints T = 0.1 and a finetuned draft, yet its GSM8K values equal Table 1's at T = 1.0."
         )
     return said
+
+
+def trainings(asked: Exhibit, cells: pd.DataFrame) -> str:
+    """How the heads and the drafts of its rows were trained; "" without one."""
+    rows = [
+        find(cells, asked, model, task, line)
+        for model in pairs_of(asked, cells)
+        for task in asked.tasks
+        for line in lines_of(asked)
+        if line.rule in (LEARNED, FINETUNED)
+    ]
+    parts = {
+        f"{'head' if row['verifier'] == LEARNED else 'draft'} of {row['model']} on {row['trained']}: T = {row['trained_at']:g}"
+        + (f", {row['loss']}" if row["loss"] else "")
+        for row in rows
+        if row is not None
+    }
+    return f"Trained at: {'; '.join(sorted(parts))}." if parts else ""
 
 
 def to_markdown(asked: Exhibit, measured: Sequence[Entry], published: Sequence[Entry]) -> str:
