@@ -1,0 +1,190 @@
+"""What our client and our plug-in cost beside vLLM's own: results/benchmarks/vllm.{json,md}.
+
+    python -m scripts.bench_vllm python=.venv-vllm/bin/python [repeats=7] [n=64] [note=SENTENCE] [out=results/benchmarks]
+
+*client*: tokens/s of `n` word problems at temperature 0 in a closed loop of eight requests, by the loop of the latency pass over
+those of `vllm bench serve`, against one server, in turns. *step*: seconds of a step of a batch of eight with the plug-in's ensemble
+over those with vLLM's own sampler, in turns (vllm_steps.py). Wanted: at least .98 and at most 1.10. Starts count nowhere.
+`note` is said on the page: what else was at work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sdbench import embedded
+from sdbench.records import Store
+from sdbench.run.compose import Composer
+from sdbench.run.job import config_of, prepare, provenance
+from sdbench.run.quality import Prompts
+from sdbench.run.served_timing import closed_loop
+from sdbench.serve.command import look
+from sdbench.words import number, parsed, reading
+
+ROOT = Path(__file__).parents[1]
+PAIR, TASK, AT_ONCE = "llama-tiny", "gsm8k-tiny", 8
+CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
+SERVER = (
+    *("engine.args.dtype=float32", "engine.args.max_model_len=512", "engine.args.enforce_eager=true"),
+    *(f"engine.env.{key}={value}" for key, value in CPU.items()),
+)
+# What `vllm bench serve` runs; the command itself wants metadata of the name "vllm", which the CPU build has not.
+RIVAL = """
+import argparse
+from vllm.benchmarks.serve import add_cli_args, main
+parser = argparse.ArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
+DEFAULTS = {"python": "", "repeats": "7", "n": "64", "out": "results/benchmarks", "note": "Nothing else was at work."}
+
+
+def client_ratios(python: str, n: int, repeats: int, folder: Path) -> dict[str, Any]:
+    """Pairs of tokens/s, ours and theirs."""
+    words = [f"model={PAIR}", f"task={TASK}", f"n={n}", "temperature=0", "verifier=exact", "engine=vllm"]
+    words += [f"engine.python={python}", f"results={folder}", f"batch_size={AT_ONCE}", *SERVER]
+    run = Composer().run(words)
+    job = prepare(run, words)
+    prompts = Prompts.make(job.task, job.outline, run)
+    examples = list(prompts.ids)
+    point = next(one for one in job.planned if one.cell.verifier == "lossless")
+    texts = folder / "prompts.jsonl"
+    lines = [json.dumps({"prompt": prompts.examples[key].prompt.text}) for key in examples]
+    texts.write_text("\n".join(lines) + "\n")
+    (folder / "ids.json").write_text(json.dumps(list(prompts.ids.values())))
+    with Store.open(run.folder, config=config_of(run, words), provenance=provenance(job, job.planned)) as store:
+        decoder: Any = job.engine.open(job, prompts, store)
+        try:
+            server = decoder.servers.at(decoder.setting(point))
+            stops = {"stop": list(job.task.stop), "stop_token_ids": list(decoder.stop_ids(point.role))}
+            own = rival_words(python, server.client.url, texts, n, job.task.max_new_tokens, stops)
+            pairs: list[tuple[float, float]] = []
+            counts: list[tuple[int, int]] = []
+            for turn in range(1 + repeats):  # the first is a warm-up
+                measured: dict[str, tuple[float, int]] = {}
+                for name in ("ours", "theirs") if turn % 2 else ("theirs", "ours"):
+                    if name == "theirs":
+                        measured[name] = rival(own, folder)
+                        continue
+                    done, block_s = closed_loop(decoder, point, examples, prompts, AT_ONCE)
+                    count = sum(len(one.answer.ids) for one in done)
+                    measured[name] = count / block_s, count
+                if turn:
+                    pairs.append((measured["ours"][0], measured["theirs"][0]))
+                    counts.append((measured["ours"][1], measured["theirs"][1]))
+        finally:
+            decoder.close()
+    return {"pairs": pairs, "tokens": counts, "server_started_s": server.facts["started_s"]}
+
+
+def rival_words(python: str, url: str, texts: Path, n: int, most: int, body: Mapping[str, Any]) -> list[str]:
+    """The same prompts, lengths and stops; greedy."""
+    return [
+        *(python, "-c", RIVAL, "--backend", "openai", "--base-url", url, "--endpoint", "/v1/completions"),
+        *("--model", str(embedded.path(PAIR, "target")), "--dataset-name", "custom", "--dataset-path", str(texts)),
+        *("--custom-output-len", str(most), "--num-prompts", str(n), "--max-concurrency", str(AT_ONCE)),
+        *("--skip-chat-template", "--disable-shuffle", "--disable-tqdm", "--temperature", "0"),
+        *("--extra-body", json.dumps(body), "--save-result", "--result-filename", "rival.json"),
+    ]
+
+
+def rival(words: Sequence[str], folder: Path) -> tuple[float, int]:
+    """(tokens/s, tokens) by `vllm bench serve`'s own account."""
+    done = subprocess.run(
+        [*words, "--result-dir", str(folder)], check=False, capture_output=True, text=True, env={**os.environ, **CPU}
+    )
+    if done.returncode:
+        raise RuntimeError(f"vllm bench serve ended with code {done.returncode}: {done.stderr[-2000:]}")
+    tree = json.loads((folder / "rival.json").read_text())
+    if tree["failed"]:
+        raise RuntimeError(f"{tree['failed']} requests of vllm bench serve failed")
+    return tree["output_throughput"], tree["total_output_tokens"]
+
+
+def step_pairs(python: str, repeats: int, folder: Path) -> dict[str, list[tuple[float, float]]]:
+    """Pairs of seconds by setting, the plug-in's and vLLM's own."""
+    paths = [str(embedded.path(PAIR, role)) for role in ("target", "draft")]
+    words = [python, str(ROOT / "scripts" / "vllm_steps.py"), *paths, str(folder / "ids.json"), str(repeats)]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, env={**os.environ, **CPU})
+    if done.returncode:
+        raise RuntimeError(f"vllm_steps.py ended with code {done.returncode}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def spread(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Of the ratios first/second, turn by turn."""
+    ratios = [first / second for first, second in pairs]
+    return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+
+
+def page(tree: Mapping[str, Any]) -> str:
+    client, has = tree["client"], tree["installed"]
+    mine, other = (statistics.median(column) for column in zip(*client["pairs"], strict=True))
+    rows = [
+        "| what | median | smallest | largest | here, vLLM's own | n |",
+        "|---|---|---|---|---|---|",
+        row(
+            "client: tokens/s over those of `vllm bench serve`",
+            client["ratio"],
+            f"{mine:.0f}, {other:.0f} tokens/s",
+            client["pairs"],
+        ),
+    ]
+    for name, step in tree["steps"].items():
+        ours, own = (1000 * statistics.median(column) for column in zip(*step["pairs"], strict=True))
+        rows.append(
+            row(
+                f"step, {name}: seconds over those of vLLM's sampler",
+                step["ratio"],
+                f"{ours:.1f}, {own:.1f} ms",
+                step["pairs"],
+            )
+        )
+    about = (
+        f"vLLM {has['version']}'s CPU build (torch {has['torch']}), {PAIR} in float32, {tree['cores']} cores, load "
+        f"{tree['load']:.1f} at the start. {tree['note']}"
+    )
+    how = (
+        f"The client decodes {tree['n']} word problems at temperature 0, eight at a time. A step is one of a batch of eight whose "
+        "rows have eight w between 1 and .2; both sides use the `expand_batch_to_tokens` that the plug-in mends. The server was "
+        f"ready after {client['server_started_s']:.0f} s, which count nowhere. `python -m scripts.bench_vllm` wrote this."
+    )
+    return "\n".join(["# vLLM: our client and our plug-in", "", about, "", *rows, "", how, ""])
+
+
+def row(name: str, ratio: Mapping[str, float], values: str, pairs: Sequence[Any]) -> str:
+    return f"| {name} | {ratio['median']:.3f} | {ratio['low']:.3f} | {ratio['high']:.3f} | {values} | {len(pairs)} |"
+
+
+def main(words: Sequence[str]) -> int:
+    with reading("bench_vllm", __doc__, words):
+        given = parsed(words, DEFAULTS)
+        options = DEFAULTS | dict(given.options)
+        n, repeats = (int(number(given, name) or int(DEFAULTS[name])) for name in ("n", "repeats"))
+        if not options["python"]:
+            raise ValueError("python names no interpreter: scripts/vllm_env makes an environment that has vllm")
+        installed = look(options["python"], "vllm")
+    out, load = Path(options["out"]), os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as name:
+        client = client_ratios(options["python"], n, repeats, Path(name))
+        steps = step_pairs(options["python"], repeats, Path(name))
+    tree = {"installed": installed, "cores": os.cpu_count(), "load": load, "n": n, "note": options["note"]}
+    tree["client"] = {**client, "ratio": spread(client["pairs"])}
+    tree["steps"] = {name: {"pairs": pairs, "ratio": spread(pairs)} for name, pairs in steps.items()}
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "vllm.json").write_text(json.dumps(tree, indent=1) + "\n")
+    (out / "vllm.md").write_text(page(tree))
+    print(page(tree))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,91 @@
+"""Seconds of a step of vLLM, verified by our plug-in and by its own sampler: bench_vllm.py runs this where vLLM is installed.
+
+    python scripts/vllm_steps.py TARGET DRAFT PROMPTS.json REPEATS
+
+Prints one JSON object: of each setting the pairs (plug-in, vLLM) of a block's median step. Blocks take turns in one process, whose
+`rejection_sample` is exchanged. A step is all that the engine does for a batch of eight: schedule, read, verify, draft, hand over.
+Both use the `expand_batch_to_tokens` that the plug-in mends: vLLM's own leaves junk on a CPU, and temperature 0 calls neither.
+"""
+
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_PLUGINS": "sdbench", "VLLM_USE_V2_MODEL_RUNNER": "0"}
+os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "ERROR"}
+
+BATCH, NEW, NUM_DRAFT = 8, 100, 5
+WS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.2)  # a sweep in one batch
+SETTINGS = {"T = 0": (0.0, False), "T = 1": (1.0, False), "T = 1, a seed for each request": (1.0, True)}
+
+
+def parts(sampler: Any, runner: Any) -> dict[str, Any]:
+    """What the plug-in exchanges, as it stands now."""
+    return {
+        "rejection_sample": sampler.rejection_sample,
+        "_sample": runner._sample,
+        "_bookkeeping_sync": runner._bookkeeping_sync,
+    }
+
+
+def put(sampler: Any, runner: Any, own: dict[str, Any]) -> None:
+    sampler.rejection_sample = own["rejection_sample"]
+    runner._sample, runner._bookkeeping_sync = own["_sample"], own["_bookkeeping_sync"]
+
+
+def main(target: str, draft: str, prompts: str, repeats: str) -> int:
+    import vllm.v1.sample.rejection_sampler as sampler  # pyright: ignore[reportMissingImports]
+    from vllm import LLM, SamplingParams  # pyright: ignore[reportMissingImports]
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # pyright: ignore[reportMissingImports]
+
+    standard = parts(sampler, GPUModelRunner)
+    speculative = {"method": "draft_model", "model": draft, "draft_sample_method": "probabilistic"}
+    size: Any = {"dtype": "float32", "max_model_len": 512, "enforce_eager": True}
+    llm = LLM(model=target, speculative_config={**speculative, "num_speculative_tokens": NUM_DRAFT}, **size)
+    plugged = parts(sampler, GPUModelRunner)
+    assert plugged["rejection_sample"] is not standard["rejection_sample"], "the plug-in did not load"
+    texts = [{"prompt_token_ids": ids} for ids in json.loads(Path(prompts).read_text())[:BATCH]]
+    engine = llm.llm_engine
+    step, seconds = engine.step, []
+
+    def timed() -> Any:
+        """Of a step with a whole batch before and after it."""
+        begin = time.perf_counter()
+        outputs = step()
+        seconds.append((time.perf_counter() - begin, engine.get_num_unfinished_requests()))
+        return outputs
+
+    engine.step = timed
+
+    def block(*, is_ours: bool, temperature: float, has_seed: bool) -> float:
+        put(sampler, GPUModelRunner, plugged if is_ours else standard)
+        seconds.clear()
+        knobs = [json.dumps({"w": w, "greedy": "mixture"}) for w in WS]
+        extra = [
+            {"sdbench_rule": "sdbench.verify.Ensemble", "sdbench_knobs": one} if is_ours else None for one in knobs
+        ]
+        usual: Any = {"temperature": temperature, "max_tokens": NEW, "ignore_eos": True}
+        params = [
+            SamplingParams(extra_args=one, seed=row if has_seed else None, **usual) for row, one in enumerate(extra)
+        ]
+        llm.generate(texts, params, use_tqdm=False)
+        return statistics.median(one for one, left in seconds[2:] if left == BATCH)
+
+    rows: dict[str, list[tuple[float, float]]] = {}
+    for name, (temperature, has_seed) in SETTINGS.items():
+        own: dict[str, Any] = {"temperature": temperature, "has_seed": has_seed}
+        for turn in range(1 + int(repeats)):  # the first is a warm-up
+            order = (True, False) if turn % 2 else (False, True)
+            took = {is_ours: block(is_ours=is_ours, **own) for is_ours in order}
+            if turn:
+                rows.setdefault(name, []).append((took[True], took[False]))
+    print(json.dumps(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
