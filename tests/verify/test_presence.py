@@ -23,7 +23,10 @@ def trees(name: str) -> dict[str, object]:
 
 
 RUNS = ("gemma-tiny-humaneval-tiny", "llama-tiny-gsm8k-tiny", "qwen-tiny-wmt-tiny")
-LEARNED = {"diversed": ("gsm8k-tiny", "ensemble"), "judge": ("gsm8k-tiny-judge", "judge")}  # the head that ships, the table
+LEARNED = {
+    "diversed": ("gsm8k-tiny", "ensemble"),
+    "judge": ("gsm8k-tiny-judge", "judge"),
+}  # the head that ships, the table
 WITHOUT_HEAD = [name for name in NAMES if "head" not in trees(name)]
 
 
@@ -76,7 +79,10 @@ def test_the_readme_names_what_is_missing():
 def is_present(name: str) -> bool:
     """A rule with a head: one ships, passes the audit on its pair at T = 0 and 1, and is compared on 500 examples."""
     lines = json.loads((ROOT / "results/audit/matrix-llama-tiny.json").read_text())["lines"]
-    is_sound = {line["temperature"] for line in lines if line["rule"] == name and line["verdict"] == "sound"} == {"0", "1"}
+    is_sound = {line["temperature"] for line in lines if line["rule"] == name and line["verdict"] == "sound"} == {
+        "0",
+        "1",
+    }
     head, part = LEARNED[name]
     table = ROOT / f"results/learned/llama-tiny-gsm8k-tiny-{part}.csv"
     is_compared = table.exists() and bool((pd.read_csv(table)["n"] >= 500).all())
