@@ -90,7 +90,7 @@ def run(
             able.append(rule)
     built = build(command(command_line(able, drafter, temperature, warper, model)))
     report = audit(built.subject, Options(tv=tv, samples=TRAINED_SAMPLES if model else None))
-    rows: list[Row] = [*report.rows, *(check(sweep, built.make(sweep)).row() for sweep in built.sweeps)]
+    rows: list[Row] = [*report.rows, *(check(sweep, built.make(sweep), built.subject.widths).row() for sweep in built.sweeps)]
     for rule in able:
         own = [row for row in rows if row.setting.split()[0] == rule]
         worst = max((row.statistic for row in own if row.p is not None), default=0.0)

@@ -108,7 +108,7 @@ def _main(kind: str, argv: Sequence[str]) -> None:
     if not any(word.startswith(("temperature=", "decode=")) for word in rest):
         rest.append(f"temperature={temperature}")
     run = composed(rest, recipe)
-    name = "-".join([run.model.name, run.task.name, *own.get("loss", "").split()])
+    name = "-".join([run.model.name, run.task.name, *([recipe.loss] if kind == "distil" else [])])
     out = Path(own.get("out") or Path("results") / folder / name)
     if out.is_file() or (kind == "distil" and out.exists()):
         raise ConfigError(f"out={out} is there already: give another out=, or delete it")

@@ -104,3 +104,11 @@ def test_weights_that_changed_between_two_trainings_are_another_pair(tmp_path, c
 def test_a_folder_that_is_there_is_no_place_for_a_draft(tmp_path, capsys):
     assert main("distil", [*PAIR, f"out={tmp_path}"], "") == 2
     assert f"out={tmp_path} is there already: give another out=, or delete it" in capsys.readouterr().err
+
+
+def test_a_draft_goes_by_its_loss_named_or_not(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results/drafts/llama-tiny-gsm8k-tiny-forward_kl").mkdir(parents=True)
+    for words in ([], ["loss=forward_kl"]):
+        assert main("distil", [*PAIR, *words], "") == 2
+        assert "out=results/drafts/llama-tiny-gsm8k-tiny-forward_kl is there already" in capsys.readouterr().err
