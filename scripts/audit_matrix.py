@@ -32,7 +32,8 @@ from sdbench.words import chosen, number, parsed, reading
 WARPERS = ("", "top_k=2", "top_p=0.8")
 MARKERS = ["verifier.within.begin=Answer", "verifier.within.end='####'"]  # single tokens of the embedded pairs
 KNOBS = {"fly": ["verifier.fly.window=2"]}  # its default window asks for five drafts
-HEADS = {"diversed": "gsm8k-tiny", "judge": "gsm8k-tiny-judge"}  # of a pair, as they ship
+HEADS = {"diversed": "heads", "judge": "judges"}  # where those of a pair ship
+HEADS_TASK = "gsm8k-tiny"
 TV = {False: 0.08, True: 0.1}  # to be found on the random pair, and on a trained one
 TRAINED_SAMPLES = 300  # texts of a prompt, each a hundred times the work of the random pair's
 BATCH = 8  # rules of a trained pair in one batch
@@ -59,9 +60,10 @@ def combinations(model: str, rules: Sequence[str]) -> Iterator[tuple[str, str, s
 
 def head_words(rule: str, model: str) -> list[str]:
     """The head that ships for a trained pair, if there is one."""
-    name = f"{model}/{HEADS.get(rule)}"
-    ships = (Path(embedded.__file__).parent / "heads" / name).is_dir()
-    return [f"verifier.{rule}.head=embedded:{name}"] if model and ships else []
+    folder = Path(embedded.__file__).parent / HEADS.get(rule, "") / model / HEADS_TASK
+    return (
+        [f"verifier.{rule}.head=embedded:{model}/{HEADS_TASK}"] if rule in HEADS and model and folder.is_dir() else []
+    )
 
 
 def command_line(rules: Sequence[str], drafter: str, temperature: str, warper: str, model: str = "") -> list[str]:
@@ -90,7 +92,10 @@ def run(
             able.append(rule)
     built = build(command(command_line(able, drafter, temperature, warper, model)))
     report = audit(built.subject, Options(tv=tv, samples=TRAINED_SAMPLES if model else None))
-    rows: list[Row] = [*report.rows, *(check(sweep, built.make(sweep), built.subject.widths).row() for sweep in built.sweeps)]
+    rows: list[Row] = [
+        *report.rows,
+        *(check(sweep, built.make(sweep), built.subject.widths).row() for sweep in built.sweeps),
+    ]
     for rule in able:
         own = [row for row in rows if row.setting.split()[0] == rule]
         worst = max((row.statistic for row in own if row.p is not None), default=0.0)

@@ -189,14 +189,14 @@ def judge(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> No
     words = (f"model={pair}", f"task={task}")
     folder = trained("train_judge.py", runs / "judges" / f"{pair}-{task}", CARD, *words)
     configs = runs / f"configs-judge-{pair}-{task}"
-    names = rules_in(configs, "judge", {"judge": folder}, threshold=[0.95, 0.9, 0.8, 0.6, 0.4, 0.2, 0.1])
+    names = rules_in(configs, "judge", {"mined": folder}, threshold=[0.95, 0.9, 0.8, 0.6, 0.4, 0.2, 0.1])
     results = decoded(
         runs / f"{pair}-{task}-judge",
         *("--config-dir", str(configs), *words, f"n={n}", "temperature=0"),
         *(f"verifier=[ensemble,{names},fsd-kl]", f"w={json.dumps(STATIC)}"),
         "verifier.fsd-kl.threshold=[0.05,0.1,0.2,0.4,0.8,1.2,1.6,2.4,4]",
     )
-    told = {"against": "fsd-kl", **compared(results, ["judge", "ensemble"], "fsd-kl")}
+    told = {"against": "fsd-kl", **compared(results, ["mined", "ensemble"], "fsd-kl")}
     told["held_out"] = json.loads((folder / "calibration.json").read_text())
     write(out, f"{pair}-{task}-judge", [("own", results)], told)
 

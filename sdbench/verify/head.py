@@ -25,6 +25,7 @@ FORMAT = 1
 WEIGHTS, CARD = "head.safetensors", "head.json"
 EMBEDDED = "embedded:"
 KINDS = ("ensemble", "judge")
+SHIP = {"ensemble": "heads", "judge": "judges"}  # the folder of embedded/
 TRAINS = {"ensemble": "scripts/train_ensemble.py", "judge": "scripts/train_judge.py"}
 
 Laws = tuple[Tensor, Tensor]  # of target and draft, [B,K,V]
@@ -159,7 +160,7 @@ def folder_of(name: str, kind: str) -> Path:
         )
     if not name.startswith(EMBEDDED):
         return Path(name)
-    folder = Path(__file__).parents[1] / "embedded" / "heads" / name.removeprefix(EMBEDDED)
+    folder = Path(__file__).parents[1] / "embedded" / SHIP[kind] / name.removeprefix(EMBEDDED)
     if not (folder / CARD).is_file():
         shipped = sorted(
             f"{EMBEDDED}{c.parent.relative_to(folder.parents[1])}" for c in folder.parents[1].glob(f"*/*/{CARD}")

@@ -23,10 +23,7 @@ def trees(name: str) -> dict[str, object]:
 
 
 RUNS = ("gemma-tiny-humaneval-tiny", "llama-tiny-gsm8k-tiny", "qwen-tiny-wmt-tiny")
-LEARNED = {
-    "diversed": ("gsm8k-tiny", "ensemble"),
-    "judge": ("gsm8k-tiny-judge", "judge"),
-}  # the head that ships, the table
+LEARNED = {"diversed": ("heads", "ensemble"), "judge": ("judges", "judge")}  # where its head ships, the table
 WITHOUT_HEAD = [name for name in NAMES if "head" not in trees(name)]
 
 
@@ -83,7 +80,7 @@ def is_present(name: str) -> bool:
         "0",
         "1",
     }
-    head, part = LEARNED[name]
+    kind, part = LEARNED[name]
     table = ROOT / f"results/learned/llama-tiny-gsm8k-tiny-{part}.csv"
     is_compared = table.exists() and bool((pd.read_csv(table)["n"] >= 500).all())
-    return is_sound and is_compared and (ROOT / "sdbench/embedded/heads/llama-tiny" / head / "head.json").exists()
+    return is_sound and is_compared and (ROOT / "sdbench/embedded" / kind / "llama-tiny/gsm8k-tiny/head.json").exists()
