@@ -1,7 +1,7 @@
 """The audit over all rules × drafters × temperatures × warpers, on the tiny random pair: results/audit/matrix.{json,md}.
 
     python -m scripts.audit_matrix [tv=0.08] [rules=A,B] [workers=2] [out=results/audit]
-    python -m scripts.audit_matrix model=llama-tiny [tv=0.1] …      # of a trained pair at T = 0 and 1: matrix-llama-tiny.*
+    python -m scripts.audit_matrix model=llama-tiny [tv=0.1] [samples=300] …   # a trained pair at T = 0 and 1: matrix-llama-tiny.*
 
 The rules of a combination are audited in one batch, eight at a time on a trained pair. What a rule's limits exclude is named with
 its sentence. Files are written after each batch of rules: they take minutes, and what was found is kept whatever ends the next.
@@ -35,9 +35,16 @@ KNOBS = {"fly": ["verifier.fly.window=2"]}  # its default window asks for five d
 HEADS = {"diversed": "heads", "judge": "judges"}  # where those of a pair ship
 HEADS_TASK = "gsm8k-tiny"
 TV = {False: 0.08, True: 0.1}  # to be found on the random pair, and on a trained one
-TRAINED_SAMPLES = 300  # texts of a prompt, each a hundred times the work of the random pair's
+TRAINED_SAMPLES = 300  # texts of a prompt by default, each a hundred times the work of the random pair's
 BATCH = 8  # rules of a trained pair in one batch
-DEFAULTS = {"model": "llama-tiny", "tv": "0.05", "rules": "exact,typical", "workers": "2", "out": "results/audit"}
+DEFAULTS = {
+    "model": "llama-tiny",
+    "tv": "0.05",
+    "rules": "exact,typical",
+    "workers": "2",
+    "samples": "300",
+    "out": "results/audit",
+}
 
 
 def names(group: str) -> list[str]:
@@ -76,7 +83,13 @@ def command_line(rules: Sequence[str], drafter: str, temperature: str, warper: s
 
 
 def run(
-    drafter: str, temperature: str, warper: str, rules: Sequence[str], tv: float, model: str = ""
+    drafter: str,
+    temperature: str,
+    warper: str,
+    rules: Sequence[str],
+    tv: float,
+    model: str = "",
+    samples: int = TRAINED_SAMPLES,
 ) -> list[dict[str, Any]]:
     """Rows of one combination: all rules that can be had in it, in one stream."""
     torch.set_num_threads(1)
@@ -91,7 +104,7 @@ def run(
         else:
             able.append(rule)
     built = build(command(command_line(able, drafter, temperature, warper, model)))
-    report = audit(built.subject, Options(tv=tv, samples=TRAINED_SAMPLES if model else None))
+    report = audit(built.subject, Options(tv=tv, samples=samples if model else None))
     rows: list[Row] = [
         *report.rows,
         *(check(sweep, built.make(sweep), built.subject.widths).row() for sweep in built.sweeps),
@@ -157,12 +170,13 @@ def main(argv: Sequence[str]) -> int:
         rules = chosen("rules", options["rules"], known) if "rules" in options else known
         model = chosen("model", options["model"], embedded.PAIRS)[0] if "model" in options else ""
         tv, workers = number(given, "tv") or TV[bool(model)], int(number(given, "workers") or 2)
+        samples = int(number(given, "samples") or TRAINED_SAMPLES)
     out, begun = Path(options.get("out", DEFAULTS["out"])), time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     found: dict[int, list[dict[str, Any]]] = {}
     lines: list[dict[str, Any]] = []
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        asked = {pool.submit(run, *one, tv, model): n for n, one in enumerate(combinations(model, rules))}
+        asked = {pool.submit(run, *one, tv, model, samples): n for n, one in enumerate(combinations(model, rules))}
         for done in as_completed(asked):
             found[asked[done]] = done.result()
             lines = [line for n in sorted(found) for line in found[n]]
