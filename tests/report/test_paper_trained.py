@@ -185,7 +185,11 @@ UNTRAINED = {
         "task=cnndm",
         "method=transfer",
     ): "python scripts/train_ensemble.py model=qwen task=gsm8k task.protocol=diversed",
-    ("verifier=judge", f"verifier.head=trained:{TASK}"): f"python scripts/train_judge.py model={NAME} task={TASK}",
+    (
+        "verifier=judge",
+        "model=qwen-tiny",
+        f"verifier.head=trained:{TASK}",
+    ): f"python scripts/train_judge.py model=qwen-tiny task={TASK}",
     ("model.target=a/big", "model.draft=a/small", "method=finetuned"): "python scripts/distill_draft.py "
     f"model.target=a/big model.draft=a/small task={TASK} loss=forward_kl",
     ("method=learned", f"task={TASK}", "model.distilled=tv"): "has no distilled.json): make it with "

@@ -218,6 +218,8 @@ ELSEWHERE = {  # fields whose change is tested by itself
     "Knob.name": "a name of a constructor's argument, which is in the settings",
     "Knob.values": "its values are in the settings",
     "Knob.is_text": "what a text names is keyed by its content: tests/run/test_heads.py",
+    "Knob.trained": "the head that trained:TASK stands for is keyed by its content: tests/run/test_heads.py",
+    "Model.distilled": "the draft that takes its place is another checkpoint: tests/report/test_paper_trained.py",
     "Knob.choices": "where its value stands among them is a label",
 }
 
