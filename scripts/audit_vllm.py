@@ -23,6 +23,7 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM
 
+from scripts.vllm_cpu import ARGS, CPU, interpreter
 from sdbench import embedded
 from sdbench.audit.build import LOOKED_AT, TRAINED_PROMPTS, least_certain
 from sdbench.run.compose import Composer
@@ -41,8 +42,6 @@ from sdbench.words import number, parsed, reading
 
 ROOT = Path(__file__).parents[1]
 PAIR, TASK, NUM_DRAFT, UNDER_WAY = "llama-tiny", "gsm8k-tiny", 5, 64
-CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
-ARGS = {"dtype": "float32", "max_model_len": 512, "enforce_eager": True}
 FAULTY = ROOT / "tests" / "audit" / "faulty_server.py"
 ENDINGS = {0: "sound", 1: "violated", 3: "too few"}
 DEFAULTS = {"python": "", "n": "500", "new": "16", "runs": "results/audit-runs/vllm", "out": "results/audit"}
@@ -245,9 +244,7 @@ def main(words: Sequence[str]) -> int:
         given = parsed(words, DEFAULTS)
         options = DEFAULTS | dict(given.options)
         n, new = (int(number(given, name) or int(DEFAULTS[name])) for name in ("n", "new"))
-        if not options["python"]:
-            raise ValueError("python names no interpreter: scripts/vllm_env makes an environment that has vllm")
-        installed = look(options["python"], "vllm")
+        installed = look(interpreter(options), "vllm")
     runs, out = Path(options["runs"]), Path(options["out"])
     runs.mkdir(parents=True, exist_ok=True)
     samples, cases = Samples(options["python"], runs, n, new), []

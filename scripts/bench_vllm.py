@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.vllm_cpu import CPU, SERVER, interpreter
 from sdbench import embedded
 from sdbench.records import Store
 from sdbench.run.compose import Composer
@@ -31,11 +32,6 @@ from sdbench.words import number, parsed, reading
 
 ROOT = Path(__file__).parents[1]
 PAIR, TASK, AT_ONCE = "llama-tiny", "gsm8k-tiny", 8
-CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
-SERVER = (
-    *("engine.args.dtype=float32", "engine.args.max_model_len=512", "engine.args.enforce_eager=true"),
-    *(f"engine.env.{key}={value}" for key, value in CPU.items()),
-)
 # What `vllm bench serve` runs; the command itself wants metadata of the name "vllm", which the CPU build has not.
 RIVAL = """
 import argparse
@@ -169,9 +165,7 @@ def main(words: Sequence[str]) -> int:
         given = parsed(words, DEFAULTS)
         options = DEFAULTS | dict(given.options)
         n, repeats = (int(number(given, name) or int(DEFAULTS[name])) for name in ("n", "repeats"))
-        if not options["python"]:
-            raise ValueError("python names no interpreter: scripts/vllm_env makes an environment that has vllm")
-        installed = look(options["python"], "vllm")
+        installed = look(interpreter(options), "vllm")
     out, load = Path(options["out"]), os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as name:
         client = client_ratios(options["python"], n, repeats, Path(name))

@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 import pandas as pd
 
+from scripts.vllm_cpu import SERVER, interpreter
 from sdbench.embedded import GRAMMARS, PAIRS
 from sdbench.metrics import quality
 from sdbench.metrics.cells import metric_of, table_of
@@ -33,6 +34,7 @@ from sdbench.metrics.summary import summarise
 from sdbench.records import Results, read
 from sdbench.words import chosen, parsed, reading
 
+OURS_INSIDE = ("engine=vllm", "engine.plugin=true")
 SWEEP = ("w=[1,0.9,0.7,0.5,0.2]", "verifier.greedy=mixture")
 RATES = {  # measure: numerator, denominator
     "acceptance": ("accepted", "examined"),
@@ -42,12 +44,6 @@ RATES = {  # measure: numerator, denominator
 MARGINS = {"acceptance": 0.03, "acceptance_behind_first": 0.03}  # within which two engines count as equal
 MARGIN = 6.0  # of quality, in points of 100
 TOST = 0.9  # two one-sided tests at 5 %: the interval at 90 % lies within the margin
-# The tiny pairs fit a small cache. In float32, as our own engine has them on a CPU.
-SERVER = (
-    *("engine=vllm", "engine.plugin=true", "engine.args.dtype=float32", "engine.args.max_model_len=512"),
-    *("engine.args.enforce_eager=true", "engine.env.VLLM_CPU_KVCACHE_SPACE=1"),
-    *("engine.env.VLLM_CPU_OMP_THREADS_BIND=nobind", "engine.env.HF_HUB_OFFLINE=1"),
-)
 DEFAULTS = {
     "python": "",
     "pair": "llama-tiny",
@@ -163,8 +159,7 @@ def main(words: Sequence[str]) -> int:
         (pair,) = chosen("pair", options["pair"], PAIRS)
         tasks = chosen("tasks", options["tasks"], list(GRAMMARS))
         temperatures = chosen("temperatures", options["temperatures"], ("0", "1"))
-        if not options["python"]:
-            raise ValueError("python names no interpreter: scripts/vllm_env makes an environment that has vllm")
+        python = interpreter(options)
     runs, out, n = Path(options["runs"]), Path(options["out"]), options["n"]
     frames = []
     try:
@@ -174,7 +169,7 @@ def main(words: Sequence[str]) -> int:
                 asked = (f"model={pair}", f"task={task}", f"temperature={temperature}", f"samples={samples}", *SWEEP)
                 name = f"{pair}-{task}-T{temperature}"
                 native = decode(f"{name}-native", n, runs, *asked)
-                vllm = decode(f"{name}-vllm", n, runs, *asked, *SERVER, f"engine.python={options['python']}")
+                vllm = decode(f"{name}-vllm", n, runs, *asked, *OURS_INSIDE, *SERVER, f"engine.python={python}")
                 for engine, results in (("native", native), ("vllm", vllm)):
                     (out / f"{name}-{engine}").mkdir(parents=True, exist_ok=True)
                     summarise(results).to_csv(out / f"{name}-{engine}" / "summary.csv", index=False)

@@ -26,9 +26,7 @@ class Knob:
     equals: str | None = None
     draws: tuple[Any, ...] = ()  # the values at which the rule draws at temperature 0 too
     is_text: bool = False  # it names something, such as a file
-    trained: str | None = (
-        None  # what of a training it may name: trained:TASK lies below results/ in a folder of this name
-    )
+    trained: str | None = None  # the folder below results/ in which trained:TASK lies
 
     def rank(self, value: Any) -> float | None:
         """The distance from the strict end; in the list for choices; None without an order.

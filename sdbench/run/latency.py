@@ -227,16 +227,16 @@ def quantile(values: Sequence[float], share: float) -> float:
 def peak_memory() -> float:
     """Bytes: of the accelerator where there is one, of the process otherwise.
 
-    On Linux from the kernel's own page of the process: `ru_maxrss` starts at the peak of the process that launched this one.
+    From the kernel's page of the process where it says so: `ru_maxrss` starts at the peak of the process that launched this one.
     """
     import torch
 
     if torch.cuda.is_available():
         return float(torch.cuda.max_memory_allocated())
     status = Path("/proc/self/status")
-    if status.exists():
-        peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
-        return float(peak.split()[1]) * 1024
+    for line in status.read_text().splitlines() if status.exists() else ():
+        if line.startswith("VmHWM:"):  # not every kernel says it
+            return float(line.split()[1]) * 1024
     import resource
 
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * (1 if platform.system() == "Darwin" else 1024)

@@ -23,6 +23,7 @@ from processes import gone
 from scipy.stats import chi2
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from scripts.vllm_cpu import CPU
 from sdbench import embedded
 from sdbench.metrics.divergence import common_prefix
 from sdbench.records import Results, read
@@ -41,7 +42,6 @@ pytestmark = [
         reason="SDBENCH_VLLM names no python with vLLM: scripts/vllm_env makes one, of 3.5 GB and with other pins",
     ),
 ]
-CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
 
 
 SEEN: set[int] = set()  # servers of runs that ended

@@ -19,10 +19,7 @@ from sdbench.config import config_dir
 from sdbench.metrics.legacy import WEIGHT
 
 TINY = "-tiny"
-LEARNED, FINETUNED = (
-    "diversed",
-    "finetuned",
-)  # what the paper's tables call them; the rule of the first has that name too
+LEARNED, FINETUNED = "diversed", "finetuned"  # the first is the name of its rule too
 WS = (0.9, 0.7, 0.5, 0.3)  # of the sweep: what fits into a table
 # What the paper scores: its own rule for numbers, ROUGE-2 without the stemmer.
 METRICS: Mapping[str, str] = {
