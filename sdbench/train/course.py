@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from sdbench.config import ConfigError, Run
+from sdbench.train.tape import Seen, Tape
 from sdbench.types import Metric
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class Course:
 
         recipe.refuse_temperature(run.temperature)
         job = prepare(run, words)
+        if job.task.max_new_tokens < 2:
+            raise ConfigError("max_new_tokens must be at least 2: the last token of a text is never drafted")
         metric = rewarding(job.task, reward)
         prompts = Prompts.make(job.task, job.outline, run)
         decoder = Native().open(job, prompts)
@@ -107,27 +110,29 @@ class Course:
         known = list(self.prompts.ids)
         return [known[(step * count + i) % len(known)] for i in range(count)]
 
-    def roll(self, keys: Sequence[str], rules: Sequence[Any], samples: int, seed: int) -> list[Rollout]:
+    def roll(
+        self, keys: Sequence[str], rules: Sequence[Any], samples: int, seed: int, features: Sequence[str]
+    ) -> list[Rollout]:
         """Every prompt under every rule, `samples` texts each, decoded in one stream by the engine, with its noise of this seed."""
         from sdbench.engine import Request
 
         decoder, k = self.decoder, self.run.num_draft[0]
         options = replace(decoder.options("pair", batch_size=decoder.batch_size, is_measured=False), seed=seed)
+        texts = [(prompt, rule, n) for prompt in range(len(keys)) for rule in rules for n in range(samples)]
+        tape = Tape(features)
+        taped = [tape.of(rule, number) for number, (_, rule, _) in enumerate(texts)]
         requests = [
-            Request(prompt, rule, sample, key, k)
-            for prompt, key in enumerate(keys)
-            for rule in range(len(rules))
-            for sample in range(samples)
+            Request(prompt, number, sample, keys[prompt], k) for number, (prompt, _, sample) in enumerate(texts)
         ]
         ids = [self.prompts.ids[key] for key in keys]
-        stream = decoder.engine.stream(ids, rules, requests, options, decoder.drafter("pair"))
+        stream = decoder.engine.stream(ids, taped, requests, options, decoder.drafter("pair"))
         done = sorted(stream, key=lambda generation: generation.request)
-        texts = [self.outline.text(generation.tokens) for generation in done]
-        pairs = [(self.prompts.examples[keys[g.prompt]], text) for g, text in zip(done, texts, strict=True)]
+        answers = [self.outline.text(generation.tokens) for generation in done]
+        pairs = [(self.prompts.examples[keys[g.prompt]], answer) for g, answer in zip(done, answers, strict=True)]
         scores = self.task.score_all(pairs, [generation.finish == "length" for generation in done])
         return [
-            Rollout(keys[g.prompt], self.prompts.ids[keys[g.prompt]], g, self.reward(score.values))
-            for g, score in zip(done, scores, strict=True)
+            Rollout(generation, self.reward(score.values), seen)
+            for generation, score, seen in zip(done, scores, tape.seen(done), strict=True)
         ]
 
     def reward(self, values: Mapping[str, float]) -> float:
@@ -140,12 +145,16 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A text of a prompt, and what it is worth on 0–1."""
+    """A text, what it is worth on 0–1, and what its rule saw of the tokens that it decided."""
 
-    key: str
-    prompt: list[int]
     generation: Generation
     reward: float
+    seen: Seen
+
+    def decided_before(self, place: int) -> int:
+        """How many of the tokens before a place the rule decided: where `seen` tells of the token there."""
+        assert self.generation.origins is not None, "our own engine tells them"
+        return sum(origin != "bonus" for origin in self.generation.origins[:place])
 
 
 def rewarding(task: DataTask, name: str | None) -> Metric:

@@ -19,12 +19,10 @@ import torch
 from torch import Tensor
 
 from sdbench.config import ConfigError
-from sdbench.probs import at, total_variation
 from sdbench.run.latency import peak_memory
 from sdbench.train.course import Course, Rollout, grouped
-from sdbench.train.forced import Text, seen
 from sdbench.train.steps import Steps
-from sdbench.verify.head import Head, features, linear, refuse_unknown, width_of
+from sdbench.verify.head import Head, linear, refuse_unknown, width_of
 from sdbench.verify.learned import Diversed
 
 COLLAPSED = 0.02  # a mean weight nearer to 0 or 1 than this is no head
@@ -36,7 +34,7 @@ WARM_UP = 10
 class Recipe:
     """How a head is trained."""
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
 
     features: tuple[str, ...] = ("draft_hidden", "target_hidden")
     hidden: int = 0  # of a hidden layer; 0: linear, as published
@@ -66,12 +64,21 @@ class Recipe:
 class Batch:
     """The tokens that w decided: their features, what both sides gave them, and how much better their text was than its fellows."""
 
-    seen: Tensor  # [N,n]
+    features: Tensor  # [N,n]
     p: Tensor  # [N] of the token
     q: Tensor
     tv: Tensor
     advantage: Tensor  # [N]
-    texts: int
+    texts: int  # that they stand in
+
+    @classmethod
+    def of(cls, rollouts: Sequence[Rollout], samples: int) -> Batch:
+        """Of rollouts of one prompt after another."""
+        seen = [rollout.seen for rollout in rollouts]
+        counts = torch.tensor([len(one.p) for one in seen])
+        features, p, q, tv = (torch.cat([getattr(one, name) for one in seen]) for name in ("features", "p", "q", "tv"))
+        better = torch.tensor(left_out([rollout.reward for rollout in rollouts], samples))
+        return cls(features, p, q, tv, better.repeat_interleave(counts), len(rollouts))
 
 
 @dataclass
@@ -83,9 +90,7 @@ class EnsembleTraining:
     out: Path
     curve: list[dict[str, float]] = field(default_factory=list)
     rolling_s: float = 0.0  # of its seconds, what rollouts took
-    decoding_bytes: float = (
-        0.0  # the peak of memory behind the first rollouts: what plain decoding of such a batch takes
-    )
+    decoding_bytes: float = 0.0  # the peak of memory behind the first rollouts
 
     def __post_init__(self) -> None:
         size = width_of(self.recipe.features, self.course.widths())
@@ -142,54 +147,27 @@ class EnsembleTraining:
         head = Head("ensemble", recipe.features, self._frozen())
         keys = self.course.keys(step, recipe.prompts)
         began = time.monotonic()
-        rollouts = self.course.roll(keys, [Diversed(head)], recipe.samples, seed=recipe.seed * 1_000_003 + step)
+        rollouts = self.course.roll(
+            keys, [Diversed(head)], recipe.samples, recipe.seed * 1_000_003 + step, recipe.features
+        )
         self.rolling_s += time.monotonic() - began
         self.decoding_bytes = self.decoding_bytes or peak_memory()
-        advantages = left_out([rollout.reward for rollout in rollouts], recipe.samples)
+        batch = Batch.of(rollouts, recipe.samples)
+        if not self.fixed:
+            self.fixed = {"shift": batch.features.mean(0), "scale": batch.features.std(0).clamp_min(1e-3)}
         self.optimiser.zero_grad()
-        weights = []
-        total = torch.zeros(())
-        batches = list(self._batches(rollouts, advantages))
-        count = sum(len(batch.p) for batch in batches)
-        for batch in batches:
-            score = Head("ensemble", recipe.features, self.weights | self.fixed).score(batch.seen)
-            loss, w = objective(score, batch, recipe.price, len(rollouts), count)
-            loss.backward()
-            weights.append(w.detach())
-            total += loss.detach()
+        score = Head("ensemble", recipe.features, self.weights | self.fixed).score(batch.features)
+        loss, w = objective(score, batch, recipe.price)
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(list(self.weights.values()), CLIP)
         self.optimiser.step()
-        w = torch.cat(weights)
-        tv = torch.cat([batch.tv for batch in batches])
+        w = w.detach()
         return {
             "reward": sum(rollout.reward for rollout in rollouts) / len(rollouts),
-            "acceptance": float((1 - w * tv).mean()),
+            "acceptance": float((1 - w * batch.tv).mean()),
             "weight": float(w.mean()),
             "spread": float(w.std()),
         }
-
-    def _batches(self, rollouts: Sequence[Rollout], advantages: Sequence[float]) -> Any:
-        """One for each forward of the frozen models."""
-        texts = [Text.of(rollout.prompt, rollout.generation) for rollout in rollouts]
-        origins = [rollout.generation.origins for rollout in rollouts]
-        for part in seen(self.course.pair, texts, self.course.decoder.warp):
-            decided = torch.tensor(
-                [
-                    origins[text][place] != "bonus"
-                    for text, place in zip(part.text.tolist(), part.place.tolist(), strict=True)
-                ]
-            )
-            x = features(self.recipe.features, part.states, (part.p, part.q))[decided].cpu()
-            if not self.fixed:
-                self.fixed = {"shift": x.mean(0), "scale": x.std(0).clamp_min(1e-3)}
-            yield Batch(
-                x,
-                at(part.p, part.tokens)[decided].cpu(),
-                at(part.q, part.tokens)[decided].cpu(),
-                total_variation(part.p, part.q)[decided].cpu(),
-                torch.tensor(advantages)[part.text[decided]],
-                len(rollouts),
-            )
 
     def _frozen(self) -> dict[str, Tensor]:
         return {name: tensor.detach().clone() for name, tensor in (self.weights | self.fixed).items()}
@@ -225,10 +203,9 @@ def left_out(rewards: Sequence[float], samples: int) -> list[float]:
     return out
 
 
-def objective(score: Tensor, batch: Batch, price: float, texts: int, count: int) -> tuple[Tensor, Tensor]:
+def objective(score: Tensor, batch: Batch, price: float) -> tuple[Tensor, Tensor]:
     """What is to be made small, −(E[A·Σ log v] + λ·mean(1 − w·TV)), and w [N]."""
     w = torch.sigmoid(score)
     log_v = torch.log((w * batch.p + (1 - w) * batch.q).clamp_min(1e-12))
-    gained = (batch.advantage * log_v).sum() / texts
-    accepted = (1 - w * batch.tv).sum() / count
-    return -(gained + price * accepted), w
+    gained = (batch.advantage * log_v).sum() / batch.texts
+    return -(gained + price * (1 - w * batch.tv).mean()), w

@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from sdbench.config import ConfigError
-from sdbench.train.course import Course, Rollout
-from sdbench.train.forced import Text, seen
+from sdbench.train.course import Course
 from sdbench.train.steps import Steps
 from sdbench.types import Evidence, Limits, Verdict
 from sdbench.verify import Exact, Head, Joint, Judge
-from sdbench.verify.head import features, refuse_unknown, width_of
+from sdbench.verify.head import refuse_unknown, width_of
 
 HELD_OUT = 5  # every fifth prompt is not learned from, but judged
 PENALTY = 1.0  # on the squared weights of standardised features
@@ -62,7 +61,7 @@ class Swap(Joint):
 class Recipe:
     """How labels are mined and a judge is fitted."""
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
 
     features: tuple[str, ...] = ("token_hidden",)
     prompts: int = 300
@@ -145,27 +144,21 @@ class JudgeTraining:
         first = step * recipe.at_once
         keys = list(self.course.prompts.ids)[first : min(first + recipe.at_once, recipe.prompts)]
         rules = [Exact(), *(Swap(n) for n in range(recipe.swaps))]
-        rollouts = self.course.roll(keys, rules, 1, seed=0)
-        swapped: list[tuple[Rollout, int, bool, int]] = []
+        rollouts = self.course.roll(keys, rules, 1, 0, recipe.features)
+        rows, good, prompts = [], [], []
         for number in range(len(keys)):
             base, *others = rollouts[number * len(rules) : (number + 1) * len(rules)]
             for other in others:
                 place = first_difference(base.generation.tokens, other.generation.tokens)
                 if place is not None:
-                    swapped.append((other, place, other.reward >= base.reward, first + number))
-        if not swapped:
-            size = width_of(recipe.features, self.course.widths())
-            return Labels(torch.zeros(0, size), torch.zeros(0, dtype=torch.bool), torch.zeros(0, dtype=torch.long))
-        texts = [Text.of(other.prompt, other.generation, place + 1) for other, place, _, _ in swapped]
-        rows = []
-        warp = self.course.decoder.warp
-        for part in seen(self.course.pair, texts, warp):
-            last = torch.tensor([len(texts[text].tokens) - 1 for text in part.text.tolist()]) == part.place
-            rows.append(features(recipe.features, part.states, (part.p, part.q))[last].cpu())
+                    rows.append(other.seen.features[other.decided_before(place)])
+                    good.append(other.reward >= base.reward)
+                    prompts.append(first + number)
+        size = width_of(recipe.features, self.course.widths())
         return Labels(
-            torch.cat(rows),
-            torch.tensor([good for _, _, good, _ in swapped]),
-            torch.tensor([number for *_, number in swapped]),
+            torch.stack(rows) if rows else torch.zeros(0, size),
+            torch.tensor(good, dtype=torch.bool),
+            torch.tensor(prompts, dtype=torch.long),
         )
 
     def _refuse_one_kind(self, labels: Labels) -> None:

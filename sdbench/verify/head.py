@@ -95,24 +95,11 @@ class Head:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What its features ask of the engine, beside p and q; their un-tempered laws at temperature 0."""
-        states = {STATES[name] for name in self.features if name in STATES}
-        return frozenset(states | ({"raw_if_greedy"} if self.reads_laws else set()))
-
-    @property
-    def reads_laws(self) -> bool:
-        return any(name in OF_LAWS for name in self.features)
+        return needed_by(self.features)
 
     def seen(self, evidence: Evidence) -> Tensor:
         """The features [B,K,n] at every drafted position."""
-        behind, tokens = evidence.target_hidden, evidence.draft.tokens
-        states = {
-            "draft_hidden": evidence.draft.hidden,
-            "target_hidden": None if behind is None else behind[:, :-1],
-            "token_hidden": None if behind is None else behind[:, 1:],
-            SLOT: torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)[..., None],
-        }
-        return features(self.features, states, laws_of(evidence) if self.reads_laws else None)
+        return seen_by(self.features, evidence)
 
     def score(self, seen: Tensor) -> Tensor:
         """[B,K] of features [B,K,n]."""
@@ -206,8 +193,22 @@ def laws_of(evidence: Evidence) -> Laws:
     return p, dense(q, p.shape[-1])
 
 
-def features(names: Sequence[str], states: Mapping[str, Tensor | None], laws: Laws | None) -> Tensor:
-    """[...,n] in float32, from states [...,d] by name and from p and q [...,V]."""
+def needed_by(names: Sequence[str]) -> frozenset[str]:
+    """What features ask of the engine, beside p and q; their un-tempered laws at temperature 0."""
+    states = {STATES[name] for name in names if name in STATES}
+    return frozenset(states | ({"raw_if_greedy"} if _read_laws(names) else set()))
+
+
+def seen_by(names: Sequence[str], evidence: Evidence) -> Tensor:
+    """The features [B,K,n] in float32 at every drafted position."""
+    behind, tokens = evidence.target_hidden, evidence.draft.tokens
+    states = {
+        "draft_hidden": evidence.draft.hidden,
+        "target_hidden": None if behind is None else behind[:, :-1],
+        "token_hidden": None if behind is None else behind[:, 1:],
+        SLOT: torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)[..., None],
+    }
+    laws = laws_of(evidence) if _read_laws(names) else None
     parts = []
     for name in names:
         if name in OF_LAWS:
@@ -218,6 +219,10 @@ def features(names: Sequence[str], states: Mapping[str, Tensor | None], laws: La
             assert state is not None, f'a rule that reads it names "{STATES[name]}" in its needs'
             parts.append(state)
     return torch.cat([part.float() for part in parts], -1)
+
+
+def _read_laws(names: Sequence[str]) -> bool:
+    return any(name in OF_LAWS for name in names)
 
 
 def refuse_unknown(names: Sequence[str]) -> None:

@@ -22,6 +22,7 @@ HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
         *((kind, ["steps=0"], "steps must be at least 1, got 0") for kind in ALL),
         *((kind, ["prompts=0"], "prompts must be at least 1, got 0") for kind in ALL),
         *((kind, ["task=nope"], "task") for kind in ALL),
+        *((kind, ["max_new_tokens=1"], "max_new_tokens must be at least 2") for kind in ALL),
         *((kind, ["w=1,2", "-m"], "a training takes one combination") for kind in ALL),
         *((kind, [*HTTP], "a training decodes with engine=native, got engine=http") for kind in ALL),
         ("ensemble", ["rate=0"], "rate must be at least 1e-09, got 0"),

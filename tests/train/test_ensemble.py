@@ -22,7 +22,7 @@ def test_a_step_down_the_acceptance_term_raises_expected_acceptance():
     """The public trainer has the sign reversed."""
     told = batch()
     score = torch.zeros(len(told.p), requires_grad=True)
-    loss, w = objective(score, told, price=1.0, texts=4, count=len(told.p))
+    loss, w = objective(score, told, price=1.0)
     loss.backward()
     assert score.grad is not None
     after = torch.sigmoid(score - 10 * score.grad)
@@ -34,7 +34,7 @@ def test_a_step_down_the_acceptance_term_raises_expected_acceptance():
 def test_a_good_texts_tokens_become_likelier_and_a_bad_ones_less(advantage):
     told = batch(advantage=advantage)
     score = torch.zeros(len(told.p), requires_grad=True)
-    loss, w = objective(score, told, price=0.0, texts=4, count=len(told.p))
+    loss, w = objective(score, told, price=0.0)
     loss.backward()
     assert score.grad is not None
     after = torch.sigmoid(score - score.grad)

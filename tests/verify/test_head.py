@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from sdbench.engine import generate
-from sdbench.train.forced import Text
 from sdbench.types import DraftBlock, Evidence
 from sdbench.verify import Diversed, Ensemble, Exact, Head, Judge
 from sdbench.verify.head import FEATURES, linear
@@ -164,9 +163,6 @@ def test_a_head_may_know_the_slot_in_its_block():
     rounds = [(e, a) for g in made for e, a in zip(g.examined, g.accepted, strict=True)]
     assert {a for e, a in rounds if a < e} == {0}
     assert {a for e, a in rounds if a == e} & {3, 4}
-    for generation in made:
-        places = [slot for a in generation.accepted for slot in range(a + 1)]
-        assert list(Text.of([1], generation).slots) == places[: len(generation.tokens)]
 
 
 def test_with_a_head_that_is_one_everywhere_texts_are_the_lossless_ones():
