@@ -27,12 +27,13 @@ from sdbench.audit.knobs import check
 from sdbench.audit.own import audit
 from sdbench.audit.table import finite
 from sdbench.config import ConfigError, config_dir
+from sdbench.verify.head import SHIP, Head
 from sdbench.words import chosen, number, parsed, reading
 
 WARPERS = ("", "top_k=2", "top_p=0.8")
 MARKERS = ["verifier.within.begin=Answer", "verifier.within.end='####'"]  # single tokens of the embedded pairs
 KNOBS = {"fly": ["verifier.fly.window=2"]}  # its default window asks for five drafts
-HEADS = {"diversed": "heads", "judge": "judges"}  # where those of a pair ship
+HEADS = {"diversed": "ensemble", "judge": "judge"}  # the kind of a rule's head
 HEADS_TASK = "gsm8k-tiny"
 TV = {False: 0.08, True: 0.1}  # to be found on the random pair, and on a trained one
 TRAINED_SAMPLES = 300  # texts of a prompt by default, each a hundred times the work of the random pair's
@@ -65,12 +66,17 @@ def combinations(model: str, rules: Sequence[str]) -> Iterator[tuple[str, str, s
                 yield drafter, temperature, warper, rules
 
 
-def head_words(rule: str, model: str) -> list[str]:
-    """The head that ships for a trained pair, if there is one."""
-    folder = Path(embedded.__file__).parent / HEADS.get(rule, "") / model / HEADS_TASK
-    return (
-        [f"verifier.{rule}.head=embedded:{model}/{HEADS_TASK}"] if rule in HEADS and model and folder.is_dir() else []
+def head_of(rule: str, model: str) -> str | None:
+    """The name of the head that ships for a trained pair, if there is one."""
+    folder = (
+        Path(embedded.__file__).parent / SHIP[HEADS[rule]] / model / HEADS_TASK if rule in HEADS and model else None
     )
+    return f"embedded:{model}/{HEADS_TASK}" if folder is not None and folder.is_dir() else None
+
+
+def head_words(rule: str, model: str) -> list[str]:
+    head = head_of(rule, model)
+    return [f"verifier.{rule}.head={head}"] if head else []
 
 
 def command_line(rules: Sequence[str], drafter: str, temperature: str, warper: str, model: str = "") -> list[str]:
@@ -98,7 +104,7 @@ def run(
     for rule in rules:
         try:
             # Of the random pair, unless its head is of this one: no weights are read for a refusal.
-            build(command(command_line([rule], drafter, temperature, warper, model if head_words(rule, model) else "")))
+            build(command(command_line([rule], drafter, temperature, warper, model if head_of(rule, model) else "")))
         except ConfigError as error:
             lines.append({"rule": rule, "verdict": "not applicable", "why": str(error)})
         else:
@@ -126,6 +132,7 @@ def run(
                 "texts": max((row.samples for row in own if row.claim == "law"), default=0),
                 "largest_log_e": worst,
                 "found_tv": max(least, default=None),
+                **({"head": Head.load(head, HEADS[rule]).label} if (head := head_of(rule, model)) else {}),
                 "why": "; ".join(bad),
             }
         )

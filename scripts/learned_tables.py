@@ -8,7 +8,8 @@
     trials    at T = 1: what might make that head better: its slot, a hidden layer, other prices, a stronger decay of its weights,
               and a weight learned from single swaps instead of from whole texts
     judge     at T = 0: a mined judge beside the training-free divergence rule and the static ensemble
-    distil    at T = 1: drafts distilled with each loss, under the static ensemble at several w, beside the pair's own draft
+    distil    at T = 1: drafts distilled with each loss under the static ensemble at several w, beside the pair's own draft and the
+              published head with it: what leniency costs, and what the same minutes of training buy
     transfer  at T = 1: the heads of three tasks on each of these tasks, as the paper's Table 3
     drift     at T = 1: the task's head where its target is trained on, in the draft's voice: at each of these checkpoints
 
@@ -27,12 +28,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import numpy as np
 import pandas as pd
 import yaml
 
 import sdbench
 from sdbench.config import config_dir
-from sdbench.metrics.pareto import front_of, gain, joint, volume_of
+from sdbench.metrics.pareto import Resampled, front_of, gain, joint, volume_of
+from sdbench.train.distill import LOSSES
 from sdbench.train.make import gone_on
 from sdbench.verify import Head
 from sdbench.verify.head import CARD
@@ -57,7 +60,9 @@ TRIALS = {
 }
 OFFSETS = [6, 4, 3, 2, 1, 0, -2]
 STATIC = [1, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.1]
-LOSSES = ("forward_kl", "reverse_kl", "tv", "overlap")
+STEPS = 200  # of a distillation
+DISTILLED = {**{loss: (loss, STEPS) for loss in LOSSES}, "forward_kl-50": ("forward_kl", 50)}  # name -> loss, steps
+LOST = 0.03  # of quality: what may be paid for acceptance
 TRANSFERRED = ("gsm8k-tiny", "cnndm-tiny", "mbpp-tiny")
 DRIFTED = (50, 100, 200)  # steps of the target's own training, gone on with
 UNDER = [1, 0.95, 0.9, 0.8, 0.7, 0.5]
@@ -127,15 +132,20 @@ def compared(results: sdbench.Results, names: Sequence[str], static: str) -> dic
     return told
 
 
-def write(out: Path, name: str, results: Sequence[tuple[str, sdbench.Results]], told: Mapping[str, Any]) -> None:
-    """The table and the comparisons."""
+def write(
+    out: Path,
+    name: str,
+    results: Sequence[tuple[str | Mapping[str, str], sdbench.Results]],
+    told: Mapping[str, Any],
+) -> None:
+    """The table and the comparisons. What came of which draft is said by a label, or by one for each model."""
     from sdbench.metrics.summary import summarise
 
     out.mkdir(parents=True, exist_ok=True)
     frames = []
     for label, one in results:
         frame = summarise(one)
-        frame.insert(0, "draft", label)
+        frame.insert(0, "draft", label if isinstance(label, str) else frame["model"].map(label))
         frames.append(frame)
     pd.concat(frames).to_csv(out / f"{name}.csv", index=False)
     (out / f"{name}.json").write_text(json.dumps(told, indent=1) + "\n")
@@ -181,6 +191,7 @@ def against_static(name: str, pair: str, task: str, n: str, heads: Mapping[str, 
     for head, folder in heads.items():
         card = json.loads((folder / CARD).read_text())
         told[head] |= {key: card[key] for key in ("seconds", "rollouts", "memory", "last", "held_out") if key in card}
+        told[head]["head"] = Head.load(str(folder), "ensemble").label
         told[head]["is_constant"] = card["last"]["spread"] < 0.02 if "last" in card else None
     write(out, name, [("own", results)], told)
 
@@ -198,28 +209,83 @@ def judge(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> No
     )
     told = {"against": "fsd-kl", **compared(results, ["mined", "ensemble"], "fsd-kl")}
     told["held_out"] = json.loads((folder / "calibration.json").read_text())
+    told["mined"]["head"] = Head.load(str(folder), "judge").label
     write(out, f"{pair}-{task}-judge", [("own", results)], told)
 
 
 def distil(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
     words = (f"model={pair}", f"task={task}")
-    every: list[tuple[str, sdbench.Results]] = []
-    told: dict[str, Any] = {}
-    for loss in ("own", *LOSSES):
-        draft, folder = [], runs / "drafts" / f"{pair}-{task}-{loss}"
-        if loss != "own":
-            trained("distill_draft.py", folder, "config.json", *words, f"loss={loss}")
-            draft = [f"model.draft={folder.resolve()}"]
-        results = decoded(
-            runs / f"{pair}-{task}-distil-{loss}", *words, *draft, f"n={n}", "temperature=1", f"w={json.dumps(UNDER)}"
-        )
-        every.append((loss, results))
-        cells = curve(results, "ensemble")
-        volume = volume_of(joint(results, cells))
-        told[loss] = {"hypervolume": [volume.value, volume.low, volume.high]}
-        if draft:
-            told[loss]["seconds"] = json.loads((folder / "distilled.json").read_text())["seconds"]
-    write(out, f"{pair}-{task}-distil", every, told)
+    head = head_of(pair, task, "published", HEADS["published"], steps, runs)
+    configs, place = runs / f"configs-distil-{pair}-{task}", runs / f"{pair}-{task}-distil"
+    name = rules_in(configs, "diversed", {"learned": head}, offset=OFFSETS)
+    options = ("--config-dir", str(configs), *words, f"n={n}", "temperature=1", f"w={json.dumps(UNDER)}")
+    results = decoded(place, *options, f"verifier=[ensemble,{name}]")
+    seconds = {"own": 0, "learned": json.loads((head / CARD).read_text())["seconds"]}
+    for label, (loss, count) in DISTILLED.items():
+        folder = runs / "drafts" / f"{pair}-{task}-{label}"
+        trained("distill_draft.py", folder, "config.json", *words, f"loss={loss}", f"steps={count}")
+        results = decoded(place, *options, f"model.draft={folder.resolve()}")
+        seconds[label] = json.loads((folder / "distilled.json").read_text())["seconds"]
+    cells, curves = results.cells.set_index("cell"), {"learned": curve(results, "learned")}
+    for label in ("own", *DISTILLED):
+        curves[label] = [cell for cell in curve(results, "ensemble") if drafted_by(cells["content"][cell]) == label]
+    plane = joint(results, [cell for own in curves.values() for cell in own])
+    (strict,) = (cell for cell in curves["own"] if cells["w"][cell] == 1)
+    told = {
+        label: {
+            "seconds": seconds[label],
+            "within": within(plane, [*own, strict] if label == "learned" else own, strict),
+        }
+        | ({} if label == "learned" else {"prices": prices(plane, {cells["w"][cell]: cell for cell in own})})
+        for label, own in curves.items()
+    }
+    labels = {cells["model"][cell]: label for label, own in curves.items() if label != "learned" for cell in own}
+    write(out, f"{pair}-{task}-distil", [(labels, results)], {"lost": LOST, **told})
+
+
+def drafted_by(content: Mapping[str, Any]) -> str:
+    """The name of the distilled draft of a cell, or own."""
+    held = content.get("distilled")
+    return next((k for k, v in DISTILLED.items() if held and v == (held["loss"], held["steps"])), "own")
+
+
+def prices(plane: Resampled, cells: Mapping[float, str]) -> dict[str, Any]:
+    """Of each w: acceptance, and against w = 1 of the same draft how much acceptance is bought and how much quality lost."""
+    strict, out = plane.cells.index(cells[1]), {}
+    for w, cell in cells.items():
+        at = plane.cells.index(cell)
+        told = {
+            "acceptance": (plane.x[at], plane.xs[:, at]),
+            "bought": (plane.x[at] - plane.x[strict], plane.xs[:, at] - plane.xs[:, strict]),
+            "lost": (plane.y[strict] - plane.y[at], plane.ys[:, strict] - plane.ys[:, at]),
+        }
+        out[f"{w:g}"] = {name: limits(*pair) for name, pair in told.items()}
+    return out
+
+
+def within(plane: Resampled, cells: Sequence[str], strict: str) -> list[float]:
+    """The acceptance up to which a curve loses at most LOST of the strict cell's quality, straight lines between its cells."""
+    own, base = plane.of(cells), plane.of([strict])
+    draws = [reached(x, y, floor) for x, y, floor in zip(own.xs, own.ys, base.ys[:, 0] - LOST, strict=True)]
+    return limits(reached(own.x, own.y, base.y[0] - LOST), np.array(draws))
+
+
+def reached(x: np.ndarray, y: np.ndarray, floor: float) -> float:
+    """The largest x at which the curve through the points is no lower than the floor; 0 where it always is."""
+    order = np.argsort(x)
+    x, y = x[order], y[order]
+    high = np.flatnonzero(y >= floor)
+    if not len(high):
+        return 0.0
+    last = high[-1]
+    if last + 1 == len(x):
+        return float(x[last])
+    return float(x[last] + (x[last + 1] - x[last]) * (y[last] - floor) / (y[last] - y[last + 1]))
+
+
+def limits(value: float, draws: np.ndarray) -> list[float]:
+    """A value and the interval of its resamples."""
+    return [float(value), *(float(v) for v in np.quantile(draws, [0.025, 0.975]))]
 
 
 def transfer(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:

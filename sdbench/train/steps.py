@@ -56,6 +56,10 @@ class Steps:
 
     def run(self, last: int, state: Callable[[], State]) -> Iterator[int]:
         """The steps that are left until `last`; behind each, what is due is stored. `state` is called where it is."""
+        if last < self.first:
+            raise ConfigError(
+                f"{self.path} has {self.first} steps already, and {last} are asked for: delete it, or ask for more"
+            )
         for step in range(self.first, last):
             yield step
             self.seen += 1

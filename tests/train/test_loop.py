@@ -179,3 +179,10 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
         fit(other, "target", tokenizer, tmp_path, Place())
     with pytest.raises(ConfigError, match="and this one has seed=9"):
         fit(replace(pair, seed=9), "target", tokenizer, tmp_path, Place())
+
+
+def test_fewer_steps_than_a_checkpoint_has_are_refused(tmp_path):
+    pair = micro(12)
+    fit(pair, "target", tokenizer_of(pair), tmp_path, Place(), until=4)
+    with pytest.raises(ConfigError, match=r"target\.ckpt has 4 steps already, and 3 are asked for"):
+        fit(pair, "target", tokenizer_of(pair), tmp_path, Place(), until=3)

@@ -12,6 +12,7 @@ import yaml
 
 from scripts import audit_matrix
 from sdbench.config import config_dir
+from sdbench.verify import Head
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (config_dir() / "verifier").glob("*.yaml"))
@@ -23,7 +24,10 @@ def trees(name: str) -> dict[str, object]:
 
 
 RUNS = ("gemma-tiny-humaneval-tiny", "llama-tiny-gsm8k-tiny", "qwen-tiny-wmt-tiny")
-LEARNED = {"diversed": ("heads", "ensemble"), "judge": ("judges", "judge")}  # where its head ships, the table
+LEARNED = {  # the kind of its head, the table, and what it is called there
+    "diversed": ("ensemble", "ensemble", "published"),
+    "judge": ("judge", "judge", "mined"),
+}
 WITHOUT_HEAD = [name for name in NAMES if "head" not in trees(name)]
 
 
@@ -69,14 +73,13 @@ def test_it_passes_the_audit_today(temperature):
 
 @pytest.mark.parametrize("name", LEARNED)
 def test_a_rule_with_a_head_is_present(name):
-    """One ships, passes the audit on its pair at T = 0 and 1, and is compared on 500 examples."""
-    kind, part = LEARNED[name]
-    assert (ROOT / "sdbench/embedded" / kind / "llama-tiny/gsm8k-tiny/head.json").exists()
+    """One ships, and this very one passes the audit on its pair at T = 0 and 1 and is compared on 500 examples."""
+    kind, part, trained = LEARNED[name]
+    label = Head.load("embedded:llama-tiny/gsm8k-tiny", kind).label
     lines = json.loads((ROOT / "results/audit/matrix-llama-tiny.json").read_text())["lines"]
-    assert {line["temperature"]: line["verdict"] for line in lines if line["rule"] == name} == {
-        "0": "sound",
-        "1": "sound",
-    }
+    own = [(line["temperature"], line["verdict"], line["head"]) for line in lines if line["rule"] == name]
+    assert sorted(own) == [("0", "sound", label), ("1", "sound", label)]
     table = pd.read_csv(ROOT / f"results/learned/llama-tiny-gsm8k-tiny-{part}.csv")
     assert (table["n"] >= 500).all()
-    assert json.loads((ROOT / "results/learned" / f"llama-tiny-gsm8k-tiny-{part}.json").read_text())["against"]
+    told = json.loads((ROOT / "results/learned" / f"llama-tiny-gsm8k-tiny-{part}.json").read_text())
+    assert told[trained]["head"] == label

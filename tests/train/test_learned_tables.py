@@ -1,0 +1,35 @@
+"""The arithmetic behind results/learned: what leniency costs with a draft, and how far a curve may go."""
+
+import numpy as np
+import pytest
+
+from scripts.learned_tables import LOST, prices, reached, within
+from sdbench.metrics.pareto import Resampled
+
+
+def plane():
+    """Three cells and two resamples, the second a tenth lower in quality throughout."""
+    x, y = np.array([0.5, 0.6, 0.8]), np.array([0.9, 0.88, 0.5])
+    return Resampled(("strict", "near", "far"), x, y, np.stack([x, x + 0.1]), np.stack([y, y - 0.1]), 10)
+
+
+def test_a_curve_goes_as_far_as_its_last_crossing_of_the_floor():
+    x, y = np.array([0.8, 0.5, 0.6]), np.array([0.5, 0.9, 0.88])
+    assert reached(x, y, 0.69) == pytest.approx(0.7)
+    assert reached(x, y, 0.4) == 0.8
+    assert reached(x, y, 0.95) == 0
+
+
+def test_what_leniency_costs_is_told_against_the_same_drafts_strict_cell():
+    told = prices(plane(), {1.0: "strict", 0.9: "near", 0.5: "far"})
+    assert told["1"]["bought"] == [0, 0, 0]
+    assert told["0.9"]["lost"] == pytest.approx([0.02] * 3)
+    assert told["0.5"]["bought"] == pytest.approx([0.3] * 3)
+    assert told["0.5"]["acceptance"][0] == 0.8
+
+
+def test_how_far_a_curve_may_go_is_told_against_the_strict_cell_of_the_same_resample():
+    value, low, high = within(plane(), ["strict", "near", "far"], "strict")
+    expected = 0.6 + 0.2 * (0.88 - (0.9 - LOST)) / 0.38
+    assert value == pytest.approx(expected)
+    assert (low, high) == pytest.approx((expected + 0.0025, expected + 0.0975))
