@@ -252,7 +252,7 @@ def drafted_by(content: Mapping[str, Any]) -> str:
 def prices(plane: Resampled, cells: Mapping[float, str]) -> dict[str, Any]:
     """Of each w: acceptance, and against w = 1 of the same draft how much acceptance is bought and how much quality lost."""
     strict, out = plane.cells.index(cells[1]), {}
-    for w, cell in cells.items():
+    for w, cell in sorted(cells.items(), reverse=True):
         at = plane.cells.index(cell)
         told = {
             "acceptance": (plane.x[at], plane.xs[:, at]),
