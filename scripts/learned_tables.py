@@ -35,6 +35,10 @@ import yaml
 import sdbench
 from sdbench.config import config_dir
 from sdbench.metrics.pareto import Resampled, front_of, gain, joint, volume_of
+from sdbench.metrics.summary import summarise
+from sdbench.report.figures.planes import pareto
+from sdbench.report.figures.style import save, styled
+from sdbench.report.sweep import sweeps_of
 from sdbench.train.distill import LOSSES
 from sdbench.train.make import gone_on
 from sdbench.verify import Head
@@ -138,17 +142,30 @@ def write(
     results: Sequence[tuple[str | Mapping[str, str], sdbench.Results]],
     told: Mapping[str, Any],
 ) -> None:
-    """The table and the comparisons. What came of which draft is said by a label, or by one for each model."""
-    from sdbench.metrics.summary import summarise
-
+    """The table, the comparisons, planes. What came of which draft is said by a label, or by one for each model."""
     out.mkdir(parents=True, exist_ok=True)
     frames = []
     for label, one in results:
         frame = summarise(one)
+        which = one.cells["task"].iloc[0] if label == "own" else str(label).replace(" ", "-")
+        draw(one, frame, out, name if len(results) == 1 else f"{name}-{which}")
         frame.insert(0, "draft", label if isinstance(label, str) else frame["model"].map(label))
         frames.append(frame)
     pd.concat(frames).to_csv(out / f"{name}.csv", index=False)
     (out / f"{name}.json").write_text(json.dumps(told, indent=1) + "\n")
+
+
+def draw(results: sdbench.Results, summary: pd.DataFrame, out: Path, name: str) -> None:
+    """Quality against acceptance, where all cells are of one pair."""
+    sweeps = sweeps_of([results], [summary])
+    if len(sweeps) > 1:
+        return
+    with styled():
+        figure = pareto(sweeps[0])
+        assert figure is not None, "there are acceptances and qualities"
+        for path in save(figure, out, name):
+            if path.suffix != ".svg":
+                path.unlink()
 
 
 def ensemble(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
