@@ -33,6 +33,7 @@ import pandas as pd
 import yaml
 
 import sdbench
+from sdbench.audit.table import finite
 from sdbench.config import config_dir
 from sdbench.metrics.pareto import Resampled, front_of, gain, joint, volume_of
 from sdbench.metrics.summary import summarise
@@ -152,7 +153,7 @@ def write(
         frame.insert(0, "draft", label if isinstance(label, str) else frame["model"].map(label))
         frames.append(frame)
     pd.concat(frames).to_csv(out / f"{name}.csv", index=False)
-    (out / f"{name}.json").write_text(json.dumps(told, indent=1) + "\n")
+    (out / f"{name}.json").write_text(json.dumps(finite(told), indent=1) + "\n")
 
 
 def draw(results: sdbench.Results, summary: pd.DataFrame, out: Path, name: str) -> None:
