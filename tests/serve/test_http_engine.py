@@ -9,7 +9,10 @@ import pytest
 from standin import decoded
 
 from sdbench.metrics.load import load_table
+from sdbench.metrics.summary import summarise
 from sdbench.records import read
+from sdbench.report.figures.load import load as drawn
+from sdbench.report.sweep import sweeps_of
 from sdbench.run import main
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -182,6 +185,10 @@ def test_the_latency_pass_is_a_closed_loop_at_each_concurrency(served_words, sta
     table = load_table(loads)
     assert len(table) == 4
     assert table["tokens_per_s_all"].gt(0).all()
+    figure = drawn(sweeps_of([results], [summarise(results)])[0])
+    assert figure is not None
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["1 at once", "3 at once"]
+    assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim(), "what load costs is seen by comparing panels"
     asked = len(server.seen)
     assert main([*words, *engine_words(server, target), *timing]) == 0
     assert len(server.seen) == asked, "what is timed is not timed again"

@@ -21,34 +21,26 @@ def load(sweep: Sweep) -> Figure | None:
     if len(numbers) < 2:
         return None
     numbers = [*numbers[: MOST - 1], numbers[-1]] if len(numbers) > MOST else numbers
-    figure, axes = panels(len(numbers), width=1.6 * len(numbers), height=2.0, sharey=True)
+    figure, axes = panels(len(numbers), width=1.6 * len(numbers), height=2.0, sharex=True, sharey=True)
     for axis, number in zip(axes, numbers, strict=True):
         own = known[known["concurrency"] == number]
         columns = ["cell", RATE, f"{RATE}_low", f"{RATE}_high"]
         points = sweep.points.merge(own[columns], on="cell", how="inner").dropna(subset=["quality"])
         for curve in curves(sweep, "quality"):
             cells = points[points["cell"].isin(curve.cells["cell"])].sort_values("x")
-            axis.plot(
-                cells[RATE], cells["quality"], "-", marker=curve.mark, color=curve.colour, markersize=3, linewidth=0.8
-            )
+            look = {"marker": curve.mark, "color": curve.colour, "markersize": 3, "linewidth": 0.8}
+            axis.plot(cells[RATE], cells["quality"], "-", label=curve.name, **look)
             bars(axis, cells, RATE, "quality", curve.colour)
         for name, (mark, colour) in BASELINES.items():
             cells = points[points["verifier"] == name]
-            axis.plot(cells[RATE], cells["quality"], mark, color=colour, markersize=3.5)
-            bars(axis, cells, RATE, "quality", colour)
-            for cell in cells.to_dict("records"):
-                axis.annotate(
-                    name,
-                    (cell[RATE], cell["quality"]),
-                    fontsize=SMALL,
-                    color=GREY,
-                    xytext=(2, 2),
-                    textcoords="offset points",
-                )
+            if len(cells):
+                axis.plot(cells[RATE], cells["quality"], mark, color=colour, markersize=3.5, label=name)
+                bars(axis, cells, RATE, "quality", colour)
         axis.axvline(1, color=GREY, linewidth=0.7, linestyle=":", zorder=1)
         axis.set_title(f"{number} at once", loc="left", fontsize=SMALL)
         axis.set_xlabel("speed-up of a user")
     axes[0].set_ylabel(label_of(sweep.metric))
+    axes[0].legend(loc="best")
     say_n(axes[-1], pd.to_numeric(known["n"]).max())
     settle(figure)
     return figure
