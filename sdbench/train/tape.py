@@ -26,7 +26,7 @@ class Seen:
 
 @dataclass(eq=False)
 class Tape:
-    """Of texts that are decoded together: a part for each round of each family."""
+    """Of texts that are decoded together: a part for each round of each family, in the host's memory."""
 
     features: Sequence[str]
     parts: list[tuple[Tensor, ...]] = field(default_factory=list)  # text [N], then the columns of Seen
@@ -44,11 +44,12 @@ class Tape:
         tokens = torch.where(slots < accepted, draft.tokens, verdict.next_token[:, None])[decided]
         p, q = evidence.p[:, :-1][decided], draft.q[decided]
         columns = seen_by(self.features, evidence)[decided], at(p, tokens), at(q, tokens), total_variation(p, q)
-        self.parts.append((text[:, None].expand(decided.shape)[decided], *columns))
+        text = text[:, None].expand(decided.shape)[decided]
+        self.parts.append(tuple(column.cpu() for column in (text, *columns)))
 
     def seen(self, generations: Sequence[Generation]) -> list[Seen]:
-        """Of each text up to its end, by the place of its request; on the CPU."""
-        text, *columns = (torch.cat(column).cpu() for column in zip(*self.parts, strict=True))
+        """Of each text up to its end, by the place of its request."""
+        text, *columns = (torch.cat(column) for column in zip(*self.parts, strict=True))
         part = torch.arange(len(self.parts)).repeat_interleave(torch.tensor([len(one[0]) for one in self.parts]))
         out = []
         for number, generation in enumerate(generations):
