@@ -64,6 +64,7 @@ TRIALS = {
     "decayed": (*HEADS["published"], "decay=0.5"),
 }
 OFFSETS = [6, 4, 3, 2, 1, 0, -2]
+TRIED = [3, 1, 0, -2]  # of each trial
 STATIC = [1, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.1]
 STEPS = 200  # of a distillation
 DISTILLED = {**{loss: (loss, STEPS) for loss in LOSSES}, "forward_kl-50": ("forward_kl", 50)}  # name -> loss, steps
@@ -171,13 +172,13 @@ def draw(results: sdbench.Results, summary: pd.DataFrame, out: Path, name: str) 
 
 def ensemble(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
     heads = {name: head_of(pair, task, name, words, steps, runs) for name, words in HEADS.items()}
-    against_static(f"{pair}-{task}-ensemble", pair, task, n, heads, runs, out)
+    against_static(f"{pair}-{task}-ensemble", pair, task, n, heads, OFFSETS, runs, out)
 
 
 def trials(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
     heads = {name: head_of(pair, task, name, words, steps, runs) for name, words in TRIALS.items()}
     heads["from-swaps"] = from_swaps(pair, task, runs)
-    against_static(f"{pair}-{task}-trials", pair, task, n, heads, runs, out)
+    against_static(f"{pair}-{task}-trials", pair, task, n, heads, TRIED, runs, out)
 
 
 def head_of(pair: str, task: str, name: str, words: Sequence[str], steps: str, runs: Path) -> Path:
@@ -196,10 +197,12 @@ def from_swaps(pair: str, task: str, runs: Path) -> Path:
     return out
 
 
-def against_static(name: str, pair: str, task: str, n: str, heads: Mapping[str, Path], runs: Path, out: Path) -> None:
+def against_static(
+    name: str, pair: str, task: str, n: str, heads: Mapping[str, Path], offsets: Sequence[float], runs: Path, out: Path
+) -> None:
     """Each head's curve of offsets beside the static ensemble's, in one run."""
     configs = runs / f"configs-{name}"
-    names = rules_in(configs, "diversed", heads, offset=OFFSETS)
+    names = rules_in(configs, "diversed", heads, offset=list(offsets))
     results = decoded(
         runs / name,
         *("--config-dir", str(configs), f"model={pair}", f"task={task}", f"n={n}", "temperature=1"),
@@ -320,7 +323,7 @@ def transfer(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) ->
         results = decoded(
             runs / f"{pair}-{other}-transfer",
             *("--config-dir", str(configs), f"model={pair}", f"task={other}", f"n={n}", "temperature=1"),
-            *(f"verifier=[ensemble,{names}]", f"w={json.dumps(STATIC)}"),
+            *(f"verifier=[ensemble,{names}]", f"w={json.dumps(UNDER)}"),
         )
         every.append(("own", results))
         told[other] = compared(results, list(heads), "ensemble")
