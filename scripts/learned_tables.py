@@ -251,12 +251,14 @@ def distil(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> N
     for label in ("own", *DISTILLED):
         curves[label] = [cell for cell in curve(results, "ensemble") if drafted_by(cells["content"][cell]) == label]
     plane = joint(results, [cell for own in curves.values() for cell in own])
-    (strict,) = (cell for cell in curves["own"] if cells["w"][cell] == 1)
+    strict = {
+        label: next(cell for cell in own if cells["w"][cell] == 1)
+        for label, own in curves.items()
+        if label != "learned"
+    }
+    curves["learned"].append(strict["own"])
     told = {
-        label: {
-            "seconds": seconds[label],
-            "within": within(plane, [*own, strict] if label == "learned" else own, strict),
-        }
+        label: {"seconds": seconds[label], "within": within(plane, own, strict.get(label, strict["own"]))}
         | ({} if label == "learned" else {"prices": prices(plane, {cells["w"][cell]: cell for cell in own})})
         for label, own in curves.items()
     }
@@ -285,7 +287,10 @@ def prices(plane: Resampled, cells: Mapping[float, str]) -> dict[str, Any]:
 
 
 def within(plane: Resampled, cells: Sequence[str], strict: str) -> list[float]:
-    """The acceptance up to which a curve loses at most LOST of the strict cell's quality, straight lines between its cells."""
+    """The acceptance up to which a curve loses at most LOST of the strict cell's quality, straight lines between its cells.
+
+    `strict` is of the same draft: all of them have the target's law, and differ by the luck of their texts.
+    """
     own, base = plane.of(cells), plane.of([strict])
     draws = [reached(x, y, floor) for x, y, floor in zip(own.xs, own.ys, base.ys[:, 0] - LOST, strict=True)]
     return limits(reached(own.x, own.y, base.y[0] - LOST), np.array(draws))
