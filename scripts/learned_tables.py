@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 import pandas as pd
 import yaml
+from matplotlib.figure import Figure
 
 import sdbench
 from sdbench.audit.table import finite
@@ -38,7 +39,7 @@ from sdbench.config import config_dir
 from sdbench.metrics.pareto import Resampled, front_of, gain, joint, volume_of
 from sdbench.metrics.summary import summarise
 from sdbench.report.figures.planes import pareto
-from sdbench.report.figures.style import save, styled
+from sdbench.report.figures.style import panels, save, styled
 from sdbench.report.sweep import sweeps_of
 from sdbench.train.distill import LOSSES
 from sdbench.train.make import gone_on
@@ -165,9 +166,13 @@ def draw(results: sdbench.Results, summary: pd.DataFrame, out: Path, name: str) 
     with styled():
         figure = pareto(sweeps[0])
         assert figure is not None, "there are acceptances and qualities"
-        for path in save(figure, out, name):
-            if path.suffix != ".svg":
-                path.unlink()
+        save_svg(figure, out, name)
+
+
+def save_svg(figure: Figure, out: Path, name: str) -> None:
+    for path in save(figure, out, name):
+        if path.suffix != ".svg":
+            path.unlink()
 
 
 def ensemble(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
@@ -264,6 +269,15 @@ def distil(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> N
     }
     labels = {cells["model"][cell]: label for label, own in curves.items() if label != "learned" for cell in own}
     write(out, f"{pair}-{task}-distil", [(labels, results)], {"lost": LOST, **told})
+    with styled():
+        figure, (axis,) = panels(height=2.7)
+        for label, own in curves.items():
+            x, y = plane.of(own).x, plane.of(own).y
+            order = np.argsort(x)
+            axis.plot(x[order], 100 * y[order], ".-", label="own, learned w" if label == "learned" else label)
+        axis.set(xlabel="acceptance (accepted / examined)", ylabel="quality (%)")
+        axis.legend(loc="best", title="draft")
+        save_svg(figure, out, f"{pair}-{task}-distil")
 
 
 def drafted_by(content: Mapping[str, Any]) -> str:

@@ -29,3 +29,22 @@ def test_each_head_is_compared_with_the_static_ensemble_on_500_examples(name):
     assert len(curve) == len(learned_tables.OFFSETS)
     assert (curve["n"] == 500).all()
     assert (table[table["verifier"] == "ensemble"]["n"] == 500).all()
+
+
+def test_distilled_drafts_are_compared_at_the_same_examples_with_the_head_beside_them():
+    """What README says: where leniency became cheaper, and what the same minutes buy."""
+    plane, table = told("distil"), pd.read_csv(ROOT / f"{NAME}-distil.csv")
+    for draft in ("own", *learned_tables.DISTILLED):
+        rows = table[(table["draft"] == draft) & (table["verifier"] == "ensemble")]
+        assert sorted(rows["value"]) == sorted(learned_tables.UNDER)
+        assert (rows["n"] == 500).all()
+        assert set(plane[draft]["prices"]) == {f"{w:g}" for w in learned_tables.UNDER}
+        assert plane[draft]["seconds"] < 15 * 60
+    lost = {draft: plane[draft]["prices"]["0.9"]["lost"] for draft in ("own", *learned_tables.DISTILLED)}
+    for draft in ("forward_kl", "overlap"):
+        assert lost[draft][2] < lost["own"][1], draft
+    for draft in ("reverse_kl", "tv"):
+        assert lost[draft][2] > lost["own"][1], draft
+    assert plane["learned"]["within"][2] < plane["forward_kl-50"]["within"][1]
+    assert plane["forward_kl-50"]["seconds"] < plane["learned"]["seconds"]
+    assert plane["own"]["within"][2] < plane["learned"]["within"][1]
