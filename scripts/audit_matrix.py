@@ -5,6 +5,7 @@
 
 The rules of a combination are audited in one batch, eight at a time on a trained pair. What a rule's limits exclude is named with
 its sentence. Files are written after each batch of rules: they take minutes, and what was found is kept whatever ends the next.
+With rules= the lines of all other rules stay as they are.
 """
 
 from __future__ import annotations
@@ -170,6 +171,13 @@ def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny 
     )
 
 
+def held(path: Path, rules: Sequence[str]) -> tuple[list[dict[str, Any]], float]:
+    """Lines of other rules that an earlier call wrote, and the seconds it took; none where all rules are asked for."""
+    told = json.loads(path.read_text()) if path.exists() else {"lines": [], "seconds": 0.0}
+    lines = [line for line in told["lines"] if line["rule"] not in rules]
+    return lines, told["seconds"] if lines else 0.0
+
+
 def main(argv: Sequence[str]) -> int:
     with reading("audit_matrix", __doc__, argv):
         given = parsed(argv, DEFAULTS)
@@ -180,17 +188,19 @@ def main(argv: Sequence[str]) -> int:
         samples = int(number(given, "samples") or TRAINED_SAMPLES)
     out, begun = Path(options.get("out", DEFAULTS["out"])), time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
+    place = out / f"matrix{f'-{model}' if model else ''}"
+    others, before_s = held(place.with_suffix(".json"), rules)
     found: dict[int, list[dict[str, Any]]] = {}
     lines: list[dict[str, Any]] = []
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         asked = {pool.submit(run, *one, tv, model, samples): n for n, one in enumerate(combinations(model, rules))}
         for done in as_completed(asked):
             found[asked[done]] = done.result()
-            lines = [line for n in sorted(found) for line in found[n]]
-            seconds = time.perf_counter() - begun
-            print(f"{len(found)} of {len(asked)} batches of rules: {seconds:.0f} s", file=sys.stderr, flush=True)
+            lines = [*others, *(line for n in sorted(found) for line in found[n])]
+            own_s = time.perf_counter() - begun
+            print(f"{len(found)} of {len(asked)} batches of rules: {own_s:.0f} s", file=sys.stderr, flush=True)
+            seconds = before_s + own_s
             tree = {"seconds": round(seconds, 1), "workers": workers, "tv": tv, "lines": lines}
-            place = out / f"matrix{f'-{model}' if model else ''}"
             tree = finite(json.loads(json.dumps(tree, default=float)))
             place.with_suffix(".json").write_text(json.dumps(tree, indent=1) + "\n")
             place.with_suffix(".md").write_text(page(lines, seconds, model or "the tiny random pair"))
