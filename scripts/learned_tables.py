@@ -91,9 +91,15 @@ def call(*words: str) -> None:
 
 
 def trained(script: str, out: Path, done: str, *words: str) -> Path:
-    """What a training makes, made if it is not there."""
+    """What a training makes, made if it is not there; one of other words is a ValueError."""
     if not (out / done).exists():
         call(f"scripts/{script}", f"out={out}", *words)
+    cards = [out / CARD, out / "distilled.json"]
+    card = next(json.loads(path.read_text()) for path in cards if path.exists())
+    for word in words:
+        name, _, value = word.partition("=")
+        if name in card and yaml.safe_load(value) != card[name]:
+            raise ValueError(f"{out} was trained with {name}={card[name]}, and now {word} is asked for: delete it")
     return out
 
 
@@ -113,16 +119,15 @@ def rules_in(folder: Path, base: str, heads: Mapping[str, Path], **knobs: Any) -
     return ",".join(heads)
 
 
-def curve(results: sdbench.Results, name: str) -> list[str]:
-    """The cells of a rule, from the strict end on."""
-    cells = results.cells
-    own = cells[(cells["verifier"] == name)]
-    return list(own["cell"]) if "cell" in own else list(own.index)
+def curve(results: sdbench.Results, name: str, head: str | None = None) -> list[str]:
+    """The cells of a rule, of one with a head those of this label: a folder may hold an earlier one's."""
+    own = results.cells[results.cells["verifier"] == name]
+    return list(own["cell"] if head is None else own["cell"][own["knob_head"] == head])
 
 
-def compared(results: sdbench.Results, names: Sequence[str], static: str) -> dict[str, Any]:
+def compared(results: sdbench.Results, heads: Mapping[str, str | None], static: str) -> dict[str, Any]:
     """Each rule's quality over the static curve's at equal acceptance, and what area of the plane each dominates."""
-    every = {name: curve(results, name) for name in (*names, static)}
+    every = {name: curve(results, name, head) for name, head in {**heads, static: None}.items()}
     plane = joint(results, [cell for cells in every.values() for cell in cells])
     told: dict[str, Any] = {}
     for name, cells in every.items():
@@ -137,6 +142,15 @@ def compared(results: sdbench.Results, names: Sequence[str], static: str) -> dic
     for name, cells in every.items():
         told[name]["on_the_front"] = round(float(whole.loc[cells, "probability"].max()), 4)
     return told
+
+
+def labels_of(heads: Mapping[str, Path]) -> dict[str, str]:
+    """What records call them."""
+    return {name: label_of(folder) for name, folder in heads.items()}
+
+
+def label_of(head: Path) -> str:
+    return Head.load(str(head), "ensemble").label
 
 
 def write(
@@ -213,11 +227,11 @@ def against_static(
         *("--config-dir", str(configs), f"model={pair}", f"task={task}", f"n={n}", "temperature=1"),
         *(f"verifier=[ensemble,{names}]", f"w={json.dumps(STATIC)}"),
     )
-    told: dict[str, Any] = {"against": "ensemble", **compared(results, list(heads), "ensemble")}
+    told: dict[str, Any] = {"against": "ensemble", **compared(results, labels_of(heads), "ensemble")}
     for head, folder in heads.items():
         card = json.loads((folder / CARD).read_text())
         told[head] |= {key: card[key] for key in ("seconds", "rollouts", "memory", "last", "held_out") if key in card}
-        told[head]["head"] = Head.load(str(folder), "ensemble").label
+        told[head]["head"] = label_of(folder)
         told[head]["is_constant"] = card["last"]["spread"] < 0.02 if "last" in card else None
     write(out, name, [("own", results)], told)
 
@@ -233,9 +247,10 @@ def judge(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> No
         *(f"verifier=[ensemble,{names},fsd-kl]", f"w={json.dumps(STATIC)}"),
         "verifier.fsd-kl.threshold=[0.05,0.1,0.2,0.4,0.8,1.2,1.6,2.4,4]",
     )
-    told = {"against": "fsd-kl", **compared(results, ["mined", "ensemble"], "fsd-kl")}
+    label = Head.load(str(folder), "judge").label
+    told = {"against": "fsd-kl", **compared(results, {"mined": label, "ensemble": None}, "fsd-kl")}
     told["held_out"] = json.loads((folder / "calibration.json").read_text())
-    told["mined"]["head"] = Head.load(str(folder), "judge").label
+    told["mined"]["head"] = label
     write(out, f"{pair}-{task}-judge", [("own", results)], told)
 
 
@@ -252,7 +267,7 @@ def distil(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> N
         trained("distill_draft.py", folder, "config.json", *words, f"loss={loss}", f"steps={count}")
         results = decoded(place, *options, f"model.draft={folder.resolve()}")
         seconds[label] = json.loads((folder / "distilled.json").read_text())["seconds"]
-    cells, curves = results.cells.set_index("cell"), {"learned": curve(results, "learned")}
+    cells, curves = results.cells.set_index("cell"), {"learned": curve(results, "learned", label_of(head))}
     for label in ("own", *DISTILLED):
         curves[label] = [cell for cell in curve(results, "ensemble") if drafted_by(cells["content"][cell]) == label]
     plane = joint(results, [cell for own in curves.values() for cell in own])
@@ -345,7 +360,7 @@ def transfer(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) ->
             *(f"verifier=[ensemble,{names}]", f"w={json.dumps(UNDER)}"),
         )
         every.append(("own", results))
-        told[other] = compared(results, list(heads), "ensemble")
+        told[other] = compared(results, labels_of(heads), "ensemble")
     write(out, f"{pair}-transfer", every, told)
 
 
@@ -367,7 +382,7 @@ def drift(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> No
             *("temperature=1", f"verifier=[ensemble,{names}]", f"w={json.dumps(UNDER)}"),
         )
         every.append((f"step {step}", results))
-        told[str(step)] = compared(results, ["frozen"], "ensemble")
+        told[str(step)] = compared(results, labels_of({"frozen": frozen}), "ensemble")
     write(out, f"{pair}-{task}-drift", every, told)
 
 

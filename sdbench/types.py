@@ -139,6 +139,7 @@ class Limits:
     temperature: Literal["any", "zero", "above_zero"] = "any"
     draft_model: bool = False  # it reads a draft model's laws
     logits: bool = False  # it reads the draft's un-tempered logits
+    states: bool = False  # it reads the draft's hidden states
     num_draft: tuple[int, int | None] = (0, None)  # the shortest and the longest block
 
     def broken_by(
@@ -146,6 +147,8 @@ class Limits:
     ) -> str | None:
         """The sentence that says what this setting breaks; None if it breaks nothing. `name` as in "verifier=typical"."""
         low, high = self.num_draft
+        if self.states and not has_logits:
+            return f"{name} reads the states of a draft model, and this drafter has none"
         if self.temperature == "zero" and temperature > 0:
             return f"{name} works at temperature 0 only, got temperature={temperature:g}"
         if self.temperature == "above_zero" and temperature == 0:

@@ -168,7 +168,7 @@ def load_model(
     try:
         config = AutoConfig.from_pretrained(checkpoint.folder)
         from_pretrained: Any = AutoModelForCausalLM.from_pretrained
-        loaded = from_pretrained(checkpoint.folder, config=config, **options)
+        loaded, told = from_pretrained(checkpoint.folder, config=config, output_loading_info=True, **options)
     except ImportError as error:
         raise ConfigError(f"{checkpoint.id} cannot be loaded so: {str(error).strip().splitlines()[0]}") from error
     except (OSError, ValueError, KeyError) as error:
@@ -179,6 +179,12 @@ def load_model(
         raise ConfigError(
             f"{checkpoint.id} cannot be loaded with quantization={quantization} on {device}: {str(error).splitlines()[0]}"
         ) from error
+    if told["missing_keys"]:
+        first, *others = sorted(told["missing_keys"])
+        more = f" and {len(others)} more" if others else ""
+        raise ConfigError(
+            f"{checkpoint.id} has no weights for {first}{more}: its files are torn, or of another architecture"
+        )
     return (loaded if "device_map" in options else loaded.to(device)).eval().requires_grad_(False)
 
 
@@ -237,15 +243,27 @@ def _counted(folder: Path) -> tuple[int, str] | None:
     for name in names:
         if not (folder / name).is_file():
             return None
-        with open(folder / name, "rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        for tensor, entry in header.items():
-            if tensor != "__metadata__":
-                size = 1
-                for length in entry["shape"]:
-                    size *= length
-                counts[entry["dtype"]] = counts.get(entry["dtype"], 0) + size
+        for entry in _tensors(folder / name).values():
+            size = 1
+            for length in entry["shape"]:
+                size *= length
+            counts[entry["dtype"]] = counts.get(entry["dtype"], 0) + size
     return sum(counts.values()), _NAMES.get(max(counts, key=lambda kind: counts[kind]), "float32")
+
+
+def _tensors(path: Path) -> dict[str, dict[str, Any]]:
+    """What the header of a safetensors file names; a file that is shorter than it says is a ConfigError."""
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            header: dict[str, dict[str, Any]] = json.loads(file.read(min(length, path.stat().st_size)))
+        except ValueError:
+            raise ConfigError(f"{path} is torn: its header cannot be read") from None
+    tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    size = 8 + length + max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
+    if path.stat().st_size < size:
+        raise ConfigError(f"{path} is torn: it has {path.stat().st_size:,} of {size:,} bytes")
+    return tensors
 
 
 def _hash(path: Path) -> str:

@@ -114,6 +114,7 @@ class _CellMaker:
             "drafter": {"name": run.drafter.name, **run.drafter.options} if is_pair else None,
             **({"heads": heads} if (heads := contents(rule)) else {}),
             **({"distilled": card} if "draft" in reads and (card := self.outline.distilled) else {}),
+            "stop_ids": sorted(self.outline.stop_ids["draft" if role == "draft" else "target"]),
             "top_k": run.top_k,
             "top_p": run.top_p,
             "seed": run.seed,

@@ -45,8 +45,8 @@ def contents(rule: object) -> dict[str, Any]:
     }
 
 
-def check_heads(run: Run, outline: Outline, parts: Parts) -> None:
-    """A head of another pair is a ConfigError, one of another task or temperature a warning."""
+def check_heads(run: Run, outline: Outline, parts: Parts, protocol: str) -> None:
+    """A head of another pair is a ConfigError, one of another task, protocol or temperature a warning."""
     several = len(parts.sweeps) > 1
     seen: set[tuple[str, str]] = set()
     for built in parts.sweeps:
@@ -55,10 +55,10 @@ def check_heads(run: Run, outline: Outline, parts: Parts) -> None:
             for option, head in heads_of(rule, prefix).items():
                 if (option, head.digest) not in seen:
                     seen.add((option, head.digest))
-                    _check(option, head, run, outline)
+                    _check(option, head, run, outline, protocol)
 
 
-def _check(option: str, head: Head, run: Run, outline: Outline) -> None:
+def _check(option: str, head: Head, run: Run, outline: Outline, protocol: str) -> None:
     card = head.card
     from sdbench.verify.head import width_of
 
@@ -74,6 +74,9 @@ def _check(option: str, head: Head, run: Run, outline: Outline) -> None:
     wanted = width_of(head.features, {f"{role}_hidden": int(c.hidden_size) for role, c in outline.configs.items()})
     if head.size != wanted:
         raise ConfigError(f"{trained} with {head.size} features, and this pair gives {wanted}: train one for this pair")
-    for name, value in zip(TRAINED_AT, (run.task.name, run.temperature), strict=True):
+    own = {"task": run.task.name, "temperature": run.temperature, "protocol": protocol}
+    if "slot" in head.features and card.get("num_draft") not in run.num_draft:
+        own["num_draft"] = run.num_draft[0]
+    for name, value in own.items():
         if name in card and card[name] != value:
             warn(f"{option} was trained at {name}={card[name]}, and this run is at {name}={value}")

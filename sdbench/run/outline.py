@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from sdbench.hub import explain
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from sdbench.lm.load import Checkpoint
@@ -47,6 +49,13 @@ class Outline:
 
         checkpoint = self.metadata.checkpoints.get("draft")
         return None if checkpoint is None else card_of(checkpoint.folder)
+
+    @cached_property
+    def stop_ids(self) -> dict[str, tuple[int, ...]]:
+        """Role -> end-of-text ids of the generation_config, or where it names none of the configuration: as `lm.LM` has them."""
+        return {
+            role: _stop_ids(self.metadata.checkpoints[role].folder, config) for role, config in self.configs.items()
+        }
 
     @property
     def numerics(self) -> dict[str, Any]:
@@ -109,6 +118,16 @@ class Outline:
         """The chat template's own text; None where there is none."""
         template = self.tokenizer.chat_template
         return None if template is None else template if isinstance(template, str) else json.dumps(template)
+
+
+def _stop_ids(folder: Path, config: PretrainedConfig) -> tuple[int, ...]:
+    from transformers import GenerationConfig
+
+    ids = None
+    if (folder / "generation_config.json").is_file():
+        ids = GenerationConfig.from_pretrained(folder).eos_token_id
+    ids = ids if ids is not None else config.eos_token_id
+    return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
 
 
 def text_config(checkpoint: Checkpoint) -> PretrainedConfig:

@@ -68,7 +68,7 @@ class ServedDecoder:
 
     @cached_property
     def _stop_ids(self) -> dict[str, tuple[int, ...]]:
-        return {role: stop_ids_of(self.job.outline, role) for role in self.job.outline.configs}
+        return self.job.outline.stop_ids
 
     def stream(
         self, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]
@@ -190,18 +190,6 @@ class ServedDecoder:
             return cut_rounds(len(tokens), answer.steps["accepted"], answer.steps["drafted"], is_stopped=is_stopped)
         except EngineError as error:
             raise EngineError(f"{error} ({client.url})") from error
-
-
-def stop_ids_of(outline: Any, role: str) -> tuple[int, ...]:
-    """All end-of-text ids of the generation_config, or where it names none, of the configuration, as `lm.LM` has them."""
-    from transformers import GenerationConfig
-
-    folder = outline.metadata.checkpoints[role].folder
-    ids = None
-    if (folder / "generation_config.json").is_file():
-        ids = GenerationConfig.from_pretrained(folder).eos_token_id
-    ids = ids if ids is not None else outline.configs[role].eos_token_id
-    return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
 
 
 def seed_of(seed: int, item: WorkItem) -> int:

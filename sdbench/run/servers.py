@@ -239,7 +239,7 @@ class Servers:
 
     def _probe(self, client: Client, setting: Setting) -> Answer:
         """A short answer to the first prompt, for what comes with it."""
-        from sdbench.run.served_decoder import seed_of, stop_ids_of
+        from sdbench.run.served_decoder import seed_of
 
         point, (example, ids) = self._points[setting], next(iter(self.prompts.ids.items()))
         run, dialect = self.job.run, client.dialect
@@ -251,9 +251,7 @@ class Servers:
             "max_tokens": PROBED,
             "temperature": run.temperature,
             "seed": seed_of(run.seed, WorkItem("", example, 0)),
-            "stop_token_ids": list(
-                stop_ids_of(self.job.outline, setting.role if setting.role == "draft" else "target")
-            ),
+            "stop_token_ids": list(self.job.outline.stop_ids[setting.role if setting.role == "draft" else "target"]),
             "stream": True,
             "stream_options": {"include_usage": True},
         }

@@ -58,9 +58,17 @@ def _folder(run: Run, kind: str, task: str) -> str:
     name = f"{run.model.name}-{task}"
     usual = RESULTS / kind / name
     shipped = Path(str(embedded.__file__)).parent / kind / run.model.name / task
+    if not task.replace("-", "").replace("_", "").isalnum():
+        raise ConfigError(
+            f"trained:{task} names no task: give trained:{run.task.name}, or the folder itself as head=FOLDER"
+        )
+    torn = None
     for folder in (usual.with_name(f"{name}-T{run.temperature:g}"), usual, shipped):
         if (folder / HEAD_CARD).is_file():
+            if torn is not None:
+                warn(f"{torn} has no {HEAD_CARD}, since its training has not come to its end: {folder} is taken")
             return str(folder)
+        torn = folder if folder.exists() else torn
     lengths = [f"num_draft={k}" for k in run.num_draft if len(run.num_draft) == 1 and k != USUAL_NUM_DRAFT]
     raise ConfigError(
         f"no head was trained for model={run.model.name} on task={task} ({usual} has no {HEAD_CARD}): "

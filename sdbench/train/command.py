@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -75,6 +78,8 @@ def recipe_words(own: Mapping[str, str]) -> dict[str, Any]:
             out[key] = WORDS[key](text)
         except ValueError:
             raise ConfigError(f"{key} must be a number, got {show(text)}") from None
+        if isinstance(out[key], float) and not math.isfinite(out[key]):
+            raise ConfigError(f"{key} must be a number, got {show(text)}")
         if isinstance(out[key], int | float) and not out[key] >= LEAST.get(key, 0):
             raise ConfigError(f"{key} must be at least {LEAST.get(key, 0):g}, got {show(text)}")
     return out
@@ -112,5 +117,28 @@ def _main(kind: str, argv: Sequence[str]) -> None:
     out = Path(own.get("out") or Path("results") / folder / name)
     if out.is_file() or (kind == "distil" and out.exists()):
         raise ConfigError(f"out={out} is there already: give another out=, or delete it")
-    training(Course.make(run, rest, recipe, reward=own.get("reward")), recipe, out)()
+    with alone(out):
+        training(Course.make(run, rest, recipe, reward=own.get("reward")), recipe, out)()
     print(out)
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Two trainings at once would write over each other: the second is a ConfigError, as is a place that cannot be written to."""
+    lock = out.with_name(f".{out.name}.lock")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        file = open(lock, "w")  # noqa: SIM115 - held until the end
+    except OSError as error:
+        raise ConfigError(f"out={out} cannot be written to: {error.strerror}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"out={out} is being written to by another training: give another out=, or wait"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)

@@ -26,11 +26,32 @@ class Recipe(Protocol):
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     version: ClassVar[str]  # raise it when the same recipe would give other weights
+    is_rewarded: ClassVar[bool]  # whether it looks at the score of a text
 
     @property
     def rows(self) -> int: ...
 
+    @property
+    def prompts(self) -> int: ...
+
     def refuse_temperature(self, temperature: float) -> None: ...
+
+
+FIXED = {  # words of the runner that a training decides itself -> what to give in their place
+    "n": "rows=",
+    "shard": "rows=",
+    "task.split": "nothing, it is train",
+}
+
+
+def refuse_words(words: Sequence[str]) -> None:
+    """Words that a run heeds and a training would not."""
+    for word in words:
+        name = word.partition("=")[0]
+        if name in FIXED:
+            raise ConfigError(f"{name}= is no word of a training: give {FIXED[name]}")
+        if name.startswith("--") and name not in ("--config-dir", "--config-path", "--config-name"):
+            raise ConfigError(f"{name} is no word of a training")
 
 
 def composed(words: Sequence[str], recipe: Recipe) -> Run:
@@ -40,12 +61,15 @@ def composed(words: Sequence[str], recipe: Recipe) -> Run:
     from sdbench.run.engines import kind_of
     from sdbench.run.native import Native
 
+    refuse_words(words)
     given = parse([*words, "task.split=train", f"n={recipe.rows}"])
     composer = Composer(given.config_dir)
     jobs = composer.jobs(given)
     if len(jobs) != 1:
         raise ConfigError("a training takes one combination, and this command line names several")
     run = composer.run(jobs[0])
+    if len(run.num_draft) != 1:
+        raise ConfigError(f"a training takes one num_draft, got {list(run.num_draft)}")
     if not isinstance(kind_of(run), Native):
         raise ConfigError(f"a training decodes with engine=native, got engine={run.engine.name}")
     if run.model.draft is None:
@@ -63,7 +87,7 @@ class Course:
     pair: LoadedPair
     prompts: Prompts
     decoder: Decoder
-    metric: Metric  # the reward, before it is brought to 0–1
+    metric: Metric | None  # the reward, before it is brought to 0–1
     asked: str  # the key of the lossless cell: pair, prompts, drafter and options, as a run's records know them
 
     @classmethod
@@ -77,15 +101,27 @@ class Course:
         job = prepare(run, words)
         if job.task.max_new_tokens < 2:
             raise ConfigError("max_new_tokens must be at least 2: the last token of a text is never drafted")
-        metric = rewarding(job.task, reward)
+        if reward and not recipe.is_rewarded:
+            raise ConfigError("reward is no option of this training: it looks at no score")
+        metric = rewarding(job.task, reward) if recipe.is_rewarded else None
         prompts = Prompts.make(job.task, job.outline, run)
+        if recipe.prompts > len(prompts.ids):
+            raise ConfigError(f"prompts={recipe.prompts} are more than the {len(prompts.ids)} rows that there are")
         decoder = Native().open(job, prompts)
         return cls(run, job.task, job.outline, decoder.pair, prompts, decoder, metric, job.planned[0].cell.key)
 
     def what(self, recipe: Recipe) -> dict[str, Any]:
         """All that decides a step of a training."""
+        from sdbench.run.outline import hash_of
+
         words = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name != "steps"}
-        return {**self.card(), **words, "version": recipe.version, "question (prompts, stops, options)": self.asked}
+        return {
+            **self.card(),
+            **words,
+            "version": recipe.version,
+            "question (prompts, stops, options)": self.asked,
+            "rows asked": hash_of(list(self.prompts.ids)),
+        }
 
     def card(self) -> dict[str, Any]:
         """Whose states a head reads, and where it was trained."""
@@ -98,7 +134,7 @@ class Course:
             "protocol": self.task.protocol,
             "temperature": run.temperature,
             "num_draft": run.num_draft[0],
-            "reward": self.metric.name,
+            **({} if self.metric is None else {"reward": self.metric.name}),
         }
 
     def widths(self) -> dict[str, int]:
@@ -137,6 +173,7 @@ class Course:
 
     def reward(self, values: Mapping[str, float]) -> float:
         """On 0–1."""
+        assert self.metric is not None, "a training without a reward rolls nothing"
         low, high = self.metric.bounds or (0.0, 1.0)
         assert low is not None, "refused by rewarding()"
         assert high is not None, "refused by rewarding()"

@@ -36,6 +36,7 @@ class Recipe:
     """How a draft is distilled."""
 
     version: ClassVar[str] = "1"
+    is_rewarded: ClassVar[bool] = False
 
     loss: str = "forward_kl"
     steps: int = 200

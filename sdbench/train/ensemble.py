@@ -22,7 +22,7 @@ from sdbench.config import ConfigError
 from sdbench.run.latency import peak_memory
 from sdbench.train.course import Course, Rollout, grouped
 from sdbench.train.steps import Steps
-from sdbench.verify.head import Head, linear, refuse_unknown, width_of
+from sdbench.verify.head import Head, linear, refuse_features, width_of
 from sdbench.verify.learned import Diversed
 
 COLLAPSED = 0.02  # a mean weight nearer to 0 or 1 than this is no head
@@ -35,6 +35,7 @@ class Recipe:
     """How a head is trained."""
 
     version: ClassVar[str] = "2"
+    is_rewarded: ClassVar[bool] = True
 
     features: tuple[str, ...] = ("draft_hidden", "target_hidden")
     hidden: int = 0  # of a hidden layer; 0: linear, as published
@@ -48,7 +49,7 @@ class Recipe:
     rows: int = 1000  # of the train split, over and over
 
     def __post_init__(self) -> None:
-        refuse_unknown(self.features)
+        refuse_features("ensemble", self.features)
         if self.samples < 2:
             raise ValueError(
                 f"samples must be at least 2, since a text is compared with its fellows, got {self.samples}"

@@ -23,7 +23,7 @@ from sdbench.train.course import Course
 from sdbench.train.steps import Steps
 from sdbench.types import Evidence, Limits, Verdict
 from sdbench.verify import Exact, Head, Joint, Judge
-from sdbench.verify.head import refuse_unknown, width_of
+from sdbench.verify.head import refuse_features, width_of
 
 HELD_OUT = 5  # every fifth prompt is not learned from, but judged
 PENALTY = 1.0  # on the squared weights of standardised features
@@ -62,6 +62,7 @@ class Recipe:
     """How labels are mined and a judge is fitted."""
 
     version: ClassVar[str] = "2"
+    is_rewarded: ClassVar[bool] = True
 
     features: tuple[str, ...] = ("token_hidden",)
     prompts: int = 300
@@ -69,7 +70,7 @@ class Recipe:
     at_once: int = 30  # prompts a step
 
     def __post_init__(self) -> None:
-        refuse_unknown(self.features)
+        refuse_features("judge", self.features)
 
     @property
     def rows(self) -> int:
@@ -116,8 +117,8 @@ class JudgeTraining:
             self.parts.append(self.mine(step))
             steps.report(step, lambda: f"labels {sum(len(part.good) for part in self.parts)}")
         labels = Labels.joined(self.parts)
-        self._refuse_one_kind(labels)
         is_held_out = labels.prompt % HELD_OUT == 0
+        self._refuse_one_kind(labels, ~is_held_out)
         weights = fitted(labels.seen[~is_held_out], labels.good[~is_held_out])
         head = Head("judge", self.recipe.features, weights)
         told = told_of(head, labels, is_held_out)
@@ -161,12 +162,13 @@ class JudgeTraining:
             torch.tensor(prompts, dtype=torch.long),
         )
 
-    def _refuse_one_kind(self, labels: Labels) -> None:
-        share = float(labels.good.float().mean()) if len(labels.good) else float("nan")
+    def _refuse_one_kind(self, labels: Labels, is_fitted: Tensor) -> None:
+        good = labels.good[is_fitted]
+        share = float(good.float().mean()) if len(good) else float("nan")
         if not 0 < share < 1:
             raise ConfigError(
-                f"{len(labels.good)} swaps were tried, and {'none' if share != 1 else 'every one'} was good: there is nothing "
-                "to tell apart; take more prompts= or another task"
+                f"{len(good)} swaps are there to learn from, and {'none' if share != 1 else 'every one'} was good: there is "
+                "nothing to tell apart; take more prompts= or another task"
             )
 
 
@@ -219,7 +221,9 @@ def told_of(head: Head, labels: Labels, rows: Tensor) -> dict[str, Any]:
         index = np.concatenate([groups[i] for i in rng.integers(0, len(groups), len(groups))])
         drawn.append(auc(said[index], good[index]))
     kept = [value for value in drawn if value == value]
-    low, high = (float(x) for x in np.quantile(kept, (0.025, 0.975))) if kept else (float("nan"), float("nan"))
+    area = auc(said, good)  # NaN where all are of one kind
+    low, high = (float(x) for x in np.quantile(kept, (0.025, 0.975))) if kept else (area, area)
+    told = dict(zip(("auc", "low", "high"), (round(x, 4) if x == x else None for x in (area, low, high)), strict=True))
     edges = np.linspace(0, 1, BINS + 1)
     which = np.clip(np.digitize(said, edges) - 1, 0, BINS - 1)
     bins = [
@@ -236,9 +240,7 @@ def told_of(head: Head, labels: Labels, rows: Tensor) -> dict[str, Any]:
         "prompts": len(groups),
         "labels": len(good),
         "good": round(float(good.mean()), 4) if len(good) else None,
-        "auc": round(auc(said, good), 4),
-        "low": round(low, 4),
-        "high": round(high, 4),
+        **told,
         "bins": bins,
     }
 

@@ -36,8 +36,7 @@ class Steps:
         """The state of the checkpoint; None where there is none. That of another training is a ConfigError."""
         if not self.path.exists():
             return None
-        is_whole = zipfile.is_zipfile(self.path)  # its directory stands at its end
-        state = torch.load(self.path, map_location=device, weights_only=True) if is_whole else {}
+        state = torch.load(self.path, map_location=device, weights_only=True) if is_whole(self.path) else {}
         if "what" not in state:
             raise ConfigError(f"{self.path} is torn or of an older version: delete it, and training begins anew")
         own = json.loads(json.dumps(self.what))
@@ -89,3 +88,14 @@ class Steps:
         part = self.path.with_suffix(".part")
         torch.save({**state, "step": step, "seconds": self.seconds, "what": json.dumps(self.what)}, part)
         os.replace(part, self.path)  # a kill leaves the old checkpoint or the new one, nothing torn
+
+
+def is_whole(path: Path) -> bool:
+    """Whether every byte of a checkpoint is the one that was written: its directory stands at its end, with a sum for each part."""
+    if not zipfile.is_zipfile(path):
+        return False
+    try:
+        with zipfile.ZipFile(path) as file:
+            return file.testzip() is None
+    except (zipfile.BadZipFile, OSError, ValueError):
+        return False

@@ -72,7 +72,7 @@ class Head:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"kind of a head must be {' or '.join(KINDS)}, got {self.kind!r}")
-        refuse_unknown(self.features)
+        refuse_features(self.kind, self.features)
 
     @property
     def size(self) -> int:
@@ -121,9 +121,10 @@ class Head:
         folder.mkdir(parents=True, exist_ok=True)
         part = folder / f".{WEIGHTS}.part"
         save_file({name: tensor.contiguous() for name, tensor in self.weights.items()}, part)
+        part.chmod(0o666 & ~_umask())
+        own = {"format": FORMAT, "kind": self.kind, "features": list(self.features), "weights": _hash(part)}
         os.replace(part, folder / WEIGHTS)
-        card = {"format": FORMAT, "kind": self.kind, "features": list(self.features), **self.card}
-        card |= {"weights": _hash(folder / WEIGHTS)}
+        card = {**own, **self.card, **own}  # a card may be that of the head which this one was made of
         part = folder / f".{CARD}.part"
         part.write_text(json.dumps(card, indent=1) + "\n")
         os.replace(part, folder / CARD)
@@ -137,6 +138,8 @@ class Head:
         except FileNotFoundError as error:
             missing = Path(error.filename).name
             raise ValueError(f"head={name} has no {missing}: train one with python {TRAINS[kind]}") from None
+        except OSError as error:
+            raise ValueError(f"head={name} cannot be read: {error.strerror}") from None
 
 
 def folder_of(name: str, kind: str) -> Path:
@@ -166,6 +169,8 @@ def _loaded(folder: Path, kind: str, _card: str, digest: str) -> Head:
         weights = load_file(folder / WEIGHTS)
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"head={folder} is torn: {str(error).splitlines()[0]}; train it again") from None
+    if not isinstance(card, dict) or not isinstance(card.get("format", 0), int):
+        raise ValueError(f"head={folder} is torn: {CARD} is no card of a head; train it again")
     if card.get("format", 0) > FORMAT:
         raise ValueError(
             f"head={folder} has format {card['format']}, and this version reads up to {FORMAT}: update sdbench"
@@ -176,7 +181,28 @@ def _loaded(folder: Path, kind: str, _card: str, digest: str) -> Head:
         raise ValueError(f"head={folder} is of kind {card.get('kind')}, and this rule takes one of kind {kind}")
     if any(not bool(tensor.isfinite().all()) for tensor in weights.values()):
         raise ValueError(f"head={folder} has weights that are no numbers: its training has diverged")
+    _refuse_shapes(folder, {name: tuple(tensor.shape) for name, tensor in weights.items()})
     return Head(kind, tuple(card.get("features", ())), weights, card)
+
+
+def _refuse_shapes(folder: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    """The tensors that `Head` names, of sizes that fit each other."""
+    inner = shapes.get("weight_in")
+    hidden, size = inner if inner is not None and len(inner) == 2 else (None, None)
+    wanted = {"weight": (1, hidden or shapes.get("weight", (1, 0))[-1]), "bias": (1,)}
+    if inner is not None:
+        wanted |= {"weight_in": (hidden, size), "bias_in": (hidden,)}
+    if shapes.keys() & {"shift", "scale"}:
+        wanted |= dict.fromkeys(("shift", "scale"), (size or wanted["weight"][1],))
+    for name in sorted(wanted.keys() | shapes.keys()):
+        if wanted.get(name) != shapes.get(name):
+            raise ValueError(f"head={folder} is torn: {name} has the shape {shapes.get(name)}, not {wanted.get(name)}")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _hash(path: Path) -> str:
@@ -225,11 +251,16 @@ def _read_laws(names: Sequence[str]) -> bool:
     return any(name in OF_LAWS for name in names)
 
 
-def refuse_unknown(names: Sequence[str]) -> None:
+def refuse_features(kind: str, names: Sequence[str]) -> None:
     """ValueError in a sentence."""
-    unknown = [name for name in names if name not in FEATURES]
+    known = [
+        name for name in FEATURES if kind == "judge" or name != "token_hidden"
+    ]  # w must not hang on the token drawn
+    unknown = [name for name in names if name not in known]
     if unknown or not names:
-        raise ValueError(f"features of a head must be of {', '.join(FEATURES)}, got {', '.join(unknown) or 'none'}")
+        raise ValueError(
+            f"features of {kind} heads must be of {', '.join(known)}, got {', '.join(map(str, unknown)) or 'none'}"
+        )
 
 
 def width_of(names: Sequence[str], widths: Mapping[str, int]) -> int:

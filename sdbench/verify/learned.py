@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from sdbench.types import Evidence, Measures, Verdict
+from sdbench.types import Evidence, Limits, Measures, Verdict
 from sdbench.verify.checks import as_floats, is_all, one_of
 from sdbench.verify.ensemble import Ensemble
 from sdbench.verify.exact import Exact
@@ -38,6 +38,10 @@ class Diversed(Tokenwise):
             raise ValueError("offset of Diversed must be a number, got nan")
         one_of(self, "mix", ("prob", "logit"))
         one_of(self, "greedy", ("blend", "mixture"))
+
+    @property
+    def limits(self) -> Limits:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Limits(states="draft_hidden" in self.needs)
 
     @property
     def draws_if_greedy(self) -> bool:

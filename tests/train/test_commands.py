@@ -1,5 +1,6 @@
 """What the trainings refuse: one sentence each, before weights are read, and nothing is left behind."""
 
+import json
 import shutil
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sdbench import embedded
-from sdbench.train.command import main
+from sdbench.train.command import alone, main
 from tests.train.trainings import PAIR
 
 ALL = ("ensemble", "judge", "distil")
@@ -17,19 +18,28 @@ HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
 @pytest.mark.parametrize(
     ("kind", "words", "sentence"),
     [
-        *((kind, ["features=[moon]"], "features of a head must be of draft_hidden") for kind in ALL[:2]),
+        *((kind, ["features=[moon]"], f"features of {kind} heads must be of draft_hidden") for kind in ALL[:2]),
         *((kind, ["steps=many"], "steps must be a number, got many") for kind in ALL),
         *((kind, ["steps=0"], "steps must be at least 1, got 0") for kind in ALL),
         *((kind, ["prompts=0"], "prompts must be at least 1, got 0") for kind in ALL),
         *((kind, ["task=nope"], "task") for kind in ALL),
+        *((kind, ["n=3"], "n= is no word of a training: give rows=") for kind in ALL),
+        *((kind, ["shard=1/2"], "shard= is no word of a training: give rows=") for kind in ALL),
+        *((kind, ["task.split=test"], "task.split= is no word of a training") for kind in ALL),
+        *((kind, ["--plan"], "--plan is no word of a training") for kind in ALL),
+        *((kind, ["num_draft=[5,3]"], "a training takes one num_draft, got [5, 3]") for kind in ALL),
+        *((kind, ["prompts=6", "rows=2"], "prompts=6 are more than the 2 rows that there are") for kind in ("ensemble", "distil")),
         *((kind, ["max_new_tokens=1"], "max_new_tokens must be at least 2") for kind in ALL),
         *((kind, ["w=1,2", "-m"], "a training takes one combination") for kind in ALL),
         *((kind, [*HTTP], "a training decodes with engine=native, got engine=http") for kind in ALL),
         ("ensemble", ["rate=0"], "rate must be at least 1e-09, got 0"),
-        ("ensemble", ["rate=nan"], "rate must be at least 1e-09, got nan"),
+        ("ensemble", ["rate=nan"], "rate must be a number, got nan"),
         ("ensemble", ["samples=1"], "samples must be at least 2, since a text is compared with its fellows, got 1"),
         ("ensemble", ["temperature=0"], "temperature must be above 0: texts that are all the same teach nothing"),
         ("ensemble", ["task=wmt-tiny"], "reward=bleu of task=wmt-tiny is no value of one text between bounds: give reward="),
+        ("ensemble", ["price=inf"], "price must be a number, got inf"),
+        ("ensemble", ["features=[token_hidden]"], "features of ensemble heads must be of draft_hidden, target_hidden, slot, tv, "),
+        ("distil", ["reward=flexible"], "reward is no option of this training: it looks at no score"),
         ("judge", ["temperature=1"], "temperature must be 0 where labels are mined, got 1"),
         ("judge", ["samples=4"], "samples is no option of this training"),
         ("distil", ["loss=hinge"], "loss cannot be hinge"),
@@ -113,3 +123,55 @@ def test_a_draft_goes_by_its_loss_named_or_not(tmp_path, capsys, monkeypatch):
     for words in ([], ["loss=forward_kl"]):
         assert main("distil", [*PAIR, *words], "") == 2
         assert "out=results/drafts/llama-tiny-gsm8k-tiny-forward_kl is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("out", ["file/made", "../../proc/x/made"])
+def test_a_place_that_cannot_be_written_to_is_one_sentence(out, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sdbench.run.pair.load", lambda metadata: pytest.fail("weights are read"))
+    (tmp_path / "file").touch()
+    place = tmp_path / out if out.startswith("file") else "/proc/x/made"
+    assert main("ensemble", [*PAIR, f"out={place}"], "") == 2
+    told = capsys.readouterr().err
+    assert f"out={place} cannot be written to" in told
+    assert told.count("\n") == 1
+
+
+def test_two_trainings_cannot_write_to_one_folder(tmp_path, capsys):
+    with alone(tmp_path / "made"):
+        assert main("ensemble", [*PAIR, f"out={tmp_path / 'made'}"], "") == 2
+    assert "is being written to by another training" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_rows_are_another_training(tmp_path, capsys):
+    short = [*PAIR, "prompts=2", "samples=2", "rows=8", "max_new_tokens=12", f"out={tmp_path / 'made'}"]
+    assert main("ensemble", [*short, "steps=1"], "") == 0
+    capsys.readouterr()
+    assert main("ensemble", [*short, "steps=2", "task.seed=7"], "") == 2
+    assert "is of a training with rows asked=" in capsys.readouterr().err
+
+
+def test_a_byte_that_changed_in_a_checkpoint_is_one_sentence(tmp_path, capsys):
+    short = [*PAIR, "prompts=2", "samples=2", "max_new_tokens=12", f"out={tmp_path / 'made'}"]
+    assert main("ensemble", [*short, "steps=1"], "") == 0
+    path = tmp_path / "made/head.ckpt"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    capsys.readouterr()
+    assert main("ensemble", [*short, "steps=2"], "") == 2
+    assert "is torn or of an older version" in capsys.readouterr().err
+
+
+def test_a_distillation_needs_no_score_of_a_text(tmp_path, capsys):
+    """Translations have a corpus metric alone."""
+    words = [
+        "model=qwen-tiny",
+        "task=wmt-tiny",
+        "prompts=2",
+        "steps=1",
+        "max_new_tokens=12",
+        f"out={tmp_path / 'made'}",
+    ]
+    assert main("distil", words, "") == 0
+    assert "reward" not in json.loads((tmp_path / "made/distilled.json").read_text())

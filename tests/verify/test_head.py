@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from sdbench.draft import BaseDrafter
 from sdbench.engine import generate
 from sdbench.types import DraftBlock, Evidence
 from sdbench.verify import Diversed, Ensemble, Exact, Head, Judge
@@ -13,6 +14,7 @@ from sdbench.verify.head import FEATURES, linear
 from tests.engine.models import PROMPTS, pair
 
 V, K, D = 5, 3, 4
+OF_ENSEMBLES = tuple(name for name in FEATURES if name != "token_hidden")
 
 
 def evidence(batch=2, seed=0):
@@ -32,7 +34,7 @@ def random_head(kind="ensemble", features=("draft_hidden", "target_hidden"), hid
     return Head(kind, tuple(features), {k: torch.randn(v.shape, generator=g) for k, v in head.weights.items()}, card)
 
 
-@pytest.mark.parametrize("features", [("draft_hidden", "target_hidden"), ("tv", "target_entropy"), FEATURES])
+@pytest.mark.parametrize("features", [("draft_hidden", "target_hidden"), ("tv", "target_entropy"), OF_ENSEMBLES])
 @pytest.mark.parametrize("hidden", [0, 3])
 def test_a_saved_head_is_loaded_as_it_was_and_once(features, hidden, tmp_path):
     size = sum(D if name.endswith("hidden") else 1 for name in features)
@@ -44,6 +46,15 @@ def test_a_saved_head_is_loaded_as_it_was_and_once(features, hidden, tmp_path):
     assert loaded.label.startswith("gsm8k-tiny@")
     random_head(features=features, hidden=hidden, size=size, seed=1).save(tmp_path)
     assert Head.load(str(tmp_path), "ensemble") is not loaded
+
+
+def test_a_head_made_of_another_is_saved_as_what_it_is(tmp_path):
+    random_head("judge", task="gsm8k-tiny").save(tmp_path / "judge")
+    judge = Head.load(str(tmp_path / "judge"), "judge")
+    Head("ensemble", ("target_hidden", "draft_hidden"), judge.weights, judge.card).save(tmp_path / "turned")
+    turned = Head.load(str(tmp_path / "turned"), "ensemble")
+    assert turned.features == ("target_hidden", "draft_hidden")
+    assert turned.card["task"] == "gsm8k-tiny"
 
 
 def test_a_head_is_known_by_all_that_decides_what_it_says(tmp_path):
@@ -73,7 +84,14 @@ def test_a_head_is_known_by_all_that_decides_what_it_says(tmp_path):
         ("folder", lambda f: (f / "head.json").write_text("{"), "is torn"),
         ("folder", lambda f: edit(f, format=99), "has format 99, and this version reads up to 1: update sdbench"),
         ("folder", lambda f: edit(f, kind="judge"), "is of kind judge, and this rule takes one of kind ensemble"),
-        ("folder", lambda f: edit(f, features=["moon"]), "features of a head must be of"),
+        ("folder", lambda f: edit(f, features=["token_hidden"]), "features of ensemble heads must be of"),
+        ("folder", lambda f: (f / "head.json").write_text("[]"), "head.json is no card of a head"),
+        ("folder", lambda f: edit(f, format="2"), "head.json is no card of a head"),
+        ("folder", lambda f: reshaped(f, weight=(2, 8)), r"weight has the shape \(2, 8\), not \(1, 8\)"),
+        ("folder", lambda f: reshaped(f, bias=None), r"bias has the shape None, not \(1,\)"),
+        ("folder", lambda f: reshaped(f, shift=(1,)), r"scale has the shape None, not \(8,\)"),
+        ("folder/head.json", None, "cannot be read: Not a directory"),
+        ("folder", lambda f: edit(f, features=["moon"]), "features of ensemble heads must be of"),
         (
             "folder",
             lambda f: random_head(seed=5).save(f.parent / "o") or swap(f),
@@ -87,12 +105,21 @@ def test_a_bad_head_is_one_sentence(name, spoil, sentence, tmp_path):
     if spoil:
         spoil(folder)
     with pytest.raises(ValueError, match=sentence):
-        Diversed(str(folder) if name == "folder" else name)
+        Diversed(str(tmp_path / name) if name.startswith("folder") else name)
 
 
 def edit(folder, **changes):
     card = json.loads((folder / "head.json").read_text())
     (folder / "head.json").write_text(json.dumps(card | changes))
+
+
+def reshaped(folder, **shapes):
+    """Tensors of other shapes, or none, under a card that names them."""
+    weights = dict(Head.load(str(folder), "ensemble").weights)
+    for name, shape in shapes.items():
+        weights.pop(name, None)
+        weights |= {} if shape is None else {name: torch.ones(shape)}
+    Head("ensemble", ("draft_hidden", "target_hidden"), weights).save(folder)
 
 
 def swap(folder):
@@ -163,6 +190,21 @@ def test_a_head_may_know_the_slot_in_its_block():
     rounds = [(e, a) for g in made for e, a in zip(g.examined, g.accepted, strict=True)]
     assert {a for e, a in rounds if a < e} == {0}
     assert {a for e, a in rounds if a == e} & {3, 4}
+
+
+class Blind(BaseDrafter):
+    """It reads no draft model."""
+
+    def draft(self, context, k, lengths, u, needs):
+        raise AssertionError("it is refused before")
+
+
+def test_a_head_that_reads_the_drafts_states_needs_a_drafter_that_has_them():
+    options = {"max_new_tokens": 4, "stop_ids": (), "temperature": 1.0, "num_draft": 2, "drafter": Blind()}
+    with pytest.raises(ValueError, match="Diversed reads the states of a draft model, and this drafter has none"):
+        generate(*pair("llama"), PROMPTS, [Diversed(random_head(size=64))], **options)
+    of_laws = random_head(features=("tv",), size=1)
+    assert not Diversed(of_laws).limits.states
 
 
 def test_with_a_head_that_is_one_everywhere_texts_are_the_lossless_ones():
