@@ -48,3 +48,35 @@ def test_distilled_drafts_are_compared_at_the_same_examples_with_the_head_beside
     assert plane["learned"]["within"][2] < plane["forward_kl-50"]["within"][1]
     assert plane["forward_kl-50"]["seconds"] < plane["learned"]["seconds"]
     assert plane["own"]["within"][2] < plane["learned"]["within"][1]
+
+
+def test_a_head_wins_on_its_own_task_and_seldom_on_another():
+    """As the paper's Table 3."""
+    table = pd.read_csv(ROOT / "llama-tiny-transfer.csv")
+    assert (table["n"] == 500).all()
+    for task in learned_tables.TRANSFERRED:
+        own = table[(table["task"] == task) & (table["value"] == 0)].set_index("verifier")
+        lossless = table[(table["task"] == task) & (table["verifier"] == "lossless")].iloc[0]
+        of = f"of-{task.removesuffix('-tiny')}"
+        assert own.at[of, "acceptance_low"] > lossless["acceptance_high"]
+        for other in {"of-gsm8k", "of-cnndm", "of-mbpp"} - {of}:
+            assert own.at[other, "difference_high"] < own.at[of, "difference_low"], (task, other)
+
+
+def test_a_frozen_head_is_followed_along_its_targets_training():
+    plane, table = told("drift"), pd.read_csv(ROOT / f"{NAME}-drift.csv")
+    assert list(plane) == ["0", *map(str, learned_tables.DRIFTED)]
+    assert (table["n"] == 500).all()
+    assert all(plane[step]["frozen"]["gain"][1] > 0.2 for step in plane)
+    frozen = table[(table["verifier"] == "frozen") & (table["value"] == 0)]
+    assert (frozen["difference_low"] > -0.06).all()
+
+
+def test_what_might_have_made_the_head_better_is_reported_with_what_failed():
+    plane, table = told("trials"), pd.read_csv(ROOT / f"{NAME}-trials.csv")
+    for name in (*learned_tables.TRIALS, "from-swaps"):
+        value, low, high = plane[name]["gain"]
+        assert low <= value <= high, name
+        curve = table[table["verifier"] == name]
+        assert len(curve) == len(learned_tables.TRIED)
+        assert (curve["n"] == 500).all()
