@@ -64,11 +64,7 @@ class ServedDecoder:
         return [list(chain(*groups[first : first + size])) for first in range(0, len(groups), size)]
 
     def stop_ids(self, role: str) -> tuple[int, ...]:
-        return self._stop_ids["draft" if role == "draft" else "target"]
-
-    @cached_property
-    def _stop_ids(self) -> dict[str, tuple[int, ...]]:
-        return self.job.outline.stop_ids
+        return self.job.outline.stop_ids["draft" if role == "draft" else "target"]
 
     def stream(
         self, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]

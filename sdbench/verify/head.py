@@ -116,12 +116,11 @@ class Head:
 
     def save(self, folder: Path) -> None:
         """Both files, the card last: a folder without it is no head."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         folder.mkdir(parents=True, exist_ok=True)
         part = folder / f".{WEIGHTS}.part"
-        save_file({name: tensor.contiguous() for name, tensor in self.weights.items()}, part)
-        part.chmod(0o666 & ~_umask())
+        part.write_bytes(save({name: tensor.contiguous() for name, tensor in self.weights.items()}))
         own = {"format": FORMAT, "kind": self.kind, "features": list(self.features), "weights": _hash(part)}
         os.replace(part, folder / WEIGHTS)
         card = {**own, **self.card, **own}  # a card may be that of the head which this one was made of
@@ -189,7 +188,7 @@ def _refuse_shapes(folder: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     """The tensors that `Head` names, of sizes that fit each other."""
     inner = shapes.get("weight_in")
     hidden, size = inner if inner is not None and len(inner) == 2 else (None, None)
-    wanted = {"weight": (1, hidden or shapes.get("weight", (1, 0))[-1]), "bias": (1,)}
+    wanted = {"weight": (1, hidden or (shapes.get("weight") or (0,))[-1]), "bias": (1,)}
     if inner is not None:
         wanted |= {"weight_in": (hidden, size), "bias_in": (hidden,)}
     if shapes.keys() & {"shift", "scale"}:
@@ -197,12 +196,6 @@ def _refuse_shapes(folder: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     for name in sorted(wanted.keys() | shapes.keys()):
         if wanted.get(name) != shapes.get(name):
             raise ValueError(f"head={folder} is torn: {name} has the shape {shapes.get(name)}, not {wanted.get(name)}")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _hash(path: Path) -> str:
@@ -253,9 +246,8 @@ def _read_laws(names: Sequence[str]) -> bool:
 
 def refuse_features(kind: str, names: Sequence[str]) -> None:
     """ValueError in a sentence."""
-    known = [
-        name for name in FEATURES if kind == "judge" or name != "token_hidden"
-    ]  # w must not hang on the token drawn
+    # The weight of an ensemble must not hang on the token that was drawn.
+    known = FEATURES if kind == "judge" else tuple(name for name in FEATURES if name != "token_hidden")
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         raise ValueError(

@@ -9,6 +9,7 @@ import torch
 import sdbench
 from sdbench.verify import Ensemble, Exact
 from tests.engine.models import PROMPTS, pair
+from tests.engine.shortage import runs_short
 
 RULES = [Exact(), Ensemble(w=0.5), Ensemble(w=0.2, mix="logit")]
 OPTIONS = {"num_draft": 4, "max_new_tokens": 24, "samples": 2, "seed": 7}
@@ -124,17 +125,7 @@ def test_captured_steps_give_the_same_texts(models, temperature, capture):
 
 
 def test_memory_that_runs_out_halves_the_batch_and_loses_nothing(models, once, monkeypatch):
-    from sdbench.engine.loop import BatchRun
-
-    honest, calls = BatchRun._score, []
-
-    def short_of_memory(self, batch, draft):
-        calls.append(len(batch.rows))
-        if len(batch.rows) > 6 and len(calls) > 2:
-            raise torch.OutOfMemoryError("injected")
-        return honest(self, batch, draft)
-
-    monkeypatch.setattr(BatchRun, "_score", short_of_memory)
+    runs_short(monkeypatch, above=6, after=2)
     with pytest.warns(ResourceWarning, match="out of memory with 12 rows; going on with 6"):
         decoded = sdbench.generate(*models, PROMPTS, RULES, batch_size=12, **OPTIONS)
     for a, b in zip(once, decoded, strict=True):

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from sdbench.engine import Engine, Options, Request
-from sdbench.engine.loop import BatchRun
 from sdbench.train.tape import Tape
 from sdbench.verify import Diversed, Head
 from sdbench.verify.head import FEATURES
 from tests.engine.models import PROMPTS, pair
+from tests.engine.shortage import runs_short
 
 HEAD = Head("ensemble", ("target_entropy",), {"weight": torch.tensor([[0.7]]), "bias": torch.tensor([-1.0])})
 SAMPLES = 3
@@ -72,15 +72,7 @@ def test_each_decided_token_has_its_own_states_and_laws(family, temperature):
 def test_a_text_that_begins_anew_where_memory_runs_out_is_told_once(monkeypatch):
     target, draft = pair("llama")
     whole = taped(target, draft, 1.0, batch_size=8)
-    honest, calls = BatchRun._score, []
-
-    def short_of_memory(self, batch, draft):
-        calls.append(len(batch.rows))
-        if len(batch.rows) > 4 and len(calls) > 3:
-            raise torch.OutOfMemoryError("injected")
-        return honest(self, batch, draft)
-
-    monkeypatch.setattr(BatchRun, "_score", short_of_memory)
+    runs_short(monkeypatch, above=4, after=3)
     with pytest.warns(ResourceWarning, match="out of memory"):
         halved = taped(target, draft, 1.0, batch_size=8)
     assert [g.tokens for g in whole[0]] == [g.tokens for g in halved[0]]
