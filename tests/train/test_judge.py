@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from sdbench.config import ConfigError
 from sdbench.engine import generate
-from sdbench.train.judge import Swap, auc, first_difference, fitted
+from sdbench.train.judge import JudgeTraining, Labels, Swap, auc, first_difference, fitted
 from sdbench.verify import Exact, Head
 from tests.engine.models import PROMPTS, pair
 from tests.train.trainings import finished, killed
@@ -85,3 +86,11 @@ def test_labels_are_mined_resumably_and_told(tmp_path):
     assert {"calibration.pdf", "calibration.svg", "calibration.png"} <= {
         path.name for path in (tmp_path / "whole").iterdir()
     }
+
+
+def test_labels_of_one_kind_among_those_to_learn_from_are_refused():
+    """The held-out ones are of the other kind: a fit would have nothing to tell apart."""
+    good = torch.tensor([False, True, True])
+    labels = Labels(torch.zeros(3, 2), good, torch.tensor([0, 1, 2]))
+    with pytest.raises(ConfigError, match="2 swaps are there to learn from, and every one was good"):
+        JudgeTraining._refuse_one_kind(None, labels, torch.tensor([False, True, True]))  # pyright: ignore[reportArgumentType]

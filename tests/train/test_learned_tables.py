@@ -1,9 +1,12 @@
 """The arithmetic behind results/learned: what leniency costs with a draft, and how far a curve may go."""
 
+from types import SimpleNamespace
+
 import numpy as np
+import pandas as pd
 import pytest
 
-from scripts.learned_tables import LOST, prices, reached, within
+from scripts.learned_tables import LOST, curve, prices, reached, trained, within
 from sdbench.metrics.pareto import Resampled
 
 
@@ -33,3 +36,17 @@ def test_how_far_a_curve_may_go_is_told_against_the_strict_cell_of_the_same_resa
     expected = 0.6 + 0.2 * (0.88 - (0.9 - LOST)) / 0.38
     assert value == pytest.approx(expected)
     assert (low, high) == pytest.approx((expected + 0.0025, expected + 0.0975))
+
+
+def test_a_training_of_other_words_is_not_taken_for_the_one_asked_for(tmp_path):
+    (tmp_path / "head.json").write_text('{"steps": 1, "price": 0.2, "features": ["tv"]}')
+    assert trained("x.py", tmp_path, "head.json", "steps=1", "price=0.2", "features=[tv]") == tmp_path
+    with pytest.raises(ValueError, match="was trained with steps=1, and now steps=100 is asked for"):
+        trained("x.py", tmp_path, "head.json", "steps=100")
+
+
+def test_a_curve_is_of_one_head():
+    columns = {"cell": ["a", "b", "c"], "verifier": ["published"] * 2 + ["ensemble"], "knob_head": ["old", "new", None]}
+    results = SimpleNamespace(cells=pd.DataFrame(columns))
+    assert curve(results, "published", "new") == ["b"]  # pyright: ignore[reportArgumentType]
+    assert curve(results, "ensemble") == ["c"]  # pyright: ignore[reportArgumentType]
