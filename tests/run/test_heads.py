@@ -100,6 +100,7 @@ def test_a_head_for_states_of_another_width_is_one_sentence(sdbench, outline, tm
     [
         ({"task": "wmt-tiny"}, "verifier.head was trained at task=wmt-tiny, and this run is at task=gsm8k-tiny"),
         ({"temperature": 0.5}, "verifier.head was trained at temperature=0.5, and this run is at temperature=1.0"),
+        ({"protocol": "cot"}, "verifier.head was trained at protocol=cot, and this run is at protocol=lm-eval"),
     ],
 )
 def test_another_task_or_temperature_is_a_warning(card, sentence, sdbench, outline, tmp_path):
@@ -126,3 +127,23 @@ def test_without_a_head_the_training_is_named(sdbench):
     code, err = sdbench("verifier=diversed")
     assert code == 2
     assert "a head is needed: train one with python scripts/train_ensemble.py" in err
+
+
+def test_a_training_that_has_not_ended_is_passed_over_aloud(sdbench, tmp_path):
+    """Between two runs the training of one's own was begun anew: the head that ships is taken, and that is said."""
+    words = ("model=llama-tiny", "task=gsm8k-tiny", "verifier.head=trained:gsm8k-tiny", *WORDS)
+    code, said = sdbench(*words)
+    assert code == 0
+    assert "has no head.json" not in said
+    folder = tmp_path / "results/heads/llama-tiny-gsm8k-tiny"
+    folder.mkdir(parents=True)
+    (folder / "head.ckpt").touch()
+    code, said = sdbench(*words)
+    assert code == 0
+    assert "results/heads/llama-tiny-gsm8k-tiny has no head.json, since its training has not come to its end" in said
+
+
+def test_a_path_is_no_task(sdbench):
+    code, said = sdbench("model=llama-tiny", "task=gsm8k-tiny", "verifier.head=trained:../x", *WORDS)
+    assert code == 2
+    assert "trained:../x names no task" in said
