@@ -128,6 +128,6 @@ def test_test_asks_for_format_lint_types_and_tests_in_this_order(project):
         "-m pytest -n 2 --dist worksteal -x",
     ]
     assert slow.stdout.splitlines() == [
-        "-m pytest -n 2 --dist worksteal -m (slow or browser) and not long and not gpu -x",
+        "-m pytest -n 2 --dist worksteal -m (slow or browser or results) and not long and not gpu -x",
     ]
     assert f"-e {project}[dev,cluster," in asked(project)[0]

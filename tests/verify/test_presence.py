@@ -35,6 +35,7 @@ def temperatures(name: str) -> list[str]:
     return [ONE_TEMPERATURE[name]] if name in ONE_TEMPERATURE else ["0", "1"]
 
 
+@pytest.mark.results
 @pytest.mark.parametrize("name", WITHOUT_HEAD)
 def test_it_has_its_rows_in_the_zoo(name):
     """`exact` is every run's lossless baseline."""
@@ -50,6 +51,7 @@ def test_it_has_its_rows_in_the_zoo(name):
             assert own["quality"].notna().all()
 
 
+@pytest.mark.results
 @pytest.mark.parametrize("pair", ["", "-llama-tiny"])
 @pytest.mark.parametrize("name", WITHOUT_HEAD)
 def test_it_passes_the_audit(name, pair):
@@ -71,6 +73,7 @@ def test_it_passes_the_audit_today(temperature):
     assert set(verdicts.values()) <= {"sound", "not applicable"}
 
 
+@pytest.mark.results
 @pytest.mark.parametrize("name", LEARNED)
 def test_a_rule_with_a_head_is_present(name):
     """One ships, and this very one passes the audit on its pair at T = 0 and 1 and is compared on 500 examples."""
