@@ -1,12 +1,12 @@
 """A drafter as a caller names it: an object, a class, or the name of a file in configs/drafter."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 import yaml
 
 from sdbench.config import config_dir, nearest
+from sdbench.imports import import_object
 from sdbench.types import DRAFTER_NEEDS, Drafter, DraftSetup, needs_of
 
 INTERNAL = ("name", "choices", "knobs")  # of a drafter's file: what the configuration reads, not the drafter
@@ -20,8 +20,7 @@ def class_of(drafter: object) -> tuple[Any, Mapping[str, Any]]:
     if drafter not in files:
         raise ValueError(f"drafter={drafter} names no file in configs/drafter {nearest(drafter, sorted(files))}")
     tree = yaml.safe_load(files[drafter].read_text()) or {}
-    module, _, name = str(tree.pop("_target_")).rpartition(".")
-    return getattr(import_module(module), name), {key: value for key, value in tree.items() if key not in INTERNAL}
+    return import_object(str(tree.pop("_target_"))), {key: value for key, value in tree.items() if key not in INTERNAL}
 
 
 def build(drafter: object, setup: DraftSetup, options: Mapping[str, Any] | None = None) -> Drafter:

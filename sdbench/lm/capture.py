@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from sdbench.errors import first_line
 from sdbench.lm.rope import frequencies_depend_on_length
 
 Mode = Literal["off", "trace", "graphs", "compile"]
@@ -97,7 +98,7 @@ class CapturedSteps:
             if stream is not None:
                 torch.cuda.set_stream(stream)  # a capture that fails leaves its own stream current
             what = "traced" if self.mode == "trace" else "captured as a CUDA graph"
-            reason = f"{error}".splitlines()[0]
+            reason = first_line(error)
             warnings.warn(f"a step cannot be {what}, so all of them run eagerly: {reason}", stacklevel=4)
             self.mode = "off"
             self._steps.clear()

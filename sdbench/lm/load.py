@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError
+from sdbench.errors import first_line
+from sdbench.files import digest_of, digest_of_file
 from sdbench.hub import explain, fetch, is_offline
 
 if TYPE_CHECKING:
@@ -57,11 +58,12 @@ class Checkpoint:
         """One line for the provenance, and for the key of a cell: it changes when the weights do."""
         if self.commit is not None:
             return f"{self.id}@{self.commit}"
-        digest = hashlib.sha256()
-        for name, value in self.hashes().items():
-            if name == "config.json" or not name.endswith((".json", ".jinja")):
-                digest.update(f"{name} {value}\n".encode())
-        return f"sha256:{digest.hexdigest()[:20]}"
+        weights = (
+            f"{name} {value}\n"
+            for name, value in self.hashes().items()
+            if name == "config.json" or not name.endswith((".json", ".jinja"))
+        )
+        return f"sha256:{digest_of(*weights)}"
 
 
 def find(id: str, folder: str | None = None, *, revision: str | None = None) -> Checkpoint:
@@ -170,14 +172,14 @@ def load_model(
         from_pretrained: Any = AutoModelForCausalLM.from_pretrained
         loaded, told = from_pretrained(checkpoint.folder, config=config, output_loading_info=True, **options)
     except ImportError as error:
-        raise ConfigError(f"{checkpoint.id} cannot be loaded so: {str(error).strip().splitlines()[0]}") from error
+        raise ConfigError(f"{checkpoint.id} cannot be loaded so: {first_line(error)}") from error
     except (OSError, ValueError, KeyError) as error:
         raise explain(error, checkpoint.id) from error
     except RuntimeError as error:
         if quantization is None:
             raise
         raise ConfigError(
-            f"{checkpoint.id} cannot be loaded with quantization={quantization} on {device}: {str(error).splitlines()[0]}"
+            f"{checkpoint.id} cannot be loaded with quantization={quantization} on {device}: {first_line(error)}"
         ) from error
     if told["missing_keys"]:
         first, *others = sorted(told["missing_keys"])
@@ -195,7 +197,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(checkpoint.folder)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ConfigError(f"the tokenizer of {checkpoint.id} cannot be loaded: {error}".splitlines()[0]) from error
+        raise ConfigError(f"the tokenizer of {checkpoint.id} cannot be loaded: {first_line(error)}") from error
 
 
 def require_packages(quantization: str | None, device_map: str | None) -> None:
@@ -270,8 +272,7 @@ def _hash(path: Path) -> str:
     real = path.resolve()
     if real.parent.name == "blobs":  # the hub's cache names a file by its hash
         return real.name
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return digest_of_file(path, digits=64)
 
 
 def _meminfo() -> int | None:

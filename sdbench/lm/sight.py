@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
+from sdbench.errors import first_line
 from sdbench.lm.attention import ragged_attention
 from sdbench.lm.cache import RaggedCache
 from sdbench.lm.fingerprint import fingerprint
@@ -57,7 +58,7 @@ def look(lm: Serves) -> Mapping[int, Sight]:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever a model's code makes of a cache and masks that are not its own
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            reason = f"{type(error).__name__}: {first_line(error)}"
             raise ValueError(f"{_name(lm)} cannot be served over the engine's cache ({reason})") from error
         is_quantized = getattr(lm.model, "is_quantized", False)
         if off > (CLOSE_IF_HALF if is_quantized else CLOSE.get(lm.dtype, CLOSE_IF_HALF)):

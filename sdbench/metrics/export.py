@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from sdbench.files import write_whole
 from sdbench.metrics import quality
 from sdbench.metrics.cells import scores_of, setting, table_of
 from sdbench.metrics.markup import booktabs, markdown, tex_row
@@ -219,15 +219,7 @@ def export(
         "model-index.yaml": to_model_index(summary),
         "results.json": to_results_json(results, summary, metrics_of(results) if metrics is None else metrics, advice),
     }
-    paths = [write_whole(folder / name, text.encode()) for name, text in texts.items()]
+    paths = [write_whole(folder / name, text) for name, text in texts.items()]
     parquet = io.BytesIO()
     summary.to_parquet(parquet, index=False)
     return [*paths, write_whole(folder / "summary.parquet", parquet.getvalue())]
-
-
-def write_whole(path: Path, data: bytes) -> Path:
-    """Jobs that share a folder may finish at once: none of them reads or leaves half a file."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_bytes(data)
-    part.replace(path)
-    return path

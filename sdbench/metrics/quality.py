@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from sdbench.imports import import_object
 from sdbench.metrics.stats import (
     Estimate,
     is_binary,
@@ -68,11 +68,8 @@ CORPUS: Mapping[str, Corpus] = {"bleu": corpus_bleu, "chrf2": corpus_chrf2, "rat
 def corpus_of(metric: Metric) -> Corpus:
     """The function [..., S] → [...] that makes a corpus metric of its summed statistics."""
     assert metric.stats is not None, "only a corpus metric has statistics"
-    if metric.stats in CORPUS:
-        return CORPUS[metric.stats]
-    module, colon, name = metric.stats.partition(":")
     try:
-        return getattr(import_module(module), name) if colon else CORPUS[metric.stats]
+        return import_object(metric.stats) if ":" in metric.stats else CORPUS[metric.stats]
     except (ImportError, AttributeError, KeyError):
         raise ValueError(
             f"stats of metric {metric.name} must be {', '.join(CORPUS)} or module:function that can be imported here, "

@@ -11,7 +11,6 @@ stamps a minute old, hence the long default.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import secrets
@@ -20,6 +19,8 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from sdbench.files import digest_of, write_whole
 
 BEAT_S, EXPIRE_S = 15.0, 180.0
 UNSIGNED_S = 10.0  # a lock is signed right after it is made; one that is not by then has lost its job in between
@@ -120,9 +121,7 @@ class Claims:
         if not self._mine:
             path.unlink(missing_ok=True)
             return
-        new = path.with_suffix(".new")
-        new.write_text("\n".join(sorted(map(digest, self._mine))))
-        os.replace(new, path)
+        write_whole(path, "\n".join(sorted(map(digest, self._mine))), part=path.with_suffix(".new"))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -219,7 +218,7 @@ class Claims:
 
 
 def digest(unit: str) -> str:
-    return hashlib.sha256(unit.encode()).hexdigest()[:32]
+    return digest_of(unit, digits=32)
 
 
 def jobs_at_work(folder: Path, *, expire_s: float = EXPIRE_S) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-KEY_DIGITS = 20  # hex digits: 80 bits, so a collision among a million cells has odds of about 1e-12
+from sdbench.files import digest_of
 
 
 def canonical(value: Any) -> Any:
@@ -36,7 +35,7 @@ def canonical(value: Any) -> Any:
 def cell_key(content: Mapping[str, Any]) -> str:
     """Hash of canonical JSON."""
     text = json.dumps(canonical(content), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
+    return digest_of(text)
 
 
 def asked_of(model: str, task: str, protocol: str, content: Mapping[str, Any]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import os
 import secrets
@@ -13,6 +11,9 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from sdbench.errors import first_line
+from sdbench.files import digest_of, write_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,22 +62,15 @@ def new_stem() -> str:
 
 def safe_name(text: str) -> str:
     """`text` as a part of a file's name: a hash, so that any text will do."""
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
+    return digest_of(text, digits=24)
 
 
 def commit(path: Path, data: bytes, *, owner: str = "") -> None:
     """`data` at `path`, or nothing at all: temporary file, fsync, rename, fsync of the folder."""
     tmp = path.with_name(f"{TMP_PREFIX}{owner}-{secrets.token_hex(6)}")
     try:
-        with open(tmp, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(tmp, path)
-        _sync_folder(path.parent)
+        write_whole(path, data, part=tmp, sync=True)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            tmp.unlink()
         raise StoreError(cannot_write(path.parent, error)) from error
 
 
@@ -87,15 +81,6 @@ def cannot_write(folder: Path, error: OSError) -> str:
         f"cannot write records in {folder}: {reason[:1].lower() + reason[1:]}; records written before are intact, and "
         f"the same command goes on from them once there is room and permission (results= names another place)"
     )
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some network file systems refuse to sync a folder
-            os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def commit_json(path: Path, data: Mapping[str, Any], *, owner: str = "") -> None:
@@ -161,7 +146,7 @@ def read_replaces(path: Path) -> tuple[str, ...]:
 
 def _unread(path: Path, error: Exception) -> TornPartError:
     is_of_disk = isinstance(error, OSError) and error.errno is not None  # pyarrow's own complaints have no number
-    return (UnreadPartError if is_of_disk else TornPartError)(f"{path.name} cannot be read ({_first_line(error)})")
+    return (UnreadPartError if is_of_disk else TornPartError)(f"{path.name} cannot be read ({first_line(error)})")
 
 
 def _version(schema: pa.Schema) -> int:
@@ -174,10 +159,6 @@ def _refuse_newer(path: Path, version: int) -> None:
             f"{path} was written by a newer sdbench (records schema {version}, this one reads up to {SCHEMA}): "
             f"upgrade sdbench to read it"
         )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def list_parts(folder: Path) -> Iterator[tuple[str, str, Path]]:

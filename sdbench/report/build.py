@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from sdbench.metrics.export import Metrics, export, metrics_of, metrics_table, write_whole
+from sdbench.files import write_whole
+from sdbench.metrics.export import Metrics, export, metrics_of, metrics_table
 from sdbench.metrics.fixed_speed import at_speed
 from sdbench.metrics.recommend import Margin, Recommendation, recommend
 from sdbench.metrics.summary import summarise
@@ -131,7 +132,7 @@ def write_tables(home: Path, work: WorkedOut) -> tuple[Path, ...]:
         made["together"] = together[["folder", *work.summaries[0].columns]]
     (home / "tables").mkdir(exist_ok=True)
     for name, frame in made.items():
-        paths.append(write_whole(home / "tables" / f"{name}.csv", frame.to_csv(index=False).encode()))
+        paths.append(write_whole(home / "tables" / f"{name}.csv", frame.to_csv(index=False)))
     remove_old(home, [name for name in TABLES if name.startswith("tables/")], paths)
     return tuple(paths)
 

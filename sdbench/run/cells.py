@@ -8,10 +8,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import Knob, Run
+from sdbench.files import digest_of_data
 from sdbench.records import Cell
 from sdbench.run.heads import contents, named
-from sdbench.run.outline import hash_of
-from sdbench.run.parts import Parts, imported
+from sdbench.run.parts import Parts
 from sdbench.run.versions import files_of, version_of, version_of_rule
 from sdbench.types import Axis
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sdbench.tasks.base import DataTask
     from sdbench.types import Prompt, Verifier
 
-__all__ = ["ENGINE_LAW", "Point", "imported", "points"]
+__all__ = ["ENGINE_LAW", "Point", "points"]
 
 ENGINE_LAW = "2"  # raise it when the same knobs would give other texts, or keys change; CHANGELOG.md says why
 ROLES = {"pair": ("target", "draft"), "target": ("target",), "draft": ("draft",)}
@@ -152,12 +152,12 @@ def _shown(task: DataTask, outline: Outline) -> dict[str, Any]:
     ]
     has_turns = any(prompt.messages for prompt in prompts)
     return {
-        "wording": hash_of(words),
+        "wording": digest_of_data(words),
         "tokenizer": outline.tokenizer_key,
-        "template": hash_of(outline.template) if has_turns else None,
+        "template": digest_of_data(outline.template) if has_turns else None,
         "chat_options": dict(outline.metadata.model.chat_options) if has_turns else {},
         "limit": outline.limit,
-        "ids": hash_of([outline.ids(prompt) for prompt in prompts[:TOKENISED]]),
+        "ids": digest_of_data([outline.ids(prompt) for prompt in prompts[:TOKENISED]]),
     }
 
 

@@ -32,6 +32,7 @@ from yaml import YAMLError
 
 from sdbench import config
 from sdbench.config import GROUPS, KEYS, ConfigError, nearest, show
+from sdbench.errors import first_line
 from sdbench.run.command import (
     Command,
     classes_of_ones_own,
@@ -42,7 +43,6 @@ from sdbench.run.command import (
     refuse_contradictions,
     without_the_default,
 )
-from sdbench.run.faults import first_line
 
 MAIN = "run"
 INTERNAL = ("_target_", "name", "knobs", "choices")  # of a group's file: not for the command line

@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import Run
+from sdbench.imports import import_object
 from sdbench.plan import WorkItem
-from sdbench.run.cells import Point, imported
+from sdbench.run.cells import Point
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -95,7 +96,7 @@ class Decoder:
         if role != "pair":
             return None
         part = self.run.drafter
-        return self.engine.drafter(imported(str(part.target)), self.warp, part.options)
+        return self.engine.drafter(import_object(str(part.target)), self.warp, part.options)
 
     def stream(
         self, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]

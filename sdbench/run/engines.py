@@ -7,8 +7,8 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sdbench.config import ConfigError, Run, known
-from sdbench.run.faults import first_line
-from sdbench.run.parts import imported
+from sdbench.errors import first_line
+from sdbench.imports import import_object
 
 if TYPE_CHECKING:
     from sdbench.plan import WorkItem
@@ -65,7 +65,7 @@ class EngineKind(Protocol):
 def kind_of(run: Run) -> Any:
     """The engine that a run names, with its options."""
     try:
-        kind: Any = imported(str(run.engine.target))
+        kind: Any = import_object(str(run.engine.target))
         names = [one.name for one in fields(kind) if one.init] if is_dataclass(kind) else run.engine.options
         known("engine.", run.engine.options, names)
         make: Any = kind

@@ -13,11 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sdbench.config import show
-
-
-def first_line(error: Exception) -> str:
-    """What an exception says, without what stands below; its class where it says nothing."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+from sdbench.errors import first_line
 
 
 def report_fault(error: Exception, folder: Path | None) -> None:

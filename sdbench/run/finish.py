@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sdbench import __version__
 from sdbench.config import Run
+from sdbench.files import digest_of
 from sdbench.records import Results
 from sdbench.run.table import labels, print_table
 from sdbench.run.track import track
@@ -55,7 +55,7 @@ def is_drawn(run: Run) -> bool:
 
 def _content(run: Run) -> str:
     names = sorted(path.name for path in (run.folder / "records").iterdir() if not path.name.startswith("run-"))
-    return hashlib.sha256("\n".join([__version__, f"{run.margin}", *names]).encode()).hexdigest()
+    return digest_of("\n".join([__version__, f"{run.margin}", *names]), digits=64)
 
 
 def print_problems(results: Results, failed: Mapping[str, str]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from sdbench.files import digest_of_data
 from sdbench.hub import explain
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Outline:
             "special": {name: str(token) for name, token in self.tokenizer.special_tokens_map.items()},
             "around": list(self.tokenizer("")["input_ids"]),  # type: ignore[arg-type]
         }
-        return hash_of(content)
+        return digest_of_data(content)
 
     @property
     def template(self) -> str | None:
@@ -138,8 +138,3 @@ def text_config(checkpoint: Checkpoint) -> PretrainedConfig:
         return AutoConfig.from_pretrained(checkpoint.folder).get_text_config()
     except (OSError, ValueError, KeyError) as error:
         raise explain(error, checkpoint.id) from error
-
-
-def hash_of(data: Any) -> str:
-    """Of plain data."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:20]

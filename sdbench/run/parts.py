@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, RuleSweep, Run
-from sdbench.run.faults import first_line
+from sdbench.errors import first_line
+from sdbench.imports import import_object
 from sdbench.types import DRAFTER_NEEDS, NEEDS, Limits, needs_of
 
 if TYPE_CHECKING:
@@ -30,12 +30,6 @@ class Parts:
     sweeps: tuple[BuiltSweep, ...]
     drafter: type
     needs_draft: bool  # whether the drafter reads the draft model
-
-
-def imported(path: str) -> Any:
-    """What a dotted path names."""
-    module, _, name = path.rpartition(".")
-    return getattr(import_module(module), name)
 
 
 def build_parts(run: Run) -> Parts:
@@ -63,7 +57,7 @@ def rule_of(target: str, setting: Mapping[str, Any]) -> Verifier:
     own = {key: value for key, value in setting.items() if "." not in key}
     own |= {name: rule_of(str(options.pop("_target_")), options) for name, options in inner.items()}
     try:
-        return imported(target)(**own)
+        return import_object(target)(**own)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"verifier {target} cannot be made: {first_line(error)}") from None
 
@@ -84,7 +78,7 @@ def _with_markers(built: BuiltSweep, ids_of: Callable[[str], Sequence[int]]) -> 
 
 def _drafter_class(run: Run) -> type:
     try:
-        kind = imported(str(run.drafter.target))
+        kind = import_object(str(run.drafter.target))
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"drafter={run.drafter.name} cannot be made: {first_line(error)}") from None
     if not isinstance(kind, type):

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, Run, nearest, show
-from sdbench.run.faults import first_line
+from sdbench.errors import first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

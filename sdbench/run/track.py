@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sdbench.config import ConfigError, Run
+from sdbench.errors import first_line
 from sdbench.records import StoreError
 from sdbench.trackers import Findings, Tracker, TrackerError, make
 
@@ -14,7 +15,7 @@ def tracker_of(run: Run) -> Tracker | None:
     try:
         return make(str(run.tracker.target), run.tracker.options)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"tracker={run.tracker.name}: {str(error).splitlines()[0]}") from None
+        raise ConfigError(f"tracker={run.tracker.name}: {first_line(error)}") from None
 
 
 def check_login(run: Run) -> None:

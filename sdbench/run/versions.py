@@ -8,7 +8,6 @@ name them either.
 from __future__ import annotations
 
 import ast
-import hashlib
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -18,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from sdbench.config import ConfigError
+from sdbench.files import digest_of, digest_of_file, digest_of_path
 
 PACKAGE = "sdbench"
 
@@ -28,10 +28,9 @@ def version_of(kind: type, *, version: object = None) -> str | None:
     said = str(version) if isinstance(version, str | int) and version else None
     if _top(kind.__module__) == PACKAGE:
         return said
-    digest = hashlib.sha256()
-    for path in sorted(sources(kind), key=lambda path: (path.name, str(path))):
-        digest.update(f"{path.name} {file_hash(path)}\n".encode())
-    return f"{said or ''} source:{digest.hexdigest()[:20]}".strip()
+    paths = sorted(sources(kind), key=lambda path: (path.name, str(path)))
+    source = digest_of(*(f"{path.name} {digest_of_file(path)}\n" for path in paths))
+    return f"{said or ''} source:{source}".strip()
 
 
 def version_of_rule(rule: object) -> str | None:
@@ -63,26 +62,11 @@ def sources(kind: type) -> set[Path]:
 def files_of(options: Mapping[str, Any], *, prefix: str) -> dict[str, str]:
     """`prefix.option` -> hash of the content of each file or folder that an option names."""
     return {
-        f"{prefix}.{name}": content_hash(Path(text))
+        f"{prefix}.{name}": digest_of_path(Path(text))
         for name, value in options.items()
         for text in ([value] if isinstance(value, str) else value if isinstance(value, list | tuple) else [])
         if isinstance(text, str) and text and _exists(Path(text))
     }
-
-
-def content_hash(path: Path) -> str:
-    """Of a file, or of all files below a folder with their names."""
-    if path.is_file():
-        return file_hash(path)
-    digest = hashlib.sha256()
-    for file in sorted(file for file in path.rglob("*") if file.is_file()):
-        digest.update(f"{file.relative_to(path).as_posix()} {file_hash(file)}\n".encode())
-    return digest.hexdigest()[:20]
-
-
-def file_hash(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:20]
 
 
 def _exists(path: Path) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import config_dir, nearest
+from sdbench.imports import import_object
 
 if TYPE_CHECKING:
     from sdbench.tasks.base import DataTask
@@ -43,8 +43,7 @@ def options(name: str) -> list[str]:
 
 def build(_target_: str, *, name: str, **options: Any) -> DataTask:
     """A task of a class named by its path, as the YAML files and the runner do."""
-    module, _, kind = _target_.rpartition(".")
-    task = getattr(import_module(module), kind)
+    task = import_object(_target_)
     for option in options:
         if option not in (known := [field.name for field in fields(task) if field.init]):
             raise ValueError(f"{option} is not an option of task {name} {nearest(option, known)}")

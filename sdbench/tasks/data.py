@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from sdbench import embedded
 from sdbench.config import ConfigError, nearest, show
+from sdbench.files import digest_of
 from sdbench.hub import fetch, is_offline
 
 INSIDE = "embedded:"
@@ -81,10 +81,7 @@ def by_id(
 
 def rows_hash(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """Of rows by their id, so that a changed data file shows."""
-    digest = hashlib.sha256()
-    for key, row in rows.items():
-        digest.update(json.dumps([key, row], sort_keys=True, default=str).encode())
-    return digest.hexdigest()[:16]
+    return digest_of(*(json.dumps([*item], sort_keys=True, default=str) for item in rows.items()), digits=16)
 
 
 def _from_hub(id: str, config: str | None, split: str, revision: str | None) -> Loaded:

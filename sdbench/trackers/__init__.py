@@ -11,10 +11,11 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from sdbench.imports import import_object
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,8 +69,7 @@ class Tracker(Protocol):
 
 def make(target: str, options: Mapping[str, Any]) -> Tracker:
     """The tracker that a configuration names; ValueError if its library is missing."""
-    module, _, name = target.rpartition(".")
-    return getattr(import_module(module), name)(**options)
+    return import_object(target)(**options)
 
 
 def need(library: str, extra: str) -> None:

@@ -7,6 +7,7 @@ import socket
 from typing import Any
 from urllib.parse import urlsplit
 
+from sdbench.errors import first_line
 from sdbench.trackers import Findings, TrackerError, flat, need
 
 LONGEST = 500  # of a parameter's value, which every store takes
@@ -39,7 +40,7 @@ class MLflow:
             client = MlflowClient(self.uri)
             return self._send(client, findings)
         except (MlflowException, OSError) as error:
-            raise TrackerError(f"MLflow: {str(error).splitlines()[0]}") from None
+            raise TrackerError(f"MLflow: {first_line(error)}") from None
 
     def _send(self, client: Any, findings: Findings) -> str:
         known = client.get_experiment_by_name(self.experiment)

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from sdbench.errors import first_line
 from sdbench.trackers import Findings, TrackerError, flat, need
 
 
@@ -51,7 +52,7 @@ class WandB:
                     run.summary[f"{name}/{metric}"] = value
             run.finish()
         except (wandb.errors.Error, OSError) as error:
-            raise TrackerError(f"Weights & Biases: {str(error).splitlines()[0]}") from None
+            raise TrackerError(f"Weights & Biases: {first_line(error)}") from None
         return str(run.dir if self.mode == "offline" else run.url)
 
     @staticmethod

@@ -112,7 +112,7 @@ class Course:
 
     def what(self, recipe: Recipe) -> dict[str, Any]:
         """All that decides a step of a training."""
-        from sdbench.run.outline import hash_of
+        from sdbench.files import digest_of_data
 
         words = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name != "steps"}
         return {
@@ -120,7 +120,7 @@ class Course:
             **words,
             "version": recipe.version,
             "question (prompts, stops, options)": self.asked,
-            "rows asked": hash_of(list(self.prompts.ids)),
+            "rows asked": digest_of_data(list(self.prompts.ids)),
         }
 
     def card(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sdbench.config import ConfigError, nearest
+from sdbench.files import replace_on_success
 from sdbench.train.course import Course
 from sdbench.train.steps import Steps
 
@@ -145,14 +146,13 @@ class Distillation:
         """An ordinary folder, in the precision that the draft came in, with the tokenizer beside it."""
         self.draft.requires_grad_(False)
         recipe = self.recipe
-        part = self.out.with_name(f".{self.out.name}.part")
-        self.draft.to(self.kept).save_pretrained(part)
-        self.course.outline.tokenizer.save_pretrained(part)
         card = {
             **self.course.card(),
             **{name: getattr(recipe, name) for name in ("loss", "steps", "prompts", "rate", "seed")},
             "seconds": round(steps.seconds),
             "last": round(sum(losses[-20:]) / len(losses[-20:]), 4),
         }
-        (part / "distilled.json").write_text(json.dumps(card, indent=1) + "\n")
-        part.rename(self.out)
+        with replace_on_success(self.out, self.out.with_name(f".{self.out.name}.part")) as part:
+            self.draft.to(self.kept).save_pretrained(part)
+            self.course.outline.tokenizer.save_pretrained(part)
+            (part / "distilled.json").write_text(json.dumps(card, indent=1) + "\n")

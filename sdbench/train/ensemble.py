@@ -8,7 +8,6 @@ much reward one unit of acceptance is worth.
 from __future__ import annotations
 
 import csv
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sdbench.config import ConfigError
+from sdbench.files import replace_on_success
 from sdbench.run.latency import peak_memory
 from sdbench.train.course import Course, Rollout, grouped
 from sdbench.train.steps import Steps
@@ -187,12 +187,10 @@ class EnsembleTraining:
 
     def _write_curve(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
-        part = self.out / ".curve.csv.part"
-        with open(part, "w", newline="") as file:
+        with replace_on_success(self.out / "curve.csv") as part, open(part, "w", newline="") as file:
             writer = csv.DictWriter(file, list(self.curve[0]))
             writer.writeheader()
             writer.writerows(self.curve)
-        os.replace(part, self.out / "curve.csv")
 
 
 def left_out(rewards: Sequence[float], samples: int) -> list[float]:

@@ -8,7 +8,6 @@ good where the text it leads to scores no less than the lossless one.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sdbench.config import ConfigError
+from sdbench.files import write_whole
 from sdbench.train.course import Course
 from sdbench.train.steps import Steps
 from sdbench.types import Evidence, Limits, Verdict
@@ -131,9 +131,7 @@ class JudgeTraining:
             "held_out": told,
         }
         self.out.mkdir(parents=True, exist_ok=True)
-        part = self.out / ".calibration.json.part"
-        part.write_text(json.dumps(told, indent=1) + "\n")
-        os.replace(part, self.out / "calibration.json")
+        write_whole(self.out / "calibration.json", json.dumps(told, indent=1) + "\n")
         draw(told, self.out)
         head = Head("judge", self.recipe.features, weights, card)
         head.save(self.out)

@@ -1,7 +1,6 @@
 """What every training shares: numbered steps, a checkpoint now and then, a line now and then, exact resumption."""
 
 import json
-import os
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from sdbench.config import ConfigError, show
+from sdbench.files import replace_on_success
 
 State = Mapping[str, Any]
 
@@ -85,9 +85,10 @@ class Steps:
 
     def _store(self, state: State, step: int) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        part = self.path.with_suffix(".part")
-        torch.save({**state, "step": step, "seconds": self.seconds, "what": json.dumps(self.what)}, part)
-        os.replace(part, self.path)  # a kill leaves the old checkpoint or the new one, nothing torn
+        state = {**state, "step": step, "seconds": self.seconds, "what": json.dumps(self.what)}
+        # Always one name: what a kill left, perhaps of many gigabytes, is overwritten.
+        with replace_on_success(self.path, self.path.with_suffix(".part")) as part:
+            torch.save(state, part)
 
 
 def is_whole(path: Path) -> bool:

@@ -5,9 +5,7 @@ A folder holds `head.safetensors` and `head.json`: what the head is, and whose s
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -17,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sdbench.errors import first_line
+from sdbench.files import digest_of, digest_of_file, write_whole
 from sdbench.probs import dense, total_variation
 from sdbench.types import Evidence
 from sdbench.verify.greedy import raw_logs
@@ -82,11 +82,11 @@ class Head:
     @cached_property
     def digest(self) -> str:
         """Of all that decides what it says."""
-        told = hashlib.sha256(json.dumps([self.kind, self.features]).encode())
+        pieces: list[str | bytes] = [json.dumps([self.kind, self.features])]
         for name in sorted(self.weights):
             tensor = self.weights[name].detach().to("cpu", torch.float32).contiguous()
-            told.update(f"{name}{list(tensor.shape)}".encode() + tensor.numpy().tobytes())
-        return told.hexdigest()[:20]
+            pieces += [f"{name}{list(tensor.shape)}", tensor.numpy().tobytes()]
+        return digest_of(*pieces)
 
     @property
     def label(self) -> str:
@@ -119,21 +119,19 @@ class Head:
         from safetensors.torch import save
 
         folder.mkdir(parents=True, exist_ok=True)
-        part = folder / f".{WEIGHTS}.part"
-        part.write_bytes(save({name: tensor.contiguous() for name, tensor in self.weights.items()}))
-        own = {"format": FORMAT, "kind": self.kind, "features": list(self.features), "weights": _hash(part)}
-        os.replace(part, folder / WEIGHTS)
+        weights = write_whole(
+            folder / WEIGHTS, save({name: tensor.contiguous() for name, tensor in self.weights.items()})
+        )
+        own = {"format": FORMAT, "kind": self.kind, "features": list(self.features), "weights": digest_of_file(weights)}
         card = {**own, **self.card, **own}  # a card may be that of the head which this one was made of
-        part = folder / f".{CARD}.part"
-        part.write_text(json.dumps(card, indent=1) + "\n")
-        os.replace(part, folder / CARD)
+        write_whole(folder / CARD, json.dumps(card, indent=1) + "\n")
 
     @classmethod
     def load(cls, name: str, kind: str) -> Head:
         """The head in a folder, or one that ships (embedded:PAIR/TASK): one object for one content. ValueError in a sentence."""
         folder = folder_of(name, kind)
         try:
-            return _loaded(folder, kind, _hash(folder / CARD), _hash(folder / WEIGHTS))
+            return _loaded(folder, kind, digest_of_file(folder / CARD), digest_of_file(folder / WEIGHTS))
         except FileNotFoundError as error:
             missing = Path(error.filename).name
             raise ValueError(f"head={name} has no {missing}: train one with python {TRAINS[kind]}") from None
@@ -167,7 +165,7 @@ def _loaded(folder: Path, kind: str, _card: str, digest: str) -> Head:
         card = json.loads((folder / CARD).read_text())
         weights = load_file(folder / WEIGHTS)
     except (SafetensorError, ValueError) as error:
-        raise ValueError(f"head={folder} is torn: {str(error).splitlines()[0]}; train it again") from None
+        raise ValueError(f"head={folder} is torn: {first_line(error)}; train it again") from None
     if not isinstance(card, dict) or not isinstance(card.get("format", 0), int):
         raise ValueError(f"head={folder} is torn: {CARD} is no card of a head; train it again")
     if card.get("format", 0) > FORMAT:
@@ -196,11 +194,6 @@ def _refuse_shapes(folder: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     for name in sorted(wanted.keys() | shapes.keys()):
         if wanted.get(name) != shapes.get(name):
             raise ValueError(f"head={folder} is torn: {name} has the shape {shapes.get(name)}, not {wanted.get(name)}")
-
-
-def _hash(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:20]
 
 
 def laws_of(evidence: Evidence) -> Laws:

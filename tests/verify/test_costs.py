@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from sdbench.config import config_dir
-from sdbench.run.parts import imported
+from sdbench.imports import import_object
 
 RECORD = Path(__file__).parents[2] / "results/benchmarks/rules-llama-tiny-cpu-float32.json"
 FIGURES = {figure["name"]: figure["median"] for figure in json.loads(RECORD.read_text())["figures"]}
@@ -45,7 +45,7 @@ def test_a_rule_takes_a_tenth_of_a_round_or_says_why_not(name):
     shares = [FIGURES.get(f"T={temperature}: {name}, share of a round at batch 1") for temperature in (0, 1)]
     assert any(shares)
     if max(share for share in shares if share) > 0.1:
-        assert "a tenth of a round" in " ".join((imported(tree["_target_"]).__doc__ or "").split())
+        assert "a tenth of a round" in " ".join((import_object(tree["_target_"]).__doc__ or "").split())
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("exact", "asd")])  # asd is for T = 0 alone

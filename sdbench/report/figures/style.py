@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from sdbench.metrics.export import write_whole
+from sdbench.files import write_whole
 from sdbench.report.figures.fonts import families
 
 COLUMN, PAGE = 3.4, 7.0  # inches

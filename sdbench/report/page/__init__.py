@@ -17,6 +17,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from sdbench.files import write_whole
 from sdbench.metrics.cells import BASELINES
 from sdbench.metrics.recommend import Recommendation
 from sdbench.records import Results
@@ -49,12 +50,9 @@ def write_page(
     options: Sequence[str] = (),
 ) -> Path:
     """Render the page into `home`; its figures are the SVG files below home/figures. `options`: of the command that made it."""
-    path = home / "report.html"
-    part = path.with_suffix(".part")
     # A lone surrogate in a foreign text has no UTF-8: it is shown as a question mark.
-    part.write_bytes(page_of(home, results, sweeps, advice, options).encode("utf-8", "replace"))
-    part.replace(path)
-    return path
+    page = page_of(home, results, sweeps, advice, options).encode("utf-8", "replace")
+    return write_whole(home / "report.html", page)
 
 
 def page_of(

@@ -1,0 +1,78 @@
+"""Files that are written whole or not at all, and digests of what files, texts and plain data hold."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+DIGITS = 20  # hex digits: 80 bits, so a collision among a million has odds of about 1e-12
+
+
+@contextlib.contextmanager
+def replace_on_success(path: Path, part: Path | None = None) -> Iterator[Path]:
+    """Yield a temporary path beside `path`, a file or a folder, that is renamed to `path` at the end; an error removes it.
+
+    Its name holds the process, as jobs that share a folder may write the same file at once; `part` gives another name.
+    """
+    part = part or path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(part) if part.is_dir() else part.unlink()
+        raise
+
+
+def write_whole(path: Path, data: bytes | str, *, part: Path | None = None, sync: bool = False) -> Path:
+    """Write `data` to `path`: a reader sees the old file or the new one. `sync`: it outlives a power failure."""
+    with replace_on_success(path, part) as temporary, open(temporary, "wb") as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+    if sync:
+        _sync_folder(path.parent)
+    return path
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems refuse to sync a folder
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def digest_of(*pieces: str | bytes, digits: int = DIGITS) -> str:
+    """SHA-256 of the pieces, one after the other, in hex."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece.encode() if isinstance(piece, str) else piece)
+    return digest.hexdigest()[:digits]
+
+
+def digest_of_data(data: Any) -> str:
+    """SHA-256 of plain data, whatever the order of its keys."""
+    return digest_of(json.dumps(data, sort_keys=True, default=str))
+
+
+def digest_of_file(path: Path, *, digits: int = DIGITS) -> str:
+    """SHA-256 of a file's content."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:digits]
+
+
+def digest_of_path(path: Path) -> str:
+    """SHA-256 of a file's content, or of all files below a folder with their names."""
+    if path.is_file():
+        return digest_of_file(path)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return digest_of(*(f"{file.relative_to(path).as_posix()} {digest_of_file(file)}\n" for file in files))
