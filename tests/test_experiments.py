@@ -85,6 +85,28 @@ def test_the_tiny_twin_makes_all_of_it_but_heads_of_another_task(composer):
             assert {line.rule for line in lacking} <= {LEARNED}
 
 
+RULES = {path.stem for path in (config_dir() / "verifier").glob("*.yaml")}
+HEADS = {name for name in RULES if "trained:" in (config_dir() / "verifier" / f"{name}.yaml").read_text()}
+
+
+def rules_of(composer, *words):
+    (job,) = composer.jobs(parse(words))
+    return {rule.name for rule in composer.run(job).verifiers}
+
+
+@pytest.mark.parametrize("experiment", ["zoo", "zoo-greedy"])
+def test_the_zoo_has_every_rule_that_its_temperature_allows_and_that_needs_no_head(composer, experiment):
+    missing = RULES - rules_of(composer, f"experiment={experiment}", "model=llama-tiny", "task=gsm8k-tiny")
+    assert missing == HEADS | {"zoo": {"asd"}, "zoo-greedy": {"mentored"}}[experiment]
+
+
+def test_all_rules_follow_the_options_of_the_run(composer):
+    greedy = rules_of(composer, "verifier=all", "w=0.5")
+    assert greedy - rules_of(composer, "verifier=all", "num_draft=3") == {"fly"}
+    with_head = rules_of(composer, "verifier=all", "verifier.judge.head=trained:gsm8k-tiny")
+    assert with_head - greedy == {"judge"}
+
+
 def test_the_command_for_what_is_missing_makes_it(composer):
     empty = paper_numbers.measured([])
     for asked in ALL:

@@ -49,6 +49,7 @@ INTERNAL = ("_target_", "name", "knobs", "choices")  # of a group's file: not fo
 ENDINGS = {1: "some cells failed", 2: "bad configuration", 130: "interrupted"}
 CHOOSABLE = (*GROUPS, "hydra/launcher")
 OPTIONAL = ("experiment", "method")
+ALL = "verifier=all"  # every rule that can run at the job's temperature and needs no head
 SPLIT = re.compile(r"[:/\\]+")
 
 
@@ -77,19 +78,34 @@ class Composer:
             self._check(override, is_multirun=command.is_multirun)
         given = {override.key_or_group for override in parsed}
         if not command.is_multirun and not given & {"experiment", "hydra.mode"}:
-            return [command.overrides]
-        cfg = self._compose([w for w, o in zip(command.overrides, parsed, strict=True) if not o.is_sweep_override()])
+            return [self._with_all_rules(command.overrides)]
+        cfg = self._compose(_without_sweeps(command.overrides, parsed))
         params: Mapping[str, Any] = cfg.hydra.sweeper.get("params") or {}
         if not command.is_multirun and cfg.hydra.mode != RunMode.MULTIRUN:
-            return [command.overrides]
+            return [self._with_all_rules(command.overrides)]
         words = [f"{key}={value}" for key, value in params.items() if key not in given]
         overrides = [*map(self._parse, words), *parsed]
         batches = BasicSweeper.split_arguments(overrides, max_batch_size=None)
-        return [tuple(job) for batch in batches for job in batch]
+        return [self._with_all_rules(job) for batch in batches for job in batch]
+
+    def _with_all_rules(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Replace verifier=all by the rules of the folder that can run at the job's temperature and need no head."""
+        if ALL not in words:
+            return tuple(words)
+        from sdbench.run.parts import can_run
+
+        def name_rules(names: Sequence[str]) -> tuple[str, ...]:
+            return tuple(f"verifier=[{','.join(names)}]" if word == ALL else word for word in words)
+
+        names = self.options("verifier")
+        run = self.run(name_rules(names))
+        able = [name for name, rule in zip(names, run.verifiers, strict=True) if can_run(run, rule)]
+        return name_rules(able)
 
     def run(self, overrides: Sequence[str]) -> config.Run:
         """One job, composed, resolved and checked."""
-        return config.check(self.tree(self._compose(overrides), overrides))
+        words = self._with_all_rules(overrides)
+        return config.check(self.tree(self._compose(words), words))
 
     def yaml(self, jobs: Sequence[Sequence[str]]) -> str:
         """The resolved tree of every job."""
@@ -111,10 +127,7 @@ class Composer:
     def launch(self, jobs: Sequence[Sequence[str]], command: Command) -> list[int]:
         """All jobs through Hydra's launcher; the exit code of each. One that dies takes no other with it."""
         parsed = [self._parse(word) for word in command.overrides]
-        words = [
-            word for word, override in zip(command.overrides, parsed, strict=True) if not override.is_sweep_override()
-        ]
-        cfg = self._compose(words, mode=RunMode.MULTIRUN)
+        cfg = self._compose(_without_sweeps(command.overrides, parsed), mode=RunMode.MULTIRUN)
         context = HydraContext(config_loader=self.hydra.config_loader, callbacks=Callbacks(cfg))
         launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=job, config=cfg)
         lines = [[word for word in line if not word.startswith("hydra")] for line in jobs]
@@ -213,11 +226,18 @@ class Composer:
         if value is None and group in OPTIONAL:
             return
         names = self.options(group)
+        if f"{group}={value}" == ALL:
+            return
         if isinstance(value, str) and value.startswith("["):  # one of several lists of rules, for -m
             value = [name.strip() for name in value.strip("[]").split(",")]
         for name in value if group == "verifier" and isinstance(value, list) else [value]:
             if not isinstance(name, str) or name not in names:
                 raise ConfigError(f"{group}={show(name)} names no file in configs/{group} {nearest(name, names)}")
+
+
+def _without_sweeps(words: Sequence[str], parsed: Sequence[Override]) -> list[str]:
+    """The words that are the same for all jobs and that Hydra understands."""
+    return [w for w, override in zip(words, parsed, strict=True) if not override.is_sweep_override() and w != ALL]
 
 
 def refuse_names_of_the_package(folder: Path) -> None:

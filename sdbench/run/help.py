@@ -23,7 +23,8 @@ What is run
                     (hub ids or folders; model.attention, model.device_map, model.quantization and others: see its file)
   task=NAME         the data, its prompts and scores; task.protocol=, task.data=FILE and others as in its file
   verifier=NAME     the rule that judges drafted tokens; its knobs are set as verifier.KNOB=VALUE. Several rules in one run:
-                    verifier=[A,B], knobs as verifier.A.KNOB=VALUE; a class of yours: verifier._target_=module.Class
+                    verifier=[A,B], knobs as verifier.A.KNOB=VALUE; verifier=all: all that can run at this temperature and
+                    need no head; a class of yours: verifier._target_=module.Class
   drafter=NAME      what proposes tokens
   w=X or w=[X,Y]    the weight of the TARGET in the ensemble w p + (1 - w) q: w=1 is lossless speculative decoding, w=0
                     keeps every drafted token (default for verifier=ensemble: 0 to 1 in 13 steps; other rules take no w)

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from sdbench.types import Verifier
 
 
+class LimitError(ConfigError):
+    """A rule or a drafter cannot do what the run asks."""
+
+
 @dataclass(frozen=True)
 class BuiltSweep:
     """A rule's sweep and its rules, one a setting."""
@@ -45,6 +49,18 @@ def build_parts(run: Run) -> Parts:
             _needs(rule, NEEDS, f"verifier={built.sweep.name}")
     _refuse_broken_limits(run, parts)
     return parts
+
+
+def can_run(run: Run, rule: RuleSweep) -> bool:
+    """Whether a rule of the run is within its limits and, if it needs a trained head, has got one."""
+    heads = [value for knob in rule.knobs if knob.trained for value in knob.values]
+    if heads:
+        return "none" not in heads
+    try:
+        build_parts(replace(run, verifiers=(rule,)))
+    except LimitError:
+        return False
+    return True
 
 
 def rule_of(target: str, setting: Mapping[str, Any]) -> Verifier:
@@ -111,4 +127,4 @@ def _refuse_broken_limits(run: Run, parts: Parts) -> None:
                 has_logits=parts.needs_draft and has_draft,
             )
             if sentence is not None:
-                raise ConfigError(sentence)
+                raise LimitError(sentence)
