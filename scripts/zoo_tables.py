@@ -1,14 +1,15 @@
-"""results/zoo: every rule at its sweep on an embedded pair, T = 1 and T = 0, on the three planes.
+"""results/zoo: every rule at its sweep on three embedded pairs, at T = 1 and T = 0.
 
     python scripts/zoo_tables.py [runs=llama-tiny/gsm8k-tiny,qwen-tiny/wmt-tiny] [temperatures=1,0] [n=200]
                                  [records=results] [out=results/zoo]
+    python scripts/zoo_tables.py runs=none [out=results/zoo]      # figures and README again, from the committed csv files
 
-Each run is `experiment=zoo` (T = 1) or `zoo-greedy` (T = 0) of one pair and task, timing included; records stay in `records`: run
-it again after an interruption, and only what is missing is decoded. `out` gets what is committed: a folder for each run with its
-cells, the front of both planes, whether time fell with acceptance, retentions, and the planes as figures; README.md puts all side
-by side.
+Each run is `experiment=zoo` (T = 1) or `zoo-greedy` (T = 0) of one pair and task, timing included. Records stay in `records`: run
+the command again after an interruption, and only what is missing is decoded. `out` gets a folder for each run: a row a cell
+(summary.csv), the fronts, whether time fell with acceptance, retentions, and figures; README.md shows a table and a figure of each.
 """
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,9 +17,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.figure import Figure
 
 import sdbench
+from sdbench.config import config_dir
 from sdbench.metrics.markup import markdown
 from sdbench.metrics.summary import summarise
 from sdbench.report import frames
@@ -34,9 +38,11 @@ DEFAULTS = {"runs": RUNS, "temperatures": "1,0", "n": "200", "records": "results
 PLANES = {"pareto": pareto, "pareto_speed": pareto_speed, "bound": bound}
 TABLES = {"front": frames.front, "order": frames.order, "retention": frames.retention}
 MEASURES = ("acceptance", "tv", "bias", "quality", "difference", "speedup")
-CELLS = ["verifier", "knobs", "n", "is_lossless", "tokens_per_round", "num_timed", "cell"]
-CELLS[4:4] = [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")]
-SURE = 0.5  # chance of being on the front from which a setting is named
+CELLS = ["verifier", "knob", "value", "knobs", "n", "is_lossless", "tokens_per_round", "num_timed", "cell"]
+CELLS[6:6] = [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")]
+MARGIN = 5  # points
+NUM_COLOURED = 6
+MARKER = "<!-- made by scripts/zoo_tables.py from here on -->"
 KEPT = 0.979  # a retention of the kind that is quoted without an interval
 NEAR = 0.01
 
@@ -55,35 +61,152 @@ def write(run: Path, folder: Path) -> None:
             figure = draw(sweep)
             if figure is not None:
                 save(figure, folder, name)
-    for path in [*folder.glob("*.pdf"), *folder.glob("*.png")]:
-        path.unlink()
+    remove_prints(folder)
 
 
-def side_by_side(folder: Path) -> str:
-    """README.md: fronts, orders and retentions of every run."""
-    runs = sorted(path.parent for path in folder.glob("*/front.csv"))
-    parts = ["# The zoo", "", (__doc__ or "").split("\n\n")[0], ""]
-    orders = {run.name: pd.read_csv(run / "order.csv").set_index("curve")["monotone"] for run in runs}
+def points_of(summary: pd.DataFrame) -> int:
+    """What turns a score into points: shares are on 0-1 in the files, BLEU on 0-100."""
+    return 100 if summary["quality"].max() <= 1 else 1
+
+
+def settings_within(summary: pd.DataFrame, margin: float = MARGIN) -> pd.DataFrame:
+    """Each rule's setting with most tokens a round whose interval excludes a loss of the margin; the best rule first."""
+    points = points_of(summary)
+    rules = summary[~summary["verifier"].isin(["target", "draft", "generate"])].copy()
+    for column in ("difference", "difference_low", "difference_high"):
+        rules[column] = (
+            rules[column].fillna(0.0) * points
+        )  # equal texts have a BLEU difference of 0 without an interval
+    rules = rules[rules["difference_low"] > -margin]
+    return rules.sort_values(["tokens_per_round", "verifier"], ascending=[False, True]).drop_duplicates("verifier")
+
+
+def source_of(rule: str) -> str:
+    """The paper or program that the first line of the rule's YAML gives."""
+    path = config_dir() / "verifier" / f"{'exact' if rule == 'lossless' else rule}.yaml"
+    source = re.search(r"arXiv:(\d{4}\.\d{5})|TensorRT-LLM|SGLang|vLLM|control", path.read_text().splitlines()[0])
+    if source is None:
+        return "–"
+    number = source.group(1)
+    return source.group() if number is None else f"[{number}](https://arxiv.org/abs/{number})"
+
+
+def with_interval(row: pd.Series, name: str, digits: int) -> str:
+    if pd.isna(row[name]):
+        return "–"
+    value, low, high = (f"{round(row[f'{name}{end}'], digits) + 0.0:.{digits}f}" for end in ("", "_low", "_high"))
+    return f"{value} [{low}, {high}]"
+
+
+def rules_table(summary: pd.DataFrame) -> str:
+    """A row a rule that has a setting within the margin, and the names of those without."""
+    best = settings_within(summary)
+    loss = best.assign(loss=-best["difference"], loss_low=-best["difference_high"], loss_high=-best["difference_low"])
+    rows = [
+        [
+            row["verifier"],
+            source_of(row["verifier"]),
+            "–" if pd.isna(row["knob"]) else f"{row['knob']} = {row['value']:g}",
+            f"{row['acceptance']:.3f}",
+            f"{row['tokens_per_round']:.2f}",
+            with_interval(row, "speedup", 2),
+            with_interval(row, "loss", 1),
+        ]
+        for _, row in loss.iterrows()
+    ]
+    columns = ["rule", "source", "setting", "acceptance", "tokens per round", "speed-up", "loss (points)"]
+    without = sorted(set(summary["verifier"]) - set(best["verifier"]) - {"target", "draft", "generate"})
+    last = f"No setting within {MARGIN} points: {', '.join(without)}." if without else ""
+    return f"{markdown(columns, rows).rstrip()}\n\n{last}".rstrip()
+
+
+def draw_rules(summary: pd.DataFrame, title: str) -> Figure:
+    """Each rule as a curve of difference over tokens a round: the best in colour, the static ensemble in black."""
+    points = points_of(summary)
+    best = [rule for rule in settings_within(summary)["verifier"] if rule not in ("lossless", "ensemble")][
+        :NUM_COLOURED
+    ]
+    colours = {"ensemble": "black"} | {rule: f"C{i}" for i, rule in enumerate(best)}
+    figure, axes = plt.subplots(figsize=(7.2, 4))
+    ends = []
+    for rule, rows in summary[summary["value"].notna()].groupby("verifier"):
+        curve = rows.sort_values("value")
+        x, y = curve["tokens_per_round"], curve["difference"].fillna(0) * points
+        is_named = rule in colours
+        colour = colours.get(rule, "0.8")
+        axes.plot(x, y, "o-", color=colour, ms=3, lw=1.6 if is_named else 0.8, zorder=3 if is_named else 1)
+        if is_named:
+            end = x.argmax()
+            ends.append((y.iloc[end], x.iloc[end], rule, colour))
+    axes.axhline(-MARGIN, color="0.4", lw=0.8, ls=":")
+    low, high = axes.get_ylim()
+    height = high
+    for y, x, rule, colour in sorted(ends, reverse=True):
+        height = min(y, height - (high - low) / 18)  # one name below the other
+        arrow = {"arrowstyle": "-", "color": colour, "lw": 0.6}
+        label = {
+            "xytext": (1.02, height),
+            "textcoords": axes.get_yaxis_transform(),
+            "va": "center",
+            "arrowprops": arrow,
+        }
+        axes.annotate(rule, (x, y), color=colour, **label)
+    axes.text(1.02, low, "other rules", color="0.6", transform=axes.get_yaxis_transform())
+    axes.set(xlabel="tokens per round", ylabel="difference from lossless (points)", title=title)
+    return figure
+
+
+def tables(folder: Path) -> str:
+    """What stands below MARKER in README.md: a figure and a table of each run, then counts over all of them."""
+    parts = []
+    runs = sorted(path.parent for path in folder.glob("*/summary.csv"))
     for run in runs:
-        front = pd.read_csv(run / "front.csv")
-        parts += [f"## {run.name}", ""]
-        for plane, points in front[front["probability"] >= SURE].groupby("plane"):
-            named = [
-                f"{row['verifier']}{'' if pd.isna(row['knob']) else ' {knob}={value}'.format(**row)} ({row['probability']:.2f})"
-                for row in points.sort_values("x").to_dict("records")
-            ]
-            parts += [f"On the front of {plane} and quality, with its chance: {'; '.join(named)}.", ""]
-        kept = pd.read_csv(run / "retention.csv")
-        close = kept[(kept["retention"] - KEPT).abs() <= NEAR]
-        told = ", ".join(f"{int(close[f'is_told_at_{n}'].sum())} at n = {n}" for n in (30, 100, 250))
         parts += [
-            f"Settings that kept {KEPT - NEAR:.1%} to {KEPT + NEAR:.1%}: {len(close)}; told from lossless: {told}.",
+            f"## {title_of(run)}",
+            "",
+            f"![Difference from lossless over tokens a round]({run.name}/rules.svg)",
             "",
         ]
-    rules = sorted({rule for one in orders.values() for rule in one.index})
-    rows = [[rule, *(str(one.get(rule, "")) for one in orders.values())] for rule in rules]
-    parts += ["## Does time fall as acceptance rises?", "", markdown(["rule", *orders], rows)]
-    return "\n".join(parts)
+        parts += [rules_table(pd.read_csv(run / "summary.csv")), ""]
+    orders = pd.concat(pd.read_csv(run / "order.csv") for run in runs)["monotone"].value_counts()
+    counted = ", ".join(f"{answer}: {orders[answer]}" for answer in sorted(orders.index))
+    kept = pd.concat(pd.read_csv(run / "retention.csv") for run in runs)
+    close = kept[(kept["retention"] - KEPT).abs() <= NEAR]
+    seen = ", ".join(f"{int(close[f'is_told_at_{n}'].sum())} at n = {n}" for n in (30, 100, 250))
+    return "\n".join(
+        [
+            *parts,
+            "## Counts over all runs",
+            "",
+            f"Does time fall wherever a rule's acceptance rises? Curves by answer: {counted} (`order.csv`).",
+            "",
+            f"Settings that kept {KEPT - NEAR:.1%} to {KEPT + NEAR:.1%} of the lossless quality: {len(close)}. "
+            f"Distinguishable from lossless: {seen} (`retention.csv`).",
+            "",
+        ]
+    )
+
+
+def title_of(run: Path) -> str:
+    name, _, temperature = run.name.rpartition("-T")
+    pair, model, task = name.split("-", 2)
+    return f"{pair}-{model}, {task}, T = {temperature}"
+
+
+def redraw(folder: Path) -> None:
+    """Make the figures of rules and the lower part of README.md from the csv files."""
+    for path in folder.glob("*/summary.csv"):
+        with styled():
+            save(draw_rules(pd.read_csv(path), title_of(path.parent)), path.parent, "rules")
+        remove_prints(path.parent)
+    readme = folder / "README.md"
+    above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Every rule on three pairs\n\n"
+    readme.write_text(f"{above}{MARKER}\n\n{tables(folder)}")
+
+
+def remove_prints(folder: Path) -> None:
+    for path in [*folder.glob("*.pdf"), *folder.glob("*.png")]:
+        path.unlink()
 
 
 def main(words: Sequence[str]) -> int:
@@ -91,17 +214,17 @@ def main(words: Sequence[str]) -> int:
         options = DEFAULTS | dict(parsed(words, DEFAULTS).options)
         temperatures = chosen("temperatures", options["temperatures"], EXPERIMENTS)
     records, out = Path(options["records"]), Path(options["out"])
-    for run in options["runs"].split(","):
+    for run in options["runs"].split(",") if options["runs"] != "none" else ():
         pair, _, task = run.partition("/")
         for temperature in temperatures:
-            own = [f"experiment={EXPERIMENTS[temperature]}", f"model={pair}", f"task={task}", f"n={options['n']}"]
+            choice = [f"experiment={EXPERIMENTS[temperature]}", f"model={pair}", f"task={task}", f"n={options['n']}"]
             name = f"{pair}-{task}-T{temperature}"
-            words = ["-m", *own, f"results={records}", f"name=zoo-{name}", "report=off"]
+            words = ["-m", *choice, f"results={records}", f"name=zoo-{name}", "report=off"]
             code = subprocess.run([sys.executable, "-m", "sdbench", *words], check=False).returncode
             if code:
                 return code
             write(records / f"zoo-{name}", out / name)
-            (out / "README.md").write_text(side_by_side(out))
+    redraw(out)
     return 0
 
 

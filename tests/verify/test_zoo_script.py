@@ -8,6 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from scripts import zoo_tables
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -36,4 +38,38 @@ def test_a_zoo_of_two_texts_has_every_rule_on_its_planes(tmp_path):
     )
     for name in ("front.csv", "order.csv", "retention.csv", "pareto.svg", "pareto_speed.svg"):
         assert (folder / name).stat().st_size > 100
-    assert "| ensemble |" in (tmp_path / "results/zoo/README.md").read_text()
+    assert "ensemble" in (tmp_path / "results/zoo/README.md").read_text()
+
+
+@pytest.mark.results
+def test_the_committed_tables_are_those_of_the_csv_files():
+    folder = ROOT / "results/zoo"
+    text, _, made = (folder / "README.md").read_text().partition(zoo_tables.MARKER)
+    assert made.strip() == zoo_tables.tables(folder).strip()
+    rows = pd.read_csv(folder / "llama-tiny-gsm8k-tiny-T1/summary.csv")
+
+    def row_of(rule: str, value: float | None) -> pd.Series:
+        is_at = rows["value"].isna() if value is None else rows["value"] == value
+        return rows[(rows["verifier"] == rule) & is_at].iloc[0]
+
+    for rule, value in (("typical", 0.05), ("mars", 0.3), ("lenience", 0.2)):
+        kept = row_of(rule, value)
+        assert 0.93 <= round(kept["acceptance"], 2) <= 0.94
+        assert 4.8 <= round(kept["tokens_per_round"], 1) <= 4.9
+        assert 2.9 <= round(kept["speedup"], 1) <= 3.0
+        assert kept["difference"] >= 0
+    lossless, ensemble = row_of("lossless", None), row_of("ensemble", 0.2)
+    assert [round(lossless[name], 2) for name in ("acceptance", "tokens_per_round", "speedup")] == [0.70, 2.85, 1.54]
+    assert [round(ensemble[name], 2) for name in ("acceptance", "difference")] == [0.95, -0.48]
+    assert round(row_of("ensemble", 0.95)["difference"], 3) == -0.105
+    assert "loses 48 points" in text
+
+
+@pytest.mark.results
+def test_every_committed_setting_says_its_knob_and_value():
+    without = {"block", "exact-match", "lossless", "target", "draft", "generate"}
+    for path in (ROOT / "results/zoo").glob("*/summary.csv"):
+        rows = pd.read_csv(path)
+        swept = rows[~rows["verifier"].isin(without)]
+        assert swept[["knob", "value"]].notna().all(axis=None)
+        assert not swept.duplicated(["verifier", "knob", "value"]).any()
