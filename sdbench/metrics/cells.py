@@ -110,17 +110,12 @@ def _others(cell: Mapping[Any, Any], axes: Sequence[Axis], knob: str | None) -> 
     if isinstance(drafter, dict) and drafter.get("name") != "model":
         options["drafter"] = "/".join(str(value) for value in drafter.values())
     kept = {name: value for name, value in options.items() if name != knob and value is not None and value == value}
-    return ", ".join(f"{name}={written(value)}" for name, value in kept.items())
+    return ", ".join(f"{name}={format_value(value)}" for name, value in kept.items())
 
 
-def written(value: object) -> str:
-    """A knob's value in words: 0.7, logit."""
+def format_value(value: object) -> str:
+    """Return a knob's value as text: 0.7, logit."""
     return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
-
-
-def setting(cell: Mapping[Any, Any] | pd.Series, *, equals: str = "=") -> str:
-    """KNOB=VALUE of a row that has both columns; "" for a rule without a knob."""
-    return f"{cell['knob']}{equals}{written(cell['value'])}" if cell["knob"] else ""
 
 
 def strict_value(values: pd.Series, ranks: pd.Series) -> float | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from sdbench.metrics.stats import Estimate
+from sdbench.metrics.stats import NAN, Estimate
 
 ENDS = ("", "_low", "_high")
 
@@ -17,3 +18,9 @@ def spread(name: str, estimate: Estimate) -> dict[str, float]:
 def spread_names(names: Iterable[str]) -> list[str]:
     """The columns of several estimates."""
     return [f"{name}{end}" for name in names for end in ENDS]
+
+
+def estimate_of(row: Mapping[Any, Any], name: str) -> Estimate:
+    """Return what `spread` wrote into a row, NaN for what is missing."""
+    value, low, high = (NAN if row.get(column) is None else float(row[column]) for column in spread_names((name,)))
+    return Estimate(value, low, high, 0 if row.get("n", NAN) != row.get("n", NAN) else int(row["n"]))

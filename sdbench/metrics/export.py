@@ -14,12 +14,14 @@ import pandas as pd
 
 from sdbench.files import write_whole
 from sdbench.metrics import quality
-from sdbench.metrics.cells import scores_of, setting, table_of
+from sdbench.metrics.cells import scores_of, table_of
+from sdbench.metrics.columns import estimate_of
 from sdbench.metrics.markup import booktabs, markdown, tex_row
 from sdbench.metrics.recommend import Advice, Recommendation
 from sdbench.metrics.safety import Comparison
 from sdbench.metrics.stats import Estimate
 from sdbench.metrics.summary import LABELS
+from sdbench.metrics.text import format_interval, names_of, setting_of
 from sdbench.records import Results
 
 Metrics = Mapping[str, Mapping[str, Estimate]]  # {cell: {metric: estimate}}
@@ -48,14 +50,13 @@ def table(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def _text(row: dict[Any, Any], name: str) -> str:
-    value, low, high = (row.get(key) for key in (name, f"{name}_low", f"{name}_high"))
+    value = row.get(name)
     if value is None or value != value:
         modelled = row.get(f"{name}_modelled")  # a speed-up that was not timed
         return "" if modelled is None or modelled != modelled else f"~{modelled:.3f}"
     if isinstance(value, str):
         return value
-    text = f"{value:g}" if name in WHOLE else f"{value:.3f}"
-    return text if low is None or low != low else f"{text} [{low:.3f}, {high:.3f}]"
+    return f"{value:g}" if name in WHOLE else format_interval(estimate_of(row, name), 3)
 
 
 def to_markdown(summary: pd.DataFrame) -> str:
@@ -111,7 +112,7 @@ def to_results_json(
     Beside it the decision: `recommendations`, one a sweep; of a single sweep `recommended`, `margin`, `tests` at the top too.
     """
     cells = table_of(results.cells)
-    names = names_of(cells.loc[list(metrics)])
+    names = unique_names_of(cells.loc[list(metrics)])
     speeds = summary.set_index("cell")
     document: dict[str, Any] = {"results": {}, "n-samples": {}, "configs": {}, "versions": {}}
     for key, own in metrics.items():
@@ -164,13 +165,14 @@ def _or_null(limit: float) -> float | None:
     return limit if math.isfinite(limit) else None
 
 
-def names_of(cells: pd.DataFrame) -> dict[str, str]:
-    """{cell: task@setting}; the model, the rule's options and at last the cell's key where that alone is not unique."""
-    names = {str(key): f"{cell['task']}@{line_of(cell)}" for key, cell in cells.iterrows()}
-    for more in ("model", "knobs", None):
+def unique_names_of(cells: pd.DataFrame) -> dict[str, str]:
+    """{cell: task@name T=temperature}, then the model, at last the cell's key where that alone is not unique."""
+    plain = names_of(cells)
+    names = {str(key): f"{cell['task']}@{plain[str(key)]} T={cell['temperature']:g}" for key, cell in cells.iterrows()}
+    for more in ("model", None):
         twins = {name for name, count in Counter(names.values()).items() if count > 1}
         names = {
-            key: f"{name} {cells.at[key, more] if more else key}".strip() if name in twins else name
+            key: f"{name} {cells.at[key, more] if more else key}" if name in twins else name
             for key, name in names.items()
         }
     return names
@@ -180,26 +182,16 @@ def to_model_index(summary: pd.DataFrame) -> str:
     """The YAML block `model-index` of a model card on the hub."""
     import yaml
 
-    models = []
+    names, models = names_of(summary.set_index("cell")), []
     for model, cells in summary.groupby("model", sort=True):
         entries = []
         for _, cell in cells[cells["quality"].notna()].iterrows():
-            metric = {"type": str(cell["metric"]), "value": float(cell["quality"]), "name": line_of(cell)}
+            name = f"{names[cell['cell']]} T={cell['temperature']:g}"
+            metric = {"type": str(cell["metric"]), "value": float(cell["quality"]), "name": name}
             data = {"type": str(cell["task"]), "name": str(cell["task"])}
             entries.append({"task": {"type": "text-generation"}, "dataset": data, "metrics": [metric]})
         models.append({"name": str(model), "results": entries})
     return yaml.safe_dump({"model-index": models}, sort_keys=False, allow_unicode=True)
-
-
-def line_of(cell: pd.Series) -> str:
-    """ensemble w=0.7 K=5 T=1."""
-    knob = f" {text}" if (text := setting_of(cell.to_dict())) else ""
-    return f"{cell['verifier']}{knob} K={int(cell['num_draft'])} T={cell['temperature']:g}"
-
-
-def setting_of(row: Mapping[Any, Any]) -> str:
-    """KNOB=VALUE, or nothing for a rule without a knob; rows may come from a table with empty cells."""
-    return "" if not isinstance(row["knob"], str) else setting(row)
 
 
 def export(

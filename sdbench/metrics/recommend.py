@@ -20,11 +20,12 @@ from typing import Any, Literal
 import pandas as pd
 
 from sdbench.metrics import quality, sentences, speed
-from sdbench.metrics.cells import BASELINES, metric_of, setting, table_of, titles
+from sdbench.metrics.cells import BASELINES, metric_of, table_of, titles
 from sdbench.metrics.degenerate import degenerate
 from sdbench.metrics.gain import Passes, lossless_settings
 from sdbench.metrics.safety import ALPHA, Comparison, compared, sequences, tested
 from sdbench.metrics.stats import Estimate, affordable
+from sdbench.metrics.text import names_of
 from sdbench.records import Results
 from sdbench.types import Metric
 
@@ -61,7 +62,7 @@ class Weighed:
     curves: tuple[tuple[Comparison, ...], ...] = ()
     gains: Mapping[str, Gain] = field(default_factory=dict)
     modelled: Mapping[str, float] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)  # cell: RULE KNOB=VALUE with num_draft=K
+    names: Mapping[str, str] = field(default_factory=dict)  # of each cell, as ensemble w=0.7 K=5
     lossless: Mapping[str, Estimate | None] = field(default_factory=dict)  # lossless setting: speed over the target
     problem: str = ""
 
@@ -177,8 +178,8 @@ class _Weigher:
         timed = self._gains([one.cell for curve in curves for one in curve], lossless)
         modelled = {one.cell: self._modelled(one.cell) for curve in curves for one in curve}
         over_target = {key: self._over_target(key) for key in lossless}
-        names = {str(key): named(cell, same) for key, cell in same.iterrows()}
-        return Weighed(model, task, title, metric, tuple(map(tuple, curves)), timed, modelled, names, over_target)
+        compared_cells = tuple(map(tuple, curves))
+        return Weighed(model, task, title, metric, compared_cells, timed, modelled, names_of(same), over_target)
 
     def _loops(self, sweep: str) -> dict[str, dict[str, float]]:
         """{cell: {example: share of its texts that end in a loop}} of one sweep."""
@@ -217,14 +218,6 @@ class _Weigher:
         model, task = str(self.cells.at[key, "model"]), str(self.cells.at[key, "task"])
         calls = speed.prices(self.results.calls, self.results.timings, model, task)
         return speed.modelled(self.parts[key], calls, resamples=100).value
-
-
-def named(cell: pd.Series, same: pd.DataFrame) -> str:
-    """RULE KNOB=VALUE with num_draft=K, and the rule's other options where they differ in the sweep."""
-    swept = same[~same["verifier"].isin(BASELINES)]
-    options = f" ({cell['knobs']})" if swept["knobs"].nunique() > 1 and cell["knobs"] else ""
-    knob = f" {text}" if (text := setting(cell)) else ""
-    return f"{cell['verifier']}{knob}{options} with num_draft={cell['num_draft']}"
 
 
 def decided(sweep: Weighed, margin: float, *, written: str = "") -> Advice:

@@ -19,9 +19,10 @@ from typing import Any
 import pandas as pd
 
 from sdbench.metrics import quality
-from sdbench.metrics.cells import metric_of, reference, setting
+from sdbench.metrics.cells import metric_of, reference
 from sdbench.metrics.quality import Rows
 from sdbench.metrics.stats import NAN, Array, Estimate, honest_limits, known_or_guessed
+from sdbench.metrics.text import setting_of
 from sdbench.types import Metric
 
 ALPHA = 0.025
@@ -83,7 +84,7 @@ def compared(
             Comparison(
                 key,
                 str(own["verifier"]),
-                setting(own),
+                setting_of(own),
                 int(own["num_draft"]),
                 gap,
                 quality.points(gap.value, metric),

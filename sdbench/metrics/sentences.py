@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sdbench.metrics.safety import ALPHA, Comparison
 from sdbench.metrics.stats import Estimate
+from sdbench.metrics.text import format_interval
 
 if TYPE_CHECKING:
     from sdbench.metrics.recommend import Gain, Weighed
@@ -20,7 +21,7 @@ WIDEST = 25  # a range wider than this says nothing
 
 def ship(sweep: Weighed, best: Comparison, gain: Gain, margin: str) -> str:
     """Safe and faster than lossless."""
-    over = f"{times(gain.over_lossless)} over {short(sweep, gain.best)}"
+    over = f"{ratio_text(gain.over_lossless)} over {sweep.names[gain.best]}"
     target = f", {gain.over_target.value:.2f}× the target alone" if gain.over_target else ""
     return f"ship {sweep.names[best.cell]}: {loss(sweep, best, margin)} for {over}{target}."
 
@@ -28,10 +29,10 @@ def ship(sweep: Weighed, best: Comparison, gain: Gain, margin: str) -> str:
 def stay(sweep: Weighed, best: Comparison, gain: Gain, margin: str) -> str:
     """Safe, but no proven gain over what costs nothing."""
     over = sweep.lossless.get(gain.best)
-    speed = f": {times(over)} the target alone" if over else ""
+    speed = f": {ratio_text(over)} the target alone" if over else ""
     return (
-        f"stay {short(sweep, gain.best)}{speed}; {sweep.names[best.cell]} is safe at {loss(sweep, best, margin)}, but with "
-        f"{times(gain.over_lossless)} over lossless it is no faster for sure."
+        f"stay {sweep.names[gain.best]}{speed}; {sweep.names[best.cell]} is safe at {loss(sweep, best, margin)}, but with "
+        f"{ratio_text(gain.over_lossless)} over lossless it is no faster for sure."
     )
 
 
@@ -119,12 +120,6 @@ def loss(sweep: Weighed, one: Comparison, margin: str) -> str:
     )
 
 
-def times(estimate: Estimate) -> str:
-    """1.24× [1.18, 1.31]."""
-    limits = "" if math.isnan(estimate.low) else f" [{estimate.low:.2f}, {estimate.high:.2f}]"
-    return f"{estimate.value:.2f}×{limits}"
-
-
-def short(sweep: Weighed, key: str) -> str:
-    """The lossless rule at its draft length: lossless, num_draft=5."""
-    return sweep.names[key].replace(" with num_draft=", ", num_draft=")
+def ratio_text(estimate: Estimate) -> str:
+    """Return 1.24× [1.18, 1.31]."""
+    return format_interval(estimate, 2, unit="×")

@@ -7,12 +7,13 @@ from typing import Any
 import pandas as pd
 
 from sdbench.metrics import acceptance, quality, speed
-from sdbench.metrics.cells import BASELINES, metric_of, reference, table_of, written
+from sdbench.metrics.cells import BASELINES, metric_of, format_value, reference, table_of
 from sdbench.metrics.columns import spread, spread_names
 from sdbench.metrics.degenerate import degenerate
 from sdbench.metrics.gain import Passes, lossless_settings
 from sdbench.metrics.legacy import WEIGHT
 from sdbench.metrics.stats import affordable, detectable, holm, mean_interval
+from sdbench.metrics.text import sort_cells
 from sdbench.records import Results
 from sdbench.types import Metric
 
@@ -34,7 +35,7 @@ PLAIN = (*POOLED, "metric", "is_lossless", *TESTS, "num_generations", "num_timed
 
 
 def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> pd.DataFrame:
-    """The frame behind summary.csv, sorted by model, task, temperature, rule, draft length and knob."""
+    """Return the frame behind summary.csv: by model, task and temperature, then in reading order."""
     cells, generations = table_of(results.cells), results.generations
     resamples = affordable(generations["example"].nunique(), resamples)
     options: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
@@ -76,9 +77,8 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
         frame[f"p_holm{end}"] = tested.groupby(sweep, group_keys=False).transform(holm)
     frame["knob"] = frame["knob"].replace("", None)
     frame["value"] = _of_one_type(frame["value"])
-    order = ["model", "task", "temperature", "verifier", "knobs", "num_draft", "_rank", "cell"]
-    ranked = frame.assign(_rank=-frame["cell"].map(cells["rank"]).astype("float64"))  # the most lenient first
-    return ranked.sort_values(order, ignore_index=True).drop(columns="_rank")
+    ranked = frame.assign(rank=frame["cell"].map(cells["rank"]))
+    return sort_cells(ranked, ("model", "task", "temperature")).drop(columns="rank").reset_index(drop=True)
 
 
 def _of_one_type(values: pd.Series) -> pd.Series:
@@ -86,7 +86,7 @@ def _of_one_type(values: pd.Series) -> pd.Series:
     known = values.dropna()
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
         return values.astype("float64")
-    return values.map(lambda value: None if value is None or value != value else written(value))
+    return values.map(lambda value: None if value is None or value != value else format_value(value))
 
 
 def _repeated(part: pd.DataFrame, options: dict[str, Any]) -> dict[str, float]:

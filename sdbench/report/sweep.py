@@ -15,10 +15,11 @@ import numpy as np
 import pandas as pd
 
 from sdbench.metrics import acceptance, divergence, pareto, quality, theory
-from sdbench.metrics.cells import BASELINES, STRICTEST, metrics_of, setting, strict_value, table_of, titles
+from sdbench.metrics.cells import BASELINES, STRICTEST, metrics_of, strict_value, table_of, titles
 from sdbench.metrics.export import Metrics
 from sdbench.metrics.load import load_table
 from sdbench.metrics.stats import Estimate
+from sdbench.metrics.text import setting_of
 from sdbench.records import Results
 from sdbench.types import Metric
 
@@ -263,7 +264,7 @@ def labels(cells: pd.DataFrame) -> list[str]:
     varying = options_of(swept)
     texts: list[str] = []
     for key, cell in cells.iterrows():
-        knob = setting(cell, equals=" = ")
+        knob = setting_of(cell).replace("=", " = ")
         own = varying.get(str(key), [])
         is_named = cell["verifier"] in BASELINES or not is_one_rule or not (knob or own)
         parts = [NAMES.get(str(cell["verifier"]), str(cell["verifier"]))] * is_named

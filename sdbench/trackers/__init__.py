@@ -50,7 +50,10 @@ class Findings:
         return [path for name in ("report.html", "summary.csv") if (path := self.folder / name).is_file()]
 
     def cells(self) -> Iterator[tuple[str, dict[str, Any], dict[str, float]]]:
-        """(setting in words, labels, finite numbers) of each cell."""
+        """Yield (name and temperature, labels, finite numbers) of each cell."""
+        from sdbench.metrics.text import names_of
+
+        names = names_of(self.summary.set_index("cell"))
         for row in self.summary.to_dict("records"):
             labels = {name: row[name] for name in LABELS if name in row and not _is_nothing(row[name])}
             numbers = {
@@ -58,7 +61,7 @@ class Findings:
                 for name, value in row.items()
                 if name not in LABELS and isinstance(value, int | float) and math.isfinite(value)
             }
-            yield setting(row), labels, numbers
+            yield f"{names[row['cell']]} T={row['temperature']:g}", labels, numbers
 
 
 class Tracker(Protocol):
@@ -76,14 +79,6 @@ def need(library: str, extra: str) -> None:
     """One sentence instead of an ImportError, before anything is decoded."""
     if find_spec(library) is None:
         raise ValueError(f"{library} is not installed: pip install 'sdbench[{extra}]'")
-
-
-def setting(row: Mapping[Any, Any]) -> str:
-    """A cell in words, as "ensemble w=0.5 K=5 T=1": letters, digits and ` .=` alone, which every tracker takes."""
-    parts = [str(row["verifier"])]
-    parts += [f"w={row['w']:g}"] if not _is_nothing(row["w"]) else []
-    parts += [f"K={int(row['num_draft'])}"] if row["num_draft"] else []
-    return " ".join([*parts, f"T={row['temperature']:g}"])
 
 
 def flat(tree: Mapping[str, Any], above: str = "") -> dict[str, str]:

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
-from sdbench.metrics.cells import strict_value, written
+from sdbench.metrics.cells import format_value, strict_value
 from sdbench.metrics.recommend import SMALL as SMALL_N
 from sdbench.report.figures.labels import Label, Room
 from sdbench.report.figures.style import BASELINES, CYCLE, FAINT, GREY, MARKS, SMALL
@@ -93,18 +93,18 @@ def knob_label(drawn: Sequence[Curve]) -> str:
         return f"{first.knob}, from its strict end"
     if strict is None:
         return first.knob
-    end = f"{written(strict)} is {equals}" if equals else f"strict at {written(strict)}"
+    end = f"{format_value(strict)} is {equals}" if equals else f"strict at {format_value(strict)}"
     return f"{first.knob} ({end})"
 
 
 def text_of(cell: Mapping[Any, Any]) -> str:
     """A cell's value on its knob, or the name of a cell without one."""
-    return written(cell["value"]) if cell["x"] == cell["x"] else NAMES.get(str(cell["verifier"]), str(cell["verifier"]))
+    return format_value(cell["value"]) if cell["x"] == cell["x"] else NAMES.get(str(cell["verifier"]), str(cell["verifier"]))
 
 
 def name_value(cell: Mapping[Any, Any]) -> str:
     """KNOB = VALUE, or the name of a cell without a knob."""
-    return f"{cell['knob']} = {written(cell['value'])}" if cell["x"] == cell["x"] else text_of(cell)
+    return f"{cell['knob']} = {format_value(cell['value'])}" if cell["x"] == cell["x"] else text_of(cell)
 
 
 def bars(axis: Axes, cells: pd.DataFrame, x: str, y: str, colour: str) -> None:

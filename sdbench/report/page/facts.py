@@ -12,9 +12,10 @@ from typing import Any
 
 import pandas as pd
 
-from sdbench.metrics.cells import setting, table_of
+from sdbench.metrics.cells import table_of
 from sdbench.metrics.recommend import SMALL
 from sdbench.metrics.speed import drift
+from sdbench.metrics.text import setting_of
 from sdbench.records import Results
 from sdbench.report.page.measures import MEASURES
 from sdbench.report.sweep import Sweep
@@ -136,7 +137,7 @@ def failures_of(results: Sequence[Results]) -> list[str]:
 
 
 def _setting(row: Mapping[Any, Any]) -> str:
-    knob = f" {text}" if (text := setting(row)) else ""
+    knob = f" {text}" if (text := setting_of(row)) else ""
     return f"{row['model']} on {row['task']}, {row['verifier']}{knob} K={row['num_draft']}"
 
 

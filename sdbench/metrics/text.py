@@ -1,0 +1,82 @@
+"""How cells and numbers are written for people: the name of a cell, the reading order, and "value [low, high]".
+
+Terminal, page, figures, JSON, paper tables, trackers and audit all write them with these functions. Frames of cells are those of
+`cells.table_of`, or summary.csv by cell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from sdbench.metrics.cells import BASELINES, format_value
+from sdbench.metrics.stats import Estimate
+
+NAMES = {"target": "target alone", "generate": "plain generate", "draft": "draft alone"}
+# Rules stand between lossless and the draft alone, each from its lossless end outwards.
+POSITIONS = {"target": 0, "generate": 1, "lossless": 2, "draft": 4}
+
+
+def names_of(cells: pd.DataFrame, *, is_short: bool = False) -> dict[str, str]:
+    """Return {cell: name}, such as "ensemble w=0.7 K=5", "lossless K=5", "target alone".
+
+    A name has the rule, its knob, those other options on which the cells of its rule differ, and the draft length. `is_short`
+    leaves out the rule and the draft length where all cells have the same.
+    """
+    swept, drafting = cells[~cells["verifier"].isin(BASELINES)], cells[cells["num_draft"] > 0]
+    has_rules = not is_short or swept["verifier"].nunique() > 1
+    has_lengths = not is_short or drafting["num_draft"].nunique() > 1
+    options, names = options_of(swept), {}
+    for key, cell in zip(cells.index.astype(str), cells.to_dict("records"), strict=True):
+        knobs = list(filter(None, [setting_of(cell), *options.get(key, [])]))
+        rule = [NAMES.get(cell["verifier"], cell["verifier"])]
+        is_named = has_rules or not knobs or cell["verifier"] in BASELINES
+        length = [f"K={int(cell['num_draft'])}"] if has_lengths and cell["num_draft"] > 0 else []
+        names[key] = " ".join([*(rule if is_named else []), *knobs, *length])
+    return names
+
+
+def setting_of(cell: Mapping[Any, Any] | pd.Series) -> str:
+    """Return KNOB=VALUE of a row with both columns; "" for a rule without a knob."""
+    knob = cell["knob"]  # None or NaN in a table that was read again
+    return f"{knob}={format_value(cell['value'])}" if isinstance(knob, str) and knob else ""
+
+
+def options_of(swept: pd.DataFrame) -> dict[str, list[str]]:
+    """Return {cell: OPTION=VALUE beside its knob} of the options on which the cells of its rule differ."""
+    varying: dict[str, list[str]] = {}
+    for _, group in swept.groupby("verifier", sort=False):
+        options = {str(key): [one for one in str(text).split(", ") if one] for key, text in group["knobs"].items()}
+        common = set.intersection(*map(set, options.values()))
+        varying |= {key: [one for one in texts if one not in common] for key, texts in options.items()}
+    return varying
+
+
+def sort_cells(cells: pd.DataFrame, by: tuple[str, ...] = ()) -> pd.DataFrame:
+    """Return the cells (with `rank`) in reading order: target, lossless, each rule from its lossless end outwards, draft.
+
+    `by` are columns that come before it.
+    """
+    placed = cells.assign(_position=cells["verifier"].map(lambda name: POSITIONS.get(name, 3)))
+    order = [*by, "_position", "verifier", "knobs", "num_draft", "rank"]
+    return placed.sort_values(order, kind="stable").drop(columns="_position")
+
+
+def format_number(value: float, digits: int, *, is_signed: bool = False) -> str:
+    """Return 1.24, or +1.2 where signed; a number that is rounded to zero has no sign."""
+    text = f"{value:{'+' if is_signed else ''}.{digits}f}"
+    return text if text.strip("+-0.") else text.lstrip("+-")
+
+
+def format_interval(
+    estimate: Estimate, digits: int, *, scale: float = 1, is_signed: bool = False, unit: str = ""
+) -> str:
+    """Return "1.24 [1.18, 1.31]", the value alone where it has no limits, and "" where there is no value."""
+    value, low, high = (
+        format_number(scale * number, digits, is_signed=is_signed) if math.isfinite(number) else ""
+        for number in (estimate.value, estimate.low, estimate.high)
+    )
+    return f"{value}{unit} [{low}, {high}]" if value and low and high else value and f"{value}{unit}"
