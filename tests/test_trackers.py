@@ -59,7 +59,13 @@ def row_of(findings, rule, w=None):
 def test_what_is_sent_is_named_once_and_finite(findings):
     cells = list(findings.cells())
     assert [name for name, _, _ in cells] == [
-        *("draft T=1", "ensemble w=0.3 K=5 T=1", "ensemble w=0.7 K=5 T=1", "lossless K=5 T=1", "target T=1"),
+        *(
+            "target alone T=1",
+            "lossless K=5 T=1",
+            "ensemble w=0.7 K=5 T=1",
+            "ensemble w=0.3 K=5 T=1",
+            "draft alone T=1",
+        ),
     ]
     for name, labels, numbers in cells:
         assert labels["task"] == "gsm8k-tiny", name
@@ -80,7 +86,7 @@ def test_tensorboard_reads_curves_over_w_figures_and_the_advice(findings):
     assert points == pytest.approx(
         {30: row_of(findings, "ensemble", 0.3)["acceptance"], 70: row_of(findings, "ensemble", 0.7)["acceptance"]}
     )
-    target = EventAccumulator(str(home / "target T=1")).Reload()
+    target = EventAccumulator(str(home / "target alone T=1")).Reload()
     across = {event.step: float(make_ndarray(event.tensor_proto)) for event in target.Tensors("quality")}
     assert across == pytest.approx(dict.fromkeys((0, 100), row_of(findings, "target")["quality"]))
     report = EventAccumulator(str(home / "report")).Reload()

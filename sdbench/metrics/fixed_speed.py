@@ -8,10 +8,11 @@ over all settings that were timed.
 from __future__ import annotations
 
 from sdbench.metrics.gain import at_level
-from sdbench.metrics.recommend import Advice, Weighed
+from sdbench.metrics.recommend import Advice
 from sdbench.metrics.safety import ALPHA, Comparison
-from sdbench.metrics.sentences import ratio_text
+from sdbench.metrics.sentences import ratio_text, signed
 from sdbench.metrics.stats import Estimate
+from sdbench.metrics.weigh import Weighed
 
 
 def at_speed(sweep: Weighed, speed: float) -> Advice:
@@ -26,17 +27,20 @@ def at_speed(sweep: Weighed, speed: float) -> Advice:
     over = {key: at_level(one, level) for key, one in (timed | lossless).items()}
     free = max((key for key in lossless if over[key].low >= speed), key=lambda key: over[key].value, default=None)
     if free is not None:
-        text = f"stay {sweep.names[free]}: {ratio_text(over[free])} the target alone reaches {speed:g}× without any loss."
+        text = (
+            f"stay {sweep.names[free]}: {ratio_text(over[free])} the target alone reaches {speed:g}× without any loss."
+        )
         return Advice(sweep.model, sweep.task, None, f"{sweep.title}: {text}", (), over[free], "stay", rival=free)
     reached = [_first(curve, over, speed) for curve in sweep.curves]
     best = max((one for one in reached if one is not None), key=lambda one: one.change, default=None)
     if best is None:
         nearest = max(over, key=lambda key: over[key].low)
-        known = f"nearest is {sweep.names[nearest]} at {ratio_text(over[nearest])} the target alone"
-        return _none(sweep, f"none reaches {speed:g}× for sure: {known}")
+        known = f"nearest is {sweep.names[nearest]} at {ratio_text(over[nearest])}"
+        return _none(sweep, f"none: no setting is proven to reach {speed:g}× the target alone; {known}")
+    change = f"{signed(best.change)} points of {sweep.metric.name} against lossless, at worst {signed(best.worst)}"
     text = (
-        f"ship {sweep.names[best.cell]}: {ratio_text(over[best.cell])} the target alone (asked for {speed:g}×) for {best.change:+.1f} "
-        f"points of {sweep.metric.name} against lossless, at worst {best.worst:+.1f} (n={best.difference.n})."
+        f"ship {sweep.names[best.cell]}: {ratio_text(over[best.cell])} the target alone (asked for {speed:g}×); "
+        f"{change} (n={best.difference.n})."
     )
     gain = sweep.gains[best.cell]
     named = f"{sweep.title}: {text}"

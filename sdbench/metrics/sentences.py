@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
-from typing import TYPE_CHECKING
 
 from sdbench.metrics.safety import ALPHA, Comparison
 from sdbench.metrics.stats import Estimate
-from sdbench.metrics.text import format_interval
-
-if TYPE_CHECKING:
-    from sdbench.metrics.recommend import Gain, Weighed
+from sdbench.metrics.text import format_interval, format_number
+from sdbench.metrics.weigh import Gain, Weighed
 
 POWER = 0.8
 SURE = 0.95  # on each side of a range of examples
@@ -21,28 +18,28 @@ WIDEST = 25  # a range wider than this says nothing
 
 def ship(sweep: Weighed, best: Comparison, gain: Gain, margin: str) -> str:
     """Safe and faster than lossless."""
-    over = f"{ratio_text(gain.over_lossless)} over {sweep.names[gain.best]}"
     target = f", {gain.over_target.value:.2f}× the target alone" if gain.over_target else ""
-    return f"ship {sweep.names[best.cell]}: {loss(sweep, best, margin)} for {over}{target}."
+    over = f"{ratio_text(gain.over_lossless)} over {sweep.names[gain.best]}{target}"
+    return f"ship {sweep.names[best.cell]}: {over}; {loss(sweep, best, margin)}."
 
 
 def stay(sweep: Weighed, best: Comparison, gain: Gain, margin: str) -> str:
-    """Safe, but no proven gain over what costs nothing."""
+    """Safe, but no proven gain over the best lossless setting."""
     over = sweep.lossless.get(gain.best)
     speed = f": {ratio_text(over)} the target alone" if over else ""
     return (
-        f"stay {sweep.names[gain.best]}{speed}; {sweep.names[best.cell]} is safe at {loss(sweep, best, margin)}, but with "
-        f"{ratio_text(gain.over_lossless)} over lossless it is no faster for sure."
+        f"stay {sweep.names[gain.best]}{speed}; {sweep.names[best.cell]} is safe ({loss(sweep, best, margin)}), but a speed-up "
+        f"over lossless is not proven ({ratio_text(gain.over_lossless)})."
     )
 
 
 def untimed(sweep: Weighed, best: Comparison, margin: str) -> str:
-    """Safe, and nobody knows how fast."""
+    """Safe, but its speed was not measured."""
     modelled = sweep.modelled.get(best.cell, math.nan)
     speed = f" and runs at about {modelled:.2f}× the target alone (modelled)" if modelled == modelled else ""
     return (
-        f"none yet: {sweep.names[best.cell]} is safe at {loss(sweep, best, margin)}{speed}, but its speed was not "
-        f"measured beside lossless; run again with timing on, and what is held is not decoded again."
+        f"none yet: {sweep.names[best.cell]} is safe ({loss(sweep, best, margin)}){speed}, but its speed was not "
+        f"measured beside lossless; run again with timing on (nothing is decoded again)."
     )
 
 
@@ -50,19 +47,19 @@ def none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: st
     """A loss beyond the margin; loops; or too few examples to tell, with how many the best setting might need."""
     if any(one.worst > -margin for one in tests) and not any(one.is_safe(margin) for one in tests):
         worst = max((one.loops for one in tests if one.worst > -margin), default=0.0)
-        return (
-            f"none within the margin of {points(written)}: {worst:.1f} points more texts than lossless's end in a loop."
-        )
+        return f"none within the margin of {points(written)}: {worst:.1f} points more texts end in a loop than with lossless."
     hopeful = [one for one in tests if one.change > -margin]
     if not hopeful:
         return f"none within the margin of {points(written)}."
     best = max(hopeful, key=lambda one: one.worst)
-    said = f"its loss may be as large as {-best.worst:.1f} points" if best.worst == best.worst else "its loss is open"
+    limit = (
+        f"but its loss may be as large as {-best.worst:.1f} points" if best.worst == best.worst else "its loss is open"
+    )
     more = needed(best, margin, ALPHA / num_curves) if written == f"{margin:g}" else ""
     tail = f"; {more}" if more else ""
     return (
-        f"none: n is too small to tell (n={best.difference.n}): nearest is {sweep.names[best.cell]}, {best.change:+.1f} points "
-        f"of {sweep.metric.name} against lossless, yet {said} (margin {written}){tail}."
+        f"none: n is too small to tell (n={best.difference.n}); nearest is {sweep.names[best.cell]}: {signed(best.change)} "
+        f"points of {sweep.metric.name} against lossless, {limit} (margin {written}){tail}."
     )
 
 
@@ -89,10 +86,10 @@ def needed(best: Comparison, margin: float, alpha: float) -> str:
         return ""
     low, high = max(n + 1, few), max(n + 1, many)
     if high > WIDEST * low:
-        as_seen = f", {rounded(max(n + 1, about))} if the loss is as seen" if about < math.inf else ""
+        as_seen = f", {rounded(max(n + 1, about))} if the loss is as measured" if about < math.inf else ""
         return f"at least {rounded(low)} examples in all are needed{as_seen}"
     count = rounded(low) if rounded(low) == rounded(high) else f"{rounded(low)} to {rounded(high)}"
-    return f"{count} examples in all would do, if they differ about as seen"
+    return f"{count} examples in all would do, if they differ as much as these"
 
 
 def _times(room: float, seen: float, hidden: float, power: float) -> float:
@@ -112,12 +109,18 @@ def rounded(count: float) -> str:
 
 
 def loss(sweep: Weighed, one: Comparison, margin: str) -> str:
-    """What a setting costs: as seen, at worst, and by what measure."""
-    equal = "; no score differs, but so much can hide" if one.num_differing == 0 else ""
-    return (
-        f"{one.change:+.1f} points of {sweep.metric.name} against lossless, at worst {one.worst:+.1f} "
-        f"(margin {margin}, n={one.difference.n}{equal})"
-    )
+    """Return what a setting costs: as seen, at worst, and by what measure."""
+    n, name = one.difference.n, sweep.metric.name
+    if one.num_differing == 0:
+        limit = f"a loss of up to {-one.worst:.1f} points of {name} cannot be excluded at n = {n}"
+        return f"no example changed; {limit} (margin {margin})"
+    change = f"{signed(one.change)} points of {name} against lossless"
+    return f"{change}, at worst {signed(one.worst)} (margin {margin}, n={n})"
+
+
+def signed(points: float) -> str:
+    """Return +0.5, -1.2."""
+    return format_number(points, 1, is_signed=True)
 
 
 def ratio_text(estimate: Estimate) -> str:

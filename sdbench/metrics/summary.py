@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from sdbench.metrics import acceptance, quality, speed
-from sdbench.metrics.cells import BASELINES, metric_of, format_value, reference, table_of
+from sdbench.metrics.cells import BASELINES, format_value, metric_of, reference, table_of
 from sdbench.metrics.columns import spread, spread_names
 from sdbench.metrics.degenerate import degenerate
 from sdbench.metrics.gain import Passes, lossless_settings

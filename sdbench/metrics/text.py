@@ -32,7 +32,7 @@ def names_of(cells: pd.DataFrame, *, is_short: bool = False) -> dict[str, str]:
     options, names = options_of(swept), {}
     for key, cell in zip(cells.index.astype(str), cells.to_dict("records"), strict=True):
         knobs = list(filter(None, [setting_of(cell), *options.get(key, [])]))
-        rule = [NAMES.get(cell["verifier"], cell["verifier"])]
+        rule = [NAMES.get(str(cell["verifier"]), str(cell["verifier"]))]
         is_named = has_rules or not knobs or cell["verifier"] in BASELINES
         length = [f"K={int(cell['num_draft'])}"] if has_lengths and cell["num_draft"] > 0 else []
         names[key] = " ".join([*(rule if is_named else []), *knobs, *length])

@@ -12,9 +12,10 @@ from sdbench.metrics import recommend, safety, sentences, stats
 from sdbench.metrics.cells import titles
 from sdbench.metrics.fixed_speed import at_speed
 from sdbench.metrics.gain import RATES
-from sdbench.metrics.recommend import Gain, Weighed, decided
+from sdbench.metrics.recommend import decide
 from sdbench.metrics.safety import ALPHA, Comparison
 from sdbench.metrics.stats import Estimate
+from sdbench.metrics.weigh import Gain, Weighed
 from sdbench.types import Metric
 from tests.records.synthetic import write_synthetic
 
@@ -188,35 +189,35 @@ def weighed(gains, changes=((-0.1, -0.4), (-0.5, -0.9), (-2.0, -3.0)), modelled=
         str(i): Gain({"exact": Estimate(sum(g) / 2, *g, 12)}, "exact", Estimate(2.0, 1.9, 2.1, 12))
         for i, g in gains.items()
     }
-    names = {str(i): f"ensemble w={i} with num_draft=5" for i in range(3)} | {"exact": "lossless with num_draft=7"}
+    names = {str(i): f"ensemble w={i} K=5" for i in range(3)} | {"exact": "lossless K=7"}
     lossless = {"exact": Estimate(1.66, 1.6, 1.7, 12)}
     return Weighed("m", "t", "m on t", ROUGE, (curve,), over, dict(zip("012", modelled, strict=True)), names, lossless)
 
 
 def test_a_safe_and_faster_setting_is_shipped_with_cost_and_gain_in_one_line():
-    advice = decided(weighed({0: (1.0, 1.1), 1: (1.2, 1.3)}), 1.0)
+    advice = decide(weighed({0: (1.0, 1.1), 1: (1.2, 1.3)}), 1.0)
     assert (advice.kind, advice.cell) == ("ship", "1")
     assert advice.text == (
-        "m on t: ship ensemble w=1 with num_draft=5: -0.5 points of rougeL against lossless, at worst -0.9 (margin 1, n=200) "
-        "for 1.25× [1.20, 1.30] over lossless, num_draft=7, 2.00× the target alone."
+        "m on t: ship ensemble w=1 K=5: 1.25× [1.20, 1.30] over lossless K=7, 2.00× the target alone; "
+        "-0.5 points of rougeL against lossless, at worst -0.9 (margin 1, n=200)."
     )
 
 
 def test_a_safe_setting_that_is_no_faster_than_lossless_stays_at_home():
-    advice = decided(weighed({0: (1.0, 1.1), 1: (0.95, 1.3)}), 1.0)
+    advice = decide(weighed({0: (1.0, 1.1), 1: (0.95, 1.3)}), 1.0)
     assert (advice.kind, advice.cell) == ("stay", None)
-    assert "m on t: stay lossless, num_draft=7: 1.66× [1.60, 1.70] the target alone" in advice.text
-    assert "it is no faster for sure" in advice.text
+    assert "m on t: stay lossless K=7: 1.66× [1.60, 1.70] the target alone" in advice.text
+    assert "a speed-up over lossless is not proven (1.12× [0.95, 1.30])" in advice.text
 
 
 def test_it_must_beat_every_lossless_draft_length():
     sweep = weighed({1: (1.2, 1.3)})
     other = replace(sweep.gains["1"], over_each={**sweep.gains["1"].over_each, "other": Estimate(1.1, 0.99, 1.2, 12)})
-    assert decided(replace(sweep, gains={"1": other}), 1.0).kind == "stay"
+    assert decide(replace(sweep, gains={"1": other}), 1.0).kind == "stay"
 
 
 def test_modelled_speed_alone_asks_for_the_timing():
-    advice = decided(weighed({}), 1.0)
+    advice = decide(weighed({}), 1.0)
     assert (advice.kind, advice.cell) == ("none", None)
     assert "1.50× the target alone (modelled)" in advice.text
     assert "run again with timing on" in advice.text
@@ -224,17 +225,17 @@ def test_modelled_speed_alone_asks_for_the_timing():
 
 def test_a_setting_with_more_loops_than_the_margin_is_not_recommended():
     gains = dict.fromkeys(range(3), (1.2, 1.3))
-    assert decided(weighed(gains, loops=(0, 0, 0)), 1.0).cell == "1"
-    assert decided(weighed(gains, loops=(0, 2, 0)), 1.0).cell == "0"
-    assert "end in a loop" in decided(weighed(gains, loops=(2, 2, 2)), 1.0).text
-    assert decided(weighed(gains, loops=(math.nan,) * 3), 1.0).cell == "1"
+    assert decide(weighed(gains, loops=(0, 0, 0)), 1.0).cell == "1"
+    assert decide(weighed(gains, loops=(0, 2, 0)), 1.0).cell == "0"
+    assert "end in a loop" in decide(weighed(gains, loops=(2, 2, 2)), 1.0).text
+    assert decide(weighed(gains, loops=(math.nan,) * 3), 1.0).cell == "1"
 
 
 def test_the_choice_changes_at_the_breakpoints_alone():
     sweep = weighed(dict.fromkeys(range(3), (1.2, 1.3)))
     ends = recommend.breakpoints(sweep)
     assert ends == [0.1, 0.4, 0.5, 0.9, 2.0, 3.0], "worst and expected losses"
-    assert [decided(sweep, margin).cell for margin in (0.3, 0.4001, 0.8999, 0.9001, 2.9, 3.1)] == [
+    assert [decide(sweep, margin).cell for margin in (0.3, 0.4001, 0.8999, 0.9001, 2.9, 3.1)] == [
         None,
         "0",
         "0",
@@ -277,7 +278,7 @@ def test_a_narrow_margin_says_that_nothing_can_be_told(results):
 
 def test_a_wide_margin_ships_the_fastest_setting_with_its_measured_speed(results):
     (advice,) = recommend.recommend(results, 90.0).advices
-    assert "ship ensemble w=0 with num_draft=5" in advice.text
+    assert "ship ensemble w=0 K=5" in advice.text
     assert advice.speedup.value > 1.5
     assert advice.gain.low > 1
 
@@ -290,7 +291,7 @@ def test_the_choice_does_not_look_at_the_times_it_reports(results):
     swapped = sdbench.read(results.path)
     swapped.__dict__["timings"] = turned
     (after,) = recommend.recommend(swapped, 90.0).advices
-    assert "ensemble w=0 with num_draft=5" in after.text
+    assert "ensemble w=0 K=5" in after.text
     assert after.gain != before.gain
 
 
@@ -311,7 +312,7 @@ def test_several_rules_share_the_level(tmp_path):
     assert [(test.verifier, test.setting) for test in advice.tests] == [
         *(("ensemble", "w=0.9"), ("ensemble", "w=0.3"), ("typical", "eps=0.1"), ("typical", "eps=0.9")),
     ]
-    assert "ship typical eps=0.9 with num_draft=5" in advice.text
+    assert "ship typical eps=0.9 K=5" in advice.text
     alone = write_synthetic(tmp_path / "alone", n=60, ws=(0.3, 0.9), timing_examples=4)
     (single,) = recommend.recommend(sdbench.read(alone), 90.0).advices
     assert advice.tests[0].worst < single.tests[0].worst
@@ -347,7 +348,7 @@ def test_the_settings_to_be_timed_are_lossless_the_candidate_and_its_neighbours(
 
 def test_a_loss_beyond_the_margin_says_none_within_it():
     sweep = weighed({}, changes=((-9.0, -10.0),) * 3)
-    assert decided(sweep, 1.0).text == "m on t: none within the margin of 1 point."
+    assert decide(sweep, 1.0).text == "m on t: none within the margin of 1 point."
 
 
 def numbers_in(words):
@@ -378,14 +379,18 @@ def test_where_nothing_differs_as_many_examples_are_asked_for_as_rule_out_the_ma
     assert numbers_in(sentences.needed(none_differ, 0.5, ALPHA)) == [pytest.approx(736, rel=0.02)]
     sweep = weighed({0: (1.2, 1.3)}, changes=((0.0, hidden),) * 3)
     sweep = replace(sweep, curves=((replace(none_differ, cell="0"),),))
-    assert "at worst -3.6 (margin 5, n=100; no score differs, but so much can hide)" in decided(sweep, 5.0).text
+    assert (
+        "no example changed; a loss of up to 3.6 points of rougeL cannot be excluded at n = 100 (margin 5)"
+        in decide(sweep, 5.0).text
+    )
 
 
 def test_how_many_examples_would_do_is_not_said_where_nothing_is_known():
     assert sentences.needed(comparison("0", -0.9, -2.6, n=100), 1.0, ALPHA) == ""
     wide = replace(comparison("0", -0.9, -2.6, n=100), error=0.8)
     assert (
-        sentences.needed(wide, 1.0, ALPHA) == "at least 270 examples in all are needed, 51,000 if the loss is as seen"
+        sentences.needed(wide, 1.0, ALPHA)
+        == "at least 270 examples in all are needed, 51,000 if the loss is as measured"
     )
 
 
@@ -408,11 +413,11 @@ def test_at_a_fixed_speed_the_strictest_fast_enough_setting_is_shipped_or_lossle
     sweep = weighed(dict.fromkeys(range(3), (1.1, 1.2)))
     gains = {str(i): replace(sweep.gains[str(i)], over_target=over[i]) for i in range(3)}
     sweep = replace(sweep, gains=gains)
-    assert at_speed(sweep, 1.5).text.startswith("m on t: stay lossless, num_draft=7: 1.66×")
+    assert at_speed(sweep, 1.5).text.startswith("m on t: stay lossless K=7: 1.66×")
     assert at_speed(sweep, 1.8).cell == "1"
     assert at_speed(sweep, 1.87).cell == "2", "1.9 is not sure to be 1.87"
     assert "at worst -3.0" in at_speed(sweep, 2.0).text
-    assert "none reaches 3× for sure: nearest is ensemble w=2 with num_draft=5" in at_speed(sweep, 3.0).text
+    assert "no setting is proven to reach 3× the target alone; nearest is ensemble w=2 K=5" in at_speed(sweep, 3.0).text
 
 
 def test_sweeps_that_differ_in_seed_or_temperature_alone_are_told_apart():

@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
 from sdbench.metrics.cells import format_value, strict_value
-from sdbench.metrics.recommend import SMALL as SMALL_N
+from sdbench.metrics.weigh import SMALL as SMALL_N
 from sdbench.report.figures.labels import Label, Room
 from sdbench.report.figures.style import BASELINES, CYCLE, FAINT, GREY, MARKS, SMALL
 from sdbench.report.sweep import NAMES, Sweep
@@ -99,7 +99,11 @@ def knob_label(drawn: Sequence[Curve]) -> str:
 
 def text_of(cell: Mapping[Any, Any]) -> str:
     """A cell's value on its knob, or the name of a cell without one."""
-    return format_value(cell["value"]) if cell["x"] == cell["x"] else NAMES.get(str(cell["verifier"]), str(cell["verifier"]))
+    return (
+        format_value(cell["value"])
+        if cell["x"] == cell["x"]
+        else NAMES.get(str(cell["verifier"]), str(cell["verifier"]))
+    )
 
 
 def name_value(cell: Mapping[Any, Any]) -> str:

@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 
 from sdbench.metrics.cells import table_of
-from sdbench.metrics.recommend import SMALL
 from sdbench.metrics.speed import drift
 from sdbench.metrics.text import setting_of
+from sdbench.metrics.weigh import SMALL
 from sdbench.records import Results
 from sdbench.report.page.measures import MEASURES
 from sdbench.report.sweep import Sweep

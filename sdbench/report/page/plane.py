@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sdbench.metrics.recommend import Weighed
 from sdbench.metrics.safety import Comparison
+from sdbench.metrics.weigh import Weighed
 from sdbench.report.sweep import Sweep
 
 WIDTH, HEIGHT = 560, 380

@@ -1,6 +1,6 @@
 """The answer as the page shows it: a headline, what it costs and gains, the plane beside it, and every test in its order.
 
-The page decides live as the margin is moved: `decisions` holds what `recommend.decided` says between any two margins at which
+The page decides live as the margin is moved: `decisions` holds what `recommend.decide` says between any two margins at which
 something changes, so that the page itself decides nothing.
 """
 
@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sdbench.metrics.recommend import Advice, Recommendation, Weighed, breakpoints, decided
+from sdbench.metrics.recommend import Advice, Recommendation, breakpoints, decide
 from sdbench.metrics.safety import Comparison, tested
 from sdbench.metrics.stats import Estimate
+from sdbench.metrics.weigh import Weighed
 from sdbench.records import Results
 from sdbench.report.page.plane import Plane, depth_of, plane_of
 from sdbench.report.page.tables import MINUS
@@ -199,7 +200,7 @@ def decisions_of(advised: Advised) -> list[dict[str, Any]]:
     decisions: list[dict[str, Any]] = []
     for start, end in zip(ends[:MOST], [*ends[1:], 2 * ends[-1] + 1][:MOST], strict=True):
         middle = (start + end) / 2
-        advice = decided(advised.weighed, middle, written=SLOT)
+        advice = decide(advised.weighed, middle, written=SLOT)
         states = states_of(advised.weighed, middle)
         decisions.append({"from": start, "kind": advice.kind, "states": states, **advised_shown(advised, advice)})
     return decisions
