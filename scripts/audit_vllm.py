@@ -26,13 +26,13 @@ from transformers import AutoModelForCausalLM
 from scripts.vllm_cpu import ARGS, CPU, interpreter
 from sdbench import embedded
 from sdbench.audit.build import LOOKED_AT, TRAINED_PROMPTS, least_certain
-from sdbench.run.compose import Composer
-from sdbench.run.engines import kind_of
-from sdbench.run.job import build_task
-from sdbench.run.outline import Outline
-from sdbench.run.pair import find
-from sdbench.run.quality import Prompts
-from sdbench.run.servers import PLUGIN_ENV
+from sdbench.cli.compose import Composer
+from sdbench.engines.protocol import kind_of
+from sdbench.engines.served.servers import PLUGIN_ENV
+from sdbench.prepare.pair import find
+from sdbench.prepare.pair_info import PairInfo
+from sdbench.prepare.prompts import Prompts
+from sdbench.prepare.task import build_task
 from sdbench.serve.client import Answer, Client
 from sdbench.serve.command import look, port_of, words_of
 from sdbench.serve.process import Server
@@ -113,8 +113,8 @@ class Samples:
         words = [f"model={PAIR}", f"task={TASK}", f"n={LOOKED_AT}", "engine=vllm", "temperature=1"]
         run = Composer().run([*words, f"max_new_tokens={self.new}"])
         self.kind = kind_of(run)
-        outline = Outline.make(find(run.model, device="cpu", dtype="auto", is_read=False))
-        prompts = list(Prompts.make(build_task(run), outline, run).ids.values())
+        pair_info = PairInfo.read(find(run.model, device="cpu", dtype="auto", is_read=False))
+        prompts = list(Prompts.make(build_task(run), pair_info, run).ids.values())
         target = AutoModelForCausalLM.from_pretrained(embedded.path(PAIR, "target"))
         self.prompts = least_certain(target, prompts, TRAINED_PROMPTS)
 

@@ -32,7 +32,7 @@ from sdbench.draft import ModelDrafter
 from sdbench.engine import Engine, generate
 from sdbench.engine.loop import BatchRun
 from sdbench.lm import LM, Mode
-from sdbench.run.environment import environment
+from sdbench.prepare.provenance import environment
 from sdbench.verify import Ensemble
 
 LIBRARY: Any = transformers  # its annotations of constructors and of .to() do not fit their use

@@ -19,8 +19,8 @@ from sdbench.config import config_dir
 from sdbench.config.sweep import RuleSweep
 from sdbench.engine import generate
 from sdbench.engine.loop import BatchRun
-from sdbench.run.latency import peak_memory
-from sdbench.run.parts import rule_of
+from sdbench.engines.latency import peak_memory
+from sdbench.prepare.rules import rule_of
 from sdbench.types import Limits
 from sdbench.verify import Ensemble, Exact
 from sdbench.verify.head import linear

@@ -22,11 +22,12 @@ from typing import Any
 
 from scripts.vllm_cpu import CPU, SERVER, interpreter
 from sdbench import embedded
+from sdbench.cli.compose import Composer
+from sdbench.engines.job import prepare
+from sdbench.engines.served.timing import closed_loop
+from sdbench.prepare.prompts import Prompts
+from sdbench.prepare.provenance import config_of, provenance
 from sdbench.records import Store
-from sdbench.run.compose import Composer
-from sdbench.run.job import config_of, prepare, provenance
-from sdbench.run.quality import Prompts
-from sdbench.run.served_timing import closed_loop
 from sdbench.serve.command import look
 from sdbench.words import number, parsed, reading
 
@@ -49,14 +50,16 @@ def client_ratios(python: str, n: int, repeats: int, folder: Path) -> dict[str, 
     words += [f"engine.python={python}", f"results={folder}", f"batch_size={AT_ONCE}", *SERVER]
     run = Composer().run(words)
     job = prepare(run, words)
-    prompts = Prompts.make(job.task, job.outline, run)
+    prompts = Prompts.make(job.task, job.pair_info, run)
     examples = list(prompts.ids)
     point = next(one for one in job.planned if one.cell.verifier == "lossless")
     texts = folder / "prompts.jsonl"
     lines = [json.dumps({"prompt": prompts.examples[key].prompt.text}) for key in examples]
     texts.write_text("\n".join(lines) + "\n")
     (folder / "ids.json").write_text(json.dumps(list(prompts.ids.values())))
-    with Store.open(run.folder, config=config_of(run, words), provenance=provenance(job, job.planned)) as store:
+    with Store.open(
+        run.folder, config=config_of(run, words), provenance=provenance(run, job.task, job.pair_info, job.planned)
+    ) as store:
         decoder: Any = job.engine.open(job, prompts, store)
         try:
             server = decoder.servers.at(decoder.setting(point))

@@ -8,7 +8,7 @@ def main() -> None:
     """The console script."""
     # Spinning OpenMP threads collapse where the cores are shared (26 times slower, measured); read when torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from sdbench.run import main
+    from sdbench.cli import main
 
     sys.exit(main(sys.argv[1:]))
 

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from watched import HEAVY, sdbench
 
+from sdbench.cli import main
 from sdbench.config import DEVICES, DTYPES, GROUPS, KEYS
-from sdbench.run import main
 
 
 def test_help_is_light_and_names_every_option_and_group(tmp_path):

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from sdbench import config
+from sdbench.cli.command import Command, collapse, expand, parse
+from sdbench.cli.compose import Composer, slug
 from sdbench.config import GROUPS, KEYS, ConfigError, config_dir
-from sdbench.run.command import Command, collapse, expand, parse
-from sdbench.run.compose import Composer, slug
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,14 @@ import sys
 import pytest
 
 import sdbench
+from sdbench.cli.command import Command, parse
+from sdbench.cli.compose import Composer
+from sdbench.cli.help import text
 from sdbench.config import config_dir
 from sdbench.report import paper
 from sdbench.report.paper import cells as paper_cells
 from sdbench.report.paper import numbers as paper_numbers
 from sdbench.report.paper.cells import ALL, FINETUNED, LEARNED, TINY, WS, Line, base_of
-from sdbench.run.command import Command, parse
-from sdbench.run.compose import Composer
-from sdbench.run.help import text
 
 FOLDER = config_dir() / "experiment"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))

@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 
 import sdbench
 from sdbench import trackers
+from sdbench.cli.compose import Composer
 from sdbench.config import ConfigError
 from sdbench.metrics.summary import summarise
+from sdbench.passes.track import track, tracker_of
 from sdbench.records import StoreError
 from sdbench.report.figures.style import save
-from sdbench.run.compose import Composer
-from sdbench.run.track import track, tracker_of
 from sdbench.trackers import Findings, TrackerError
 from sdbench.trackers.to_mlflow import MLflow
 from sdbench.trackers.to_tensorboard import TensorBoard

@@ -18,7 +18,7 @@ def tell():
     with open(place, "w") as file:
         json.dump([time.process_time(), sorted(sys.modules)], file)
 atexit.register(tell)
-from sdbench.run import main
+from sdbench.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 

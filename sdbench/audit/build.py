@@ -10,13 +10,14 @@ from sdbench.audit import pairs
 from sdbench.audit.audit import CLAIMS, Options
 from sdbench.audit.laws import LARGEST
 from sdbench.audit.subject import Setting, Subject, least_draft
+from sdbench.cli.command import Command as Parsed
+from sdbench.cli.command import key_of, parse
+from sdbench.cli.compose import Composer
 from sdbench.config import ConfigError, RuleSweep, Run, nearest, show
-from sdbench.run.command import Command as Parsed
-from sdbench.run.command import key_of, parse
-from sdbench.run.compose import Composer
-from sdbench.run.heads import named as labelled
-from sdbench.run.parts import build_parts, rule_of, with_markers
-from sdbench.run.trained import with_trained
+from sdbench.prepare.heads import named as labelled
+from sdbench.prepare.refuse import refuse_broken_limits
+from sdbench.prepare.rules import build_parts, rule_of
+from sdbench.prepare.trained import with_trained
 
 OWN = ("backend", "mode", "generations", "replay", "samples", "tv", "power", "claims", "out")
 TRAINED_PROMPTS, TRAINED_BUDGET, TRAINED_DRAFT = 2, 8, 3
@@ -106,6 +107,7 @@ def build(given: Command) -> Built:
     """Everything checked, models in memory."""
     run = compose(given)
     parts = build_parts(run)
+    refuse_broken_limits(run, parts)
     for built in parts.sweeps:
         for rule in built.rules:
             refuse_no_verifier(built.sweep.name, rule)
@@ -190,21 +192,21 @@ def _random(given: Command, run: Run, parts: Any) -> Built:
 
 
 def _trained(given: Command, run: Run, parts: Any) -> Built:
-    from sdbench.run import pair
-    from sdbench.run.job import build_task
-    from sdbench.run.outline import Outline
-    from sdbench.run.quality import Prompts
+    from sdbench.prepare import pair
+    from sdbench.prepare.pair_info import PairInfo
+    from sdbench.prepare.prompts import Prompts
+    from sdbench.prepare.task import build_task
 
     is_own = run.model.target.startswith("embedded:") and run.dtype == "auto" and run.device in ("auto", "cpu")
     metadata = pair.find(run.model, device=run.device, dtype="float64" if is_own else run.dtype)
-    outline = Outline.make(metadata)
+    pair_info = PairInfo.read(metadata)
     sweeps = tuple(built.sweep for built in parts.sweeps)
-    shell = Built(None, sweeps, run, lambda text: outline.tokenizer.encode(text, add_special_tokens=False), True)  # type: ignore[arg-type]
-    with_markers(parts, shell.markers)
+    shell = Built(None, sweeps, run, lambda text: pair_info.tokenizer.encode(text, add_special_tokens=False), True)  # type: ignore[arg-type]
+    build_parts(run, shell.markers)  # a marker must be a single token of this tokenizer
     budget = run.max_new_tokens or TRAINED_BUDGET
     is_counted = given.has("n") and run.n is not None
     small = replace(run, n=run.n if is_counted else LOOKED_AT, max_new_tokens=budget)
-    prompts = list(Prompts.make(build_task(small), outline, small).ids.values())
+    prompts = list(Prompts.make(build_task(small), pair_info, small).ids.values())
     loaded = pair.load(metadata)
     if not is_counted:
         prompts = least_certain(loaded.target, prompts, TRAINED_PROMPTS)
@@ -218,13 +220,13 @@ def _trained(given: Command, run: Run, parts: Any) -> Built:
         _sampling(run),
         parts.drafter,
         dict(run.drafter.options),
-        tokenizer=outline.tokenizer,
+        tokenizer=pair_info.tokenizer,
         num_draft=num_draft,
         budget=budget,
         stops=(),
         seed=run.seed,
         batch_size=run.batch_size or 64,
-        vocab_size=len(outline.tokenizer),
+        vocab_size=len(pair_info.tokenizer),
     )
     return replace(shell, subject=subject)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from sdbench.config import ConfigError, show
 from sdbench.hub import HubError
-from sdbench.run.faults import report_fault
+from sdbench.passes.faults import report_fault
 
 SOUND, VIOLATED, BAD_CONFIG, TOO_FEW, FAULT, INTERRUPTED = 0, 1, 2, 3, 4, 130
 CODES = {"sound": SOUND, "violated": VIOLATED, "too few": TOO_FEW}
@@ -90,7 +90,7 @@ def finish(argv: Sequence[str], own: Any, name: str, report: Any, device: Any) -
     """The table, the files, the line."""
     from sdbench.audit import table
     from sdbench.audit.replay import write_replays
-    from sdbench.run.environment import environment
+    from sdbench.prepare.provenance import environment
 
     folder = Path(own.get("out") or Path("results") / "audit-runs" / name)
     words = shlex.join(["python", "-m", "sdbench.audit", *argv])

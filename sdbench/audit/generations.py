@@ -28,8 +28,8 @@ WIDEST = 64  # tokens of a text that are looked at
 
 def audit_file(given: Command) -> tuple[str, Report, Any]:
     """(name, report, device) of generations=FILE model=NAME."""
-    from sdbench.run import pair
-    from sdbench.run.outline import Outline
+    from sdbench.prepare import pair
+    from sdbench.prepare.pair_info import PairInfo
 
     wanted, file = options(given.own), given.own["generations"]
     rows = read(file)
@@ -39,9 +39,9 @@ def audit_file(given: Command) -> tuple[str, Report, Any]:
     if run.temperature == 0:
         raise ConfigError("temperature=0 leaves nothing to chance: generations= tests what was sampled")
     metadata = pair.find(run.model, device=run.device, dtype=run.dtype)
-    outline = Outline.make(metadata)
-    vocab, encode = len(outline.tokenizer), lambda text: list(outline.tokenizer(text)["input_ids"])
-    prompts, which, texts = ids_of(file, rows, vocab, encode, outline.tokenizer.encode)
+    pair_info = PairInfo.read(metadata)
+    vocab, encode = len(pair_info.tokenizer), lambda text: list(pair_info.tokenizer(text)["input_ids"])
+    prompts, which, texts = ids_of(file, rows, vocab, encode, pair_info.tokenizer.encode)
     loaded = pair.load(metadata)
     width = min(WIDEST, max(map(len, texts)))
     source = Forwards({"target": loaded.target}, prompts, vocab)

@@ -123,7 +123,7 @@ class Component:
         return cls(string(f"{group}.name", tree.get("name")), tree.get("_target_"), options, tuple(choices))
 
 
-NATIVE = Component("native", "sdbench.run.native.Native", {})
+NATIVE = Component("native", "sdbench.engines.native.kind.Native", {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,5 +8,5 @@
     process   a server that is started: ready, or why it died; and no orphan
     keeper    the process between: when its parent is gone, however, the server goes too
 
-Nothing of this is imported where engine=native. The runner's side is `sdbench/run/served*.py`.
+Nothing of this is imported where engine=native. The runner's side is `sdbench/engines/served/`.
 """

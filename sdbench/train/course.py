@@ -11,10 +11,10 @@ from sdbench.train.tape import Seen, Tape
 from sdbench.types import Metric
 
 if TYPE_CHECKING:
-    from sdbench.run.decode import Decoder
-    from sdbench.run.outline import Outline
-    from sdbench.run.pair import LoadedPair
-    from sdbench.run.quality import Prompts
+    from sdbench.engines.native.decode import Decoder
+    from sdbench.prepare.pair import LoadedPair
+    from sdbench.prepare.pair_info import PairInfo
+    from sdbench.prepare.prompts import Prompts
     from sdbench.tasks.base import DataTask
     from sdbench.types import Generation
 
@@ -56,10 +56,10 @@ def refuse_words(words: Sequence[str]) -> None:
 
 def composed(words: Sequence[str], recipe: Recipe) -> Run:
     """The runner's words, on the train split."""
-    from sdbench.run.command import parse
-    from sdbench.run.compose import Composer
-    from sdbench.run.engines import kind_of
-    from sdbench.run.native import Native
+    from sdbench.cli.command import parse
+    from sdbench.cli.compose import Composer
+    from sdbench.engines.native.kind import Native
+    from sdbench.engines.protocol import kind_of
 
     refuse_words(words)
     given = parse([*words, "task.split=train", f"n={recipe.rows}"])
@@ -83,7 +83,7 @@ class Course:
 
     run: Run
     task: DataTask
-    outline: Outline
+    pair_info: PairInfo
     pair: LoadedPair
     prompts: Prompts
     decoder: Decoder
@@ -93,9 +93,9 @@ class Course:
     @classmethod
     def make(cls, run: Run, words: Sequence[str], recipe: Recipe, *, reward: str | None = None) -> Course:
         """Everything that can be refused is refused before weights are read."""
-        from sdbench.run.job import prepare
-        from sdbench.run.native import Native
-        from sdbench.run.quality import Prompts
+        from sdbench.engines.job import prepare
+        from sdbench.engines.native.kind import Native
+        from sdbench.prepare.prompts import Prompts
 
         recipe.refuse_temperature(run.temperature)
         job = prepare(run, words)
@@ -104,11 +104,11 @@ class Course:
         if reward and not recipe.is_rewarded:
             raise ConfigError("reward is no option of this training: it looks at no score")
         metric = rewarding(job.task, reward) if recipe.is_rewarded else None
-        prompts = Prompts.make(job.task, job.outline, run)
+        prompts = Prompts.make(job.task, job.pair_info, run)
         if recipe.prompts > len(prompts.ids):
             raise ConfigError(f"prompts={recipe.prompts} are more than the {len(prompts.ids)} rows that there are")
         decoder = Native().open(job, prompts)
-        return cls(run, job.task, job.outline, decoder.pair, prompts, decoder, metric, job.planned[0].cell.key)
+        return cls(run, job.task, job.pair_info, decoder.pair, prompts, decoder, metric, job.planned[0].cell.key)
 
     def what(self, recipe: Recipe) -> dict[str, Any]:
         """All that decides a step of a training."""
@@ -128,8 +128,8 @@ class Course:
         run = self.run
         return {
             "model": run.model.name,
-            "checkpoints": dict(self.outline.checkpoints),
-            "tokenizer": self.outline.tokenizer_key,
+            "checkpoints": dict(self.pair_info.checkpoints),
+            "tokenizer": self.pair_info.tokenizer_key,
             "task": run.task.name,
             "protocol": self.task.protocol,
             "temperature": run.temperature,
@@ -139,7 +139,7 @@ class Course:
 
     def widths(self) -> dict[str, int]:
         """Of the states of draft and target."""
-        return {f"{role}_hidden": int(config.hidden_size) for role, config in self.outline.configs.items()}
+        return {f"{role}_hidden": int(config.hidden_size) for role, config in self.pair_info.configs.items()}
 
     def keys(self, step: int, count: int) -> list[str]:
         """The examples of a step, each once before one comes again."""
@@ -163,7 +163,7 @@ class Course:
         ids = [self.prompts.ids[key] for key in keys]
         stream = decoder.engine.stream(ids, taped, requests, options, decoder.drafter("pair"))
         done = sorted(stream, key=lambda generation: generation.request)
-        answers = [self.outline.text(generation.tokens) for generation in done]
+        answers = [self.pair_info.text(generation.tokens) for generation in done]
         pairs = [(self.prompts.examples[keys[g.prompt]], answer) for g, answer in zip(done, answers, strict=True)]
         scores = self.task.score_all(pairs, [generation.finish == "length" for generation in done])
         return [

@@ -66,7 +66,7 @@ class Distillation:
 
     def __post_init__(self) -> None:
         self.draft: Any = self.course.pair.draft
-        stored = getattr(self.course.outline.configs["draft"], "dtype", None) or torch.float32
+        stored = getattr(self.course.pair_info.configs["draft"], "dtype", None) or torch.float32
         self.kept = stored if isinstance(stored, torch.dtype) else getattr(torch, str(stored))
         self.draft.requires_grad_(True)
         self.weights = dict(self.draft.named_parameters())
@@ -154,5 +154,5 @@ class Distillation:
         }
         with replace_on_success(self.out, self.out.with_name(f".{self.out.name}.part")) as part:
             self.draft.to(self.kept).save_pretrained(part)
-            self.course.outline.tokenizer.save_pretrained(part)
+            self.course.pair_info.tokenizer.save_pretrained(part)
             (part / "distilled.json").write_text(json.dumps(card, indent=1) + "\n")

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from sdbench.config import ConfigError
+from sdbench.engines.latency import peak_memory
 from sdbench.files import replace_on_success
-from sdbench.run.latency import peak_memory
 from sdbench.train.course import Course, Rollout, grouped
 from sdbench.train.steps import Steps
 from sdbench.verify.head import Head, linear, refuse_features, width_of

@@ -10,7 +10,7 @@ import torch, transformers
 from sdbench.audit.audit import Options
 from sdbench.audit.own import audit
 from sdbench.audit.subject import Setting, Subject
-from sdbench.run.latency import peak_memory
+from sdbench.engines.latency import peak_memory
 from sdbench.verify import Ensemble, Exact, Typical
 
 torch.set_num_threads(1)

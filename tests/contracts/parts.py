@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from sdbench.config.sweep import flat
-from sdbench.run.parts import rule_of
+from sdbench.prepare.rules import rule_of
 from sdbench.verify import Head
 
 ROOT = Path(__file__).parents[2]

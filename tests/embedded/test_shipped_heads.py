@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sdbench import embedded
+from sdbench.cli import main
 from sdbench.records import read
-from sdbench.run import main
 from sdbench.verify import Diversed, Head, Judge
 
 ROOT = Path(embedded.__file__).parent

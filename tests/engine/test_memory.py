@@ -13,7 +13,7 @@ CALL = """
 import sys
 import torch
 import sdbench
-from sdbench.run.latency import peak_memory
+from sdbench.engines.latency import peak_memory
 from sdbench.verify import Ensemble, Exact
 from tests.engine.models import tiny
 

@@ -14,8 +14,8 @@ from sdbench.engine.loop import Options
 from sdbench.engine.row import Request
 from sdbench.lm import LM
 from sdbench.lm.capture import PATIENCE, CapturedSteps, mode_of
+from sdbench.prepare.pair_info import PairInfo
 from sdbench.probs import Warp
-from sdbench.run.outline import Outline
 from sdbench.verify import Ensemble
 from tests.engine.models import PROMPTS, pair, tiny
 
@@ -85,7 +85,7 @@ def test_texts_end_where_longer_ones_would_change_the_frequencies_of_all_rows(ki
     factors = {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4} if kind == "longrope" else {}
     model = tiny("llama", rope_parameters={**rope, **factors}, max_position_embeddings=128)
     assert LM(model).limit == 64
-    assert Outline(cast(Any, None), cast(Any, None), {"target": model.config}).limit == 64, "prompts are cut to it"
+    assert PairInfo(cast(Any, None), cast(Any, None), {"target": model.config}).limit == 64, "prompts are cut to it"
     rules, options = [Ensemble(w=0.5)], {"max_new_tokens": 20, "stop_ids": ()}
     prompts = [[5 + i % 40 for i in range(44)], [7, 8, 9]]
     together = sdbench.generate(model, None, prompts, rules, **options)

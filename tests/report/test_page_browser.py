@@ -282,11 +282,11 @@ def test_everything_is_reached_by_keys_alone(visit, data):
                 " || one.className || one.tagName)(document.activeElement)"
             )
         )
-        outline = page.evaluate(
+        pair_info = page.evaluate(
             "(one => getComputedStyle(one).outlineStyle + getComputedStyle(one.nextElementSibling || one).outlineStyle)"
             "(document.activeElement)"
         )
-        assert "solid" in outline or "auto" in outline, f"{seen[-1]} does not show that it has the focus"
+        assert "solid" in pair_info or "auto" in pair_info, f"{seen[-1]} does not show that it has the focus"
         if seen[-1] == "list":
             break
     assert "theme" in seen

@@ -9,18 +9,19 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sdbench import embedded, read
+from sdbench.cli import main
+from sdbench.cli.command import Command
+from sdbench.cli.compose import Composer
 from sdbench.config import Model
+from sdbench.prepare import pair
+from sdbench.prepare.pair_info import PairInfo
+from sdbench.prepare.trained import with_trained
 from sdbench.report import paper
 from sdbench.report.paper import cells as paper_cells
 from sdbench.report.paper import numbers as paper_numbers
 from sdbench.report.paper import plots as paper_plots
 from sdbench.report.paper import tables as paper_tables
 from sdbench.report.paper.published import read_published
-from sdbench.run import main, pair
-from sdbench.run.command import Command
-from sdbench.run.compose import Composer
-from sdbench.run.outline import Outline
-from sdbench.run.trained import with_trained
 from sdbench.verify import Head
 
 NAME, TASK = "llama-tiny", "gsm8k-tiny"
@@ -30,22 +31,22 @@ TABLE1, TABLE2, TABLE3 = paper_cells.TABLES
 
 
 @pytest.fixture(scope="module")
-def outline():
+def pair_info():
     model = Model(name=NAME, target=f"embedded:{NAME}/target", draft=f"embedded:{NAME}/draft")
-    return Outline.make(pair.find(model, device="cpu", dtype="auto"))
+    return PairInfo.read(pair.find(model, device="cpu", dtype="auto"))
 
 
-def add_head(home, outline, task=TASK, name=None, seed=0, temperature=1.0):
-    width = sum(int(config.hidden_size) for config in outline.configs.values())
+def add_head(home, pair_info, task=TASK, name=None, seed=0, temperature=1.0):
+    width = sum(int(config.hidden_size) for config in pair_info.configs.values())
     weight = torch.randn(1, width, generator=torch.Generator().manual_seed(seed)) / width**0.5
-    card = {"model": NAME, "checkpoints": outline.checkpoints, "tokenizer": outline.tokenizer_key}
+    card = {"model": NAME, "checkpoints": pair_info.checkpoints, "tokenizer": pair_info.tokenizer_key}
     card |= {"task": task, "temperature": temperature}
     head = Head("ensemble", ("draft_hidden", "target_hidden"), {"weight": weight, "bias": torch.zeros(1)}, card)
     head.save(home / "results" / "heads" / (name or f"{NAME}-{task}"))
     return head
 
 
-def add_draft(home, outline, loss="forward_kl"):
+def add_draft(home, pair_info, loss="forward_kl"):
     """The pair's own draft with one weight moved, and the card that a distillation leaves."""
     folder = home / "results" / "drafts" / f"{NAME}-{TASK}-{loss}"
     shutil.copytree(Path(embedded.__file__).parent / NAME / "draft", folder)
@@ -54,16 +55,16 @@ def add_draft(home, outline, loss="forward_kl"):
     name = min(name for name in tensors if tensors[name].ndim == 2)
     save_file({**tensors, name: tensors[name] * 1.05}, weights, {"format": "pt"})
     card = {"model": NAME, "task": TASK, "temperature": 1.0, "loss": loss, "steps": 1, "seed": 0}
-    (folder / "distilled.json").write_text(json.dumps({**card, "checkpoints": outline.checkpoints}))
+    (folder / "distilled.json").write_text(json.dumps({**card, "checkpoints": pair_info.checkpoints}))
     return folder
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory, outline):
+def home(tmp_path_factory, pair_info):
     """Records of the three methods, and of a lenient rule and the draft alone with the distilled draft."""
     home = tmp_path_factory.mktemp("trained")
-    add_head(home, outline)
-    add_draft(home, outline)
+    add_head(home, pair_info)
+    add_draft(home, pair_info)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         words = ["-m", "experiment=diversed-tiny", f"task={TASK}", "method=static,learned,finetuned", "w=null", *FEW]
@@ -132,12 +133,12 @@ def test_figures_mark_what_was_trained(cells):
     assert names["lossless, finetuned draft"] == "s"
 
 
-def test_a_head_of_this_temperature_comes_first_and_its_row_too(home, outline, monkeypatch, capfd):
+def test_a_head_of_this_temperature_comes_first_and_its_row_too(home, pair_info, monkeypatch, capfd):
     monkeypatch.chdir(home)
     words = ["experiment=diversed-tiny", f"task={TASK}", "method=learned", "temperature=0.1", *FEW]
     assert main(words) == 0
     assert "verifier.head was trained at temperature=1.0, and this run is at temperature=0.1" in capfd.readouterr().err
-    colder = add_head(home, outline, name=f"{NAME}-{TASK}-T0.1", seed=1, temperature=0.1)
+    colder = add_head(home, pair_info, name=f"{NAME}-{TASK}-T0.1", seed=1, temperature=0.1)
     assert main(words) == 0
     assert "was trained at temperature" not in capfd.readouterr().err
     folder = home / "results" / f"{NAME}-{TASK}-T0.1"
@@ -151,9 +152,9 @@ def test_a_head_of_this_temperature_comes_first_and_its_row_too(home, outline, m
     shutil.rmtree(home / "results" / "heads" / f"{NAME}-{TASK}-T0.1")
 
 
-def test_heads_of_two_tasks_are_two_rows_of_table_3(home, outline, monkeypatch, tmp_path):
+def test_heads_of_two_tasks_are_two_rows_of_table_3(home, pair_info, monkeypatch, tmp_path):
     shutil.copytree(home / "results" / "heads", tmp_path / "results" / "heads")
-    add_head(tmp_path, outline, task="cnndm-tiny", seed=2)
+    add_head(tmp_path, pair_info, task="cnndm-tiny", seed=2)
     monkeypatch.chdir(tmp_path)
     words = ["verifier.head=[trained:gsm8k-tiny,trained:cnndm-tiny]", f"task={TASK}", "temperature=0.1", "timing=off"]
     assert main(["method=transfer", *words, *FEW]) == 0
@@ -217,8 +218,8 @@ def test_a_head_that_ships_is_taken_where_none_was_trained(home, monkeypatch, tm
     assert head_of(home) == Path("results") / "heads" / f"{NAME}-{TASK}"
 
 
-def test_a_torn_card_of_a_draft_is_one_sentence(outline, monkeypatch, tmp_path, capfd):
-    folder = add_draft(tmp_path, outline)
+def test_a_torn_card_of_a_draft_is_one_sentence(pair_info, monkeypatch, tmp_path, capfd):
+    folder = add_draft(tmp_path, pair_info)
     (folder / "distilled.json").write_text('{"model": "llama-tiny"')
     monkeypatch.chdir(tmp_path)
     assert main(["method=finetuned", *FEW]) == 2

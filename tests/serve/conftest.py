@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 @pytest.fixture(scope="session")
 def served_pair(tmp_path_factory) -> Path:
-    from tests.run.micro import save_pair
+    from tests.passes.micro import save_pair
 
     return save_pair(tmp_path_factory.mktemp("served"))
 
@@ -53,7 +53,7 @@ def served_words(served_pair) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def no_figures(monkeypatch):
-    from tests.run.conftest import no_drawing
+    from tests.passes.conftest import no_drawing
 
     monkeypatch.setattr("sdbench.report.write", no_drawing)
 
@@ -86,4 +86,4 @@ def vllm_python(tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def unsaid(monkeypatch):
     """Warnings are said once a process, and each test is a process of its own here."""
-    monkeypatch.setattr("sdbench.run.progress._said", set())
+    monkeypatch.setattr("sdbench.prepare.progress._said", set())

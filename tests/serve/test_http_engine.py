@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 from standin import decoded
 
+from sdbench.cli import main
 from sdbench.metrics.load import load_table
 from sdbench.metrics.summary import summarise
 from sdbench.records import read
 from sdbench.report.figures.load import load as drawn
 from sdbench.report.sweep import sweeps_of
-from sdbench.run import main
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 NAME = "micro-gsm8k-tiny"
@@ -34,7 +34,7 @@ def texts(folder: Path) -> dict[tuple[str, str], str]:
 def native_run(served_words, tmp_path_factory) -> Path:
     results = tmp_path_factory.mktemp("native")
     with pytest.MonkeyPatch.context() as patch:
-        from tests.run.conftest import no_drawing
+        from tests.passes.conftest import no_drawing
 
         patch.setattr("sdbench.report.write", no_drawing)
         assert main([*served_words(results), "dtype=float64"]) == 0
@@ -129,7 +129,7 @@ def test_token_ids_that_no_model_has_are_never_a_text(served_words, standin, tmp
 def test_a_retry_waits_as_long_as_the_server_asks(raw_tokenizer, standin):
     import time
 
-    from sdbench.run.served import Http
+    from sdbench.engines.served import Http
     from sdbench.serve.client import Client
     from sdbench.serve.pump import Pump
 
@@ -216,10 +216,10 @@ def test_a_page_is_made_of_records_with_nulls(served_words, standin, tmp_path, m
 
 def test_the_native_engine_imports_nothing_of_servers(tmp_path):
     code = (
-        "import sys\nfrom sdbench.run import main\n"
+        "import sys\nfrom sdbench.cli import main\n"
         "code = main(['--plan', 'model=llama-tiny', 'n=1', 'w=1', 'results=RESULTS'])\n"
-        "import sdbench.run.native, sdbench.run.decode, sdbench.run.timing, sdbench.run.quality, sdbench.run.finish\n"
-        "there = [name for name in sys.modules if name.startswith(('sdbench.serve', 'sdbench.run.serve'))]\n"
+        "from sdbench.engines.native import decode, kind, timing\nfrom sdbench.passes import finish, quality\n"
+        "there = [name for name in sys.modules if name.startswith(('sdbench.serve', 'sdbench.engines.served'))]\n"
         "sys.exit(code or ', '.join(there) or 0)"
     ).replace("RESULTS", str(tmp_path))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -187,7 +187,7 @@ def test_a_knob_that_is_none_is_a_value_error(extra, temperature, says):
 def test_what_our_side_sends_is_what_the_plugin_reads():
     from types import SimpleNamespace
 
-    from sdbench.run.served import Http
+    from sdbench.engines.served import Http
 
     kind = Http(url="http://h:1", plugin=True)
     extra = kind.extra(SimpleNamespace(role="pair", rule=Ensemble(w=0.25, greedy="mixture")))  # type: ignore[arg-type]

@@ -25,9 +25,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from scripts.vllm_cpu import CPU
 from sdbench import embedded
+from sdbench.engines.served.servers import PLUGIN_ENV
 from sdbench.metrics.divergence import common_prefix
 from sdbench.records import Results, read
-from sdbench.run.servers import PLUGIN_ENV
 from sdbench.serve.command import port_of, words_of
 from sdbench.serve.process import Server
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from standin import Text
 
-from sdbench.run import main
+from sdbench.cli import main
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 

@@ -5,15 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from sdbench.run.cells import points
-from sdbench.run.command import parse
-from sdbench.run.compose import Composer
-from sdbench.run.engines import kind_of
-from sdbench.run.job import build_task
-from sdbench.run.outline import Outline
-from sdbench.run.parts import build_parts
-from sdbench.run.served import OF_A_SERVER, PLUGIN
-from sdbench.run.served_decoder import seed_of
+from sdbench.cli.command import parse
+from sdbench.cli.compose import Composer
+from sdbench.engines.protocol import kind_of
+from sdbench.engines.served import OF_A_SERVER, PLUGIN
+from sdbench.engines.served.decoder import seed_of
+from sdbench.prepare.cells import points
+from sdbench.prepare.pair_info import PairInfo
+from sdbench.prepare.rules import build_parts
+from sdbench.prepare.task import build_task
 
 URLS = ("engine.url=http://h:1", "engine.urls.target=http://h:2", "engine.urls.draft=http://h:3")
 
@@ -29,8 +29,8 @@ def planned(composer):
         (overrides,) = composer.jobs(parse(["n=2", *words]))
         run = composer.run(overrides)
         kind = kind_of(run)
-        outline = Outline.make(kind.find(run))
-        return run, kind, kind.points(run, points(run, build_task(run), outline, build_parts(run)))
+        pair_info = PairInfo.read(kind.find(run))
+        return run, kind, kind.points(run, points(run, build_task(run), pair_info, build_parts(run)))
 
     return plan
 
@@ -41,7 +41,7 @@ def keys(made) -> set[str]:
 
 @pytest.fixture
 def vllm_is_there(monkeypatch):
-    monkeypatch.setattr("sdbench.run.served.look", lambda python, module: {"there": True})
+    monkeypatch.setattr("sdbench.engines.served.look", lambda python, module: {"there": True})
     return ("engine=vllm", "engine.python=p")
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from processes import environment_with_vllm
 
+from sdbench.cli import main
 from sdbench.config import ConfigError
-from sdbench.run import main
 from sdbench.serve.speculated import draws_from_laws
 
 RIGHT = "x.repeat_interleave(torch.diff(cu.long(), prepend=torch.zeros(1).long()))"

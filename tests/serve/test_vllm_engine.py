@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from processes import gone, is_alive, noted
 
+from sdbench.cli import main
 from sdbench.records import read
-from sdbench.run import main
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 NAME, ROOT = "micro-gsm8k-tiny", Path(__file__).parents[2]
@@ -55,8 +55,8 @@ def test_a_server_is_started_once_however_many_shares_there_are(
     at_once, served_words, vllm_words, tmp_path, monkeypatch
 ):
     """One of 70 billion weights takes minutes to start."""
-    monkeypatch.setattr("sdbench.run.quality.ROWS_AT_LEAST", 1)  # a share for each example
-    monkeypatch.setattr("sdbench.run.quality.ROWS_A_SHARE", 1)
+    monkeypatch.setattr("sdbench.passes.quality.ROWS_AT_LEAST", 1)  # a share for each example
+    monkeypatch.setattr("sdbench.passes.quality.ROWS_A_SHARE", 1)
     assert main([*served_words(tmp_path), *vllm_words, f"engine.at_once={at_once}"]) == 0
     assert len(read(tmp_path / NAME).generations) == 9
     assert len(list((tmp_path / NAME / "servers").glob("*.log"))) == 3

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from scripts import vllm_tables
+from sdbench.cli import main
 from sdbench.metrics.stats import Estimate
 from sdbench.records import read
-from sdbench.run import main
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")  # a slot that was never examined has no rate

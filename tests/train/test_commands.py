@@ -48,7 +48,7 @@ HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_leaves_nothing(kind, words, sentence, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sdbench.run.pair.load", lambda metadata: pytest.fail("weights are read"))
+    monkeypatch.setattr("sdbench.prepare.pair.load", lambda metadata: pytest.fail("weights are read"))
     assert main(kind, [*PAIR, *words, f"out={tmp_path / 'made'}"], "") == 2
     told = capsys.readouterr().err
     assert sentence in told
@@ -127,7 +127,7 @@ def test_a_draft_goes_by_its_loss_named_or_not(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("out", ["file/made", "../../proc/x/made"])
 def test_a_place_that_cannot_be_written_to_is_one_sentence(out, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sdbench.run.pair.load", lambda metadata: pytest.fail("weights are read"))
+    monkeypatch.setattr("sdbench.prepare.pair.load", lambda metadata: pytest.fail("weights are read"))
     (tmp_path / "file").touch()
     place = tmp_path / out if out.startswith("file") else "/proc/x/made"
     assert main("ensemble", [*PAIR, f"out={place}"], "") == 2

@@ -1,0 +1,303 @@
+"""From the command line to checked runs. Hydra and OmegaConf are known here only; behind it all is dataclasses.
+
+hydra.main turns errors into stack dumps with exit code 1 and drops what jobs return, so Hydra's own object is used
+(pinned below 1.4): one composition for a plain command, its sweeper and launchers for -m.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.callbacks import Callbacks
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import HydraException
+from hydra.types import HydraContext, RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from sdbench import config
+from sdbench.cli.command import (
+    Command,
+    classes_of_ones_own,
+    collapse,
+    expand,
+    key_of,
+    misspelt,
+    refuse_contradictions,
+    without_the_default,
+)
+from sdbench.config import GROUPS, KEYS, ConfigError, nearest, show
+from sdbench.errors import first_line
+
+MAIN = "run"
+INTERNAL = ("_target_", "name", "knobs", "choices")  # of a group's file: not for the command line
+ENDINGS = {1: "some cells failed", 2: "bad configuration", 130: "interrupted"}
+CHOOSABLE = (*GROUPS, "hydra/launcher")
+OPTIONAL = ("experiment", "method")
+ALL = "verifier=all"  # every rule that can run at the job's temperature and needs no head
+SPLIT = re.compile(r"[:/\\]+")
+
+
+class Composer:
+    """Hydra over the package's configs and a user's folder."""
+
+    def __init__(self, config_dir: str | None = None) -> None:
+        search = create_config_search_path(f"file://{config.config_dir()}")
+        if config_dir is not None:
+            refuse_names_of_the_package(Path(config_dir))
+            search.append(
+                "command-line", f"file://{Path(config_dir).resolve()}", anchor=SearchPathQuery(provider="main")
+            )
+        GlobalHydra.instance().clear()
+        self.hydra = Hydra.create_main_hydra2(task_name="sdbench", config_search_path=search)
+
+    def options(self, group: str) -> list[str]:
+        """The files of a group, those of the user's folder among them."""
+        return self.hydra.config_loader.get_group_options(group)
+
+    def jobs(self, command: Command) -> list[tuple[str, ...]]:
+        """The overrides of every job: one, or one per combination for -m or an experiment that is a sweep."""
+        parsed = [self._parse(word) for word in command.overrides]
+        refuse_contradictions(command.overrides)
+        for override in parsed:
+            self._check(override, is_multirun=command.is_multirun)
+        given = {override.key_or_group for override in parsed}
+        if not command.is_multirun and not given & {"experiment", "hydra.mode"}:
+            return [self._with_all_rules(command.overrides)]
+        cfg = self._compose(_without_sweeps(command.overrides, parsed))
+        params: Mapping[str, Any] = cfg.hydra.sweeper.get("params") or {}
+        if not command.is_multirun and cfg.hydra.mode != RunMode.MULTIRUN:
+            return [self._with_all_rules(command.overrides)]
+        words = [f"{key}={value}" for key, value in params.items() if key not in given]
+        overrides = [*map(self._parse, words), *parsed]
+        batches = BasicSweeper.split_arguments(overrides, max_batch_size=None)
+        return [self._with_all_rules(job) for batch in batches for job in batch]
+
+    def _with_all_rules(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Replace verifier=all by the rules of the folder that can run at the job's temperature and need no head."""
+        if ALL not in words:
+            return tuple(words)
+        from sdbench.prepare.refuse import can_run
+
+        def name_rules(names: Sequence[str]) -> tuple[str, ...]:
+            return tuple(f"verifier=[{','.join(names)}]" if word == ALL else word for word in words)
+
+        names = self.options("verifier")
+        run = self.run(name_rules(names))
+        able = [name for name, rule in zip(names, run.verifiers, strict=True) if can_run(run, rule)]
+        return name_rules(able)
+
+    def run(self, overrides: Sequence[str]) -> config.Run:
+        """One job, composed, resolved and checked."""
+        words = self._with_all_rules(overrides)
+        return config.check(self.tree(self._compose(words), words))
+
+    def yaml(self, jobs: Sequence[Sequence[str]]) -> str:
+        """The resolved tree of every job."""
+        return "---\n".join(OmegaConf.to_yaml(self.tree(self._compose(job), job)) for job in jobs)
+
+    @staticmethod
+    def tree(cfg: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
+        """The plain tree without Hydra's own part, the pair under its own name."""
+        try:
+            bare = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+            name_the_pair(bare.get("model"), {key_of(word) for word in overrides})
+            tree: Any = OmegaConf.to_container(bare, resolve=True, throw_on_missing=True)
+        except OmegaConfBaseException as error:
+            raise ConfigError(first_line(error)) from None
+        for group in classes_of_ones_own(overrides):
+            tree[group] = without_the_default(group, tree[group], overrides)
+        return tree
+
+    def launch(self, jobs: Sequence[Sequence[str]], command: Command) -> list[int]:
+        """All jobs through Hydra's launcher; the exit code of each. One that dies takes no other with it."""
+        parsed = [self._parse(word) for word in command.overrides]
+        cfg = self._compose(_without_sweeps(command.overrides, parsed), mode=RunMode.MULTIRUN)
+        context = HydraContext(config_loader=self.hydra.config_loader, callbacks=Callbacks(cfg))
+        launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=job, config=cfg)
+        lines = [[word for word in line if not word.startswith("hydra")] for line in jobs]
+        expanded = [self._with_knobs(line) for line in lines]
+        logs = f"; what they say is below {cfg.hydra.sweep.dir}" if "submitit_folder" in cfg.hydra.launcher else ""
+        print(f"sdbench: {len(lines)} jobs{logs}", file=sys.stderr)
+        try:
+            results = launcher.launch(expanded, initial_job_idx=0)
+        except Exception as error:  # noqa: BLE001 - launchers raise whatever the first job that died left behind
+            said = f"sdbench: a job died{_which(error, lines)} ({type(error).__name__}: {first_line(error)})"
+            print(f"{said}; the others go on: when they have ended, run the same command again", file=sys.stderr)
+            return [1]
+        codes = [_exit_code(result) for result in results]
+        shared = set(lines[0]).intersection(*lines[1:]) if len(lines) > 1 else set()
+        for line, code in zip(lines, codes, strict=True):
+            if code:
+                own = " ".join(word for word in line if word not in shared)
+                print(f"sdbench: {ENDINGS.get(code, f'code {code}')}: {own}", file=sys.stderr)
+        return codes
+
+    def _compose(self, overrides: Sequence[str], *, mode: RunMode = RunMode.RUN) -> DictConfig:
+        try:
+            return self.hydra.compose_config(
+                MAIN,
+                self._with_knobs(overrides),
+                run_mode=mode,
+                with_log_configuration=False,
+                validate_sweep_overrides=False,
+            )
+        except (HydraException, OmegaConfBaseException, YAMLError, OSError) as error:
+            raise ConfigError(self._explain(error, overrides)) from None
+
+    def _with_knobs(self, overrides: Sequence[str]) -> list[str]:
+        """What Hydra is told: a knob that stands under `knobs:` alone is a key that no file has, and may be set all the same."""
+        words = expand(overrides)
+        groups = [word for word in overrides if key_of(word) in CHOOSABLE]
+        if not any(key_of(word).startswith("verifier.") for word in overrides if word not in groups):
+            return words
+        knobs = knobs_of(self._compose(groups).get("verifier"))
+        return [f"++{word}" if key_of(word) in knobs and not word.startswith("+") else word for word in words]
+
+    def _explain(self, error: Exception, overrides: Sequence[str]) -> str:
+        """Hydra's complaint as one sentence; where a key inside a group is unknown, with the keys there are."""
+        match = re.search(r"(?:Could not override|Key) '\+?([\w.@/]+)'", str(error))
+        groups = [word for word in overrides if word.partition("=")[0] in CHOOSABLE]
+        if match is None or len(groups) == len(overrides):
+            return first_line(error)
+        parts = next(
+            (w.partition("=")[0].lstrip("+~").split(".") for w in overrides if match[1] in w), match[1].split(".")
+        )
+        node: Any = self._compose(groups)
+        for depth, part in enumerate(parts):
+            if not isinstance(node, DictConfig):
+                above = ".".join(parts[:depth])
+                return f"{above} has no options of its own, so {'.'.join(parts)} means nothing: write {above}=VALUE"
+            if part not in node:
+                named = ".".join(parts)
+                if depth and part in KEYS:
+                    return f"{named} is not an option: write {part}=VALUE, without {'.'.join(parts[:depth])}"
+                names = [str(key) for key in node if key not in INTERNAL]
+                knobs = [knob for knob in node.get("knobs") or () if knob != "w"]
+                return f"{named} is not an option {nearest(part, dict.fromkeys([*names, *map(str, knobs)]))}"
+            node = node[part]
+        return first_line(error)
+
+    @staticmethod
+    def _parse(word: str) -> Override:
+        if "=" not in word and not word.startswith("~"):
+            raise ConfigError(f"{show(word)} is not KEY=VALUE {nearest(word, KEYS)}")
+        try:
+            return OverridesParser.create().parse_override(word)
+        except HydraException:
+            raise ConfigError(misspelt(word)) from None
+
+    def _check(self, override: Override, *, is_multirun: bool) -> None:
+        key = override.key_or_group
+        top = re.split(r"[./]", key)[0]
+        if top not in (*KEYS, *GROUPS, "hydra"):
+            raise ConfigError(f"{show(key)} is not an option {nearest(key, (*KEYS, 'decode', *OPTIONAL))}")
+        if override.is_delete():
+            raise ConfigError(f"{key} cannot be removed; write {key}=null for its default")
+        if override.is_sweep_override() and not is_multirun:
+            text = override.get_value_string()
+            if key in ("w", "num_draft"):
+                raise ConfigError(
+                    f"{key}={show(text)} is a sweep over jobs: write {key}=[{show(text)}], one job for all, or add -m"
+                )
+            raise ConfigError(f"{key}={show(text)} names several: add -m to run one job for each")
+        if key in CHOOSABLE and not override.is_sweep_override():
+            self._check_group(key, override.value())
+        elif key in CHOOSABLE:
+            for value in override.sweep_string_iterator():
+                self._check_group(key, value)
+
+    def _check_group(self, group: str, value: object) -> None:
+        if value is None and group in OPTIONAL:
+            return
+        names = self.options(group)
+        if f"{group}={value}" == ALL:
+            return
+        if isinstance(value, str) and value.startswith("["):  # one of several lists of rules, for -m
+            value = [name.strip() for name in value.strip("[]").split(",")]
+        for name in value if group == "verifier" and isinstance(value, list) else [value]:
+            if not isinstance(name, str) or name not in names:
+                raise ConfigError(f"{group}={show(name)} names no file in configs/{group} {nearest(name, names)}")
+
+
+def _without_sweeps(words: Sequence[str], parsed: Sequence[Override]) -> list[str]:
+    """The words that are the same for all jobs and that Hydra understands."""
+    return [w for w, override in zip(words, parsed, strict=True) if not override.is_sweep_override() and w != ALL]
+
+
+def refuse_names_of_the_package(folder: Path) -> None:
+    """Of two files of one name Hydra reads the package's, and the user's would be passed over without a word."""
+    for path in sorted(folder.rglob("*.yaml")):
+        if (config.config_dir() / path.relative_to(folder)).exists():
+            raise ConfigError(
+                f"{path} has the name of a file of the package, which would be read in its place: rename it"
+            )
+
+
+def knobs_of(tree: Any, *, where: str = "verifier.") -> set[str]:
+    """The keys of the knobs that a rule declares, or several rules under their names; w has a key of its own."""
+    if not isinstance(tree, DictConfig):
+        return set()
+    if isinstance(tree.get("knobs"), DictConfig):
+        return {f"{where}{knob}" for knob in tree["knobs"] if knob != "w"}
+    return {knob for name in tree for knob in knobs_of(tree.get(name), where=f"{where}{name}.")}
+
+
+def name_the_pair(model: Any, keys: Collection[str]) -> None:
+    """A pair that is named on the command line gets a name of its own, and so does one whose draft was distilled."""
+    if not isinstance(model, DictConfig):
+        return
+    if {"model.target", "model.draft"} & set(keys) and "model.name" not in keys:
+        ids = [str(model.get(key)) for key in ("target", "draft") if model.get(key)]
+        model.name = "+".join(map(slug, ids)) or "model"
+    if model.get("distilled"):
+        model.name = f"{model.get('name')}+{model.get('distilled')}"
+
+
+def slug(model_id: str) -> str:
+    """A folder name for a hub id or a path: its last part, or the last two where that says only target or draft."""
+    parts = [part for part in SPLIT.split(model_id) if part not in ("", ".", "..")]
+    kept = parts[-2:] if parts and parts[-1] in ("target", "draft", "model", "checkpoint") else parts[-1:]
+    return re.sub(r"[^\w.+=-]", "_", "-".join(kept))[:90].lstrip(".") or "model"
+
+
+def job(cfg: DictConfig) -> int:
+    """What a launcher runs, perhaps on another machine: imported there by name."""
+    from sdbench.passes.job import INTERRUPTED, run_job
+
+    words = collapse([str(word) for word in HydraConfig.get().overrides.task])
+    code = run_job(config.check(Composer.tree(cfg, words)), words)
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt  # the launcher must not start the next
+    return code
+
+
+def _which(error: Exception, lines: Sequence[Sequence[str]]) -> str:
+    """The pair and the task of the job that an error of submitit names by its place in the array."""
+    named = re.search(r"Job \d+(?:_(\d+))?\b", str(error))
+    place = int(named[1] or 0) if named else len(lines)
+    return f": {' '.join(lines[place])}" if place < len(lines) else ""
+
+
+def _exit_code(result: JobReturn) -> int:
+    if result.status is JobStatus.COMPLETED:
+        return int(result.return_value)
+    error = result._return_value
+    trace = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else str(error)
+    print(f"sdbench: a job died: {' '.join(result.overrides or [])}\n{trace}", file=sys.stderr)
+    return 1

@@ -1,0 +1,110 @@
+"""What a command would do: `--plan` says it without reading a weight, `--prefetch` brings the files and stops."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from sdbench import plan
+from sdbench.config import ConfigError, Run
+from sdbench.hub import HubError
+from sdbench.records import Results, SchemaError, read
+
+if TYPE_CHECKING:
+    from sdbench.engines.job import Job
+
+GIB = 2**30
+
+
+def show_plan(run: Run) -> int:
+    """Cells × examples × samples held and missing, downloads, memory, hours; on stdout."""
+    from sdbench.engines.job import prepare
+    from sdbench.passes.table import labels
+    from sdbench.prepare.prompts import Prompts
+
+    job = prepare(run, ())
+    planned = job.planned
+    prompts = Prompts.make(job.task, job.pair_info, run)
+    results = read(run.folder) if (run.folder / "records").is_dir() else None
+    held = _held(results)
+    todo = Counter(
+        item.cell for item in plan.missing([point.cell for point in planned], list(prompts.ids), run.samples, held)
+    )
+    asked = len(prompts.ids) * run.samples
+    print(f"{run.folder}: {len(planned)} cells x {len(prompts.ids)} examples x {run.samples} samples")
+    for key, name in labels([point.cell for point in planned]).items():
+        print(f"  {name:<48} held {asked - todo[key]:>7,}   missing {todo[key]:>7,}")
+    print(f"  {'all':<48} held {asked * len(planned) - todo.total():>7,}   missing {todo.total():>7,}")
+    print(f"download: {_download(job)}")
+    print(f"memory: {_memory(job)}")
+    print(f"time: {_hours(results, todo)}")
+    return 0
+
+
+def prefetch(run: Run) -> int:
+    """Models and data into the caches."""
+    from sdbench.engines.job import prepare
+    from sdbench.lm.load import download
+
+    job = prepare(run, ())
+    for checkpoint in job.pair_info.metadata.checkpoints.values():
+        download(checkpoint)
+    print(f"sdbench: {run.model.name} and the data of {run.task.name} are on this machine")
+    return 0
+
+
+def _guarded(what: Callable[[Run], int]) -> Callable[[Run], int]:
+    """What goes wrong is the configuration's or the hub's, as in a run."""
+
+    def shown(run: Run) -> int:
+        try:
+            return what(run)
+        except (SchemaError, HubError) as error:
+            raise ConfigError(str(error)) from error
+
+    return shown
+
+
+SHOWN = {"plan": _guarded(show_plan), "prefetch": _guarded(prefetch)}
+
+
+def _held(results: Results | None) -> set[tuple[str, str, int]]:
+    if results is None:
+        return set()
+    frame = results.generations
+    return {(str(c), str(e), int(s)) for c, e, s in zip(frame["cell"], frame["example"], frame["sample"], strict=True)}
+
+
+def _download(job: Job) -> str:
+    from sdbench.lm.load import is_here
+
+    needed = [checkpoint for checkpoint in job.pair_info.metadata.checkpoints.values() if not is_here(checkpoint)]
+    if not needed:
+        return "nothing"
+    sizes = [f"{one.id} ({one.bytes(one.dtype, None) / GIB:.1f} GiB)" for one in needed]
+    return " and ".join(sizes)
+
+
+def _memory(job: Job) -> str:
+    from sdbench.lm.load import free_bytes
+
+    metadata = job.pair_info.metadata
+    weights = sum(one.bytes(metadata.dtype, metadata.quantization(role)) for role, one in metadata.checkpoints.items())
+    free = free_bytes(metadata.device, is_spread=job.run.model.device_map is not None)
+    there = "" if free is None else f", {free / GIB:.1f} GiB free on {metadata.device}"
+    return f"{weights / GIB:.2f} GiB of weights{there}; keys and values take what is left"
+
+
+def _hours(results: Results | None, todo: Mapping[str, int]) -> str:
+    """At the pace of the latency passes in the records, one text at a time: an upper bound, since batches share their calls."""
+    if not sum(todo.values()):
+        return "nothing to decode"
+    timings = None if results is None else results.timings
+    if timings is None or timings.empty:
+        return "not known: no call has been timed in this folder (a run with n=2 times a few)"
+    whole = timings[~timings["is_split"].astype(bool)]
+    each_s = (whole["prefill_s"] + whole["decode_s"]).groupby(whole["cell"]).mean()
+    usual_s = float(each_s.mean())
+    seconds = sum(count * float(each_s.get(key, usual_s)) for key, count in todo.items())
+    return f"at most {seconds / 3600:.2f} h on such a machine, one text at a time; batches take less"

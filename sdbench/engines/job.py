@@ -1,0 +1,70 @@
+"""A job before weights are read, and its engine, opened when a pass first wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from sdbench.config import Run
+from sdbench.engines.protocol import kind_of
+from sdbench.prepare.cells import points
+from sdbench.prepare.pair_info import PairInfo
+from sdbench.prepare.refuse import refuse
+from sdbench.prepare.rules import build_parts
+from sdbench.prepare.task import build_task
+from sdbench.prepare.trained import with_trained
+
+if TYPE_CHECKING:
+    from sdbench.engines.protocol import EngineDecoder, EngineKind
+    from sdbench.prepare.cells import Point
+    from sdbench.prepare.prompts import Prompts
+    from sdbench.prepare.rules import Parts
+    from sdbench.records import Store
+    from sdbench.tasks.base import DataTask
+
+
+def prepare(run: Run, words: Sequence[str]) -> Job:
+    """Resolve, identify, build, refuse: all that can be known and refused before a weight is read."""
+    run = with_trained(run)
+    engine = kind_of(run)
+    pair_info = PairInfo.read(engine.find(run))
+    parts = build_parts(run, pair_info.ids_of)
+    task = build_task(run)
+    refuse(run, pair_info, parts, task)
+    planned = tuple(engine.points(run, points(run, task, pair_info, parts)))
+    return Job(run, words, task, pair_info, parts, engine, planned)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is known of a job before weights are read."""
+
+    run: Run
+    words: Sequence[str]
+    task: DataTask
+    pair_info: PairInfo
+    parts: Parts
+    engine: EngineKind
+    planned: tuple[Point, ...]  # the cells that this engine can make
+
+
+class Models:
+    """A job's engine, opened when a pass first wants it: where nothing is missing, no weights are read and no server is asked."""
+
+    def __init__(self, job: Job, prompts: Prompts, store: Store) -> None:
+        self.job, self.prompts, self.store = job, prompts, store
+
+    def read(self) -> None:
+        """Opens it if nobody has."""
+        _ = self.decoder
+
+    @cached_property
+    def decoder(self) -> EngineDecoder:
+        return self.job.engine.open(self.job, self.prompts, self.store)
+
+    def close(self) -> None:
+        """Whatever was opened ends."""
+        if "decoder" in self.__dict__:
+            self.decoder.close()

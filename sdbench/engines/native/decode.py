@@ -1,0 +1,174 @@
+"""Between the sweep and the engine: who decodes, with which stops, how many rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from sdbench.config import Run
+from sdbench.imports import import_object
+from sdbench.plan import WorkItem
+from sdbench.prepare.cells import Point
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from sdbench.engine import Engine, Options
+    from sdbench.prepare.pair import LoadedPair
+    from sdbench.prepare.pair_info import PairInfo
+    from sdbench.probs import Warp
+    from sdbench.tasks.base import DataTask
+    from sdbench.types import Drafter, Generation
+
+ROWS_ON_CPU = 64
+SHARE_OF_FREE = 0.6  # of an accelerator's free memory, for keys and values; laws and activations take the rest
+MOST_ROWS = 512
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """One pair with the knobs that all its cells share."""
+
+    run: Run
+    pair_info: PairInfo
+    pair: LoadedPair
+    task: DataTask
+    batch_size: int
+
+    @classmethod
+    def make(cls, run: Run, pair_info: PairInfo, pair: LoadedPair, task: DataTask, longest: int) -> Decoder:
+        size = run.batch_size or rows_that_fit(pair, longest + task.max_new_tokens)
+        return cls(run, pair_info, pair, task, size)
+
+    def close(self) -> None:
+        """The models are this process's own, and end with it."""
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The pair's models with what they keep, as long as the job."""
+        from sdbench.engine import Engine
+
+        engine = Engine(self.pair.target, self.pair.draft, self.pair_info.tokenizer)
+        head: Any = self.pair.target.get_output_embeddings()
+        used = min(len(self.pair_info.tokenizer), int(head.weight.shape[0]))  # the rest of the matrix is padding
+        engine.vocab_size = min(engine.vocab_size or used, used)
+        return engine
+
+    @cached_property
+    def should_stop(self) -> Callable[[Sequence[int]], bool] | None:
+        """Whether the newest tokens complete a stop string of the task."""
+        return stopper(self.pair_info.text, self.task.stop)
+
+    def stages(self, points: Mapping[str, Point]) -> list[list[str]]:
+        """One: all cells of an example share its prefill."""
+        return [list(points)]
+
+    def stop_ids(self, role: str) -> tuple[int, ...]:
+        """The end-of-text ids of the model whose text it is."""
+        lm = self.engine.draft if role == "draft" else self.engine.target
+        assert lm is not None, "a draft decodes alone where there is one"
+        return lm.stop_ids
+
+    def options(self, role: str, *, batch_size: int, is_measured: bool = True, timing: bool | str = False) -> Options:
+        """What all requests of a stream share."""
+        from sdbench.engine import Options
+
+        return Options(
+            warp=self.warp,
+            max_new_tokens=self.task.max_new_tokens,
+            stop_ids=frozenset(self.stop_ids(role)),
+            should_stop=self.should_stop,
+            seed=self.run.seed,
+            batch_size=batch_size,
+            is_measured=is_measured,
+            timing=timing,
+        )
+
+    @cached_property
+    def warp(self) -> Warp:
+        """The law of both models: temperature, cuts, and the ids that the tokenizer knows and both models have."""
+        return self.engine.warp(self.run.temperature, self.run.top_k, self.run.top_p)
+
+    def drafter(self, role: str) -> Drafter | None:
+        """Of the class that the drafter's file names; one model alone has none."""
+        if role != "pair":
+            return None
+        part = self.run.drafter
+        return self.engine.drafter(import_object(str(part.target)), self.warp, part.options)
+
+    def stream(
+        self, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]
+    ) -> Iterator[tuple[WorkItem, Generation]]:
+        """Items that the same models decode, whatever their rules and draft lengths, in the order in which they end."""
+        from sdbench.engine import Request
+
+        cells, examples = (list(dict.fromkeys(getattr(item, name) for item in items)) for name in ("cell", "example"))
+        rule = {cell: place for place, cell in enumerate(cells)}
+        prompt = {example: place for place, example in enumerate(examples)}
+        role = points[cells[0]].role
+        requests = [
+            Request(prompt[x.example], rule[x.cell], x.sample, x.example, points[x.cell].num_draft) for x in items
+        ]
+        rules = [points[cell].rule for cell in cells]
+        options = self.options(role, batch_size=self.batch_size)
+        prompts = [ids[example] for example in examples]
+        drafter = self.drafter(role)
+        for generation in self.engine.stream(prompts, rules, requests, options, drafter, role=role):
+            yield items[generation.request], generation
+
+    def together(self, point: Point, prompts: Mapping[str, list[int]], *, is_split: bool) -> list[Generation]:
+        """Prompts by example, decoded as one batch on the clock, measures off."""
+        from sdbench.engine import Request
+
+        timing = "split" if is_split else True
+        options = self.options(point.role, batch_size=len(prompts), is_measured=False, timing=timing)
+        requests = [Request(place, 0, 0, example, point.num_draft) for place, example in enumerate(prompts)]
+        ids = list(prompts.values())
+        drafter = self.drafter(point.role)
+        return list(self.engine.stream(ids, [point.rule], requests, options, drafter, role=point.role))
+
+    def rehearse(self, point: Point, prompts: Sequence[list[int]], batch_size: int) -> None:
+        """Capture the steps of such a point for all prompts that will be on the clock."""
+        from sdbench.engine import Request
+
+        options = self.options(point.role, batch_size=batch_size, is_measured=False, timing=True)
+        request, drafter = Request(0, 0, 0, "", point.num_draft), self.drafter(point.role)
+        self.engine.rehearse(prompts, request, point.rule, options, drafter, role=point.role)
+
+
+def stopper(text: Callable[[Sequence[int]], str], stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
+    """Whether the newest tokens complete a stop string; `text` decodes ids. Only the tail is read: a token is at least one
+    byte, so no stop string spans more tokens than it has bytes.
+    """
+    if not stops:
+        return None
+    tail = max(len(stop.encode()) for stop in stops) + 4
+
+    def should_stop(ids: Sequence[int]) -> bool:
+        end = text(ids[-tail:])
+        return any(stop in end for stop in stops)
+
+    return should_stop
+
+
+def rows_that_fit(pair: LoadedPair, length: int) -> int:
+    """A batch size: what free memory holds of keys and values; the engine halves it where that was too much."""
+    from sdbench.lm.load import free_bytes
+
+    if pair.target.device.type == "cpu":
+        return ROWS_ON_CPU
+    free = free_bytes(str(pair.target.device))
+    if free is None:
+        return MOST_ROWS
+    row = sum(map(bytes_a_token, pair.models.values())) * length
+    return max(1, min(MOST_ROWS, int(SHARE_OF_FREE * free / row)))
+
+
+def bytes_a_token(model: PreTrainedModel) -> int:
+    """Keys and values of one token."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize

@@ -1,0 +1,65 @@
+"""The engine of this package as the runner opens it: models in this process, their memory, their type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sdbench.config import ConfigError, Run
+
+if TYPE_CHECKING:
+    from sdbench.engines.job import Job, Models
+    from sdbench.engines.native.decode import Decoder
+    from sdbench.prepare.cells import Point
+    from sdbench.prepare.pair import LoadedPair, PairMetadata
+    from sdbench.prepare.pair_info import PairInfo
+    from sdbench.prepare.prompts import Prompts
+    from sdbench.records import Store
+
+
+class Native:
+    """Every cell, every measure."""
+
+    def find(self, run: Run) -> PairMetadata:
+        from sdbench.prepare import pair as pairs
+
+        return pairs.find(run.model, device=run.device, dtype=run.dtype)
+
+    def points(self, run: Run, planned: Sequence[Point]) -> list[Point]:
+        return list(planned)
+
+    def open(self, job: Job, prompts: Prompts, store: Store | None = None) -> Decoder:
+        """Reads the weights; nothing is told to the store."""
+        from sdbench.engines.native.decode import Decoder
+        from sdbench.engines.native.memory import out_of_memory
+        from sdbench.lm.load import free_bytes
+        from sdbench.prepare import pair as pairs
+
+        run, metadata = job.run, job.pair_info.metadata
+        free = free_bytes(metadata.device, is_spread=run.model.device_map is not None)
+        try:
+            pair = pairs.load(metadata)
+        except (MemoryError, RuntimeError) as error:
+            sentence = out_of_memory(error, metadata, free)
+            if sentence is None:
+                raise
+            raise ConfigError(sentence) from error
+        refuse_another_dtype(job.pair_info, pair)
+        longest = max(map(len, prompts.ids.values()), default=0)
+        return Decoder.make(run, job.pair_info, pair, job.task, longest)
+
+    def time(self, run: Run, points: Sequence[Point], prompts: Prompts, models: Models) -> None:
+        from sdbench.engines.native.timing import time_points
+
+        time_points(run, points, prompts, models)
+
+
+def refuse_another_dtype(pair_info: PairInfo, pair: LoadedPair) -> None:
+    """The keys of cells were made from metadata: weights that came in another type than these say would lie under a wrong one."""
+    for role, model in pair.models.items():
+        planned, got = pair_info.numerics[f"{role}_dtype"], str(model.dtype)
+        if planned != got and pair_info.metadata.quantization(role) is None:
+            name = planned.removeprefix("torch.")
+            raise ConfigError(
+                f"the {role} says that its weights are {planned} and was loaded as {got}: write dtype={name}"
+            )

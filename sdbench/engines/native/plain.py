@@ -1,0 +1,75 @@
+"""The target alone by transformers' own `generate`, on the same clock: a baseline that we cannot have made slow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+
+from sdbench.engines.latency import Clocked
+
+if TYPE_CHECKING:
+    from sdbench.engines.native.decode import Decoder
+
+
+class _Ticks(StoppingCriteria):
+    """Notes when each token was there, and stops rows where a stop string is complete."""
+
+    def __init__(self, device: torch.device, start: int, should_stop: Any) -> None:
+        self.device, self.start, self.should_stop = device, start, should_stop
+        self.times_s: list[float] = []
+
+    def __call__(self, input_ids: torch.LongTensor, scores: Any, **_: Any) -> torch.BoolTensor:
+        synchronise(self.device)
+        self.times_s.append(time.perf_counter())
+        is_done = [False] * len(input_ids)
+        if self.should_stop is not None:
+            is_done = [self.should_stop(row) for row in input_ids[:, self.start :].tolist()]
+        return torch.tensor(is_done, device=input_ids.device)  # pyright: ignore[reportReturnType]
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done its work."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def plain_generate(decoder: Decoder, prompts: Sequence[list[int]]) -> Clocked:
+    """One batch, padded on the left as `generate` wants it; a round is a token of every row that has not ended."""
+    model, run = decoder.pair.target, decoder.run
+    stop_ids = list(decoder.stop_ids("target"))
+    pad = stop_ids[0] if stop_ids else 0
+    sampling = {"do_sample": run.temperature > 0, "max_new_tokens": decoder.task.max_new_tokens}
+    if run.temperature > 0:
+        sampling |= {"temperature": run.temperature, "top_k": run.top_k or 0, "top_p": run.top_p or 1.0}
+    config = GenerationConfig(**sampling, eos_token_id=stop_ids or None, pad_token_id=pad)
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (width - len(row)) + row for row in prompts], device=model.device)
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompts], device=model.device)
+    ticks = _Ticks(model.device, width, decoder.should_stop)
+    torch.manual_seed(run.seed)
+    synchronise(model.device)
+    start_s = time.perf_counter()
+    texts: Any = model.generate(  # pyright: ignore[reportCallIssue]
+        ids, attention_mask=mask, generation_config=config, stopping_criteria=StoppingCriteriaList([ticks])
+    )
+    rounds_s = [after - before for before, after in zip(ticks.times_s, ticks.times_s[1:], strict=False)]
+    return Clocked(
+        tokens=sum(length(row, stop_ids, decoder.should_stop) for row in texts[:, width:].tolist()),
+        rounds=len(ticks.times_s),
+        prefill_s=ticks.times_s[0] - start_s,
+        decode_s=ticks.times_s[-1] - ticks.times_s[0],
+        first_token_s=ticks.times_s[0] - start_s,
+        rounds_s=tuple(rounds_s),
+    )
+
+
+def length(row: list[int], stop_ids: Sequence[int], should_stop: Callable[[Sequence[int]], bool] | None) -> int:
+    """Tokens up to the one that ended the row; behind it stands padding until the last row of the batch has ended."""
+    for place, token in enumerate(row, start=1):
+        if token in stop_ids or (should_stop is not None and should_stop(row[:place])):
+            return place
+    return len(row)

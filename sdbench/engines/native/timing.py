@@ -1,0 +1,191 @@
+"""The latency pass of a job: which cells go on the clock beside which baselines, and the cost of single calls."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Hashable, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from sdbench import plan
+from sdbench.config import Run
+from sdbench.engines.latency import (
+    Clocked,
+    Contender,
+    Unit,
+    drift_sentence,
+    latency_pass,
+    machine,
+    name_of,
+    new_pass_id,
+    num_timed,
+    spread,
+    stall_sentence,
+    units,
+    visits,
+    warm_up,
+)
+from sdbench.engines.native.plain import plain_generate
+from sdbench.prepare.cells import Point
+from sdbench.prepare.progress import Bar, warn
+from sdbench.records import CallRecord, Cell, TimingRecord, read
+from sdbench.types import Axis, needs_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sdbench.engines.job import Models
+    from sdbench.engines.native.decode import Decoder
+    from sdbench.prepare.prompts import Prompts
+
+
+def time_points(run: Run, points: Sequence[Point], prompts: Prompts, models: Models) -> None:
+    """Times what is not yet timed on this machine: cells spread over the sweep, lossless, the target alone twice."""
+    from sdbench.metrics.recommend import timed_settings
+
+    timing, store = run.timing, models.store
+    assert timing is not None
+    timed = units(list(prompts.ids)[: timing.examples], timing.batch_size)
+    if not timed:
+        warn(f"the latency pass is left out: timing.batch_size={timing.batch_size} needs as many examples")
+        return
+    chosen = on_the_clock(points, timing.cells, timed_settings(read(store.folder), run.margin))
+    plain = generate_cell(next(point.cell for point in points if point.role == "target"), run.model.attention)
+    store.add_cells([plain])
+    where = machine()
+    wanted = [*(point.cell.key for point in chosen), plain.key]
+    earlier = (
+        None if run.force else plan.newest_pass(read(store.folder), wanted, list(map(name_of, timed)), machine=where)
+    )
+    todo = [visit for visit in visits(timed, timing.repeats) if earlier is None or visit.key not in earlier.done]
+    if not todo:
+        return
+    pass_id = new_pass_id() if earlier is None else earlier.pass_id
+    decoder: Any = models.decoder  # this package's own: the pass times its rounds
+    contenders = contenders_of(decoder, chosen, plain, prompts)
+    rehearse(decoder, chosen, prompts, timed)
+    warm_up(contenders, timed)
+    with Bar("timing", num_timed(contenders, todo)) as bar:
+        for block in latency_pass(contenders, todo, pass_id=pass_id, seed=run.seed, where=where):
+            store.append_timings(block)
+            for record in block:
+                bar.add(tokens=record.tokens)
+    timings = read(store.folder).timings
+    timings = timings[timings["pass_id"] == pass_id].sort_values("started_at")  # those of earlier jobs among them
+    records = records_of(timings)
+    store.append_calls(calls(records, chosen, run, prompts))
+    for sentence in (drift_sentence(timings), stall_sentence(records)):
+        if sentence:
+            warn(sentence)
+
+
+def contenders_of(decoder: Decoder, chosen: Sequence[Point], plain: Cell, prompts: Prompts) -> list[Contender]:
+    """The cells by the engine, and the target alone by transformers."""
+    decoder.engine.capture_at_once()
+    contenders = [Contender(point.cell.key, TimedPoint(decoder, point, prompts)) for point in chosen]
+    alone = Contender(
+        plain.key, lambda unit, _: plain_generate(decoder, [prompts.ids[x] for x in unit]), has_split=False
+    )
+    return [*contenders, alone]
+
+
+def rehearse(decoder: Decoder, chosen: Sequence[Point], prompts: Prompts, timed: Sequence[Unit]) -> None:
+    """No step is captured on the clock. The longest blocks come first: the KV caches of others fit into theirs."""
+    kinds = {(point.role, point.num_draft, needs_of(point.rule)): point for point in chosen}
+    ids = [prompts.ids[example] for unit in timed for example in unit]
+    for point in sorted(kinds.values(), key=lambda point: -point.num_draft):
+        decoder.rehearse(point, ids, len(timed[0]))
+
+
+def records_of(timings: pd.DataFrame) -> list[TimingRecord]:
+    """The rows of a frame as the records that they were."""
+    names = [field.name for field in fields(TimingRecord)]
+    return [TimingRecord(**row) for row in timings[names].to_dict("records")]  # type: ignore[arg-type]
+
+
+def on_the_clock(points: Sequence[Point], cells: int, advised: Sequence[str]) -> list[Point]:
+    """Both baselines and, of each curve, `cells` points: those between which the recommendation decides (`advised`, keys of
+    cells), then others spread over it; not those that are lossless, for there the same work is on the clock already.
+    """
+    chosen = [point for point in points if point.cell.verifier in ("target", "lossless")]
+    curves: dict[Hashable, list[Point]] = {}
+    for point in points:
+        if point.role == "pair" and not point.cell.is_lossless:
+            curves.setdefault(_curve(point), []).append(point)
+    for curve in curves.values():
+        near = [place for place, point in enumerate(curve) if point.cell.key in advised]
+        near = near[max(0, len(near) - cells) // 2 :][:cells]
+        far = [place for place in spread(len(curve), cells) if place not in near][: cells - len(near)]
+        chosen += [curve[place] for place in sorted([*near, *far])]
+    return chosen
+
+
+def _curve(point: Point) -> Hashable:
+    """What points of one curve share: all but the first knob with an order."""
+    axes = [Axis.from_json(axis) for axis in point.cell.axes]
+    first = next((axis.knob for axis in axes if axis.rank is not None), None)
+    others = tuple((axis.knob, axis.value) for axis in axes if axis.knob != first)
+    return point.cell.verifier, point.num_draft, others
+
+
+def generate_cell(target: Cell, attention: str | None) -> Cell:
+    """The target alone by transformers' own generate: on the clock only."""
+    data = target.to_json()
+    content = {**data["content"], "target_attention": attention}
+    return Cell.from_json({**data, "verifier": "generate", "law": "generate/1", "content": content})
+
+
+class TimedPoint:
+    """One cell on the clock: a batch through the engine, measures off."""
+
+    def __init__(self, decoder: Decoder, point: Point, prompts: Prompts) -> None:
+        self.decoder, self.point, self.prompts = decoder, point, prompts
+
+    def __call__(self, unit: Unit, is_split: bool) -> Clocked:
+        prompts = {example: self.prompts.ids[example] for example in unit}
+        generations = self.decoder.together(self.point, prompts, is_split=is_split)
+        times = [generation.timing for generation in generations if generation.timing is not None]
+        assert len(times) == len(unit), "the engine times what is asked to be timed"
+        # Rows share their rounds: the batch took as long as its longest row, and prefills came one after another.
+        longest = max(times, key=lambda timing: timing.decode_s)
+        return Clocked(
+            tokens=sum(len(generation.tokens) for generation in generations),
+            rounds=len(longest.rounds_s),
+            prefill_s=sum(timing.prefill_s for timing in times),
+            decode_s=longest.decode_s,
+            first_token_s=sum(timing.prefill_s for timing in times) + longest.rounds_s[0],
+            rounds_s=longest.rounds_s,
+            draft_s=longest.draft_s,
+            verify_s=longest.verify_s,
+            rest_s=longest.rest_s,
+        )
+
+
+def calls(records: Sequence[TimingRecord], points: Sequence[Point], run: Run, prompts: Prompts) -> list[CallRecord]:
+    """What one call costs, as medians over a pass: a drafted token, a verification (with the rest of its round),
+    a token of the target alone, a prefill. The modelled speed-up of a cell is its recorded rounds at these prices.
+    """
+    by_cell = {point.cell.key: point for point in points}
+    prices: dict[tuple[str, str, int], list[float]] = {}
+
+    def note(model: str | None, kind: str, tokens: int, seconds: float) -> None:
+        if seconds == seconds and seconds > 0:
+            prices.setdefault((str(model), kind, tokens), []).append(seconds)
+
+    for record in records:
+        point = by_cell.get(record.cell)
+        if point is None or not record.rounds:
+            continue
+        if point.role == "target" and not record.is_split:
+            note(run.model.target, "target", 1, record.decode_s / record.rounds)
+            if record.example in prompts.ids:  # a single request: a batch's prefills are of several lengths
+                note(run.model.target, "prefill", len(prompts.ids[record.example]), record.prefill_s)
+        elif point.role == "pair" and record.is_split:
+            k = point.num_draft
+            note(run.model.draft, "draft", 1, record.draft_s / (record.rounds * k))
+            note(run.model.target, "verify", k + 1, (record.verify_s + record.rest_s) / record.rounds)
+    first = records[0]
+    return [
+        CallRecord(first.pass_id, first.machine, model, kind, tokens, statistics.median(values), len(values))
+        for (model, kind, tokens), values in sorted(prices.items())
+    ]

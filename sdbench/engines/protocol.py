@@ -1,0 +1,76 @@
+"""The choice of an engine: what the passes ask of one, whoever decodes. `engine=NAME` names a class that keeps `EngineKind`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sdbench.config import ConfigError, Run, known
+from sdbench.errors import first_line
+from sdbench.imports import import_object
+
+if TYPE_CHECKING:
+    from sdbench.engines.job import Job, Models
+    from sdbench.plan import WorkItem
+    from sdbench.prepare.cells import Point
+    from sdbench.prepare.pair import PairMetadata
+    from sdbench.prepare.prompts import Prompts
+    from sdbench.records import Store
+    from sdbench.types import Generation
+
+
+class EngineDecoder(Protocol):
+    """An engine that is open: weights are read, or servers answer."""
+
+    def stop_ids(self, role: str) -> tuple[int, ...]:
+        """The end-of-text ids of the model whose text it is."""
+        ...
+
+    def stages(self, points: Mapping[str, Point]) -> list[list[str]]:
+        """All cells, in the parts that are decoded to their ends one after another: what a part opens is opened once."""
+        ...
+
+    def stream(
+        self, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]
+    ) -> Iterator[tuple[WorkItem, Generation]]:
+        """Items of one role, in the order in which they end."""
+        ...
+
+    def close(self) -> None:
+        """Nothing is asked any more, whatever happened: what was started ends."""
+        ...
+
+
+class EngineKind(Protocol):
+    """A class of configs/engine, made with the options of its file."""
+
+    def find(self, run: Run) -> PairMetadata:
+        """The pair from its metadata; an option of the run that this engine does not take is a ConfigError."""
+        ...
+
+    def points(self, run: Run, planned: Sequence[Point]) -> list[Point]:
+        """Those cells of a sweep that it can make, their keys saying what decides a text here."""
+        ...
+
+    def open(self, job: Job, prompts: Prompts, store: Store) -> EngineDecoder:
+        """Ready to decode; what is wrong with the run's options is a ConfigError, here at the latest."""
+        ...
+
+    def time(self, run: Run, points: Sequence[Point], prompts: Prompts, models: Models) -> None:
+        """The latency pass over these cells, what was timed before left out."""
+        ...
+
+
+def kind_of(run: Run) -> Any:
+    """The engine that a run names, with its options."""
+    try:
+        kind: Any = import_object(str(run.engine.target))
+        names = [one.name for one in fields(kind) if one.init] if is_dataclass(kind) else run.engine.options
+        known("engine.", run.engine.options, names)
+        make: Any = kind
+        return make(**run.engine.options)
+    except ConfigError:
+        raise
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f"engine={run.engine.name} cannot be made: {first_line(error)}") from None

@@ -1,0 +1,214 @@
+"""A sweep decoded by servers: which request asks for which text, and what of an answer is a generation."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from sdbench.engines.native.decode import stopper
+from sdbench.engines.served.servers import Servers
+from sdbench.plan import WorkItem
+from sdbench.records import PooledRecord
+from sdbench.serve.client import Answer, Client
+from sdbench.serve.pump import Pump
+from sdbench.serve.rounds import CountedRounds, alone, cut_rounds
+from sdbench.types import EngineError, Generation
+
+if TYPE_CHECKING:
+    from sdbench.engines.job import Job
+    from sdbench.engines.served import Http, Setting
+    from sdbench.prepare.cells import Point
+    from sdbench.prepare.prompts import Prompts
+    from sdbench.records import Store
+
+AT_A_TIME = 64  # requests under way in the quality pass
+
+
+class ServedDecoder:
+    """Keeps what `engines.EngineDecoder` asks for."""
+
+    def __init__(self, kind: Http, job: Job, prompts: Prompts, store: Store) -> None:
+        self.kind, self.job, self.store = kind, job, store
+        self.pump = Pump()
+        self.servers = Servers(kind, job, prompts, store, self.pump)
+        self.should_stop = stopper(job.pair_info.text, job.task.stop)
+        self.most = job.run.batch_size or AT_A_TIME
+        self._settings = {point.cell.key: kind.setting(job.run, point) for point in job.planned}
+        try:
+            self.servers.check()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        try:
+            self.servers.close()
+        finally:
+            self.pump.close()
+
+    def setting(self, point: Point) -> Setting:
+        """The server that a cell needs."""
+        return self._settings[point.cell.key]
+
+    def stages(self, points: Mapping[str, Point]) -> list[list[str]]:
+        """One where all servers run at once; else one for as many as do."""
+        by_setting: dict[Setting, list[str]] = {}
+        for key, point in points.items():
+            by_setting.setdefault(self.setting(point), []).append(key)
+        groups = list(by_setting.values())
+        size = self.kind.at_once or len(groups) or 1
+        return [list(chain(*groups[first : first + size])) for first in range(0, len(groups), size)]
+
+    def stop_ids(self, role: str) -> tuple[int, ...]:
+        return self.job.pair_info.stop_ids["draft" if role == "draft" else "target"]
+
+    def stream(
+        self, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]
+    ) -> Iterator[tuple[WorkItem, Generation]]:
+        """Server by server, the one that runs first."""
+        by_setting: dict[Setting, list[WorkItem]] = {}
+        for item in items:
+            by_setting.setdefault(self.setting(points[item.cell]), []).append(item)
+        for setting in sorted(by_setting, key=lambda one: not self.servers.is_open(one)):
+            server = self.servers.at(setting)
+            if server.tells_steps or setting.role != "pair":
+                yield from self._answered(server.client, by_setting[setting], points, ids)
+            else:
+                yield from self._pooled(server.client, by_setting[setting], points, ids)
+
+    def _answered(
+        self, client: Client, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]
+    ) -> Iterator[tuple[WorkItem, Generation]]:
+        async def work(item: WorkItem) -> Answer:
+            return await client.complete(self.body(client, points[item.cell], ids[item.example], item))
+
+        try:
+            for item, answer in self.pump.each(items, work, self.most):
+                yield item, self.generation(client, points[item.cell], answer, item.sample)
+        except EngineError as error:
+            raise self.servers.explained(client, error) from error
+
+    def _pooled(
+        self, client: Client, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]
+    ) -> Iterator[tuple[WorkItem, Generation]]:
+        """Cell by cell, so that what a server counts in the meantime is the cell's."""
+        for cell in dict.fromkeys(item.cell for item in items):
+            own = [item for item in items if item.cell == cell]
+            texts: list[Answer] = []
+
+            async def work(item: WorkItem, texts: list[Answer] = texts) -> Answer:
+                texts.append(await client.complete(self.body(client, points[item.cell], ids[item.example], item)))
+                return texts[-1]
+
+            try:
+                before = self.pump.run(client.counters())
+                for item, answer in self.pump.each(own, work, self.most):
+                    yield item, self.generation(client, points[cell], answer, item.sample)
+                after = self.pump.run(client.counters())
+            except EngineError as error:
+                raise self.servers.explained(client, error) from error
+            if (record := pooled(cell, texts, before, after)) is not None:
+                self.store.append_pooled([record])
+
+    def body(self, client: Client, point: Point, prompt: Sequence[int], item: WorkItem) -> dict[str, Any]:
+        """The request for one text. What a server would take from a model's own defaults is said."""
+        run, dialect = self.job.run, client.dialect
+        body = {
+            **dialect.request,
+            **self.kind.request,
+            "model": self.servers.name_of(client),
+            "prompt": list(prompt),
+            "max_tokens": self.job.task.max_new_tokens,
+            "temperature": run.temperature,
+            "top_p": 1.0 if run.top_p is None else run.top_p,
+            "top_k": dialect.top_k_all if run.top_k is None else run.top_k,
+            "seed": seed_of(run.seed, item),
+            "stop": list(self.job.task.stop),
+            "stop_token_ids": list(self.stop_ids(point.role)),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if (extra := self.kind.extra(point)) and dialect.extra is not None:
+            body[dialect.extra] = extra
+        return body
+
+    def generation(self, client: Client, point: Point, answer: Answer, sample: int) -> Generation:
+        """The text up to its end as our engine would end it, with its rounds; what a server does not tell is None."""
+        tokens, is_cut = self._cut(client, point.role, answer)
+        is_stopped = is_cut or answer.is_stopped
+        counts = self._counts(client, point, answer, tokens, is_stopped=is_stopped)
+        return Generation(
+            prompt=0,
+            verifier=0,
+            sample=sample,
+            tokens=tokens,
+            finish="stop" if is_stopped else "length",
+            drafted=None if counts is None else counts.drafted,
+            examined=None if counts is None else counts.examined,
+            accepted=None if counts is None else counts.accepted,
+            origins=None if counts is None else counts.origins,
+            draft_tokens=None if point.role == "pair" else (),
+            **dict.fromkeys(("p", "q", "tv", "expected", "bias"), None if point.role == "pair" else ()),
+        )
+
+    def _cut(self, client: Client, role: str, answer: Answer) -> tuple[tuple[int, ...], bool]:
+        stops, most, known = set(self.stop_ids(role)), self.job.task.max_new_tokens, self._num_ids
+        for place, token in enumerate(answer.ids[:most], start=1):
+            if not isinstance(token, int) or not 0 <= token < known:
+                raise EngineError(
+                    f"the server at {client.url} answers with the token id {token}, and the model has {known}"
+                )
+            if token in stops or (self.should_stop is not None and self.should_stop(answer.ids[:place])):
+                return answer.ids[:place], True
+        return answer.ids[:most], False
+
+    @cached_property
+    def _num_ids(self) -> int:
+        return max(len(self.job.pair_info.tokenizer), int(self.job.pair_info.configs["target"].vocab_size))
+
+    def _counts(
+        self, client: Client, point: Point, answer: Answer, tokens: Sequence[int], *, is_stopped: bool
+    ) -> CountedRounds | None:
+        if point.role != "pair":
+            return alone(len(tokens))
+        if answer.steps is None:
+            return None
+        most = max(answer.steps["drafted"], default=0)
+        if most > point.num_draft:
+            raise EngineError(
+                f"the server at {client.url} drafts {most} tokens a step, and num_draft={point.num_draft}: write num_draft={most}"
+            )
+        try:
+            return cut_rounds(len(tokens), answer.steps["accepted"], answer.steps["drafted"], is_stopped=is_stopped)
+        except EngineError as error:
+            raise EngineError(f"{error} ({client.url})") from error
+
+
+def seed_of(seed: int, item: WorkItem) -> int:
+    """Of the request: equal for all cells of an example, so that what two of them share they may share."""
+    digest = hashlib.sha256(f"{seed}\n{item.example}\n{item.sample}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 33  # 31 bits: every server takes them
+
+
+def pooled(
+    cell: str, texts: Sequence[Answer], before: Mapping[str, float] | None, after: Mapping[str, float] | None
+) -> PooledRecord | None:
+    """What came with each text, added up; else how far the server's counters went meanwhile; None where neither is told."""
+    if not texts:
+        return None
+    totals = [text.totals for text in texts if text.totals is not None]
+    if len(totals) == len(texts):
+        sums = {name: sum(float(one[name]) for one in totals) for name in ("steps", "drafted", "accepted")}
+    elif before is not None and after is not None:
+        sums = {name: after[name] - before[name] for name in ("steps", "drafted", "accepted")}
+        if min(sums.values()) < 0:
+            return None  # it was started anew meanwhile
+    else:
+        return None
+    source = "requests" if len(totals) == len(texts) else "server"
+    tokens = sum(len(text.ids) for text in texts)
+    return PooledRecord(cell=cell, source=source, texts=len(texts), tokens=tokens, **sums, block=secrets.token_hex(8))

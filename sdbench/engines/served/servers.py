@@ -1,0 +1,289 @@
+"""The servers of a run: those that are named and those that are started, each looked at before it is asked for a text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdbench.config import ConfigError, show
+from sdbench.engines.served import PLUGIN, Setting
+from sdbench.plan import WorkItem
+from sdbench.prepare.pair import place
+from sdbench.prepare.progress import warn
+from sdbench.prepare.provenance import gpus
+from sdbench.serve.client import Answer, Client, UnansweredError
+from sdbench.serve.command import port_of, words_of
+from sdbench.serve.dialect import at
+from sdbench.serve.process import Server
+from sdbench.types import EngineError
+
+if TYPE_CHECKING:
+    from sdbench.engines.job import Job
+    from sdbench.engines.served import Http, Vllm
+    from sdbench.prepare.prompts import Prompts
+    from sdbench.records import Store
+    from sdbench.serve.pump import Pump
+
+PLUGIN_ENV = {"VLLM_PLUGINS": PLUGIN, "VLLM_USE_V2_MODEL_RUNNER": "0"}  # off unless named; its seam is the V1 runner's
+DYING_S = 5.0  # a connection is gone before the process is
+PROBED = 8  # new tokens of the request that shows what a server tells
+SAMPLE = "Question: what is 12 + 30?\nAnswer:"  # a text that both tokenizers read
+
+
+@dataclass
+class OpenServer:
+    """A server that has been looked at; `process` where it was started here."""
+
+    client: Client
+    tells_steps: bool
+    facts: dict[str, Any]
+    process: Server | None = None
+
+
+class Servers:
+    """By setting; where they are started here, at most `engine.at_once` run, and the one asked longest ago gives way."""
+
+    def __init__(self, kind: Http, job: Job, prompts: Prompts, store: Store, pump: Pump) -> None:
+        self.kind, self.job, self.prompts, self.store, self.pump = kind, job, prompts, store, pump
+        self._open: dict[Setting, OpenServer] = {}
+        self._names: dict[str, str] = {}
+        self._points = {kind.setting(job.run, point): point for point in reversed(job.planned)}
+
+    def check(self) -> None:
+        """Servers that run already are all looked at before any decoding."""
+        if not self.kind.is_started_here:
+            for setting in self._points:
+                self.at(setting)
+
+    def is_open(self, setting: Setting) -> bool:
+        return setting in self._open
+
+    def at(self, setting: Setting) -> OpenServer:
+        """The server of this setting, started and looked at if it is not yet."""
+        if setting in self._open:
+            self._open[setting] = self._open.pop(setting)
+            return self._open[setting]
+        is_started = self.kind.is_started_here
+        server = self._started(setting) if is_started else self._looked_at(setting, self._url(setting), None)
+        self._open[setting] = server
+        self.store.add_server(server.facts)
+        return server
+
+    def close(self) -> None:
+        for setting in list(self._open):
+            self._close(setting)
+
+    def _close(self, setting: Setting) -> None:
+        server = self._open.pop(setting)
+        try:
+            self.pump.run(server.client.close())
+        finally:
+            if server.process is not None:
+                server.process.close()
+
+    def name_of(self, client: Client) -> str:
+        """Under which name the model is asked for."""
+        return self._names[client.url]
+
+    def explained(self, client: Client, error: EngineError) -> EngineError:
+        """The same error, or why the server that was started here has died."""
+        own = next((server for server in self._open.values() if server.client is client), None)
+        death = None if own is None or own.process is None else own.process.death(within_s=DYING_S)
+        if death is None:
+            return error
+        return EngineError(f"{death}\nwhat was finished is in the records, and the same command goes on from there")
+
+    def _url(self, setting: Setting) -> str:
+        name = self._points[setting].cell.verifier
+        url = self.kind.urls.get(name, self.kind.url)
+        assert url is not None, "a cell without a server was left out"
+        return url.rstrip("/").removesuffix("/v1")
+
+    def _started(self, setting: Setting) -> OpenServer:
+        kind: Vllm = self.kind  # pyright: ignore[reportAssignmentType]
+        while len(self._open) >= kind.at_once:
+            self._close(next(iter(self._open)))
+        assert kind.python is not None
+        port = port_of(kind.host, kind.port)
+        url = f"http://{kind.host}:{port}"
+        usual = kind.always if setting.role == "pair" else kind.alone
+        model = place(self._model_id("draft" if setting.role == "draft" else "target"))
+        args = {"model": model, "host": kind.host, "port": port, **usual, **kind.args}
+        words = words_of(kind.python, kind.entry, args, self._speculative(kind, setting))
+        log = Path(self.job.run.folder) / "servers" / f"{setting.role}-{port}.log"
+        env = {**(PLUGIN_ENV if kind.plugin else {}), **{name: str(value) for name, value in kind.env.items()}}
+        process = Server.start(words, url, log, env=env, grace_s=kind.grace_s)
+        try:
+            process.wait_until_ready(kind.health, kind.start_s)
+            facts = {
+                "command": list(words),
+                "installed": kind.installed,
+                "gpus": gpus(),
+                "started_s": process.started_s,
+            }
+            return self._looked_at(setting, url, process, facts)
+        except BaseException:
+            process.close()
+            raise
+
+    def _speculative(self, kind: Vllm, setting: Setting) -> Mapping[str, Any] | None:
+        import json
+
+        if setting.role != "pair":
+            return None
+        rule = {} if setting.rule == PLUGIN else json.loads(setting.rule)
+        draft = {"model": place(self._model_id("draft"))} if kind.speculative.get("method") == "draft_model" else {}
+        return {**draft, **kind.speculative, "num_speculative_tokens": setting.num_draft, **rule}
+
+    def _model_id(self, role: str) -> str:
+        model = self.job.run.model
+        name = model.draft if role == "draft" else model.target
+        assert name is not None
+        return name
+
+    def _looked_at(
+        self, setting: Setting, url: str, process: Server | None, started: Mapping[str, Any] | None = None
+    ) -> OpenServer:
+        """What is wrong with a server is one sentence, before a text of it counts."""
+        client = Client(url, self.kind.dialect, self.kind.patience, self.kind.headers)
+        self.pump.run(client.open())
+        try:
+            version = self._version(client)
+            self._names[url] = self._served_name(client, setting)
+            self._compare_tokenizers(client)
+            self._look_for_the_plugin(client, setting)
+            answer = self._probe(client, setting)
+            tells_steps = self._tells(client, setting, answer, version)
+            facts = {
+                "url": url,
+                "setting": setting.label,
+                "model": self._names[url],
+                "version": version,
+                "info": self.pump.run(client.get(client.dialect.info)),
+                "counts": "steps" if tells_steps else "pooled" if setting.role == "pair" else "none needed",
+                "engine": self.job.run.engine.name,
+                **(started or {}),
+            }
+        except (EngineError, UnansweredError) as error:
+            self.pump.run(client.close())
+            death = None if process is None else process.death()
+            raise ConfigError(death or str(error)) from error
+        except BaseException:
+            self.pump.run(client.close())
+            raise
+        return OpenServer(client, tells_steps, facts, process)
+
+    def _version(self, client: Client) -> str | None:
+        try:
+            said = self.pump.run(client.get(client.dialect.version))
+        except UnansweredError as error:
+            raise ConfigError(
+                f"no server answers at {client.url} ({error}): start it, or write its address as engine.url=URL"
+            ) from None
+        return None if at(said, "version") is None else str(at(said, "version"))
+
+    def _served_name(self, client: Client, setting: Setting) -> str:
+        listing = self.pump.run(client.get("/v1/models"))
+        models = [one for one in (at(listing, "data") or []) if isinstance(one, dict)]
+        if not models:
+            raise ConfigError(
+                f"the server at {client.url} lists no models at /v1/models: engine.url is the address before /v1"
+            )
+        ids, asked = (
+            [str(one.get("id")) for one in models],
+            self._model_id("draft" if setting.role == "draft" else "target"),
+        )
+        if self.kind.model is not None:
+            if self.kind.model not in ids:
+                raise ConfigError(
+                    f"engine.model={show(self.kind.model)} is not served at {client.url}, which has {', '.join(ids)}"
+                )
+            return self.kind.model
+        for one in models:
+            if {str(one.get("id")), str(one.get("root"))} & {asked, place(asked)}:
+                return str(one.get("id"))
+        raise ConfigError(
+            f"the server at {client.url} serves {', '.join(ids)}, and this run asks for {asked}: write model= as it is served, or "
+            f"engine.model={ids[0]} if that is the same model under another name"
+        )
+
+    def _compare_tokenizers(self, client: Client) -> None:
+        """A text as ids, here and there."""
+        if client.dialect.tokenize is None:
+            return
+        own = list(self.job.pair_info.tokenizer(SAMPLE, add_special_tokens=False)["input_ids"])
+        body = {"model": self._names[client.url], "prompt": SAMPLE, "add_special_tokens": False}
+        theirs = at(self.pump.run(client.post(client.dialect.tokenize, body)), "tokens")
+        if theirs is not None and list(theirs) != own:
+            raise ConfigError(self._other_ids(client, f"{theirs[:6]} and {own[:6]} begin the same text"))
+
+    def _other_ids(self, client: Client, why: str) -> str:
+        return (
+            f"the tokenizer of the server at {client.url} has other ids than that of {self.job.run.model.target} ({why}): the "
+            "same prompts would be other texts, so give the model that is served"
+        )
+
+    def _look_for_the_plugin(self, client: Client, setting: Setting) -> None:
+        """A server that does not have it takes every rule that a request names, and verifies by its own."""
+        field = client.dialect.extra
+        if setting.rule != PLUGIN or field is None:
+            return
+        body = {"model": self._names[client.url], "prompt": SAMPLE, "max_tokens": 1, field: {"sdbench_rule": "none"}}
+        if not self.pump.run(client.refuses(body)):
+            raise ConfigError(
+                f"the server at {client.url} takes a rule that there is not: sdbench's plug-in is not inside, or did not load; "
+                "install plugins/vllm and sdbench into its environment, and start it with VLLM_PLUGINS=sdbench"
+            )
+
+    def _probe(self, client: Client, setting: Setting) -> Answer:
+        """A short answer to the first prompt, for what comes with it."""
+        from sdbench.engines.served.decoder import seed_of
+
+        point, (example, ids) = self._points[setting], next(iter(self.prompts.ids.items()))
+        run, dialect = self.job.run, client.dialect
+        body = {
+            **dialect.request,
+            **self.kind.request,
+            "model": self._names[client.url],
+            "prompt": list(ids),
+            "max_tokens": PROBED,
+            "temperature": run.temperature,
+            "seed": seed_of(run.seed, WorkItem("", example, 0)),
+            "stop_token_ids": list(self.job.pair_info.stop_ids[setting.role if setting.role == "draft" else "target"]),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if (extra := self.kind.extra(point)) and dialect.extra is not None:
+            body[dialect.extra] = extra
+        answer = self.pump.run(client.complete(body))
+        own = self.job.pair_info.text(answer.ids)
+        if answer.text and not _is_same(own, answer.text):
+            raise ConfigError(self._other_ids(client, f"{show(answer.text)!r} there is {show(own)!r} here"))
+        return answer
+
+    def _tells(self, client: Client, setting: Setting, answer: Answer, version: str | None) -> bool:
+        """Whether its steps come with each text; where only sums do, that is said once; where nothing does, it is a mistake."""
+        if setting.role != "pair":
+            return False
+        if answer.steps is not None:
+            most = max(answer.steps["drafted"], default=0)
+            if most > setting.num_draft:
+                raise ConfigError(f"the server at {client.url} drafts {most} tokens a step: write num_draft={most}")
+            return True
+        if answer.totals is None and self.pump.run(client.counters()) is None:
+            said = f"the server at {client.url} (version {version or 'unknown'}) counts no drafts"
+            if client.dialect.flag is not None:
+                raise ConfigError(f"{said}: it does not speculate, or was started without {client.dialect.flag}")
+            warn(f"{said}: acceptance stays empty")
+            return False
+        source = "sums with each text" if answer.totals is not None else "its counters, whatever else it does meanwhile"
+        warn(f"the server at {client.url} tells no rounds: acceptance is pooled over a cell from {source}")
+        return False
+
+
+def _is_same(own: str, theirs: str) -> bool:
+    """Texts may differ by blanks at their ends, and by half a character at the last."""
+    one, other = own.strip().rstrip("\ufffd"), theirs.strip().rstrip("\ufffd")
+    return one.startswith(other) or other.startswith(one)

@@ -1,0 +1,69 @@
+"""What a run leaves and says at its end: summary.csv, a table, the recommendation, the report. All from the records."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sdbench import __version__
+from sdbench.config import Run
+from sdbench.files import digest_of
+from sdbench.passes.table import labels, print_table
+from sdbench.passes.track import track
+from sdbench.records import Results
+from sdbench.trackers import Findings
+
+if TYPE_CHECKING:
+    from sdbench.prepare.cells import Point
+
+DRAWN = ".drawn"  # below the folder of a run: what its page shows
+
+
+def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None:
+    """Says what came out, cell by cell, then has it drawn; failed cells are named."""
+    from sdbench.report import worked_out, write
+
+    outcome, cells = worked_out([run.folder], margin=run.margin), [point.cell for point in points]
+    results, frame, summary = outcome.results[0], outcome.summaries[0], run.folder / "summary.csv"
+    frame.to_csv(summary, index=False)
+    print_table(run, cells, frame)
+    advice = outcome.advice[0].text
+    print(advice)
+    print_problems(results, {name: failed[key] for key, name in labels(cells).items() if key in failed})
+    sys.stdout.flush()
+    page = run.folder / "report.html"
+    if run.report and not is_drawn(run):
+        page = write(outcome).page
+        (run.folder / DRAWN).write_text(_content(run))
+    figures = sorted((run.folder / "figures").glob("pareto*.png"))[:1]
+    for name, path in (
+        ("records", run.folder),
+        ("summary", summary),
+        *(("figure", figure) for figure in figures),
+        *([("report", page)] if run.report else []),
+    ):
+        print(f"{name + ':':<9}{path}")
+    track(run, Findings(run.folder, results.config, frame, advice))
+
+
+def is_drawn(run: Run) -> bool:
+    """Whether the page shows these very records: parts never change, so their names say what they hold."""
+    note = run.folder / DRAWN
+    return (run.folder / "report.html").is_file() and note.is_file() and note.read_text() == _content(run)
+
+
+def _content(run: Run) -> str:
+    names = sorted(path.name for path in (run.folder / "records").iterdir() if not path.name.startswith("run-"))
+    return digest_of("\n".join([__version__, f"{run.margin}", *names]), digits=64)
+
+
+def print_problems(results: Results, failed: Mapping[str, str]) -> None:
+    """What failed in this run by its name, then what else the reader found; the reason of a failure once."""
+    for name, message in failed.items():
+        print(f"sdbench: failed: {name}: {message}", file=sys.stderr)
+    said = set(failed.values())
+    for problem in results.problems:
+        if problem.message not in said:
+            said.add(problem.message)
+            print(f"sdbench: {problem.kind}: {problem.name}: {problem.message}", file=sys.stderr)

@@ -1,0 +1,114 @@
+"""One job: one pair, one task, its whole sweep; from a checked run to records, a summary and a report."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from sdbench.config import ConfigError, Run
+from sdbench.hub import HubError
+from sdbench.passes.faults import report_fault, sigterm_as_ctrl_c
+from sdbench.passes.slurm import batch_job, name_batch_job
+from sdbench.prepare.progress import engine_warnings, warn
+from sdbench.records import SchemaError, Store, StoreError
+from sdbench.records.parts import cannot_write
+from sdbench.types import EngineError
+
+if TYPE_CHECKING:
+    from sdbench.engines.job import Job
+    from sdbench.passes.scoring import Scorers
+    from sdbench.prepare.pair_info import PairInfo
+    from sdbench.prepare.prompts import Prompts
+
+DONE, FAILED, BAD_CONFIG, INTERRUPTED = 0, 1, 2, 130
+PROMPTS_COMPARED = 64  # of those stored, evenly spread
+
+
+def run_job(run: Run, words: Sequence[str]) -> int:
+    """Runs it and says how it went; `words` is the command line, to be repeated after an interruption."""
+    try:
+        with engine_warnings(), sigterm_as_ctrl_c():
+            return _run(run, words)
+    except (ConfigError, HubError, SchemaError) as error:
+        print(f"sdbench: {error}", file=sys.stderr)
+        return BAD_CONFIG
+    except (StoreError, EngineError) as error:
+        print(f"sdbench: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        again = shlex.join(["python", "-m", "sdbench", *words])
+        print(f"sdbench: interrupted; what was finished is in {run.folder}; go on with: {again}", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        if _is_a_launchers(error):
+            raise
+        report_fault(error, run.folder)
+        return FAILED
+
+
+def _is_a_launchers(error: Exception) -> bool:
+    """What submitit raises inside a job that is to be requeued or has timed out: its own business."""
+    return type(error).__module__.partition(".")[0] == "submitit"
+
+
+def _run(run: Run, words: Sequence[str]) -> int:
+    from sdbench.engines.job import prepare
+    from sdbench.passes.scoring import Scorers
+
+    job = prepare(run, words)
+    scorers = Scorers(job.task)
+    try:
+        failed = _passes(job, scorers)
+    finally:
+        scorers.close()
+    return FAILED if failed else DONE
+
+
+def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
+    from sdbench.engines.job import Models
+    from sdbench.passes.finish import finish
+    from sdbench.passes.quality import Failures, QualityPass
+    from sdbench.prepare.prompts import Prompts
+    from sdbench.prepare.provenance import config_of, provenance
+
+    run, task, pair_info, planned = job.run, job.task, job.pair_info, job.planned
+    prompts = Prompts.make(task, pair_info, run)
+    name_batch_job(f"sdbench-{run.model.name}-{run.task.name}")
+    print(f"sdbench: {run.model.name} on {run.task.name}, {len(task.ids)} examples, to {run.folder}", file=sys.stderr)
+    with Store.open(
+        run.folder, config=config_of(run, job.words), provenance=provenance(run, task, pair_info, planned)
+    ) as store:
+        refuse_other_prompts(store.prompts(planned[0].cell.asked), prompts, pair_info, run)
+        store.add_cells([point.cell for point in planned])
+        store.add_vocabulary(run.model.name, pair_info.tokenizer_key, pair_info.token_texts)
+        store.add_examples(planned[0].cell.asked, prompts.ids, lambda key: prompts.texts(key, task, pair_info))
+        if run.force:
+            store.force([point.cell.key for point in planned], token=batch_job())
+        by_key = {point.cell.key: point for point in planned}
+        with closing(Models(job, prompts, store)) as models:
+            failed = QualityPass(run, pair_info, by_key, prompts, store, scorers, models, Failures(store))()
+            if run.timing is not None and run.shard.index == 0:
+                job.engine.time(run, [point for key, point in by_key.items() if key not in failed], prompts, models)
+        for name in store.compact():
+            warn(
+                f"{name} could not be read: what this command needs of it is there again, and the file is now .torn-{name}"
+            )
+    try:
+        finish(run, planned, failed)
+    except OSError as error:
+        raise StoreError(cannot_write(run.folder, error)) from error
+    return failed
+
+
+def refuse_other_prompts(held: Mapping[str, str], prompts: Prompts, pair_info: PairInfo, run: Run) -> None:
+    """The key holds all that decides a prompt; where it misses something, a stored prompt differs, and no answer to it is taken."""
+    known = [key for key in prompts.ids if key in held]
+    for key in known[:: max(1, len(known) // PROMPTS_COMPARED)]:
+        if held[key] != pair_info.prompt(prompts.ids[key]):
+            raise ConfigError(
+                f"example {key} of {run.folder} was asked with another prompt than this sdbench makes of the same data, task and "
+                "tokenizer: its answers stay readable, and another name=NAME begins anew"
+            )

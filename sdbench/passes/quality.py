@@ -1,0 +1,158 @@
+"""The quality pass: what is missing, decoded in one batch stream, scored meanwhile, written at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sdbench import plan
+from sdbench.config import ConfigError, Run
+from sdbench.passes.scoring import Scorers
+from sdbench.plan import WorkItem
+from sdbench.prepare.cells import Point
+from sdbench.prepare.progress import Bar
+from sdbench.prepare.prompts import Prompts
+from sdbench.records import GenerationRecord, Rounds, Store
+
+if TYPE_CHECKING:
+    from sdbench.engines.job import Models
+    from sdbench.prepare.pair_info import PairInfo
+    from sdbench.types import Generation
+
+ORIGIN = {"accepted": 0, "replacement": 1, "bonus": 2}
+ROWS_A_SHARE = 2048  # generations claimed at a time at most: many batches long, so that batches stay full
+ROWS_AT_LEAST = 64  # … and at least, while there are so many: the end of a share empties its batch
+
+
+@dataclass
+class Failures:
+    """Cells that could not be made, each with its first reason."""
+
+    store: Store
+    cells: dict[str, str] = field(default_factory=dict)
+
+    def add(self, cell: str, example: str | None, message: str) -> None:
+        self.store.append_failure(cell, message, example=example)
+        self.cells.setdefault(cell, message)
+
+
+@dataclass
+class QualityPass:
+    """What every step of it needs."""
+
+    run: Run
+    pair_info: PairInfo
+    points: Mapping[str, Point]
+    prompts: Prompts
+    store: Store
+    scorers: Scorers
+    models: Models
+    failures: Failures
+
+    def __call__(self) -> dict[str, str]:
+        """Decodes what is missing; the cells that failed, and why. However it ends, finished texts are written."""
+        cells = [point.cell for point in self.points.values()]
+        todo = plan.missing(cells, list(self.prompts.ids), self.run.samples, self.store.held())
+        if not todo:
+            print("sdbench: nothing to decode: the records hold all of it", file=sys.stderr)
+        else:
+            self.scorers.start()
+            self.models.read()  # here, where what goes wrong is the run's and no cell's
+        with Bar("decoding", len(todo)) as bar:
+            try:
+                for stage in map(set, self.models.decoder.stages(self.points) if todo else ()):
+                    self._stage([item for item in todo if item.cell in stage], len(stage), bar)
+            finally:
+                self.scorers.drain(self.store, self.failures.add)
+        return self.failures.cells
+
+    def _stage(self, todo: Sequence[WorkItem], cells: int, bar: Bar) -> None:
+        """Share by share, with others on the same folder or alone."""
+        rows = cells * self.run.samples  # of a prompt
+        prompts, fewest = max(1, ROWS_A_SHARE // rows), max(1, ROWS_AT_LEAST // rows)
+        for share in plan.share(self.store, todo, prompts=prompts, fewest=fewest):
+            if not share:
+                self.scorers.drain(self.store, self.failures.add)
+            for items in by_stream(share, self.points):
+                self._stream([item for item in items if item.cell not in self.failures.cells], bar)
+            self._skip([item for item in share if item.cell in self.failures.cells])
+
+    def _stream(self, items: Sequence[WorkItem], bar: Bar) -> None:
+        """One batch stream; where it breaks, each cell of it by itself, so that one cell's failure is its own."""
+        try:
+            self._decode(items, bar)
+        except ConfigError:  # a server that cannot be started is the run's mistake, and no cell's
+            raise
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            cells = {item.cell for item in items}
+            if len(cells) == 1:
+                self.failures.add(items[0].cell, None, _sentence(error))
+                return
+            self.scorers.drain(self.store, self.failures.add)
+            held = self.store.held()
+            for cell in sorted(cells):
+                self._stream([item for item in items if item.cell == cell and item not in held], bar)
+
+    def _decode(self, items: Sequence[WorkItem], bar: Bar) -> None:
+        for item, generation in self.models.decoder.stream(items, self.points, self.prompts.ids):
+            bar.add(
+                tokens=len(generation.tokens),
+                examined=sum(generation.examined or ()),
+                accepted=sum(generation.accepted or ()),
+            )
+            example = self.prompts.examples[item.example]
+            self.scorers.put(self._record(item, generation), example, self.store, self.failures.add)
+
+    def _skip(self, items: Sequence[WorkItem]) -> None:
+        """Examples of a failed cell are given up, so that nobody waits for them."""
+        for item in items:
+            self.store.append_failure(item.cell, self.failures.cells[item.cell], example=item.example)
+
+    def _record(self, item: WorkItem, generation: Generation) -> GenerationRecord:
+        """The engine's lists as a record; an unknown measure (NaN throughout) is None."""
+        ids = generation.tokens
+        is_end = bool(ids) and ids[-1] in self.models.decoder.stop_ids(self.points[item.cell].role)
+        return GenerationRecord(
+            cell=item.cell,
+            example=item.example,
+            sample=item.sample,
+            prompt_tokens=len(self.prompts.ids[item.example]),
+            text=self.pair_info.text(ids),
+            finish="eos" if is_end else generation.finish,
+            ids=ids,
+            origin=None if generation.origins is None else [ORIGIN[origin] for origin in generation.origins],
+            rounds=_rounds(generation),
+            draft_ids=generation.draft_tokens,
+            p=_known(generation.p),
+            q=_known(generation.q),
+            tv=_known(generation.tv),
+            expected=_known(generation.expected),
+            bias=_known(generation.bias),
+            flags={"is_prompt_cut": self.prompts.examples[item.example].is_prompt_cut},
+        )
+
+
+def by_stream(items: Sequence[WorkItem], points: Mapping[str, Point]) -> Iterator[list[WorkItem]]:
+    """Items that one batch stream can decode: those of the same models."""
+    streams: dict[str, list[WorkItem]] = {}
+    for item in items:
+        streams.setdefault(points[item.cell].role, []).append(item)
+    return iter(streams.values())
+
+
+def _rounds(generation: Generation) -> Rounds | None:
+    drafted, examined, accepted = generation.drafted, generation.examined, generation.accepted
+    return None if drafted is None or examined is None or accepted is None else Rounds(drafted, examined, accepted)
+
+
+def _known(values: Sequence[float] | None) -> Sequence[float] | None:
+    return (
+        None if values is None or any(value != value for value in values) else values
+    )  # NaN: the identity does not hold
+
+
+def _sentence(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

@@ -1,0 +1,173 @@
+"""The points of a sweep: which rule judges what, by which model, and the cell its records go under."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from sdbench.config import Knob, Run
+from sdbench.files import digest_of_data
+from sdbench.prepare.heads import contents, named
+from sdbench.prepare.rules import Parts
+from sdbench.prepare.versions import files_of, version_of, version_of_rule
+from sdbench.records import Cell
+from sdbench.types import Axis
+
+if TYPE_CHECKING:
+    from sdbench.prepare.pair_info import PairInfo
+    from sdbench.tasks.base import DataTask
+    from sdbench.types import Prompt, Verifier
+
+__all__ = ["ENGINE_LAW", "Point", "points"]
+
+ENGINE_LAW = "2"  # raise it when the same knobs would give other texts, or keys change; CHANGELOG.md says why
+ROLES = {"pair": ("target", "draft"), "target": ("target",), "draft": ("draft",)}
+WORDED, TOKENISED = 256, 8  # rows of the split whose prompts are hashed as text, and as ids
+NOT_OF_THE_KEY = ("n", "seed", "dataset_commit")  # of a task's description: which rows are asked; rows are hashed
+
+
+@dataclass(frozen=True)
+class Point:
+    """A cell and how it is made: `role` is who decodes ("pair", or "target" or "draft" alone: then num_draft is 0)."""
+
+    cell: Cell
+    role: str
+    rule: Verifier
+    num_draft: int
+
+
+def points(run: Run, task: DataTask, pair_info: PairInfo, parts: Parts) -> list[Point]:
+    """The lossless rule and every setting of every rule at every draft length, the target alone, the draft alone."""
+    from sdbench.verify import Exact
+
+    maker = _CellMaker(run, task, pair_info, parts, {**_asked(task), "shown": _shown(task, pair_info)})
+    by_key: dict[str, Point] = {}
+
+    def add(name: str, role: str, rule: Verifier, k: int, setting: Mapping[str, Any], knobs: tuple[Knob, ...]) -> None:
+        cell = maker.cell(name, role, rule, k, setting, knobs)
+        by_key.setdefault(cell.key, Point(cell, role, rule, k))
+
+    for k in run.num_draft:
+        add("lossless", "pair", Exact(), k, {}, ())
+        for built in parts.sweeps:
+            for rule, setting in zip(built.rules, built.sweep.settings, strict=True):
+                if type(rule) is not Exact:  # which is there already, under the name that every run has
+                    add(built.sweep.name, "pair", rule, k, setting, built.sweep.knobs)
+    add("target", "target", Exact(), 0, {}, ())
+    if "draft" in pair_info.checkpoints:
+        add("draft", "draft", Exact(), 0, {}, ())
+    return list(by_key.values())
+
+
+@dataclass(frozen=True)
+class _CellMaker:
+    """What all cells of a run share; `asked` decides what the models are shown."""
+
+    run: Run
+    task: DataTask
+    pair_info: PairInfo
+    parts: Parts
+    asked: Mapping[str, Any]
+
+    def cell(
+        self, name: str, role: str, rule: Verifier, k: int, setting: Mapping[str, Any], knobs: tuple[Knob, ...]
+    ) -> Cell:
+        run, task = self.run, self.task
+        setting = named(rule, setting)
+        return Cell(
+            model=run.model.name,
+            task=run.task.name,
+            verifier=name,
+            num_draft=k,
+            temperature=run.temperature,
+            checkpoints={one: self.pair_info.checkpoints[one] for one in self.reads(role)},
+            w=None if "w" not in setting else float(setting["w"]),
+            knobs={knob: value for knob, value in setting.items() if knob != "w"},
+            protocol=task.protocol,
+            law=f"{type(rule).__name__.lower()}/{ENGINE_LAW}",
+            metric=task.metric,
+            metrics=[metric.to_json() for metric in task.metrics],
+            axes=[
+                Axis(knob.name, setting[knob.name], knob.rank(setting[knob.name]), knob.equals).to_json()
+                for knob in knobs
+            ],
+            is_lossless=role == "pair" and bool(rule.is_lossless().all()),
+            content=self.content(role, rule, setting, knobs),
+        )
+
+    def reads(self, role: str) -> list[str]:
+        """Whose weights a cell depends on: the draft's only where the drafter reads them."""
+        has_draft = role == "draft" or self.parts.needs_draft
+        return [one for one in ROLES[role] if one in self.pair_info.checkpoints and (one == "target" or has_draft)]
+
+    def content(self, role: str, rule: Verifier, setting: Mapping[str, Any], knobs: tuple[Knob, ...]) -> dict[str, Any]:
+        """What else decides a text or its score."""
+        run, reads = self.run, self.reads(role)
+        is_pair = role == "pair"
+        fixed = {knob.name for knob in knobs if knob.choices}  # words of the YAML, never names of files
+        files = files_of({key: value for key, value in setting.items() if key not in fixed}, prefix="verifier")
+        drafter_files = files_of(run.drafter.free, prefix="drafter") if is_pair else {}
+        return {
+            **self.asked,
+            "drafter": {"name": run.drafter.name, **run.drafter.options} if is_pair else None,
+            **({"heads": heads} if (heads := contents(rule)) else {}),
+            **({"distilled": card} if "draft" in reads and (card := self.pair_info.distilled) else {}),
+            "stop_ids": sorted(self.pair_info.stop_ids["draft" if role == "draft" else "target"]),
+            "top_k": run.top_k,
+            "top_p": run.top_p,
+            "seed": run.seed,
+            "versions": {
+                "verifier": version_of_rule(rule),
+                "drafter": version_of(self.parts.drafter) if is_pair else None,
+                "task": version_of(type(self.task), version=self.task.version),
+            },
+            "files": {**files, **drafter_files, **_task_files(run, self.task)},
+            **{name: value for name, value in self.pair_info.numerics.items() if name.partition("_")[0] in reads},
+        }
+
+
+def _asked(task: DataTask) -> dict[str, Any]:
+    """The task as it is described, its rows, and when an answer ends."""
+    from sdbench.tasks.data import rows_hash
+
+    return {
+        "task": {key: value for key, value in task.describe().items() if key not in NOT_OF_THE_KEY},
+        "rows": rows_hash(task.rows),
+        "max_new_tokens": task.max_new_tokens,
+        "stop": list(task.stop),
+    }
+
+
+def _shown(task: DataTask, pair_info: PairInfo) -> dict[str, Any]:
+    """What turns a row into the ids that a model reads, whatever n is: all cells of a task's split share it.
+
+    The wording of the first rows with their shots, the tokenizer, and the first prompts as ids, which the chat template,
+    its options and the library that applies them decide. Rows beyond these are hashed with the split, code by its version.
+    """
+    prompts = [_prompt(task, key) for key in islice(task.rows, WORDED)]
+    words = [
+        (prompt.text, [(turn.role, turn.content) for turn in prompt.messages], prompt.prefix) for prompt in prompts
+    ]
+    has_turns = any(prompt.messages for prompt in prompts)
+    return {
+        "wording": digest_of_data(words),
+        "tokenizer": pair_info.tokenizer_key,
+        "template": digest_of_data(pair_info.template) if has_turns else None,
+        "chat_options": dict(pair_info.metadata.model.chat_options) if has_turns else {},
+        "limit": pair_info.limit,
+        "ids": digest_of_data([pair_info.ids(prompt) for prompt in prompts[:TOKENISED]]),
+    }
+
+
+def _prompt(task: DataTask, key: str) -> Prompt:
+    return task.rules.render(task.fields(task.rows[key]), task.shots_of(key), is_chat=bool(task.chat))
+
+
+def _task_files(run: Run, task: DataTask) -> dict[str, str]:
+    """Files and folders that a task's own options name; those that every task has are read as rows and shots."""
+    from sdbench.tasks.base import DataTask
+
+    own = {name: value for name, value in run.task.free.items() if name not in DataTask.__dataclass_fields__}
+    return files_of({**own, "extra_metrics": task.extra_metrics}, prefix="task")

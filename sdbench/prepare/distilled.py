@@ -1,0 +1,24 @@
+"""How a distilled draft was made, from the file that its training leaves beside the weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sdbench.config import ConfigError
+
+DRAFT_CARD = "distilled.json"
+IN_RECORDS = ("model", "task", "temperature", "loss", "steps", "seed")
+
+
+def distillation_of(folder: Path) -> dict[str, Any] | None:
+    """Return how the draft in a folder was distilled, and towards which target; None for any other draft."""
+    path = folder / DRAFT_CARD
+    if not path.is_file():
+        return None
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+        return {**{name: card[name] for name in IN_RECORDS}, "target": card["checkpoints"]["target"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is torn ({type(error).__name__}: {error}): distil the draft again") from None

@@ -1,0 +1,39 @@
+"""The heads of a run's rules, and what they are called in records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sdbench.verify.head import Head
+
+TRAINED_AT = ("task", "temperature")
+
+
+def heads_of(rule: object, prefix: str = "") -> dict[str, Head]:
+    """The heads of a rule and of the rules within it, by the name of the option: head, or rule.head."""
+    from sdbench.verify.head import Head
+
+    found: dict[str, Head] = {}
+    for f in fields(rule) if is_dataclass(rule) else ():
+        value = getattr(rule, f.name)
+        if isinstance(value, Head):
+            found[f"{prefix}{f.name}"] = value
+        elif hasattr(value, "is_lossless"):
+            found |= heads_of(value, f"{prefix}{f.name}.")
+    return found
+
+
+def named(rule: object, setting: Mapping[str, Any]) -> dict[str, Any]:
+    """A setting in which a head goes by what it is, wherever it lies."""
+    return {**setting, **{option: head.label for option, head in heads_of(rule).items()}}
+
+
+def contents(rule: object) -> dict[str, Any]:
+    """What a cell holds of its heads: what each is, and where it was trained."""
+    return {
+        option: {"digest": head.digest, **{name: head.card.get(name) for name in TRAINED_AT}}
+        for option, head in heads_of(rule).items()
+    }

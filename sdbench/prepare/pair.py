@@ -1,0 +1,133 @@
+"""The models of a pair: from their metadata alone, and then loaded. Prompts and ids as text are the pair_info's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sdbench import embedded
+from sdbench.config import ConfigError, Model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from sdbench.lm.load import Checkpoint
+
+NARROW = 512  # a hidden size
+
+
+@dataclass(frozen=True)
+class LoadedPair:
+    """Both models in evaluation mode, on their device."""
+
+    target: PreTrainedModel
+    draft: PreTrainedModel | None
+
+    @property
+    def models(self) -> dict[str, PreTrainedModel]:
+        """Role -> model."""
+        return {"target": self.target, **({} if self.draft is None else {"draft": self.draft})}
+
+
+def place(model_id: str) -> str:
+    """A hub id or a folder; `embedded:NAME/ROLE` is a folder of the package."""
+    if not model_id.startswith("embedded:"):
+        return model_id
+    name, _, role = model_id.removeprefix("embedded:").partition("/")
+    folder = Path(str(embedded.__file__)).parent / name / role
+    if not folder.is_dir():
+        raise ConfigError(f"the pair {name} is not in this copy of the package; train it with scripts/train_tiny.py")
+    return str(folder)
+
+
+def device_of(asked: str) -> str:
+    """`auto` is the first accelerator there is; one that is not there is a mistake, not a reason to be slow."""
+    if asked == "cpu":
+        return asked
+    import torch
+
+    if asked == "auto":
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return "cpu" if accelerator is None else accelerator.type
+    backend = getattr(torch, asked.partition(":")[0], None)  # torch.hpu is there where its plug-in is
+    if backend is None or not backend.is_available():
+        raise ConfigError(f"device={asked} is not available on this machine; use device=cpu or device=auto")
+    return asked
+
+
+@dataclass(frozen=True)
+class PairMetadata:
+    """A pair from its metadata alone: role -> checkpoint, and how it is to be loaded."""
+
+    model: Model
+    checkpoints: Mapping[str, Checkpoint]
+    device: str
+    dtype: str | None  # None: the checkpoint's own
+
+    def quantization(self, role: str) -> str | None:
+        return self.model.quantization if role == "target" else self.model.draft_quantization
+
+
+def find(model: Model, *, device: str, dtype: str, is_read: bool = True) -> PairMetadata:
+    """A gate, a slip, a missing package or device, or too little memory says so here: before weights are read, and where it
+    can be, before anything heavy is imported. `is_read`: whether the weights will be, in this process.
+    """
+    from sdbench.lm import load as lm
+
+    for quantization in (model.quantization, model.draft_quantization):
+        lm.require_packages(quantization, model.device_map)
+    checkpoints = {"target": lm.find(model.target, place(model.target), revision=model.target_revision)}
+    if model.draft is not None:
+        checkpoints["draft"] = lm.find(model.draft, place(model.draft), revision=model.draft_revision)
+    where = device_of(device)
+    kind = dtype if dtype != "auto" else "float32" if where == "cpu" else None
+    metadata = PairMetadata(model, checkpoints, where, kind)
+    wanted = [(checkpoint, kind, metadata.quantization(role)) for role, checkpoint in checkpoints.items()]
+    if is_read:
+        lm.refuse_what_does_not_fit(wanted, where, is_spread=model.device_map is not None)
+    return metadata
+
+
+def load(metadata: PairMetadata) -> LoadedPair:
+    """Reads the weights; what goes wrong is a sentence that says what to do."""
+    from transformers.utils import logging
+
+    from sdbench.lm import load as lm
+
+    logging.disable_progress_bar()
+    model, models = metadata.model, {}
+    for role, checkpoint in metadata.checkpoints.items():
+        lm.download(checkpoint)
+        models[role] = lm.load_model(
+            checkpoint,
+            device=metadata.device,
+            dtype=metadata.dtype,
+            attention=model.attention,
+            device_map=model.device_map if role == "target" else None,
+            quantization=metadata.quantization(role),
+        )
+    set_threads(list(models.values()))
+    return LoadedPair(models["target"], models.get("draft"))
+
+
+def set_threads(models: Sequence[PreTrainedModel]) -> None:
+    """On a CPU one thread multiplies narrow matrices faster than several that wait for each other; OMP_NUM_THREADS wins."""
+    import torch
+
+    widest = max(model.config.get_text_config().hidden_size for model in models)
+    is_narrow = widest < NARROW and all(model.device.type == "cpu" for model in models)
+    usual = usual_threads()
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1 if is_narrow else usual)
+
+
+@cache
+def usual_threads() -> int:
+    """What torch uses when nobody has said anything yet."""
+    import torch
+
+    return torch.get_num_threads()

@@ -1,0 +1,43 @@
+"""The prompts of a run as ids, cut to fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sdbench.config import ConfigError, Run
+from sdbench.prepare.progress import warn
+
+if TYPE_CHECKING:
+    from sdbench.prepare.pair_info import PairInfo
+    from sdbench.tasks.base import DataTask
+    from sdbench.types import Example
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The examples of a run, cut to fit, and their prompts as ids, by id in the order of the subset."""
+
+    examples: Mapping[str, Example]
+    ids: Mapping[str, list[int]]
+
+    @classmethod
+    def make(cls, task: DataTask, pair_info: PairInfo, run: Run) -> Prompts:
+        """A prompt that leaves no room for the answer is cut by the protocol's rule, and counted."""
+        limit = pair_info.limit - task.max_new_tokens
+        if limit < 1:
+            raise ConfigError(
+                f"max_new_tokens={task.max_new_tokens} leaves no room for a prompt: {run.model.name} takes {pair_info.limit} tokens"
+                f" in all; write a max_new_tokens well below that"
+            )
+        fitted = {e.id: task.fit(e, lambda prompt: len(pair_info.ids(prompt)), limit) for e in task.examples()}
+        num_cut = sum(example.is_prompt_cut for example in fitted.values())
+        if num_cut:
+            warn(f"{num_cut} of {len(fitted)} prompts were too long for {limit} tokens and were cut: {task.cut_rule}")
+        mine = list(fitted)[run.shard.index :: run.shard.count]
+        return cls({key: fitted[key] for key in mine}, {key: pair_info.ids(fitted[key].prompt) for key in mine})
+
+    def texts(self, key: str, task: DataTask, pair_info: PairInfo) -> tuple[str, str]:
+        """(the prompt as the model read it, the reference): for readers of the records."""
+        return pair_info.prompt(self.ids[key]), task.fields(self.examples[key].row)["answer"]

@@ -1,0 +1,158 @@
+"""What a run ran on: versions, commit, device, driver, load. Provenance only; no result depends on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdbench.config import Run
+
+if TYPE_CHECKING:
+    from sdbench.prepare.cells import Point
+    from sdbench.prepare.pair_info import PairInfo
+    from sdbench.tasks.base import DataTask
+
+W_MEANS = "the weight of the target in v = w p + (1 - w) q: w = 1 is lossless, w = 0 keeps every drafted token"
+
+PACKAGES = (
+    "sdbench",
+    "torch",
+    "transformers",
+    "datasets",
+    "rouge_score",
+    "sacrebleu",
+    "numpy",
+    "pyarrow",
+    "hydra-core",
+    "tokenizers",
+    "accelerate",
+    "bitsandbytes",
+    "torchao",
+    "flash-attn",
+)
+
+
+def environment(device: Any) -> dict[str, Any]:
+    """Plain data."""
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "commit": _commit(),
+        "device": _device(device),
+        "threads": _threads(),
+        "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of a source tree, with a + where the tree differs from it."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        git = ["git", "-C", str(root)]
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True)
+        dirty = subprocess.run([*git, "diff", "--quiet", "HEAD"], capture_output=True, timeout=5, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if dirty.returncode else "")
+
+
+def _device(device: Any) -> dict[str, Any]:
+    import torch
+
+    facts: dict[str, Any] = {"type": device.type}
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        facts |= {"name": properties.name, "memory_bytes": properties.total_memory, "cuda": torch.version.cuda}
+        facts["driver"] = _driver()
+    elif device.type == "cpu":
+        facts["name"] = _cpu_name()
+    return facts
+
+
+def _driver() -> str | None:
+    try:
+        words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.split("\n")[0].strip()
+
+
+def gpus() -> list[str]:
+    """The names of a machine's NVIDIA devices with their memory and driver, whoever uses them; nothing where there is no driver."""
+    try:
+        words = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()]
+
+
+def _cpu_name() -> str:
+    path = Path("/proc/cpuinfo")
+    if path.is_file():
+        for line in path.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+def config_of(run: Run, words: Sequence[str]) -> dict[str, Any]:
+    """The resolved configuration as plain data, and the command."""
+    plain = _plain(dataclasses.asdict(run))
+    return {**plain, "command": shlex.join(["python", "-m", "sdbench", *words])}
+
+
+def _plain(value: Any) -> Any:
+    """JSON's own types; an infinite end of a knob as a word."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    is_word = isinstance(value, Path) or (isinstance(value, float) and not math.isfinite(value))
+    return str(value) if is_word else value
+
+
+def provenance(run: Run, task: DataTask, pair_info: PairInfo, planned: Sequence[Point]) -> dict[str, Any]:
+    """What ran, on what."""
+    import torch
+
+    return {
+        **environment(torch.device(pair_info.metadata.device)),
+        "checkpoints": dict(pair_info.checkpoints),
+        "numerics": pair_info.numerics,
+        "task": {**task.describe(), **task.environment()},
+        "dataset_commit": task.dataset_commit,
+        "planned": {
+            "cells": [point.cell.key for point in planned],
+            "examples": len(task.ids),
+            "samples": run.samples,
+        },
+        "w": W_MEANS,
+    }

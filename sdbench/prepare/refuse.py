@@ -1,0 +1,227 @@
+"""Everything that can be known to be wrong before a weight is read: each is one sentence and exit code 2.
+
+What a file or a class says of itself is refused where it is read: model ids in `pair.find`, classes of rules in `rules`, rows and
+the sandbox in `task`, room for prompts in `prompts`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from sdbench.config import ConfigError, RuleSweep, Run, nearest, show
+from sdbench.errors import first_line
+from sdbench.prepare.heads import heads_of
+from sdbench.prepare.progress import warn
+from sdbench.prepare.rules import Parts, build_parts
+from sdbench.types import Limits
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from sdbench.prepare.pair_info import PairInfo
+    from sdbench.tasks.base import DataTask
+    from sdbench.verify.head import Head
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+
+
+class LimitError(ConfigError):
+    """A rule or a drafter cannot do what the run asks."""
+
+
+def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
+    """Raise a ConfigError for the first thing that this run cannot do; warn of what it can do but is unlikely to mean."""
+    refuse_broken_limits(run, parts)
+    if "draft" in pair_info.configs:
+        _refuse_two_vocabularies(run, pair_info)
+    if run.model.attention is not None:
+        _refuse_missing_attention(run, pair_info)
+    _refuse_foreign_heads(run, pair_info, parts, task.protocol)
+    _warn_of_foreign_draft(run, pair_info)
+    _refuse_prompts(run, task, pair_info)
+
+
+def refuse_broken_limits(run: Run, parts: Parts) -> None:
+    """Raise for the first limit that a setting of the run breaks."""
+    parts_by_name: list[tuple[str, object]] = [(f"drafter={run.drafter.name}", parts.drafter)]
+    parts_by_name += [(f"verifier={built.sweep.name}", rule) for built in parts.sweeps for rule in built.rules]
+    has_draft = run.model.draft is not None
+    if parts.needs_draft and not has_draft:
+        raise ConfigError(f"drafter={run.drafter.name} needs a draft model, and there is none: give model.draft=ID")
+    for name, part in parts_by_name:
+        limits = getattr(part, "limits", Limits())
+        for k in run.num_draft:
+            sentence = limits.broken_by(
+                name,
+                temperature=run.temperature,
+                num_draft=k,
+                has_draft_model=has_draft,
+                has_logits=parts.needs_draft and has_draft,
+            )
+            if sentence is not None:
+                raise LimitError(sentence)
+
+
+def can_run(run: Run, rule: RuleSweep) -> bool:
+    """Whether a rule of the run is within its limits and, if it needs a trained head, has got one."""
+    heads = [value for knob in rule.knobs if knob.trained for value in knob.values]
+    if heads:
+        return "none" not in heads
+    one_rule = replace(run, verifiers=(rule,))
+    try:
+        refuse_broken_limits(one_rule, build_parts(one_rule))
+    except LimitError:
+        return False
+    return True
+
+
+def _refuse_foreign_heads(run: Run, pair_info: PairInfo, parts: Parts, protocol: str) -> None:
+    """A head of another pair is a ConfigError, one of another task, protocol or temperature a warning."""
+    several = len(parts.sweeps) > 1
+    seen: set[tuple[str, str]] = set()
+    for built in parts.sweeps:
+        prefix = f"verifier.{built.sweep.name}." if several else "verifier."
+        for rule in built.rules:
+            for option, head in heads_of(rule, prefix).items():
+                if (option, head.digest) not in seen:
+                    seen.add((option, head.digest))
+                    _refuse_foreign_head(option, head, run, pair_info, protocol)
+
+
+def _refuse_foreign_head(option: str, head: Head, run: Run, pair_info: PairInfo, protocol: str) -> None:
+    from sdbench.verify.head import width_of
+
+    card = head.card
+
+    trained = f"{option} is a head of {card.get('model', 'another pair')}"
+    for role, identity in card.get("checkpoints", {}).items():
+        if pair_info.checkpoints.get(role) != identity:
+            raise ConfigError(
+                f"{trained}, whose {role} is {identity}, and model={run.model.name} has {pair_info.checkpoints.get(role)}: "
+                "train one for this pair"
+            )
+    if card.get("tokenizer", pair_info.tokenizer_key) != pair_info.tokenizer_key:
+        raise ConfigError(f"{trained}, whose tokenizer is another than that of model={run.model.name}")
+    wanted = width_of(head.features, {f"{role}_hidden": int(c.hidden_size) for role, c in pair_info.configs.items()})
+    if head.size != wanted:
+        raise ConfigError(f"{trained} with {head.size} features, and this pair gives {wanted}: train one for this pair")
+    settings = {"task": run.task.name, "temperature": run.temperature, "protocol": protocol}
+    if "slot" in head.features and card.get("num_draft") not in run.num_draft:
+        settings["num_draft"] = run.num_draft[0]
+    for name, value in settings.items():
+        if name in card and card[name] != value:
+            warn(f"{option} was trained at {name}={card[name]}, and this run is at {name}={value}")
+
+
+def _warn_of_foreign_draft(run: Run, pair_info: PairInfo) -> None:
+    """Warn of a draft that was distilled for another task, temperature or target: it is still a draft."""
+    card = pair_info.distilled
+    if card is None:
+        return
+    settings = {"task": run.task.name, "temperature": run.temperature, "target": pair_info.checkpoints["target"]}
+    for name, value in settings.items():
+        if card[name] != value:
+            warn(f"the draft was distilled at {name}={card[name]}, and this run is at {name}={value}")
+
+
+def _refuse_prompts(run: Run, task: DataTask, pair_info: PairInfo) -> None:
+    """The chat template, its options, and the shots: by making the first prompt."""
+    from jinja2 import TemplateError
+
+    try:
+        examples = list(islice(task.examples(), 1))
+    except (ValueError, TypeError, LookupError) as error:
+        raise ConfigError(f"task={run.task.name}: {first_line(error)}") from None
+    for example in examples:
+        if example.prompt.messages:
+            _refuse_missing_template(run, pair_info)
+        try:
+            pair_info.ids(example.prompt)
+        except (TemplateError, ValueError, TypeError) as error:
+            raise ConfigError(
+                f"the chat template of {run.model.target} refuses the prompts of task={run.task.name} "
+                f"({first_line(error)}): use task.chat=false"
+            ) from None
+
+
+def _refuse_missing_template(run: Run, pair_info: PairInfo) -> None:
+    """Turns need a template, and its options must be names that it reads."""
+    template = pair_info.template
+    if template is None:
+        raise ConfigError(
+            f"task={run.task.name} asks in turns, and the tokenizer of {run.model.target} has no chat template: "
+            "use task.chat=false, or a model that was trained on turns"
+        )
+    unread = [name for name in run.model.chat_options if name not in _names_in(template)]
+    if unread:
+        raise ConfigError(
+            f"model.chat_options.{unread[0]} is read by no line of the chat template of {run.model.target} "
+            f"{nearest(unread[0], sorted(_names_in(template)))}"
+        )
+
+
+def _refuse_two_vocabularies(run: Run, pair_info: PairInfo) -> None:
+    """Token by token: an id must mean the same on both sides, and the draft must have every id that a text may hold."""
+    from sdbench.lm.load import load_tokenizer
+    from sdbench.lm.model import PADDING
+
+    draft = pair_info.metadata.checkpoints["draft"]
+    rows, target_rows = (int(pair_info.configs[role].vocab_size) for role in ("draft", "target"))
+    target_tokens = _by_id(pair_info.tokenizer)
+    special = set(pair_info.tokenizer.added_tokens_decoder)
+    beyond = [index for index in target_tokens if index >= rows and index not in special]
+    if beyond or abs(rows - target_rows) > PADDING:
+        raise ConfigError(
+            f"model.draft={run.model.draft} has {rows} ids and {run.model.target} {target_rows}, of which its tokenizer uses "
+            f"{len(target_tokens)}: a pair needs one vocabulary, so give a draft of the same family"
+        )
+    if not any((draft.folder / name).is_file() for name in TOKENIZER_FILES):
+        raise ConfigError(
+            f"model.draft={run.model.draft} has no tokenizer, so nothing shows that its ids are those of {run.model.target}: "
+            "if they are, copy the tokenizer's files of the target into a local folder of the draft"
+        )
+    draft_tokens = _by_id(load_tokenizer(draft))
+    shared = [index for index in target_tokens if index in draft_tokens]
+    differing = [index for index in shared if target_tokens[index] != draft_tokens[index]]
+    missing = [index for index in target_tokens if index not in draft_tokens and index not in special]
+    if differing or missing:
+        first = (differing or missing)[0]
+        raise ConfigError(
+            f"model.target={run.model.target} and model.draft={run.model.draft} have different tokenizers: id {first} is "
+            f"{target_tokens[first]!r} for one and {draft_tokens.get(first)!r} for the other, as are {len(differing + missing)} "
+            f"of {len(target_tokens)} ids; give a draft of the same family"
+        )
+
+
+def _refuse_missing_attention(run: Run, pair_info: PairInfo) -> None:
+    """The model's skeleton with this attention, without a weight."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    checkpoint = pair_info.metadata.checkpoints["target"]
+    dtype: Any = getattr(torch, pair_info.numerics["target_dtype"].removeprefix("torch."))
+    try:
+        config = AutoConfig.from_pretrained(checkpoint.folder)
+        with torch.device("meta"):
+            AutoModelForCausalLM.from_config(config, attn_implementation=run.model.attention, dtype=dtype)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f"model.attention={run.model.attention} cannot be had for {run.model.target}: {show(first_line(error))}; "
+            "leave it out for transformers' default"
+        ) from None
+
+
+def _names_in(template: str) -> set[str]:
+    """Variables that a template reads without setting them."""
+    from jinja2 import Environment, TemplateError, meta
+
+    try:
+        return set(meta.find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template)))
+    except TemplateError:  # it uses an extension of transformers: its names are what its text holds
+        return set(template.replace(".", " ").replace("(", " ").split())
+
+
+def _by_id(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
+    return {index: token for token, index in tokenizer.get_vocab().items()}

@@ -1,0 +1,87 @@
+"""The rules and the drafter of a run: their classes, what they need and cannot do; all before weights are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sdbench.config import ConfigError, RuleSweep, Run
+from sdbench.errors import first_line
+from sdbench.imports import import_object
+from sdbench.types import DRAFTER_NEEDS, NEEDS, needs_of
+
+if TYPE_CHECKING:
+    from sdbench.types import Verifier
+
+
+@dataclass(frozen=True)
+class BuiltSweep:
+    """A rule's sweep and its rules, one a setting."""
+
+    sweep: RuleSweep
+    rules: tuple[Verifier, ...]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What decides what is drafted and kept."""
+
+    sweeps: tuple[BuiltSweep, ...]
+    drafter: type
+    needs_draft: bool  # whether the drafter reads the draft model
+
+
+def build_parts(run: Run, ids_of: Callable[[str], Sequence[int]] | None = None) -> Parts:
+    """Build every rule of the run and import the drafter's class.
+
+    `ids_of` encodes the texts by which some rules mark a span; without it these stay texts.
+    """
+    drafter = _drafter_class(run)
+    sweeps = tuple(BuiltSweep(sweep, _rules_of(sweep, ids_of)) for sweep in run.verifiers)
+    return Parts(sweeps, drafter, "draft" in _needs(drafter, DRAFTER_NEEDS, f"drafter={run.drafter.name}"))
+
+
+def _rules_of(sweep: RuleSweep, ids_of: Callable[[str], Sequence[int]] | None) -> tuple[Verifier, ...]:
+    """A rule for each setting; a marker that is not a single token is a ConfigError."""
+    rules: list[Any] = [rule_of(sweep.target, setting) for setting in sweep.settings]
+    for rule in rules:
+        _needs(rule, NEEDS, f"verifier={sweep.name}")
+    if ids_of is None:
+        return tuple(rules)
+    try:
+        return tuple(rule.with_markers(ids_of) if hasattr(rule, "with_markers") else rule for rule in rules)
+    except ValueError as error:
+        raise ConfigError(f"verifier={sweep.name}: {error}") from None
+
+
+def rule_of(target: str, setting: Mapping[str, Any]) -> Verifier:
+    """A rule of a class named by its path, with the rules within it; its own complaint is the user's."""
+    inner: dict[str, dict[str, Any]] = {}
+    for key, value in setting.items():
+        name, dot, rest = key.partition(".")
+        if dot:
+            inner.setdefault(name, {})[rest] = value
+    own = {key: value for key, value in setting.items() if "." not in key}
+    own |= {name: rule_of(str(options.pop("_target_")), options) for name, options in inner.items()}
+    try:
+        return import_object(target)(**own)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f"verifier {target} cannot be made: {first_line(error)}") from None
+
+
+def _drafter_class(run: Run) -> type:
+    try:
+        kind = import_object(str(run.drafter.target))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"drafter={run.drafter.name} cannot be made: {first_line(error)}") from None
+    if not isinstance(kind, type):
+        raise ConfigError(f"drafter={run.drafter.name} must name a class, and {run.drafter.target} is none")
+    return kind
+
+
+def _needs(part: object, known: frozenset[str], name: str) -> frozenset[str]:
+    try:
+        return needs_of(part, known)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None

@@ -1,0 +1,104 @@
+"""What a run takes from trainings of its own pair: a head by `verifier.head=trained:TASK`, a draft by `model.distilled=LOSS`.
+
+Both lie where the trainings put them, below results/; what is not there is a ConfigError that names the training's command.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+
+from sdbench import embedded
+from sdbench.config import ConfigError, RuleSweep, Run, config_dir
+from sdbench.prepare.distilled import DRAFT_CARD
+from sdbench.prepare.progress import warn
+
+RESULTS = Path("results")  # where the trainings write by default
+TRAINED = "trained:"
+HEAD_CARD = "head.json"
+SCRIPTS: Mapping[str, str] = {
+    "heads": "scripts/train_ensemble.py",
+    "judges": "scripts/train_judge.py",
+    "drafts": "scripts/distill_draft.py",
+}
+USUAL_NUM_DRAFT = 5  # configs/run.yaml
+
+
+def with_trained(run: Run) -> Run:
+    """The run with folders in the place of these words; stdlib and small files alone, so that a gap is said before all else."""
+    return replace(_with_draft(run), verifiers=tuple(_with_heads(run, sweep) for sweep in run.verifiers))
+
+
+def _with_heads(run: Run, sweep: RuleSweep) -> RuleSweep:
+    """The sweep with the folder of a head in the place of trained:TASK."""
+    kinds = {knob.name: knob.trained for knob in sweep.knobs if knob.trained}
+    settings = tuple(
+        {
+            name: _folder(run, kinds[name], value.removeprefix(TRAINED))
+            if name in kinds and isinstance(value, str) and value.startswith(TRAINED)
+            else value
+            for name, value in setting.items()
+        }
+        for setting in sweep.settings
+    )
+    return replace(sweep, settings=settings)
+
+
+def _folder(run: Run, kind: str, task: str) -> str:
+    """The head of this temperature, else the one that the training writes by default, else the one that ships."""
+    name = f"{run.model.name}-{task}"
+    usual = RESULTS / kind / name
+    shipped = Path(str(embedded.__file__)).parent / kind / run.model.name / task
+    if not task.replace("-", "").replace("_", "").isalnum():
+        raise ConfigError(
+            f"trained:{task} names no task: give trained:{run.task.name}, or the folder itself as head=FOLDER"
+        )
+    torn = None
+    for folder in (usual.with_name(f"{name}-T{run.temperature:g}"), usual, shipped):
+        if (folder / HEAD_CARD).is_file():
+            if torn is not None:
+                warn(f"{torn} has no {HEAD_CARD}, since its training has not come to its end: {folder} is taken")
+            return str(folder)
+        torn = folder if folder.exists() else torn
+    lengths = [f"num_draft={k}" for k in run.num_draft if len(run.num_draft) == 1 and k != USUAL_NUM_DRAFT]
+    raise ConfigError(
+        f"no head was trained for model={run.model.name} on task={task} ({usual} has no {HEAD_CARD}): "
+        f"train one with {training(run, kind, task, *lengths)}"
+    )
+
+
+def _with_draft(run: Run) -> Run:
+    """The run with the distilled draft in its draft's place."""
+    model = run.model
+    if model.distilled is None:
+        return run
+    folder = RESULTS / "drafts" / f"{model.pair}-{run.task.name}-{model.distilled}"
+    if not (folder / DRAFT_CARD).is_file():
+        raise ConfigError(
+            f"no draft was distilled for model={model.pair} on task={run.task.name} ({folder} has no {DRAFT_CARD}): "
+            f"make it with {training(run, 'drafts', run.task.name, f'loss={model.distilled}')}"
+        )
+    return replace(run, model=replace(model, draft=str(folder), draft_revision=None))
+
+
+def training(run: Run, kind: str, task: str, *more: str) -> str:
+    """The command that makes it, in the run's own words where they are not the default."""
+    model = run.model
+    if (config_dir() / "model" / f"{model.pair}.yaml").exists():
+        pair = [f"model={model.pair}"]
+    else:
+        pair = [f"model.{role}={getattr(model, role)}" for role in ("target", "draft")]
+    if kind != "drafts" and model.distilled is not None:
+        pair.append(f"model.distilled={model.distilled}")
+    protocol = run.task.options.get("protocol")
+    asked = [f"task.protocol={protocol}"] if protocol not in (None, _usual_protocol(task)) else []
+    return shlex.join(["python", SCRIPTS[kind], *pair, f"task={task}", *asked, *more])
+
+
+def _usual_protocol(task: str) -> object:
+    path = config_dir() / "task" / f"{task}.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8")).get("protocol") if path.exists() else None

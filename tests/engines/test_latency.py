@@ -1,0 +1,203 @@
+"""The latency pass: balanced orders, both ends of a sweep, drift that is there is said and drift that is not is not."""
+
+import math
+import random
+import subprocess
+import sys
+from dataclasses import asdict
+
+import pandas as pd
+import pytest
+
+from sdbench.config import TimingOptions
+from sdbench.engines.latency import (
+    Clocked,
+    Contender,
+    drift_sentence,
+    latency_pass,
+    num_timed,
+    order,
+    quantile,
+    spread,
+    stall_sentence,
+    units,
+    visits,
+)
+from sdbench.engines.native.timing import on_the_clock
+from sdbench.metrics.speed import drift
+from sdbench.prepare.cells import Point
+from sdbench.records import Cell, TimingRecord
+
+
+def test_each_cell_stands_before_each_other_equally_often():
+    before = {(a, b): 0 for a in range(4) for b in range(4) if a != b}
+    for visit in range(12):
+        places = order(4, visit, 0)
+        assert sorted(places) == [0, 1, 2, 3]
+        for i, a in enumerate(places):
+            for b in places[i + 1 :]:
+                before[a, b] += 1
+    assert set(before.values()) == {6}
+
+
+def test_a_unit_is_as_many_examples_as_are_decoded_together():
+    assert units("abcde", 1) == [("a",), ("b",), ("c",), ("d",), ("e",)]
+    assert units("abcde", 2) == [("a", "b"), ("c", "d")]
+    assert units("abc", 4) == []
+
+
+@pytest.mark.parametrize(("count", "kept", "places"), [(11, 5, [0, 2, 5, 8, 10]), (3, 5, [0, 1, 2]), (4, 1, [3])])
+def test_the_timed_cells_are_spread_with_both_ends(count, kept, places):
+    assert spread(count, kept) == places
+
+
+def test_quantiles_are_values_that_occurred():
+    values = [5.0, 1.0, 2.0, 3.0, 4.0]
+    assert [quantile(values, share) for share in (0.5, 0.9, 0.99)] == [3.0, 5.0, 5.0]
+    assert math.isnan(quantile([], 0.5))
+
+
+def run(contenders, todo, pass_id="p"):
+    return list(latency_pass(contenders, todo, pass_id=pass_id, seed=0, where="here"))
+
+
+def test_every_cell_is_timed_on_every_unit_in_every_repeat_and_once_split():
+    seen = []
+
+    def clock(cell):
+        return lambda unit, is_split: seen.append((cell, unit, is_split)) or Clocked(5, 5, 0.1, 1.0, 0.1)
+
+    contenders = [Contender(cell, clock(cell), has_split=cell != "c") for cell in ("a", "b", "c")]
+    todo = visits([("x", "y"), ("z",)], 3)
+    blocks = run(contenders, todo)
+    records = [record for block in blocks for record in block]
+    assert len(records) == len(seen) == num_timed(contenders, todo) == 3 * 2 * 3 + 2 * 2
+    assert {record.cell for record in records if record.is_split} == {"a", "b"}
+    assert {(r.cell, r.example, r.repeat) for r in records if not r.is_split} == {
+        (cell, example, repeat) for cell in "abc" for example in ("x+y", "z") for repeat in range(3)
+    }
+
+
+def test_a_visit_is_one_block_and_its_order_is_the_same_where_a_pass_goes_on():
+    contenders = [Contender(cell, lambda *_: Clocked(5, 5, 0.1, 1.0, 0.1)) for cell in "abcd"]
+    todo = visits([("x",), ("y",), ("z",)], 2)
+    whole, rest = run(contenders, todo), run(contenders, todo[2:])
+    assert [{record.example for record in block} for block in whole] == [{visit.unit[0]} for visit in todo]
+    assert [[record.cell for record in block] for block in rest] == [[r.cell for r in block] for block in whole[2:]]
+
+
+# Evenly slow in the first block is not among them: nothing there says that it is not the cell's own pace.
+@pytest.mark.parametrize(("at", "is_uneven"), [(0, True), (5, True), (11, True), (5, False), (11, False)])
+def test_a_stall_is_timed_again_once_and_marked(at, is_uneven):
+    draw, calls = random.Random(1), []
+
+    def clock(pace):
+        def time(unit, is_split):
+            rounds = [pace * math.exp(draw.gauss(0, 0.1)) for _ in range(20 + 5 * int(unit[0]))]
+            calls.append(unit)
+            if len(calls) == at * 4 + 1:
+                rounds = [*rounds[:-1], 8 * sum(rounds)] if is_uneven else [8 * each for each in rounds]
+            return Clocked(9, len(rounds), 0.1, sum(rounds), 0.1, tuple(rounds))
+
+        return time
+
+    contenders = [Contender(str(i), clock(0.01 * (1 + i))) for i in range(4)]
+    blocks = run(contenders, visits([(str(i),) for i in range(12)], 1)[:12])
+    assert len(calls) == 12 * 4 + 1
+    stalled = [record for block in blocks for record in block if record.stall]
+    assert [record.example for record in stalled] == [str(at)]
+    assert all(record.decode_s / record.rounds < 0.1 for block in blocks for record in block)
+    assert "1 of 48 timings stalled" in (stall_sentence([record for block in blocks for record in block]) or "")
+
+
+def test_longer_texts_and_a_slow_hour_are_no_stalls():
+    draw = random.Random(2)
+
+    def clock(pace):
+        def time(unit, is_split):
+            slow = 4 if unit[0] in "567" else 1  # the whole machine
+            rounds = [slow * pace * math.exp(draw.gauss(0, 0.15)) for _ in range(draw.randint(5, 100))]
+            return Clocked(9, len(rounds), 0.1, sum(rounds), 0.1, tuple(rounds))
+
+        return time
+
+    contenders = [Contender(str(i), clock(0.01 * (1 + i))) for i in range(4)]
+    blocks = run(contenders, visits([(str(i),) for i in range(10)], 2))
+    assert not [record for block in blocks for record in block if record.stall]
+    assert stall_sentence([record for block in blocks for record in block]) is None
+
+
+def test_the_default_pass_is_short():
+    """Six contenders over the default sweep: the target alone twice, lossless, three points."""
+    timing = TimingOptions()
+    contenders = [Contender(str(i), lambda *_: Clocked(1, 1, 0, 1, 0), has_split=i > 0) for i in range(6)]
+    assert num_timed(contenders, visits([(str(i),) for i in range(timing.examples)], timing.repeats)) <= 70
+
+
+def passed(slowdown: float) -> pd.DataFrame:
+    """A pass on a machine that ends `slowdown` slower than it began, with 3 % of noise."""
+    draw, records = random.Random(0), []
+    total = 4 * 8 * 5
+    for step in range(total):
+        repeat, rest = divmod(step, 8 * 4)
+        example, cell = divmod(rest, 4)
+        seconds = (1 + cell) * (1 + example) * (1 + slowdown * step / total) * math.exp(draw.gauss(0, 0.03))
+        rounds = 5 * (1 + example)
+        record = TimingRecord(
+            "p", "m", str(cell), str(example), repeat, 9, rounds, 0.1, seconds, started_at=float(step)
+        )
+        records.append(record)
+    return pd.DataFrame(map(asdict, records))
+
+
+def test_drift_is_found_and_its_absence_too():
+    assert drift(passed(0.0)) == pytest.approx(1, abs=0.02)
+    assert drift(passed(0.5)) == pytest.approx(1.3, abs=0.1)
+    assert drift_sentence(passed(0.0)) is None
+    assert "slower" in (drift_sentence(passed(0.5)) or "")
+    assert drift_sentence(passed(0.5).head(5)) is None, "too few to tell"
+
+
+def points_of(ws, **labels) -> list[Point]:
+    """A curve over w, from 0 upwards."""
+    axes = [{"knob": "mix", "value": labels.get("mix", "prob"), "rank": None, "equals": None}]
+    return [
+        Point(
+            Cell(
+                model="m",
+                task="t",
+                verifier="ensemble",
+                num_draft=5,
+                temperature=1.0,
+                checkpoints={},
+                w=w,
+                knobs={"mix": labels.get("mix", "prob")},
+                axes=[{"knob": "w", "value": w, "rank": 1 - w, "equals": "exact"}, *axes],
+            ),
+            "pair",
+            None,  # type: ignore[arg-type]  # nobody asks the rule here
+            5,
+        )
+        for w in ws
+    ]
+
+
+def test_the_settings_between_which_the_advice_decides_are_timed_and_then_others_of_each_curve():
+    prob, logit = (points_of([i / 10 for i in range(10)], mix=mix) for mix in ("prob", "logit"))
+    advised = [prob[i].cell.key for i in (6, 7, 8)]
+    chosen = [(point.cell.knobs["mix"], point.cell.w) for point in on_the_clock([*prob, *logit], 3, advised)]
+    assert chosen == [*(("prob", w) for w in (0.6, 0.7, 0.8)), *(("logit", w) for w in (0.0, 0.4, 0.9))]
+    assert [point.cell.w for point in on_the_clock(prob, 1, advised)] == [0.7]
+    assert [point.cell.w for point in on_the_clock(prob, 4, advised)] == [0.0, 0.6, 0.7, 0.8]
+
+
+def test_a_process_answers_for_its_own_memory_not_for_that_of_who_launched_it():
+    """`ru_maxrss` of a child begins at the peak of its parent."""
+    asks = "from sdbench.engines.latency import peak_memory; print(int(peak_memory()))"
+    begins = "import numpy, subprocess, sys; held = numpy.ones(200_000_000); subprocess.run(sys.argv[1:], check=True)"
+    command = [sys.executable, "-c", asks]
+    alone = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    launched = subprocess.run(
+        [sys.executable, "-c", begins, *command], capture_output=True, text=True, check=True
+    ).stdout
+    assert abs(int(launched) - alone) < 0.3 * alone < 8 * 100_000_000

@@ -1,0 +1,139 @@
+"""Manners on a cluster: plans without weights, files fetched first, pages drawn where records change, runs that say how far."""
+
+import os
+
+import pytest
+
+from sdbench import runs
+from sdbench.cli import main
+from sdbench.cli.command import LISTED
+from sdbench.cli.compose import _which
+from sdbench.cli.plan import _hours
+from sdbench.engines.job import Models
+from sdbench.passes.slurm import name_batch_job
+from sdbench.records import Store, read
+from sdbench.report.build import Report, WorkedOut
+from tests.records.synthetic import write_synthetic
+
+NAME = "micro-gsm8k-tiny"
+
+
+@pytest.fixture
+def no_weights(monkeypatch):
+    monkeypatch.setattr(Models, "decoder", property(lambda self: pytest.fail("weights are read")))
+    monkeypatch.setattr("sdbench.prepare.pair.load", lambda *_: pytest.fail("weights are read"))
+
+
+def test_a_plan_names_what_is_held_and_missing_and_reads_no_weights(words, whole, tmp_path, no_weights, capsys):
+    assert main([*words(tmp_path, n=3, samples=2), "--plan"]) == 0
+    said = capsys.readouterr().out
+    assert "5 cells x 3 examples x 2 samples" in said
+    assert "held       0   missing      30" in said
+    assert "download: nothing" in said
+    assert "GiB of weights" in said
+    assert "time: not known" in said
+    assert not list(tmp_path.iterdir())
+    assert main([*words(whole.parent, n=6), "--plan"]) == 0
+    said = capsys.readouterr().out
+    assert "held      20   missing      10" in said
+    assert "lossless num_draft=5" in said
+
+
+def test_prefetch_brings_the_files_and_stops(words, tmp_path, no_weights, capsys):
+    assert main([*words(tmp_path, n=1), "--prefetch"]) == 0
+    assert "are on this machine" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("group", LISTED)
+def test_the_files_of_a_group_are_listed_with_a_line_each(group, capsys):
+    assert main(["--list", group]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert all(len(line.split(maxsplit=1)) == 2 for line in lines if not line.startswith("none"))
+
+
+def test_an_unknown_group_is_one_sentence(capsys):
+    assert main(["--list", "modle"]) == 2
+    assert "did you mean model?" in capsys.readouterr().err
+
+
+def test_the_page_is_drawn_where_records_have_changed_and_left_out_where_asked(words, tmp_path, monkeypatch, capsys):
+    drawn = []
+
+    def write(worked_out: WorkedOut) -> Report:
+        drawn.append(worked_out.home)
+        (worked_out.home / "report.html").write_text("a page")
+        return Report(worked_out.home / "report.html", (), ())
+
+    monkeypatch.setattr("sdbench.report.write", write)
+    given = {"w": 0.3, "max_new_tokens": 4}
+    assert main([*words(tmp_path, n=1, **given), "report=off"]) == 0
+    assert not drawn
+    assert "report:" not in capsys.readouterr().out
+    for options, num_drawn in (({"n": 1}, 1), ({"n": 1}, 1), ({"n": 2}, 2), ({"n": 2}, 2), ({"n": 2, "margin": 2}, 3)):
+        assert main(words(tmp_path, **options, **given)) == 0
+        assert len(drawn) == num_drawn
+
+
+def test_runs_say_how_far_they_are_and_who_is_at_work(whole, words, tmp_path, capsys, no_figures):
+    assert runs.main([str(whole.parent)]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith(NAME)
+    assert "held       20   missing        0   failed   0   at work: nobody" in line
+    with Store.open(tmp_path / "mine", provenance={"planned": {"cells": ["a", "b"], "examples": 3, "samples": 2}}):
+        assert runs.main([str(tmp_path)]) == 0
+        line = capsys.readouterr().out
+    assert "held        0   missing       12" in line
+    assert line.strip().endswith(str(os.getpid()))
+    assert runs.main([str(tmp_path / "nothing")]) == 2
+    assert "there is no results folder" in capsys.readouterr().err
+
+
+def test_a_cancelled_job_is_named_by_its_pair_and_task():
+    lines = [["model=a", "task=x"], ["model=b", "task=x"]]
+    error = RuntimeError("Job 17_1 (task: 0) with path /a/b\nhas not produced any output (state: CANCELLED)")
+    assert _which(error, lines) == ": model=b task=x"
+    assert _which(RuntimeError("Job 17 (task: 0) has"), lines[:1]) == ": model=a task=x"
+    assert _which(RuntimeError("no room"), lines) == ""
+
+
+@pytest.mark.parametrize(("code", "says"), [(0, ""), (1, "Slurm does not name this job sdbench-a-x: no such job")])
+def test_a_batch_job_gets_the_name_of_its_pair_and_task(tmp_path, monkeypatch, capsys, code, says):
+    """On a real Slurm in tests/cluster; here a program of the same name notes what it is told."""
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/told\necho no such job >&2\nexit {code}\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in ("ENVIRONMENT", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    name_batch_job("sdbench-a-x")
+    assert not (tmp_path / "told").exists(), "no batch job, no name"
+    monkeypatch.setenv("ENVIRONMENT", "BATCH")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    name_batch_job("sdbench-a-x")
+    assert (tmp_path / "told").read_text().split() == ["update", "JobId=17", "JobName=sdbench-a-x"]
+    assert says in capsys.readouterr().err
+
+
+def test_an_answer_to_another_prompt_is_not_taken(words, tmp_path, monkeypatch, capsys, no_figures):
+    given = words(tmp_path, n=1, w=0.3, max_new_tokens=4)
+    assert main(given) == 0
+    monkeypatch.setattr("sdbench.records.Store.prompts", lambda self, asked: dict.fromkeys(["0", "1"], "another"))
+    before = len(read(tmp_path / NAME).generations)
+    assert main(given) == 2
+    assert "was asked with another prompt" in capsys.readouterr().err
+    assert len(read(tmp_path / NAME).generations) == before
+
+
+def test_a_plan_counts_the_hours_of_what_is_missing_at_the_pace_that_was_timed(tmp_path):
+    results = read(write_synthetic(tmp_path / "timed", n=4, ws=(0.5,), timing_examples=2))
+    timings = results.timings[~results.timings["is_split"].astype(bool)]
+    cell = timings["cell"].iloc[0]
+    own = timings[timings["cell"] == cell]
+    wanted = 50_000 * float((own["prefill_s"] + own["decode_s"]).mean()) / 3600
+    assert wanted > 0.05, "or it would be rounded away"
+    assert (
+        _hours(results, {cell: 50_000})
+        == f"at most {wanted:.2f} h on such a machine, one text at a time; batches take less"
+    )
+    assert _hours(results, {cell: 0}) == "nothing to decode"

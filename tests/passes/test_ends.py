@@ -1,0 +1,118 @@
+"""How a command ends: done, with failed cells, without room, interrupted. What was finished is kept, and one sentence says so."""
+
+import os
+import re
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+
+import pytest
+from nursery import wait_for_a_part
+
+from sdbench.cli import main
+from sdbench.records import read
+from tests.records.equality import assert_same_records
+
+NAME = "micro-gsm8k-tiny"
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+def start(words: list[str], **options) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "sdbench", *words]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, **options)
+
+
+BROKEN = """
+from dataclasses import dataclass
+from sdbench.verify import Exact
+
+@dataclass(frozen=True)
+class Broken(Exact):
+    level: float = 0.5
+
+    def __call__(self, evidence, u, state=None):
+        if float(__import__("torch").as_tensor(self.level).max()) > 0.7:
+            raise RuntimeError("this level is broken")
+        return super().__call__(evidence, u, state)
+"""
+BROKEN_YAML = "name: broken\n_target_: broken_rule.Broken\nlevel: [0.5, 0.9]\nknobs:\n  level: {low: 0, high: 1}\n"
+
+
+def test_a_failing_cell_is_named_and_the_others_are_kept(words, tmp_path, monkeypatch, capsys):
+    (tmp_path / "broken_rule.py").write_text(BROKEN)
+    (tmp_path / "conf" / "verifier").mkdir(parents=True)
+    (tmp_path / "conf" / "verifier" / "broken.yaml").write_text(BROKEN_YAML)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = [word for word in words(tmp_path / "results", n=2) if not word.startswith("w=")]
+    assert main([*given, "verifier=broken", "--config-dir", str(tmp_path / "conf")]) == 1
+    said = capsys.readouterr().err
+    assert "failed: broken" in said
+    assert "this level is broken" in said
+    frame = read(tmp_path / "results" / NAME).generations
+    assert frame.groupby("verifier").size().to_dict() == {"broken": 2, "draft": 2, "lossless": 2, "target": 2}
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(words, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(words(tmp_path / "file")) == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if "cannot write" in line]
+    assert len(said) == 1
+
+
+def test_a_report_that_cannot_be_written_is_one_sentence_too(words, tmp_path, capsys):
+    (tmp_path / NAME / "summary.csv").mkdir(parents=True)
+    assert main(words(tmp_path, n=1, w=0.3, max_new_tokens=4)) == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if "cannot write" in line]
+    assert len(said) == 1
+    assert len(read(tmp_path / NAME).generations) == 4
+
+
+def test_a_disk_that_fills_during_a_run_costs_nothing_written_and_the_same_command_goes_on(
+    words, nursery, tmp_path, whole
+):
+    """No file may grow beyond 6 kB, as where the disk has no more room: small files are written, a part is not."""
+    assert main(words(tmp_path, n=2)) == 0
+    pid = nursery.start(words(tmp_path))
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (6_000, 6_000))
+    code, said = nursery.ended(), nursery.said.read_text()
+    assert code == 1, said
+    assert "Traceback" not in said
+    sentences = [line for line in said.splitlines() if "cannot write" in line]
+    assert len(sentences) == 1
+    assert "the same command goes on" in sentences[0]
+    assert len(read(tmp_path / NAME).generations) == 2 * 5
+    assert main(words(tmp_path)) == 0
+    assert_same_records(tmp_path / NAME, whole)
+
+
+def test_an_interrupt_keeps_what_is_done_and_the_command_it_names_goes_on(words, nursery, tmp_path):
+    options = {"n": 16, "max_new_tokens": 24, "report": "off"}
+    pid = nursery.start(words(tmp_path / "cut", **options))
+    wait_for_a_part(tmp_path / "cut" / NAME, "", pid)
+    os.kill(pid, signal.SIGINT)
+    assert nursery.ended() == 130, nursery.said.read_text()
+    said = nursery.said.read_text()
+    assert "Traceback" not in said
+    held = len(read(tmp_path / "cut" / NAME).generations)
+    assert 0 < held < 5 * 16
+    (again,) = re.findall("go on with: (.*)", said)
+    assert main(shlex.split(again)[3:]) == 0
+    assert main(words(tmp_path / "calm", **options)) == 0
+    assert_same_records(tmp_path / "cut" / NAME, tmp_path / "calm" / NAME)
+
+
+def test_the_scorers_leave_an_interrupt_to_the_command(words, tmp_path):
+    """A terminal sends Ctrl-C to the whole group: before a record is there, between two, or after the last."""
+
+    def foreground() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    job = start(words(tmp_path, n=20), start_new_session=True, preexec_fn=foreground)
+    assert job.stderr is not None
+    assert "examples, to" in job.stderr.readline()
+    os.killpg(job.pid, signal.SIGINT)
+    said = job.communicate(timeout=300)[1]
+    assert job.returncode == 130, said
+    assert "Traceback" not in said

@@ -1,0 +1,173 @@
+"""Options of a run through the command line: each does what it says, or says in one sentence what it needs."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sdbench.cli import main
+from sdbench.lm import LM
+from sdbench.lm.load import QUANTIZED
+from sdbench.prepare import pair as pairs
+from sdbench.records import read
+from tests.records.equality import assert_same_records
+
+NAME = "micro-gsm8k-tiny"
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+def refused(words: list[str], capsys) -> str:
+    """What a command says that ends with code 2."""
+    capsys.readouterr()
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("sdbench: ")
+    assert said.count("\n") == 1
+    return said
+
+
+def save_huge(folder, shape: list[int]) -> str:
+    """A checkpoint whose header promises far more than any machine has, and no weight behind it."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    header = json.dumps({"weight": {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    return str(folder)
+
+
+def test_a_model_that_does_not_fit_is_refused_from_its_metadata(words, tmp_path, capsys):
+    huge = save_huge(tmp_path / "huge", [1_000_000, 405_000])
+    said = refused(words(tmp_path / "results", **{"model.target": huge}), capsys)
+    assert "405 B weights" in said
+    assert "GiB free: use" in said
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "packages"),
+    [
+        ("model.quantization=bnb-nf4", ["bitsandbytes", "accelerate"]),
+        ("model.draft_quantization=bnb-int8", ["bitsandbytes", "accelerate"]),
+        ("model.quantization=torchao-int8", ["torchao", "accelerate"]),
+        ("model.quantization=torchao-int4", ["torchao", "mslk", "accelerate"]),
+        ("model.device_map=auto", ["accelerate"]),
+    ],
+)
+def test_a_missing_package_is_named_with_how_to_install_it(words, tmp_path, capsys, monkeypatch, option, packages):
+    monkeypatch.setattr("sdbench.lm.load.find_spec", lambda name: None)  # as on a machine without them
+    said = refused([*words(tmp_path), option], capsys)
+    assert f"needs {' and '.join(packages)}: pip install {' '.join(packages)}" in said
+
+
+ABSENT = [
+    name for name in ("cuda", "xpu", "hpu") if not getattr(torch, name, None) or not getattr(torch, name).is_available()
+]
+
+
+@pytest.mark.parametrize("option", [option for name in ABSENT for option in (f"device={name}", f"device={name}:1")])
+def test_a_device_that_is_not_there_is_no_reason_to_be_slow(words, tmp_path, capsys, option):
+    said = refused([word for word in words(tmp_path) if word != "device=cpu"] + [option], capsys)
+    assert f"{option} is not available on this machine" in said
+
+
+def test_an_attention_that_is_not_installed_is_one_sentence(words, tmp_path, capsys):
+    said = refused([*words(tmp_path), "model.attention=flash_attention_2"], capsys)
+    assert "model.attention=flash_attention_2 cannot be had for" in said
+
+
+def test_dtypes_are_cells_of_their_own_and_plain_attention_is_not(words, tmp_path):
+    for dtype in ("float32", "bfloat16", "float16"):
+        assert main(words(tmp_path, n=1, w=0.3, max_new_tokens=8, dtype=dtype)) == 0
+    cells = read(tmp_path / NAME).cells
+    dtypes = {content["target_dtype"] for content in cells["content"] if "target_dtype" in content}
+    assert dtypes == {"torch.float32", "torch.bfloat16", "torch.float16"}
+    assert len(cells) == 3 * 4
+    assert main(words(tmp_path, n=1, w=0.3, max_new_tokens=8, dtype="float32", **{"model.attention": "eager"})) == 0
+    assert len(read(tmp_path / NAME).cells) == 3 * 4
+
+
+def tiny(results) -> list[str]:
+    """A pair with matrices wide enough to be quantised."""
+    shown = ["n=2", "w=0.3", "max_new_tokens=8", "temperature=1", "timing=off"]
+    return [f"results={results}", *shown, "dtype=float32", "device=cpu"]
+
+
+@pytest.mark.parametrize("package", ["bitsandbytes", "torchao"])
+def test_quantised_models_are_cells_of_their_own_and_a_device_map_is_not(tmp_path, package):
+    pytest.importorskip(
+        package,
+        reason=f"{package} is not installed: torchao would be imported by transformers in every command of the tests",
+    )
+    kinds = [name for name, (_, needed) in QUANTIZED.items() if needed == [package]]  # torchao-int4 needs mslk, a GPU
+    assert main(tiny(tmp_path)) == 0
+    for kind in kinds:
+        assert main([*tiny(tmp_path), f"model.quantization={kind}"]) == 0
+    assert main([*tiny(tmp_path), "model.device_map=auto"]) == 0
+    results = read(tmp_path / "llama-tiny-gsm8k-tiny")
+    expected = results.generations.loc[results.generations["verifier"] == "lossless", "expected_sum"]
+    assert len(expected) == expected.nunique() == 2 * (1 + len(kinds))
+    assert {content.get("target_quantization") for content in results.cells["content"]} == {None, *kinds}
+
+
+def test_weights_that_cannot_be_quantised_here_are_one_sentence(tmp_path, capsys, monkeypatch):
+    def without_kernels(*_, **__):  # what transformers raises where torchao lacks the kernels of torchao-int4
+        raise RuntimeError("We encountered some issues during automatic conversion of the weights.\nSee above.")
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", without_kernels)
+    assert main([*tiny(tmp_path), "model.quantization=bnb-nf4"]) == 2
+    said = capsys.readouterr().err
+    assert "cannot be loaded with quantization=bnb-nf4 on cpu: We encountered some issues during" in said
+    assert "Traceback" not in said
+
+
+def test_a_batch_that_is_too_large_is_halved_until_it_fits(words, tmp_path, whole, monkeypatch, capsys):
+    """Memory for three rows of a judging call, whatever is asked for; the records are those of any batch."""
+    forward = LM.forward
+
+    def scarce(self, ids, *args, **options):
+        if len(ids) > 3:
+            raise torch.OutOfMemoryError(f"{len(ids)} rows")
+        return forward(self, ids, *args, **options)
+
+    monkeypatch.setattr(LM, "forward", scarce)
+    assert main(words(tmp_path, batch_size="auto")) == 0
+    said = capsys.readouterr().err
+    assert "out of memory with 12 rows; going on with 6" in said
+    assert "going on with 3" in said
+    assert_same_records(tmp_path / NAME, whole)
+
+
+def test_lists_of_draft_lengths_and_samples_share_a_stream_and_give_what_single_runs_give(words, tmp_path, capsys):
+    given = {"n": 2, "w": "[0.3,0.6]", "max_new_tokens": 12, "samples": 2}
+    assert main(words(tmp_path / "one", num_draft="[2,4]", **given)) == 0
+    said = capsys.readouterr().err
+    assert f"decoding: {2 * 2 * (2 * 3 + 2)}/{2 * 2 * (2 * 3 + 2)} in" in said
+    for k in (2, 4):
+        assert main(words(tmp_path / "many", num_draft=k, **given)) == 0
+    assert_same_records(tmp_path / "one" / NAME, tmp_path / "many" / NAME)
+    frame = read(tmp_path / "one" / NAME).generations
+    assert frame.groupby(["verifier", "num_draft"]).size().to_dict() == {
+        ("draft", 0): 4,
+        ("ensemble", 2): 8,
+        ("ensemble", 4): 8,
+        ("lossless", 2): 4,
+        ("lossless", 4): 4,
+        ("target", 0): 4,
+    }
+
+
+def test_narrow_models_on_a_cpu_get_one_thread_unless_the_user_has_said_how_many(monkeypatch):
+    def model(width, device="cpu"):
+        config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(hidden_size=width))
+        return SimpleNamespace(config=config, device=torch.device(device))
+
+    given = []
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
+    monkeypatch.setattr(pairs, "usual_threads", lambda: 7)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for models in ([model(128), model(96)], [model(4096), model(96)], [model(128, "meta"), model(96, "meta")]):
+        pairs.set_threads(models)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    pairs.set_threads([model(128)])
+    assert given == [1, 7, 7]

@@ -1,0 +1,176 @@
+"""What is wrong is said before a weight is read, in one sentence and with exit code 2; what nobody expected, in one and a file."""
+
+import json
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from micro import byte_tokenizer
+from transformers import AutoConfig
+
+from sdbench.cli import main
+from sdbench.engines.job import Models
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+@pytest.fixture
+def refused(words, tmp_path, capsys, monkeypatch):
+    """The sentence of a command that must end before weights are read."""
+
+    def never(*_, **__):
+        raise AssertionError("weights are read")
+
+    monkeypatch.setattr("sdbench.prepare.pair.load", never)
+
+    def run(*more: str, **options: object) -> str:
+        capsys.readouterr()
+        assert main([*words(tmp_path / "results", n=1, **options), *more]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1, said
+        assert not (tmp_path / "results").exists()
+        return said
+
+    return run
+
+
+@pytest.fixture
+def draft(micro_pair, tmp_path) -> Path:
+    return Path(shutil.copytree(micro_pair / "draft", tmp_path / "draft"))
+
+
+def test_two_tokenizers_of_equal_size_are_compared_token_by_token(refused, draft):
+    tree = json.loads((draft / "tokenizer.json").read_text())
+    vocab = tree["model"]["vocab"]
+    vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
+    (draft / "tokenizer.json").write_text(json.dumps(tree))
+    said = refused(**{"model.draft": draft})
+    assert "different tokenizers" in said
+    assert "2 of 257 ids" in said
+
+
+def test_a_draft_without_a_tokenizer_is_refused(refused, draft):
+    for path in draft.glob("tokenizer*"):
+        path.unlink()
+    said = refused(**{"model.draft": draft})
+    assert "has no tokenizer, so nothing shows that its ids are those of" in said
+    assert "copy the tokenizer's files" in said
+
+
+@pytest.mark.parametrize("rows", [100, 250, 9000])
+def test_a_draft_with_other_ids_is_refused(refused, draft, rows):
+    config = AutoConfig.from_pretrained(draft)
+    config.vocab_size = rows
+    config.save_pretrained(draft)
+    assert f"has {rows} ids" in refused(**{"model.draft": draft})
+
+
+def test_a_missing_chat_template_is_said_with_the_way_out(refused):
+    assert "has no chat template: use task.chat=false" in refused("task.chat=true")
+
+
+def with_template(folder: Path, text: str) -> Path:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = text
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_template_that_refuses_the_prompts_and_options_that_it_does_not_read(refused, micro_pair, tmp_path):
+    target = with_template(
+        Path(shutil.copytree(micro_pair / "target", tmp_path / "target")),
+        "{% if strict %}{{ raise_exception('only the user speaks') }}{% endif %}"
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}",
+    )
+    given = {"model.target": target}
+    assert "refuses the prompts" in refused("task.chat=true", "model.chat_options.strict=true", **given)
+    said = refused("task.chat=true", "model.chat_options.x=1", **given)
+    assert "model.chat_options.x is read by no line of the chat template" in said
+    assert "strict" in said
+
+
+def test_shots_lengths_and_the_attention_of_plain_generate(refused, tmp_path):
+    assert "shots must be at most" in refused("task.shots=100000")
+    assert "leaves no room for a prompt" in refused(max_new_tokens=4096)
+    assert "model.attention=flash_attention_2 cannot be had" in refused(
+        "model.attention=flash_attention_2", timing="on"
+    )
+
+
+def test_a_tracker_that_would_refuse_at_the_end_refuses_at_the_start(refused, monkeypatch, tmp_path):
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    monkeypatch.setattr("sdbench.trackers.find_spec", lambda name: object())
+    assert "nobody is logged in" in refused("tracker=wandb")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    assert "no server answers at" in refused("tracker=mlflow", f"tracker.uri=http://127.0.0.1:{port}")
+
+
+SPELLINGS = {
+    ("timing=off", "timing.examples=20"): "leave one of the two out",
+    ("w==5",): "write w=5, with one equals sign",
+    ("w=[0.5",): "a bracket is not closed, ] is missing",
+    ("name=émile",): "stands in quotes, as 'name=\"émile\"'",
+}
+
+
+@pytest.mark.parametrize("words_", SPELLINGS, ids=" ".join)
+def test_a_slip_of_the_grammar_is_said_in_our_words(words_, capsys):
+    assert main([*words_, "--cfg"]) == 2
+    said = capsys.readouterr().err
+    assert SPELLINGS[words_] in said
+    assert said.count("\n") == 1
+    assert "expecting" not in said
+
+
+def test_any_other_exception_is_one_sentence_and_a_file(words, tmp_path, capsys, monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError("nobody expected it\nnor this")
+
+    monkeypatch.setattr("sdbench.prepare.cells.points", broken)
+    assert main(words(tmp_path, n=1)) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert "Traceback" not in "".join(said)
+    assert said[-1].startswith("sdbench: ZeroDivisionError: nobody expected it; the traceback is in ")
+    text = Path(said[-1].rpartition(" in ")[2]).read_text()
+    assert "nor this" in text
+    monkeypatch.setattr("sdbench.cli.compose.Composer.jobs", broken)
+    assert main(["n=1"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has"),
+            "about 2.00 GiB were missing",
+        ),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1073741824 bytes."),
+            "1.00 GiB",
+        ),
+        (MemoryError(), "out of memory while loading"),
+    ],
+    ids=["device", "host", "python"],
+)
+def test_out_of_memory_while_loading_says_how_much_was_missing(words, tmp_path, capsys, monkeypatch, error, says):
+    def full(*_, **__):
+        raise error
+
+    monkeypatch.setattr("sdbench.prepare.pair.load", full)
+    assert main(words(tmp_path, n=1)) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert "Traceback" not in said
+
+
+def test_a_command_with_nothing_missing_reads_no_weights(words, whole, capsys, monkeypatch):
+    monkeypatch.setattr(Models, "decoder", property(lambda self: pytest.fail("weights are read")))
+    assert main(words(whole.parent)) == 0
+    assert "nothing to decode" in capsys.readouterr().err

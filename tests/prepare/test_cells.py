@@ -1,0 +1,253 @@
+"""The keys of cells: what decides a text or its score is in them, and what does not is on a list that says why."""
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from keyed import NOT_IN_THE_KEY
+
+from sdbench.cli.command import parse
+from sdbench.cli.compose import Composer
+from sdbench.config import Component, Knob, Model, RuleSweep, Run, Shard, TimingOptions
+from sdbench.prepare import pair as pairs
+from sdbench.prepare.cells import points
+from sdbench.prepare.pair_info import PairInfo
+from sdbench.prepare.rules import build_parts
+from sdbench.prepare.task import build_task
+
+RULE = """
+from dataclasses import dataclass
+from sdbench.verify import Exact
+from {helper} import LEVEL
+
+@dataclass(frozen=True)
+class Mine(Exact):
+    head: str = ""
+"""
+
+
+@pytest.fixture(scope="module")
+def composer() -> Composer:
+    return Composer()
+
+
+@pytest.fixture
+def plan_of(composer):
+    """word, … -> the points of that run, without a weight."""
+
+    def plan(*words: str, changed=None):
+        has_w = not any(word.startswith("verifier._target_") for word in words)
+        (overrides,) = composer.jobs(parse(["n=2", *(["w=[0.3,1]"] if has_w else []), *words]))
+        run = composer.run(overrides)
+        run = run if changed is None else changed(run)
+        pair_info = PairInfo.read(pairs.find(run.model, device="cpu", dtype=run.dtype))
+        return points(run, build_task(run), pair_info, build_parts(run))
+
+    return plan
+
+
+def keys(planned) -> set[str]:
+    return {point.cell.key for point in planned}
+
+
+def test_a_cell_names_its_axes_in_the_order_of_the_rules_file(plan_of):
+    cells = {point.cell.w: point.cell for point in plan_of() if point.cell.verifier == "ensemble"}
+    assert cells[0.3].axes == [
+        {"knob": "w", "value": 0.3, "rank": pytest.approx(0.7), "equals": "exact"},
+        {"knob": "mix", "value": "prob", "rank": None, "equals": None},
+        {"knob": "greedy", "value": "blend", "rank": None, "equals": None},
+    ]
+    assert cells[1.0].axes[0]["rank"] == 0
+
+
+def knob(values, **declared) -> Knob:
+    return Knob.check("verifier.x", "x", values, declared)
+
+
+def test_ranks_are_distances_from_the_strict_end():
+    assert [knob([0.1, 0.5], low=0, high=1, strict=0).rank(x) for x in (0.1, 0.5)] == pytest.approx([0.1, 0.5])
+    grades = knob(["a", "c"], choices=["a", "b", "c"], strict="c")
+    assert [grades.rank(x) for x in "abc"] == [2, 1, 0]
+    assert knob(["a"], choices=["a", "b"]).rank("a") is None
+    endless = [knob([1.0], low=0, strict=float("inf")).rank(x) for x in (1e9, 10, 1, 0)]
+    assert endless == sorted(endless)
+    assert endless[0] > 0
+    upwards = [knob([1.0], strict=float("-inf")).rank(x) for x in (-5, 0, 5)]
+    assert upwards == sorted(upwards)
+
+
+def test_several_rules_share_one_plan_and_its_baselines(plan_of):
+    several = plan_of("verifier=[ensemble,exact]")
+    names = [point.cell.verifier for point in several]
+    assert sorted(names) == ["draft", "ensemble", "ensemble", "lossless", "target"]
+    assert keys(several) == keys(plan_of())
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A rule of one's own, in a module that imports another beside it, each written anew by `write`."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    name, helper = f"mine_{tmp_path.name}", f"helper_{tmp_path.name}"
+
+    def write(*, rule: str = "", level: str = "LEVEL = 1\n") -> str:
+        import sys
+
+        (tmp_path / f"{helper}.py").write_text(level)
+        (tmp_path / f"{name}.py").write_text(RULE.format(helper=helper) + rule)
+        for each in (name, helper):
+            sys.modules.pop(each, None)
+        return f"verifier._target_={name}.Mine"
+
+    return write
+
+
+def of_the_rule(planned) -> set[str]:
+    return {point.cell.key for point in planned if point.cell.verifier == "mine"}
+
+
+def test_an_edited_rule_is_another_cell_and_so_is_an_edited_helper(plan_of, module):
+    seen = [
+        of_the_rule(plan_of(module())),
+        of_the_rule(plan_of(module(rule="# a word\n"))),
+        of_the_rule(plan_of(module(level="LEVEL = 2\n"))),
+        of_the_rule(plan_of(module())),
+    ]
+    assert all(len(one) == 1 for one in seen)
+    assert seen[0] == seen[3]
+    assert len(seen[0] | seen[1] | seen[2]) == 3
+
+
+def test_a_file_that_a_knob_names_is_keyed_by_its_content(plan_of, module, tmp_path):
+    word = module()
+    (tmp_path / "head.bin").write_bytes(b"one")
+    first = of_the_rule(plan_of(word, "verifier.head=head.bin"))
+    (tmp_path / "head.bin").write_bytes(b"two")
+    assert not first & of_the_rule(plan_of(word, "verifier.head=head.bin"))
+    (tmp_path / "head.bin").write_bytes(b"one")
+    assert first == of_the_rule(plan_of(word, "verifier.head=head.bin"))
+
+
+def test_a_class_of_the_package_is_keyed_by_its_version(plan_of, monkeypatch):
+    before = plan_of()
+    monkeypatch.setattr("sdbench.verify.Ensemble.version", "7", raising=False)
+    after = plan_of()
+    changed = {point.cell.verifier for point in before if point.cell.key not in keys(after)}
+    assert changed == {"ensemble"}
+
+
+def test_a_drafter_that_reads_no_draft_names_none(plan_of, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "lookup_of_a_test.py").write_text("class Lookup:\n    pass\n")
+    word = "drafter._target_=lookup_of_a_test.Lookup"
+    with_a_draft, without = plan_of(word), plan_of(word, "model.draft=null")
+    for point in with_a_draft:
+        assert set(point.cell.checkpoints) == ({"draft"} if point.role == "draft" else {"target"})
+    assert keys(without) == {point.cell.key for point in with_a_draft if point.role != "draft"}
+
+
+# Every field of a resolved run. A change of it changes keys, or it stands on the list, with the reason.
+
+
+def changes(run: Run) -> dict[str, Run]:
+    """`Class.field` -> a run that differs in it alone."""
+    swap = dataclasses.replace
+    sweep, model, task = run.verifiers[0], run.model, run.task
+    knobs = {"mix": swap(sweep.knobs[1], values=("logit",))}
+
+    def rule(**fields):
+        return swap(run, verifiers=(swap(sweep, **fields),))
+
+    def first_knob(**fields):
+        return rule(knobs=(swap(sweep.knobs[0], **fields), *sweep.knobs[1:]))
+
+    return {
+        "Run.model": swap(run, model=swap(model, target="embedded:qwen-tiny/target", draft="embedded:qwen-tiny/draft")),
+        "Run.task": swap(run, task=swap(task, options={**task.options, "shots": 1})),
+        "Run.verifiers": rule(settings=({**sweep.settings[0], "w": 0.7},)),
+        "Run.drafter": swap(run, drafter=swap(run.drafter, options={"depth": 2})),
+        "Run.num_draft": swap(run, num_draft=(2,)),
+        "Run.temperature": swap(run, temperature=0.5),
+        "Run.top_k": swap(run, top_k=7),
+        "Run.top_p": swap(run, top_p=0.5),
+        "Run.max_new_tokens": swap(run, max_new_tokens=3),
+        "Run.n": swap(run, n=3),
+        "Run.samples": swap(run, samples=2),
+        "Run.seed": swap(run, seed=1),
+        "Run.batch_size": swap(run, batch_size=3),
+        "Run.device": swap(run, device="auto"),
+        "Run.dtype": swap(run, dtype="float64"),
+        "Run.name": swap(run, name="another"),
+        "Run.results": swap(run, results=Path("elsewhere")),
+        "Run.timing": swap(run, timing=None),
+        "Run.tracker": swap(run, tracker=Component("t", "x.Y", {})),
+        "Run.margin": swap(run, margin=2.0),
+        "Run.shard": swap(run, shard=Shard(1, 2)),
+        "Run.force": swap(run, force=True),
+        "Run.report": swap(run, report=False),
+        "Model.name": swap(run, model=swap(model, name="another")),
+        "Model.target": swap(run, model=swap(model, target="embedded:qwen-tiny/target")),
+        "Model.draft": swap(run, model=swap(model, draft="embedded:qwen-tiny/draft")),
+        "Model.quantization": swap(run, model=swap(model, quantization="bnb-int8")),
+        "Model.draft_quantization": swap(run, model=swap(model, draft_quantization="bnb-int8")),
+        "Model.attention": swap(run, model=swap(model, attention="eager")),
+        "Model.device_map": swap(run, model=swap(model, device_map="auto")),
+        "Model.chat_options": swap(
+            run, model=swap(model, chat_options={"a": 1}), task=swap(task, options={**task.options, "chat": True})
+        ),
+        "Component.name": swap(run, drafter=swap(run.drafter, name="another")),
+        "Component.options": swap(run, drafter=swap(run.drafter, options={"depth": 2})),
+        "Component.chosen": swap(run, drafter=swap(run.drafter, chosen=("depth",))),
+        "RuleSweep.name": rule(name="another"),
+        "RuleSweep.settings": rule(settings=({**sweep.settings[0], "w": 0.7},)),
+        "RuleSweep.knobs": rule(knobs=(sweep.knobs[0], knobs["mix"], sweep.knobs[2])),
+        "RuleSweep.draws": rule(draws=True),
+        "Knob.strict": first_knob(strict=0),
+        "Knob.equals": first_knob(equals=None),
+        "Knob.draws": first_knob(draws=(1,)),
+    }
+
+
+ELSEWHERE = {  # fields whose change is tested by itself
+    "Run.engine": "what of a server decides a text: tests/serve/test_settings.py",
+    "Component.target": "test_an_edited_rule_is_another_cell_and_so_is_an_edited_helper: the class, by its source",
+    "RuleSweep.target": "the same",
+    "Model.target_revision": "a commit of the hub is part of the checkpoint's identity: tests/lm/test_load.py",
+    "Model.draft_revision": "the same",
+    "Knob.name": "a name of a constructor's argument, which is in the settings",
+    "Knob.values": "its values are in the settings",
+    "Knob.is_text": "what a text names is keyed by its content: tests/run/test_heads.py",
+    "Knob.trained": "the head that trained:TASK stands for is keyed by its content: tests/run/test_heads.py",
+    "Model.distilled": "the draft that takes its place is another checkpoint: tests/report/test_paper_trained.py",
+    "Knob.choices": "where its value stands among them is a label",
+}
+
+
+@pytest.fixture
+def no_packages(monkeypatch):
+    monkeypatch.setattr(
+        "sdbench.lm.load.find_spec", lambda name: SimpleNamespace()
+    )  # quantisation is planned, not done
+
+
+def test_every_field_of_a_run_is_in_the_key_or_on_the_list(plan_of, no_packages):
+    fields = {
+        f"{kind.__name__}.{field.name}"
+        for kind in (Run, Model, Component, RuleSweep, Knob, TimingOptions, Shard)
+        for field in dataclasses.fields(kind)
+    }
+    base: list = []
+    before = keys(plan_of("task.chat=true", changed=lambda run: base.append(run) or run)), keys(plan_of())
+    run = plan_of_run = base[0]
+    del plan_of_run
+    tried = changes(
+        dataclasses.replace(run, task=dataclasses.replace(run.task, options={**run.task.options, "chat": None}))
+    )
+    untold = fields - set(tried) - set(ELSEWHERE) - set(NOT_IN_THE_KEY)
+    assert not untold, f"say whether it is in the key: {sorted(untold)}"
+    assert not set(NOT_IN_THE_KEY) - fields
+    for name, changed in tried.items():
+        has_chat = name == "Model.chat_options"
+        is_same = keys(plan_of(changed=lambda _, changed=changed: changed)) == before[not has_chat]
+        assert is_same == (name in NOT_IN_THE_KEY), name

@@ -1,0 +1,150 @@
+"""Rules with heads through the command: keyed by what the head is, refused for another pair, warned of for another task."""
+
+import shutil
+
+import pytest
+import torch
+
+from sdbench import read
+from sdbench.cli import main
+from sdbench.config import Model
+from sdbench.prepare import pair
+from sdbench.prepare.pair_info import PairInfo
+from sdbench.verify import Head
+
+WORDS = (
+    "verifier=diversed",
+    "verifier.offset=[0]",
+    "n=3",
+    "temperature=1",
+    "max_new_tokens=12",
+    "timing=off",
+    "report=off",
+)
+
+
+@pytest.fixture
+def sdbench(tmp_path, capfd, monkeypatch):
+    """The command in this process, below a folder of its own; its code and what it says."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        capfd.readouterr()
+        return main(list(words)), capfd.readouterr().err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def pair_info():
+    name = "llama-tiny"
+    model = Model(name=name, target=f"embedded:{name}/target", draft=f"embedded:{name}/draft")
+    return PairInfo.read(pair.find(model, device="cpu", dtype="auto"))
+
+
+def saved(folder, pair_info, seed=0, **card):
+    widths = sum(int(pair_info.configs[role].hidden_size) for role in ("draft", "target"))
+    weight = torch.randn(1, widths, generator=torch.Generator().manual_seed(seed)) / widths**0.5
+    told = {"model": "llama-tiny", "checkpoints": pair_info.checkpoints, "tokenizer": pair_info.tokenizer_key}
+    told |= {"task": "gsm8k-tiny", "temperature": 1.0} | card
+    features = ("draft_hidden", "target_hidden")
+    Head("ensemble", features, {"weight": weight, "bias": torch.zeros(1)}, told).save(folder)
+    return folder
+
+
+def test_a_head_is_what_it_says_wherever_it_lies_and_another_one_is_another_cell(sdbench, pair_info, tmp_path):
+    head = saved(tmp_path / "head", pair_info)
+    code, err = sdbench(*WORDS, f"verifier.head={head}")
+    assert code == 0, err
+    assert "warning" not in err
+    shutil.copytree(head, tmp_path / "copy")
+    assert "nothing to decode" in sdbench(*WORDS, f"verifier.head={tmp_path / 'copy'}")[1]
+    saved(tmp_path / "copy", pair_info, seed=1)
+    assert "nothing to decode" not in sdbench(*WORDS, f"verifier.head={tmp_path / 'copy'}")[1]
+    cells = read(tmp_path / "results" / "llama-tiny-gsm8k-tiny").cells
+    heads = cells[cells["verifier"] == "diversed"]["knob_head"]
+    assert len(set(heads)) == len(heads) == 2
+    assert all(text.startswith("gsm8k-tiny@") for text in heads)
+    held = [content["heads"]["head"] for content in cells[cells["verifier"] == "diversed"]["content"]]
+    assert all((one["task"], one["temperature"]) == ("gsm8k-tiny", 1.0) for one in held)
+    assert len({one["digest"] for one in held}) == 2
+
+
+@pytest.mark.parametrize(
+    ("card", "sentence"),
+    [
+        ({"checkpoints": {"target": "sha:other"}}, "whose target is sha:other, and model=llama-tiny has"),
+        ({"tokenizer": "another"}, "whose tokenizer is another than that of model=llama-tiny"),
+    ],
+)
+def test_a_head_of_another_pair_is_one_sentence_before_weights_are_read(card, sentence, sdbench, pair_info, tmp_path):
+    head = saved(tmp_path / "head", pair_info, **card)
+    code, err = sdbench(*WORDS, f"verifier.head={head}")
+    assert code == 2
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_head_for_states_of_another_width_is_one_sentence(sdbench, pair_info, tmp_path):
+    head = saved(tmp_path / "head", pair_info)
+    wide = Head.load(str(head), "ensemble")
+    weights = {"weight": torch.zeros(1, 7), "bias": torch.zeros(1)}
+    Head("ensemble", wide.features, weights, wide.card).save(tmp_path / "narrow")
+    code, err = sdbench(*WORDS, f"verifier.head={tmp_path / 'narrow'}")
+    assert code == 2
+    assert "with 7 features, and this pair gives" in err
+
+
+@pytest.mark.parametrize(
+    ("card", "sentence"),
+    [
+        ({"task": "wmt-tiny"}, "verifier.head was trained at task=wmt-tiny, and this run is at task=gsm8k-tiny"),
+        ({"temperature": 0.5}, "verifier.head was trained at temperature=0.5, and this run is at temperature=1.0"),
+        ({"protocol": "cot"}, "verifier.head was trained at protocol=cot, and this run is at protocol=lm-eval"),
+    ],
+)
+def test_another_task_or_temperature_is_a_warning(card, sentence, sdbench, pair_info, tmp_path):
+    head = saved(tmp_path / "head", pair_info, **card)
+    code, err = sdbench(*WORDS, f"verifier.head={head}")
+    assert code == 0, err
+    assert sentence in err
+
+
+def test_of_several_rules_the_one_whose_head_it_is_is_named(sdbench, pair_info, tmp_path):
+    head = saved(tmp_path / "head", pair_info, task="wmt-tiny")
+    words = [
+        "verifier=[ensemble,diversed]",
+        "w=[0.5]",
+        "verifier.diversed.offset=[0,1]",
+        f"verifier.diversed.head={head}",
+    ]
+    code, err = sdbench(*words, *WORDS[2:])
+    assert code == 0, err
+    assert err.count("verifier.diversed.head was trained at task=wmt-tiny") == 1
+
+
+def test_without_a_head_the_training_is_named(sdbench):
+    code, err = sdbench("verifier=diversed")
+    assert code == 2
+    assert "a head is needed: train one with python scripts/train_ensemble.py" in err
+
+
+def test_a_training_that_has_not_ended_is_passed_over_aloud(sdbench, tmp_path):
+    """Between two runs the training of one's own was begun anew: the head that ships is taken, and that is said."""
+    words = ("model=llama-tiny", "task=gsm8k-tiny", "verifier.head=trained:gsm8k-tiny", *WORDS)
+    code, said = sdbench(*words)
+    assert code == 0
+    assert "has no head.json" not in said
+    folder = tmp_path / "results/heads/llama-tiny-gsm8k-tiny"
+    folder.mkdir(parents=True)
+    (folder / "head.ckpt").touch()
+    code, said = sdbench(*words)
+    assert code == 0
+    assert "results/heads/llama-tiny-gsm8k-tiny has no head.json, since its training has not come to its end" in said
+
+
+def test_a_path_is_no_task(sdbench):
+    code, said = sdbench("model=llama-tiny", "task=gsm8k-tiny", "verifier.head=trained:../x", *WORDS)
+    assert code == 2
+    assert "trained:../x names no task" in said
