@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from sdbench.metrics import folklore
+from sdbench.metrics.cells import reference
 from sdbench.metrics.columns import spread
 from sdbench.metrics.legacy import WEIGHT
 from sdbench.metrics.recommend import Recommendation
@@ -17,13 +18,13 @@ LABELS = ["model", "task", "temperature", "verifier", WEIGHT, "knob", "value", "
 
 
 def front(sweep: Sweep) -> pd.DataFrame:
-    """Each cell's place in both planes, in the metric's own scale, and its chance of being on the front."""
+    """Return where each cell lies in both planes, in the metric's own scale, and its chance of being on the front."""
     points = [area.points.assign(plane=PLANES[rate]) for rate, area in sweep.fronts.items()]
     return labelled(sweep, pd.concat(points)) if points else pd.DataFrame()
 
 
 def volume(sweep: Sweep) -> pd.DataFrame:
-    """Hypervolumes of all cells and of each curve, from no acceptance (or speed) and the worst score there can be.
+    """Return hypervolumes of all cells and of each curve, from no acceptance (or speed) and the worst score there can be.
 
     `bias` was taken off: the luckiest of several settings looks better than it is.
     """
@@ -35,67 +36,40 @@ def volume(sweep: Sweep) -> pd.DataFrame:
 
 
 def areas(sweep: Sweep) -> pd.DataFrame:
-    """Area between two curves, and the mean gain of the first over the second at equal acceptance or speed-up."""
-    rows = [
-        {
-            "plane": PLANES[rate],
-            "first": first,
-            "second": second,
-            "measure": name,
-            **spread("value", estimate),
-            "n": estimate.n,
-        }
-        for (rate, first, second), measures in sweep.gains.items()
-        for name, estimate in measures.items()
-    ]
+    """Return the area between two curves, and the mean gain of the first over the second at equal acceptance or speed-up."""
+    rows = []
+    for (rate, first, second), measures in sweep.gains.items():
+        labels = {"plane": PLANES[rate], "first": first, "second": second}
+        for name, estimate in measures.items():
+            rows.append(labels | {"measure": name} | spread("value", estimate) | {"n": estimate.n})
     return headed(sweep, rows)
 
 
 def order(sweep: Sweep) -> pd.DataFrame:
-    """Of each curve with its strict end: whether more acceptance was less time, as measured."""
+    """Return for each curve with its lossless end whether more acceptance was less time, as measured."""
     joint, rows = sweep.joints.get("speedup"), []
     if joint is None:
         return pd.DataFrame()
     for name, points in sweep.curves.items():
-        own = pd.concat([sweep.strict_end(name), points])["cell"]
-        keys = [key for key in own if key in joint.cells]
+        keys = [key for key in pd.concat([sweep.strict_end(name), points])["cell"] if key in joint.cells]
         if len(keys) > 1:
-            found = folklore.order(joint.of(keys), sweep.rows["acceptance"].to_dict())
-            labels = {end: sweep.cells["label"].get(found[end], "") for end in ("slower", "faster")}
-            rows.append({"curve": name, "timed": len(keys), **found, **labels})
+            outcome = folklore.order(joint.of(keys), sweep.rows["acceptance"].to_dict())
+            labels = {end: sweep.cells["label"].get(outcome[end], "") for end in ("slower", "faster")}
+            rows.append({"curve": name, "timed": len(keys), **outcome, **labels})
     return headed(sweep, rows)
 
 
 def retention(sweep: Sweep) -> pd.DataFrame:
-    """Quality of each setting over lossless, and how many examples would have told it from that."""
-    lossless = sweep.baseline("lossless").set_index("num_draft")["cell"]
-    known = sweep.rows[sweep.rows["difference"].notna() & sweep.rows["num_draft"].isin(lossless.index)]
+    """Return the quality of each setting over lossless, and how many examples would show the difference."""
+    known = sweep.rows[sweep.rows["difference"].notna() & (sweep.rows["verifier"] != "lossless")]
+    lossless = pd.Series({key: reference(sweep.cells, str(key), "lossless") for key in known.index}, dtype=object)
+    base = lossless.map(sweep.rows["quality"])
+    same_length = lossless.map(sweep.cells["num_draft"]) == known["num_draft"]
     parts = [
-        folklore.retention(own, float(sweep.rows.loc[lossless[length], "quality"]))
-        for length, own in known[known["verifier"] != "lossless"].groupby("num_draft")
-        if sweep.rows.loc[lossless[length], "quality"] > 0
+        folklore.retention(known.loc[keys], float(base[keys[0]]))
+        for keys in lossless[(base > 0) & same_length].groupby(lossless).groups.values()
     ]
     return labelled(sweep, pd.concat(parts).reset_index(names="cell")) if parts else pd.DataFrame()
-
-
-def positions(sweep: Sweep) -> pd.DataFrame:
-    return labelled(sweep, sweep.positions)
-
-
-def load(sweep: Sweep) -> pd.DataFrame:
-    return labelled(sweep, sweep.load)
-
-
-def laws(sweep: Sweep) -> pd.DataFrame:
-    return sweep.laws
-
-
-def predicted(sweep: Sweep) -> pd.DataFrame:
-    return sweep.predicted
-
-
-def divergence(sweep: Sweep) -> pd.DataFrame:
-    return labelled(sweep, sweep.followed)
 
 
 FRAMES: Mapping[str, Callable[[Sweep], pd.DataFrame]] = {
@@ -104,16 +78,16 @@ FRAMES: Mapping[str, Callable[[Sweep], pd.DataFrame]] = {
     "areas": areas,
     "order": order,
     "retention": retention,
-    "positions": positions,
-    "load": load,
-    "laws": laws,
-    "predicted": predicted,
-    "divergence": divergence,
+    "positions": lambda sweep: labelled(sweep, sweep.positions),
+    "load": lambda sweep: labelled(sweep, sweep.load),
+    "laws": lambda sweep: sweep.laws,
+    "predicted": lambda sweep: sweep.predicted,
+    "divergence": lambda sweep: labelled(sweep, sweep.followed),
 }
 
 
 def frames(sweeps: Sequence[Sweep], advice: Sequence[Recommendation]) -> dict[str, pd.DataFrame]:
-    """Every table that has rows, by the name of its file below tables/."""
+    """Return every table that has rows, by the name of its file below tables/."""
     tables = {}
     for name, make in FRAMES.items():
         parts = [part for part in map(make, sweeps) if len(part)]
@@ -124,28 +98,26 @@ def frames(sweeps: Sequence[Sweep], advice: Sequence[Recommendation]) -> dict[st
 
 
 def recommendation(advice: Sequence[Recommendation]) -> pd.DataFrame:
-    """Each test of non-inferiority in the order it was made, in points; `worst` is the one-sided limit at the level tested."""
+    """Return each non-inferiority test in its order, in points; `worst` is the one-sided limit at the level tested."""
     rows: list[dict[str, Any]] = []
-    for one in advice:
-        for each in one.advices:
-            for test in each.tests:
-                labels = {"model": each.model, "task": each.task, "verifier": test.verifier, "setting": test.setting}
-                labels |= {"num_draft": test.num_draft, "margin": each.margin}
-                change = {"change": test.change, "worst": test.worst, "loops": test.loops, "n": test.difference.n}
-                outcome = {"is_passed": test.is_safe(each.margin), "is_recommended": test.cell == each.cell}
-                rows.append(labels | change | outcome | {"cell": test.cell})
+    for each in (each for folder in advice for each in folder.advices):
+        for test in each.tests:
+            labels = {"model": each.model, "task": each.task, "verifier": test.verifier, "setting": test.setting}
+            labels |= {"num_draft": test.num_draft, "margin": each.margin}
+            change = {"change": test.change, "worst": test.worst, "loops": test.loops, "n": test.difference.n}
+            outcome = {"is_passed": test.is_safe(each.margin), "is_recommended": test.cell == each.cell}
+            rows.append(labels | change | outcome | {"cell": test.cell})
     return pd.DataFrame(rows)
 
 
 def labelled(sweep: Sweep, frame: pd.DataFrame) -> pd.DataFrame:
-    """A frame by cell with its labels in front, in the order of the summary."""
-    labels = sweep.rows.reset_index()[["cell", *LABELS]]
-    joined = labels.merge(frame, on="cell", how="inner")
+    """Return a frame by cell with its labels in front, in the order of the summary."""
+    joined = sweep.rows.reset_index()[["cell", *LABELS]].merge(frame, on="cell", how="inner")
     return joined[[*LABELS, *(name for name in joined if name not in ("cell", *LABELS)), "cell"]]
 
 
-def headed(sweep: Sweep, rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Rows about a whole sweep, with its labels in front."""
+def headed(sweep: Sweep, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return rows about a whole sweep, with its labels in front."""
     head = {"model": sweep.model, "task": sweep.task, "temperature": sweep.temperature}
     frame = pd.DataFrame([{**head, **row} for row in rows])
     return frame.rename(columns={"value_low": "low", "value_high": "high"})

@@ -1,4 +1,4 @@
-"""A sweep: the cells of one pair, task and temperature of one folder that were asked one thing, and every number drawn of it.
+"""A sweep: the cells of one pair, task and temperature of one folder that share prompts and settings, and every number drawn of it.
 
 `sweeps_of` makes all of a report. Numbers are worked out when they are first asked for, and once.
 """
@@ -19,23 +19,21 @@ from sdbench.metrics.cells import BASELINES, STRICTEST, metrics_of, strict_value
 from sdbench.metrics.export import Metrics
 from sdbench.metrics.load import load_table
 from sdbench.metrics.stats import Estimate
-from sdbench.metrics.text import setting_of
+from sdbench.metrics.text import names_of, options_of, sort_cells
 from sdbench.records import Results
 from sdbench.types import Metric
 
 PLANES = {"acceptance": "acceptance", "speedup": "speed-up"}  # column of the summary: word of the tables
 MOST_NAMED = 6  # curves of one figure, as many as it has colours
 RESAMPLES = 2_000  # of what is drawn rather than quoted
-PLACES = {"target": 0, "generate": 1, "lossless": 2, "draft": 4}  # rules stand between, from the strict end outwards
-NAMES = {"target": "target alone", "generate": "plain generate", "draft": "draft alone", "lossless": "lossless"}
 
 
 @dataclass(frozen=True)
 class Sweep:
     """`cells` are indexed by key, in reading order, with `label`, `curve` and `x`; `rows` are theirs of the summary.
 
-    `scores` tells every score of each cell, the headline among them. `suffix` ends the names of its figures' files, "" where the
-    report has one sweep; `references` are the folders in which the target's greedy text may be.
+    `scores` returns every score of each cell, the headline among them. `suffix` ends the names of its figures' files, "" where
+    the report has one sweep; `references` are the folders in which the target's greedy text may be.
     """
 
     results: Results
@@ -64,15 +62,18 @@ class Sweep:
     def temperature(self) -> float:
         return float(self.cells["temperature"].iloc[0])
 
+    def file_name(self, name: str) -> str:
+        """Return the stem of a figure's file."""
+        return f"{name}-{self.suffix}" if self.suffix else name
+
     @cached_property
     def points(self) -> pd.DataFrame:
         """The rows as they are drawn: shares in percent, with `label`, `curve`, `x`, `rank` and `equals` of the cells."""
-        scale = self.metric.scale
-        names = [name for name in self.rows if str(name).startswith(("quality", "difference", "detectable"))]
-        drawn = self.rows.assign(**{str(name): self.rows[name] * scale for name in names})
-        more = self.cells.loc[drawn.index, ["knob", "value", "label", "curve", "x", "rank", "equals"]]
-        plain = drawn.drop(columns=["knob", "value"])  # the summary has them as one type for other tools
-        return plain.assign(cell=drawn.index).join(more).reset_index(drop=True)
+        names = [str(name) for name in self.rows if str(name).startswith(("quality", "difference", "detectable"))]
+        scaled = self.rows.assign(**{name: self.rows[name] * self.metric.scale for name in names})
+        more = self.cells.loc[scaled.index, ["knob", "value", "label", "curve", "x", "rank", "equals"]]
+        plain = scaled.drop(columns=["knob", "value"])  # the summary has them as one type for other tools
+        return plain.assign(cell=scaled.index).join(more).reset_index(drop=True)
 
     @property
     def swept(self) -> pd.DataFrame:
@@ -81,8 +82,8 @@ class Sweep:
     def baseline(self, verifier: str) -> pd.DataFrame:
         return self.points[self.points["verifier"] == verifier]
 
-    def own(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The rows of a frame that belong to this sweep's cells."""
+    def select(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of a frame that belong to this sweep's cells."""
         return frame[frame["cell"].isin(self.cells.index)]
 
     @cached_property
@@ -102,22 +103,22 @@ class Sweep:
         return tuple(name for name in self.curves if name in first)
 
     def strict_end(self, name: str) -> pd.DataFrame:
-        """The lossless point that a curve ends in, at its strict value: a row, or none where the curve holds that end itself.
+        """Return the lossless point that a curve ends in, at its lossless value: a row, or none where the curve holds it itself.
 
-        Only a rule whose strict end is said to be lossless has one.
+        Only a rule whose strictest value is declared lossless has one.
         """
-        own, lossless = self.curves[name], self.baseline("lossless")
-        first = own.iloc[0]
-        if first["equals"] not in STRICTEST or (own["rank"] == 0).any():
+        curve, lossless = self.curves[name], self.baseline("lossless")
+        first = curve.iloc[0]
+        if first["equals"] not in STRICTEST or (curve["rank"] == 0).any():
             return lossless.iloc[:0]
+        x = strict_value(curve["x"], curve["rank"])
         end = lossless[lossless["num_draft"] == first["num_draft"]].iloc[:1]
-        x = strict_value(own["x"], own["rank"])
         return end.assign(x=np.nan if x is None else x, curve=name)
 
     @cached_property
     def load(self) -> pd.DataFrame:
-        """Speed by cell and number of requests under way, of a server."""
-        return load_table(self.own(self.results.loads))
+        """Speed by cell and number of concurrent requests, of a server."""
+        return load_table(self.select(self.results.loads))
 
     @cached_property
     def joints(self) -> Mapping[str, pareto.Resampled]:
@@ -141,9 +142,11 @@ class Sweep:
     @cached_property
     def fronts(self) -> Mapping[str, pareto.Front]:
         """{column: front}; `y` of its points is as the scores are stored."""
-        by_rate = {rate: pareto.front_of(joint, corner=self.corner) for rate, joint in self.joints.items()}
-        sign = quality.sign_of(self.metric)
-        return {rate: replace(one, points=one.points.assign(y=sign * one.points["y"])) for rate, one in by_rate.items()}
+        sign, by_rate = quality.sign_of(self.metric), {}
+        for rate, joint in self.joints.items():
+            front = pareto.front_of(joint, corner=self.corner)
+            by_rate[rate] = replace(front, points=front.points.assign(y=sign * front.points["y"]))
+        return by_rate
 
     @cached_property
     def volumes(self) -> Mapping[tuple[str, str], tuple[Estimate, float]]:
@@ -154,28 +157,28 @@ class Sweep:
         areas = {(rate, "all"): (front.hypervolume, front.bias) for rate, front in self.fronts.items()}
         for rate, joint in self.joints.items():
             for name, keys in self._curves_in(joint).items():
-                own = joint.of(keys)
-                bias = pareto.bias_of_volume(own, corner=self.corner)
-                areas[rate, name] = pareto.volume_of(own, corner=self.corner), bias
+                curve = joint.of(keys)
+                bias = pareto.bias_of_volume(curve, corner=self.corner)
+                areas[rate, name] = pareto.volume_of(curve, corner=self.corner), bias
         return areas
 
     @cached_property
     def gains(self) -> Mapping[tuple[str, str, str], Mapping[str, Estimate]]:
         """{(column, first curve, second curve): area between them, and mean gain at equal speed or acceptance}."""
-        by_pair = {}
-        for rate, joint in self.joints.items():
-            for (first, a), (second, b) in combinations(self._curves_in(joint).items(), 2):
-                if len(a) > 1 and len(b) > 1:
-                    by_pair[rate, first, second] = pareto.gain(joint, a, b)
-        return by_pair
+        return {
+            (rate, first, second): pareto.gain(joint, a, b)
+            for rate, joint in self.joints.items()
+            for (first, a), (second, b) in combinations(self._curves_in(joint).items(), 2)
+            if len(a) > 1 and len(b) > 1
+        }
 
     def _curves_in(self, joint: pareto.Resampled) -> dict[str, list[str]]:
-        held = {name: [key for key in cells["cell"] if key in joint.cells] for name, cells in self.curves.items()}
-        return {name: keys for name, keys in held.items() if keys}
+        keys = {name: [key for key in cells["cell"] if key in joint.cells] for name, cells in self.curves.items()}
+        return {name: kept for name, kept in keys.items() if kept}
 
     @cached_property
     def positions(self) -> pd.DataFrame:
-        return acceptance.by_position(self.own(self.results.rounds), resamples=RESAMPLES)
+        return acceptance.by_position(self.select(self.results.rounds), resamples=RESAMPLES)
 
     @cached_property
     def laws(self) -> pd.DataFrame:
@@ -183,11 +186,11 @@ class Sweep:
 
     @cached_property
     def predicted(self) -> pd.DataFrame:
-        return self.own(theory.predicted(self.results))
+        return self.select(theory.predicted(self.results))
 
     @cached_property
     def divergence(self) -> pd.DataFrame:
-        return self.own(divergence.against_greedy(self.results, self.references))
+        return self.select(divergence.against_greedy(self.results, self.references))
 
     @cached_property
     def followed(self) -> pd.DataFrame:
@@ -199,24 +202,23 @@ def sweeps_of(
     summaries: Sequence[pd.DataFrame],
     metrics: Sequence[Callable[[], Metrics]] | None = None,
 ) -> list[Sweep]:
-    """Every sweep that has records, folder by folder; each folder comes with its summary and its scores."""
-    named: list[tuple[Results, pd.DataFrame, pd.DataFrame, Callable[[], Metrics]]] = []
-    for one, summary, scores in zip(results, summaries, metrics or [dict] * len(results), strict=True):
-        rows = summary.set_index("cell")
-        cells = table_of(one.cells)
-        groups = [own for _, own in cells[cells.index.isin(rows.index)].groupby("sweep", sort=True)]
-        groups.sort(key=lambda own: tuple(own[["model", "task", "temperature", "protocol"]].iloc[0]))
-        named += [(one, placed(own), rows, scores) for own in groups]
-    names = titles([(one.name, own) for one, own, *_ in named])
-    ends = suffixes([(one.name, str(own["sweep"].iloc[0])) for one, own, *_ in named])
+    """Return every sweep that has records, folder by folder; each folder comes with its summary and its scores."""
+    parts: list[tuple[Results, pd.DataFrame, pd.DataFrame, Callable[[], Metrics]]] = []
+    for folder, summary, scores in zip(results, summaries, metrics or [dict] * len(results), strict=True):
+        rows, cells = summary.set_index("cell"), table_of(folder.cells)
+        groups = [group for _, group in cells[cells.index.isin(rows.index)].groupby("sweep", sort=True)]
+        groups.sort(key=lambda group: tuple(group[["model", "task", "temperature", "protocol"]].iloc[0]))
+        parts += [(folder, in_reading_order(group), rows, scores) for group in groups]
+    names = titles([(folder.name, cells) for folder, cells, *_ in parts])
+    ends = suffixes([(folder.name, str(cells["sweep"].iloc[0])) for folder, cells, *_ in parts])
     return [
-        Sweep(one, title, end, own, rows.loc[own.index], results, scores)
-        for title, end, (one, own, rows, scores) in zip(names, ends, named, strict=True)
+        Sweep(folder, title, end, cells, rows.loc[cells.index], results, scores)
+        for title, end, (folder, cells, rows, scores) in zip(names, ends, parts, strict=True)
     ]
 
 
 def suffixes(sweeps: Sequence[tuple[str, str]]) -> list[str]:
-    """What tells the files of each (folder, sweep) from the others': pair and task, then T, then the folder, a number."""
+    """Return what tells the files of each (folder, sweep) apart: pair and task, then T, then the folder, a number."""
     if len(sweeps) == 1:
         return [""]
     labels = [json.loads(key)[:3] for _, key in sweeps]
@@ -225,26 +227,26 @@ def suffixes(sweeps: Sequence[tuple[str, str]]) -> list[str]:
         names = [f"{name}-T{temperature:g}" for name, (*_, temperature) in zip(names, labels, strict=True)]
     if len(set(names)) < len(names):
         names = [f"{folder}-{name}" for (folder, _), name in zip(sweeps, names, strict=True)]
-    twins = [names[:place].count(name) for place, name in enumerate(names)]
-    return [f"{name}-{twin + 1}" if twin else name for name, twin in zip(names, twins, strict=True)]
+    repeats = [names[:index].count(name) for index, name in enumerate(names)]
+    return [f"{name}-{repeat + 1}" if repeat else name for name, repeat in zip(names, repeats, strict=True)]
 
 
 def heading(sweeps: Sequence[Sweep]) -> str:
-    """The pairs and the tasks of all sweeps, for the top of the page."""
+    """Return the pairs and the tasks of all sweeps, for the top of the page."""
     models, tasks = (list(dict.fromkeys(getattr(s, name) for s in sweeps)) for name in ("model", "task"))
     return f"{', '.join(models)} on {', '.join(tasks)}"
 
 
-def placed(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells of a sweep in reading order (target, lossless, each rule from its strict end outwards, draft), with names.
+def in_reading_order(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells of a sweep in reading order, with names (`label`), curves and `x`.
 
     `x` is where a cell is drawn along its knob: its value, or its rank where the values are no numbers.
     """
-    place = cells["verifier"].map(lambda name: PLACES.get(name, 3))
-    keys = cells.assign(_place=place, _knobs=cells["knobs"])
-    ordered = keys.sort_values(["_place", "verifier", "_knobs", "num_draft", "rank"], kind="stable")
-    ordered = ordered.drop(columns=["_place", "_knobs"])
-    return ordered.assign(label=labels(ordered), curve=curve_names(ordered), x=coordinates(ordered))
+    ordered = sort_cells(cells)
+    names = names_of(ordered)
+    return ordered.assign(
+        label=[names[str(key)] for key in ordered.index], curve=curve_names(ordered), x=coordinates(ordered)
+    )
 
 
 def coordinates(cells: pd.DataFrame) -> pd.Series:
@@ -256,46 +258,14 @@ def coordinates(cells: pd.DataFrame) -> pd.Series:
     return x.where(cells["rank"].notna())
 
 
-def labels(cells: pd.DataFrame) -> list[str]:
-    """What tells each cell from the others of its sweep, and no more."""
-    swept = cells[~cells["verifier"].isin(BASELINES)]
-    drafted = cells[cells["num_draft"] > 0]
-    is_one_rule, is_one_length = swept["verifier"].nunique() < 2, drafted["num_draft"].nunique() < 2
-    varying = options_of(swept)
-    texts: list[str] = []
-    for key, cell in cells.iterrows():
-        knob = setting_of(cell).replace("=", " = ")
-        own = varying.get(str(key), [])
-        is_named = cell["verifier"] in BASELINES or not is_one_rule or not (knob or own)
-        parts = [NAMES.get(str(cell["verifier"]), str(cell["verifier"]))] * is_named
-        parts += [knob] * bool(knob)
-        parts += own
-        parts += [f"K = {cell['num_draft']}"] * (cell["num_draft"] > 0 and not is_one_length)
-        texts.append(", ".join(parts))
-    return texts
-
-
-def options_of(swept: pd.DataFrame) -> dict[str, list[str]]:
-    """{cell: those options of its rule, beside its knob, that differ between the cells of that rule}."""
-    varying: dict[str, list[str]] = {}
-    for _, group in swept.groupby("verifier", sort=False):
-        options = {str(key): [one for one in str(text).split(", ") if one] for key, text in group["knobs"].items()}
-        common = set.intersection(*map(set, options.values())) if options else set()
-        varying |= {key: [one for one in own if one not in common] for key, own in options.items()}
-    return varying
-
-
 def curve_names(cells: pd.DataFrame) -> list[str]:
-    """The rule, and of the draft length and the other options what differs inside the sweep; "" for a baseline."""
+    """Return the rule, and of the draft length and the other options what differs inside the sweep; "" for a baseline."""
     swept = cells[~cells["verifier"].isin(BASELINES)]
     has_rules, has_lengths = swept["verifier"].nunique() > 1, swept["num_draft"].nunique() > 1
-    varying = options_of(swept)
-    curves = []
+    varying, names = options_of(swept), []
     for key, cell in cells.iterrows():
-        if cell["verifier"] in BASELINES:
-            curves.append("")
-            continue
-        own = varying[str(key)]
-        parts = [str(cell["verifier"])] if has_rules or not (has_lengths or own) else []
-        curves.append(", ".join([*parts, *own, *([f"K = {cell['num_draft']}"] if has_lengths else [])]))
-    return curves
+        options = varying.get(str(key), [])
+        rule = [str(cell["verifier"])] if has_rules or not (has_lengths or options) else []
+        length = [f"K={cell['num_draft']}"] if has_lengths else []
+        names.append("" if cell["verifier"] in BASELINES else " ".join([*rule, *options, *length]))
+    return names

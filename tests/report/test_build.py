@@ -15,13 +15,13 @@ from sdbench.metrics import divergence
 from sdbench.metrics.summary import summarise
 from sdbench.report import build
 from sdbench.report.captions import FIGURES, TABLES
-from sdbench.report.figures import DRAWN
+from sdbench.report.figures import DRAW
 from sdbench.report.figures.grids import GRIDS
 from sdbench.report.figures.style import CYCLE, MARKS, styled
 from sdbench.report.sweep import MOST_NAMED, sweeps_of
 from tests.records.synthetic import write_synthetic
 
-ALONE = set(DRAWN) - {"divergence", "load"}  # what a sampled sweep with times of our own engine has by itself
+ALONE = set(DRAW) - {"divergence", "load"}  # what a sampled sweep with times of our own engine has by itself
 
 
 def made(home):
@@ -41,8 +41,8 @@ def folder(tmp_path_factory):
 
 
 def test_the_table_of_captions_is_what_is_drawn():
-    assert set(FIGURES) == set(DRAWN) | set(GRIDS)
-    assert list(FIGURES)[: len(DRAWN)] == list(DRAWN)
+    assert set(FIGURES) == set(DRAW) | set(GRIDS)
+    assert list(FIGURES)[: len(DRAW)] == list(DRAW)
 
 
 def test_every_figure_that_the_records_fill_comes_in_three_formats(folder):
@@ -217,7 +217,7 @@ def test_of_more_curves_than_colours_the_likeliest_on_the_front_are_named(tmp_pa
     assert len(sweep.leading) == MOST_NAMED == len(CYCLE) == len(MARKS)
     assert min(best[name] for name in sweep.leading) >= max(best[name] for name in best if name not in sweep.leading)
     with styled():
-        figure = DRAWN["pareto"](sweep)
+        figure = DRAW["pareto"](sweep)
     assert figure is not None
     named = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert named == [*sweep.leading, "2 others"]

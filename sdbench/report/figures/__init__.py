@@ -1,7 +1,7 @@
 """Every figure of one sweep by the name of its file; captions.py says what each shows.
 
 A point that was not measured is not drawn, and a figure without points is not made. Bars and bands are 95 % intervals.
-Nothing is joined that is not one rule's curve.
+A line joins the points of one rule's curve only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sdbench.report.figures.planes import pareto, pareto_speed
 from sdbench.report.figures.theory import bound, laws, predicted
 from sdbench.report.sweep import Sweep
 
-DRAWN: Mapping[str, Callable[[Sweep], Figure | None]] = {
+DRAW: Mapping[str, Callable[[Sweep], Figure | None]] = {
     "pareto": pareto,
     "pareto_speed": pareto_speed,
     "load": load,
@@ -34,11 +34,11 @@ DRAWN: Mapping[str, Callable[[Sweep], Figure | None]] = {
 }
 
 
-def drawn(sweeps: Sequence[Sweep]) -> dict[str, Figure]:
-    """Every figure that these sweeps can fill, by the name of its file; those of single sweeps first, then the grids."""
+def draw_figures(sweeps: Sequence[Sweep]) -> dict[str, Figure]:
+    """Draw every figure that these sweeps can fill, by the name of its file; those of single sweeps first, then the grids."""
     figures = {}
     for sweep in sweeps:
-        for name, draw in DRAWN.items():
+        for name, draw in DRAW.items():
             figure = draw(sweep)
             if figure is not None:
                 figures[f"{name}-{sweep.suffix}" if sweep.suffix else name] = figure

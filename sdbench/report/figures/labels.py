@@ -1,10 +1,10 @@
-"""Labels beside what they name: each takes the free place nearest to its point, or stays away if there is none.
+"""Labels beside what they name: each takes the free spot nearest to its point, or is left out if there is none.
 
-Places are worked out in points of the finished layout, so `style.settle` comes first. Widths are those of the font's
+Spots are worked out in points of the finished layout, so `style.settle` comes first. Widths are those of the font's
 mean glyph: measuring each text would cost more than drawing it.
 
-adjustText 1.4.0 in its place would save about a hundred lines. Of the 35 labels of four planes it left 11 on a line or a mark and
-2 on one another, in 2.4 s; these places left 1 and none, in 0.06 s. So they stay.
+adjustText 1.4.0 instead would save about a hundred lines. Of the 35 labels of four planes it left 11 on a line or a mark and
+2 on one another, in 2.4 s; this search left 1 and none, in 0.06 s.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
+from sdbench.metrics.stats import Array
 from sdbench.report.figures.style import SMALL
 
-Array = NDArray[np.float64]
 GLYPH, LINE = 0.60, 1.05  # width of a character and height of a line, of the font's size
 DIRECTIONS = ((1, 1), (-1, 1), (1, -1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1))
 DIRECTIONS += ((0.5, 1), (0.5, -1), (-0.5, 1), (-0.5, -1))
 DISTANCES = (3.0, 6.0, 10.0, 15.0, 21.0)
+Box = tuple[float, float, float, float]  # left, bottom, right, top
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +43,30 @@ class Label:
 
 @dataclass
 class Room:
-    """What labels of one axis must not cover: points of lines and marks, and the labels placed before. In points."""
+    """What labels of one axis must not cover: points of lines and marks, and the labels set before. In points."""
 
     axis: Axes
     taken: list[Array] = field(default_factory=list)  # [N,2] each
-    boxes: list[tuple[float, float, float, float]] = field(default_factory=list)
+    boxes: list[Box] = field(default_factory=list)
 
-    def to_points(self, x: Iterable[float], y: Iterable[float]) -> Array:
-        """[N,2] places on the page, one unit a point."""
-        data = np.stack([np.asarray(list(x), np.float64), np.asarray(list(y), np.float64)], 1)
+    def in_points(self, pixels: ArrayLike) -> Array:
+        """Display coordinates as points of the page."""
         figure = self.axis.get_figure(root=True)
         assert figure is not None
-        return np.asarray(self.axis.transData.transform(data)) * 72 / figure.dpi
+        return np.asarray(pixels, dtype=np.float64) * 72 / figure.dpi
+
+    def to_points(self, x: Iterable[float], y: Iterable[float]) -> Array:
+        """[N,2] where data lie on the page."""
+        data = np.stack([np.asarray(list(x), np.float64), np.asarray(list(y), np.float64)], 1)
+        return self.in_points(self.axis.transData.transform(data))
+
+    @property
+    def frame(self) -> Array:
+        """[4] the box of the axis: left, bottom, right, top."""
+        return self.in_points(self.axis.get_window_extent().extents)
 
     def block_line(self, x: Iterable[float], y: Iterable[float]) -> None:
-        """A line through these points, sampled every two points of the page."""
+        """Block a line through these points, sampled every two points of the page."""
         ends = self.to_points(x, y)
         ends = ends[np.isfinite(ends).all(1)]
         for a, b in pairwise(ends):
@@ -64,63 +76,62 @@ class Room:
             self.taken.append(ends)
 
     def block_marks(self, x: Iterable[float], y: Iterable[float], radius: float = 2.5) -> None:
-        """Marks of this radius."""
+        """Block marks of this radius."""
         turns = np.linspace(0, 2 * np.pi, 8, endpoint=False)
         ring = radius * np.stack([np.cos(turns), np.sin(turns)], 1)
         for centre in self.to_points(x, y):
             self.taken.append(np.concatenate([centre + ring, centre[None]]))
 
-    def block_legend(self) -> None:
-        """The legend's box."""
-        legend, figure = self.axis.get_legend(), self.axis.get_figure(root=True)
-        if legend is not None and figure is not None:
-            x0, y0, x1, y1 = np.asarray(legend.get_window_extent().extents) * 72 / figure.dpi
-            self.boxes.append((float(x0), float(y0), float(x1), float(y1)))
+    def block_cells(self, cells: pd.DataFrame, x: str, y: str, radius: float = 3.0) -> None:
+        """Block the marks of cells and their intervals in both directions."""
+        self.block_marks(cells[x], cells[y], radius)
+        for cell in cells.to_dict("records"):
+            for along, across in ((x, y), (y, x)):
+                ends = {
+                    along: [cell.get(f"{along}_{end}", np.nan) for end in ("low", "high")],
+                    across: [cell[across]] * 2,
+                }
+                self.block_line(ends[x], ends[y])
 
-    def place_one_of(self, labels: Sequence[Label], *, size: float = SMALL) -> None:
-        """The first of these that finds a free place; the first at all if none does."""
-        figure = self.axis.get_figure(root=True)
-        assert figure is not None
-        frame = np.asarray(self.axis.get_window_extent().extents) * 72 / figure.dpi
-        free = [label for label in labels if self._best(replace(label, is_needed=False), size, frame) is not None]
+    def block_legend(self) -> None:
+        """Block the legend's box."""
+        legend = self.axis.get_legend()
+        if legend is not None:
+            left, bottom, right, top = self.in_points(legend.get_window_extent().extents).tolist()
+            self.boxes.append((left, bottom, right, top))
+
+    def write(
+        self, text: str, x: float, y: float, offset: ArrayLike, colour: str, *, size: float = SMALL, **look: Any
+    ) -> None:
+        """Write a text this many points away from the point (x, y) of the data."""
+        look = {"va": "center", "annotation_clip": False} | look
+        self.axis.annotate(text, (x, y), tuple(offset), textcoords="offset points", color=colour, size=size, **look)
+
+    def place_first(self, labels: Sequence[Label], *, size: float = SMALL) -> None:
+        """Set the first of these labels that finds a free spot; the first at all if none does."""
+        free = [label for label in labels if self._best(replace(label, is_needed=False), size) is not None]
         self.place([(free or list(labels))[0]], size=size)
 
     def place(self, labels: Sequence[Label], *, size: float = SMALL) -> None:
-        """Each label in turn; the nearest place that covers nothing wins, a needed one takes the least bad."""
-        figure = self.axis.get_figure(root=True)
-        assert figure is not None
-        frame = np.asarray(self.axis.get_window_extent().extents) * 72 / figure.dpi
+        """Set each label in turn at the nearest spot that covers nothing; a needed one takes the least bad."""
         for label in labels:
-            free = self._best(label, size, frame)
-            if free is None:
-                continue
-            x, y, box = free
-            self.boxes.append(box)
-            centre = self.to_points([label.x], [label.y])[0]
-            self.axis.annotate(
-                label.text,
-                (label.x, label.y),
-                (x - centre[0], y - centre[1]),
-                textcoords="offset points",
-                ha="center",
-                va="center",
-                color=label.colour,
-                size=size,
-                annotation_clip=False,
-            )
+            free = self._best(label, size)
+            if free is not None:
+                x, y, box = free
+                self.boxes.append(box)
+                offset = np.array([x, y]) - self.to_points([label.x], [label.y])[0]
+                self.write(label.text, label.x, label.y, offset, label.colour, size=size, ha="center")
 
-    def _best(
-        self, label: Label, size: float, frame: Array
-    ) -> tuple[float, float, tuple[float, float, float, float]] | None:
-        centre = self.to_points([label.x], [label.y])[0]
+    def _best(self, label: Label, size: float) -> tuple[float, float, Box] | None:
+        centre, frame = self.to_points([label.x], [label.y])[0], self.frame
         width, height = GLYPH * size * len(label.text), LINE * size
         taken = np.concatenate(self.taken) if self.taken else np.zeros((0, 2))
         best, least = None, np.inf
         for distance in DISTANCES:
             for rank, (dx, dy) in enumerate(label.directions):
                 length = distance / np.hypot(dx, dy)
-                x = centre[0] + dx * (length + width / 2)
-                y = centre[1] + dy * (length + height / 2)
+                x = float(centre[0] + dx * (length + width / 2))
+                y = float(centre[1] + dy * (length + height / 2))
                 box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
                 crossed = sum(_overlap(box, other) for other in self.boxes)
                 outside = max(0, frame[0] - 2 - box[0]) + max(0, box[2] - frame[2] - 4)
@@ -128,14 +139,14 @@ class Room:
                 covered = _inside(taken, box)
                 cost = 100 * (crossed > 0) + 100 * (outside > 0) + 3 * covered + 0.1 * distance + 0.01 * rank
                 if cost < least:
-                    best, least = (float(x), float(y), box), cost
+                    best, least = (x, y, box), cost
         return best if least < 3 or (label.is_needed and least < 100) else None
 
 
-def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
+def _overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def _inside(points: Array, box: tuple[float, float, float, float]) -> int:
+def _inside(points: Array, box: Box) -> int:
     x, y = points[:, 0], points[:, 1]
     return int(((x > box[0]) & (x < box[2]) & (y > box[1]) & (y < box[3])).sum())
