@@ -1,4 +1,4 @@
-"""What the report makes: every figure and table by the name of its file, with a title and one sentence. No plotting here.
+"""What the report makes: every figure and table by the name of its file, with a title and a sentence. No plotting here.
 
 `figures/NAME.svg` (and .pdf, .png), or `figures/NAME-SUFFIX.svg` where the records hold several sweeps: NAME never has a
 hyphen, SUFFIX tells the sweeps apart (pair, task, temperature, folder: what differs). A figure whose numbers were not
@@ -22,121 +22,127 @@ class Caption:
 FIGURES: Mapping[str, Caption] = {
     "pareto": Caption(
         "Quality against acceptance",
-        "Each point is one setting, bars are 95 % intervals by example both ways, the grey area is what the Pareto front "
-        "dominates; the fuller a mark, the surer it is on the front, and tables/front.csv says how sure.",
+        "Each point is a setting, bars are 95 % intervals by example, and the grey area is what the Pareto front dominates; "
+        "the fuller a mark, the likelier it is on the front (probabilities in tables/front.csv).",
     ),
     "pareto_speed": Caption(
         "Quality against measured speed-up",
-        "The same plane with the measured ratio of tokens a second to the fastest target-alone baseline of the same "
-        "latency pass; only settings that were timed are shown.",
+        "The same plane with measured speed: tokens a second over those of the fastest target-alone baseline of the same "
+        "latency pass; only timed settings are shown, and horizontal bars rest on the timed texts alone.",
     ),
     "load": Caption(
         "Quality against speed under load",
-        "A panel for each number of requests under way: tokens a second of a user over those of the target alone on a server "
-        "with as many; left of the dotted line speculation costs more than it saves.",
+        "A panel for each number of concurrent requests: tokens a second of a user over those of the target alone at the same "
+        "number; left of the dotted line speculation is slower than no speculation.",
     ),
     "against_knob": Caption(
         "Quality and acceptance against the knob",
-        "Both over each rule's own knob, with 95 % intervals; the axis names the strict end, dashed lines are the baselines, "
-        "small crosses the exact expected acceptance.",
+        "Both over each rule's own knob, with 95 % intervals; the axis names the lossless end, dashed lines are the baselines, "
+        "and small crosses, where rules sample, the exact expected acceptance.",
     ),
     "speed_against_knob": Caption(
         "Speed-up against the knob",
-        "Filled marks were measured (intervals over example × repeat, on this machine and in this process); hollow marks "
-        "are modelled: the recorded rounds at the measured price of a draft and of a verify call.",
+        "Filled marks were measured on this machine in this process, with 95 % intervals by text (repeats of a text are added "
+        "up); hollow marks are modelled: the recorded rounds at the measured cost of a draft and of a verify call.",
     ),
     "time_split": Caption(
         "Where the time goes",
-        "Milliseconds an emitted token spends in draft calls, in verify calls and in the rest, from a few repeats that were "
-        "synchronised after each call; lines are 95 % intervals of the whole.",
+        "Milliseconds per emitted token in draft calls, in verify calls and in the rest, from a few repeats that were "
+        "synchronised after each call; lines are 95 % intervals of the sum.",
     ),
     "positions": Caption(
         "Acceptance by position in the draft",
-        "How often the token in slot 1 … K is kept, of all that were drafted (marginal) and of those that were examined "
+        "How often the token in slot 1 … K is kept, out of all drafted ones (marginal) and out of the examined ones "
         "(conditional), with 95 % intervals by example, at the longest draft length.",
     ),
     "lengths": Caption(
         "Length, truncation and loops against the knob",
-        "Mean emitted tokens an answer, and the share of answers that are cut at the length limit, empty, without an "
-        "answer to extract, or end in a loop; a lenient rule that changes them changes more than the score shows.",
+        "Mean emitted tokens per answer, and where there are any, the shares of answers that are cut at the length limit, "
+        "empty, without a result to extract, or end in a loop.",
     ),
     "divergence": Caption(
         "Divergence from the target's own greedy text",
         "Share of answers that still equal the target's greedy text after so many tokens, and the mean number of tokens "
-        "before the first difference with its 95 % interval.",
+        "before the first difference, with its 95 % interval.",
     ),
     "laws": Caption(
         "Theory beside data",
-        "Measured acceptance against 1 − w·E[TV] and measured bias against (1 − w)·E[TV], E over the positions that the "
-        "setting itself visited; on the diagonal theory and measurement agree.",
+        "Measured acceptance against 1 − w·E[TV] and measured bias against (1 − w)·E[TV], where E is the mean over the "
+        "positions that the setting itself visited; on the diagonal theory and measurement agree.",
     ),
     "bound": Caption(
         "The token-wise bound",
         "Acceptance against the bias of what is emitted at a drafted position: no rule that judges one token at a time "
-        "gets above the line of its own contexts (the short dashes), and the static ensemble lies on it at every w.",
+        "can lie above the bound at its own contexts (short dashes), and the static ensemble reaches it at every w.",
     ),
     "predicted": Caption(
         "Acceptance for every w, predicted and measured",
-        "The curve follows for every w from the probabilities recorded in the lossless run, at the contexts of the lossless "
-        "run; the points were measured, each at the contexts that its own setting reached.",
+        "The curve is computed for every w from the probabilities recorded in the lossless run, at the contexts of that run; "
+        "the points were measured, each at the contexts that its own setting reached.",
     ),
     "grid": Caption(
         "Quality against acceptance, pairs × tasks",
-        "One panel a pair and task, the same axes of acceptance; bars are 95 % intervals by example.",
+        "A panel for each pair and task on a shared acceptance axis; bars are 95 % intervals by example.",
     ),
     "grid_speed": Caption(
         "Quality against measured speed-up, pairs × tasks",
-        "One panel a pair and task, the same axes of speed-up; bars are 95 % intervals.",
+        "A panel for each pair and task on a shared speed-up axis; bars are 95 % intervals.",
     ),
 }
 
 TABLES: Mapping[str, Caption] = {
-    "summary.csv": Caption("Summary", "One row a cell, every measure with its interval; empty is not measured."),
+    "summary.csv": Caption(
+        "Summary", "A row for each cell with every measure and its interval; an empty entry was not measured."
+    ),
     "summary.parquet": Caption("Summary, Parquet", "The same rows with their types."),
-    "summary.md": Caption("Summary, Markdown", "The columns that people quote."),
-    "summary.tex": Caption("Summary, LaTeX", "The same as a booktabs tabular."),
+    "summary.md": Caption("Summary, Markdown", "The most quoted columns."),
+    "summary.tex": Caption("Summary, LaTeX", "The same as a LaTeX table (booktabs)."),
     "model-index.yaml": Caption("Model index", "The block for a model card on the hub."),
     "results.json": Caption("Results", "Every metric in the shape of lm-eval's results.json."),
     "tables/metrics.csv": Caption("Metrics", "Every metric of every cell with its interval, pass@k included."),
     "tables/front.csv": Caption(
-        "Pareto fronts", "Each cell's place in both planes, whether it is on the front, and with what probability."
+        "Pareto fronts", "Where each cell lies in both planes, whether it is on the front, and with what probability."
     ),
     "tables/volume.csv": Caption(
         "Hypervolumes",
-        "Area that the front of each rule dominates, with its interval, and the bias that was taken off.",
+        "The area that the front of each rule dominates, with its interval, and the bias that was taken off.",
     ),
     "tables/areas.csv": Caption(
         "Areas between rules", "Mean gain of one curve over another, and the area between them, with intervals."
     ),
     "tables/order.csv": Caption(
         "Acceptance and time",
-        "For each rule, whether the setting that accepts more was the faster one, beyond noise or not.",
+        "For each rule, whether settings that accept more were also faster, beyond noise.",
     ),
     "tables/retention.csv": Caption(
         "Retention",
-        "Quality of each setting over lossless with its interval, and whether 30, 100 or 250 examples would have told it from 1.",
+        "Quality of each setting over lossless with its interval, and whether 30, 100 or 250 examples would show a difference.",
     ),
     "tables/positions.csv": Caption("Acceptance by position", "Marginal and conditional rates of each slot."),
     "tables/load.csv": Caption(
         "Load",
-        "Each cell at each number of requests under way: tokens a second of a user and in all, and the first token.",
+        "Each cell at each number of concurrent requests: tokens a second of a user and in all, and the first token.",
     ),
-    "tables/laws.csv": Caption("Laws", "Measured acceptance and bias beside what the mathematics says."),
-    "tables/predicted.csv": Caption("Prediction", "Tokens a round for every w, at the contexts of the lossless run."),
+    "tables/laws.csv": Caption("Theory", "Measured acceptance and bias beside what theory says."),
+    "tables/predicted.csv": Caption(
+        "Prediction", "Acceptance and accepted tokens a round for every w, at the contexts of the lossless run."
+    ),
     "tables/divergence.csv": Caption("Divergence", "How far each cell's texts follow the target's own greedy text."),
-    "tables/recommendation.csv": Caption("Tests", "Every non-inferiority test behind the recommendation, in order."),
-    "tables/together.csv": Caption("Together", "The summaries of all folders that were given, with the folder's name."),
+    "tables/recommendation.csv": Caption(
+        "Tests", "Every non-inferiority test behind the recommendation, in its order."
+    ),
+    "tables/together.csv": Caption("Together", "The summaries of all folders, with the folder's name."),
 }
 
 
 def caption_of(stem: str) -> Caption:
-    """The caption of figures/STEM.svg; the suffix, if there is one, is told in the title."""
+    """Return the caption of figures/STEM.svg; a suffix stands in the title."""
     name, _, suffix = stem.partition("-")
     caption = FIGURES[name]
     return Caption(f"{caption.title}: {suffix}", caption.text) if suffix else caption
 
 
 def in_order(stems: list[str]) -> list[str]:
-    """File stems in the order of reading, sweep by sweep within a figure."""
-    places = {name: place for place, name in enumerate(FIGURES)}
-    return sorted(stems, key=lambda stem: (places[stem.partition("-")[0]], stem))
+    """Return file stems in the order of reading, sweep by sweep within a figure."""
+    order = list(FIGURES)
+    return sorted(stems, key=lambda stem: (order.index(stem.partition("-")[0]), stem))

@@ -238,15 +238,14 @@ def heading(sweeps: Sequence[Sweep]) -> str:
 
 
 def in_reading_order(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells of a sweep in reading order, with names (`label`), curves and `x`.
+    """Return the cells of a sweep in reading order, with names (`label`; `short` where space is), `curve` and `x`.
 
     `x` is where a cell is drawn along its knob: its value, or its rank where the values are no numbers.
     """
     ordered = sort_cells(cells)
-    names = names_of(ordered)
-    return ordered.assign(
-        label=[names[str(key)] for key in ordered.index], curve=curve_names(ordered), x=coordinates(ordered)
-    )
+    labels = {"label": names_of(ordered), "short": names_of(ordered, is_short=True)}
+    named = ordered.assign(**{column: ordered.index.astype(str).map(names) for column, names in labels.items()})
+    return named.assign(curve=curve_names(ordered), x=coordinates(ordered))
 
 
 def coordinates(cells: pd.DataFrame) -> pd.Series:

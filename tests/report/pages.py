@@ -6,9 +6,13 @@ page = write(home)
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -84,3 +88,8 @@ def write(*homes: Path, margin: float = 60.0) -> Path:
     """report.html of the first folder."""
     results, summaries = zip(*map(numbers, homes), strict=True)
     return write_page(homes[0], results, sweeps_of(results, summaries), [advice(home, margin) for home in homes])
+
+
+def unpacked(chunk: str) -> dict[str, Any]:
+    """Return the example of a chunk of the page's browser."""
+    return json.loads(zlib.decompress(base64.b64decode(chunk)))

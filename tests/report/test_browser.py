@@ -11,9 +11,10 @@ import pytest
 from sdbench.metrics.summary import summarise
 from sdbench.records import read
 from sdbench.report.page import browser as browsers
-from sdbench.report.page.browser import browse, changes, choose, packed, script_json, unpacked
+from sdbench.report.page.browser import browse, changes, choose, packed, script_json
 from sdbench.report.sweep import Sweep, sweeps_of
 from tests.records.synthetic import write_synthetic
+from tests.report.pages import unpacked
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,14 @@ def sweep(folder):
 
 
 def test_cells_are_read_from_the_target_to_the_draft(sweep):
-    assert list(sweep.cells["label"]) == ["target alone", "lossless", "w = 1", "w = 0.5", "w = 0", "draft alone"]
+    assert list(sweep.cells["label"]) == [
+        "target alone",
+        "lossless K=5",
+        "ensemble w=1 K=5",
+        "ensemble w=0.5 K=5",
+        "ensemble w=0 K=5",
+        "draft alone",
+    ]
 
 
 def test_the_largest_changes_come_first_then_a_sample_of_the_rest():
@@ -53,7 +61,10 @@ def test_a_change_is_that_of_the_setting_that_moved_it_most(sweep):
     expected = {}
     for example, row in scores.iterrows():
         by_label = dict(zip(sweep.cells["label"], row, strict=True))
-        moved = [by_label[name] - by_label["lossless"] for name in ("w = 1", "w = 0.5", "w = 0")]
+        moved = [
+            by_label[name] - by_label["lossless K=5"]
+            for name in ("ensemble w=1 K=5", "ensemble w=0.5 K=5", "ensemble w=0 K=5")
+        ]
         expected[example] = max(moved, key=abs)
     pd.testing.assert_series_equal(changes(scores, sweep), pd.Series(expected), check_names=False)
 
@@ -84,7 +95,7 @@ def test_every_text_is_there_with_every_token(sweep):
 def test_p_and_q_are_those_of_the_records(sweep):
     browser = browse([sweep], {}, room=10**7)
     group = browser.groups[0]
-    place = [cell["label"] for cell in group["cells"]].index("w = 0")
+    place = [cell["label"] for cell in group["cells"]].index("ensemble w=0 K=5")
     listed = group["examples"][0]
     text = unpacked(browser.chunks[listed["chunk"]])["texts"][place]
     tokens = sweep.results.tokens.set_index(["cell", "example"]).loc[(group["cells"][place]["key"], listed["id"])]
@@ -96,7 +107,7 @@ def test_what_has_no_room_is_left_out_aloud(sweep):
     browser = browse([sweep], {}, room=20_000)
     assert 0 < len(browser.chunks) < 24
     assert sum(map(len, browser.chunks)) <= 20_000
-    assert "examples are here" in browser.notes[0]
+    assert "examples are shown" in browser.notes[0]
 
 
 def test_without_token_texts_the_texts_are_whole_and_the_page_says_so(folder, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdbench.report.page.pieces import coloured, positions, split, thousandths
+from sdbench.report.page.pieces import colour_tokens, positions, split, thousandths
 
 LETTERS = st.text(st.characters(exclude_characters="\ufffd", exclude_categories=("Cs",)), min_size=1, max_size=4)
 
@@ -57,7 +57,7 @@ def test_a_replacement_shows_the_draft_that_was_refused():
     row = {"ids": [0, 1, 2], "origin": np.array([0, 1, 2]), "draft_ids": [0, 3, 3]}
     row |= {"p": [0.5, 0.1, 0.9], "q": [0.4, 0.7, 0.9], "tv": np.array([0.2, 0.6])}
     rounds = {"drafted": [3, 0], "examined": [2, 0]}
-    shown = coloured("the cat", row, rounds, ["the", " cat", "<|end|>", " dog"])
+    shown = colour_tokens("the cat", row, rounds, ["the", " cat", "<|end|>", " dog"])
     assert shown == {
         "pieces": ["the", " cat", ""],
         "origins": "arb",
@@ -71,9 +71,9 @@ def test_a_replacement_shows_the_draft_that_was_refused():
 
 def test_a_text_without_measures_has_origins_alone():
     row = {"ids": [0], "origin": [2], "draft_ids": [], "p": None, "q": None, "tv": None}
-    shown = coloured("a", row, {"drafted": [0], "examined": [0]}, ["a"])
+    shown = colour_tokens("a", row, {"drafted": [0], "examined": [0]}, ["a"])
     assert shown == {"pieces": ["a"], "origins": "b", "refused": []}
 
 
 def test_a_text_that_its_tokens_do_not_make_stays_whole():
-    assert coloured("other", {"ids": [0], "origin": [0]}, {}, ["a"]) == {}
+    assert colour_tokens("other", {"ids": [0], "origin": [0]}, {}, ["a"]) == {}

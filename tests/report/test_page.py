@@ -14,14 +14,13 @@ from sdbench.metrics import summary
 from sdbench.metrics.export import metrics_of
 from sdbench.records import Store
 from sdbench.report import page as pages
-from sdbench.report.page import tables, within
-from sdbench.report.page.browser import unpacked
+from sdbench.report.page import split_by_room, tables
 from sdbench.report.page.drawings import drawing_of, themed
 from sdbench.report.page.measures import MEASURES
 from sdbench.report.page.measures import WORDS as TERMS
 from sdbench.report.sweep import sweeps_of
 from tests.records.synthetic import WORDS, Shape, cell, sweep, write_synthetic
-from tests.report.pages import VOCABULARY, draw, numbers, write, write_home
+from tests.report.pages import VOCABULARY, draw, numbers, unpacked, write, write_home
 
 VOID = {"meta", "br", "input", "img", "link", "hr"}
 
@@ -105,21 +104,21 @@ def test_sections_stand_in_the_order_of_reading(tree):
 
 def test_the_recommendation_shows_its_tests(tree):
     (answer,) = tree.xpath("//article[contains(@class, 'verdict')]")
-    assert answer.xpath(".//p[@class='headline']/text()") == ["Ship w = 0.3"]
+    assert answer.xpath(".//p[@class='headline']/text()") == ["Ship ensemble w=0.3 K=5"]
     facts = dict(zip(answer.xpath(".//dl/div/dt/text()"), answer.xpath(".//dl/div/dd/b/text()"), strict=True))
     assert list(facts) == ["Cost", "Gain over lossless", "Over the target alone"]
     assert facts["Cost"].endswith(" points")
     steps = answer.xpath(".//table//tbody/tr")
-    assert [step.xpath("string(th)") for step in steps] == ["w = 0.7", "w = 0.3"]
+    assert [step.xpath("string(th)") for step in steps] == ["ensemble w=0.7 K=5", "ensemble w=0.3 K=5"]
     assert all(step.xpath("string(td[last()])") == "✓ yes" for step in steps)
-    assert tree.xpath("//tr[@class='advised']/th")[0].text_content() == "w = 0.3 ★ recommended"
+    assert tree.xpath("//tr[@class='advised']/th")[0].text_content() == "ensemble w=0.3 K=5 ★ recommended"
 
 
 def test_the_plane_has_every_setting_and_the_decisions_for_every_margin(tree):
     (answer,) = tree.xpath("//article[contains(@class, 'verdict')]")
     marks = answer.xpath(".//*[local-name()='g' and contains(@class, 'point')]")
     labels = [mark.xpath("string(*[local-name()='text'])") for mark in marks]
-    assert labels == ["w = 0.7", "w = 0.3", "lossless"], "the last is drawn on top"
+    assert labels == ["w=0.7", "w=0.3", "lossless"], "the last is drawn on top"
     (advised,) = [mark for mark in marks if "advised" in mark.get("class")]
     decisions = json.loads(answer.get("data-decisions"))
     assert decisions[0]["from"] == 0
@@ -139,7 +138,15 @@ def test_without_a_safe_setting_it_says_so(home):
 
 def test_tables_have_intervals_units_and_marked_baselines(tree):
     first, *others = tree.xpath("//table[contains(@class, 'sortable')]")
-    labels = ["target alone", "plain generate", "lossless", "w = 1", "w = 0.7", "w = 0.3", "draft alone"]
+    labels = [
+        "target alone",
+        "plain generate",
+        "lossless K=5",
+        "ensemble w=1 K=5",
+        "ensemble w=0.7 K=5",
+        "ensemble w=0.3 K=5",
+        "draft alone",
+    ]
     assert [row.xpath("string(th/text())").strip() for row in first.xpath(".//tbody/tr")] == labels
     assert [row.get("class") for row in first.xpath(".//tbody/tr")] == [
         *["baseline"] * 3,
@@ -211,7 +218,7 @@ def test_examples_are_there_to_the_letter(tree):
     data = json.loads(tree.xpath("//script[@id='examples-data']/text()")[0])
     (group,) = data["groups"]
     assert len(group["examples"]) == 60
-    assert [group["cells"][place]["label"] for place in group["compared"]] == ["lossless", "w = 0.3"]
+    assert [group["cells"][place]["label"] for place in group["compared"]] == ["lossless K=5", "ensemble w=0.3 K=5"]
     example = unpacked(data["chunks"][0])
     assert example["prompt"].endswith("</pre></script><b onclick='hacked=1'>שלום")
     pieces = {piece for text in example["texts"] for piece in text["pieces"]}
@@ -234,12 +241,12 @@ def test_a_page_is_never_larger_than_its_room(home, monkeypatch):
     monkeypatch.setattr(pages, "ROOM", room)
     path = write(home)
     assert path.stat().st_size < room + 10_000  # the list of examples is not counted
-    assert "examples are here; more would make this page too large" in path.read_text(encoding="utf-8")
+    assert "examples are shown; more would make this page too large" in path.read_text(encoding="utf-8")
 
 
 def test_figures_without_room_are_named(home):
     drawings = [drawing_of(path) for path in sorted((home / "figures").glob("*.svg"))]
-    kept, missing = within(drawings, drawings[0].num_bytes)
+    kept, missing = split_by_room(drawings, drawings[0].num_bytes)
     assert [drawing.name for drawing in kept] == ["against_knob"]
     assert missing == ["pareto"]
 
@@ -268,7 +275,14 @@ def test_pairs_tasks_rules_and_samples_each_have_their_place(tmp_path):
         row.xpath("string(th/text())").strip()
         for row in tree.xpath("//table[contains(@class, 'sortable')][1]")[0].xpath(".//tbody/tr")
     ]
-    assert labels == ["target alone", "lossless", "block", "ensemble, w = 1", "ensemble, w = 0.5", "draft alone"]
+    assert labels == [
+        "target alone",
+        "lossless K=5",
+        "block K=5",
+        "ensemble w=1 K=5",
+        "ensemble w=0.5 K=5",
+        "draft alone",
+    ]
     assert len(tree.xpath("//article[contains(@class, 'verdict')]")) == 4
     assert "There are no figures for these records." in tree.xpath("string(//section[@id='figures'])")
 

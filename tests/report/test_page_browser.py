@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from sdbench.records import read
-from sdbench.report.page.browser import unpacked
-from tests.report.pages import write, write_home
+from tests.report.pages import unpacked, write, write_home
 
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 pytestmark = [
@@ -206,15 +205,15 @@ def test_settings_are_put_side_by_side(visit, data):
     page = visit()
     labels = [data["groups"][0]["cells"][place]["label"] for place in opened_at(data["groups"][0])]
     assert page.locator(".texts h4").all_inner_texts() == labels
-    for label in ("w = 0.3", "w = 0.7"):
+    for label in ("ensemble w=0.3 K=5", "ensemble w=0.7 K=5"):
         page.get_by_role("checkbox", name=label).check(force=True)
-    page.get_by_role("checkbox", name="w = 1").uncheck(force=True)
-    assert page.locator(".texts h4").all_inner_texts() == ["lossless", "w = 0.7", "w = 0.3"]
+    page.get_by_role("checkbox", name="ensemble w=1 K=5").uncheck(force=True)
+    assert page.locator(".texts h4").all_inner_texts() == ["lossless K=5", "ensemble w=0.7 K=5", "ensemble w=0.3 K=5"]
     page.get_by_role("checkbox", name="target alone").check(force=True)
     assert page.locator(".texts .column >> nth=0 >> .token.o").count() > 0, "nothing was drafted, nothing is coloured"
     tops = page.locator(".texts .column").evaluate_all("all => all.map(one => one.getBoundingClientRect().top)")
     assert tops[0] == tops[1] == tops[2]
-    for label in ("lossless", "w = 0.3", "w = 0.7", "target alone"):
+    for label in ("lossless K=5", "ensemble w=0.3 K=5", "ensemble w=0.7 K=5", "target alone"):
         page.get_by_role("checkbox", name=label, exact=True).uncheck(force=True)
     assert "Choose one or more settings" in page.locator(".texts").inner_text()
 
@@ -238,7 +237,7 @@ def test_the_margin_is_moved_and_decided_again(visit):
     page = visit()
     answer = page.locator(".verdict")
     headline, band = answer.locator(".headline"), answer.locator("[data-part=band]")
-    assert headline.inner_text() == "Ship w = 0.3"
+    assert headline.inner_text() == "Ship ensemble w=0.3 K=5"
     before = float(band.get_attribute("height"))
     mover = answer.locator("[data-part=mover]")
     mover.evaluate("one => { one.value = 0.5; one.dispatchEvent(new Event('input')) }")
@@ -249,7 +248,7 @@ def test_the_margin_is_moved_and_decided_again(visit):
     answer.locator("summary").click()
     assert answer.locator(".ladder .mark").nth(1).inner_text() == "✗ no"
     mover.evaluate("one => { one.value = one.max; one.dispatchEvent(new Event('input')) }")
-    assert headline.inner_text() == "Ship w = 0.3"
+    assert headline.inner_text() == "Ship ensemble w=0.3 K=5"
     assert answer.locator(".point.advised").count() == 1
 
 

@@ -148,7 +148,7 @@ def bar_names(cells: pd.DataFrame) -> list[str]:
             names.append(f"{cell['curve']}, {name_value(cell)}" if has_curves and cell["curve"] else name_value(cell))
         else:
             length = f", K = {cell['num_draft']}" if has_lengths and cell["verifier"] == "lossless" else ""
-            names.append(NAMES.get(cell["verifier"], cell["curve"] or cell["verifier"]) + length)
+            names.append(NAMES.get(str(cell["verifier"]), str(cell["curve"] or cell["verifier"])) + length)
     return names
 
 

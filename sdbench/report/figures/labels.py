@@ -100,12 +100,11 @@ class Room:
             left, bottom, right, top = self.in_points(legend.get_window_extent().extents).tolist()
             self.boxes.append((left, bottom, right, top))
 
-    def write(
-        self, text: str, x: float, y: float, offset: ArrayLike, colour: str, *, size: float = SMALL, **look: Any
-    ) -> None:
+    def write(self, text: str, x: float, y: float, offset: Iterable[float], colour: str, **look: Any) -> None:
         """Write a text this many points away from the point (x, y) of the data."""
-        look = {"va": "center", "annotation_clip": False} | look
-        self.axis.annotate(text, (x, y), tuple(offset), textcoords="offset points", color=colour, size=size, **look)
+        right, up = offset
+        look = {"va": "center", "annotation_clip": False, "color": colour, "size": SMALL} | look
+        self.axis.annotate(text, (x, y), (right, up), textcoords="offset points", **look)
 
     def place_first(self, labels: Sequence[Label], *, size: float = SMALL) -> None:
         """Set the first of these labels that finds a free spot; the first at all if none does."""

@@ -14,8 +14,8 @@ from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
 from sdbench.metrics.cells import format_value, strict_value
-from sdbench.metrics.recommend import SMALL as SMALL_N
 from sdbench.metrics.text import NAMES
+from sdbench.metrics.weigh import SMALL as SMALL_N
 from sdbench.report.figures.labels import Label, Room
 from sdbench.report.figures.style import BASELINES, CYCLE, FAINT, GREY, MARKS, SMALL
 from sdbench.report.sweep import Sweep
@@ -54,7 +54,8 @@ class Curve:
 
     def plot(self, axis: Axes, x: str, y: str, **look: Any) -> None:
         """Draw the marks of the cells."""
-        axis.plot(self.cells[x], self.cells[y], **{"marker": self.mark, "color": self.colour, "linestyle": ""} | look)
+        look = {"marker": self.mark, "color": self.colour, "linestyle": ""} | look
+        axis.plot(self.cells[x], self.cells[y], **look)
 
     def key(self, **look: Any) -> Line2D:
         """Return the curve's entry of a legend."""
@@ -78,7 +79,7 @@ def having(curves: Iterable[Curve], *columns: str) -> list[Curve]:
 def curves(sweep: Sweep, *columns: str) -> list[Curve]:
     """Return the curves that have a colour each, with the cells that have all these columns; looks stay from figure to figure."""
     looks = zip(sweep.leading, CYCLE, MARKS, strict=False)
-    leading = [Curve(name, *look, sweep.curves[name], sweep.strict_end(name)) for name, *look in looks]
+    leading = [Curve(name, colour, mark, sweep.curves[name], sweep.strict_end(name)) for name, colour, mark in looks]
     return having(leading, *columns)
 
 
@@ -165,7 +166,7 @@ def level_lines(axis: Axes, sweep: Sweep, column: str, *names: str) -> Levels:
             levels[name] = level
             axis.axhline(level, color=BASELINES[name][1], linewidth=0.8, linestyle=(0, (4, 2)), zorder=1.5)
         elif level == level:
-            far.append(f"{NAMES[name]}: {level:.3g}, {'below' if level < bottom else 'above'}")
+            far.append(f"{NAMES.get(name, name)}: {level:.3g}, {'below' if level < bottom else 'above'}")
     return Levels(levels, "; ".join(far))
 
 
@@ -175,7 +176,7 @@ def label_levels(room: Room, levels: Levels, *, size: float = SMALL) -> None:
     inset = 0.01 * (right - left)
     for name, level in levels.drawn.items():
         spots = [(x, (side, up)) for up in (1, -1) for x, side in ((right - inset, -1), (left + inset, 1))]
-        labels = [Label(x, level, NAMES[name], BASELINES[name][1], True, (way,)) for x, way in spots]
+        labels = [Label(x, level, NAMES.get(name, name), BASELINES[name][1], True, (way,)) for x, way in spots]
         room.place_first(labels, size=size)
 
 

@@ -137,7 +137,9 @@ def label_plane(room: Room, sweep: Sweep, rate: str, levels: Levels, *, size: fl
     for level in levels.drawn.values():
         room.block_line(room.axis.get_xlim(), [level, level])
     firsts = {name: cells.iloc[0] for name, cells in baselines.items()}
-    named = [Label(at[rate], at["quality"], NAMES[name], BASELINES[name][1], True) for name, at in firsts.items()]
+    named = [
+        Label(at[rate], at["quality"], NAMES.get(name, name), BASELINES[name][1], True) for name, at in firsts.items()
+    ]
     room.place(named, size=size)
     label_levels(room, levels, size=size)
     is_lossless_named = rate == "acceptance" and "lossless" in baselines

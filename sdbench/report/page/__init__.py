@@ -1,7 +1,7 @@
 """report.html: one file that needs nothing else, made from templates, the summary, the records and the figures on disk.
 
-Its script and style stand inside it; a content security policy forbids it any other script and every connection, so that
-texts written by a model can neither run nor call anybody. The same records give the same bytes.
+Its script and style stand inside it; a content security policy forbids any other script and every connection, so that
+texts written by a model can neither run nor send anything. The same records give the same bytes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from sdbench.records import Results
 from sdbench.report.captions import TABLES
 from sdbench.report.page.browser import Browser, browse, script_json
 from sdbench.report.page.drawings import Drawing, drawings_of
-from sdbench.report.page.facts import facts_of, failures_of, merged, runs_of, warnings_of
+from sdbench.report.page.facts import facts_of, failures_of, merge_warnings, runs_of, warnings_of
 from sdbench.report.page.measures import MEASURES, WORDS
 from sdbench.report.page.tables import tables_of
-from sdbench.report.page.verdicts import advices_of, advised_of, answer_of
+from sdbench.report.page.verdicts import advised_cell, card_of, match_advice
 from sdbench.report.sweep import Sweep, heading
 
 ROOM = 10**7 - 5 * 10**5  # bytes of a page, less what the list of examples takes
@@ -50,75 +50,57 @@ def write_page(
     options: Sequence[str] = (),
 ) -> Path:
     """Render the page into `home`; its figures are the SVG files below home/figures. `options`: of the command that made it."""
-    # A lone surrogate in a foreign text has no UTF-8: it is shown as a question mark.
-    page = page_of(home, results, sweeps, advice, options).encode("utf-8", "replace")
-    return write_whole(home / "report.html", page)
-
-
-def page_of(
-    home: Path,
-    results: Sequence[Results],
-    sweeps: Sequence[Sweep],
-    advice: Sequence[Recommendation],
-    options: Sequence[str] = (),
-) -> str:
-    """The whole page as text."""
-    advised = advices_of(sweeps, results, advice)
-    drawings, missing = within(drawings_of(home / "figures", sweeps), FIGURES_ROOM)
+    advised = match_advice(sweeps, results, advice)
+    drawings, missing = split_by_room(drawings_of(home / "figures", sweeps), FIGURES_ROOM)
+    cells = {sweep.title: advised_cell(sweep, advised) for sweep in sweeps}
     context: dict[str, Any] = {
-        "title": heading(sweeps) if sweeps else ", ".join(one.name for one in results),
-        "answers": [answer_of(one, place) for place, one in enumerate(advised)],
-        "sweeps": [described(sweep, advised_of(sweep, advised)) for sweep in sweeps],
+        "title": heading(sweeps) if sweeps else ", ".join(folder.name for folder in results),
+        "answers": [card_of(each, index) for index, each in enumerate(advised)],
+        "sweeps": [
+            {"title": sweep.title, "facts": facts_of(sweep), "tables": tables_of(sweep, cells[sweep.title])}
+            for sweep in sweeps
+        ],
         "failures": failures_of(results),
-        "warnings": merged({sweep.title: warnings_of(sweep) for sweep in sweeps}),
+        "warnings": merge_warnings({sweep.title: warnings_of(sweep) for sweep in sweeps}),
         "drawings": drawings,
         "missing": missing,
         "measures": MEASURES,
         "words": WORDS,
         "runs": runs_of(results),
         "files": [(name, caption) for name, caption in TABLES.items() if (home / name).is_file()],
-        "rebuild": " ".join(["python -m sdbench.report", *map(place_of, results), *map(shlex.quote, options)]),
+        "rebuild": " ".join(["python -m sdbench.report", *map(folder_of, results), *map(shlex.quote, options)]),
         "style": Markup(source_of("page.css") + source_of("browser.css")),
         "early": Markup(source_of("early.js")),
         "script": Markup('(() => {\n"use strict";\n' + "".join(map(source_of, SCRIPTS)) + "})();\n"),
     }
     context["policy"] = policy_of([context["early"], context["script"]])
-    bare = rendered(context, Browser())
-    compared = {sweep.title: first_compared(sweep, advised_of(sweep, advised)) for sweep in sweeps}
-    return rendered(context, browse(sweeps, compared, room=ROOM - len(bare.encode("utf-8", "replace"))))
+    compared = {sweep.title: first_compared(sweep, cells[sweep.title]) for sweep in sweeps}
+    browser = browse(sweeps, compared, room=ROOM - len(render(context, Browser())))
+    return write_whole(home / "report.html", render(context, browser))
 
 
-def place_of(results: Results) -> str:
-    """The folder as its run was told, so that the command works from where the run was started."""
+def folder_of(results: Results) -> str:
+    """Return the folder as its run names it, so that the command works from where the run was started."""
     return shlex.quote(f"{results.config.get('results') or 'results'}/{results.name}")
 
 
-def rendered(context: dict[str, Any], browser: Browser) -> str:
-    """The page with this browser in it."""
+def render(context: dict[str, Any], browser: Browser) -> bytes:
+    """Return the page with this browser in it. A lone surrogate of a foreign text has no UTF-8: it becomes a question mark."""
     data = Markup(script_json({"groups": browser.groups, "chunks": browser.chunks}))
-    return ENVIRONMENT.get_template("report.html.j2").render(**context, data=data, notes=browser.notes)
-
-
-def described(sweep: Sweep, advised: str | None) -> dict[str, Any]:
-    """One sweep for the template: facts and tables."""
-    return {
-        "title": sweep.title,
-        "num_settings": len(sweep.cells),
-        "facts": facts_of(sweep),
-        "tables": tables_of(sweep, advised),
-    }
+    page = ENVIRONMENT.get_template("report.html.j2").render(**context, data=data, notes=browser.notes)
+    return page.encode("utf-8", "replace")
 
 
 def first_compared(sweep: Sweep, advised: str | None) -> list[str]:
-    """The cells that are shown side by side at first: lossless, the recommended one or the middle, the most lenient."""
+    """Return the cells that are shown side by side at first: lossless, the recommended or the middle one, the most lenient."""
     cells = sweep.cells
     lossless, swept = cells.index[cells["verifier"] == "lossless"], cells.index[~cells["verifier"].isin(BASELINES)]
     middle = [advised] if advised is not None else swept[len(swept) // 2 :][:1]
     return list(dict.fromkeys([*lossless[:1], *middle, *swept[-1:]]))
 
 
-def within(drawings: Sequence[Drawing], room: int) -> tuple[list[Drawing], list[str]]:
-    """The drawings that fit, and the names of those that do not: they are beside the page all the same."""
+def split_by_room(drawings: Sequence[Drawing], room: int) -> tuple[list[Drawing], list[str]]:
+    """Return the drawings that fit, and the names of those that do not: they are beside the page all the same."""
     kept: list[Drawing] = []
     missing: list[str] = []
     for drawing in drawings:
@@ -131,12 +113,12 @@ def within(drawings: Sequence[Drawing], room: int) -> tuple[list[Drawing], list[
 
 
 def source_of(name: str) -> str:
-    """A template that is no template: script or style as it stands."""
+    """Return a script or style as it stands in the file."""
     return (files("sdbench.report.page") / "templates" / name).read_text(encoding="utf-8")
 
 
 def policy_of(scripts: Sequence[str]) -> str:
-    """Only these scripts run, nothing is loaded and nobody is called."""
+    """Return the policy under which only these scripts run, nothing is loaded and no connection is made."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"

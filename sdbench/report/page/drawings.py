@@ -1,23 +1,24 @@
 """Figures inside the page: the SVG of the figures' folder without its head, with names of its own, light and dark.
 
-A drawing is scaled to the page, is one image to a reader of the screen, and takes part in the page's theme: each colour
-gets a counterpart of the same hue that is as far from dark paper as it was from white.
+A drawing is scaled to the page, is one image to a screen reader, and follows the page's theme: each colour gets a
+counterpart of the same hue that is as far from dark paper as it was from white.
 """
 
 from __future__ import annotations
 
 import colorsys
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from markupsafe import Markup, escape
 
+from sdbench.metrics.text import format_interval
 from sdbench.report.captions import caption_of, in_order
-from sdbench.report.sweep import Sweep
+from sdbench.report.figures.knob import FAILURES
+from sdbench.report.sweep import PLANES, Sweep
 
-RATES = {"pareto": "acceptance", "pareto_speed": "speedup"}  # figures with a dominated area
 WIDE = 330  # points from which a drawing is not squeezed to the width of a phone
 _IDS = re.compile(r'(\bid="|href="#|url\(#)')
 _COLOURS = re.compile(r"(fill|stroke|stop-color): (#[0-9a-fA-F]{6})\b")
@@ -27,7 +28,7 @@ _COORDINATES = re.compile(r'\b(d|x|y|x1|x2|y1|y2)="([^"]*)"')
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """One figure: the name of its file, what stands over and under it, the drawing, and whether it is a wide one."""
+    """A figure: the name of its file, what stands over and under it, the drawing, and whether it is a wide one."""
 
     name: str
     title: str
@@ -41,36 +42,45 @@ class Drawing:
 
 
 def drawings_of(folder: Path, sweeps: Sequence[Sweep] = ()) -> list[Drawing]:
-    """Every SVG of `folder` in the order of reading; the dominated areas of the sweeps are said below theirs."""
+    """Return every SVG of `folder` in the order of reading; what a sweep adds to a caption stands below the figure."""
     paths = {path.stem: path for path in sorted(folder.glob("*.svg"))}
-    areas = {
-        name + f"-{sweep.suffix}" * bool(sweep.suffix): area_of(sweep, rate)
-        for sweep in sweeps
-        for name, rate in RATES.items()
+    notes = {
+        sweep.file_name(name): note for sweep in sweeps for name, note_of in NOTES.items() if (note := note_of(sweep))
     }
     drawings = [drawing_of(paths[stem]) for stem in in_order(list(paths))]
-    return [replace(one, text=" ".join(filter(None, [one.text, areas.get(one.name)]))) for one in drawings]
+    return [replace(each, text=" ".join(filter(None, [each.text, notes.get(each.name)]))) for each in drawings]
 
 
 def area_of(sweep: Sweep, rate: str) -> str:
-    """The hypervolume in words, with the bias that was taken off it; nothing where it has none."""
+    """Return the hypervolume in words, with the bias that was taken off it; "" where it has none."""
     area, bias = sweep.volumes.get((rate, "all"), (None, 0.0))
     if area is None:
         return ""
-    value, low, high, off = (sweep.metric.scale * number for number in (area.value, area.low, area.high, bias))
-    limits = f" [{low:.1f}, {high:.1f}]" if low == low else ""
-    less = (
-        f"; {off:.1f} was taken off, by which the luckiest of several settings look better than they are"
-        if off == off
-        else ""
-    )
+    scale, plane = sweep.metric.scale, PLANES[rate]
+    less = f"; {scale * bias:.1f} was taken off, since the luckiest of several settings looks better than it is"
+    return f"Dominated area, {plane} × points: {format_interval(area, 1, scale=scale)}{less if bias == bias else ''}."
+
+
+def none_failed(sweep: Sweep) -> str:
+    """Return which failures of answers were counted and never seen; "" where the figure shows some."""
+    counted = {name: text for name, (text, *_) in FAILURES.items() if sweep.swept[name].notna().any()}
+    has_failures = any(sweep.swept[name].fillna(0).any() for name in counted)
     return (
-        f"Dominated area, {'acceptance' if rate == 'acceptance' else 'speed-up'} × points: {value:.1f}{limits}{less}."
+        ""
+        if has_failures or not counted
+        else f"No answer in these settings is counted as: {', '.join(counted.values())}."
     )
+
+
+NOTES: Mapping[str, Callable[[Sweep], str]] = {
+    "pareto": lambda sweep: area_of(sweep, "acceptance"),
+    "pareto_speed": lambda sweep: area_of(sweep, "speedup"),
+    "lengths": none_failed,
+}
 
 
 def drawing_of(path: Path) -> Drawing:
-    """One file as it stands in the page."""
+    """Return a file as it stands in the page."""
     caption = caption_of(path.stem)
     source = path.read_text(encoding="utf-8")
     source = source[source.index("<svg") :]
@@ -93,15 +103,15 @@ def _shortened(match: re.Match[str]) -> str:
 
 
 def themed(name: str, colour: str) -> str:
-    """A declaration for light pages, and after it one for both that old browsers skip; white is the page's paper."""
+    """Return a declaration for light pages, and after it one for both that old browsers skip; white is the page's paper."""
     if colour.lower() == "#ffffff":
         return f"{name}: {colour}; {name}: var(--paper)"
     return f"{name}: {colour}; {name}: light-dark({colour}, {dark_of(colour)})"
 
 
 def dark_of(colour: str) -> str:
-    """The counterpart on dark paper: greys change places, colours keep their hue and become lighter."""
-    red, green, blue = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    """Return the counterpart on dark paper: greys change places, colours keep their hue and become lighter."""
+    red, green, blue = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
     hue, light, full = colorsys.rgb_to_hls(red, green, blue)
     light = 1 - 0.86 * light if full < 0.1 else max(light, 0.6)
     return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, light, 0.8 * full))

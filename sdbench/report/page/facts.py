@@ -1,6 +1,6 @@
 """What was run and on what, what went wrong, and how to make it again: the page's words that come from provenance.
 
-Older or foreign records may lack an entry: what is not there is left out, nothing is guessed.
+Records of other tools may lack an entry: what is missing is left out, nothing is guessed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
 from sdbench.metrics.cells import table_of
 from sdbench.metrics.speed import drift
-from sdbench.metrics.text import setting_of
+from sdbench.metrics.text import names_of
 from sdbench.metrics.weigh import SMALL
 from sdbench.records import Results
 from sdbench.report.page.measures import MEASURES
@@ -28,7 +26,7 @@ DRIFT = 0.1  # a latency pass that much slower or faster at its end than at its 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """One run of a folder: its command, facts to read, and all of its provenance as JSON."""
+    """A run of a folder: its command, facts to read, and all of its provenance as JSON."""
 
     name: str
     command: str
@@ -37,112 +35,107 @@ class Provenance:
 
 
 def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
-    """Term and value: the pair, the task, how it was decoded, how much of it, on what."""
-    cells, generations = sweep.cells, sweep.results.generations
+    """Return term and value: the pair, the task, how it was decoded, how much of it, on what."""
+    cells, generations = sweep.cells, sweep.select(sweep.results.generations)
     first = cells.iloc[0]
     content: Mapping[str, Any] = next((c for c in cells["content"] if isinstance(c, Mapping)), {})
     task: Mapping[str, Any] = content["task"] if isinstance(content.get("task"), Mapping) else {}
-    facts = [(role.capitalize(), _weights(sweep, role)) for role in ("target", "draft")]
-    facts += [("Task", f"{first['task']}, protocol {first['protocol']}, headline {sweep.metric.name}")]
-    facts += [("Data", _joined(task, ("dataset", "dataset_config", "split", "revision")))]
-    facts += [("Prompt", str(task.get("source") or ""))]
-    rules = sorted(set(cells.loc[~cells["verifier"].isin(("target", "draft", "generate")), "verifier"]))
-    lengths = sorted({int(k) for k in cells["num_draft"] if k > 0})
-    facts += [("Rules", ", ".join(rules)), ("Draft length K", ", ".join(map(str, lengths)))]
-    decoding = {"temperature": f"{first['temperature']:g}"} | {
-        name.replace("_", " "): content.get(name) for name in DECODING
-    }
-    facts += [("Decoding", _joined(decoding, decoding, named=True))]
+    decoding = {"temperature": f"{first['temperature']:g}"} | {n.replace("_", " "): content.get(n) for n in DECODING}
     numbers = {name.replace("_", " "): str(content.get(name) or "").removeprefix("torch.") for name in NUMBERS}
-    facts += [("Numbers", _joined(numbers, numbers, named=True))]
-    own = generations[generations["cell"].isin(cells.index)]
-    samples = int(own.groupby(["cell", "example"])["sample"].nunique().max()) if len(own) else 0
+    samples = int(generations.groupby(["cell", "example"])["sample"].nunique().max()) if len(generations) else 0
     several = "" if samples == 1 else f", {samples} generations each in every setting"
-    facts += [("Examples", f"{own['example'].nunique()}{several}"), ("Machine", _machine_of(sweep.results))]
-    return [(term, value) for term, value in facts if value]
+    facts = {
+        "Target": _weights(sweep, "target"),
+        "Draft": _weights(sweep, "draft"),
+        "Task": f"{first['task']}, protocol {first['protocol']}, headline {sweep.metric.name}",
+        "Data": _joined(task, ("dataset", "dataset_config", "split", "revision")),
+        "Prompt": str(task.get("source") or ""),
+        "Rules": ", ".join(sorted(set(cells["verifier"]) - {"target", "draft", "generate"})),
+        "Draft length K": ", ".join(str(k) for k in sorted(set(cells["num_draft"])) if k > 0),
+        "Decoding": _joined(decoding, is_named=True),
+        "Numbers": _joined(numbers, is_named=True),
+        "Examples": f"{generations['example'].nunique()}{several}",
+        "Machine": _machine_of(sweep.results),
+    }
+    return [(term, value) for term, value in facts.items() if value]
 
 
 def _weights(sweep: Sweep, role: str) -> str:
-    """What a model is called in the configuration, and its checkpoint where that says more."""
+    """Return what a model is called in the configuration, and its checkpoint where that says more."""
     entries = [config.get("model") for config in sweep.results.configs.values()]
-    named = [
-        entry for entry in entries if isinstance(entry, Mapping) and entry.get("name") == sweep.cells["model"].iloc[0]
-    ]
+    named = [entry for entry in entries if isinstance(entry, Mapping) and entry.get("name") == sweep.model]
     name = str(named[-1].get(role) or "") if named else ""
-    checkpoint = _one(sweep.cells.get(f"checkpoint_{role}"))
+    column = sweep.cells.get(f"checkpoint_{role}")
+    checkpoint = "" if column is None else ", ".join(sorted(set(column.dropna().astype(str))))
     return checkpoint if not name or checkpoint.startswith(name) else ", ".join(filter(None, [name, checkpoint]))
 
 
 def _machine_of(results: Results) -> str:
-    """The device of the last run."""
+    """Return the device of the last run."""
     entry: Mapping[str, Any] = next(reversed(results.provenance.values()), {})
     device, threads = entry.get("device"), entry.get("threads")
     name = _joined(device, ("name", "type")) if isinstance(device, Mapping) else str(device or "")
     return name if not name or not threads else f"{name}, {threads} thread{'' if threads == 1 else 's'}"
 
 
-def _one(column: pd.Series | None) -> str:
-    """The values of a column that should be one."""
-    return "" if column is None else ", ".join(sorted({str(value) for value in column.dropna()}))
-
-
-def _joined(source: Mapping[str, Any], keys: Iterable[str], *, named: bool = False) -> str:
-    parts = [(key, source.get(key)) for key in keys]
-    texts = [f"{key} {value}" if named else str(value) for key, value in parts if value not in (None, "", [])]
-    return ", ".join(texts)
+def _joined(source: Mapping[str, Any], keys: Iterable[str] | None = None, *, is_named: bool = False) -> str:
+    parts = [(key, source.get(key)) for key in (source if keys is None else keys)]
+    return ", ".join(
+        f"{key} {value}" if is_named else str(value) for key, value in parts if value not in (None, "", [])
+    )
 
 
 def runs_of(results: Sequence[Results]) -> list[Provenance]:
-    """Every run of every folder, in the order of time."""
+    """Return every run of every folder, in the order of time."""
     runs = []
-    for one in results:
-        for name, entry in one.provenance.items():
-            command = str(one.configs[name].get("command") or entry.get("command") or "")
+    for folder in results:
+        for name, entry in folder.provenance.items():
+            command = str(folder.configs[name].get("command") or entry.get("command") or "")
             everything = json.dumps(entry, indent=1, sort_keys=True, default=str, ensure_ascii=False)
-            runs.append(Provenance(f"{one.name}, {_when(name)}", command, tuple(_machine(entry)), everything))
+            runs.append(Provenance(f"{folder.name}, {_when(name)}", command, tuple(_machine(entry)), everything))
     return runs
 
 
 def _when(stem: str) -> str:
-    """The start of a run from its name: 20261121T090922… is 2026-11-21 09:09 UTC."""
+    """Return the start of a run from its name: 20261121T090922… is 2026-11-21 09:09 UTC."""
     day, _, clock = stem.partition("T")
     is_time = len(day) == 8 and day.isdigit() and clock[:4].isdigit()
     return f"{day[:4]}-{day[4:6]}-{day[6:]} {clock[:2]}:{clock[2:4]} UTC" if is_time else stem
 
 
 def _machine(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
-    device, versions = entry.get("device"), entry.get("versions")
-    shown = {"device": _joined(device, device) if isinstance(device, Mapping) else device}
-    shown["threads"] = entry.get("threads")
-    load = entry.get("load")
-    shown["load"] = ", ".join(f"{value:.1f}" for value in load) if isinstance(load, list | tuple) else load
-    shown |= {name: entry.get(name) for name in ("platform", "python")}
-    shown["commit"] = entry.get("commit") or entry.get("git")
-    shown["versions"] = _joined(versions, versions, named=True) if isinstance(versions, Mapping) else versions
-    task = entry.get("task")
-    shown["sandbox"] = entry.get("sandbox") or (task.get("sandbox") if isinstance(task, Mapping) else None)
+    device, versions, load, task = (entry.get(name) for name in ("device", "versions", "load", "task"))
+    shown = {
+        "device": _joined(device) if isinstance(device, Mapping) else device,
+        "threads": entry.get("threads"),
+        "load": ", ".join(f"{value:.1f}" for value in load) if isinstance(load, list | tuple) else load,
+        "platform": entry.get("platform"),
+        "python": entry.get("python"),
+        "commit": entry.get("commit") or entry.get("git"),
+        "versions": _joined(versions, is_named=True) if isinstance(versions, Mapping) else versions,
+        "sandbox": entry.get("sandbox") or (task.get("sandbox") if isinstance(task, Mapping) else None),
+    }
     return [(term.capitalize(), str(value)) for term, value in shown.items() if value not in (None, "", [])]
 
 
 def failures_of(results: Sequence[Results]) -> list[str]:
-    """What could not be read or made, cells by their names."""
+    """Return what could not be read or made, cells by their names."""
     failures = []
-    for one in results:
-        names = {key: _setting(row) for key, row in table_of(one.cells).to_dict("index").items()}
-        for problem in one.problems:
+    for folder in results:
+        cells = table_of(folder.cells)
+        labels = names_of(cells)
+        for problem in folder.problems:
             key, _, rest = problem.name.partition(", ")
-            name = f"{names[key]}{', ' * bool(rest)}{rest}" if key in names else problem.name
+            name = problem.name
+            if key in labels:
+                pair = f"{cells.at[key, 'model']} on {cells.at[key, 'task']}"
+                name = ", ".join(filter(None, [pair, labels[key], rest]))
             failures.append(f"{problem.kind}: {name}: {problem.message}")
     return failures
 
 
-def _setting(row: Mapping[Any, Any]) -> str:
-    knob = f" {text}" if (text := setting_of(row)) else ""
-    return f"{row['model']} on {row['task']}, {row['verifier']}{knob} K={row['num_draft']}"
-
-
 def warnings_of(sweep: Sweep) -> list[str]:
-    """What a reader should know before the numbers are quoted; each names where it is seen."""
+    """Return what a reader should know before the numbers are quoted; each names where it is seen."""
     rows = sweep.rows
     warnings = []
     least = rows["n"].min()
@@ -156,18 +149,18 @@ def warnings_of(sweep: Sweep) -> list[str]:
                 f"{MEASURES[name].title}: above {MANY:.0%} in {len(high)} of {len(rows)} settings, "
                 f"at most {rows.at[worst, name]:.0%} ({sweep.cells.at[worst, 'label']})."
             )
-    timings = sweep.results.timings
-    pace = drift(timings[timings["cell"].isin(sweep.cells.index)])
+    pace = drift(sweep.select(sweep.results.timings))
     if abs(pace - 1) > DRIFT:
-        warnings.append(f"The latency pass drifted: its last third took {pace:.2f}× the seconds a round of its first.")
-    dirty = [run for run, entry in sweep.results.provenance.items() if str(entry.get("commit") or "").endswith("+")]
-    if dirty:
-        warnings.append("The source tree differed from its commit when this was run (commit ends in +).")
+        warnings.append(
+            f"The latency pass drifted: a round in its last third took {pace:.2f}× as long as in its first."
+        )
+    if any(str(entry.get("commit") or "").endswith("+") for entry in sweep.results.provenance.values()):
+        warnings.append("The source tree had uncommitted changes when this was run (the commit ends in +).")
     return warnings
 
 
-def merged(warnings: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
-    """(where, warning), each once: where is empty if it holds for every sweep."""
-    lines = list(dict.fromkeys(line for own in warnings.values() for line in own))
-    places = {line: [title for title, own in warnings.items() if line in own] for line in lines}
-    return [("" if len(where) == len(warnings) else ", ".join(where), line) for line, where in places.items()]
+def merge_warnings(warnings: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """Return (where, warning), each once: where is empty if it holds for every sweep."""
+    lines = list(dict.fromkeys(line for group in warnings.values() for line in group))
+    titles = {line: [title for title, group in warnings.items() if line in group] for line in lines}
+    return [("" if len(where) == len(warnings) else ", ".join(where), line) for line, where in titles.items()]

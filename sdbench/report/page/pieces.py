@@ -1,4 +1,4 @@
-"""One generation cut into its tokens for the page: the text of each, where it came from, and p, q, TV at its position.
+"""A generation cut into its tokens for the page: the text of each, where it came from, and p, q, TV at its position.
 
 Arrays per token come from the records; nothing is decoded here. T emitted tokens, D drafted positions, E examined ones.
 """
@@ -17,46 +17,38 @@ TINY = -1  # above 0, but less than half of 1/1000
 
 
 def split(text: str, tokens: Sequence[str]) -> tuple[list[str], list[int]] | None:
-    """The stretch of `text` of each token, and the tokens that leave no text (end marks); None where they do not fit.
+    """Return the stretch of `text` of each token, and the tokens that leave no text (end marks); None where they do not fit.
 
     The bytes of one character may be several tokens: the last of them gets the character, the others an empty stretch.
     """
     for end in range(len(tokens), max(len(tokens) - 2, 0), -1):  # nearly always all join, or all but an end mark
         joined = "".join(tokens[:end])
-        if joined == text or (
-            joined[:1] == " " and joined[1:] == text
-        ):  # decoding may drop the space that opens a text
+        if text in (joined, joined.removeprefix(" ")):  # decoding may drop the space that opens a text
             first = tokens[0][len(joined) - len(text) :]
             return [first, *tokens[1:end], *[""] * (len(tokens) - end)], [*range(end, len(tokens))]
-    pieces, marks, at, place = [], [], 0, 0
-    while place < len(tokens):
-        token = tokens[place]
+    pieces, marks, at, index = [], [], 0, 0
+    while index < len(tokens):
+        token = tokens[index]
         if PART in token and not text.startswith(token, at):
-            end = next((i for i in range(place, len(tokens)) if PART not in tokens[i]), len(tokens))
+            end = next((i for i in range(index, len(tokens)) if PART not in tokens[i]), len(tokens))
             stretch = text[at : _next(text, at, tokens, end)]
-            pieces += [*[""] * (end - place - 1), stretch]
-            at, place = at + len(stretch), end
+            pieces += [*[""] * (end - index - 1), stretch]
+            at, index = at + len(stretch), end
             continue
-        if (
-            at == 0
-            and not any(pieces)
-            and not text.startswith(token)
-            and text.startswith(token[1:])
-            and token[:1] == " "
-        ):
-            token = token[1:]
+        if at == 0 and not any(pieces) and not text.startswith(token) and text.startswith(token.removeprefix(" ")):
+            token = token.removeprefix(" ")
         if token and text.startswith(token, at):
             at += len(token)
         else:
-            marks.append(place)
+            marks.append(index)
             token = ""
         pieces.append(token)
-        place += 1
+        index += 1
     return (pieces, marks) if "".join(pieces) == text else None
 
 
 def _next(text: str, at: int, tokens: Sequence[str], end: int) -> int:
-    """Where the first token from `end` on that leaves text begins, at least one character on."""
+    """Return where the first token from `end` on that leaves text begins, at least one character on."""
     for token in tokens[end:]:
         if token and PART not in token and (start := text.find(token, at + 1)) >= 0:
             return start
@@ -64,7 +56,7 @@ def _next(text: str, at: int, tokens: Sequence[str], end: int) -> int:
 
 
 def positions(origin: ArrayLike, lengths: ArrayLike) -> NDArray[np.int64]:
-    """[T] each token's place among the drafted positions (or the examined ones: `lengths` [R] a round); −1 for a bonus."""
+    """[T] each token's index among the drafted positions (or the examined ones: `lengths` [R] a round); −1 for a bonus."""
     codes, lengths = np.asarray(origin, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
     is_last = codes != 0  # a replacement or a bonus ends its round
     rounds = np.cumsum(is_last) - is_last
@@ -75,22 +67,24 @@ def positions(origin: ArrayLike, lengths: ArrayLike) -> NDArray[np.int64]:
 
 
 def thousandths(values: ArrayLike) -> list[int]:
-    """Probabilities as whole thousandths; 0 only for 0."""
+    """Return probabilities as whole thousandths; 0 only for 0."""
     exact = np.asarray(values, dtype=np.float64)
     whole = np.rint(exact * 1000).astype(np.int64)
     return np.where((whole == 0) & (exact > 0), TINY, whole).tolist()
 
 
-def coloured(text: str, row: Mapping[str, Any], rounds: Mapping[str, Any], vocabulary: Sequence[str]) -> dict[str, Any]:
-    """What the page needs to colour one text; {} where its tokens do not join to it.
+def colour_tokens(
+    text: str, row: Mapping[str, Any], rounds: Mapping[str, Any], vocabulary: Sequence[str]
+) -> dict[str, Any]:
+    """Return what the page needs to colour a text; {} where its tokens do not join to it.
 
-    `pieces` [T], `marks` {place: name} of tokens without text, `origins` a letter a token; over the tokens that are no
+    `pieces` [T], `marks` {index: name} of tokens without text, `origins` a letter a token; over the tokens that are no
     bonus `p`, `q`, `tv` in thousandths; over the replaced ones `refused`, the draft's token that was not kept. What an engine
-    does not tell is missing.
+    does not report is missing.
     """
     if not isinstance(row["origin"], Iterable):
         return {}
-    tokens = _named(row["ids"], vocabulary)
+    tokens = _texts_of(row["ids"], vocabulary)
     parts = split(text, tokens)
     if parts is None:
         return {}
@@ -100,9 +94,9 @@ def coloured(text: str, row: Mapping[str, Any], rounds: Mapping[str, Any], vocab
     is_judged = origin != 2
     shown: dict[str, Any] = {"pieces": pieces, "origins": "".join(ORIGINS[code] for code in origin)}
     if marks:
-        shown["marks"] = {str(place): tokens[place] for place in marks}
+        shown["marks"] = {str(index): tokens[index] for index in marks}
     if isinstance(row["draft_ids"], Iterable):
-        shown["refused"] = _named(np.asarray(row["draft_ids"], dtype=np.int64)[drafted[origin == 1]], vocabulary)
+        shown["refused"] = _texts_of(np.asarray(row["draft_ids"], dtype=np.int64)[drafted[origin == 1]], vocabulary)
     for name, where in (("p", drafted), ("q", drafted), ("tv", examined)):
         values = row[name]
         if values is not None and len(values):
@@ -110,6 +104,6 @@ def coloured(text: str, row: Mapping[str, Any], rounds: Mapping[str, Any], vocab
     return shown
 
 
-def _named(ids: Iterable[int], vocabulary: Sequence[str]) -> list[str]:
-    """The text of each id; an id that the tokenizer does not use (padding of the embedding matrix) has none."""
+def _texts_of(ids: Iterable[int], vocabulary: Sequence[str]) -> list[str]:
+    """Return the text of each id; an id that the tokenizer does not use (padding of the embedding matrix) has none."""
     return [str(vocabulary[index]) if index < len(vocabulary) else "" for index in ids]

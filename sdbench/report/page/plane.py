@@ -1,18 +1,23 @@
 """The speed–quality plane of the first screen: lossless, the lenient settings, and the margin as a band.
 
-A drawing by hand and not by matplotlib, because the page moves its band and marks as the margin is moved. Places are in units of
-the drawing. Speed is measured where it was, else modelled (hollow); where neither is known, tokens a round stand in and say so.
+Drawn by hand and not by matplotlib, because the page moves the band and the marks with the margin. Coordinates are in units of
+the drawing. Speed is measured where it was, else modelled (hollow); where neither is known, tokens a round stand in and the
+axis names them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+import pandas as pd
 
 from sdbench.metrics.safety import Comparison
+from sdbench.metrics.stats import NAN
+from sdbench.metrics.text import format_number
 from sdbench.metrics.weigh import Weighed
+from sdbench.report.page.tables import MINUS
 from sdbench.report.sweep import Sweep
 
 WIDTH, HEIGHT = 560, 380
@@ -24,7 +29,7 @@ AXES = {
 DEPTH = 4.0  # margins below lossless that are always in sight
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlaneMark:
     """A setting at (x, y); `low`, `high` are ends of its speed's interval, `worst` is the limit of its loss."""
 
@@ -43,9 +48,9 @@ class PlaneMark:
     is_left: bool  # its label stands to the left
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plane:
-    """Everything drawn; `per_point` is the height of one point of loss, `zero` where lossless lies, `depth` points below it."""
+    """Everything drawn; `per_point` is the height of a point of loss, `zero` where lossless lies, `depth` points below it."""
 
     marks: tuple[PlaneMark, ...]
     ticks_x: tuple[tuple[float, str], ...]
@@ -74,11 +79,11 @@ class _Ruler:
     end: float
 
     def at(self, value: float) -> float:
-        share = (value - self.low) / (self.high - self.low)
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self, num: int = 5) -> list[float]:
-        """Round numbers inside."""
+        """Return round numbers inside."""
         raw = (self.high - self.low) / num
         size = 10 ** math.floor(math.log10(raw))
         step = next(size * k for k in (1, 2, 2.5, 5, 10) if size * k >= raw)
@@ -87,90 +92,92 @@ class _Ruler:
 
 
 def plane_of(sweep: Sweep, weighed: Weighed, margin: float) -> Plane | None:
-    """The plane of one sweep; None where nothing can be placed in it."""
-    compared = {one.cell: one for curve in weighed.curves for one in curve}
-    lossless = [key for key in weighed.lossless if key in sweep.rows.index]
-    rows = {key: sweep.rows.loc[key].to_dict() for key in (*compared, *lossless) if key in sweep.rows.index}
-    column = "speedup" if any(_speed(row)[0] == _speed(row)[0] for row in rows.values()) else "tokens_per_round"
-    places = {key: _speed(row) if column == "speedup" else _rounds(row) for key, row in rows.items()}
-    places = {key: place for key, place in places.items() if place[0] == place[0]}
-    if not any(key in compared for key in places):
+    """Return the plane of a sweep; None where it has no compared setting to show."""
+    compared = {test.cell: test for curve in weighed.curves for test in curve}
+    speeds = speeds_of(sweep.rows.loc[[key for key in (*compared, *weighed.lossless) if key in sweep.rows.index]])
+    shown = [compared[key] for key in speeds.index if key in compared]
+    if not shown:
         return None
-    ends = [end for value, low, high, _ in places.values() for end in (value, low, high) if end == end]
-    x = _scale(min(ends), max(ends), LEFT, WIDTH - RIGHT, share=0.07)
-    deep = depth_of([compared[key] for key in places if key in compared], margin)
-    most = max(0.0, *(one.change for one in compared.values()))
-    y = _Ruler(-deep, most + 0.12 * (deep + most), HEIGHT - BOTTOM, TOP)
-    best = max((key for key in lossless if key in places), key=lambda key: places[key][0], default=None)
-    marks = [_mark(sweep, key, places[key], compared.get(key), x, y, is_best=key == best) for key in places]
+    unit = "×" if "speedup" in speeds.attrs["column"] else ""
+    low, high = float(speeds[["value", "low"]].min(axis=None)), float(speeds[["value", "high"]].max(axis=None))
+    pad = 0.07 * (high - low) or 0.05 * abs(high) or 1.0
+    x = _Ruler(low - pad, high + pad, LEFT, WIDTH - RIGHT)
+    depth, highest = depth_of(shown, margin), max(0.0, *(test.change for test in compared.values()))
+    y = _Ruler(-depth, highest + 0.12 * (depth + highest), HEIGHT - BOTTOM, TOP)
+    lossless = speeds.loc[[key for key in speeds.index if key not in compared], "value"]
+    best = lossless.idxmax() if len(lossless) else None
+    marks = [
+        _mark(str(key), sweep.cells.loc[str(key)], speed, compared.get(str(key)), x, y, unit, is_best=key == best)
+        for key, speed in speeds.iterrows()
+    ]
     return Plane(
-        tuple(marks),
-        tuple((x.at(tick), f"{tick:g}×" if column == "speedup" else f"{tick:g}") for tick in x.ticks()),
-        tuple((y.at(tick), f"{tick:+g}".replace("-", "−") if tick else "0") for tick in y.ticks()),
-        AXES[column],
-        f"points of {weighed.metric.name} against lossless",
-        y.at(0.0),
-        (HEIGHT - BOTTOM - TOP) / (y.high - y.low),
-        deep,
-        any(not mark.is_measured for mark in marks),
+        marks=tuple(marks),
+        ticks_x=tuple((x.at(tick), f"{tick:g}{unit}") for tick in x.ticks()),
+        ticks_y=tuple((y.at(tick), f"{tick:+g}".replace("-", MINUS) if tick else "0") for tick in y.ticks()),
+        label_x=AXES[speeds.attrs["column"]],
+        label_y=f"points of {weighed.metric.name} against lossless",
+        zero=y.at(0.0),
+        per_point=(HEIGHT - BOTTOM - TOP) / (y.high - y.low),
+        depth=depth,
+        has_modelled=not speeds["is_measured"].all(),
     )
 
 
+def speeds_of(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return what stands along the axis of each cell that has it: `value`, `low`, `high`, `is_measured`."""
+    known = (
+        rows[["speedup", "speedup_low", "speedup_high"]].astype("float64").set_axis(["value", "low", "high"], axis=1)
+    )
+    frame = known.assign(is_measured=known["value"].notna())
+    frame["value"] = frame["value"].fillna(rows["speedup_modelled"].astype("float64"))
+    column = "speedup"
+    if frame["value"].isna().all():
+        column = "tokens_per_round"
+        frame = frame.assign(value=rows[column].astype("float64"), is_measured=True)
+    frame = frame.dropna(subset=["value"])
+    frame.attrs["column"] = column
+    return frame
+
+
 def depth_of(compared: Sequence[Comparison], margin: float) -> float:
-    """How many points below lossless are shown: several margins, and what the settings nearest to it lose at worst."""
-    losses = sorted(-end for one in compared for end in (one.worst, one.change) if end == end and end < 0)
-    margin = margin if margin == margin else 0.0
+    """Return how many points below lossless are shown: several margins, and what the settings nearest to it lose at worst."""
+    losses = sorted(-end for test in compared for end in (test.worst, test.change) if end < 0)
+    margin = 0.0 if math.isnan(margin) else margin
     near = losses[len(losses) // 2] if losses else 0.0
     far = max(losses, default=0.0)
     return max(min(max(DEPTH * margin, 1.15 * near), 1.1 * far), 1.5 * margin, 0.1)
 
 
-def _scale(low: float, high: float, start: float, end: float, *, share: float) -> _Ruler:
-    pad = share * (high - low) or 0.05 * abs(high) or 1.0
-    return _Ruler(low - pad, high + pad, start, end)
-
-
-def _speed(row: Mapping[Any, Any]) -> tuple[float, float, float, bool]:
-    """Value, limits and whether it was measured."""
-    measured = [float(row[f"speedup{end}"]) for end in ("", "_low", "_high")]
-    if measured[0] == measured[0]:
-        return measured[0], measured[1], measured[2], True
-    return float(row["speedup_modelled"]), math.nan, math.nan, False
-
-
-def _rounds(row: Mapping[Any, Any]) -> tuple[float, float, float, bool]:
-    return float(row["tokens_per_round"]), math.nan, math.nan, False
-
-
 def _mark(
-    sweep: Sweep,
     key: str,
-    place: tuple[float, float, float, bool],
-    one: Comparison | None,
+    cell: pd.Series,
+    speed: pd.Series,
+    test: Comparison | None,
     x: _Ruler,
     y: _Ruler,
+    unit: str,
     *,
     is_best: bool,
 ) -> PlaneMark:
-    value, low, high, is_measured = place
-    change, worst = (0.0, math.nan) if one is None else (one.change, one.worst)
-    label = str(sweep.cells.at[key, "label"])
-    words = f"{label}: {value:.2f}{'×' if is_measured else ' (modelled)'}"
-    words += "" if one is None else f", {change:+.1f} points, at worst {worst:+.1f}".replace("-", "−")
-    known = [x.at(end) if end == end else x.at(value) for end in (low, high)]
-    bottom = max(worst, y.low) if worst == worst else change
+    change, worst = (0.0, NAN) if test is None else (test.change, test.worst)
+    words = f"{cell['label']}: {speed['value']:.2f}{unit}{'' if speed['is_measured'] else ' (modelled)'}"
+    if test is not None:
+        losses = (format_number(points, 1, is_signed=True) for points in (change, worst))
+        words += ", {} points, at worst {}".format(*losses).replace("-", MINUS)
+    low, high = (speed["value"] if math.isnan(speed[end]) else speed[end] for end in ("low", "high"))
     return PlaneMark(
-        key,
-        label,
-        words,
-        x.at(value),
-        y.at(max(change, y.low)),
-        known[0],
-        known[1],
-        y.at(max(bottom, y.low)),
-        one is None,
-        is_best,
-        is_measured,
-        change < y.low,
-        one is None or x.at(value) > LEFT + 0.62 * (WIDTH - LEFT - RIGHT),  # lossless is the slowest, nearly always
+        key=key,
+        label=cell["short"],
+        words=words,
+        x=x.at(speed["value"]),
+        y=y.at(change),
+        low=x.at(low),
+        high=x.at(high),
+        worst=y.at(change if math.isnan(worst) else worst),
+        is_lossless=test is None,
+        is_best=is_best,
+        is_measured=bool(speed["is_measured"]),
+        is_below=change < y.low,
+        # Lossless is the slowest, nearly always.
+        is_left=test is None or x.at(speed["value"]) > LEFT + 0.62 * (WIDTH - LEFT - RIGHT),
     )

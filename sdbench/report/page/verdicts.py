@@ -1,7 +1,7 @@
 """The answer as the page shows it: a headline, what it costs and gains, the plane beside it, and every test in its order.
 
-The page decides live as the margin is moved: `decisions` holds what `recommend.decide` says between any two margins at which
-something changes, so that the page itself decides nothing.
+The page decides live as the margin is moved: `decisions` holds what `recommend.decide` returns between any two margins at
+which something changes, so that the page itself decides nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from typing import Any
 
 from sdbench.metrics.recommend import Advice, Recommendation, breakpoints, decide
 from sdbench.metrics.safety import Comparison, tested
-from sdbench.metrics.stats import Estimate
+from sdbench.metrics.text import format_interval, format_number
 from sdbench.metrics.weigh import Weighed
 from sdbench.records import Results
 from sdbench.report.page.plane import Plane, depth_of, plane_of
 from sdbench.report.page.tables import MINUS
 from sdbench.report.sweep import Sweep
 
-MOST = 60  # decisions a slider goes through
 SLOT = "{margin}"
-HEADS = {"ship": "Ship", "stay": "Stay lossless", "none": "No recommendation"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +34,9 @@ class Advised:
     weighed: Weighed
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One test: the setting, its change, the limit that was tested; `bar` in per cent of the step's line."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LadderRow:
+    """A test: the setting, its change, the limit that was tested; `bar` in percent of the row's line."""
 
     key: str
     label: str
@@ -58,158 +56,155 @@ class Fact:
     limits: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What to ship for one sweep, or why nothing."""
+    """What to ship for a sweep, or why nothing."""
 
-    place: str
+    name: str
     title: str
     kind: str
     headline: str
     text: str
     setting: str
     facts: tuple[Fact, ...]
-    steps: tuple[Step, ...]
+    ladder: tuple[LadderRow, ...]
     plane: Plane | None
     metric: str
     margin: float
     most: float  # the slider's end
     margin_at: float
     zero_at: float
-    per_cent: float  # of a step's line that one point is
+    per_cent: float  # of a ladder's line that a point is
     decisions: str  # JSON
     has_loops: bool
 
     @property
     def rejected(self) -> set[str]:
         """The settings at which testing stopped."""
-        return {step.key for step in self.steps if step.state == "n"}
+        return {row.key for row in self.ladder if row.state == "n"}
 
 
-def advices_of(sweeps: Sequence[Sweep], results: Sequence[Results], advice: Sequence[Recommendation]) -> list[Advised]:
-    """Each advice with its sweep: that whose cells were tested, or where none was the next of its folder, pair and task."""
+def match_advice(
+    sweeps: Sequence[Sweep], results: Sequence[Results], advice: Sequence[Recommendation]
+) -> list[Advised]:
+    """Return each advice with its sweep: that whose cells were tested, or where none was the next of its folder, pair and task."""
     advised: list[Advised] = []
-    for one, recommendation in zip(results, advice, strict=True):
+    for folder, recommendation in zip(results, advice, strict=True):
         for each, weighed in zip(recommendation.advices, recommendation.weighed, strict=True):
             keys = {test.cell for curve in weighed.curves for test in curve}
-            same = [s for s in sweeps if s.results is one and (s.model, s.task) == (each.model, each.task)]
+            same = [s for s in sweeps if s.results is folder and (s.model, s.task) == (each.model, each.task)]
             free = [sweep for sweep in same if not any(sweep is taken.sweep for taken in advised)]
-            held = [sweep for sweep in same if keys & set(sweep.cells.index)]
-            advised += [Advised(sweep, each, weighed) for sweep in (held or free)[:1]]
+            tested_here = [sweep for sweep in same if keys & set(sweep.cells.index)]
+            advised += [Advised(sweep, each, weighed) for sweep in (tested_here or free)[:1]]
     return advised
 
 
-def advised_of(sweep: Sweep, advised: Sequence[Advised]) -> str | None:
-    """The cell of this sweep that is recommended."""
-    return next((one.advice.cell for one in advised if one.sweep is sweep), None)
+def advised_cell(sweep: Sweep, advised: Sequence[Advised]) -> str | None:
+    """Return the cell of this sweep that is recommended."""
+    return next((each.advice.cell for each in advised if each.sweep is sweep), None)
 
 
-def answer_of(advised: Advised, place: int) -> Card:
-    """What the page shows of it."""
+def card_of(advised: Advised, index: int) -> Card:
+    """Return what the page shows of an advice."""
     sweep, advice, weighed = advised.sweep, advised.advice, advised.weighed
     margin = advice.margin
-    compared = [one for curve in weighed.curves for one in curve]
-    plane = plane_of(sweep, weighed, margin) if compared else None
-    deep = plane.depth if plane else depth_of(compared, margin)
-    span = (-deep, 0.35 * deep)
-    shown = advised_shown(advised, advice)
-    states = states_of(weighed, margin)
-    steps = tuple(
-        Step(
-            one.cell,
-            str(sweep.cells.at[one.cell, "label"]),
-            signed(one.change),
-            signed(one.worst),
-            signed(one.loops) if one.loops == one.loops else "",
-            state,
-            (_at(one.worst, span), _at(one.change, span)),
-        )
-        for one, state in zip(compared, states, strict=True)
-        if margin == margin  # where speed is fixed nothing is tested against a margin
-    )
-    is_live = bool(compared) and margin == margin
+    has_margin = not math.isnan(margin)  # where speed is fixed nothing is tested against a margin
+    tests = [test for curve in weighed.curves for test in curve]
+    plane = plane_of(sweep, weighed, margin) if tests else None
+    depth = plane.depth if plane else depth_of(tests, margin)
+    span = (-depth, 0.35 * depth)
+    is_live = bool(tests) and has_margin
     return Card(
-        f"answer-{place}",
-        sweep.title,
-        advice.kind,
-        shown["headline"],
-        shown["text"],
-        shown["setting"],
-        tuple(Fact(*fact) for fact in shown["facts"]),
-        steps,
-        plane,
-        weighed.metric.name,
-        margin,
-        round(max(deep, 1.5 * margin), 1) if is_live else 0.0,
-        _at(-margin, span) if is_live else 0.0,
-        _at(0.0, span),
-        100 / (span[1] - span[0]),
-        json.dumps(decisions_of(advised)) if is_live else "[]",
-        any(one.loops > 0 for one in compared),
+        name=f"answer-{index}",
+        title=sweep.title,
+        kind=advice.kind,
+        **words_of(advised, advice),
+        ladder=ladder_of(sweep, tests, states_of(weighed, margin), span) if has_margin else (),
+        plane=plane,
+        metric=weighed.metric.name,
+        margin=margin,
+        most=round(max(depth, 1.5 * margin), 1) if is_live else 0.0,
+        margin_at=_percent(-margin, span) if is_live else 0.0,
+        zero_at=_percent(0.0, span),
+        per_cent=100 / (span[1] - span[0]),
+        decisions=json.dumps(decisions_of(advised)) if is_live else "[]",
+        has_loops=any(test.loops > 0 for test in tests),
     )
 
 
-def advised_shown(advised: Advised, advice: Advice) -> dict[str, Any]:
-    """The words of one decision: headline, sentence, the setting's key, the facts."""
-    sweep, weighed = advised.sweep, advised.weighed
-    chosen = next((one for curve in weighed.curves for one in curve if one.cell == advice.cell), None)
+def ladder_of(
+    sweep: Sweep, tests: Sequence[Comparison], states: str, span: tuple[float, float]
+) -> tuple[LadderRow, ...]:
+    """Return every test in its order."""
+    return tuple(
+        LadderRow(
+            key=test.cell,
+            label=str(sweep.cells.at[test.cell, "label"]),
+            change=signed(test.change),
+            limit=signed(test.worst),
+            loops=signed(test.loops),
+            state=state,
+            bar=(_percent(test.worst, span), _percent(test.change, span)),
+        )
+        for test, state in zip(tests, states, strict=True)
+    )
+
+
+def words_of(advised: Advised, advice: Advice) -> dict[str, Any]:
+    """Return the words of a decision: headline, sentence, the setting's key, the facts."""
     setting = advice.cell or (advice.rival if advice.kind == "stay" else None)
-    label = "" if setting is None else str(sweep.cells.at[setting, "label"])
-    headline = f"Ship {label}" if advice.kind == "ship" else HEADS[advice.kind]
-    if advice.kind == "stay" and ", " in label:
-        headline += label[label.index(", ") :]
+    label = "" if setting is None else str(advised.sweep.cells.at[setting, "label"])
+    headline = {"ship": f"Ship {label}", "stay": f"Stay {label}", "none": "No recommendation"}[advice.kind]
     _, _, text = advice.text.partition(": ")  # it begins with the pair and the task, which stand above it
     text = re.sub(r"(?<![\w.=-])-(?=\d)", MINUS, text[:1].upper() + text[1:])
-    return {"headline": headline, "text": text, "setting": setting or "", "facts": facts(advice, chosen, weighed)}
+    return {"headline": headline, "text": text, "setting": setting or "", "facts": facts_of(advised.weighed, advice)}
 
 
-def facts(advice: Advice, chosen: Comparison | None, weighed: Weighed) -> list[tuple[str, str, str]]:
-    """Cost, gain over lossless, speed over the target alone: of what is advised."""
-    shown = []
+def facts_of(weighed: Weighed, advice: Advice) -> tuple[Fact, ...]:
+    """Return cost, gain over lossless and speed over the target alone of what is advised."""
+    chosen = next((test for curve in weighed.curves for test in curve if test.cell == advice.cell), None)
+    facts = []
     if chosen is not None:
-        shown.append(
-            ("Cost", f"{signed(chosen.change)} points", f"at worst {signed(chosen.worst)} {weighed.metric.name}")
-        )
-        if advice.gain is not None:
-            shown.append(("Gain over lossless", *times(advice.gain)))
-    if advice.kind == "stay":
-        shown.append(("Cost", "none", "the target’s own law"))
-    if advice.speedup is not None:
-        shown.append(("Over the target alone", *times(advice.speedup)))
-    return shown
-
-
-def times(estimate: Estimate) -> tuple[str, str]:
-    """1.24× and its limits."""
-    limits = "" if math.isnan(estimate.low) else f"[{estimate.low:.2f}, {estimate.high:.2f}]"
-    return f"{estimate.value:.2f}×", limits
+        worst = f"at worst {signed(chosen.worst)} {weighed.metric.name}"
+        facts.append(Fact("Cost", f"{signed(chosen.change)} points", worst))
+    elif advice.kind == "stay":
+        facts.append(Fact("Cost", "none", "the target’s own distribution"))
+    gains = {"Gain over lossless": advice.gain if chosen else None, "Over the target alone": advice.speedup}
+    for title, gain in gains.items():
+        if gain is not None:
+            value, _, limits = format_interval(gain, 2, unit="×").partition(" ")
+            facts.append(Fact(title, value, limits))
+    return tuple(facts)
 
 
 def states_of(weighed: Weighed, margin: float) -> str:
-    """A letter a comparison: y within the margin, n not, - not reached."""
+    """Return a letter a comparison: y within the margin, n not, - not reached."""
     letters = []
     for curve in weighed.curves:
-        done = tested(curve, margin) if margin == margin else []
-        letters += ["y" if one.is_safe(margin) else "n" for one in done] + ["-"] * (len(curve) - len(done))
+        done = [] if math.isnan(margin) else tested(curve, margin)
+        letters += ["y" if test.is_safe(margin) else "n" for test in done] + ["-"] * (len(curve) - len(done))
     return "".join(letters)
 
 
 def decisions_of(advised: Advised) -> list[dict[str, Any]]:
-    """The decision from each margin at which it changes on; the first holds from 0."""
+    """Return the decision from each margin at which it changes on; the first holds from 0."""
     ends = [0.0, *breakpoints(advised.weighed)]
     decisions: list[dict[str, Any]] = []
-    for start, end in zip(ends[:MOST], [*ends[1:], 2 * ends[-1] + 1][:MOST], strict=True):
-        middle = (start + end) / 2
-        advice = decide(advised.weighed, middle, written=SLOT)
-        states = states_of(advised.weighed, middle)
-        decisions.append({"from": start, "kind": advice.kind, "states": states, **advised_shown(advised, advice)})
+    for start, end in zip(ends, [*ends[1:], 2 * ends[-1] + 1], strict=True):
+        margin = (start + end) / 2
+        advice = decide(advised.weighed, margin, written=SLOT)
+        words = words_of(advised, advice)
+        words["facts"] = [(fact.title, fact.value, fact.limits) for fact in words["facts"]]
+        decision = {"from": start, "kind": advice.kind, "states": states_of(advised.weighed, margin), **words}
+        if not decisions or decision | {"from": 0} != decisions[-1] | {"from": 0}:
+            decisions.append(decision)
     return decisions
 
 
 def signed(points: float) -> str:
-    """Points with a sign and a true minus."""
-    return "" if points != points else f"{points:+.1f}".replace("-", MINUS)
+    """Return points with a sign and a true minus; "" where they are not known."""
+    return "" if math.isnan(points) else format_number(points, 1, is_signed=True).replace("-", MINUS)
 
 
-def _at(value: float, span: tuple[float, float]) -> float:
+def _percent(value: float, span: tuple[float, float]) -> float:
     return round(min(max(100 * (value - span[0]) / (span[1] - span[0]), 0.0), 100.0), 2)
