@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from scripts import zoo_tables
 from sdbench.metrics import summary
 from sdbench.records import schema
 
@@ -38,6 +39,92 @@ def test_the_examples_are_short():
     assert {path.name for path in SHOWN if path.suffix == ".py"} == set(MOST_LINES)
     for name, most in MOST_LINES.items():
         assert len((EXAMPLES / name).read_text().splitlines()) <= most, name
+
+
+def rows_below(path: Path, heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading."""
+    section = path.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in cells] for cells in lines[2:]]
+
+
+def interval(text: str) -> list[float]:
+    return [float(number.replace("−", "-")) for number in re.findall(r"[−-]?\d*\.\d+", text)]
+
+
+@pytest.mark.results
+def test_the_results_of_the_readme_are_those_of_the_files():
+    folders = {"0": ["embedded/llama-tiny-gsm8k-tiny-greedy", "embedded/llama-tiny-gsm8k-tiny-speed"]}
+    rows = rows_below(ROOT / "README.md", "Result")
+    assert len(rows) == 6
+    for i, (temperature, rule, acceptance, tokens, speed, loss) in enumerate(rows):
+        zoo = f"zoo/llama-tiny-gsm8k-tiny-T{temperature}"
+        quality, timed = (
+            pd.read_csv(ROOT / "results" / name / "summary.csv") for name in (folders["0"] if i < 2 else [zoo, zoo])
+        )
+        verifier = {"l": "lossless", "s": "ensemble", "M": "mars"}[rule[0]]
+        value = float(re.search(r"= ([\d.]+)", rule).group(1)) if "=" in rule else None
+
+        def row_of(frame: pd.DataFrame) -> pd.Series:
+            is_same = (frame["verifier"] == verifier) & (frame["num_draft"] == 5 if "num_draft" in frame else True)  # noqa: B023
+            return frame[is_same & (frame["value"].isna() if value is None else frame["value"] == value)].iloc[0]  # noqa: B023
+
+        held, clocked = row_of(quality), row_of(timed)
+        assert float(acceptance) == pytest.approx(held["acceptance"], abs=0.0051)
+        assert float(tokens) == pytest.approx(held["tokens_per_round"], abs=0.051)
+        assert interval(speed) == pytest.approx([clocked[f"speedup{end}"] for end in ("", "_low", "_high")], abs=0.0051)
+        if loss != "–":
+            lost = [-100 * held[f"difference{end}"] for end in ("", "_high", "_low")]
+            assert interval(loss) == pytest.approx(lost, abs=0.051)
+
+
+@pytest.mark.results
+def test_the_rules_of_the_readme_are_those_of_the_zoo():
+    tables = [
+        zoo_tables.settings_within(pd.read_csv(ROOT / f"results/zoo/llama-tiny-gsm8k-tiny-T{T}/summary.csv"))
+        for T in (0, 1)
+    ]
+    rows = rows_below(ROOT / "README.md", "Rules")
+    assert len(rows) == 8
+    for name, _, *cells in rows:
+        for table, cell in zip(tables, cells, strict=True):
+            best = table.set_index("verifier").loc["lossless" if name == "`exact`" else name.strip("`")]
+            knob, _, shown = cell.rpartition(": ")
+            assert knob == "" or float(knob.rpartition(" ")[2]) == best["value"]
+            numbers = [best["tokens_per_round"]]
+            if "–" not in cell:
+                numbers += [-best[f"difference{end}"] for end in ("", "_high", "_low")]
+            assert interval(shown) == pytest.approx(numbers, abs=0.051)
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_the_layout_lists_every_room():
+    words = {
+        word.strip("/") for cells in rows_below_title(ROOT / "docs/layout.md") for word in QUOTED.findall(cells[0])
+    }
+    rooms = {
+        path.stem for path in (ROOT / "sdbench").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert rooms - {"__init__", "__main__"} <= words
+
+
+def rows_below_title(path: Path) -> list[list[str]]:
+    return [line.strip("|").split("|") for line in path.read_text().splitlines() if line.startswith("|")]
+
+
+def test_every_message_of_troubleshooting_is_one_of_ours():
+    """Headings in quotes are messages; what stands for `…` differs from case to case."""
+    files = [*(ROOT / "sdbench").rglob("*.py"), *(ROOT / "scripts").glob("*.sh")]
+    source = "\n".join(path.read_text() for path in files)
+    source = re.sub(r'"\s*\n\s*f?"', "", source)  # sentences that go over several lines
+    headings = re.findall(r"^### (.*`.*)$", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
+    messages = [message for heading in headings for message in QUOTED.findall(heading)]
+    parts = [part.strip() for message in messages for part in message.split("…") if part.strip()]
+    assert len(parts) > 15
+    assert not [part for part in parts if part not in source]
 
 
 def test_the_curves_of_the_method_are_those_of_the_tables():
