@@ -21,6 +21,7 @@ from sdbench.config.checks import (
     margins,
     nearest,
     number,
+    optional_integer,
     show,
     string,
     switch,
@@ -236,10 +237,10 @@ def check(tree: Mapping[str, Any]) -> Run:
         num_draft=tuple(integer("num_draft", k, 1, 256) for k in listed("num_draft", tree["num_draft"])),
         temperature=temperature,
         **sampling,
-        max_new_tokens=_optional("max_new_tokens", tree["max_new_tokens"], 1),
+        max_new_tokens=optional_integer("max_new_tokens", tree["max_new_tokens"], 1),
         n=None
         if tree["n"] == "all"
-        else _optional("n", tree["n"] if tree["n"] is not None else tree["task"].get("n"), 1),
+        else optional_integer("n", tree["n"] if tree["n"] is not None else tree["task"].get("n"), 1),
         seed=integer("seed", tree["seed"], 0, 2**63 - 1),
         batch_size=None if tree["batch_size"] == "auto" else integer("batch_size", tree["batch_size"], 1, 65536),
         device=_device(tree["device"]),
@@ -260,13 +261,9 @@ def _on_or_off(key: str, value: object) -> bool:
     return switch(key, {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value)
 
 
-def _optional(key: str, value: object, low: int) -> int | None:
-    return None if value is None else integer(key, value, low)
-
-
 def _sampling(tree: Mapping[str, Any], temperature: float, *, is_drawn: bool) -> dict[str, Any]:
     """`is_drawn`: a rule of the run draws at temperature 0 too, so that samples differ."""
-    top_k = _optional("top_k", tree["top_k"], 1)
+    top_k = optional_integer("top_k", tree["top_k"], 1)
     top_p = None if tree["top_p"] is None else number("top_p", tree["top_p"], 0, 1, is_open=True)
     samples = integer("samples", tree["samples"], 1)
     if temperature == 0 and samples > 1 and not is_drawn:

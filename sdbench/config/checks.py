@@ -38,9 +38,13 @@ def integer(key: str, value: object, low: int, high: int = 10**9) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        limit = f"at least {low}" if high == 10**9 else f"between {low} and {high}"
+        limit = f"of at least {low}" if high == 10**9 else f"between {low} and {high}"
         raise ConfigError(f"{key} must be a whole number {limit}, got {show(value)}")
     return value
+
+
+def optional_integer(key: str, value: object, low: int) -> int | None:
+    return None if value is None else integer(key, value, low)
 
 
 def number(key: str, value: object, low: float, high: float, *, is_open: bool = False) -> float:

@@ -1,4 +1,4 @@
-"""What a tiny row's prompt says that its answer has to say too, whatever the wording."""
+"""Facts of a tiny row: what its answer must say, whatever the wording."""
 
 import re
 from collections import Counter
@@ -24,9 +24,7 @@ _DOCUMENT = (
     re.compile(rf"{_PERSON} from {_NAME}, \d+, came second|Second was {_PERSON},"),
 )
 _WORD = re.compile(r"[a-zà-ÿ0-9-]+")
-_SMALL = frozenset(
-    ("the", "a", "an", "my", "to", "for")
-)  # of an answer's words: articles, and parts of the first wordings
+_SMALL = frozenset(["the", "a", "an", "my", "to", "for"])  # articles, and parts of the first wordings
 _FIRST_OF = {second.lower(): first.lower() for first, second in SYNONYMS.items()}
 _SECOND = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(_FIRST_OF, key=len, reverse=True)))})\b")
 
@@ -46,13 +44,13 @@ def _read(patterns: tuple[re.Pattern[str], ...], text: str) -> list[str]:
     return [part for match in matches if match for part in match.groups() if part]
 
 
-def stated(facts: list[str], answer: str) -> float:
+def share_stated(facts: list[str], answer: str) -> float:
     """The share of the facts that stand in an answer."""
     text = answer.lower()
     return sum(re.search(rf"\b{re.escape(fact.lower())}\b", text) is not None for fact in facts) / max(1, len(facts))
 
 
-def told(reference: str, answer: str) -> float:
+def share_translated(reference: str, answer: str) -> float:
     """The share of a translation's words of content that an answer has, in either wording."""
     wanted, given = _content(reference), _content(answer)
     return (wanted & given).total() / max(1, wanted.total())

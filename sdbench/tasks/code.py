@@ -1,18 +1,20 @@
 """What HumanEval and MBPP share: completions become programs, programs run in the sandbox, outcomes become scores.
 
-Every answer is read twice. `pass@1` runs the protocol's own program, to the letter, as the harness would. `pass@1_repaired`
-mends what that program fails for only in its form (indentation, prose around it, half statements, fences): what the model can
-do, rather than what the protocol counts. A flag tells each kind of repair that a second reading needed.
+Every answer is read twice. `pass@1` runs the protocol's program to the letter, as the harness would. `pass@1_repaired`
+repairs programs that fail by their form alone (indentation, prose around them, half statements, fences): what the model
+can do, rather than what the protocol counts. A flag names each kind of repair that the second reading needed.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from sdbench.config.checks import integer, number
 from sdbench.tasks.base import DataTask, Row
 from sdbench.tasks.extract import REPAIRS, Candidate, Reading, extract
 from sdbench.tasks.protocol import Protocol
@@ -49,14 +51,14 @@ class CodeTask(DataTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.timeout_s, int | float) or not self.timeout_s > 0:
-            raise ValueError(f"timeout_s must be a number of seconds above 0, got {self.timeout_s}")
-        if not isinstance(self.workers, int) or self.workers < 1:
-            raise ValueError(f"workers must be a whole number of at least 1, got {self.workers}")
+        number("timeout_s", self.timeout_s, 0, math.inf, is_open=True)
+        integer("workers", self.workers, 1)
 
     @property
-    @abstractmethod
-    def rules(self) -> CodeProtocol: ...
+    def rules(self) -> CodeProtocol:
+        rules = super().rules
+        assert isinstance(rules, CodeProtocol)
+        return rules
 
     @abstractmethod
     def entry_points(self, row: Row) -> Sequence[str]:
@@ -96,8 +98,8 @@ class CodeTask(DataTask):
 
     def _run(self, programs: Sequence[Program]) -> list[Outcome]:
         """Outcomes in the order of the programs; rules often write the same program, which runs once."""
-        asked = list(dict.fromkeys(programs))
-        outcome_of = dict(zip(asked, self._sandbox.run(asked), strict=True))
+        distinct = list(dict.fromkeys(programs))
+        outcome_of = dict(zip(distinct, self._sandbox.run(distinct), strict=True))
         broken = next((outcome for outcome in outcome_of.values() if outcome.status == "error"), None)
         if broken is not None:
             raise RuntimeError(f"the sandbox {self._sandbox.backend} could not run a program: {broken.detail}")
@@ -106,27 +108,25 @@ class CodeTask(DataTask):
     def measure_all(self, pairs: Sequence[tuple[Example, str]]) -> list[Score]:
         from sdbench.tasks.sandbox import Program
 
-        rows = [example.row for example, _ in pairs]
-        literal = self._run(
-            [Program(self.literal(example.row, text), self.tests(example.row)) for example, text in pairs]
-        )
-        failed = [number for number, outcome in enumerate(literal) if outcome.status != "passed"]
-        readings = {number: self.repaired(rows[number], pairs[number][1]) for number in failed}
-        mended = {number: reading for number, reading in readings.items() if reading is not None and reading.repairs}
-        again = self._run([Program(reading.code, self.tests(rows[number])) for number, reading in mended.items()])
-        passed = {number for number, outcome in zip(mended, again, strict=True) if outcome.status == "passed"}
+        answers = [(example.row, text) for example, text in pairs]
+        literal = self._run([Program(self.literal(row, text), self.tests(row)) for row, text in answers])
+        failed = [i for i, outcome in enumerate(literal) if outcome.status != "passed"]
+        readings = {i: self.repaired(*answers[i]) for i in failed}
+        repaired = {i: reading for i, reading in readings.items() if reading is not None and reading.repairs}
+        again = self._run([Program(reading.code, self.tests(answers[i][0])) for i, reading in repaired.items()])
+        passed = {i for i, outcome in zip(repaired, again, strict=True) if outcome.status == "passed"}
         return [
-            self._scored(
+            self._score_of(
                 outcome,
-                is_repaired=number in passed,
-                is_read=number not in readings or readings[number] is not None,
-                repairs=mended[number].repairs if number in mended else frozenset(),
+                is_repaired=i in passed,
+                is_read=i not in readings or readings[i] is not None,
+                repairs=repaired[i].repairs if i in repaired else frozenset(),
             )
-            for number, outcome in enumerate(literal)
+            for i, outcome in enumerate(literal)
         ]
 
-    def _scored(self, outcome: Outcome, *, is_repaired: bool, is_read: bool, repairs: frozenset[str]) -> Score:
-        """`repairs` are counted where the literal program did not pass: elsewhere none was needed."""
+    def _score_of(self, outcome: Outcome, *, is_repaired: bool, is_read: bool, repairs: frozenset[str]) -> Score:
+        """`repairs` count where the literal program did not pass: elsewhere none was needed."""
         flags = {flag: outcome.status == status for status, flag in OUTCOMES.items()}
         flags["needs_missing_package"] = outcome.detail.startswith(MISSING)
         flags["is_uncontained"] = not self._sandbox.is_contained  # marks what sandbox=rlimit or none has scored

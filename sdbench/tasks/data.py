@@ -3,17 +3,98 @@
 from __future__ import annotations
 
 import json
+import warnings
+from abc import ABC
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sdbench import embedded
 from sdbench.config import ConfigError, nearest, show
 from sdbench.files import digest_of
 from sdbench.hub import fetch, is_offline
+from sdbench.tasks.protocol import Protocol
 
 INSIDE = "embedded:"
+
+Row = Mapping[str, Any]
+
+
+def from_protocol() -> Any:
+    """The default of an option that the protocol decides; `DataTask` resolves it."""
+    return field(default=None)
+
+
+@dataclass(kw_only=True)
+class Rows(ABC):
+    """The rows of one split by their ids, and the subset to be asked. They are read when first used."""
+
+    name: str
+    dataset: str = ""  # of the hub; not needed with `data`
+    dataset_config: str | None = None
+    split: str = from_protocol()
+    revision: str | None = None
+    data: str | None = None
+    protocol: str = from_protocol()  # the first
+    n: int | None = None
+    seed: int | None = 42
+
+    PROTOCOLS: ClassVar[Mapping[str, Protocol]]
+    FIELDS: ClassVar[tuple[str, ...]] = ()  # columns a row must have; else the reference and what the prompt names
+    reference: ClassVar[str] = "answer"  # the column of the right answer
+
+    @property
+    def rules(self) -> Protocol:
+        """The protocol's words and limits."""
+        return self.PROTOCOLS[self.protocol]
+
+    @cached_property
+    def rows(self) -> dict[str, Row]:
+        """Every row of the split by its id, in the data set's order."""
+        return self._by_id(self._select(self._loaded.rows), self.data or self.dataset)
+
+    @cached_property
+    def _loaded(self) -> Loaded:
+        return load(self.dataset, self.dataset_config, self.split, revision=self.revision, data=self.data)
+
+    @property
+    def dataset_commit(self) -> str | None:
+        """The commit of the data set that the rows were read at; None unless they come from the hub."""
+        return self._loaded.commit
+
+    def _select(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows that a protocol scores: all of them, unless a task overrides this."""
+        return rows
+
+    def _by_id(self, rows: Sequence[Row], where: str) -> dict[str, Row]:
+        """Rows by their `task_id` or `id` or, where they have none, by their number; a missing column is refused."""
+        needed = self.FIELDS or (*(name for name in self.rules.asked_fields if name != "answer"), self.reference)
+        for number, row in enumerate(rows):
+            if missing := [name for name in needed if name not in row]:
+                raise ValueError(
+                    f"row {number} of {where} has no field {missing[0]!r}: {self.name} needs {', '.join(needed)}"
+                )
+        key = next((key for key in ("task_id", "id") if rows and all(key in row for row in rows)), None)
+        keyed = {str(number if key is None else row[key]): row for number, row in enumerate(rows)}
+        if len(keyed) < len(rows):
+            raise ValueError(f"{where} has {len(rows) - len(keyed)} rows whose {key} occurs twice")
+        return keyed
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The ids of the subset: all in order, or the first n of the order that `datasets.shuffle(seed)` gives."""
+        ids = list(self.rows)
+        if self.n is None:
+            return ids
+        if self.n > len(ids):
+            warnings.warn(f"{self.name} has {len(ids)} rows, fewer than n={self.n}: all are taken", stacklevel=2)
+        if self.seed is not None:
+            import numpy
+
+            ids = [ids[i] for i in numpy.random.default_rng(self.seed).permutation(len(ids))]
+        return ids[: self.n]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +105,8 @@ class Loaded:
     commit: str | None = None
 
 
-def load_rows(
-    id: str, config: str | None, split: str, *, revision: str | None = None, data: str | None = None
-) -> list[dict[str, Any]]:
-    """All rows in the data set's order."""
-    return load(id, config, split, revision=revision, data=data).rows
-
-
 def load(id: str, config: str | None, split: str, *, revision: str | None = None, data: str | None = None) -> Loaded:
-    """Of the file `data` where it is given, of `embedded:NAME`, or of a hub id."""
+    """All rows in the data set's order: of the file `data` where it is given, of `embedded:NAME`, or of a hub id."""
     if data is not None:
         return Loaded(read_rows(Path(data)))
     if id.startswith(INSIDE):
@@ -41,7 +115,7 @@ def load(id: str, config: str | None, split: str, *, revision: str | None = None
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """A JSON-lines file, one object a line (empty lines are skipped), or a Parquet file."""
+    """Read a JSON-lines file, one object a line (empty lines are skipped), or a Parquet file."""
     if not path.is_file():
         raise ConfigError(f"task.data={path} is not a file")
     if path.suffix == ".parquet":
@@ -64,28 +138,13 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def by_id(
-    rows: Sequence[Mapping[str, Any]], needed: Sequence[str], task: str, where: str
-) -> dict[str, Mapping[str, Any]]:
-    """Rows that have the columns a task needs, by their own id or, where they have none, by their number."""
-    for number, row in enumerate(rows):
-        missing = [field for field in needed if field not in row]
-        if missing:
-            raise ValueError(f"row {number} of {where} has no field {missing[0]!r}: {task} needs {', '.join(needed)}")
-    key = next((key for key in ("task_id", "id") if rows and all(key in row for row in rows)), None)
-    keyed = {str(number if key is None else row[key]): row for number, row in enumerate(rows)}
-    if len(keyed) < len(rows):
-        raise ValueError(f"{where} has {len(rows) - len(keyed)} rows whose {key} occurs twice")
-    return keyed
-
-
-def rows_hash(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """Of rows by their id, so that a changed data file shows."""
+def rows_hash(rows: Mapping[str, Row]) -> str:
+    """Hash of rows by their ids: it changes when a data file does."""
     return digest_of(*(json.dumps([*item], sort_keys=True, default=str) for item in rows.items()), digits=16)
 
 
 def _from_hub(id: str, config: str | None, split: str, revision: str | None) -> Loaded:
-    """Resolves the data set's configuration, downloads the files of one split, and reads those with `datasets`.
+    """Resolve the data set's configuration, download the files of one split, and read those with `datasets`.
 
     Without the hub `datasets` cannot resolve a data set of which only one split was downloaded: a note in the cache can.
     """
@@ -122,5 +181,5 @@ def _resolve(id: str, config: str | None, split: str, revision: str | None) -> d
     splits = builder.config.data_files or {}
     if split not in splits:
         raise ConfigError(f"{id} has no split {show(split)} {nearest(split, splits)}")
-    places = [url.removeprefix(f"hf://datasets/{id}@").partition("/") for url in splits[split]]
-    return {"format": builder.name, "commit": places[0][0], "files": [name for _, _, name in places]}
+    urls = [url.removeprefix(f"hf://datasets/{id}@").partition("/") for url in splits[split]]
+    return {"format": builder.name, "commit": urls[0][0], "files": [name for _, _, name in urls]}

@@ -71,7 +71,8 @@ def numeric(text: str) -> Decimal | Fraction | None:
     return Fraction(value) / divisor if divisor else value
 
 
-def by_pattern(pattern: str, pick: int) -> Callable[[str], str | None]:
+def by_pattern(pattern: str | re.Pattern[str], pick: int) -> Callable[[str], str | None]:
+    """A reading by lm-eval's rule: the pick-th match of a pattern, normalised."""
     compiled = re.compile(pattern)
 
     def extract(text: str) -> str | None:
@@ -81,9 +82,7 @@ def by_pattern(pattern: str, pick: int) -> Callable[[str], str | None]:
     return extract
 
 
-def lm_eval_flexible(text: str) -> str | None:
-    number = lm_eval_find(LM_EVAL_NUMBER, text, -1)
-    return None if number is None else lm_eval_normal(number)
+lm_eval_flexible = by_pattern(LM_EVAL_NUMBER, -1)
 
 
 def diversed_strict(text: str) -> str | None:
@@ -182,8 +181,10 @@ class GSM8K(DataTask):
     def measure(self, example: Example, text: str) -> Score:
         rules, answer = self.rules, str(example.row["answer"])
         gold = rules.gold(answer)
-        readings: dict[str, Any] = {"strict": rules.strict(text), "flexible": rules.flexible(text)}
-        values = {name: float(value is not None and value == gold) for name, value in readings.items()}
-        own = numeric(text)
-        values["numeric"] = float(own is not None and own == numeric(answer))
-        return Score(values, flags={"is_extraction_failed": readings["strict"] is None})
+        readings: dict[str, Any] = {
+            "strict": (rules.strict(text), gold),
+            "flexible": (rules.flexible(text), gold),
+            "numeric": (numeric(text), numeric(answer)),
+        }
+        values = {name: float(read is not None and read == right) for name, (read, right) in readings.items()}
+        return Score(values, flags={"is_extraction_failed": readings["strict"][0] is None})

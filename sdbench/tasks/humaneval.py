@@ -114,10 +114,6 @@ class HumanEval(CodeTask):
     FIELDS = ("task_id", "prompt", "canonical_solution", "test", "entry_point")
     cut_field = "prompt"
 
-    @property
-    def rules(self) -> CodeProtocol:
-        return PROTOCOLS[self.protocol]
-
     def fields(self, row: Row) -> Fields:
         prompt = row["prompt"]
         return {"prompt": prompt, "stripped_prompt": prompt.strip(), "answer": row["canonical_solution"]}

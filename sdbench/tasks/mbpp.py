@@ -105,10 +105,6 @@ class MBPP(CodeTask):
     FIELDS = ("task_id", "code", "test_list")
     cut_field = "text"
 
-    @property
-    def rules(self) -> CodeProtocol:
-        return PROTOCOLS[self.protocol]
-
     def fields(self, row: Row) -> Fields:
         tests = list(row["test_list"])
         return {

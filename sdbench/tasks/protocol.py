@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from string import Formatter
 
 from sdbench.types import Message, Prompt
 
@@ -33,20 +34,25 @@ class Protocol:
     chat_stop: tuple[str, ...] | None = None  # of the chat form; None: the same
     prompt_limit: int | None = None  # the protocol's own limit on prompt tokens
 
-    def render(self, asked: Fields, shots: Sequence[Fields], *, is_chat: bool) -> Prompt:
+    @property
+    def asked_fields(self) -> tuple[str, ...]:
+        """The fields that `ask` names, in its order."""
+        return tuple(name for _, name, *_ in Formatter().parse(self.ask) if name)
+
+    def render(self, question: Fields, shots: Sequence[Fields], *, is_chat: bool) -> Prompt:
         """The question after its shots: one text, or turns for the model's own chat template."""
-        instruction = self.instruction.format(**asked)
+        instruction = self.instruction.format(**question)
         if not is_chat:
-            shown = "".join(self.ask.format(**shot) + self.answer.format(**shot) + self.between for shot in shots)
-            return Prompt(text=instruction + shown + self.ask.format(**asked))
+            before = "".join(self.ask.format(**shot) + self.answer.format(**shot) + self.between for shot in shots)
+            return Prompt(text=instruction + before + self.ask.format(**question))
         ask = self.ask if self.chat_ask is None else self.chat_ask
         turns = []
         for shot in shots:
             turns.append(Message("user", ask.format(**shot)))
             turns.append(Message("assistant", self.chat_prefix.format(**shot) + self.chat_answer.format(**shot)))
-        turns.append(Message("user", ask.format(**asked)))
+        turns.append(Message("user", ask.format(**question)))
         turns[0] = Message("user", instruction + turns[0].content)
-        return Prompt(messages=tuple(turns), prefix=self.chat_prefix.format(**asked))
+        return Prompt(messages=tuple(turns), prefix=self.chat_prefix.format(**question))
 
     def stops(self, *, is_chat: bool) -> tuple[str, ...]:
         """What ends an answer in this form."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import cache, lru_cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rouge_score.rouge_scorer import RougeScorer
@@ -12,30 +13,16 @@ if TYPE_CHECKING:
 TYPES = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
 
 
-class Stemmer:
-    """The stemmer of rouge_score's default tokenizer with a memory: without one it takes half of a summary's time."""
-
-    def __init__(self) -> None:
-        from nltk.stem.porter import PorterStemmer
-
-        self.stem = lru_cache(maxsize=200_000)(PorterStemmer().stem)
-
-
-class Tokenizer:
-    """rouge_score's default tokenizer; recent texts are kept, since a reference meets many candidates."""
-
-    def __init__(self, *, use_stemmer: bool) -> None:
-        from rouge_score.tokenize import tokenize
-
-        stemmer = Stemmer() if use_stemmer else None
-        self.tokenize = lru_cache(maxsize=20_000)(lambda text: tokenize(text, stemmer))
-
-
 @cache
 def _scorer(*, use_stemmer: bool) -> RougeScorer:
+    """rouge_score's default, which spends half of a summary's time on stemming, with a memory of words and recent texts."""
+    from nltk.stem.porter import PorterStemmer
     from rouge_score.rouge_scorer import RougeScorer
+    from rouge_score.tokenize import tokenize
 
-    return RougeScorer(TYPES, tokenizer=Tokenizer(use_stemmer=use_stemmer))  # type: ignore[arg-type]
+    stemmer = SimpleNamespace(stem=lru_cache(maxsize=200_000)(PorterStemmer().stem)) if use_stemmer else None
+    tokenizer: Any = SimpleNamespace(tokenize=lru_cache(maxsize=20_000)(lambda text: tokenize(text, stemmer)))
+    return RougeScorer(TYPES, tokenizer=tokenizer)
 
 
 def rouge(reference: str, candidate: str, *, use_stemmer: bool) -> dict[str, float]:

@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from sdbench.config.checks import optional_integer
 from sdbench.tasks.base import DataTask
 from sdbench.tasks.protocol import Protocol
 from sdbench.tasks.rouge import TYPES, rouge, signature
 from sdbench.types import Example, Metric, Score
+
+ENDINGS = ("", "_nostem")  # of a metric's name: with the stemmer, and without
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,28 +34,26 @@ class Summaries(DataTask):
     truncate_words: int | None = None
 
     metric = "rougeL"
-    metrics = tuple(Metric(f"{name}{ending}", "points") for ending in ("", "_nostem") for name in TYPES)
+    metrics = tuple(Metric(f"{name}{ending}", "points") for ending in ENDINGS for name in TYPES)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.truncate_words is None and isinstance(self.rules, SummaryProtocol):
             self.truncate_words = self.rules.truncate_words
-        if self.truncate_words is not None and not (isinstance(self.truncate_words, int) and self.truncate_words >= 1):
-            raise ValueError(f"truncate_words must be null or a whole number of at least 1, got {self.truncate_words}")
+        optional_integer("truncate_words", self.truncate_words, 1)
 
     def measure(self, example: Example, text: str) -> Score:
         if self.truncate_words is not None:
             text = " ".join(text.split()[: self.truncate_words])
-        stemmed = rouge(example.row[self.reference], text, use_stemmer=True)
-        plain = rouge(example.row[self.reference], text, use_stemmer=False)
-        return Score({**stemmed, **{f"{name}_nostem": value for name, value in plain.items()}})
+        scores = {ending: rouge(example.row[self.reference], text, use_stemmer=not ending) for ending in ENDINGS}
+        return Score({f"{name}{ending}": scores[ending][name] for ending in ENDINGS for name in TYPES})
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "truncate_words": self.truncate_words}
 
     @property
     def signatures(self) -> dict[str, str]:
-        return {"rouge": signature(use_stemmer=True), "rouge_nostem": signature(use_stemmer=False)}
+        return {f"rouge{ending}": signature(use_stemmer=not ending) for ending in ENDINGS}
 
 
 @dataclass(kw_only=True)

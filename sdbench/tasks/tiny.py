@@ -1,15 +1,15 @@
-"""The tiny summaries and translations, scored for their substance too: `facts`, whatever the wording.
+"""The tiny summaries and translations, scored for their facts too: `facts`, whatever the wording.
 
 A row: {"article": "A fire destroyed the Tamir bridge in Malaburg. ...", "highlights": "The fire ...", "id": "00ab"}.
-ROUGE and BLEU see manner and substance as one; `facts` is the share of what an answer has to say that it says.
-Not covered: the tiny word problems and programs, whose own scores see substance alone.
+ROUGE and BLEU mix wording and facts; `facts` is the share of the facts that an answer must state and does.
+Not covered: the tiny word problems and programs, whose scores see facts alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sdbench.embedded import facts
+from sdbench.embedded.facts import article_facts, document_facts, share_stated, share_translated
 from sdbench.tasks.summaries import CnnDm, XSum
 from sdbench.tasks.wmt import WMT
 from sdbench.types import Example, Metric, Score
@@ -24,9 +24,8 @@ class TinyCnnDm(CnnDm):
     metrics = (FACTS, *CnnDm.metrics)
 
     def measure(self, example: Example, text: str) -> Score:
-        return _with_facts(
-            super().measure(example, text), facts.stated(facts.article_facts(example.row["article"]), text)
-        )
+        share = share_stated(article_facts(example.row["article"]), text)
+        return _with_facts(super().measure(example, text), share)
 
 
 @dataclass(kw_only=True)
@@ -36,9 +35,8 @@ class TinyXSum(XSum):
     metrics = (FACTS, *XSum.metrics)
 
     def measure(self, example: Example, text: str) -> Score:
-        return _with_facts(
-            super().measure(example, text), facts.stated(facts.document_facts(example.row["document"]), text)
-        )
+        share = share_stated(document_facts(example.row["document"]), text)
+        return _with_facts(super().measure(example, text), share)
 
 
 @dataclass(kw_only=True)
@@ -48,7 +46,8 @@ class TinyWMT(WMT):
     metrics = (FACTS, *WMT.metrics)
 
     def measure(self, example: Example, text: str) -> Score:
-        return _with_facts(super().measure(example, text), facts.told(example.row["translation"][self._target], text))
+        share = share_translated(self.fields(example.row)["answer"], text)
+        return _with_facts(super().measure(example, text), share)
 
 
 def _with_facts(score: Score, share: float) -> Score:

@@ -85,30 +85,24 @@ class WMT(DataTask):
         if self.direction not in DIRECTIONS:
             raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {self.direction}")
         super().__post_init__()
-        self.stop = tuple(stop.replace("{target_language}", LANGUAGES[self._target]) for stop in self.stop)
+        target = LANGUAGES[self._languages[1]]
+        self.stop = tuple(stop.replace("{target_language}", target) for stop in self.stop)
 
     @property
-    def _source(self) -> str:
-        return self.direction[:2]
-
-    @property
-    def _target(self) -> str:
-        return self.direction[3:]
+    def _languages(self) -> list[str]:
+        return self.direction.split("-")
 
     def fields(self, row: Row) -> Fields:
-        return {
-            "source": row["translation"][self._source],
-            "answer": row["translation"][self._target],
-            "source_language": LANGUAGES[self._source],
-            "target_language": LANGUAGES[self._target],
-        }
+        source, target = self._languages
+        languages = {"source_language": LANGUAGES[source], "target_language": LANGUAGES[target]}
+        return {"source": row["translation"][source], "answer": row["translation"][target], **languages}
 
     def reference_row(self, reference: str) -> Row:
-        return {"translation": {self._source: "", self._target: reference}}
+        return {"translation": dict(zip(self._languages, ("", reference), strict=True))}
 
     def measure(self, example: Example, text: str) -> Score:
         _, chrf, sentence, lowered = scorers()
-        reference = [example.row["translation"][self._target]]
+        reference = [self.fields(example.row)["answer"]]
         bleu = sentence.sentence_score(text, reference)
         # sacrebleu keeps chrF's statistics to itself; its range is pinned in pyproject.
         (counts,) = chrf._extract_corpus_statistics([text], [reference])

@@ -14,7 +14,7 @@ import json, sys
 import sdbench.hub
 sdbench.hub.WAITS_S = (0.05, 0.05, 0.05)
 from sdbench.lm.load import *
-from sdbench.tasks.data import load_rows
+from sdbench.tasks.data import load
 def said(what):
     try: what()
     except Exception as error: return [type(error).__name__, str(error)]
@@ -45,7 +45,7 @@ for id in ids:
         "loaded": sum(p.numel() for p in model.parameters()), "type": str(model.dtype), "sum": round(float(logits.sum()), 4),
         "early": has_weights, "hash": checkpoint.hashes()["model.safetensors"],
     }
-rows = {id: load_rows(id, config, "test") for id, config in sets.items()}
+rows = {id: load(id, config, "test").rows for id, config in sets.items()}
 tell({"models": models, "rows": rows})
 """
 
@@ -101,14 +101,14 @@ download(checkpoint)
 tell(answers | {
     "there": (checkpoint.folder / "model.safetensors").exists(),
     "busy": said(lambda: find("Qwen/Qwen3-8B")),
-    "broken": said(lambda: load_rows("wmt/wmt14", "de-en", "test")),
+    "broken": said(lambda: load("wmt/wmt14", "de-en", "test")),
     "revision": said(lambda: find("Qwen/Qwen3-0.6B", revision="nope")),
     "model": said(lambda: find("Qwen/Qwen3-9B")),
     "word": said(lambda: find("qwen")),
-    "data": said(lambda: load_rows("openai/gsm9k", "main", "test")),
-    "config": said(lambda: load_rows("openai/gsm8k", "mian", "test")),
-    "split": said(lambda: load_rows("openai/gsm8k", "main", "tets")),
-    "data_revision": said(lambda: load_rows("openai/gsm8k", "main", "test", revision="nope")),
+    "data": said(lambda: load("openai/gsm9k", "main", "test")),
+    "config": said(lambda: load("openai/gsm8k", "mian", "test")),
+    "split": said(lambda: load("openai/gsm8k", "main", "tets")),
+    "data_revision": said(lambda: load("openai/gsm8k", "main", "test", revision="nope")),
 })
 """
 

@@ -59,8 +59,8 @@ def programs(port: int, udp: int, name: str, outside: Path, home: Path) -> dict[
         "slow_the_parent": f"import os\nos.setpriority(os.PRIO_PROCESS, {me}, 19)",
         "pin_the_parent": f"import os\nos.sched_setaffinity({me}, [0])",
         "own_the_signal": f"import fcntl, os\nr, w = os.pipe()\nfcntl.fcntl(r, fcntl.F_SETOWN, {me})",
-        "kill_the_keeper": "import os\nos.kill(os.getppid(), 9)",
-        "keeper_environ": "import os\nprint('SEC' 'RET' + str(open(f'/proc/{os.getppid()}/environ').read()))",
+        "kill_the_worker": "import os\nos.kill(os.getppid(), 9)",
+        "worker_environ": "import os\nprint('SEC' 'RET' + str(open(f'/proc/{os.getppid()}/environ').read()))",
         "many_files": "i = 0\nwhile True:\n    open(str(i), 'wb').write(b'x' * (8 << 20)); i += 1",
         "deep_tree": "import os\nfor i in range(3000):\n    os.mkdir('d'); os.chdir('d')\nassert 0",
         "locked_tree": "import os\nos.mkdir('a'); os.mkdir('a/b', 0); os.umask(0o777); os.mkdir('c')\nassert 0",
@@ -78,7 +78,7 @@ def programs(port: int, udp: int, name: str, outside: Path, home: Path) -> dict[
         ),
         "own_folder_gone": "import os\nos.rmdir(os.getcwd())",
         "own_folder_moved": "import os\nos.rename(os.getcwd(), os.getcwd() + 'x')",
-        "links_for_the_keeper": (
+        "links_for_the_worker": (
             f"import os\nos.symlink({str(home)!r}, 'd')\nos.symlink({str(home / 'secret')!r}, 'f')\n"
             "os.mkdir('a', 0)\nos.symlink('..', 'b')\nassert 0"
         ),
@@ -244,7 +244,7 @@ def main(backend: str) -> dict[str, str]:
         if hits:
             statuses["kill_parent"] = "OPEN"
         if (home / "secret").read_text() != "SECRET" or len(list(home.iterdir())) != 1:
-            statuses["links_for_the_keeper"] = "OPEN"
+            statuses["links_for_the_worker"] = "OPEN"
         statuses |= {f"raw_{name}": said for name, said in tried(place, str(home / "secret")).items()}
         for mark in outside.iterdir():
             statuses["write_outside"] = f"OPEN {mark.name}"

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from sdbench.config import ConfigError
-from sdbench.tasks.data import load_rows
+from sdbench.tasks.data import load
 
 
 def test_a_local_file_wins_over_the_id_and_keeps_its_order(tmp_path):
@@ -16,7 +16,7 @@ def test_a_local_file_wins_over_the_id_and_keeps_its_order(tmp_path):
     path.write_text(
         "\ufeff" + "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n", encoding="utf-8"
     )
-    assert load_rows("openai/gsm8k", "main", "test", data=str(path)) == rows
+    assert load("openai/gsm8k", "main", "test", data=str(path)).rows == rows
 
 
 def test_a_parquet_file_is_read_too(tmp_path):
@@ -25,7 +25,7 @@ def test_a_parquet_file_is_read_too(tmp_path):
 
     rows = [{"translation": {"de": "ja", "en": "yes"}}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
-    assert load_rows("wmt/wmt16", "de-en", "test", data=str(tmp_path / "rows.parquet")) == rows
+    assert load("wmt/wmt16", "de-en", "test", data=str(tmp_path / "rows.parquet")).rows == rows
 
 
 @pytest.mark.parametrize(
@@ -40,16 +40,16 @@ def test_a_bad_file_is_named_with_its_line(tmp_path, text, words):
     path = tmp_path / "rows.jsonl"
     path.write_text(text)
     with pytest.raises(ConfigError, match=words):
-        load_rows("x/y", None, "test", data=str(path))
+        load("x/y", None, "test", data=str(path))
 
 
 def test_a_missing_file_is_named():
     with pytest.raises(ConfigError, match=r"task.data=nowhere.jsonl is not a file"):
-        load_rows("x/y", None, "test", data="nowhere.jsonl")
+        load("x/y", None, "test", data="nowhere.jsonl")
 
 
 def test_shipped_rows_have_a_scheme_of_their_own():
-    rows = load_rows("embedded:gsm8k-tiny", None, "test")
+    rows = load("embedded:gsm8k-tiny", None, "test").rows
     assert len(rows) == 500
     assert set(rows[0]) == {"question", "answer"}
 

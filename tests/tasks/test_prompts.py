@@ -12,6 +12,7 @@ from own import CODE, FILES, GOLDEN, TINY, load, path, protocols
 import sdbench.tasks
 from sdbench.config import config_dir
 from sdbench.tasks.base import DataTask
+from sdbench.types import Example
 
 CASES = [(name, protocol, form) for name in FILES for protocol in protocols(name) for form in ("text", "chat")]
 COMPLETION_PROMPTS = {
@@ -166,7 +167,7 @@ def test_shots_go_first_then_words_of_the_article_and_the_template_stays():
 def test_protocols_own_prompt_limit_is_kept():
     task = load("xsum", protocol="diversed")
     long = {**next(iter(task.rows.values())), "document": "word " * 3000}
-    example = sdbench.tasks.base.Example("x", long, task.rules.render(task.fields(long), [], is_chat=False))
+    example = Example("x", long, task.rules.render(task.fields(long), [], is_chat=False))
     assert words(task.fit(example, words, 100_000).prompt) <= 2048
 
 
@@ -208,7 +209,7 @@ def test_describe_holds_everything_that_decides_a_score():
         ({"shots": -1}, "shots must be a whole number of at least 0"),
         ({"version": 0}, "gsm8k version 0 is not this sdbench's, which is 2"),
         ({"temprature": 1}, "temprature is not an option of task gsm8k"),
-        ({"seed": -1}, "seed must be null or a whole number of at least 0, got -1"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
         ({"chat": "yes"}, "chat must be true, false or null, got yes"),
         ({"stop": [""]}, "stop must be a text or a list of texts that are not empty"),
         ({"stop": 5}, "stop must be a text or a list of texts that are not empty, got 5"),
@@ -223,8 +224,8 @@ def test_wrong_options_are_refused_in_one_sentence(options, sentence):
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("cnndm", {"truncate_words": 0}, "truncate_words must be null or a whole number of at least 1, got 0"),
-        ("mbpp", {"timeout_s": "3 s"}, "timeout_s must be a number of seconds above 0, got 3 s"),
+        ("cnndm", {"truncate_words": 0}, "truncate_words must be a whole number of at least 1, got 0"),
+        ("mbpp", {"timeout_s": "3 s"}, "timeout_s must be a number above 0, got 3 s"),
         ("mbpp", {"workers": 0}, "workers must be a whole number of at least 1, got 0"),
     ],
 )

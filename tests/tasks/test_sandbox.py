@@ -195,7 +195,7 @@ def test_a_full_machine_turns_no_right_program_wrong():
     others = [subprocess.Popen(busy, start_new_session=True) for _ in range(3)]
     try:
         with Sandbox("kernel", timeout_s=0.6, workers=1) as sandbox:
-            for pid in (sandbox._keepers[0].process.pid, *(other.pid for other in others)):
+            for pid in (sandbox._workers[0].process.pid, *(other.pid for other in others)):
                 os.sched_setaffinity(pid, place)
             program = "import time\nwhile time.process_time() < {}: pass"
             right, endless, asleep = sandbox.run(
@@ -261,7 +261,7 @@ def test_outcomes_are_counted_apart_and_recorded():
     assert "seccomp" in record["sandbox_layers"]
 
 
-def test_a_killed_run_takes_its_keepers_and_programs_along(tmp_path):
+def test_a_killed_run_takes_its_workers_and_programs_along(tmp_path):
     script = (
         "import sys\nfrom sdbench.tasks.sandbox import Sandbox\ns = Sandbox('kernel', timeout_s=60)\n"
         "s.submit('while True: pass')\nprint(s._home, flush=True)\nsys.stdin.read()"

@@ -1,9 +1,9 @@
 """Runs programs that a model wrote: one fresh interpreter each, confined by the kernel, judged over a private channel.
 
-A *keeper* process per worker forks a child for each program; the child confines itself and becomes a bare interpreter
-(`boot.py`) that runs the program, then its tests, and only then can tell the number that the keeper gave it. `auto`
-takes the first backend whose self-test holds here: `bwrap` (keepers inside bubblewrap, and everything of `kernel` that
-this kernel has), then `kernel` (Landlock, seccomp, no_new_privs, rlimits, no capabilities). Where neither holds it
+A worker process forks a child for each program; the child confines itself and becomes a bare interpreter (`boot.py`)
+that runs the program, then its tests, and only then can report the number that the worker gave it. `auto` takes the
+first backend whose self-test holds here: `bwrap` (workers inside bubblewrap, and everything of `kernel` that this
+kernel has), then `kernel` (Landlock, seccomp, no_new_privs, rlimits, no capabilities). Where neither holds it
 refuses; `rlimit` and `none` are used only when named, and `is_contained` is then False.
 
 Covered, for Python and for native code (each line is a test, as root and as an ordinary user):

@@ -1,4 +1,4 @@
-"""What the bare interpreter is given (`python -c`): run the program, run its tests, then tell the keeper's number.
+"""What the bare interpreter runs (`python -c`): the program, then its tests, then the report of the worker's number.
 
 Who has the number passes. So while the program runs it is in no variable, constant or file, only on the value stack of
 one expression, which frames do not show. No Python function of ours is called between the program's start and the
@@ -69,13 +69,13 @@ def receive():
 def describe(error):
     """Type, text and place of what ended the program."""
     try:
-        place, trace = "", error.__traceback__
+        where, trace = "", error.__traceback__
         while trace is not None:
             name = trace.tb_frame.f_code.co_filename
-            place = f" (line {trace.tb_lineno} of the {name[1:-1]})" if name in ("<program>", "<tests>") else place
+            where = f" (line {trace.tb_lineno} of the {name[1:-1]})" if name in ("<program>", "<tests>") else where
             trace = trace.tb_next
         words = str(error).splitlines()[:1]
-        return f"{type(error).__name__}\n{''.join(words)[:300]}{place}".encode(errors="replace")
+        return f"{type(error).__name__}\n{''.join(words)[:300]}{where}".encode(errors="replace")
     except BaseException:  # noqa: BLE001  (whatever the program's own __str__ does)
         return type(error).__name__.encode(errors="replace")
 
@@ -88,7 +88,7 @@ def main():
     run, write, leave, is_apart = exec, posix.write, posix._exit, bool(tests)
     sys.modules["__main__"] = ModuleType("__main__")
     scope = {"__builtins__": builtins}
-    own = {"__builtins__": dict(builtins.__dict__)}  # the tests' builtins: no patch reaches them
+    test_scope = {"__builtins__": dict(builtins.__dict__)}  # the tests' builtins: no patch reaches them
     sys.argv = ["program.py"]
     for name in HIDDEN:
         sys.modules[name] = None  # type: ignore[assignment]  # importing it fails as if it were not installed
@@ -98,9 +98,9 @@ def main():
     try:
         program = compile(program, "<program>", "exec", dont_inherit=True)
         tests = compile(tests, "<tests>", "exec", dont_inherit=True)
-        # Left to right: callees and the number are on the stack before the program starts. own.__ror__(s) is s | own.
+        # Left to right: callees and the number are on the stack before the program starts. x.__ror__(s) is s | x.
         if is_apart:
-            write(REPORT, (box.pop(), run(tests, own.__ror__(run(program, scope) or scope)))[0])
+            write(REPORT, (box.pop(), run(tests, test_scope.__ror__(run(program, scope) or scope)))[0])
         else:
             write(REPORT, (box.pop(), run(program, scope))[0])
     except SystemExit:

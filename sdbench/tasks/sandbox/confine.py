@@ -69,7 +69,7 @@ def readable() -> list[str]:
 
 
 class Confinement:
-    """Made once by a keeper; `enter` is called in each child and ends in the new image."""
+    """Made once by a worker; `enter` is called in each child and ends in the new image."""
 
     def __init__(
         self,
@@ -108,10 +108,10 @@ class Confinement:
         ruleset = call(CREATE_RULESET, struct.pack("QQQ", rights, network, scope)[:size], ctypes.c_size_t(size), 0)
         writable = [(work, rights & ~1), ("/dev/null", rights & ~1)]
         for path, allowed in [*((path, READ) for path in (*readable(), *packages)), *writable]:
-            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
             allowed &= rights if os.path.isdir(path) else rights & OF_FILES
-            call(ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, place), 0)
-            os.close(place)
+            call(ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, descriptor), 0)
+            os.close(descriptor)
         return high(ruleset)
 
     def enter(self) -> None:

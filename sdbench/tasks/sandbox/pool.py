@@ -1,4 +1,4 @@
-"""The pool of keepers, and the self-test that decides which backend may be used."""
+"""The pool of worker processes, and the choice of a backend by its self-test."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from . import selftest
 from .confine import readable
-from .keeper import receive, send
-from .packages import link
+from .worker import receive, send
 
 BACKENDS = {"bwrap": "contained", "kernel": "contained", "rlimit": "limited", "none": "plain"}
 AUTO = ("bwrap", "kernel")
 DISK_BYTES = 64 << 20
+IMPORTABLE = ("numpy",)  # beside the standard library: what answers to HumanEval and MBPP import most often
 HERE = Path(__file__).parent
-# The package's own __init__ is not run: a keeper starts in some 30 ms and holds nothing but this folder's modules.
+# The package's own __init__ is not run: a worker starts in some 30 ms and holds nothing but this folder's modules.
 START = (
     "import sys, types; p = types.ModuleType('sandbox'); p.__path__ = [sys.argv[1]]; sys.modules['sandbox'] = p; "
-    "from sandbox.keeper import main; main()"
+    "from sandbox.worker import main; main()"
 )
 
 
 class SandboxError(RuntimeError):
-    """No backend holds here, or the one asked for does not."""
+    """No backend holds here, or the chosen one does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,28 +72,28 @@ class Sandbox:
             raise ValueError(f"sandbox must be one of auto, {', '.join(BACKENDS)}, got {backend!r}")
         if not (timeout_s > 0 and workers >= 1):
             raise ValueError(f"timeout_s and workers must be positive, got {timeout_s} and {workers}")
-        self.timeout_s, self.memory_bytes, self.output_bytes = timeout_s, memory_bytes, output_bytes
+        self.limits = {"memory_bytes": memory_bytes, "output_bytes": output_bytes}
         self.counts: Counter[str] = Counter()
         self._lock, self._idle = threading.Lock(), queue.SimpleQueue()
         self._home = tempfile.mkdtemp(prefix="sdbench-sandbox-")
-        self._finalizer = weakref.finalize(self, shutil.rmtree, self._home, ignore_errors=True)
-        self.packages = link(self._home)
+        self._workers: list[_WorkerProcess] = []
+        self._finalizer = weakref.finalize(self, _close, self._workers, self._home)
         try:
-            self.backend, self.proved, first = self._choose(AUTO if backend == "auto" else (backend,))
+            self.packages = link_packages(self._home)
+            folders = [folder for folders in self.packages.values() for folder in folders]
+            self._options = {"packages": folders, "timeout_s": timeout_s, "disk_bytes": DISK_BYTES, **self.limits}
+            self.backend, self.proved = self._choose(AUTO if backend == "auto" else (backend,))
+            self._workers += [self._start(self.backend) for _ in range(workers - 1)]
         except BaseException:
             self._finalizer()
             raise
-        self.layers: tuple[str, ...] = first.layers
-        self._keepers = [first, *(_Keeper(self._spec(self.backend)) for _ in range(workers - 1))]
-        for keeper in self._keepers:
-            self._idle.put(keeper)
+        for worker in self._workers:
+            self._idle.put(worker)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox")
-        self._finalizer.detach()
-        self._finalizer = weakref.finalize(self, _close, self._keepers, self._home)
 
     @property
     def is_contained(self) -> bool:
-        """False where the user asked for less by name: such results are marked."""
+        """False where the user chose less by name: such results are marked."""
         return BACKENDS[self.backend] == "contained"
 
     def run(self, programs: Sequence[str | Program]) -> list[Outcome]:
@@ -101,22 +102,21 @@ class Sandbox:
 
     def submit(self, program: str | Program) -> Future[Outcome]:
         """Begins as soon as a worker is free; to score while something else decodes."""
-        return self._threads.submit(self._one, program if isinstance(program, Program) else Program(program))
+        return self._threads.submit(self._run, program if isinstance(program, Program) else Program(program))
 
     def record(self) -> dict[str, Any]:
         """What a reader of the results should know."""
         return {
             "sandbox": self.backend,
             "is_contained": self.is_contained,
-            "sandbox_layers": list(self.layers),
+            "sandbox_layers": list(self._workers[0].layers),
             "sandbox_proved": list(self.proved),
             "sandbox_packages": [*self.packages],
-            "memory_bytes": self.memory_bytes,
-            "output_bytes": self.output_bytes,
+            **self.limits,
         }
 
     def close(self) -> None:
-        """Ends the keepers and removes their folders; also done when the object or the process ends."""
+        """Ends the workers and removes their folders; also done when the object or the process ends."""
         self._threads.shutdown(cancel_futures=True)
         self._finalizer()
 
@@ -126,33 +126,34 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _one(self, program: Program) -> Outcome:
-        keeper = self._idle.get()
+    def _run(self, program: Program) -> Outcome:
+        worker = self._idle.get()
         try:
-            outcome = keeper.run(program)
+            outcome = worker.run(program)
         finally:
-            self._idle.put(keeper)
+            self._idle.put(worker)
         with self._lock:
             self.counts[outcome.status] += 1
         return outcome
 
-    def _spec(self, backend: str) -> _Spec:
-        folders = tuple(folder for folders in self.packages.values() for folder in folders)
-        return _Spec(backend, self._home, folders, self.timeout_s, self.memory_bytes, self.output_bytes, DISK_BYTES)
+    def _start(self, backend: str) -> _WorkerProcess:
+        return _WorkerProcess(backend, self._home, self._options)
 
-    def _choose(self, backends: Sequence[str]) -> tuple[str, tuple[str, ...], _Keeper]:
-        """The first backend that holds, what it proved, and its first keeper."""
+    def _choose(self, backends: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+        """The first backend that holds, and what it proved; its first worker is kept."""
         reasons = []
         for backend in backends:
             try:
-                keeper = _Keeper(self._spec(backend))
+                worker = self._start(backend)
             except SandboxError as error:
                 reasons.append(f"{backend}: {error}")
                 continue
-            proved, open_ways = selftest.examine(lambda code, k=keeper: k.run(Program(code)), self._home)
+            self._workers[:] = [worker]
+            proved, open_ways = selftest.examine(lambda code, run=worker.run: run(Program(code)), self._home)
             if not open_ways or BACKENDS[backend] != "contained":
-                return backend, proved, keeper
-            keeper.end()
+                return backend, proved
+            worker.end()
+            self._workers.clear()
             reasons.append(f"{backend}: a program could {', '.join(open_ways)}")
         raise SandboxError(
             f"no sandbox holds on this machine ({'; '.join(reasons)}): use Linux 5.13 or newer with Landlock "
@@ -161,23 +162,12 @@ class Sandbox:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Spec:
-    backend: str
-    home: str
-    packages: tuple[str, ...]  # folders that programs may read beside the standard library
-    timeout_s: float
-    memory_bytes: int
-    output_bytes: int
-    disk_bytes: int
+class _WorkerProcess:
+    """This side of a worker. It is started anew if it should ever end."""
 
-
-class _Keeper:
-    """This side of a keeper process. It is started anew if it should ever end."""
-
-    def __init__(self, spec: _Spec) -> None:
-        self.spec, self.layers = spec, ()
-        self.work = tempfile.mkdtemp(prefix="work-", dir=spec.home)
+    def __init__(self, backend: str, home: str, options: dict[str, Any]) -> None:
+        self.backend, self.home, self.options = backend, home, options
+        self.layers: tuple[str, ...] = ()
         self.process = self._start()
 
     def run(self, program: Program) -> Outcome:
@@ -185,44 +175,30 @@ class _Keeper:
             stdin, stdout = self.process.stdin, self.process.stdout
             assert stdin is not None
             assert stdout is not None
-            with suppress(OSError):  # a pipe whose keeper is gone: another is started below
+            with suppress(OSError):  # a pipe whose worker is gone: another is started below
                 send(stdin, {"program": program.code, "tests": program.tests})
                 if (answer := receive(stdout)) is not None:
                     return Outcome(**answer)
             self.end()
-            self.work = tempfile.mkdtemp(prefix="work-", dir=self.spec.home)
             self.process = self._start()
-        return Outcome("error", "the keeper of the sandbox ended twice while it ran this program")
+        return Outcome("error", "the worker of the sandbox ended twice while it ran this program")
 
     def end(self) -> None:
-        """No program outlives its keeper: the kernel kills it."""
+        """No program outlives its worker: the kernel kills it."""
         self.process.kill()
         self.process.communicate()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        spec, python = self.spec, os.path.realpath(sys.executable)
-        options = {
-            "level": BACKENDS[spec.backend],
-            "work": self.work,
-            "packages": spec.packages,
-            "timeout_s": spec.timeout_s,
-            "memory_bytes": spec.memory_bytes,
-            "output_bytes": spec.output_bytes,
-            "disk_bytes": spec.disk_bytes,
-        }
-        command = [python, "-I", "-S", "-B", "-c", START, str(HERE), json.dumps(options)]
-        if spec.backend == "bwrap":
-            command = [*bubble(self.work, spec.packages), *command]
+        work = tempfile.mkdtemp(prefix="work-", dir=self.home)
+        options = json.dumps({**self.options, "level": BACKENDS[self.backend], "work": work})
+        command = [os.path.realpath(sys.executable), "-I", "-S", "-B", "-c", START, str(HERE), options]
+        if self.backend == "bwrap":
+            command = [*bubblewrap(work, self.options["packages"]), *command]
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
-        try:
+        pipe = subprocess.PIPE
+        try:  # in a session of its own: a Ctrl-C is the run's to handle
             process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                cwd="/",
-                start_new_session=True,  # a Ctrl-C is the run's to handle
+                command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, cwd="/", start_new_session=True
             )
         except OSError as error:
             raise SandboxError(f"{command[0]} does not start ({error})") from error
@@ -233,12 +209,12 @@ class _Keeper:
             _, errors = process.communicate()
             words = errors.decode(errors="replace").strip().splitlines()[-1:]
             raise SandboxError(hello.get("trouble") or (words[0] if words else "it ended at once"))
-        self.layers = (*hello["layers"], *(["bubblewrap"] if spec.backend == "bwrap" else []))
+        self.layers = (*hello["layers"], *(["bubblewrap"] if self.backend == "bwrap" else []))
         return process
 
 
-def bubble(work: str, packages: Sequence[str]) -> list[str]:
-    """bubblewrap around a keeper. Without --die-with-parent, which means the thread that started it."""
+def bubblewrap(work: str, packages: Sequence[str]) -> list[str]:
+    """The command around a worker. Without --die-with-parent, which means the thread that started it."""
     program = shutil.which("bwrap")
     if program is None:
         raise SandboxError("bubblewrap is not installed")
@@ -250,7 +226,26 @@ def bubble(work: str, packages: Sequence[str]) -> list[str]:
     return [*command, "--bind", work, work, "--"]
 
 
-def _close(keepers: list[_Keeper], home: str) -> None:
-    for keeper in keepers:
-        keeper.end()
+def link_packages(home: str) -> dict[str, tuple[str, ...]]:
+    """Package -> folders that must be readable for it: one of links, which is where imports look, and the real ones."""
+    links = Path(home, "packages")
+    links.mkdir()
+    links.chmod(0o755)
+    folders: dict[str, tuple[str, ...]] = {}
+    for name in IMPORTABLE:
+        spec = find_spec(name)
+        if spec is None or not spec.submodule_search_locations:
+            continue
+        folder = Path(os.path.realpath(next(iter(spec.submodule_search_locations))))
+        beside = folder.with_name(f"{name}.libs")  # where wheels keep the shared libraries that they bring along
+        real = [path for path in (folder, beside) if path.is_dir()]
+        for path in real:
+            (links / path.name).symlink_to(path)
+        folders[name] = (str(links), *map(str, real))
+    return folders
+
+
+def _close(workers: list[_WorkerProcess], home: str) -> None:
+    for worker in workers:
+        worker.end()
     subprocess.run(["rm", "-rf", home], check=False)  # also trees too deep for shutil.rmtree

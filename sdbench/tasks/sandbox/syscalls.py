@@ -44,7 +44,7 @@ LOAD, EQUAL, ABOVE, BITS, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 ALLOW, EPERM, ENOSYS, KILL = 0x7FFF0000, 0x50001, 0x50026, 0x80000000
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 
-Step = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
+Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, constant
 
 
 def build(image: int, machine: str = platform.machine()) -> bytes:
@@ -53,7 +53,7 @@ def build(image: int, machine: str = platform.machine()) -> bytes:
         raise OSError(f"no seccomp filter for the processor {machine} (there is one for {', '.join(MACHINES)})")
     arch, column = MACHINES[machine]
     numbers = {name: given[column] for name, *given in (entry.split() for entry in TABLE.split(";"))}
-    steps: list[Step] = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, arch), (RETURN, 0, 0, KILL), (LOAD, 0, 0, 0)]
+    steps: list[Instruction] = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, arch), (RETURN, 0, 0, KILL), (LOAD, 0, 0, 0)]
     if column == 0:  # the x32 calls have numbers of their own
         steps += [(ABOVE, 0, 1, 0x40000000), (RETURN, 0, 0, KILL)]
     for number in numbers.values():
@@ -67,7 +67,7 @@ def build(image: int, machine: str = platform.machine()) -> bytes:
     return b"".join(struct.pack("HBBI", *step) for step in steps)
 
 
-def _checked(image: int) -> list[tuple[tuple[int | None, int | None], list[Step]]]:
+def _checked(image: int) -> list[tuple[tuple[int | None, int | None], list[Instruction]]]:
     """Calls allowed for some arguments: their numbers, and steps that return ALLOW or fall through."""
     no_truncation = [(AND, 0, 0, O_ACCMODE | O_TRUNC), (EQUAL, 1, 0, O_TRUNC), (RETURN, 0, 0, ALLOW)]
     return [
@@ -85,22 +85,24 @@ def _checked(image: int) -> list[tuple[tuple[int | None, int | None], list[Step]
     ]
 
 
-def _low(argument: int) -> Step:
+def _low(argument: int) -> Instruction:
     return (LOAD, 0, 0, 16 + 8 * argument)
 
 
-def _high(argument: int) -> Step:
+def _high(argument: int) -> Instruction:
     return (LOAD, 0, 0, 20 + 8 * argument)
 
 
-def _final(value: int) -> list[Step]:
+def _final(value: int) -> list[Instruction]:
     return [(EQUAL, 0, 1, value), (RETURN, 0, 0, ALLOW)]
 
 
-def _equals(argument: int, value: int) -> list[Step]:
+def _equals(argument: int, value: int) -> list[Instruction]:
     return [_low(argument), (EQUAL, 0, 3, value & 0xFFFFFFFF), _high(argument), *_final(value >> 32)]
 
 
-def _one_of(argument: int, values: tuple[int, ...]) -> list[Step]:
-    tests: list[Step] = [(EQUAL, len(values) - 1 - i, 0 if i < len(values) - 1 else 1, v) for i, v in enumerate(values)]
+def _one_of(argument: int, values: tuple[int, ...]) -> list[Instruction]:
+    tests: list[Instruction] = [
+        (EQUAL, len(values) - 1 - i, 0 if i < len(values) - 1 else 1, v) for i, v in enumerate(values)
+    ]
     return [_low(argument), *tests, (RETURN, 0, 0, ALLOW)]

@@ -1,4 +1,4 @@
-"""A worker's own process, small and trusted: it forks a child for each program, times it and tells its outcome.
+"""A worker process, small and trusted: it forks a child for each program, times it and reports its outcome.
 
 It stands between the run and the programs so that the run, which may hold gigabytes and threads, never forks, and so
 that a program's parent is a process that knows nothing. Frames on stdin and stdout: four bytes of length, then JSON.
@@ -42,7 +42,7 @@ def receive(pipe: IO[bytes]) -> dict[str, Any] | None:
     return json.loads(data)
 
 
-class Keeper:
+class Worker:
     """Runs one program at a time in one folder, which it empties after each."""
 
     def __init__(
@@ -60,23 +60,16 @@ class Keeper:
         self.limits = (memory_bytes, output_bytes, int(timeout_s) + 1)
         boot = Path(__file__).with_name("boot.py").read_text(encoding="utf-8")
         self.argv = [os.path.realpath(sys.executable), "-s", "-S", "-P", "-B", "-c", boot]
-        self.environment = {
-            "PATH": "/usr/bin:/bin",
-            "HOME": work,
-            "TMPDIR": work,
-            "LANG": "C.UTF-8",
-            "PYTHONHASHSEED": "0",
-            "OPENBLAS_NUM_THREADS": "1",
-            "PYTHONPATH": "".join(packages[:1]),
-        }
-        landlock = confine.landlock_version() if level == "contained" else 0
-        self.confinement = (
-            confine.Confinement(work, self.argv, self.environment, landlock=landlock > 0, packages=packages)
-            if level == "contained"
-            else None
-        )
-        layers = {"contained": ["rlimits", "no_new_privs", "no capabilities", "seccomp"], "limited": ["rlimits"]}
-        self.layers = layers.get(level, []) + ([f"landlock {landlock}"] if landlock else [])
+        self.environment = {"PATH": "/usr/bin:/bin", "HOME": work, "TMPDIR": work, "LANG": "C.UTF-8"}
+        self.environment |= {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": "".join(packages[:1])}
+        self.confinement, self.layers = None, [] if level == "plain" else ["rlimits"]
+        if level == "contained":
+            landlock = confine.landlock_version()
+            self.confinement = confine.Confinement(
+                work, self.argv, self.environment, landlock=landlock > 0, packages=packages
+            )
+            self.layers += ["no_new_privs", "no capabilities", "seccomp"]
+            self.layers += [f"landlock {landlock}"] if landlock else []
         with contextlib.suppress(OSError, AttributeError):
             confine.control(confine.SUBREAPER, 1)
 
@@ -95,7 +88,7 @@ class Keeper:
                 _, status, usage = os.wait4(child, 0)
                 self._end_orphans()
                 os.set_blocking(report, False)
-                told = report_pipe.read() or b""
+                answer = report_pipe.read() or b""
             output.seek(0)
             text = output.read(HEAD).decode(errors="replace")
             written = os.fstat(output.fileno()).st_size
@@ -105,7 +98,7 @@ class Keeper:
         code, cpu_s = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
         if code in (-signal.SIGXCPU, -signal.SIGKILL) and cpu_s >= self.timeout_s:
             verdict = "timeout"  # the kernel was quicker
-        status, detail = self._judge(number, told, verdict, code, text)
+        status, detail = self._judge(answer == number, answer, verdict, code, text)
         if status == "failed" and written >= self.limits[1] and self.level != "plain":
             detail += f" (output over {self.limits[1]} bytes)"
         return {"status": status, "detail": detail, "output": text}
@@ -120,7 +113,7 @@ class Keeper:
             return child, report, trouble
         try:
             self._become(request, report_end, output)
-        except BaseException as error:  # noqa: BLE001  (told to the parent, whatever it is)
+        except BaseException as error:  # noqa: BLE001  (reported to the parent, whatever it is)
             os.write(confine.high(trouble_end), f"{type(error).__name__}: {error}".encode())
         finally:
             os._exit(121)
@@ -130,8 +123,8 @@ class Keeper:
         confine.control(confine.PDEATHSIG, signal.SIGKILL) if sys.platform == "linux" else None
         nothing = os.open(os.devnull, os.O_RDONLY)
         given = [confine.high(descriptor) for descriptor in (nothing, output, output, request, report)]
-        for place, descriptor in enumerate(given):
-            os.dup2(descriptor, place, inheritable=True)
+        for number, descriptor in enumerate(given):
+            os.dup2(descriptor, number, inheritable=True)
         os.chdir(self.work)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         if self.level != "plain":
@@ -164,19 +157,20 @@ class Keeper:
         finally:
             os.close(pidfd)
 
-    def _judge(self, number: bytes, told: bytes, verdict: str | None, code: int, text: str) -> tuple[str, str]:
-        if told == number:
+    def _judge(self, is_passed: bool, answer: bytes, verdict: str | None, code: int, text: str) -> tuple[str, str]:
+        """Status and detail, from the child's answer, why it was ended, its exit code and its output."""
+        if is_passed:
             return "passed", ""
         if verdict == "timeout":
             return "timeout", f"not done after {self.timeout_s:g} s"
         if verdict == "disk":
             return "failed", f"wrote more than {self.disk_bytes} bytes"
-        if told.startswith(b"T"):
-            return "failed", f"tampering: {told[1:80].decode(errors='replace')}"
-        if told.startswith(b"F"):
-            kind, _, words = told[1:600].decode(errors="replace").partition("\n")
+        if answer.startswith(b"T"):
+            return "failed", f"tampering: {answer[1:80].decode(errors='replace')}"
+        if answer.startswith(b"F"):
+            kind, _, words = answer[1:600].decode(errors="replace").partition("\n")
             return ("memory" if kind == "MemoryError" else "failed"), f"{kind}: {words}"
-        if told:
+        if answer:
             return "failed", "tampering: a forged report"
         if code == -signal.SIGKILL:
             return "memory", "killed by the system, which was out of memory"
@@ -224,10 +218,10 @@ def size_of(folder: str) -> int:
     """Bytes in a folder's files; more than 20,000 entries, or paths that one cannot walk, count as too many bytes."""
     total, entries, folders = 0, 0, [folder]
     while folders:
-        place = folders.pop()
-        if entries > 20_000 or len(place) > 2_000:
+        path = folders.pop()
+        if entries > 20_000 or len(path) > 2_000:
             return 1 << 62
-        with contextlib.suppress(OSError), os.scandir(place) as listing:
+        with contextlib.suppress(OSError), os.scandir(path) as listing:
             for entry in listing:
                 entries += 1
                 if entry.is_dir(follow_symlinks=False):
@@ -247,18 +241,18 @@ def unlinked(pid: int, folder: str) -> int:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as maps:
         for line in maps:
             if folder in line and line.endswith("(deleted)\n"):
-                begin, end = (int(place, 16) for place in line.split(maxsplit=1)[0].split("-"))
+                begin, end = (int(address, 16) for address in line.split(maxsplit=1)[0].split("-"))
                 total += end - begin
     return total
 
 
 def main() -> None:
-    own, answers = sys.stdin.buffer, sys.stdout.buffer
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
     try:
-        keeper = Keeper(**json.loads(sys.argv[2]))
+        worker = Worker(**json.loads(sys.argv[2]))
     except Exception as error:  # noqa: BLE001  (a backend that cannot start says why, and the next one is tried)
         send(answers, {"trouble": f"{type(error).__name__}: {error}"})
         return
-    send(answers, {"layers": keeper.layers, "pid": os.getpid()})
-    while (message := receive(own)) is not None:
-        send(answers, keeper.run(message["program"], message["tests"]))
+    send(answers, {"layers": worker.layers, "pid": os.getpid()})
+    while (message := receive(requests)) is not None:
+        send(answers, worker.run(message["program"], message["tests"]))

@@ -1,0 +1,139 @@
+"""The prompts of a task: shots before a row, and shorter forms of a prompt that is too long."""
+
+from __future__ import annotations
+
+import bisect
+import random
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+from sdbench.tasks.data import Row, Rows, from_protocol, load
+from sdbench.tasks.protocol import Fields
+from sdbench.types import Example, Message, Prompt
+
+LM_EVAL_SHOT_SEED = 1234  # lm-eval's default fewshot_random_seed
+
+
+@dataclass(kw_only=True)
+class Prompting(Rows):
+    """Rows as prompts, in a protocol's words. Shots are read only when a prompt needs them."""
+
+    chat: bool = from_protocol()
+    shots: int = from_protocol()
+    shots_split: str = "train"
+    shots_data: str | None = None
+
+    cut_field: ClassVar[str] = ""  # the field that gives way when a prompt is too long ("": the first in its words) …
+    cut_side: ClassVar[str] = "end"  # … and at which side
+
+    def fields(self, row: Row) -> Fields:
+        """What the templates may name, with the reference under `answer`."""
+        return {**{name: str(value) for name, value in row.items()}, "answer": str(row[self.reference])}
+
+    @property
+    def _cut_field(self) -> str:
+        return self.cut_field or self.rules.asked_fields[0]
+
+    def examples(self) -> Iterable[Example]:
+        """The subset with its prompts, in the order of its seed."""
+        for key in self.ids:
+            prompt = self.rules.render(self.fields(self.rows[key]), self.shots_of(key), is_chat=self.chat)
+            yield Example(key, self.rows[key], prompt)
+
+    def shots_of(self, key: str) -> list[Fields]:
+        """The shots before a row, never the row itself."""
+        if self.rules.fixed_shots or not self.shots:
+            return self._enough(self.rules.fixed_shots)
+        pool = self._shot_pool
+        others = [shot for shot in pool if shot != key or not self._is_pool_asked]
+        if self.rules.shots == "drawn":
+            ids = list(pool)
+            first = [ids[i] for i in self._drawn[key] if ids[i] in others]
+        else:
+            first = [shot for shot in self.rules.shot_ids if shot in others]
+            first += [shot for shot in others if shot not in first]
+        return self._enough([self.fields(pool[shot]) for shot in first[: self.shots]])
+
+    def _enough(self, shots: Sequence[Fields]) -> list[Fields]:
+        if len(shots) < self.shots:
+            raise ValueError(f"shots must be at most {len(shots)} for {self.name} with these data, got {self.shots}")
+        return list(shots[: self.shots])
+
+    @property
+    def _is_pool_asked(self) -> bool:
+        """Whether shots come from the rows that are asked: a local file without `shots_data`, or one split for both."""
+        return self.shots_data is None and (self.data is not None or self.shots_split == self.split)
+
+    @cached_property
+    def _shot_pool(self) -> dict[str, Row]:
+        if self._is_pool_asked:
+            return self.rows
+        options = {"revision": self.revision, "data": self.shots_data}
+        rows = load(self.dataset, self.dataset_config, self.shots_split, **options).rows
+        return self._by_id(rows, self.shots_data or f"{self.dataset} {self.shots_split}")
+
+    @cached_property
+    def _drawn(self) -> dict[str, list[int]]:
+        # One stream over the rows in order, as lm-eval does; one more than needed where a row may draw itself.
+        rng, size = random.Random(LM_EVAL_SHOT_SEED), len(self._shot_pool)
+        count = min(size, self.shots + self._is_pool_asked)
+        return {key: rng.sample(range(size), count) for key in self.rows}
+
+    def fit(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Example:
+        """The example itself, or its prompt cut to `limit` tokens: oldest shots go first, then words of `cut_field`."""
+        limit = min(limit, self.rules.prompt_limit or limit)
+        if num_tokens(example.prompt) <= limit:
+            return example
+        return replace(example, prompt=self._shortened(example, num_tokens, limit), is_prompt_cut=True)
+
+    def _shortened(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
+        shots, fields = self.shots_of(example.id), self.fields(example.row)
+        words = re.findall(r"\s*\S+", fields[self._cut_field])
+
+        def render(num_dropped: int, text: str) -> Prompt:
+            return self.rules.render({**fields, self._cut_field: text}, shots[num_dropped:], is_chat=self.chat)
+
+        def with_words(count: int) -> Prompt:
+            kept = words[:count] if self.cut_side == "end" else words[len(words) - count :]
+            return render(len(shots), "".join(kept))
+
+        for num_dropped in range(1, len(shots) + 1):
+            prompt = render(num_dropped, fields[self._cut_field])
+            if num_tokens(prompt) <= limit:
+                return prompt
+        prompt = longest(with_words, len(words), num_tokens, limit)
+        if num_tokens(prompt) <= limit:
+            return prompt
+        template = with_words(0)  # not even this fits: its end is nearest to the answer
+        return longest(lambda count: tail(template, count), length(template), num_tokens, limit)
+
+    @property
+    def cut_rule(self) -> str:
+        """The rule of `fit`, as it is recorded."""
+        limit = f"; at most {self.rules.prompt_limit} tokens" if self.rules.prompt_limit else ""
+        return f"oldest shots first, then words at the {self.cut_side} of {self._cut_field}{limit}"
+
+
+def longest(prompt_of: Callable[[int], Prompt], most: int, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
+    """The prompt of the largest count in 0..most that fits, or that of 0."""
+    count = bisect.bisect_right(range(most + 1), limit, key=lambda k: num_tokens(prompt_of(k))) - 1
+    while count > 0 and num_tokens(prompt_of(count)) > limit:  # tokens need not grow with every word
+        count -= 1
+    return prompt_of(max(count, 0))
+
+
+def length(prompt: Prompt) -> int:
+    """Characters of the text, or of the last turn."""
+    return len(prompt.text if prompt.text is not None else prompt.messages[-1].content)
+
+
+def tail(prompt: Prompt, count: int) -> Prompt:
+    """The last `count` characters of the text, or of the last turn."""
+    start = length(prompt) - count
+    if prompt.text is not None:
+        return replace(prompt, text=prompt.text[start:])
+    last = prompt.messages[-1]
+    return replace(prompt, messages=(Message(last.role, last.content[start:]),))
