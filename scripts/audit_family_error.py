@@ -1,9 +1,9 @@
-"""The audit's family-wise error and power, simulated from enumerated laws, without decoding: results/audit/family_error.{json,md}.
+"""Simulate the audit's family-wise error and power from enumerated laws, without decoding: results/audit/family_error.{json,md}.
 
-python -m scripts.audit_family_error [out=results/audit] [runs=1000] [horizon=1000] [power=300]
+    python scripts/audit_family_error.py [out=results/audit] [runs=1000] [horizon=1000] [power=300]
 
-A run is the default audit: two settings of the ensemble, two prompts, all tests that draw samples. Texts come round by round from
-the laws that `sdbench.audit.laws` enumerates; with a fault, from those of what it does, while the tests know the claim alone.
+A run is the default audit: two settings of the ensemble, two prompts, all tests that draw samples. Texts are drawn round by round
+from the laws that `sdbench.audit.laws` enumerates; with a fault, from the laws of the faulty rule, while the tests know its claim.
 """
 
 from __future__ import annotations
@@ -19,83 +19,86 @@ from typing import Any
 import numpy as np
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from sdbench.audit import pairs
-from sdbench.audit.audit import Options, Sample, Trial, sample
-from sdbench.audit.claims import BINS, AcceptanceTest, DraftTest, LawTest, Test
-from sdbench.audit.laws import Blocks, Laws
-from sdbench.audit.outcomes import Outcomes, in_order, judged
+from sdbench.audit.claims import NUM_BINS, ClaimTest, DraftTest, LawTest, RoundAcceptanceTest
+from sdbench.audit.command import AuditOptions
+from sdbench.audit.laws import DraftedBlocks, TextLaws
+from sdbench.audit.outcomes import Outcomes, judge_in_order, keep_and_replace
+from sdbench.audit.sequential import RuleTests, SampledTexts, sample
 from sdbench.audit.source import Sampling, Tables
-from sdbench.audit.texts import Rounds, Texts
+from sdbench.audit.texts import RoundBatch, TextBatch
 from sdbench.probs import dense
 from sdbench.types import Evidence
 from sdbench.verify import Ensemble
+from sdbench.words import number, parsed, reading
 
 INTRODUCTION = """\
-Of {runs:,} simulated default audits of sound settings {false_alarms} raised an alarm; at most 1 % may. Texts were drawn from the
-enumerated laws, at most {horizon:,} of a prompt and setting. Below, the same with faults whose law can be enumerated, by the tests
-of emitted texts alone. `python -m scripts.audit_family_error` wrote this."""
+Of {runs:,} simulated default audits of sound settings, {false_alarms} raised a false alarm; at most 1 % may. Texts were drawn from
+the enumerated distributions, at most {horizon:,} for each prompt and setting. The table shows how often faults whose distribution
+can be enumerated were caught, by the tests of emitted texts only. Made by `python scripts/audit_family_error.py`."""
+DEFAULTS = {"out": "results/audit", "runs": "1000", "horizon": "1000", "power": "300"}
 K, BUDGET, STOPS = 3, 5, (pairs.STOP,)
 DRAFTS_A_ROUND = 2
 
 
 @dataclass(frozen=True, slots=True)
 class FromTheTarget(Ensemble):
-    """What the residual of the wrong law does."""
+    """A rejected draft is replaced from p, not from norm((p − q)+)."""
 
     def outcomes(self, evidence: Evidence, prompt: Sequence[int], texts: Any) -> Outcomes:
-        keep, _ = judged(Ensemble(self.w), evidence)
-        return in_order(keep, evidence.p[:, :-1], evidence.p, evidence.draft.lengths)
+        keep, _ = keep_and_replace(Ensemble(self.w), evidence)
+        return judge_in_order(evidence, keep, evidence.p[:, :-1])
 
 
 @dataclass(frozen=True, slots=True)
 class BonusOfTheDraft(Ensemble):
-    """What a bonus from q does."""
+    """The bonus token is drawn from q."""
 
     def outcomes(self, evidence: Evidence, prompt: Sequence[int], texts: Any) -> Outcomes:
         p = torch.cat((evidence.p[:, :-1], dense(evidence.draft.q, pairs.VOCAB)[:, -1:]), 1)
-        keep, replaced = judged(Ensemble(self.w), evidence)
-        return in_order(keep, replaced, p, evidence.draft.lengths)
+        return judge_in_order(replace(evidence, p=p), *keep_and_replace(Ensemble(self.w), evidence))
 
 
 @dataclass(frozen=True, slots=True)
 class NoStop(Ensemble):
-    """What an end of text that is suppressed in the block does."""
+    """The target never ends a text inside a block."""
 
     def outcomes(self, evidence: Evidence, prompt: Sequence[int], texts: Any) -> Outcomes:
         p = evidence.p.clone()
         p[:, :-1, pairs.STOP] = 0
-        shown = replace(evidence, p=p / p.sum(-1, keepdim=True))
-        keep, replaced = judged(Ensemble(self.w), shown)
-        return in_order(keep, replaced, shown.p, evidence.draft.lengths)
+        suppressed = replace(evidence, p=p / p.sum(-1, keepdim=True))
+        return judge_in_order(suppressed, *keep_and_replace(Ensemble(self.w), suppressed))
 
 
-def said(change: Callable[[Any], Any]) -> Callable[[Blocks], Blocks]:
-    """Blocks drawn from q of which another law is said."""
+def claim_q(change: Callable[[Any], Any]) -> Callable[[DraftedBlocks], DraftedBlocks]:
+    """Blocks drawn from q while another distribution is claimed."""
     return lambda blocks: replace(blocks, q=change(blocks.q))
 
 
-def dropped(blocks: Blocks) -> Blocks:
+def drop_unlikely(blocks: DraftedBlocks) -> DraftedBlocks:
     """The first unlikely token ends the draft and is dropped."""
     likely = blocks.q.gather(-1, blocks.x[..., None])[..., 0] > 0.3
     return replace(blocks, lengths=likely.long().cumprod(1).sum(1))
 
 
-class SpoiltLaws(Laws):
-    """Laws of rounds whose blocks are not what they are said to be."""
+class SpoiltLaws(TextLaws):
+    """Laws of rounds whose blocks are not what the drafter claims."""
 
-    spoil: Callable[[Blocks], Blocks] = staticmethod(lambda blocks: blocks)
+    spoil: Callable[[DraftedBlocks], DraftedBlocks] = staticmethod(lambda blocks: blocks)
 
-    def blocks(self, prompt: int, depth: int, width: int) -> Blocks:
+    def blocks(self, prompt: int, depth: int, width: int) -> DraftedBlocks:
         return self.spoil(super().blocks(prompt, depth, width))
 
 
-FAULTS: dict[str, tuple[Any, Callable[[Blocks], Blocks]]] = {
+FAULTS: dict[str, tuple[Any, Callable[[DraftedBlocks], DraftedBlocks]]] = {
     "residual from the wrong law": (FromTheTarget, lambda blocks: blocks),
     "bonus from q": (BonusOfTheDraft, lambda blocks: blocks),
     "end of text suppressed in the block": (NoStop, lambda blocks: blocks),
-    "temperature twice in the draft": (Ensemble, said(lambda q: q**0.7 / (q**0.7).sum(-1, keepdim=True))),
-    "two columns of a cross-tokenizer map exchanged": (Ensemble, said(lambda q: q[..., [1, 0, 2, 3]])),
-    "a stop rule that looks at the sampled token and drops it": (Ensemble, dropped),
+    "temperature twice in the draft": (Ensemble, claim_q(lambda q: q**0.7 / (q**0.7).sum(-1, keepdim=True))),
+    "two columns of a cross-tokenizer map exchanged": (Ensemble, claim_q(lambda q: q[..., [1, 0, 2, 3]])),
+    "a stop rule that looks at the sampled token and drops it": (Ensemble, drop_unlikely),
     "one-hot q claimed for a sampled draft": (Ensemble, lambda b: replace(b, q=dense(b.x, pairs.VOCAB, torch.float64))),
 }
 
@@ -103,7 +106,7 @@ FAULTS: dict[str, tuple[Any, Callable[[Blocks], Blocks]]] = {
 class Simulator:
     """Texts of one prompt and setting, from the laws of its rounds."""
 
-    def __init__(self, laws: Laws, prompt: int) -> None:
+    def __init__(self, laws: TextLaws, prompt: int) -> None:
         self.vocab, self.tables = laws.tables.vocab, []
         for depth in range(BUDGET):
             ends = laws.round(prompt, depth).ends
@@ -141,62 +144,68 @@ class Simulator:
 
 
 class EvenDrafts(DraftTest):
-    """The transform of honest drafts is uniform: drawn as such."""
+    """The probability integral transform of sound drafts is uniform, and is drawn as such."""
 
-    coins = np.random.default_rng(5)
+    uniforms = np.random.default_rng(5)
 
-    def add(self, texts: Texts, rounds: Rounds | None) -> None:
+    def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None:
         assert rounds is not None, "rounds are simulated"
         for part in self.parts:
-            part.add(self.coins.integers(0, BINS, DRAFTS_A_ROUND * len(rounds.text)))
+            part.add(self.uniforms.integers(0, NUM_BINS, DRAFTS_A_ROUND * len(rounds.text)))
 
 
-def samples(simulators: Sequence[Simulator], count: int, generator: np.random.Generator) -> Sample:
+def samples(simulators: Sequence[Simulator], count: int, generator: np.random.Generator) -> SampledTexts:
     """`count` texts of every prompt."""
     drawn = [simulator.draw(count, generator) for simulator in simulators]
     prompts = torch.arange(len(drawn)).repeat_interleave(count)
-    tokens = torch.from_numpy(np.concatenate([one[0] for one in drawn]))
-    lengths = torch.from_numpy(np.concatenate([one[1] for one in drawn]))
+    tokens = torch.from_numpy(np.concatenate([texts for texts, _, _ in drawn]))
+    lengths = torch.from_numpy(np.concatenate([sizes for _, sizes, _ in drawn]))
     columns = np.concatenate(
-        [part + np.array([number * count, 0, 0, 0]) for number, one in enumerate(drawn) for part in one[2]]
+        [part + np.array([number * count, 0, 0, 0]) for number, (_, _, rounds) in enumerate(drawn) for part in rounds]
     )
     text, begin, accepted, emitted = torch.from_numpy(columns[np.lexsort((columns[:, 1], columns[:, 0]))]).unbind(1)
     before = torch.where(torch.arange(BUDGET) < begin[:, None], tokens[text], 0)
     nothing = torch.zeros(len(text), K, dtype=torch.int64)
     nan = torch.full(nothing.shape, torch.nan, dtype=torch.float64)
-    rounds = Rounds(text, prompts[text], begin, before, nothing, accepted, accepted, emitted, nan, nan)
-    return Texts(prompts, tokens, lengths, torch.full_like(tokens, -1)), rounds
+    rounds = RoundBatch(text, prompts[text], begin, before, nothing, accepted, accepted, emitted, nan, nan)
+    return TextBatch(prompts, tokens, lengths, torch.full_like(tokens, -1)), rounds
 
 
-def trials(claimed: Sequence[tuple[Laws, Laws | None]], horizon: int) -> list[Trial]:
+def build_tests(claimed: Sequence[tuple[TextLaws, TextLaws | None]], horizon: int) -> list[RuleTests]:
     """The tests of the default audit."""
     made = []
     for place, (laws, alone) in enumerate(claimed):
-        tests: list[Test] = [LawTest("law", laws, STOPS, horizon, with_rounds=True), AcceptanceTest(laws, STOPS)]
+        tests: list[ClaimTest] = [
+            LawTest("law", laws, STOPS, horizon, with_rounds=True),
+            RoundAcceptanceTest(laws=laws, stops=STOPS),
+        ]
         tests += [] if alone is None else [LawTest("losslessness", alone, STOPS, horizon)]
-        tests.append(EvenDrafts("q", horizon * 2 * BUDGET))
-        made.append(Trial(place, tests))
+        tests.append(EvenDrafts("q", horizon * 2 * BUDGET, source=laws.tables, sampling=laws.sampling))
+        made.append(RuleTests(place, tests))
     return made
 
 
 def main(argv: Sequence[str]) -> int:
-    given = dict(word.split("=", 1) for word in argv)
-    out, runs = Path(given.get("out", "results/audit")), int(given.get("runs", 1000))
-    horizon, num_power = int(given.get("horizon", 1000)), int(given.get("power", 300))
+    with reading("audit_family_error", __doc__, argv):
+        given = parsed(argv, DEFAULTS)
+        runs, horizon, num_power = (
+            int(number(given, name) or int(DEFAULTS[name])) for name in ("runs", "horizon", "power")
+        )
+    out = Path(given.options.get("out", DEFAULTS["out"]))
     begun = time.perf_counter()
     target, draft = pairs.random_pair()
     tables = Tables({"target": target, "draft": draft}, pairs.PROMPTS, pairs.VOCAB, BUDGET)
-    alone = Laws(tables, Sampling(), None, None, K, BUDGET)
-    own = [Laws(tables, Sampling(), Ensemble(w), None, K, BUDGET) for w in (1.0, 0.5)]
-    claimed = [(own[0], alone), (own[1], None)]
+    alone = TextLaws(tables, Sampling(), None, None, K, BUDGET)
+    laws = [TextLaws(tables, Sampling(), Ensemble(w), None, K, BUDGET) for w in (1.0, 0.5)]
+    claimed = [(laws[0], alone), (laws[1], None)]
     generator = np.random.default_rng(0)
 
-    def refuted(actual: Sequence[Laws]) -> tuple[bool, int]:
+    def refute(actual: Sequence[TextLaws]) -> tuple[bool, int]:
         simulators = [[Simulator(laws, prompt) for prompt in range(2)] for laws in actual]
         rows, texts = sample(
             ["w=1", "w=0.5"],
-            trials(claimed, horizon),
-            Options(),
+            build_tests(claimed, horizon),
+            AuditOptions(),
             horizon=horizon,
             draw=lambda which, count, look: [samples(simulators[place], count, generator) for place in which],
         )
@@ -204,15 +213,15 @@ def main(argv: Sequence[str]) -> int:
         assert not broken, broken[0]
         return any(row.verdict == "violated" for row in rows), texts
 
-    alarms = sum(refuted(own)[0] for _ in range(runs))
+    alarms = sum(refute(laws)[0] for _ in range(runs))
     lines = []
     for name, (rule, spoil) in FAULTS.items():
         actual = [SpoiltLaws(tables, Sampling(), rule(w), None, K, BUDGET) for w in (1.0, 0.5)]
-        for laws in actual:
-            laws.spoil = spoil
-        found = [refuted(actual) for _ in range(num_power)]
-        lines.append({"fault": name, "runs": num_power, "caught": sum(one for one, _ in found)})
-        lines[-1]["median_texts"] = float(np.median([texts for _, texts in found]))
+        for spoilt in actual:
+            spoilt.spoil = spoil
+        results = [refute(actual) for _ in range(num_power)]
+        lines.append({"fault": name, "runs": num_power, "caught": sum(is_caught for is_caught, _ in results)})
+        lines[-1]["median_texts"] = float(np.median([texts for _, texts in results]))
         print(lines[-1], file=sys.stderr, flush=True)
     tree = {"runs": runs, "false_alarms": alarms, "horizon": horizon, "power": lines}
     tree["seconds"] = round(time.perf_counter() - begun, 1)
@@ -224,7 +233,8 @@ def main(argv: Sequence[str]) -> int:
 
 def page(tree: dict[str, Any]) -> str:
     rows = [
-        f"| {one['fault']} | {one['caught']} of {one['runs']} | {one['median_texts']:,.0f} |" for one in tree["power"]
+        f"| {line['fault']} | {line['caught']} of {line['runs']} | {line['median_texts']:,.0f} |"
+        for line in tree["power"]
     ]
     return "\n".join(
         [

@@ -1,6 +1,6 @@
-"""Samples until each planted fault is caught, at three seeds: results/audit/faults.{json,md}.
+"""Audit every planted fault at several seeds, and count the texts until it is caught: results/audit/faults.{json,md}.
 
-python -m scripts.audit_faults [out=results/audit] [seeds=3]
+python scripts/audit_faults.py [out=results/audit] [seeds=3]
 """
 
 from __future__ import annotations
@@ -12,14 +12,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sdbench.audit.own import audit
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from sdbench.audit.native import audit
 from sdbench.audit.pairs import random_pair
+from sdbench.words import number, parsed, reading
 from tests.audit.faults import FAULTS, HONEST
+
+DEFAULTS = {"out": "results/audit", "seeds": "3"}
 
 
 def main(argv: Sequence[str]) -> int:
-    given = dict(word.split("=", 1) for word in argv)
-    out, seeds = Path(given.get("out", "results/audit")), int(given.get("seeds", 3))
+    with reading("audit_faults", __doc__, argv):
+        given = parsed(argv, DEFAULTS)
+        seeds = int(number(given, "seeds") or int(DEFAULTS["seeds"]))
+    out = Path(given.options.get("out", DEFAULTS["out"]))
     models, lines = random_pair(), []
     for fault in [*FAULTS, *HONEST]:
         for seed in range(1, seeds + 1):
@@ -50,19 +57,18 @@ def main(argv: Sequence[str]) -> int:
 def page(lines: Sequence[dict[str, Any]], seeds: int) -> str:
     rows = []
     for name in dict.fromkeys(line["fault"] for line in lines):
-        own = [line for line in lines if line["fault"] == name]
-        caught = sum(line["verdict"] == "violated" for line in own)
-        texts = ", ".join(f"{line['texts']:,}" for line in own)
-        claims = ", ".join(sorted(set.intersection(*(set(line["claims"]) for line in own)))) or "–"
-        rows.append(f"| {name} | {caught} of {len(own)} | {texts} | {claims} |")
+        runs = [line for line in lines if line["fault"] == name]
+        caught = sum(line["verdict"] == "violated" for line in runs)
+        texts = ", ".join(f"{line['texts']:,}" for line in runs)
+        claims = ", ".join(sorted(set.intersection(*(set(line["claims"]) for line in runs)))) or "–"
+        rows.append(f"| {name} | {caught} of {len(runs)} | {texts} | {claims} |")
     return "\n".join(
         [
             "# Planted faults",
             "",
-            f"Each fault is a wrapper from outside (`tests/audit/faults.py`), audited at default settings with {seeds} seeds. "
-            "Texts are "
-            "those drawn of all settings until the last of them was refuted or the power was reached; claims are those violated at "
-            "every seed. `python -m scripts.audit_faults` wrote this.",
+            f"Each fault wraps a rule, a drafter or the engine from outside (`tests/audit/faults.py`) and is audited with the "
+            f"default options at {seeds} seeds. Texts: how many were drawn, over all settings, until every setting was refuted or "
+            "the power was reached. Claims: those violated at every seed. Made by `python scripts/audit_faults.py`.",
             "",
             "| fault | caught | texts drawn | violated claims |",
             "|---|---|---|---|",

@@ -1,11 +1,10 @@
-"""The audit over all rules × drafters × temperatures × warpers, on the tiny random pair: results/audit/matrix.{json,md}.
+"""Audit all rules × drafters × temperatures × warpers on the tiny random pair: results/audit/matrix.{json,md}.
 
-    python -m scripts.audit_matrix [tv=0.08] [rules=A,B] [workers=2] [out=results/audit]
-    python -m scripts.audit_matrix model=llama-tiny [tv=0.1] [samples=300] …   # a trained pair at T = 0 and 1: matrix-llama-tiny.*
+    python scripts/audit_matrix.py [tv=0.08] [rules=A,B] [workers=2] [out=results/audit]
+    python scripts/audit_matrix.py model=llama-tiny [tv=0.1] [samples=300] …   # a trained pair at T = 0 and 1: matrix-llama-tiny.*
 
-The rules of a combination are audited in one batch, eight at a time on a trained pair. What a rule's limits exclude is named with
-its sentence. Files are written after each batch of rules: they take minutes, and what was found is kept whatever ends the next.
-With rules= the lines of all other rules stay as they are.
+The rules of a combination are audited in one batch, on a trained pair eight at a time. A combination that a rule's limits exclude
+is listed with the reason. Files are written after each batch, which takes minutes. With rules= the lines of other rules are kept.
 """
 
 from __future__ import annotations
@@ -21,11 +20,12 @@ from typing import Any
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from sdbench import embedded
-from sdbench.audit.audit import Options, Row
-from sdbench.audit.build import build, command
-from sdbench.audit.knobs import check
-from sdbench.audit.own import audit
+from sdbench.audit.build import build
+from sdbench.audit.command import AuditOptions, parse_audit
+from sdbench.audit.native import audit, knob_results
 from sdbench.audit.table import finite
 from sdbench.config import ConfigError, config_dir
 from sdbench.verify.head import SHIP, Head
@@ -82,11 +82,11 @@ def head_words(rule: str, model: str) -> list[str]:
 
 def command_line(rules: Sequence[str], drafter: str, temperature: str, warper: str, model: str = "") -> list[str]:
     listed = f"verifier=[{','.join(rules)}]" if len(rules) > 1 else f"verifier={rules[0]}"
-    own = [word for rule in rules for word in [*KNOBS.get(rule, []), *head_words(rule, model)]]
+    knobs = [word for rule in rules for word in [*KNOBS.get(rule, []), *head_words(rule, model)]]
     if len(rules) == 1:
-        own = [word.replace(f"verifier.{rules[0]}.", "verifier.") for word in own]
+        knobs = [word.replace(f"verifier.{rules[0]}.", "verifier.") for word in knobs]
     pair = [f"model={model}", *(MARKERS if "within" in rules else [])] if model else []
-    return [*pair, listed, f"drafter={drafter}", f"temperature={temperature}", *([warper] if warper else []), *own]
+    return [*pair, listed, f"drafter={drafter}", f"temperature={temperature}", *([warper] if warper else []), *knobs]
 
 
 def run(
@@ -104,34 +104,33 @@ def run(
     able = []
     for rule in rules:
         try:
-            # Of the random pair, unless its head is of this one: no weights are read for a refusal.
-            build(command(command_line([rule], drafter, temperature, warper, model if head_of(rule, model) else "")))
+            # On the random pair, unless the rule has a head of this one: no weights are read for a refusal.
+            build(
+                parse_audit(command_line([rule], drafter, temperature, warper, model if head_of(rule, model) else ""))
+            )
         except ConfigError as error:
             lines.append({"rule": rule, "verdict": "not applicable", "why": str(error)})
         else:
             able.append(rule)
-    built = build(command(command_line(able, drafter, temperature, warper, model)))
-    report = audit(built.subject, Options(tv=tv, samples=samples if model else None))
-    rows: list[Row] = [
-        *report.rows,
-        *(check(sweep, built.make(sweep), built.subject.widths).row() for sweep in built.sweeps),
-    ]
+    built = build(parse_audit(command_line(able, drafter, temperature, warper, model)))
+    report = audit(built.subject, AuditOptions(tv=tv, samples=samples if model else None))
+    results = [*report.rows, *knob_results(built)]
     for rule in able:
-        own = [row for row in rows if row.setting.split()[0] == rule]
-        worst = max((row.statistic for row in own if row.p is not None), default=0.0)
-        verdicts = {row.verdict for row in own}
-        verdict = next((one for one in ("violated", "too few") if one in verdicts), "sound")
+        rows = [row for row in results if row.setting.split()[0] == rule]
+        largest = max((row.statistic for row in rows if row.p is not None), default=0.0)
+        verdicts = {row.verdict for row in rows}
+        verdict = next((name for name in ("violated", "too few") if name in verdicts), "sound")
         bad = [
-            f"{row.setting}, {row.claim}: {row.cell.name if row.cell else ''}" for row in own if row.verdict != "sound"
+            f"{row.setting}, {row.claim}: {row.cell.name if row.cell else ''}" for row in rows if row.verdict != "sound"
         ]
-        least = [row.effect.least for row in own if row.effect is not None and row.effect.name == "TV"]
+        least = [row.effect.least for row in rows if row.effect is not None and row.effect.name == "TV"]
         lines.append(
             {
                 "rule": rule,
                 "verdict": verdict,
-                "claims": len(own),
-                "texts": max((row.samples for row in own if row.claim == "law"), default=0),
-                "largest_log_e": worst,
+                "claims": len(rows),
+                "texts": max((row.samples for row in rows if row.claim == "law"), default=0),
+                "largest_log_e": largest,
                 "found_tv": max(least, default=None),
                 **({"head": Head.load(head, HEADS[rule]).label} if (head := head_of(rule, model)) else {}),
                 "why": "; ".join(bad),
@@ -148,20 +147,20 @@ def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny 
     heads = [f"{drafter}, T={temperature}{f', {warper}' if warper else ''}" for drafter, temperature, warper in columns]
     rows = []
     for rule in sorted(rules):
-        said = [cells.get((rule, *column), {}).get("verdict", "") for column in columns]
-        rows.append(f"| `{rule}` | {' | '.join('–' if one == 'not applicable' else one for one in said)} |")
+        verdicts = [cells.get((rule, *column), {}).get("verdict", "") for column in columns]
+        rows.append(f"| `{rule}` | {' | '.join('–' if v == 'not applicable' else v for v in verdicts)} |")
     tested = [line for line in lines if line["verdict"] != "not applicable"]
     alarms = sum(line["verdict"] == "violated" for line in tested)
     few = sum(line["verdict"] == "too few" for line in tested)
-    found = [line["found_tv"] for line in tested if line.get("found_tv")]
+    detected = [line["found_tv"] for line in tested if line.get("found_tv")]
     return "\n".join(
         [
             "# The audit over the rules and drafters of the package",
             "",
             f"{len(tested)} combinations of rule, drafter, temperature and warper on {pair}: {alarms} false alarms, "
-            f"{few} with too few samples; {sum(line['claims'] for line in tested):,} claims tested in {seconds:,.0f} s. A TV of "
-            f"{max(found, default=0):g} between prefixes of two tokens would have been found with probability .95 in each. "
-            "– is a combination that the rule's own limits exclude. `python -m scripts.audit_matrix` wrote this.",
+            f"{few} with too few samples; {sum(line['claims'] for line in tested):,} claims tested in {seconds:,.0f} s. In each, "
+            f"a TV of {max(detected, default=0):g} between prefixes of two tokens would have been detected with probability .95. "
+            "–: the rule's limits exclude this combination. Made by `python scripts/audit_matrix.py`.",
             "",
             f"| rule | {' | '.join(heads)} |",
             f"|---|{'---|' * len(heads)}",
@@ -171,11 +170,11 @@ def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny 
     )
 
 
-def held(path: Path, rules: Sequence[str]) -> tuple[list[dict[str, Any]], float]:
-    """Lines of other rules that an earlier call wrote, and the seconds it took; none where all rules are asked for."""
-    told = json.loads(path.read_text()) if path.exists() else {"lines": [], "seconds": 0.0}
-    lines = [line for line in told["lines"] if line["rule"] not in rules]
-    return lines, told["seconds"] if lines else 0.0
+def kept_lines(path: Path, rules: Sequence[str]) -> tuple[list[dict[str, Any]], float]:
+    """The lines of other rules in a file of an earlier call, and the seconds it took."""
+    tree = json.loads(path.read_text()) if path.exists() else {"lines": [], "seconds": 0.0}
+    lines = [line for line in tree["lines"] if line["rule"] not in rules]
+    return lines, tree["seconds"] if lines else 0.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -188,22 +187,22 @@ def main(argv: Sequence[str]) -> int:
         samples = int(number(given, "samples") or TRAINED_SAMPLES)
     out, begun = Path(options.get("out", DEFAULTS["out"])), time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
-    place = out / f"matrix{f'-{model}' if model else ''}"
-    others, before_s = held(place.with_suffix(".json"), rules)
-    found: dict[int, list[dict[str, Any]]] = {}
+    path = out / f"matrix{f'-{model}' if model else ''}.json"
+    others, before_s = kept_lines(path, rules)
+    batches: dict[int, list[dict[str, Any]]] = {}
     lines: list[dict[str, Any]] = []
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        asked = {pool.submit(run, *one, tv, model, samples): n for n, one in enumerate(combinations(model, rules))}
-        for done in as_completed(asked):
-            found[asked[done]] = done.result()
-            lines = [*others, *(line for n in sorted(found) for line in found[n])]
-            own_s = time.perf_counter() - begun
-            print(f"{len(found)} of {len(asked)} batches of rules: {own_s:.0f} s", file=sys.stderr, flush=True)
-            seconds = before_s + own_s
+        jobs = {pool.submit(run, *batch, tv, model, samples): n for n, batch in enumerate(combinations(model, rules))}
+        for done in as_completed(jobs):
+            batches[jobs[done]] = done.result()
+            lines = [*others, *(line for n in sorted(batches) for line in batches[n])]
+            elapsed_s = time.perf_counter() - begun
+            print(f"{len(batches)} of {len(jobs)} batches of rules: {elapsed_s:.0f} s", file=sys.stderr, flush=True)
+            seconds = before_s + elapsed_s
             tree = {"seconds": round(seconds, 1), "workers": workers, "tv": tv, "lines": lines}
             tree = finite(json.loads(json.dumps(tree, default=float)))
-            place.with_suffix(".json").write_text(json.dumps(tree, indent=1) + "\n")
-            place.with_suffix(".md").write_text(page(lines, seconds, model or "the tiny random pair"))
+            path.write_text(json.dumps(tree, indent=1) + "\n")
+            path.with_suffix(".md").write_text(page(lines, seconds, model or "the tiny random pair"))
     return int(any(line["verdict"] == "violated" for line in lines))
 
 

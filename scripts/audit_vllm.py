@@ -1,10 +1,10 @@
-"""Whether vLLM samples the law of its target: results/audit/vllm.{json,md}. The audit sees texts alone.
+"""Test whether vLLM samples the distribution of its target: results/audit/vllm.{json,md}. The audit sees the texts only.
 
-    python -m scripts.audit_vllm python=.venv-vllm/bin/python [n=500] [new=16] [runs=results/audit-runs/vllm] [out=results/audit]
+    python scripts/audit_vllm.py python=.venv-vllm/bin/python [n=500] [new=16] [runs=results/audit-runs/vllm] [out=results/audit]
 
 llama-tiny behind vLLM's own server continues two prompts of gsm8k-tiny at temperature 1, `n` times each by `new` tokens: without
-speculation; speculating; speculating with our plug-in; and with a fault planted in the plug-in. `runs` gets the texts, the logs and
-what `python -m sdbench.audit generations=` says of each. A verdict other than the expected one ends this script with 1.
+speculation; speculating; speculating with the plug-in; and with a fault planted in the plug-in. `runs` gets the texts, the logs and
+the reports of `python -m sdbench.audit generations=`. Exits with 1 if a verdict is not the expected one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from scripts.vllm_cpu import ARGS, CPU, interpreter
 from sdbench import embedded
-from sdbench.audit.build import LOOKED_AT, TRAINED_PROMPTS, least_certain
+from sdbench.audit.build import CANDIDATES, TRAINED_PROMPTS, least_certain
 from sdbench.cli.compose import Composer
 from sdbench.engines.protocol import kind_of
 from sdbench.engines.served.servers import PLUGIN_ENV
@@ -49,7 +51,7 @@ DEFAULTS = {"python": "", "n": "500", "new": "16", "runs": "results/audit-runs/v
 
 @dataclass(frozen=True)
 class Case:
-    """Texts that are held to the target's law. `w`: of the plug-in's ensemble; None: the request names no rule."""
+    """Texts to test against the target's distribution. `w`: of the plug-in's ensemble; None: the request names no rule."""
 
     name: str
     title: str
@@ -79,18 +81,18 @@ CASES = (
         has_plugin=False,
     ),
     Case(
-        *("speculating", "vLLM speculating, `standard`", "violated", "vllm#55005: the laws of speculated places are junk"),
+        *("speculating", "vLLM speculating, `standard`", "violated", "vllm#55005: wrong distributions at speculated positions"),
         has_plugin=False,
     ),
     Case("plugin-w1", "the plug-in's ensemble, w = 1", "sound", "lossless", w=1.0),
     Case(
-        *("plugin-w05", "the plug-in's ensemble, w = .5, passed off as lossless", "violated"),
-        "emits w·p + (1 − w)·q, as it says, and that is not the target's law",
+        *("plugin-w05", "the plug-in's ensemble, w = .5, claimed to be lossless", "violated"),
+        "emits w·p + (1 − w)·q as it claims, which is not the target's distribution",
         w=0.5,
     ),
     Case(
         *("wrong-residual", "planted: at w = 1 a rejected draft is replaced from p", "violated"),
-        "norm((p − q)+) is the law that makes the rule lossless",
+        "a lossless rule replaces from norm((p − q)+)",
         is_faulty=True,
         w=1.0,
     ),
@@ -99,7 +101,7 @@ CASES = (
 
 @dataclass
 class Samples:
-    """One pair and its prompts; `draw` asks a server for texts."""
+    """One pair and its prompts; `draw` requests texts from a server."""
 
     python: str
     runs: Path
@@ -110,7 +112,7 @@ class Samples:
     version: str | None = None
 
     def __post_init__(self) -> None:
-        words = [f"model={PAIR}", f"task={TASK}", f"n={LOOKED_AT}", "engine=vllm", "temperature=1"]
+        words = [f"model={PAIR}", f"task={TASK}", f"n={CANDIDATES}", "engine=vllm", "temperature=1"]
         run = Composer().run([*words, f"max_new_tokens={self.new}"])
         self.kind = kind_of(run)
         pair_info = PairInfo.read(find(run.model, device="cpu", dtype="auto", is_read=False))
@@ -130,7 +132,7 @@ class Samples:
             env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(FAULTY.parent), os.environ.get("PYTHONPATH")]))
         entry = FAULTY.stem if is_faulty else kind.entry
         words = words_of(self.python, entry, {"model": model, "port": port, **ARGS}, speculative)
-        self.commands[speculates, has_plugin, is_faulty] = readable(words, env)
+        self.commands[speculates, has_plugin, is_faulty] = command_text(words, env)
         server = Server.start(words, url, self.runs / f"{port}.log", env=env, grace_s=kind.grace_s)
         client = Client(url, kind.dialect, kind.patience)
         try:
@@ -143,9 +145,9 @@ class Samples:
             server.close()
 
     def draw(self, client: Client, case: Case, file: Path) -> None:
-        """`n` texts of each prompt, each request with a seed of its own.
+        """Write `n` texts of each prompt, each requested with its own seed.
 
-        Without the plug-in none has one: on a CPU seeds end an engine that reads a prompt in several steps.
+        Without the plug-in no request has a seed: on a CPU, seeds end an engine that reads a prompt in several steps.
         """
         seeds = count(1)
         asks = [
@@ -156,7 +158,7 @@ class Samples:
             return await client.complete({**self.body(ask[0], case.extra), **ask[1]})
 
         answers = self.pump.each(asks, work, UNDER_WAY)  # pyright: ignore[reportArgumentType]
-        lines = [json.dumps({"prompt": prompt, "tokens": list(one.ids)}) for (prompt, _), one in answers]
+        lines = [json.dumps({"prompt": prompt, "tokens": list(answer.ids)}) for (prompt, _), answer in answers]
         file.write_text("\n".join(lines) + "\n")
 
     def body(self, prompt: Sequence[int], extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,25 +176,25 @@ class Samples:
         }
 
 
-def readable(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """A server's command as somebody else would type it from the root of this tree."""
-    said = [word.replace(f"{ROOT}{os.sep}", "") for word in words[1:]]
-    own = [f"{key}={value}" for key, value in env.items() if key != "PYTHONPATH"]
+def command_text(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """A server's command as typed from the root of this repository."""
+    relative = [word.replace(f"{ROOT}{os.sep}", "") for word in words[1:]]
+    variables = [f"{key}={value}" for key, value in env.items() if key != "PYTHONPATH"]
     path = [f"PYTHONPATH={FAULTY.parent.relative_to(ROOT)}"] if "PYTHONPATH" in env else []
-    return [*own, *path, "python", *map(shlex.quote, said)]
+    return [*variables, *path, "python", *map(shlex.quote, relative)]
 
 
-def audited(file: Path) -> dict[str, Any]:
-    """What the audit says of a file of texts, by its own command line."""
-    own = [f"model={PAIR}", "temperature=1"]
-    words = ["-m", "sdbench.audit", f"generations={file}", *own, f"out={file.with_suffix('')}"]
+def audit_texts(file: Path) -> dict[str, Any]:
+    """Audit a file of texts by the command line, and return its report."""
+    options = [f"model={PAIR}", "temperature=1"]
+    words = ["-m", "sdbench.audit", f"generations={file}", *options, f"out={file.with_suffix('')}"]
     done = subprocess.run([sys.executable, *words], check=False, capture_output=True, text=True)
     if done.returncode not in ENDINGS:
         raise RuntimeError(f"the audit of {file} ended with code {done.returncode}: {done.stderr[-2000:]}")
     tree = json.loads((file.with_suffix("") / "audit.json").read_text())
     keep = ("claim", "verdict", "statistic", "p", "effect", "samples", "cell")
     rows = [{key: row[key] for key in keep} for row in tree["rows"]]
-    command = " ".join(["python -m sdbench.audit", f"generations={file.name}", *own])
+    command = " ".join(["python -m sdbench.audit", f"generations={file.name}", *options])
     return {"command": command, "verdict": tree["verdict"], "texts": tree["texts"], "rows": rows}
 
 
@@ -200,7 +202,9 @@ def page(tree: Mapping[str, Any]) -> str:
     lines = []
     for case in tree["cases"]:
         failing = ", ".join(
-            f"{row['claim']} (log e {shown(row['statistic'])})" for row in case["rows"] if row["verdict"] != "sound"
+            f"{row['claim']} (log e {statistic_text(row['statistic'])})"
+            for row in case["rows"]
+            if row["verdict"] != "sound"
         )
         largest = max(row["effect"]["value"] for row in case["rows"])
         lines.append(f"| {case['title']} | **{case['verdict']}** | {failing or '–'} | {largest:.3f} | {case['why']} |")
@@ -211,8 +215,8 @@ def page(tree: Mapping[str, Any]) -> str:
     about = (
         f"vLLM {tree['version']} (torch {has['torch']}, transformers {has['transformers']}, Python {has['python']}) serves {PAIR}, "
         f"{NUM_DRAFT} drafts a step where it speculates, and continues {tree['prompts']} prompts of {TASK} {tree['n']} times each "
-        f"by {tree['new']} tokens. The audit is given the texts and the target, and nothing of how they were made. The chance of "
-        f"any false alarm is at most 1 % a line; a total variation of {least:.3f} would have been found with probability .95."
+        f"by {tree['new']} tokens. The audit is given only the texts and the target. The chance of a false alarm is at most 1 % a "
+        f"line; a total variation of {least:.3f} would have been detected with probability .95."
     )
     return "\n".join(
         [
@@ -220,22 +224,22 @@ def page(tree: Mapping[str, Any]) -> str:
             "| texts of | verdict | violated claims | largest TV | why |",
             "|---|---|---|---|---|",
             *(*lines, ""),
-            "The first token behind a prompt is drawn without a draft: a fault of speculation shows from the second on.",
+            "The first token behind a prompt is drawn without a draft, so a fault of speculation shows from the second token on.",
             *("", "## The cause, without a model", ""),
-            "In that interpreter five positions of two requests have to get their requests' numbers. They "
+            "Five positions of two requests must get the numbers of their requests. In this build they "
             f"{'do' if tree['expands'] else 'do not'}:",
             "",
             *(f"    {line}" for line in [*ASK.strip().splitlines(), f"→ is_right {tree['expands']}"]),
             "",
             "The plug-in replaces that function, and `engine=vllm` refuses T > 0 without it.",
-            *("", "## Commands", "", "`python -m scripts.audit_vllm python=…` wrote this. The servers:", ""),
+            *("", "## Commands", "", "Made by `python scripts/audit_vllm.py python=…`. The servers:", ""),
             *(*commands, "", "and the audits:", "", *audits, ""),
         ]
     )
 
 
-def shown(statistic: float | str) -> str:
-    """Evidence that no number holds is written as a word in JSON."""
+def statistic_text(statistic: float | str) -> str:
+    """Infinite evidence is a word in JSON."""
     return "∞" if isinstance(statistic, str) else f"{statistic:.0f}"
 
 
@@ -254,21 +258,21 @@ def main(words: Sequence[str]) -> int:
                 for case in CASES:
                     if case.server == setting:
                         samples.draw(client, case, runs / f"{case.name}.jsonl")
-                        print(f"audit_vllm: {case.name} is drawn", file=sys.stderr)
+                        print(f"audit_vllm: drew {case.name}", file=sys.stderr)
     finally:
         samples.pump.close()
     for case in CASES:
-        said = audited(runs / f"{case.name}.jsonl")
-        own = {
+        report = audit_texts(runs / f"{case.name}.jsonl")
+        about = {
             "name": case.name,
             "title": case.title,
             "why": case.why,
             "expected": case.expected,
             "request": case.extra,
         }
-        shell = {"server": " ".join(samples.commands[case.server]), "audit": said.pop("command")}
-        cases.append({**own, **said, **shell})
-        print(f"audit_vllm: {case.name}: {said['verdict']}", file=sys.stderr)
+        shell = {"server": " ".join(samples.commands[case.server]), "audit": report.pop("command")}
+        cases.append({**about, **report, **shell})
+        print(f"audit_vllm: {case.name}: {report['verdict']}", file=sys.stderr)
     tree = {"version": samples.version, "installed": installed, "expands": draws_from_laws(options["python"])}
     tree |= {"n": n, "new": new, "prompts": len(samples.prompts), "cases": cases}
     out.mkdir(parents=True, exist_ok=True)

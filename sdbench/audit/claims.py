@@ -1,27 +1,31 @@
-"""The claims that are tested by samples. Each takes texts as they come and says, at any time, the evidence against the claim."""
+"""The claims that are tested by samples. A test takes texts as they come and gives, at any time, the evidence against its claim.
+
+The tests of prefixes, whole texts and rounds need every text enumerated; those of larger vocabularies are in large_vocabulary.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sdbench.audit.evidence import Coins, Counts, combined, least_tv
-from sdbench.audit.laws import Laws, number_of
+from sdbench.audit.evidence import AcceptanceEvidence, CountEvidence, least_tv, log_mean
+from sdbench.audit.laws import TextLaws
 from sdbench.audit.source import Sampling, Source
-from sdbench.audit.texts import Rounds, Texts, at_slots, cut
+from sdbench.audit.texts import RoundBatch, TextBatch, cut_at_stops, digits_of, number_of
 
-Verdict = Literal["sound", "violated", "too few"]
-BINS = 16
+ClaimVerdict = Literal["sound", "violated", "too few"]
+CellNames = Callable[[int], str]
+NUM_BINS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """How far what was seen is from what was claimed, with a 95 % interval, and the least that would have been found."""
+    """The difference between samples and claim, with a 95 % interval, and the least difference that would have been detected."""
 
     name: str
     value: float
@@ -31,7 +35,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ContingencyCell:
     """The cell that deviates most, in words, with how often it was seen and expected."""
 
     name: str
@@ -39,39 +43,34 @@ class Cell:
     expected: float
 
 
-class Test(Protocol):
+class ClaimTest(Protocol):
     """A claim under test."""
 
     claim: str
 
-    def add(self, texts: Texts, rounds: Rounds | None) -> None: ...
+    def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None: ...
     def log_e(self) -> float: ...
     def effect(self, log_wanted: float) -> Effect: ...
-    def worst(self) -> Cell: ...
+    def worst(self) -> ContingencyCell: ...
     @property
     def samples(self) -> int: ...
 
 
-def worst_of(parts: Sequence[tuple[Counts, Any]]) -> Cell:
-    """Of counts and the names of their cells."""
-    best: tuple[float, Counts, int, Any] | None = None
-    for counts, name in parts:
-        z = counts.deviations()
-        cell = int(np.abs(z).argmax())
-        if best is None or abs(z[cell]) > best[0]:
-            best = (float(abs(z[cell])), counts, cell, name)
-    assert best is not None
-    _, counts, cell, name = best
-    return Cell(name(cell), float(counts.raw[cell]), float(counts.law[cell] * counts.size))
+def worst_of(tables: Sequence[tuple[CountEvidence, CellNames]]) -> ContingencyCell:
+    """The cell of the largest |z| in several tables of counts, the first of equals."""
+    deviations = [np.abs(counts.deviations()) for counts, _ in tables]
+    index = int(np.argmax([z.max() for z in deviations]))
+    (counts, name), cell = tables[index], int(deviations[index].argmax())
+    return ContingencyCell(name(cell), float(counts.raw[cell]), float(counts.law[cell] * counts.size))
 
 
 class TableTest:
-    """Counts of what texts begin with against their law, a table for each prompt, looked at in one way or in several."""
+    """Counts of what texts begin with against their law: a table for each prompt, in one view of the texts or in several."""
 
-    parts: list[list[Counts]]  # of each way to look, a table for each prompt; the first is of prefixes
+    parts: list[list[CountEvidence]]  # [view][prompt]; the first view is of prefixes
 
     def log_e(self) -> float:
-        return combined([sum(float(counts.log_e()) for counts in part) for part in self.parts])
+        return log_mean([sum(float(counts.log_e()) for counts in part) for part in self.parts])
 
     @property
     def samples(self) -> int:
@@ -83,16 +82,16 @@ class TableTest:
         return Effect("TV", value, low, high, self.least([counts.size for counts in self.parts[0]], log_wanted))
 
     def least(self, sizes: Sequence[int], log_wanted: float) -> float:
-        """The least TV of prefixes, the same behind every prompt, that so many texts of each prompt find."""
+        """The least TV of prefixes, the same behind every prompt, that so many texts of each prompt detect."""
         return least_tv(self.parts[:1], sizes, log_wanted + np.log(len(self.parts)))
 
 
 @dataclass
 class LawTest(TableTest):
-    """Emitted texts against their exact law: prefixes of one and two tokens, whole texts, and first rounds with their latents."""
+    """Emitted texts against their exact law: prefixes of two tokens, whole texts, and first rounds with their numbers of drafts."""
 
     claim: str
-    laws: Laws
+    laws: TextLaws
     stops: Sequence[int]
     horizon: int  # texts of a prompt
     with_rounds: bool = False
@@ -101,188 +100,190 @@ class LawTest(TableTest):
         self.vocab, self.budget = self.laws.tables.vocab, self.laws.budget
         self.short = min(2, self.budget)
         every = torch.arange(self.vocab**self.budget)
-        canonical = cut(every, self.vocab, self.budget, self.stops).numpy()
+        canonical = cut_at_stops(every, self.vocab, self.budget, self.stops).numpy()
         self.parts = [[], []]
-        for prompt in range(len(self.laws.tables.prompts)):
-            law = self.laws.texts(prompt).numpy()
-            whole = np.bincount(canonical, law, len(every)).astype(float)
+        prompts = range(len(self.laws.tables.prompts))
+        for prompt in prompts:
+            whole = np.bincount(canonical, self.laws.texts(prompt).numpy(), len(every)).astype(float)
             prefix = whole.reshape(self.vocab**self.short, -1).sum(1)
-            self.parts[0].append(Counts(prefix, self.horizon))
-            self.parts[1].append(Counts(whole, self.horizon))
+            self.parts[0].append(CountEvidence(prefix, self.horizon))
+            self.parts[1].append(CountEvidence(whole, self.horizon))
         if self.with_rounds:
-            tables = [first_rounds(self.laws, prompt, self.stops) for prompt in range(len(self.laws.tables.prompts))]
-            self.parts.append([Counts(table, self.horizon) for table in tables])
+            tables = [first_round_law(self.laws, prompt, self.stops) for prompt in prompts]
+            self.parts.append([CountEvidence(table, self.horizon) for table in tables])
 
-    def add(self, texts: Texts, rounds: Rounds | None) -> None:
-        number = number_of(texts.tokens, self.vocab)
-        short = number // self.vocab ** (self.budget - self.short)
-        first = None
+    def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None:
+        whole = number_of(texts.tokens, self.vocab)
+        cells = [whole // self.vocab ** (self.budget - self.short), whole]
         if self.with_rounds and rounds is not None:
-            begins = rounds.begin == 0
-            first = self._latent(texts.tokens, rounds.accepted[begins], rounds.emitted[begins])
-        for prompt in range(len(self.parts[0])):
-            own = texts.prompts == prompt
-            self.parts[0][prompt].add(short[own].numpy())
-            self.parts[1][prompt].add(number[own].numpy())
-            if first is not None:
-                self.parts[2][prompt].add(first[own].numpy())
+            is_first = rounds.begin == 0
+            cells.append(self._first_round_cells(texts.tokens, rounds.accepted[is_first], rounds.emitted[is_first]))
+        for part, cell in zip(self.parts, cells, strict=False):
+            for prompt, counts in enumerate(part):
+                counts.add(cell[texts.prompts == prompt].numpy())
 
-    def _latent(self, tokens: Tensor, accepted: Tensor, emitted: Tensor) -> Tensor:
+    def _first_round_cells(self, tokens: Tensor, accepted: Tensor, emitted: Tensor) -> Tensor:
         width = min(self.laws.num_draft, self.budget - 1) + 1
         shown = torch.where(torch.arange(width) < emitted[:, None], tokens[:, :width], 0)
         return accepted * self.vocab**width + number_of(shown, self.vocab)
 
-    def worst(self) -> Cell:
-        named: list[tuple[Counts, Any]] = []
-        for prompt in range(len(self.parts[0])):
-            named.append((self.parts[0][prompt], self._namer(prompt, self.short)))
-            named.append((self.parts[1][prompt], self._namer(prompt, self.budget)))
-        return worst_of(named)
+    def worst(self) -> ContingencyCell:
+        widths = (self.short, self.budget)
+        return worst_of(
+            [
+                (part[prompt], self._cell_names(prompt, width))
+                for prompt in range(len(self.parts[0]))
+                for part, width in zip(self.parts[:2], widths, strict=True)
+            ]
+        )
 
-    def _namer(self, prompt: int, width: int) -> Any:
+    def _cell_names(self, prompt: int, width: int) -> CellNames:
         def name(cell: int) -> str:
-            tokens = [cell // self.vocab ** (width - 1 - place) % self.vocab for place in range(width)]
-            stop = next((place for place, token in enumerate(tokens) if token in self.stops), width - 1)
-            said = "begins with" if width < self.budget else "is"
-            return f"the text behind prompt {prompt} {said} {' '.join(map(str, tokens[: stop + 1]))}"
+            tokens = digits_of(torch.tensor([cell]), self.vocab, width)[0].tolist()
+            stop = next((i for i, token in enumerate(tokens) if token in self.stops), width - 1)
+            verb = "begins with" if width < self.budget else "is"
+            return f"the text behind prompt {prompt} {verb} {' '.join(map(str, tokens[: stop + 1]))}"
 
         return name
 
 
-def first_rounds(laws: Laws, prompt: int, stops: Sequence[int]) -> np.ndarray:
-    """The law of (how many drafts stayed, what was emitted) in a first round, cut at a stop as the engine cuts."""
+def first_round_law(laws: TextLaws, prompt: int, stops: Sequence[int]) -> np.ndarray:
+    """The law of (number of drafts kept, tokens emitted) in a first round, cut at a stop as the engine cuts."""
     vocab, ends = laws.tables.vocab, laws.round(prompt, 0).ends
     width = min(laws.num_draft, laws.budget - 1) + 1
     law = np.zeros((width + 1) * vocab**width)
     for kept, end in enumerate(ends):
-        for number, chance in enumerate(end[0].tolist()):
-            tokens = [number // vocab ** (kept - place) % vocab for place in range(kept + 1)]
-            stop = next((place for place, token in enumerate(tokens) if token in stops), kept)
-            shown = [*tokens[: stop + 1], *[0] * (width - stop - 1)]
-            cell = min(kept, stop + 1) * vocab**width
-            law[cell + sum(token * vocab ** (width - 1 - place) for place, token in enumerate(shown))] += chance
+        numbers = torch.arange(vocab ** (kept + 1))
+        shown = cut_at_stops(numbers, vocab, kept + 1, stops) * vocab ** (width - kept - 1)
+        np.add.at(law, (kept_at_stop(numbers, vocab, kept, stops) * vocab**width + shown).numpy(), end[0].numpy())
     return law
+
+
+def kept_at_stop(numbers: Tensor, vocab: int, kept: int, stops: Sequence[int]) -> Tensor:
+    """How many of `kept` drafts count in rounds that emit kept + 1 tokens: a stop among them cuts what stands behind it."""
+    is_stop = torch.isin(digits_of(numbers, vocab, kept + 1), torch.tensor(list(stops), dtype=torch.int64))
+    return torch.where(is_stop.any(1), is_stop.long().argmax(1) + 1, kept).clamp_max(kept)
 
 
 @dataclass
 class AcceptanceTest:
-    """How many drafts stayed, round by round, against the exact law of that number behind the very text: a martingale."""
+    """How many drafts were kept, against exact probabilities given the text so far: a martingale. Another test fills `evidence`."""
 
-    laws: Laws
-    stops: Sequence[int]
     claim: str = "acceptance"
-    coins: Coins = field(default_factory=Coins)
+    quantity: str = "acceptance"
+    evidence: AcceptanceEvidence = field(default_factory=AcceptanceEvidence)
+
+    def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None:
+        """Nothing to do: the test that computes the distributions adds to `evidence`."""
+
+    def log_e(self) -> float:
+        return self.evidence.log_e()
+
+    @property
+    def samples(self) -> int:
+        return self.evidence.size
+
+    def effect(self, log_wanted: float) -> Effect:
+        return Effect(self.quantity, *self.evidence.effect(), self.evidence.least(log_wanted))
+
+    def worst(self) -> ContingencyCell:
+        return ContingencyCell("drafts that were kept", self.evidence.total, self.evidence.expected)
+
+
+@dataclass
+class RoundAcceptanceTest(AcceptanceTest):
+    """Round by round, against the exact law of that number behind the very text."""
+
+    quantity: str = "drafts a round"
+    laws: TextLaws = field(kw_only=True)
+    stops: Sequence[int] = field(kw_only=True)
 
     def __post_init__(self) -> None:
         self._kept: dict[tuple[int, int], Tensor] = {}
 
-    def add(self, texts: Texts, rounds: Rounds | None) -> None:
+    def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None:
         assert rounds is not None, "an engine that records its rounds"
-        vocab = self.laws.tables.vocab
         for prompt in range(len(self.laws.tables.prompts)):
-            # Later rounds of a rule that carries a state depend on what the text does not tell.
+            # Where a rule carries a state, later rounds depend on more than the text.
             for depth in range(1 if self.laws.carries_state else self.laws.budget - 1):
-                own = ((rounds.prompts == prompt) & (rounds.begin == depth)).nonzero()[:, 0]
-                if len(own):
-                    row = number_of(rounds.before[own, :depth], vocab)
-                    law = self._law(prompt, depth)[row]
-                    self.coins.add_counts(rounds.accepted[own].numpy(), law.numpy())
+                rows = ((rounds.prompts == prompt) & (rounds.begin == depth)).nonzero()[:, 0]
+                if len(rows):
+                    context = number_of(rounds.before[rows, :depth], self.laws.tables.vocab)
+                    law = self._law(prompt, depth)[context]
+                    self.evidence.add_counts(rounds.accepted[rows].numpy(), law.numpy())
 
     def _law(self, prompt: int, depth: int) -> Tensor:
-        """[V^d,K+1]: how many drafts stay, a stop cutting what stands behind it."""
+        """[V^d,K+1]: how many drafts are kept."""
         if (prompt, depth) not in self._kept:
             vocab, ends = self.laws.tables.vocab, self.laws.round(prompt, depth).ends
             law = torch.zeros(vocab**depth, len(ends), dtype=torch.float64)
-            stops = torch.tensor(list(self.stops), dtype=torch.int64)
             for kept, end in enumerate(ends):
-                number = torch.arange(vocab ** (kept + 1))
-                tokens = torch.stack([number // vocab ** (kept - place) % vocab for place in range(kept + 1)], 1)
-                is_stop = torch.isin(tokens, stops)
-                ended = torch.where(is_stop.any(1), is_stop.long().argmax(1) + 1, kept)
-                law.index_add_(1, ended.clamp_max(kept), end)
+                law.index_add_(1, kept_at_stop(torch.arange(vocab ** (kept + 1)), vocab, kept, self.stops), end)
             self._kept[prompt, depth] = law / law.sum(1, keepdim=True).clamp_min(1e-300)
         return self._kept[prompt, depth]
-
-    def log_e(self) -> float:
-        return self.coins.log_e()
-
-    @property
-    def samples(self) -> int:
-        return self.coins.size
-
-    def effect(self, log_wanted: float) -> Effect:
-        return Effect("drafts a round", *self.coins.effect(), self.coins.least(log_wanted))
-
-    def worst(self) -> Cell:
-        return Cell("drafts that stayed", self.coins.total, self.coins.expected)
 
 
 @dataclass
 class PitTest:
-    """The randomised probability integral transform of tokens under the law that each claims: uniform, whatever came before.
+    """The randomised probability integral transform of tokens under the law claimed for each: uniform, whatever came before.
 
-    Tokens are laid out from the likeliest down, and again by how much the other side prefers them.
+    Tokens are ordered from the likeliest down, and in a second view by how much the other side prefers them.
     """
 
     claim: str
     horizon: int
-    parts: list[Counts] = field(init=False)
+    parts: list[CountEvidence] = field(init=False)
     generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
 
     def __post_init__(self) -> None:
-        even = np.full(BINS, 1 / BINS)
-        self.parts = [Counts(even, self.horizon) for _ in range(2)]
+        even = np.full(NUM_BINS, 1 / NUM_BINS)
+        self.parts = [CountEvidence(even, self.horizon) for _ in range(2)]
 
     def add_tokens(self, law: Tensor, other: Tensor, tokens: Tensor) -> None:
         """Laws [M,V] and tokens [M]."""
         if not len(tokens):
             return
-        coins = torch.from_numpy(self.generator.random((2, len(tokens))))
-        for part, key, u in zip(
-            self.parts, (law, torch.log(other + 1e-12) - torch.log(law + 1e-12)), coins, strict=True
-        ):
-            own = key.gather(1, tokens[:, None])
+        uniforms = torch.from_numpy(self.generator.random((2, len(tokens))))
+        orders = (law, torch.log(other + 1e-12) - torch.log(law + 1e-12))
+        for part, order, u in zip(self.parts, orders, uniforms, strict=True):
+            rank = order.gather(1, tokens[:, None])
             ids = torch.arange(law.shape[1])
-            is_before = (key > own) | ((key == own) & (ids < tokens[:, None]))
+            is_before = (order > rank) | ((order == rank) & (ids < tokens[:, None]))
             value = (law * is_before).sum(1) + u * law.gather(1, tokens[:, None])[:, 0]
-            part.add((value * BINS).long().clamp(0, BINS - 1).numpy())
+            part.add((value * NUM_BINS).long().clamp(0, NUM_BINS - 1).numpy())
 
     def log_e(self) -> float:
-        return combined([float(part.log_e()) for part in self.parts])
+        return log_mean([float(part.log_e()) for part in self.parts])
 
     @property
     def samples(self) -> int:
         return self.parts[0].size
 
     def effect(self, log_wanted: float) -> Effect:
-        value, low, high = max(part.effect() for part in self.parts)
-        return Effect(
-            "TV of PIT", value, low, high, least_tv([[part] for part in self.parts], [self.samples], log_wanted)
-        )
+        least = least_tv([[part] for part in self.parts], [self.samples], log_wanted)
+        return Effect("TV of PIT", *max(part.effect() for part in self.parts), least)
 
-    def worst(self) -> Cell:
-        return worst_of([(part, lambda cell: f"tokens in part {cell} of {BINS} of their law") for part in self.parts])
+    def worst(self) -> ContingencyCell:
+        return worst_of(
+            [(part, lambda cell: f"tokens in bin {cell} of {NUM_BINS} of their law") for part in self.parts]
+        )
 
 
 @dataclass
 class DraftTest(PitTest):
-    """Drafted tokens against the draft's own law at their prefix."""
+    """Drafted tokens against the draft model's own law at their prefix."""
 
-    source: Source | None = None
-    sampling: Sampling = field(default_factory=Sampling)
-    most: int | None = None  # rounds of a look; None: all
+    source: Source = field(kw_only=True)
+    sampling: Sampling = field(kw_only=True)
+    max_rounds: int | None = None  # of a look; None: all
 
-    def add(self, texts: Texts, rounds: Rounds | None) -> None:
+    def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None:
         assert rounds is not None, "an engine that records its rounds"
-        assert self.source is not None, "the models' own laws"
-        rounds = rounds if self.most is None else rounds.first(self.most)
+        rounds = rounds if self.max_rounds is None else rounds.first(self.max_rounds)
         for part in rounds.parts(self.source.vocab):
-            self._add(part, self.source)
-
-    def _add(self, rounds: Rounds, source: Source) -> None:
-        whole, rows = rounds.whole()[:, : rounds.before.shape[1]], rounds.is_drafted
-        sides = [
-            self.sampling.law(at_slots(source.logits(side, rounds.prompts.tolist(), whole), rounds)[rows])
-            for side in ("draft", "target")
-        ]
-        self.add_tokens(sides[0], sides[1], rounds.drafts[rows])
+            whole, rows, prompts = part.whole()[:, : part.before.shape[1]], part.is_drafted, part.prompts.tolist()
+            draft, target = (
+                self.sampling.law(part.at_drafts(self.source.outputs(side, prompts, whole).logits)[rows])
+                for side in ("draft", "target")
+            )
+            self.add_tokens(draft, target, part.drafts[rows])

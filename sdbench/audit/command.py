@@ -1,103 +1,104 @@
-"""The command itself: what it prints, what it writes, how it ends."""
+"""The audit's command line: words become a frozen AuditCommand. Nothing here loads torch."""
 
 from __future__ import annotations
 
-import shlex
-import sys
-import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from sdbench.config import ConfigError, show
-from sdbench.hub import HubError
-from sdbench.passes.faults import report_fault
+from sdbench.cli.command import Command, key_of, parse
+from sdbench.config import ConfigError, nearest, show
 
-SOUND, VIOLATED, BAD_CONFIG, TOO_FEW, FAULT, INTERRUPTED = 0, 1, 2, 3, 4, 130
-CODES = {"sound": SOUND, "violated": VIOLATED, "too few": TOO_FEW}
+CLAIMS = ("law", "losslessness", "q", "acceptance", "prefixes", "pit", "knob", "invariance", "greedy", "counters")
+OPTIONS = ("backend", "mode", "generations", "replay", "samples", "tv", "claims", "out")
+BACKENDS = ("sdbench", "transformers")
 HELP = """\
-sdbench.audit: does it emit the law it claims? Every claim of a rule, a drafter or an engine, as a test with known power.
+sdbench.audit: test whether a rule, a drafter or an engine emits the distribution it claims, with known power.
 
   python -m sdbench.audit [KEY=VALUE ...] [--config-dir DIR]
 
-  python -m sdbench.audit                                          our default rule and drafter on a tiny random pair
+  python -m sdbench.audit                                          the default rule and drafter on a tiny random pair
   python -m sdbench.audit verifier=typical model=llama-tiny temperature=0.7 top_p=0.9
   python -m sdbench.audit verifier._target_=mine.Rule drafter._target_=mine.Drafter
   python -m sdbench.audit backend=transformers mode=assistant      or ensemble, universal, lookup, early_exit
-  python -m sdbench.audit generations=theirs.jsonl model=llama-tiny   texts that another engine sampled
+  python -m sdbench.audit generations=theirs.jsonl model=llama-tiny   texts sampled by another engine
 
-Options of its own; all others are those of python -m sdbench --help
-  model=NAME      a trained pair; without it a random pair of 4 ids, whose texts are enumerated
-  backend=NAME    sdbench, or transformers: its own generate, in mode=, on a pair that the mode makes           (sdbench)
-  generations=F   one JSON object a line: {"prompt": text or ids, "tokens": ids} or "completion": text; of one law, sampled
-                  independently, several for each prompt
-  tv=X            the total variation that is to be found with probability .95                                  (0.05)
-  samples=N       the most texts of a prompt and setting, in place of what tv needs
+Options of the audit; it also takes those of python -m sdbench --help
+  model=NAME      a trained pair (default: a random pair of 4 ids, whose texts are enumerated)
+  backend=NAME    sdbench, or transformers: its own generate on a random pair, in the mode of mode=             (sdbench)
+  generations=F   a file with one JSON object per line: {"prompt": text or ids, "tokens": ids} or "completion": text;
+                  independent samples of one distribution, several for each prompt
+  tv=X            the total variation to be detected with probability .95                                       (0.05)
+  samples=N       the most texts of a prompt and setting (default: as many as tv needs)
   claims=[A,B]    of law, losslessness, q, acceptance, prefixes, pit, knob, invariance, greedy, counters         (all)
-  out=DIR         where audit.json and replay files go                                             (results/audit-runs/NAME)
-  replay=FILE     decodes again what a violated claim was found in, and shows the first deviating cell
+  out=DIR         where audit.json and replay files are written                            (results/audit-runs/NAME)
+  replay=FILE     repeat the test of a violated claim and show the cell that deviates most
 
-Of a rule whose knobs are not named, the strict end and the middle of its sweep are audited; the temperature is 1 unless another
-is named.
-Exit codes: 0 sound, 1 a claim is violated, 2 bad configuration, 3 not enough samples to tell, 4 a fault of
-the audit itself, which is no verdict. docs/audit.md says how to read it.
+Unless its knobs are given, a rule is audited at its lossless end and at the middle of its sweep. The default temperature is 1.
+Exit codes: 0 sound, 1 a claim is violated, 2 bad configuration, 3 not enough samples to tell, 4 an error in the audit itself,
+which is no verdict. See docs/audit.md.
 """
 
 
-def main(argv: Sequence[str]) -> int:
-    if {"-h", "--help"} & set(argv):
-        print(HELP, end="")
-        return SOUND
+@dataclass(frozen=True)
+class AuditOptions:
+    """How sure the audit is to be. samples: the most texts of a prompt and setting; None: as many as the power needs."""
+
+    tv: float = 0.05
+    samples: int | None = None
+    claims: Sequence[str] = CLAIMS
+
+
+@dataclass(frozen=True)
+class AuditCommand:
+    """The audit's own options as they were typed and as they are used, and the words of the configuration."""
+
+    argv: tuple[str, ...]
+    values: Mapping[str, str]
+    options: AuditOptions
+    configuration: Command
+
+    def has(self, key: str) -> bool:
+        """Whether a key of the configuration, or one below it, is given."""
+        return any(name == key or name.startswith(f"{key}.") for name in self.keys)
+
+    @property
+    def keys(self) -> list[str]:
+        return [key_of(word) for word in self.configuration.overrides]
+
+
+def parse_audit(argv: Sequence[str]) -> AuditCommand:
+    values = {key_of(word): word.partition("=")[2] for word in argv if _is_option(word)}
+    configuration = parse([word for word in argv if not _is_option(word)])
+    if configuration.is_multirun or configuration.show not in (None, "help"):
+        raise ConfigError("the audit takes KEY=VALUE and --config-dir only: run it once for each combination")
+    backend = values.get("backend", BACKENDS[0])
+    if backend not in BACKENDS:
+        raise ConfigError(f"backend cannot be {show(backend)} (choices: {', '.join(BACKENDS)})")
+    if "mode" in values and backend != "transformers":
+        raise ConfigError("mode= belongs to backend=transformers: give both")
+    return AuditCommand(tuple(argv), values, _options_of(values), configuration)
+
+
+def _is_option(word: str) -> bool:
+    return key_of(word) in OPTIONS and "=" in word
+
+
+def _options_of(values: Mapping[str, str]) -> AuditOptions:
+    claims = tuple(values["claims"].strip("[]").split(",")) if "claims" in values else CLAIMS
+    for claim in claims:
+        if claim not in CLAIMS:
+            raise ConfigError(f"claims cannot hold {show(claim)} {nearest(claim, CLAIMS)}")
+    samples = int(_number(values, "samples", 0, 1, 10**9)) if "samples" in values else None
+    return AuditOptions(_number(values, "tv", 0.05, 0, 1), samples, claims)
+
+
+def _number(values: Mapping[str, str], key: str, default: float, low: float, high: float) -> float:
+    if key not in values:
+        return default
     try:
-        return _main(list(argv))
-    except (ConfigError, HubError) as error:
-        print(f"sdbench.audit: {error}", file=sys.stderr)
-        return BAD_CONFIG
-    except KeyboardInterrupt:
-        print("sdbench.audit: interrupted; run the same command again", file=sys.stderr)
-        return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - the net: whatever it is, it is one sentence and a file
-        report_fault(error, None)
-        return FAULT
-
-
-def _main(argv: list[str]) -> int:
-    from sdbench.audit.build import command
-
-    given = command(argv)
-    if "replay" in given.own:
-        from sdbench.audit.replay import replay
-
-        return replay(given.own["replay"])
-    backend = given.own.get("backend", "sdbench")
-    if backend not in ("sdbench", "transformers"):
-        raise ConfigError(f"backend cannot be {show(backend)} (choices: sdbench, transformers)")
-    if "mode" in given.own and backend != "transformers":
-        raise ConfigError("mode= is of backend=transformers: write both")
-    begun = time.perf_counter()
-    if "generations" in given.own:
-        from sdbench.audit.generations import audit_file as run
-    elif backend == "transformers":
-        from sdbench.audit.transformers_backend import audit_mode as run
-    else:
-        from sdbench.audit.own import audit_own as run
-    name, report, device = run(given)
-    report.seconds["whole"] = round(time.perf_counter() - begun, 3)
-    return finish(argv, given.own, name, report, device)
-
-
-def finish(argv: Sequence[str], own: Any, name: str, report: Any, device: Any) -> int:
-    """The table, the files, the line."""
-    from sdbench.audit import table
-    from sdbench.audit.replay import write_replays
-    from sdbench.prepare.provenance import environment
-
-    folder = Path(own.get("out") or Path("results") / "audit-runs" / name)
-    words = shlex.join(["python", "-m", "sdbench.audit", *argv])
-    file = folder / "audit.json"
-    table.write(report, file, {"command": words, "environment": environment(device)})
-    table.show(report, f"sdbench.audit: {name}")
-    for path in write_replays(report, folder, argv):
-        print(f"replay: python -m sdbench.audit replay={path}", file=sys.stderr)
-    print(table.line(report, file))
-    return CODES[report.verdict]
+        value = float(values[key])
+    except ValueError:
+        raise ConfigError(f"{key} must be a number, got {show(values[key])}") from None
+    if not low < value <= high and not (low == value == 1):
+        raise ConfigError(f"{key} must be a number above {low:g} and at most {high:g}, got {values[key]}")
+    return value

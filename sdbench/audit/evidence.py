@@ -1,4 +1,4 @@
-"""Evidence against a law, as e-values: under the claim their mean is 1 however often one looks, so that looking costs nothing.
+"""E-values: evidence against a claimed distribution. Under the claim their mean is 1 at every look, so looking often costs nothing.
 
 By Ville's inequality P(e ever reaches m/α) ≤ α/m. With m tests in a run the family-wise error is at most α, without approximation.
 """
@@ -14,24 +14,22 @@ from scipy.special import gammaln, logsumexp
 
 Floats = NDArray[np.float64]
 ALPHA = 0.01  # the family-wise error of a run
-LEAST = 5  # cells expected less often than this at the horizon are pooled
-SHARES = (1 / 4, 1 / 32)  # of the horizon: how firmly the alternatives hold on to the law
+MIN_EXPECTED = 5  # cells expected less often than this at the horizon are pooled
+SHARES = (1 / 4, 1 / 32)  # concentration of the Dirichlet alternatives, as shares of the horizon
 TILTS = tuple(sign * 2.0**-power for power in range(7) for sign in (-1, 1))  # of the log odds of an acceptance
 
 
-def pooled(law: Floats, horizon: float) -> tuple[NDArray[np.int64], Floats]:
-    """cell -> pool, and the law of the pools: cells expected less than LEAST times are one, of what is never expected another."""
-    expected = law * horizon
-    kind = np.where(law <= 0, 2, np.where(expected < LEAST, 1, 0))
-    number = np.cumsum(kind == 0) - 1
-    own = int((kind == 0).sum())
-    pool = np.where(kind == 0, number, own + kind - 1).astype(np.int64)
-    return pool, np.bincount(pool, law, own + 2).astype(float)
+def pool_rare(law: Floats, horizon: float) -> tuple[NDArray[np.int64], Floats]:
+    """cell -> pool, and the pools' probabilities: rare cells share the second last pool, impossible ones the last."""
+    kind = np.where(law <= 0, 2, np.where(law * horizon < MIN_EXPECTED, 1, 0))
+    num_single = int((kind == 0).sum())
+    pool = np.where(kind == 0, np.cumsum(kind == 0) - 1, num_single + kind - 1).astype(np.int64)
+    return pool, np.bincount(pool, law, num_single + 2).astype(float)
 
 
 @dataclass
-class Counts:
-    """Counts of cells against their law [C]: the mean likelihood ratio of Dirichlet alternatives around the law."""
+class CountEvidence:
+    """Counts of cells against their probabilities [C]: the mean likelihood ratio of Dirichlet alternatives around them."""
 
     law: Floats
     horizon: float
@@ -41,7 +39,7 @@ class Counts:
     raw: Floats = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pool, self.expected = pooled(self.law, self.horizon)
+        self.pool, self.expected = pool_rare(self.law, self.horizon)
         self.seen, self.raw = np.zeros_like(self.expected), np.zeros(len(self.law))
 
     def add(self, cells: NDArray[np.int64]) -> None:
@@ -54,22 +52,22 @@ class Counts:
         return int(self.seen.sum())
 
     def log_e(self, seen: Floats | None = None) -> Floats:
-        """[...] of counts [..., C]; infinite where something was seen that the law excludes."""
+        """[...] of counts [..., C]; infinite where a cell of probability 0 was seen."""
         seen = self.seen if seen is None else seen
-        some = self.expected > 0
-        law, counts, total = self.expected[some], seen[..., some], seen[..., some].sum(-1)
+        is_possible = self.expected > 0
+        law, counts, total = self.expected[is_possible], seen[..., is_possible], seen[..., is_possible].sum(-1)
         values = []
         for share in SHARES:
             k = max(float(self.horizon) * share, 8.0)
             inside = (gammaln(k * law + counts) - gammaln(k * law) - counts * np.log(law)).sum(-1)
             values.append(inside + gammaln(k) - gammaln(k + total))
         mean = logsumexp(np.stack(values), axis=0) - np.log(len(SHARES))
-        return np.where(seen[..., ~some].sum(-1) > 0, np.inf, mean)
+        return np.where(seen[..., ~is_possible].sum(-1) > 0, np.inf, mean)
 
     def shifted(self, tv: float) -> Floats:
-        """A law at this distance whose difference is spread as evenly as can be: the hardest to see.
+        """The distribution at this TV whose difference is spread most evenly, and so is hardest to detect.
 
-        Where one cell has nearly all mass, that mass goes to what is hardly ever expected, or never.
+        Where one cell has nearly all mass, that mass goes to cells that are hardly ever expected, or never.
         """
         order = np.argsort(-self.expected)
         up = np.zeros(len(order), bool)
@@ -86,23 +84,23 @@ class Counts:
         return law.clip(0)
 
     def deviations(self) -> Floats:
-        """z of every cell: (seen − expected)/√expected, of the cells as they were before pooling."""
+        """z of every cell before pooling: (seen − expected)/√expected."""
         expected = self.law * self.size
         return (self.raw - expected) / np.sqrt(np.maximum(expected, 1e-12))
 
     def effect(self) -> tuple[float, float, float]:
-        """TV between what was seen and the law with a 95 % interval: McDiarmid's, less what chance alone adds to the mean."""
+        """TV between counts and claim with its 95 % interval: McDiarmid's, less what sampling noise adds to the mean."""
         n = max(self.size, 1)
         share = self.seen / n
         tv = float(np.abs(share - self.expected).sum() / 2)
-        chance = float(np.sqrt(share * (1 - share) / n).sum() / 2)
+        noise = float(np.sqrt(share * (1 - share) / n).sum() / 2)
         reach = float(np.sqrt(np.log(2 / 0.05) / (2 * n)))
-        return tv, max(0.0, tv - chance - reach), min(1.0, tv + reach)
+        return tv, max(0.0, tv - noise - reach), min(1.0, tv + reach)
 
 
 @dataclass
-class Coins:
-    """Coins against their own probabilities, one by one, whatever came before: the mean likelihood ratio of tilted odds."""
+class AcceptanceEvidence:
+    """Accepted drafts against their exact probabilities, given all before them: the mean likelihood ratio of tilted odds."""
 
     log_ratio: Floats = field(default_factory=lambda: np.zeros(len(TILTS)))
     total: float = 0.0
@@ -111,26 +109,27 @@ class Coins:
     size: int = 0
 
     def add(self, is_kept: NDArray[np.bool_], chance: Floats) -> None:
+        """Drafts [N], each kept with its own probability [N]."""
         chance = np.clip(chance, 0.0, 1.0)
-        kept = is_kept.astype(float)
-        for place, tilt in enumerate(TILTS):
-            self.log_ratio[place] += float((tilt * kept - np.log1p(chance * np.expm1(tilt))).sum())
-        if (kept > 0)[chance <= 0].any() or (kept < 1)[chance >= 1].any():
+        for index, tilt in enumerate(TILTS):
+            self.log_ratio[index] += float((tilt * is_kept - np.log1p(chance * np.expm1(tilt))).sum())
+        if is_kept[chance <= 0].any() or (~is_kept)[chance >= 1].any():
             self.log_ratio[:] = np.inf
-        self.total, self.expected = self.total + kept.sum(), self.expected + float(chance.sum())
-        self.variance += float((chance * (1 - chance)).sum())
-        self.size += len(kept)
+        self._add_moments(is_kept.astype(float), chance, chance * (1 - chance))
 
     def add_counts(self, kept: NDArray[np.int64], law: Floats) -> None:
-        """Numbers [N] against their own laws [N,K+1]."""
+        """Numbers [N] of drafts kept, each against its own distribution [N,K+1]."""
         each = np.arange(law.shape[1])
-        for place, tilt in enumerate(TILTS):
-            self.log_ratio[place] += float((tilt * kept - np.log((law * np.exp(tilt * each)).sum(1))).sum())
+        for index, tilt in enumerate(TILTS):
+            self.log_ratio[index] += float((tilt * kept - np.log((law * np.exp(tilt * each)).sum(1))).sum())
         if (law[np.arange(len(kept)), kept] <= 0).any():
             self.log_ratio[:] = np.inf
         mean = (law * each).sum(1)
+        self._add_moments(kept.astype(float), mean, (law * each**2).sum(1) - mean**2)
+
+    def _add_moments(self, kept: Floats, mean: Floats, variance: Floats) -> None:
         self.total, self.expected = self.total + float(kept.sum()), self.expected + float(mean.sum())
-        self.variance += float(((law * each**2).sum(1) - mean**2).sum())
+        self.variance += float(variance.sum())
         self.size += len(kept)
 
     def log_e(self) -> float:
@@ -143,56 +142,36 @@ class Coins:
         return gap / n, (gap - reach) / n, (gap + reach) / n
 
     def least(self, log_wanted: float) -> float:
-        """The difference in acceptance that would have been found with probability .95: the normal approximation."""
+        """The difference in acceptance that is detected with probability .95, by the normal approximation."""
         if not self.variance:
             return float("nan")
-        wanted = np.sqrt(2 * (log_wanted + np.log(len(TILTS)))) + 1.645
-        return float(wanted * np.sqrt(self.variance) / self.size)
+        deviations = np.sqrt(2 * (log_wanted + np.log(len(TILTS)))) + 1.645
+        return float(deviations * np.sqrt(self.variance) / self.size)
 
 
-def combined(values: Sequence[float]) -> float:
-    """log of the mean of e-values: one e-value again, whatever their dependence."""
-    return float(logsumexp(np.asarray(values, float)) - np.log(len(values)))
+def log_mean(log_values: Sequence[float]) -> float:
+    """log of the mean of e-values: an e-value again, whatever their dependence."""
+    return float(logsumexp(np.asarray(log_values, float)) - np.log(len(log_values)))
 
 
 def least_tv(
-    parts: Sequence[Sequence[Counts]], sizes: Sequence[int], log_wanted: float, *, power: float = 0.95
+    parts: Sequence[Sequence[CountEvidence]], sizes: Sequence[int], log_wanted: float, *, power: float = 0.95
 ) -> float:
-    """The smallest TV that a test finds with this probability, by simulation; inf: none that was tried.
+    """The smallest TV that a test detects with this probability, by simulation; inf where none of GRID is.
 
-    The parts are ways to look at the same texts, whose e-values are averaged; the tables of a part are of different texts, `sizes`
-    of each, and the shift is in all of them.
+    The parts view the same texts in several ways, and their e-values are averaged; the tables of a part are of different texts,
+    `sizes` of each, and the shift is in all of them.
     """
     each = log_wanted + np.log(len(parts))
     return min(_least(part, sizes, each, power) for part in parts)
 
 
-GRID = (
-    0.005,
-    0.0075,
-    0.01,
-    0.015,
-    0.02,
-    0.025,
-    0.03,
-    0.035,
-    0.04,
-    0.045,
-    0.05,
-    0.06,
-    0.07,
-    0.08,
-    0.1,
-    0.12,
-    0.15,
-    0.2,
-    0.3,
-    0.4,
-    0.6,
-)
+# fmt: off
+GRID = (.005, .0075, .01, .015, .02, .025, .03, .035, .04, .045, .05, .06, .07, .08, .1, .12, .15, .2, .3, .4, .6)
+# fmt: on
 
 
-def _least(part: Sequence[Counts], sizes: Sequence[int], log_wanted: float, power: float) -> float:
+def _least(part: Sequence[CountEvidence], sizes: Sequence[int], log_wanted: float, power: float) -> float:
     generator = np.random.default_rng(0)
 
     def is_enough(tv: float) -> bool:
@@ -207,7 +186,7 @@ def _least(part: Sequence[Counts], sizes: Sequence[int], log_wanted: float, powe
 
 
 def first_of(values: Sequence[float], is_enough: Callable[[float], bool]) -> float:
-    """The first of ascending values that is enough, by bisection; inf: none."""
+    """The first of ascending values that is enough, by bisection; inf where none is."""
     low, high = 0, len(values)
     while low < high:
         middle = (low + high) // 2

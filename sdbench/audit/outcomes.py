@@ -1,8 +1,8 @@
-"""What a rule claims to do with a block, without sampling: how many drafts stay with which probability, and what follows.
+"""What a rule claims to do with a block, without sampling: how many drafts it keeps with which probability, and what follows.
 
-A token-wise rule says it by `accept` and `replace`. A joint rule says it by a method `outcomes(evidence, prompt, texts)`, or stands
-below by its paper's formula. A rule that carries a state that no text tells says it by `outcomes_from(evidence, state)`, with the
-state behind each outcome. Of any other rule the law is unknown, and only its losslessness can be tested.
+A token-wise rule states it by `accept` and `replace`. A joint rule states it by a method `outcomes(evidence, prompt, texts)`, or is
+listed below with its paper's formula. A rule with a state that the text does not determine has `outcomes_from(evidence, state)`,
+which returns the next state of each outcome too. For any other rule the distribution is unknown, and only losslessness is tested.
 """
 
 from __future__ import annotations
@@ -23,21 +23,19 @@ from sdbench.verify import Block, Exact, FLy, Judge, Tokenwise, Within, knob
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Of each row's block: the law of how many drafts stay, and of the next token behind so many."""
+    """The distribution of how many drafts of each block are kept, and of the next token behind each such number."""
 
     accepted: Tensor  # [B,K+1]
     following: Tensor  # [B,K+1,V]
-    state: Tensor | None = (
-        None  # [B,K+1,V,S], where a rule carries one: what it is behind so many drafts and that token
-    )
+    state: Tensor | None = None  # [B,K+1,V,S] where a rule carries one: its value behind so many drafts and that token
 
 
 class UnknownLawError(ValueError):
-    """A rule or a drafter whose law nobody has written down."""
+    """A rule or a drafter that does not state its distribution."""
 
 
 def is_memoryless(rule: Any) -> bool:
-    """A token-wise rule that carries no state: `accept` and `replace` say all of it."""
+    """Whether a rule is token-wise and carries no state: `accept` and `replace` then define it."""
     return isinstance(rule, Tokenwise) and type(rule).init_state is Tokenwise.init_state
 
 
@@ -49,14 +47,14 @@ def has_outcomes(rule: Any) -> bool:
 
 def why_unknown(rule: Any) -> str:
     if isinstance(rule, Tokenwise):
-        return f"{type(rule).__name__} carries a state and says no law by outcomes_from(…)"
-    return f"{type(rule).__name__} judges whole blocks and says no law by outcomes(…)"
+        return f"{type(rule).__name__} carries a state and has no method outcomes_from(…) that states its distribution"
+    return f"{type(rule).__name__} judges whole blocks and has no method outcomes(…) that states its distribution"
 
 
 def outcomes(
     rule: Any, evidence: Evidence, prompt: Sequence[int], texts: Tensor, state: Tensor | None = None
 ) -> Outcomes:
-    """Of blocks behind prompt + texts [B,T], or in a state [B,S] that no text tells; the evidence has dense laws."""
+    """Outcomes of blocks behind prompt + texts [B,T], in states [B,S] if the text does not determine them."""
     if state is not None:
         return rule.outcomes_from(evidence, state)
     if hasattr(rule, "outcomes"):
@@ -71,26 +69,29 @@ def outcomes_of(rule: Any, evidence: Evidence, prompt: Sequence[int], texts: Ten
     raise UnknownLawError(why_unknown(rule))
 
 
-def _size(evidence: Evidence) -> int:
+def p_of(evidence: Evidence) -> Tensor:
+    """[B,K+1,V] float64; one-hot where only the best tokens are given."""
+    return dense(evidence.p, _vocab_of(evidence), torch.float64)
+
+
+def q_of(evidence: Evidence) -> Tensor:
+    """[B,K,V] float64."""
+    return dense(evidence.draft.q, _vocab_of(evidence), torch.float64)
+
+
+def _vocab_of(evidence: Evidence) -> int:
     return evidence.p.shape[-1] if evidence.p.is_floating_point() else evidence.logits.shape[-1]  # type: ignore[union-attr]
 
 
-def _dense(evidence: Evidence) -> tuple[Tensor, Tensor, Tensor]:
-    """p [B,K+1,V], q [B,K,V] and which slots are offered [B,K]."""
-    size = _size(evidence)
-    slots = torch.arange(evidence.draft.tokens.shape[1])
-    return (
-        dense(evidence.p, size, torch.float64),
-        dense(evidence.draft.q, size, torch.float64),
-        slots < evidence.draft.lengths[:, None],
-    )
+def is_offered(evidence: Evidence) -> Tensor:
+    """[B,K]."""
+    return torch.arange(evidence.draft.tokens.shape[1]) < evidence.draft.lengths[:, None]
 
 
-def in_order(keep: Tensor, replaced: Tensor, p: Tensor, lengths: Tensor) -> Outcomes:
-    """Drafts judged one by one with probabilities keep [B,K]: the first that goes is replaced, else the bonus follows."""
-    width = keep.shape[1]
-    offered = torch.arange(width) < lengths[:, None]
-    keep = torch.where(offered, keep, 0.0)
+def judge_in_order(evidence: Evidence, keep: Tensor, replaced: Tensor) -> Outcomes:
+    """Judge drafts one by one: each is kept with its probability keep [B,K], else a token of replaced [B,K,V] ends the round."""
+    p, width, lengths = p_of(evidence), keep.shape[1], evidence.draft.lengths
+    keep = torch.where(is_offered(evidence), keep, 0.0)
     reached = torch.cat((keep.new_ones(len(keep), 1), keep.cumprod(1)), 1)  # [B,K+1]
     stop = torch.cat((1 - keep, keep.new_ones(len(keep), 1)), 1)
     is_end = torch.arange(width + 1) == lengths[:, None]
@@ -98,89 +99,79 @@ def in_order(keep: Tensor, replaced: Tensor, p: Tensor, lengths: Tensor) -> Outc
     return Outcomes(reached * torch.where(is_end, 1.0, stop), torch.where(is_end[..., None], p, replaced))
 
 
-def judged(rule: Any, evidence: Evidence) -> tuple[Tensor, Tensor]:
-    """Of a token-wise rule: the probability [B,K] that each draft stays, and the law [B,K,V] that stands in for it."""
-    p, q, _ = _dense(evidence)
-    x, width = evidence.draft.tokens, evidence.draft.tokens.shape[1]
+def keep_and_replace(rule: Any, evidence: Evidence) -> tuple[Tensor, Tensor]:
+    """For a token-wise rule: the probability [B,K] of keeping each draft, and the distribution [B,K,V] of its replacement."""
+    p, x, judge = p_of(evidence), evidence.draft.tokens, rule.settled(evidence)
     if evidence.is_greedy and not rule.draws_if_greedy:
-        own = rule.settled(evidence)
-        keep = own.keeps(evidence, torch.full(x.shape, 0.5, dtype=torch.float64)).double()
-        places = [torch.full((len(x),), slot) for slot in range(width)]
-        laws = [dense(own.correction(evidence, place), p.shape[-1], torch.float64) for place in places]
+        keep = judge.keeps(evidence, torch.full(x.shape, 0.5, dtype=torch.float64)).double()
+        slots = [torch.full((len(x),), slot) for slot in range(x.shape[1])]
+        laws = [dense(judge.correction(evidence, slot), p.shape[-1], torch.float64) for slot in slots]
         return keep, torch.stack(laws, 1)
-    own = rule.settled(evidence)
-    return at(own.accept(p[:, :-1], q), x).double(), own.replace_rejected(p[:, :-1], q, x).double()
+    q = q_of(evidence)
+    return at(judge.accept(p[:, :-1], q), x).double(), judge.replace_rejected(p[:, :-1], q, x).double()
 
 
 @outcomes_of.register(Tokenwise)
 def _(rule: Tokenwise, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> Outcomes:
-    keep, replaced = judged(rule, evidence)
-    return in_order(keep, replaced, _dense(evidence)[0], evidence.draft.lengths)
+    return judge_in_order(evidence, *keep_and_replace(rule, evidence))
 
 
 @outcomes_of.register(Within)
 def _(rule: Within, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> Outcomes:
-    """Whether a draft is inside a span is a function of the text before it, walked here token by token."""
+    """Whether a draft is inside a span depends on the text before it, which is read here token by token."""
     prefix = torch.tensor(list(prompt)).expand(len(texts), -1)
-    walked = torch.cat((prefix, texts, evidence.draft.tokens), 1)
-    inside, flags = torch.zeros(len(walked), dtype=torch.bool), []
-    for place, token in enumerate(walked.unbind(1)):
-        if place >= walked.shape[1] - evidence.draft.tokens.shape[1]:
-            flags.append(inside)
-        inside = (inside | (token == rule.begin)) & (token != rule.end)
-    (keep, replaced), (kept, other) = judged(rule.rule, evidence), judged(Exact(), evidence)
-    within = torch.stack(flags, 1) if flags else torch.zeros_like(keep, dtype=torch.bool)
-    laws = torch.where(within[..., None], replaced, other)
-    return in_order(torch.where(within, keep, kept), laws, _dense(evidence)[0], evidence.draft.lengths)
+    is_inside = [torch.zeros(len(texts), dtype=torch.bool)]  # before each token, and behind the last
+    for token in torch.cat((prefix, texts, evidence.draft.tokens), 1).unbind(1):
+        is_inside.append((is_inside[-1] | (token == rule.begin)) & (token != rule.end))
+    within = torch.stack(is_inside[:-1], 1)[:, prefix.shape[1] + texts.shape[1] :]
+    keep, replaced = keep_and_replace(rule.rule, evidence)
+    keep_outside, replaced_outside = keep_and_replace(Exact(), evidence)
+    laws = torch.where(within[..., None], replaced, replaced_outside)
+    return judge_in_order(evidence, torch.where(within, keep, keep_outside), laws)
 
 
 @outcomes_of.register(Judge)
 def _(rule: Judge, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> Outcomes:
-    """What the lossless rule keeps, and what the head calls good; what goes is replaced as by the lossless rule."""
-    native, replaced = judged(Exact(), evidence)
+    """Keep what the lossless rule keeps or the head scores as good; replace the rest as the lossless rule does."""
+    native, replaced = keep_and_replace(Exact(), evidence)
     good = torch.sigmoid(rule.head.score(rule.head.seen(evidence)).double())
-    keep = torch.where(good >= knob(rule.threshold, good), 1.0, native)
-    return in_order(keep, replaced, _dense(evidence)[0], evidence.draft.lengths)
+    return judge_in_order(evidence, torch.where(good >= knob(rule.threshold, good), 1.0, native), replaced)
 
 
 @outcomes_of.register(FLy)
 def _(rule: FLy, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> Outcomes:
     """Every pattern of what the lossless rule keeps, with its probability; then rejections are forgiven in order."""
-    p, _, offered = _dense(evidence)
-    native, replaced = judged(Exact(), evidence)
+    p, offered = p_of(evidence), is_offered(evidence)
+    native, replaced = keep_and_replace(Exact(), evidence)
     law = evidence.logits[:, :-1].softmax(-1) if evidence.is_greedy and evidence.logits is not None else p[:, :-1]
     first = law.sort(-1, descending=True).values[..., : rule.top]
-    unsure = -(first * first.clamp_min(1e-300).log()).sum(-1) >= float(rule.entropy)
-    may = unsure & (at(law, evidence.draft.tokens) > 0)
+    is_unsure = -(first * first.clamp_min(1e-300).log()).sum(-1) >= float(rule.entropy)
+    may_forgive = is_unsure & (at(law, evidence.draft.tokens) > 0) & offered
     width, window = native.shape[1], int(rule.window)
     accepted = p.new_zeros(len(p), width + 1, dtype=torch.float64)
     for pattern in itertools.product((True, False), repeat=width):
-        stays = torch.tensor(pattern) & offered
+        is_kept = torch.tensor(pattern) & offered
         chance = torch.where(torch.tensor(pattern), native, 1 - native).prod(1)
-        keep = stays.clone()
+        keep = is_kept.clone()
         for slot in range(width):
-            behind = slice(slot + 1, slot + 1 + window)
             has_room = slot + 1 + window <= evidence.draft.lengths
-            keep[:, slot] |= may[:, slot] & has_room & stays[:, behind].all(1) & offered[:, slot]
-        length = keep.long().cumprod(1).sum(1)
-        accepted.scatter_add_(1, length[:, None], chance[:, None])
-    return Outcomes(accepted, in_order(native, replaced, p, evidence.draft.lengths).following)
+            keep[:, slot] |= may_forgive[:, slot] & has_room & is_kept[:, slot + 1 : slot + 1 + window].all(1)
+        accepted.scatter_add_(1, keep.long().cumprod(1).sum(1, keepdim=True), chance[:, None])
+    return Outcomes(accepted, judge_in_order(evidence, native, replaced).following)
 
 
 @outcomes_of.register(Block)
 def _(rule: Block, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> Outcomes:
-    """Algorithm 2 of arXiv:2403.10444: the longest i with coin i below hᵢ is kept, each coin by itself."""
-    p, q, offered = _dense(evidence)
+    """Algorithm 2 of arXiv:2403.10444: keep the longest i whose uniform is below hᵢ; the uniforms are independent."""
     if evidence.is_greedy:
-        keep, replaced = judged(Exact(), evidence)
-        return in_order(keep, replaced, p, evidence.draft.lengths)
+        return judge_in_order(evidence, *keep_and_replace(Exact(), evidence))
+    p, q, offered = p_of(evidence), q_of(evidence), is_offered(evidence)
     lengths, width = evidence.draft.lengths, q.shape[1]
     c = [p.new_ones(len(p))]
     for slot in range(width):
         x = evidence.draft.tokens[:, slot]
         c.append((c[-1] * at(p[:, slot], x) / at(q[:, slot], x).clamp_min(1e-300)).clamp_max(1))
     accepted, rest = [p.new_zeros(len(p))] * (width + 1), p.new_ones(len(p))
-    following = []
     for kept in range(width, 0, -1):
         over = (c[kept][:, None] * p[:, kept] - q[:, min(kept, width - 1)]).clamp_min(0).sum(-1)
         bound = over + 1 - c[kept]
@@ -188,6 +179,7 @@ def _(rule: Block, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> 
         chance = torch.where(offered[:, kept - 1], torch.where(lengths == kept, c[kept], inner.clamp(0, 1)), 0.0)
         accepted[kept], rest = rest * chance, rest * (1 - chance)
     accepted[0] = rest
+    following = []
     for kept in range(width + 1):
         law = excess(c[kept][:, None] * p[:, kept], q[:, min(kept, width - 1)]) if width else p[:, 0]
         following.append(torch.where((lengths == kept)[:, None], p[:, kept], law))

@@ -1,45 +1,39 @@
-"""Which claims can be tested of a subject, and with how many samples."""
+"""Which claims of a subject can be tested, and with how many samples."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from sdbench.audit import outcomes
-from sdbench.audit.audit import Options, Trial
-from sdbench.audit.claims import AcceptanceTest, DraftTest, LawTest, Test
-from sdbench.audit.evidence import ALPHA, first_of
-from sdbench.audit.laws import Laws
+from sdbench.audit.claims import AcceptanceTest, ClaimTest, DraftTest, LawTest, RoundAcceptanceTest, TableTest
+from sdbench.audit.command import AuditOptions
+from sdbench.audit.evidence import first_of
+from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, JudgedTest, PrefixTest
+from sdbench.audit.laws import TextLaws, claims_draft_law
 from sdbench.audit.outcomes import UnknownLawError, has_outcomes, is_memoryless
+from sdbench.audit.sequential import RuleTests, threshold
 from sdbench.audit.source import Source, Tables
-from sdbench.audit.subject import Setting, Subject
-from sdbench.audit.trained import Claimed, EmittedTest, JudgedTest, PlaceTest, PrefixTest
-from sdbench.draft import ModelDrafter
+from sdbench.audit.subject import AuditedRule, Subject
 
-SIZES = (500, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 12000, 16000, 24000, 32000, 48000, 64000)  # of a prompt
+SIZES = (500, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 12000, 16000, 24000, 32000, 48000, 64000)  # texts of a prompt
 FALLBACK = 2000  # texts of a prompt where no test states its power in advance
-LEAST_TRAINED = 1000  # … of a trained pair, for enough drafted tokens
+MIN_TRAINED = 1000  # texts of a prompt of a trained pair, for enough drafted tokens
 
 
 @dataclass
-class Plan:
+class AuditPlan:
     """What is tested by samples, and what cannot be, with the reason."""
 
-    trials: list[Trial]
+    settings: list[RuleTests]
     horizon: int
     untested: dict[str, str] = field(default_factory=dict)  # setting -> why its law is not tested
 
 
-def drafter_is_model(subject: Subject) -> bool:
-    return isinstance(subject.helper, ModelDrafter)
-
-
-def why_unknown(subject: Subject, setting: Setting, source: Source) -> str | None:
-    """Why the law of this setting's texts cannot be worked out; None where it can. A stranger's error is passed on."""
+def why_unknown(subject: Subject, setting: AuditedRule, source: Source) -> str | None:
+    """Why the law of this setting's texts cannot be computed; None where it can. An error of the rule itself is passed on."""
     if not has_outcomes(setting.rule):
         return outcomes.why_unknown(setting.rule)
     if isinstance(source, Tables):
@@ -50,107 +44,105 @@ def why_unknown(subject: Subject, setting: Setting, source: Source) -> str | Non
     return None
 
 
-def laws_of(subject: Subject, rule: Any, source: Tables) -> Laws:
-    """The laws under this rule, worked out once."""
-    place = "laws", id(rule)
-    if place not in source.blocks:
-        source.blocks[place] = Laws(source, subject.sampling, rule, subject.helper, subject.num_draft, subject.budget)
-    return source.blocks[place]
+def laws_of(subject: Subject, rule: Any, source: Tables) -> TextLaws:
+    """The laws under this rule, computed once."""
+    key = "laws", id(rule)
+    if key not in source.cache:
+        source.cache[key] = TextLaws(source, subject.sampling, rule, subject.helper, subject.num_draft, subject.budget)
+    return source.cache[key]
 
 
-def make(subject: Subject, options: Options, source: Source) -> Plan:
-    """The tests of every setting; how many texts of a prompt are drawn is what the wanted power needs."""
-    build = _enumerated if isinstance(source, Tables) else _trained
+def plan_tests(subject: Subject, options: AuditOptions, source: Source) -> AuditPlan:
+    """The tests of every setting; as many texts of a prompt are drawn as the wanted power needs."""
     unknown: dict[str, str] = {}
     faults: dict[int, str] = {}
     for number, setting in enumerate(subject.settings):
         try:
-            why = why_unknown(subject, setting, source)
-        except Exception:  # noqa: BLE001 - a stranger's rule may raise anything: that is a finding, not a crash
+            reason = why_unknown(subject, setting, source)
+        except Exception:  # noqa: BLE001 - a user's rule may raise anything: that is a result, not a crash
             faults[number] = traceback.format_exc()
         else:
-            unknown |= {} if why is None else {setting.name: why}
+            unknown |= {} if reason is None else {setting.name: reason}
 
-    def trials(horizon: int) -> list[Trial]:
-        made = [
-            Trial(number, build(subject, setting, source, options, horizon, setting.name not in unknown))
+    def tests_of(setting: AuditedRule, horizon: int) -> list[ClaimTest]:
+        is_known = setting.name not in unknown
+        if isinstance(source, Tables):
+            return enumerated_tests(subject, setting, source, options, horizon, is_known)
+        return token_tests(subject, setting, source, options, horizon, is_known)
+
+    def all_tests(horizon: int) -> list[RuleTests]:
+        settings = [
+            RuleTests(number, tests_of(setting, horizon))
             for number, setting in enumerate(subject.settings)
-            if setting.draws(subject.sampling) and number not in faults
+            if setting.is_random(subject.sampling) and number not in faults
         ]
-        return [trial for trial in made if trial.tests]
+        return [setting for setting in settings if setting.tests]
 
-    first = trials(SIZES[0])
-    num_tests = sum(len(trial.tests) for trial in first)
-    log_wanted = float(np.log(max(num_tests, 1) / ALPHA))
+    def stated(settings: Sequence[RuleTests]) -> list[TableTest]:
+        return [test for setting in settings for test in setting.tests if isinstance(test, TableTest)]
+
+    first = all_tests(SIZES[0])
+    log_wanted = threshold(sum(len(setting.tests) for setting in first))
 
     def is_enough(size: float) -> bool:
-        tests = [test for trial in trials(int(size)) for test in trial.tests]
-        stated = [test for test in tests if isinstance(test, LawTest | PrefixTest)]
         sizes = [int(size)] * len(subject.prompts)
-        return all(test.least(sizes, log_wanted) <= options.tv for test in stated)
+        return all(test.least(sizes, log_wanted) <= options.tv for test in stated(all_tests(int(size))))
 
     if options.samples is not None:
         horizon = options.samples
-    elif any(isinstance(test, LawTest | PrefixTest) for trial in first for test in trial.tests):
-        horizon = int(min(first_of(SIZES, is_enough), SIZES[-1]))
     else:
-        horizon = FALLBACK
-    broken = [Trial(number, [], fault=fault) for number, fault in faults.items()]
-    if not isinstance(source, Tables) and options.samples is None:
-        horizon = max(horizon, LEAST_TRAINED)
-    return Plan([*trials(horizon), *broken], horizon, unknown)
+        horizon = int(min(first_of(SIZES, is_enough), SIZES[-1])) if stated(first) else FALLBACK
+        horizon = horizon if isinstance(source, Tables) else max(horizon, MIN_TRAINED)
+    broken = [RuleTests(number, [], fault=fault) for number, fault in faults.items()]
+    return AuditPlan([*all_tests(horizon), *broken], horizon, unknown)
 
 
-def _enumerated(
-    subject: Subject, setting: Setting, source: Any, options: Options, horizon: int, is_known: bool
-) -> list[Test]:
-    own, alone = laws_of(subject, setting.rule, source), laws_of(subject, None, source)
-    drawn = horizon * len(subject.prompts) * subject.budget
-    has_model = drafter_is_model(subject) and not subject.sampling.is_greedy
-    makers: dict[str, tuple[bool, Callable[[], Test]]] = {
-        "law": (is_known, lambda: LawTest("law", own, subject.stops, horizon, with_rounds=True)),
-        "losslessness": (
-            setting.is_lossless and not subject.sampling.is_greedy,
-            lambda: LawTest("losslessness", alone, subject.stops, horizon),
-        ),
-        "acceptance": (is_known, lambda: AcceptanceTest(own, subject.stops)),
-        "q": (has_model, lambda: DraftTest("q", drawn, source=source, sampling=subject.sampling)),
-    }
-    return [test() for claim, (holds, test) in makers.items() if holds and claim in options.claims]
-
-
-def _trained(
-    subject: Subject, setting: Setting, source: Any, options: Options, horizon: int, is_known: bool
-) -> list[Test]:
-    if subject.sampling.is_greedy:
-        return []
-    has_model = drafter_is_model(subject)
-    is_exact = subject.rounding < 1e-6
-    plain = setting.rule if is_memoryless(setting.rule) else None
-    rule = None if setting.is_lossless else plain
-    own = Claimed(source, subject.sampling, rule, has_model, is_exact)
-    is_stated = setting.is_lossless or own.is_tokenwise
-    by_origin = Claimed(source, subject.sampling, plain, has_model, is_exact)
-    tokens, count = horizon * len(subject.prompts) * subject.budget, len(subject.prompts)
-    # A second token is drafted whatever became of the first where a block holds two and another round may follow.
-    with_second = rule is None or (subject.num_draft > 1 and subject.budget > 2)
-    coins = PlaceTest() if by_origin.is_tokenwise and "acceptance" in options.claims else None
-    tests: list[Test] = []
-    if is_stated and "prefixes" in options.claims:
-        tests.append(PrefixTest(own, count, horizon, with_second and subject.budget > 1))
-    if is_stated and {"pit", "acceptance"} & set(options.claims):
-        tests.append(EmittedTest("pit", tokens, claimed=by_origin, coins=coins))
-        tests += [] if coins is None else [coins]
-    if not is_stated and has_model and is_known and {"pit", "acceptance"} & set(options.claims):
-        kept = PlaceTest() if "acceptance" in options.claims else None
-        given = {"source": source, "sampling": subject.sampling, "prompts": subject.prompts, "is_exact": is_exact}
-        tests.append(JudgedTest("pit", tokens, rule=setting.rule, coins=kept, **given))
-        tests += [] if kept is None else [kept]
-    if has_model and "q" in options.claims:
-        tests.append(DraftTest("q", tokens, source=source, sampling=subject.sampling, most=2000))
+def enumerated_tests(
+    subject: Subject, setting: AuditedRule, source: Tables, options: AuditOptions, horizon: int, is_known: bool
+) -> list[ClaimTest]:
+    laws, stops, is_greedy = laws_of(subject, setting.rule, source), subject.stops, subject.sampling.is_greedy
+    tests: list[ClaimTest] = []
+    if is_known and "law" in options.claims:
+        tests.append(LawTest("law", laws, stops, horizon, with_rounds=True))
+    if setting.is_lossless and not is_greedy and "losslessness" in options.claims:
+        tests.append(LawTest("losslessness", laws_of(subject, None, source), stops, horizon))
+    if is_known and "acceptance" in options.claims:
+        tests.append(RoundAcceptanceTest(laws=laws, stops=stops))
+    if claims_draft_law(subject.helper) and not is_greedy and "q" in options.claims:
+        num_drafts = horizon * len(subject.prompts) * subject.budget
+        tests.append(DraftTest("q", num_drafts, source=source, sampling=subject.sampling))
     return tests
 
 
-def remaining(subject: Subject) -> Sequence[str]:
-    """The claims that need no law."""
-    return ("q", "invariance", "greedy", "counters")
+def token_tests(
+    subject: Subject, setting: AuditedRule, source: Source, options: AuditOptions, horizon: int, is_known: bool
+) -> list[ClaimTest]:
+    """Where nothing can be enumerated: prefixes, and token by token."""
+    sampling, has_model, is_exact = subject.sampling, claims_draft_law(subject.helper), subject.rounding < 1e-6
+    if sampling.is_greedy:
+        return []
+    memoryless = setting.rule if is_memoryless(setting.rule) else None
+    rule = None if setting.is_lossless else memoryless
+    claimed = ClaimedLaw(source, sampling, rule, has_model, is_exact)
+    by_origin = ClaimedLaw(source, sampling, memoryless, has_model, is_exact)
+    num_tokens = horizon * len(subject.prompts) * subject.budget
+    is_stated = setting.is_lossless or claimed.is_tokenwise
+    wants_tokens = bool({"pit", "acceptance"} & set(options.claims))
+    acceptance = AcceptanceTest() if "acceptance" in options.claims else None
+    tests: list[ClaimTest] = []
+    if is_stated and "prefixes" in options.claims:
+        # A second token is drafted whatever became of the first, if a block holds two and another round may follow.
+        with_second = (rule is None or (subject.num_draft > 1 and subject.budget > 2)) and subject.budget > 1
+        tests.append(PrefixTest(claimed, len(subject.prompts), horizon, with_second))
+    if is_stated and wants_tokens:
+        acceptance = acceptance if by_origin.is_tokenwise else None
+        tests.append(EmittedTest("pit", num_tokens, claimed=by_origin, acceptance=acceptance))
+    elif has_model and is_known and wants_tokens:
+        given = {"source": source, "sampling": sampling, "rule": setting.rule, "is_exact": is_exact}
+        tests.append(JudgedTest("pit", num_tokens, acceptance=acceptance, **given))
+    else:
+        acceptance = None
+    tests += [] if acceptance is None else [acceptance]
+    if has_model and "q" in options.claims:
+        tests.append(DraftTest("q", num_tokens, source=source, sampling=sampling, max_rounds=2000))
+    return tests

@@ -1,18 +1,21 @@
-"""The models' own laws behind any text, by plain forwards of transformers: nothing of the engine is used to check the engine.
+"""The models' own distributions behind any text, by plain forwards of transformers: the engine is never used to check itself.
 
-Of a small vocabulary every continuation is run once and looked up (`Tables`); else the texts at hand are run (`Forwards`).
+For a small vocabulary every continuation is run once and looked up (`Tables`); otherwise the texts at hand are run (`Forwards`).
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
+
+from sdbench.audit.texts import number_of
+from sdbench.types import DraftBlock, Evidence
 
 Side = Literal["target", "draft"]
 ELEMENTS = 1 << 24  # logits of one forward
@@ -20,7 +23,7 @@ ELEMENTS = 1 << 24  # logits of one forward
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How logits become a law, in transformers' own words and order: temperature, top-k, top-p."""
+    """How logits become a distribution, by transformers' names and in its order: temperature, top-k, top-p."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -31,7 +34,7 @@ class Sampling:
         return self.temperature == 0
 
     def law(self, logits: Tensor) -> Tensor:
-        """[..., V] float64 of un-tempered logits [..., V], by transformers' warpers; all mass on the best at temperature 0."""
+        """[..., V] float64 of un-tempered logits [..., V], by transformers' warpers; one-hot at temperature 0."""
         from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
         flat: Any = logits.reshape(-1, logits.shape[-1]).double()
@@ -47,32 +50,44 @@ class Sampling:
         return flat.softmax(-1).reshape(logits.shape)
 
 
-class Source(Protocol):
-    """Un-tempered logits [N,T,V] before each token of texts [N,T] (padded with 0) behind prompts [N]."""
+@dataclass(frozen=True, slots=True)
+class ModelOutputs:
+    """Before each token of N texts: un-tempered logits, and the last states, after the final norm, that they are computed from."""
 
+    logits: Tensor  # [N,T,V]
+    states: Tensor  # [N,T,d]
+
+    @classmethod
+    def empty(cls, model: Any, shape: Sequence[int], vocab: int, dtype: torch.dtype) -> ModelOutputs:
+        width = model.get_output_embeddings().weight.shape[1]
+        return cls(torch.zeros(*shape, vocab, dtype=dtype), torch.zeros(*shape, width, dtype=model.dtype))
+
+
+class Source(Protocol):
+    """The outputs of a pair before each token of texts [N,T] (padded with 0) behind prompts [N]."""
+
+    models: dict[str, Any]
+    prompts: Sequence[Sequence[int]]
     vocab: int
 
-    def logits(self, side: Side, prompts: Sequence[int], texts: Tensor) -> Tensor: ...
-
-    def states(self, side: Side, prompts: Sequence[int], texts: Tensor) -> Tensor:
-        """The last states [N,T,d], after the final norm, that these logits are made of."""
-        ...
+    def outputs(self, side: Side, prompts: Sequence[int], texts: Tensor) -> ModelOutputs: ...
 
 
-def with_states(model: Any, ids: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-    """Logits and what the head reads; a hook of the audit's own, since it shares no forward with what it audits."""
+def run_model(model: Any, ids: Tensor, **options: Any) -> ModelOutputs:
+    """One forward; the states come from a hook of the audit's, since it shares no code with what it audits."""
     kept: list[Tensor] = []
     hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
     try:
-        logits = model(ids, **options).logits
+        with torch.no_grad():
+            logits = model(ids, **options).logits
     finally:
         hook.remove()
-    return logits, kept[0]
+    return ModelOutputs(logits, kept[0])
 
 
 @dataclass
 class Tables:
-    """Every continuation of up to `depth` tokens of every prompt, run in one forward a prompt and side."""
+    """Every continuation of up to `depth` tokens of every prompt, from one forward per prompt and side."""
 
     models: dict[str, Any]
     prompts: Sequence[Sequence[int]]
@@ -80,89 +95,99 @@ class Tables:
     depth: int
 
     def __post_init__(self) -> None:
-        self.blocks: dict[Any, Any] = {}  # what a drafter was asked for already (laws.Laws.blocks)
-        self.kept = {side: [self._run(model, prompt) for prompt in self.prompts] for side, model in self.models.items()}
+        self.cache: dict[Any, Any] = {}  # blocks of drafters (laws.py) and distributions of texts (plan.py)
+        self.tables = {s: [self._run(model, prompt) for prompt in self.prompts] for s, model in self.models.items()}
 
-    def _run(self, model: Any, prompt: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-        """Depth d -> [V^d,V] and [V^d,·]: logits and states behind every prefix of d tokens, numbered as digits in base V."""
+    def _run(self, model: Any, prompt: Sequence[int]) -> list[ModelOutputs]:
+        """Depth d -> the outputs [V^d,·] behind every prefix of d tokens, numbered as digits in base V."""
         tails = torch.tensor(list(itertools.product(range(self.vocab), repeat=self.depth - 1))).long()
         tails = tails.reshape(self.vocab ** (self.depth - 1), self.depth - 1)
         ids = torch.cat((torch.tensor([list(prompt)]).expand(len(tails), -1), tails), 1)
-        with torch.no_grad():
-            parts = [with_states(model, part) for part in ids.split(max(1, 4096 // ids.shape[1]))]
-        logits, states = (torch.cat([part[:, len(prompt) - 1 :] for part in side]) for side in zip(*parts, strict=True))
+        parts = [run_model(model, part) for part in ids.split(max(1, 4096 // ids.shape[1]))]
+        logits = torch.cat([part.logits[:, len(prompt) - 1 :, : self.vocab] for part in parts])
+        states = torch.cat([part.states[:, len(prompt) - 1 :] for part in parts])
         steps = [self.vocab ** (self.depth - 1 - d) for d in range(self.depth)]
-        return [(logits[::n, d, : self.vocab].double(), states[::n, d]) for d, n in enumerate(steps)]
+        return [ModelOutputs(logits[::step, d].double(), states[::step, d]) for d, step in enumerate(steps)]
 
-    def table(self, side: Side, prompt: int, depth: int) -> Tensor:
-        return self.kept[side][prompt][depth][0]
+    def at(self, side: Side, prompt: int, depth: int) -> ModelOutputs:
+        """Logits [V^d,V] and states [V^d,·] behind every prefix of d tokens."""
+        return self.tables[side][prompt][depth]
 
-    def state(self, side: Side, prompt: int, depth: int) -> Tensor:
-        return self.kept[side][prompt][depth][1]
-
-    def logits(self, side: Side, prompts: Sequence[int], texts: Tensor) -> Tensor:
-        return self._looked_up(lambda prompt, depth: self.table(side, prompt, depth), prompts, texts)
-
-    def states(self, side: Side, prompts: Sequence[int], texts: Tensor) -> Tensor:
-        return self._looked_up(lambda prompt, depth: self.state(side, prompt, depth), prompts, texts)
-
-    def _looked_up(self, table: Callable[[int, int], Tensor], prompts: Sequence[int], texts: Tensor) -> Tensor:
-        first = table(0, 0)
-        out = first.new_zeros(*texts.shape, first.shape[-1])
-        which = torch.as_tensor(list(prompts))
-        for prompt in which.unique().tolist():
-            rows = (which == prompt).nonzero()[:, 0]
-            number = torch.zeros(len(rows), dtype=torch.int64)
-            for place in range(min(texts.shape[1], self.depth)):
-                out[rows, place] = table(prompt, place)[number]
-                number = number * self.vocab + texts[rows, place]
+    def outputs(self, side: Side, prompts: Sequence[int], texts: Tensor) -> ModelOutputs:
+        out = ModelOutputs.empty(self.models[side], texts.shape, self.vocab, torch.float64)
+        numbers = torch.as_tensor(list(prompts))
+        for prompt in numbers.unique().tolist():
+            rows = (numbers == prompt).nonzero()[:, 0]
+            for depth in range(min(texts.shape[1], self.depth)):
+                table, prefix = self.at(side, prompt, depth), number_of(texts[rows, :depth], self.vocab)
+                out.logits[rows, depth], out.states[rows, depth] = table.logits[prefix], table.states[prefix]
         return out
 
 
 @dataclass
 class Forwards:
-    """The texts at hand, each that differs once, as many at a time as fit, behind transformers' own cache of their prompt."""
+    """The texts at hand, each distinct one once, as many at a time as fit, behind transformers' own cache of their prompt."""
 
     models: dict[str, Any]
     prompts: Sequence[Sequence[int]]
     vocab: int
-    begun: dict[tuple[Side, int], Any] = field(default_factory=dict)
+    caches: dict[tuple[Side, int], Any] = field(default_factory=dict)
 
-    def logits(self, side: Side, prompts: Sequence[int], texts: Tensor) -> Tensor:
+    def outputs(self, side: Side, prompts: Sequence[int], texts: Tensor) -> ModelOutputs:
         model = self.models[side]
         is_exact = model.dtype == torch.float64 and self.vocab <= 8192
-        return self._joined(side, prompts, texts, 0, torch.float64 if is_exact else torch.float32)
-
-    def states(self, side: Side, prompts: Sequence[int], texts: Tensor) -> Tensor:
-        return self._joined(side, prompts, texts, 1, self.models[side].dtype)
-
-    def _joined(self, side: Side, prompts: Sequence[int], texts: Tensor, which: int, dtype: torch.dtype) -> Tensor:
-        """Of each prompt's texts, each that differs once: logits (0) or states (1)."""
-        numbers, out = torch.as_tensor(list(prompts)), None
+        out = ModelOutputs.empty(model, texts.shape, self.vocab, torch.float64 if is_exact else torch.float32)
+        numbers, step = torch.as_tensor(list(prompts)), ELEMENTS // max(1, texts.shape[1] * self.vocab)
         for prompt in numbers.unique().tolist():
             rows = (numbers == prompt).nonzero()[:, 0]
-            unlike, place = texts[rows].unique(dim=0, return_inverse=True)
-            step = max(1, min(256, ELEMENTS // max(1, texts.shape[1] * self.vocab)))
-            own = torch.cat([self._run(side, prompt, part)[which].to(dtype) for part in unlike.split(step)])[place]
-            out = own.new_zeros(*texts.shape, own.shape[-1]) if out is None else out
-            out[rows] = own
-        return torch.zeros(*texts.shape, self.vocab, dtype=dtype) if out is None else out
+            distinct, index = texts[rows].unique(dim=0, return_inverse=True)
+            parts = [self._run(side, prompt, part) for part in distinct.split(max(1, min(256, step)))]
+            out.logits[rows] = torch.cat([part.logits.to(out.logits.dtype) for part in parts])[index]
+            out.states[rows] = torch.cat([part.states for part in parts])[index]
+        return out
 
-    def _run(self, side: Side, prompt: int, texts: Tensor) -> tuple[Tensor, Tensor]:
+    def _run(self, side: Side, prompt: int, texts: Tensor) -> ModelOutputs:
         """[n,T,·] before each token of texts [n,T]: the last token of the prompt is run again with them."""
         from transformers import DynamicCache
 
         model, ids = self.models[side], list(self.prompts[prompt])
-        with torch.no_grad():
-            if (side, prompt) not in self.begun:
-                cache = DynamicCache(config=model.config)
-                if ids[:-1]:
-                    model(torch.tensor([ids[:-1]], device=model.device), past_key_values=cache, use_cache=True)
-                self.begun[side, prompt] = cache
-            cache = copy.deepcopy(self.begun[side, prompt])
+        if (side, prompt) not in self.caches:
+            cache = DynamicCache(config=model.config)
             if ids[:-1]:
-                cache.batch_repeat_interleave(len(texts))
-            first = torch.full((len(texts), 1), ids[-1])
-            wanted = torch.cat((first, texts[:, :-1]), 1).to(model.device)
-            logits, states = with_states(model, wanted, past_key_values=cache, use_cache=True)
-        return logits[..., : self.vocab].cpu(), states.cpu()
+                run_model(model, torch.tensor([ids[:-1]], device=model.device), past_key_values=cache, use_cache=True)
+            self.caches[side, prompt] = cache
+        cache = copy.deepcopy(self.caches[side, prompt])
+        if ids[:-1]:
+            cache.batch_repeat_interleave(len(texts))
+        first = torch.full((len(texts), 1), ids[-1])
+        inputs = torch.cat((first, texts[:, :-1]), 1).to(model.device)
+        out = run_model(model, inputs, past_key_values=cache, use_cache=True)
+        return ModelOutputs(out.logits[..., : self.vocab].cpu(), out.states.cpu())
+
+
+def evidence_of(
+    source: Source,
+    sampling: Sampling,
+    prompt: int,
+    texts: Tensor,
+    drafts: Tensor,
+    lengths: Tensor,
+    q: Tensor | None = None,
+) -> Evidence:
+    """What a rule is shown of drafts [R,K] behind texts [R,d] of one prompt; q: None for the draft model's law."""
+    begin, width = texts.shape[1], drafts.shape[1]
+    whole = torch.cat((texts, drafts, torch.zeros_like(lengths)[:, None]), 1)
+    numbers, raw_q, hidden = [prompt] * len(whole), None, None
+    target = source.outputs("target", numbers, whole)
+    raw_p = target.logits[:, begin:]
+    if "draft" in source.models and width:
+        draft = source.outputs("draft", numbers, whole)
+        raw_q, hidden = draft.logits[:, begin:-1], draft.states[:, begin:-1]
+    p = sampling.law(raw_p)
+    if q is None:
+        assert raw_q is not None, "a draft model, where the drafter claims nothing"
+        q = sampling.law(raw_q)
+    if sampling.is_greedy:
+        p, q = p.argmax(-1), q.argmax(-1)
+    block = DraftBlock(drafts, q, lengths, raw_q, hidden)
+    return Evidence(p, block, sampling.is_greedy, raw_p, target.states[:, begin:])

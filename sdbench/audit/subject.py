@@ -1,20 +1,23 @@
-"""What is audited: rules under a drafter on a pair, and how texts are drawn from them."""
+"""What is audited: rules with a drafter on a pair, and how their texts are drawn."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import sdbench
-from sdbench.audit.laws import LARGEST
+from sdbench.audit.laws import MAX_TEXTS
+from sdbench.audit.sequential import DrawTexts, SampledTexts
 from sdbench.audit.source import Forwards, Sampling, Source, Tables
+from sdbench.audit.texts import RoundBatch, TextBatch
 from sdbench.engine import Engine
 from sdbench.types import Generation, Limits
 
 
 @dataclass(frozen=True)
-class Setting:
+class AuditedRule:
     """A rule with its knobs set, under the name that the table shows."""
 
     name: str
@@ -24,7 +27,7 @@ class Setting:
     def is_lossless(self) -> bool:
         return bool(self.rule.is_lossless().all())
 
-    def draws(self, sampling: Sampling) -> bool:
+    def is_random(self, sampling: Sampling) -> bool:
         """Whether its texts depend on the noise."""
         return not sampling.is_greedy or bool(getattr(self.rule, "draws_if_greedy", True))
 
@@ -33,7 +36,7 @@ class Setting:
 class Subject:
     """A pair in memory, its prompts, and the rules and the drafter under test. `drafter`: an object, a class, or a name."""
 
-    settings: Sequence[Setting]
+    settings: Sequence[AuditedRule]
     target: Any
     draft: Any
     prompts: Sequence[Sequence[int]]
@@ -48,15 +51,16 @@ class Subject:
     seed: int = 0
     vocab_size: int | None = None
     engine: Engine = field(init=False)
-    helper: Any = field(init=False)
+    helper: Any = field(init=False)  # the drafter, built
 
     def __post_init__(self) -> None:
         self.engine = Engine(self.target, self.draft, self.tokenizer, self.vocab_size)
         self.helper = self.build_drafter()
 
-    def build_drafter(self) -> Any:
-        """A fresh one, but for an object that was given."""
-        warp = self.engine.warp(self.sampling.temperature, self.sampling.top_k, self.sampling.top_p)
+    def build_drafter(self, sampling: Sampling | None = None) -> Any:
+        """A new drafter, unless an object was given."""
+        wanted = sampling or self.sampling
+        warp = self.engine.warp(wanted.temperature, wanted.top_k, wanted.top_p)
         return self.engine.drafter(self.drafter, warp, self.drafter_options)
 
     @property
@@ -69,13 +73,14 @@ class Subject:
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Of the states of target and draft."""
-        target, draft = (one.config.get_text_config().hidden_size for one in (self.target, self.draft or self.target))
+        """Sizes of the hidden states of target and draft."""
+        models = (self.target, self.draft or self.target)
+        target, draft = (model.config.get_text_config().hidden_size for model in models)
         return target, draft
 
     @property
     def is_enumerable(self) -> bool:
-        return self.vocab**self.budget <= LARGEST
+        return self.vocab**self.budget <= MAX_TEXTS
 
     def source(self) -> Source:
         if self.is_enumerable:
@@ -84,7 +89,7 @@ class Subject:
 
     @property
     def rounding(self) -> float:
-        """What two ways to compute a probability may differ by."""
+        """How far two ways to compute a probability may differ."""
         import torch
 
         return 1e-9 if self.engine.target_model.dtype == torch.float64 else 256 * torch.finfo(self.target.dtype).eps
@@ -99,38 +104,48 @@ class Subject:
         prompts: Sequence[Sequence[int]] | None = None,
         **options: Any,
     ) -> list[list[Generation]]:
-        """Texts of each of these settings, decoded in one stream; `look` names the noise beside the seed."""
-        texts = self.prompts if prompts is None else prompts
-        warped = self.sampling if sampling is None else sampling
-        helper = self.helper
-        if sampling is not None:
-            warp = self.engine.warp(warped.temperature, warped.top_k, warped.top_p)
-            helper = self.engine.drafter(self.drafter, warp, self.drafter_options)
-        given: dict[str, Any] = {
+        """Texts of each of these settings, decoded in one stream; `look` selects the noise beside the seed."""
+        warped = sampling or self.sampling
+        options = {
             "num_draft": self.num_draft,
             "max_new_tokens": self.budget,
             "stop_ids": tuple(self.stops),
             "seed": self.seed * 1000 + look,
             "batch_size": self.batch_size,
             "engine": self.engine,
+            "drafter": self.helper if sampling is None else self.build_drafter(sampling),
             **options,
         }
         generations = sdbench.generate(
             None,
             None,
-            texts,
+            self.prompts if prompts is None else prompts,
             [self.settings[number].rule for number in which],
             samples=samples,
             temperature=warped.temperature,
             top_k=warped.top_k,
             top_p=warped.top_p,
-            drafter=helper,
-            **given,
+            **options,
         )
-        return [[g for g in generations if g.verifier == place] for place in range(len(which))]
+        return [[g for g in generations if g.verifier == index] for index in range(len(which))]
+
+    def arrays(self, generations: Sequence[Generation]) -> tuple[TextBatch, RoundBatch]:
+        texts = TextBatch.of_generations(generations, self.budget)
+        return texts, RoundBatch.of(generations, self.budget, self.num_draft)
+
+    def sampler(self, seconds: dict[str, float]) -> DrawTexts:
+        """Draw from this package's engine; the time of decoding alone adds up in seconds["drawing"]."""
+
+        def draw(which: Sequence[int], count: int, look: int) -> list[SampledTexts]:
+            begun = time.perf_counter()
+            decoded = self.decode(which, count, look=look)
+            seconds["drawing"] = seconds.get("drawing", 0.0) + time.perf_counter() - begun
+            return [self.arrays(texts) for texts in decoded]
+
+        return draw
 
 
-def least_draft(settings: Sequence[Setting], wanted: int = 3) -> int:
-    """The number of drafts that all rules take, not below what is wanted."""
+def min_num_draft(settings: Sequence[AuditedRule], wanted: int = 3) -> int:
+    """The least number of drafts, `wanted` or more, that all rules accept."""
     lows = [(getattr(setting.rule, "limits", None) or Limits()).num_draft[0] for setting in settings]
     return max(wanted, *lows)

@@ -1,4 +1,4 @@
-"""What the audit found, for people and for programs: a table, audit.json, one line."""
+"""An audit's report for people and for programs: a table, one line, audit.json."""
 
 from __future__ import annotations
 
@@ -9,44 +9,29 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sdbench.audit.audit import Report, Row
+from sdbench.audit.report import AuditReport, ClaimResult
 
 WIDTH = 150
 COLOURS = {"sound": "green", "violated": "red", "too few": "yellow"}
+NUMBERS = ("log e", "p corrected", "detected at .95", "samples")  # right-aligned columns
 
 
-def effect(row: Row) -> str:
-    if row.effect is None:
-        return ""
-    one = row.effect
-    return f"{one.name} {one.value:+.4f} [{one.low:+.4f}, {one.high:+.4f}]".replace("TV +", "TV ")
-
-
-def least(row: Row) -> str:
-    if row.effect is None or not math.isfinite(row.effect.least):
-        return ""
-    return f"{row.effect.least:.3g}"
-
-
-def show(report: Report, title: str) -> None:
-    """On stderr: stdout has one line alone."""
+def print_table(report: AuditReport, title: str) -> None:
+    """Print to stderr; stdout gets one line only."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
-    for name in ("setting", "claim", "log e", "p corrected", "effect [95 %]", "found with .95", "samples", "verdict"):
-        table.add_column(
-            name, justify="right" if name in ("log e", "p corrected", "found with .95", "samples") else "left"
-        )
+    for name in ("setting", "claim", "log e", "p corrected", "effect [95 %]", "detected at .95", "samples", "verdict"):
+        table.add_column(name, justify="right" if name in NUMBERS else "left")
     for row in report.rows:
-        exact = row.p is None
         table.add_row(
             row.setting,
             row.claim,
-            f"{row.statistic:g} off" if exact else f"{row.statistic:.1f}",
+            f"{row.statistic:g} off" if row.p is None else f"{row.statistic:.1f}",
             "" if row.p is None else f"{row.p:.2g}",
-            effect(row) or ("an exception" if "Traceback" in row.note else row.note),
-            least(row),
+            _effect(row) or ("an exception" if "Traceback" in row.note else row.note),
+            f"{row.effect.least:.3g}" if row.effect is not None and math.isfinite(row.effect.least) else "",
             f"{row.samples:,}",
             f"[{COLOURS[row.verdict]}]{row.verdict}[/]",
         )
@@ -54,11 +39,18 @@ def show(report: Report, title: str) -> None:
     console.print(table)
     for row in report.rows:
         if row.verdict == "violated" and row.cell is not None:
-            console.print(f"{row.setting}, {row.claim}: {sentence(row)}", highlight=False, markup=False)
-    console.print(power(report), highlight=False, markup=False)
+            console.print(f"{row.setting}, {row.claim}: {sentence_of(row)}", highlight=False, markup=False)
+    console.print(_power(report), highlight=False, markup=False)
 
 
-def sentence(row: Row) -> str:
+def _effect(row: ClaimResult) -> str:
+    effect = row.effect
+    if effect is None:
+        return ""
+    return f"{effect.name} {effect.value:+.4f} [{effect.low:+.4f}, {effect.high:+.4f}]".replace("TV +", "TV ")
+
+
+def sentence_of(row: ClaimResult) -> str:
     """The cell that deviates most."""
     assert row.cell is not None
     if row.p is None:
@@ -66,34 +58,33 @@ def sentence(row: Row) -> str:
     return f"{row.cell.name}: seen {row.cell.seen:g} times, expected {row.cell.expected:.1f}"
 
 
-def power(report: Report) -> str:
-    stated = [row.effect.least for row in report.rows if row.effect is not None and row.effect.name == "TV"]
-    if not stated:
-        return "Nothing here was left to chance."
-    if not math.isfinite(max(stated)):
-        return "Too few samples to have found even a TV of .6 with probability .95."
-    return f"A TV of {max(stated):.3g} between prefixes of two tokens would have been found with probability .95."
+def _power(report: AuditReport) -> str:
+    least = [row.effect.least for row in report.rows if row.effect is not None and row.effect.name == "TV"]
+    if not least:
+        return "None of these claims is tested by random samples."
+    if not math.isfinite(max(least)):
+        return "Too few samples: even a TV of .6 would not have been detected with probability .95."
+    return f"A TV of {max(least):.3g} between prefixes of two tokens would have been detected with probability .95."
 
 
-def line(report: Report, file: Path) -> str:
+def line_of(report: AuditReport, file: Path) -> str:
     """The one line on stdout."""
-    counts = {name: sum(row.verdict == name for row in report.rows) for name in COLOURS}
-    said = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return f"{report.verdict}: {len(report.rows)} claims tested, {said}; {file}"
+    counts = [f"{sum(row.verdict == name for row in report.rows)} {name}" for name in COLOURS]
+    return f"{report.verdict}: {len(report.rows)} claims tested, {', '.join(counts)}; {file}"
 
 
 def finite(value: Any) -> Any:
-    """Plain JSON has no infinity and no NaN."""
+    """Replace infinities by words and NaN by null: plain JSON has neither."""
     if isinstance(value, Mapping):
-        return {key: finite(one) for key, one in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(one) for one in value]
+        return [finite(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value) if math.isinf(value) else None
     return value
 
 
-def write(report: Report, file: Path, provenance: Mapping[str, Any]) -> None:
+def write_json(report: AuditReport, file: Path, provenance: Mapping[str, Any]) -> None:
     tree = {
         "verdict": report.verdict,
         "rows": [asdict(row) for row in report.rows],

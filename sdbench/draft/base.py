@@ -14,6 +14,8 @@ class BaseDrafter(ABC):
     version: ClassVar[str] = ""
     limits: ClassVar[Limits] = Limits()
     needs: ClassVar[frozenset[str]] = frozenset()
+    # Whether each token is drawn from the draft model's distribution at its prefix, and q is that distribution: the audit tests it.
+    draws_draft_law: ClassVar[bool] = False
 
     @classmethod
     def build(cls, setup: DraftSetup, **options: Any) -> Self:

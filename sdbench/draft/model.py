@@ -23,6 +23,7 @@ class ModelDrafter(BaseDrafter):
     version: ClassVar[str] = "1"
     limits: ClassVar[Limits] = Limits(draft_model=True)
     needs: ClassVar[frozenset[str]] = frozenset({"draft"})
+    draws_draft_law: ClassVar[bool] = True
 
     def __init__(self, model: LM, warp: Warp) -> None:
         self.model, self.warp = model, warp

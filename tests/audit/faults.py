@@ -14,9 +14,9 @@ from torch import Tensor
 
 from sdbench import noise
 from sdbench.audit import pairs
-from sdbench.audit.outcomes import Outcomes, in_order, judged
+from sdbench.audit.outcomes import Outcomes, judge_in_order, keep_and_replace
 from sdbench.audit.source import Sampling
-from sdbench.audit.subject import Setting, Subject
+from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.draft import ModelDrafter
 from sdbench.engine.batch import Batch
 from sdbench.lm.plan import Sight
@@ -94,10 +94,9 @@ class Spending(Ensemble):
         return replace(verdict, state=state + verdict.accepted[:, None])
 
     def outcomes_from(self, evidence: Evidence, state: Tensor) -> Outcomes:
-        keep, replaced = judged(self._now(state), evidence)
-        made = in_order(keep, replaced, evidence.p, evidence.draft.lengths)
-        kept = torch.arange(made.accepted.shape[1])[:, None, None]
-        return replace(made, state=(state[:, None, None] + kept).expand(*made.following.shape, 1))
+        result = judge_in_order(evidence, *keep_and_replace(self._now(state), evidence))
+        kept = torch.arange(result.accepted.shape[1])[:, None, None]
+        return replace(result, state=(state[:, None, None] + kept).expand(*result.following.shape, 1))
 
 
 # Drafters.
@@ -252,7 +251,7 @@ class Fault:
     spoil: Callable[[Subject], None] | None = None
 
     def subject(self, models: tuple[Any, Any], seed: int = 0) -> Subject:
-        settings = [Setting(f"{type(rule).__name__} {n}", rule) for n, rule in enumerate(self.rules())]
+        settings = [AuditedRule(f"{type(rule).__name__} {n}", rule) for n, rule in enumerate(self.rules())]
         subject = Subject(settings, *models, pairs.PROMPTS, self.sampling, self.drafter, stops=(STOP,), seed=seed)
         if self.spoil is not None:
             self.spoil(subject)

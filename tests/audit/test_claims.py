@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from sdbench.audit import pairs, transformers_backend
-from sdbench.audit.audit import Options
-from sdbench.audit.checks import greedy
-from sdbench.audit.command import main
-from sdbench.audit.evidence import Coins, Counts, least_tv
-from sdbench.audit.laws import Blocks, Laws
+from sdbench.audit.checks import check_greedy
+from sdbench.audit.command import AuditOptions
+from sdbench.audit.evidence import AcceptanceEvidence, CountEvidence, least_tv
+from sdbench.audit.laws import DraftedBlocks, TextLaws
 from sdbench.audit.outcomes import UnknownLawError, has_outcomes, outcomes
-from sdbench.audit.source import Forwards, Sampling, Tables
-from sdbench.audit.subject import Setting, Subject
+from sdbench.audit.run import main
+from sdbench.audit.source import Forwards, Sampling, Tables, evidence_of
+from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.types import DraftBlock, Evidence, Verdict
 from sdbench.verify import ASD, Block, Cactus, Coin, Ensemble, Exact, FLy, Lenience, Typical, Within
 from tests.audit.faults import Spending
@@ -38,7 +38,7 @@ def test_an_e_value_has_the_mean_one():
             for c in range(4 - a - b):
                 seen = np.array([a, b, c, 3 - a - b - c], float)
                 ways = math.factorial(3) / math.prod(math.factorial(int(one)) for one in seen)
-                counts = Counts(LAW, 1000)
+                counts = CountEvidence(LAW, 1000)
                 total += ways * float(np.prod(LAW**seen)) * float(np.exp(counts.log_e(np.append(seen, [0, 0]))))
     assert abs(total - 1) < 1e-12
 
@@ -46,21 +46,21 @@ def test_an_e_value_has_the_mean_one():
 def test_coins_have_the_mean_one_whatever_came_before():
     coins = []
     for kept in ([True], [False]):
-        one = Coins()
+        one = AcceptanceEvidence()
         one.add(np.array(kept), np.array([0.3]))
         coins.append(math.exp(one.log_e()))
     assert abs(0.3 * coins[0] + 0.7 * coins[1] - 1) < 1e-12
 
 
 def test_what_a_law_excludes_is_infinite_evidence():
-    counts = Counts(np.array([0.5, 0.5, 0.0]), 100)
+    counts = CountEvidence(np.array([0.5, 0.5, 0.0]), 100)
     counts.add(np.array([0, 1, 2]))
     assert counts.log_e() == np.inf
 
 
 def test_the_stated_power_holds():
     """At the TV that is said to be found with probability .95, fresh samples find it at least that often, less noise."""
-    counts, wanted = Counts(np.full(16, 1 / 16), 2000), math.log(1200)
+    counts, wanted = CountEvidence(np.full(16, 1 / 16), 2000), math.log(1200)
     tv = least_tv([[counts]], [2000], wanted)
     drawn = np.random.default_rng(9).multinomial(2000, counts.shifted(tv), 1000).astype(float)
     assert (counts.log_e(drawn) >= wanted).mean() > 0.93
@@ -79,13 +79,13 @@ RULES = [Exact(), Block(), FLy(window=1, entropy=0.3), Cactus(0.5), Typical(0.5,
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_outcomes_are_what_the_rule_does(tables, rule):
     """Of some blocks, with 20,000 coins each: how many drafts stay, to four standard errors."""
-    laws, count = Laws(tables, Sampling(), rule, None, 3, 5), 20_000
+    laws, count = TextLaws(tables, Sampling(), rule, None, 3, 5), 20_000
     blocks = laws.blocks(0, 1, 3)
     generator = torch.Generator().manual_seed(2)
     for row in (0, 40, 101, 170):
-        own = Blocks(*(getattr(blocks, name)[row : row + 1] for name in Blocks.__dataclass_fields__))
-        evidence = laws.evidence(0, 1, own)
+        own = DraftedBlocks(*(getattr(blocks, name)[row : row + 1] for name in DraftedBlocks.__dataclass_fields__))
         text = own.context[:, None]
+        evidence = evidence_of(tables, Sampling(), 0, text, own.x, own.lengths, own.q)
         claimed = outcomes(rule, evidence, pairs.PROMPTS[0], text)
         many = evidence.rows(torch.zeros(count, dtype=torch.int64))
         state = rule.init_state([torch.tensor([*pairs.PROMPTS[0], int(text)])], "cpu")
@@ -103,12 +103,12 @@ def test_outcomes_are_what_the_rule_does(tables, rule):
 
 def test_a_state_that_no_text_tells_is_in_the_recursion(tables):
     """The law of texts is the mixture over what was spent; either half alone is another law."""
-    law = Laws(tables, Sampling(), Spending(0.2, most=2), None, 2, 5)
+    law = TextLaws(tables, Sampling(), Spending(0.2, most=2), None, 2, 5)
     assert abs(float(law.texts(0).sum()) - 1) < 1e-12
     assert {depth: sorted(law.states(0, depth).seen) for depth in (1, 3)} == {1: [(0,)], 3: [(0,), (1,), (2,)]}
     for rule, most in ((Ensemble(0.2), 9), (Ensemble(1.0), 0)):
-        never = Laws(tables, Sampling(), Spending(0.2, most=most), None, 2, 5)
-        torch.testing.assert_close(never.texts(0), Laws(tables, Sampling(), rule, None, 2, 5).texts(0))
+        never = TextLaws(tables, Sampling(), Spending(0.2, most=most), None, 2, 5)
+        torch.testing.assert_close(never.texts(0), TextLaws(tables, Sampling(), rule, None, 2, 5).texts(0))
         assert (never.texts(0) - law.texts(0)).abs().sum() > 0.01
 
 
@@ -116,7 +116,7 @@ def test_a_state_that_nobody_wrote_down_is_no_law(tables):
     silent = type("Silent", (Ensemble,), {"init_state": Spending.init_state})(0.5)
     assert not has_outcomes(silent)
     with pytest.raises(UnknownLawError, match="carries a state"):
-        Laws(tables, Sampling(), silent, None, 2, 5).texts(0)
+        TextLaws(tables, Sampling(), silent, None, 2, 5).texts(0)
     with pytest.raises(ValueError, match="must carry no state"):
         Coin(silent)
 
@@ -125,15 +125,16 @@ def test_forwards_and_tables_agree(tables):
     texts = torch.tensor([[0, 1, 2, 3, 0], [3, 3, 0, 2, 1], [0, 1, 2, 3, 0]])
     forwards = Forwards(tables.models, tables.prompts, tables.vocab)
     for side in ("target", "draft"):
-        torch.testing.assert_close(forwards.logits(side, [0, 1, 0], texts), tables.logits(side, [0, 1, 0], texts))
+        run, table = (source.outputs(side, [0, 1, 0], texts) for source in (forwards, tables))
+        torch.testing.assert_close((run.logits, run.states), (table.logits, table.states))
 
 
 def test_a_block_without_slots_is_the_target(tables):
     evidence = Evidence(torch.full((1, 1, 4), 0.25), DraftBlock.empty(torch.zeros(1, dtype=torch.int64)))
     assert evidence.draft.tokens.shape == (1, 0)
-    alone = Laws(tables, Sampling(), None, None, 3, 5).texts(0)
+    alone = TextLaws(tables, Sampling(), None, None, 3, 5).texts(0)
     for rule in (Exact(), Ensemble(1.0)):
-        torch.testing.assert_close(Laws(tables, Sampling(), rule, None, 3, 5).texts(0), alone)
+        torch.testing.assert_close(TextLaws(tables, Sampling(), rule, None, 3, 5).texts(0), alone)
 
 
 def test_transformers_fault_needs_nothing_of_ours():
@@ -146,7 +147,7 @@ def test_transformers_fault_needs_nothing_of_ours():
     ("name", "verdict"), [("assistant", "sound"), ("ensemble", "sound"), ("universal", "violated")]
 )
 def test_transformers_own_generate(name: str, verdict: str):
-    report = transformers_backend.audit(transformers_backend.make(name), Sampling(), Options(tv=0.15))
+    report = transformers_backend.audit(transformers_backend.build_mode(name), Sampling(), AuditOptions(tv=0.15))
     assert report.verdict == verdict
     assert next(row for row in report.rows if row.claim == "greedy").verdict == "sound"
 
@@ -200,9 +201,9 @@ def test_a_budget_holds_for_the_text_and_not_for_each_round():
     """A plain loop says what the rule says, so that only the published bound betrays it."""
     target, draft = pairs.random_pair()
     rules = {"asd": ASD(budget=0.5, gap=4.0, mismatches=3), "forgetful": Forgetful(budget=0.5, gap=4.0, mismatches=3)}
-    settings = [Setting(name, rule) for name, rule in rules.items()]
+    settings = [AuditedRule(name, rule) for name, rule in rules.items()]
     subject = Subject(settings, target, draft, pairs.PROMPTS, Sampling(0.0), num_draft=2, budget=5)
-    honest, forgetful = greedy(subject, [0, 1])
+    honest, forgetful = check_greedy(subject, [0, 1])
     assert not honest.deviations
     assert forgetful.deviations
     assert all("its budget is 0.5" in said for said in forgetful.deviations)

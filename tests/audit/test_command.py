@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sdbench.audit.command import main
+from sdbench.audit.run import main
 
 ROOT = Path(__file__).parents[2]
 STRANGERS = '''
@@ -62,7 +62,7 @@ def said(capsys, *argv: str) -> tuple[int, str, str]:
 
 
 def test_help_brings_no_torch():
-    code = "import sys\nfrom sdbench.audit.command import main\nmain(['--help'])\nsys.exit('torch' in sys.modules)"
+    code = "import sys\nfrom sdbench.audit.run import main\nmain(['--help'])\nsys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Exit codes: 0 sound, 1 a claim is violated, 2 bad configuration, 3 not enough samples" in done.stdout
@@ -72,22 +72,22 @@ def test_help_brings_no_torch():
     ("words", "sentence"),
     [
         (["backend=vllm"], "backend cannot be vllm (choices: sdbench, transformers)"),
-        (["mode=assistant"], "mode= is of backend=transformers: write both"),
+        (["mode=assistant"], "mode= belongs to backend=transformers: give both"),
         (["backend=transformers", "mode=nope"], "mode cannot be nope"),
         (["claims=[law,nope]"], "claims cannot hold nope"),
         (["samples=many"], "samples must be a number, got many"),
         (["tv=0"], "tv must be a number above 0 and at most 1, got 0"),
         (["verifier=nope"], "verifier=nope names no file in configs/verifier"),
         (["verifier=asd"], "verifier=asd works at temperature 0 only, got temperature=1"),
-        (["verifier._target_=audit_strangers.NoVerifier"], "is no Verifier: NoVerifier has no is_lossless"),
+        (["verifier._target_=audit_strangers.NoVerifier"], "is not a Verifier: NoVerifier has no is_lossless"),
         (
             ["verifier._target_=audit_strangers.Unsaid"],
-            "what remains to be tested is claims=[q,invariance,greedy,counters]",
+            "what can be tested is claims=[q,invariance,greedy,counters]",
         ),
         (["max_new_tokens=40"], "4^40 texts are too many to enumerate"),
         (["model=llama-tiny", "claims=[law]"], "1024^8 texts are too many to enumerate; prefixes and pit test the law"),
         (["generations=none.jsonl", "model=llama-tiny"], "generations=none.jsonl cannot be read"),
-        (["replay=none.json"], "replay=none.json is no replay file of the audit"),
+        (["replay=none.json"], "replay=none.json is not a replay file of the audit"),
     ],
 )
 def test_bad_input_is_one_sentence(strangers, capsys, words, sentence):
@@ -104,7 +104,7 @@ def test_bad_input_is_one_sentence(strangers, capsys, words, sentence):
         ("{}\n", "line 1 is not"),
         (
             '{"prompt": [1], "tokens": [5]}\n{"prompt": [1], "completion": "a"}\n',
-            "some lines have tokens and some have none",
+            "some lines have tokens and others do not",
         ),
         ('{"prompt": [1], "tokens": [99999]}\n', "its tokenizer differs"),
         ('{"prompt": [1], "tokens": [5]}\n{"prompt": [2], "tokens": [5]}\n', "has one text a prompt for 2 prompts"),

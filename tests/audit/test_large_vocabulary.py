@@ -7,9 +7,9 @@ import pytest
 
 WHOLE = """
 import torch, transformers
-from sdbench.audit.audit import Options
-from sdbench.audit.own import audit
-from sdbench.audit.subject import Setting, Subject
+from sdbench.audit.command import AuditOptions
+from sdbench.audit.native import audit
+from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.engines.latency import peak_memory
 from sdbench.verify import Ensemble, Exact, Typical
 
@@ -21,9 +21,9 @@ models = [transformers.LlamaForCausalLM(config).eval() for _ in range(2)]
 with torch.no_grad():
     for model in models:
         model.lm_head.weight *= 200
-settings = [Setting(str(n), rule) for n, rule in enumerate((Exact(), Ensemble(0.5), Typical(0.3, 0.1)))]
+settings = [AuditedRule(str(n), rule) for n, rule in enumerate((Exact(), Ensemble(0.5), Typical(0.3, 0.1)))]
 subject = Subject(settings, *models, [[5, 6, 7], [9, 10]], num_draft=3, budget=5, batch_size=16)
-report = audit(subject, Options(tv=1, samples=50))
+report = audit(subject, AuditOptions(tv=1, samples=50))
 assert {row.claim for row in report.rows} >= {"prefixes", "pit", "acceptance", "q", "recorded q", "greedy"}
 assert report.verdict != "violated"
 print(int(peak_memory()))

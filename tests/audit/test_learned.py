@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from sdbench.audit import pairs
-from sdbench.audit.audit import Options
-from sdbench.audit.own import audit
+from sdbench.audit.command import AuditOptions
+from sdbench.audit.native import audit
 from sdbench.audit.source import Sampling
-from sdbench.audit.subject import Setting, Subject
+from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.types import Evidence, Verdict
 from sdbench.verify import Diversed, Exact, Head, Judge
 from sdbench.verify.head import width_of
@@ -33,9 +33,9 @@ def head_of(models: tuple[Any, Any], kind: str, *features: str) -> Head:
 
 
 def verdict(models: tuple[Any, Any], rules: list[Any], temperature: float) -> str:
-    settings = [Setting(f"{type(rule).__name__} {number}", rule) for number, rule in enumerate(rules)]
+    settings = [AuditedRule(f"{type(rule).__name__} {number}", rule) for number, rule in enumerate(rules)]
     subject = Subject(settings, *models, pairs.PROMPTS, Sampling(temperature), stops=(pairs.STOP,))
-    return audit(subject, Options(tv=0.1, claims=CLAIMS)).verdict
+    return audit(subject, AuditOptions(tv=0.1, claims=CLAIMS)).verdict
 
 
 @pytest.mark.parametrize("temperature", [0, 1])

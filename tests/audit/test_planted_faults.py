@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 import pytest
 from torch import Tensor
 
-from sdbench.audit.audit import Options
-from sdbench.audit.build import build, command
-from sdbench.audit.own import audit
+from sdbench.audit.build import build
+from sdbench.audit.command import AuditOptions, parse_audit
+from sdbench.audit.native import audit
 from sdbench.audit.pairs import random_pair
-from sdbench.audit.subject import Setting
+from sdbench.audit.subject import AuditedRule
 from sdbench.types import Evidence, Verdict
 from sdbench.verify import FLy
 from tests.audit.faults import FAULTS, HONEST, Fault
@@ -64,8 +64,8 @@ class ShortWindow(FLy):
 @pytest.mark.parametrize(("rule", "said"), [(FLy, "sound"), (ShortWindow, "violated")])
 def test_a_joint_rule_is_held_to_its_law_on_a_trained_pair_too(rule, said):
     """Where nothing can be enumerated: round by round, given what was drafted."""
-    subject = build(command(["verifier=fly", "verifier.window=2", "model=llama-tiny"])).subject
-    subject.settings = [Setting("fly", rule(window=2, entropy=0.01))]
-    report = audit(subject, Options(tv=1, samples=150, claims=("pit", "acceptance")))
+    subject = build(parse_audit(["verifier=fly", "verifier.window=2", "model=llama-tiny"])).subject
+    subject.settings = [AuditedRule("fly", rule(window=2, entropy=0.01))]
+    report = audit(subject, AuditOptions(tv=1, samples=150, claims=("pit", "acceptance")))
     assert {row.claim for row in report.rows} == {"pit", "acceptance"}
     assert report.verdict == said

@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from scripts.audit_matrix import WARPERS, held, names
+from scripts.audit_matrix import WARPERS, kept_lines, names
 from scripts.audit_power import least_power
 from tests.audit.faults import FAULTS, HONEST
 
@@ -62,8 +62,8 @@ def test_the_default_audit_is_quick(what, most):
 def test_rules_that_are_audited_anew_leave_the_lines_of_others_alone():
     path = RESULTS / "audit/matrix-llama-tiny.json"
     told = json.loads(path.read_text())
-    lines, seconds = held(path, ["exact"])
+    lines, seconds = kept_lines(path, ["exact"])
     assert lines == [line for line in told["lines"] if line["rule"] != "exact"]
     assert seconds == told["seconds"]
-    assert held(path, names("verifier")) == ([], 0)
-    assert held(path.with_name("none.json"), ["exact"]) == ([], 0)
+    assert kept_lines(path, names("verifier")) == ([], 0)
+    assert kept_lines(path.with_name("none.json"), ["exact"]) == ([], 0)

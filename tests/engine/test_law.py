@@ -10,10 +10,10 @@ from scipy.stats import chisquare
 
 import sdbench
 from sdbench import noise
-from sdbench.audit.evidence import Counts
-from sdbench.audit.laws import Laws, number_of
+from sdbench.audit.evidence import CountEvidence
+from sdbench.audit.laws import TextLaws
 from sdbench.audit.source import Sampling, Tables
-from sdbench.audit.texts import Texts
+from sdbench.audit.texts import TextBatch, number_of
 from sdbench.types import Verdict
 from sdbench.verify import Block, Ensemble, Exact, ExactMatch
 from tests.engine.models import pair
@@ -31,7 +31,7 @@ def models():
 def exact_laws(models, rule):
     """Of the audit: what this rule emits, None being the target alone."""
     tables = Tables(dict(zip(("target", "draft"), models, strict=True)), [PROMPT], VOCAB, NEW)
-    return Laws(tables, Sampling(), rule, None, K, NEW)
+    return TextLaws(tables, Sampling(), rule, None, K, NEW)
 
 
 def p_value(models, rule, claimed):
@@ -47,10 +47,10 @@ def p_value(models, rule, claimed):
         stop_ids=(),
         measure=False,
     )
-    texts = Texts.decoded(generations, NEW)
+    texts = TextBatch.of_generations(generations, NEW)
     law = exact_laws(models, claimed).texts(0)
     assert abs(float(law.sum()) - 1) < 1e-9
-    counts = Counts(law.numpy(), SAMPLES)
+    counts = CountEvidence(law.numpy(), SAMPLES)
     counts.add(number_of(texts.tokens, VOCAB).numpy())
     keep = counts.expected > 1e-9
     assert counts.seen[~keep].sum() == 0

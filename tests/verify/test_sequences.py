@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import chisquare
 
 import sdbench
-from sdbench.audit.laws import Laws
+from sdbench.audit.laws import TextLaws
 from sdbench.audit.source import Sampling, Tables
 from sdbench.verify import EARS, Block, Cactus, CascadeOPT, Coin, ExactMatch, FLy, Lenience, Typical, Within
 from tests.engine.models import pair
@@ -36,7 +36,7 @@ def texts(models: Any) -> list[Counter[tuple[int, ...]]]:
 def law_of(rule: Any, models: Any) -> dict[tuple[int, ...], float]:
     """The audit's enumeration; None: the target alone."""
     tables = Tables(dict(zip(("target", "draft"), models, strict=True)), [PROMPT], VOCAB, NEW)
-    law = Laws(tables, Sampling(), rule, None, K, NEW).texts(0).tolist()
+    law = TextLaws(tables, Sampling(), rule, None, K, NEW).texts(0).tolist()
     return dict(zip(itertools.product(range(VOCAB), repeat=NEW), law, strict=True))
 
 

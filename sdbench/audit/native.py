@@ -1,0 +1,125 @@
+"""The audit of this package's engine, with any rule and any drafter."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from sdbench.audit import checks, knobs
+from sdbench.audit.build import BuiltAudit, build, rule_maker
+from sdbench.audit.command import AuditCommand, AuditOptions
+from sdbench.audit.outcomes import has_outcomes
+from sdbench.audit.plan import AuditPlan, plan_tests
+from sdbench.audit.report import AuditReport, AuditRun, ClaimResult, ExactCheck
+from sdbench.audit.sequential import sample
+from sdbench.audit.source import Source
+from sdbench.audit.subject import Subject
+from sdbench.config import ConfigError
+
+CHECKED_TEXTS = 40  # texts of a prompt whose records are recomputed
+LAWLESS = ("q", "invariance", "greedy", "counters")  # the claims that can be tested without a law
+
+
+def audit_engine(given: AuditCommand) -> AuditRun:
+    """Audit what the command line names, or the default rule on the random pair."""
+    options, built = given.options, build(given)
+    if not built.subject.is_enumerable and set(options.claims) <= {"law", "losslessness"}:
+        size = f"{built.subject.vocab}^{built.subject.budget}"
+        raise ConfigError(
+            f"claims={given.values['claims']}: {size} texts are too many to enumerate; prefixes and pit test the law"
+        )
+    report = audit(built.subject, options)
+    if "knob" in options.claims:
+        report.rows += knob_results(built)
+    model = built.run.model.name if given.has("model") else "random"
+    rules = "+".join(sweep.name for sweep in built.sweeps)
+    return AuditRun(f"{model}-{rules}-{built.run.drafter.name}", report, built.subject.engine.target.device)
+
+
+def knob_results(built: BuiltAudit) -> list[ClaimResult]:
+    results: list[ClaimResult] = []
+    for sweep in built.sweeps:
+        check = partial(knobs.check_knobs, sweep, rule_maker(sweep, built.markers), built.subject.widths)
+        results += _guard(sweep.name, "knob", check)
+    return results
+
+
+def audit(subject: Subject, options: AuditOptions | None = None) -> AuditReport:
+    """Test every claim of every setting of the subject."""
+    options = options or AuditOptions()
+    begun = time.perf_counter()
+    source = subject.source()
+    plan = plan_tests(subject, options, source)
+    _refuse_unknown(subject, plan, options)
+    planned = time.perf_counter()
+    seconds: dict[str, float] = {}
+    names = [setting.name for setting in subject.settings]
+    rows, total = sample(names, plan.settings, options, horizon=plan.horizon, draw=subject.sampler(seconds))
+    sampled = time.perf_counter()
+    rows += record_results(subject, options, source, {row.setting for row in rows if row.claim == "runs"})
+    for claim, check in (("invariance", checks.check_invariance), ("greedy", checks.check_greedy)):
+        if claim in options.claims:
+            rows += _check_all(subject, claim, check)
+    seconds |= {"plan": planned - begun, "samples": sampled - planned, "checks": time.perf_counter() - sampled}
+    return AuditReport(rows, total, {key: round(value, 3) for key, value in seconds.items()})
+
+
+def _refuse_unknown(subject: Subject, plan: AuditPlan, options: AuditOptions) -> None:
+    """An unknown law is no pass: the user names the claims that remain."""
+    if not {"law", "acceptance"} & set(options.claims):
+        return
+    for setting in subject.settings:
+        # Where nothing is random, its only text is compared with a plain loop's.
+        is_claimed = setting.is_random(subject.sampling) and not setting.is_lossless
+        if is_claimed and not has_outcomes(setting.rule) and setting.name in plan.untested:
+            reason = plan.untested[setting.name]
+            raise ConfigError(f"{setting.name}: {reason}; what can be tested is claims=[{','.join(LAWLESS)}]")
+
+
+def record_results(subject: Subject, options: AuditOptions, source: Source, failed: set[str]) -> list[ClaimResult]:
+    """What the records of some texts say: counters, and the recorded p and q. `failed`: settings that raised already."""
+    results: list[ClaimResult] = []
+    samples = CHECKED_TEXTS if not subject.sampling.is_greedy else 1
+    for number, setting in enumerate(subject.settings):
+        if setting.name in failed or not {"q", "counters"} & set(options.claims):
+            continue
+        try:
+            texts = subject.decode([number], samples, look=800)[0]
+        except Exception:  # noqa: BLE001 - a user's rule may raise anything: that is a result, not a crash
+            results.append(ClaimResult.of_fault(setting.name, "runs", traceback.format_exc()))
+            continue
+        if "counters" in options.claims:
+            results.append(checks.check_counters(setting.name, texts, subject.num_draft, subject.budget).result())
+        if "q" in options.claims:
+            rounds = subject.arrays(texts)[1].first(400)
+            check = partial(checks.check_recorded, setting.name, rounds, source, subject)
+            results += _guard(setting.name, "recorded q", check)
+    return results
+
+
+def _check_all(
+    subject: Subject, claim: str, check: Callable[[Subject, Sequence[int]], list[ExactCheck]]
+) -> list[ClaimResult]:
+    """A check of all settings at once; where one raises, of each alone."""
+    every = range(len(subject.settings))
+    try:
+        return [done.result() for done in check(subject, every)]
+    except Exception:  # noqa: BLE001
+        results: list[ClaimResult] = []
+        for number in every:
+            try:
+                results += [done.result() for done in check(subject, [number])]
+            except Exception:  # noqa: BLE001
+                results.append(ClaimResult.of_fault(subject.settings[number].name, claim, traceback.format_exc()))
+        return results
+
+
+def _guard(name: str, claim: str, run: Callable[[], ExactCheck]) -> list[ClaimResult]:
+    """The result of a check, none where there was nothing to compare; an exception violates the claim."""
+    try:
+        check = run()
+    except Exception:  # noqa: BLE001
+        return [ClaimResult.of_fault(name, claim, traceback.format_exc())]
+    return [check.result()] if check.compared else []
