@@ -127,6 +127,7 @@ def test_every_message_of_troubleshooting_is_one_of_ours():
     assert not [part for part in parts if part not in source]
 
 
+@pytest.mark.results
 def test_the_curves_of_the_method_are_those_of_the_tables():
     told = [
         line.strip("|").split("|")

@@ -17,6 +17,7 @@ def tree(name: str):
     return json.loads((RESULTS / name).read_text())
 
 
+@pytest.mark.results
 @pytest.mark.parametrize("fault", [fault.name for fault in FAULTS])
 def test_each_fault_is_caught_with_power_99(fault):
     """Decoded, or simulated where its law can be enumerated."""
@@ -26,6 +27,7 @@ def test_each_fault_is_caught_with_power_99(fault):
     assert max(least_power(line["caught"], line["runs"]) for line in own) >= 0.99
 
 
+@pytest.mark.results
 @pytest.mark.parametrize("fault", [fault.name for fault in [*FAULTS, *HONEST]])
 def test_each_fault_was_audited_whole_at_three_seeds(fault):
     lines = [line for line in tree("audit/faults.json") if line["fault"] == fault]
@@ -33,6 +35,7 @@ def test_each_fault_was_audited_whole_at_three_seeds(fault):
     assert {line["verdict"] for line in lines} == {"sound" if fault.startswith("none") else "violated"}
 
 
+@pytest.mark.results
 def test_the_matrix_is_whole_and_without_a_false_alarm():
     lines = tree("audit/matrix.json")["lines"]
     combinations = {(line["drafter"], line["temperature"], line["warper"]) for line in lines}
@@ -43,17 +46,20 @@ def test_the_matrix_is_whole_and_without_a_false_alarm():
     assert {line["verdict"] for line in lines} == {"sound", "not applicable"}
 
 
+@pytest.mark.results
 def test_the_matrix_takes_less_than_half_an_hour():
     matrix = tree("audit/matrix.json")
     assert matrix["seconds"] < 1800
 
 
+@pytest.mark.results
 def test_false_alarms_are_rare():
     family = tree("audit/family_error.json")
     assert family["runs"] >= 1000
     assert family["false_alarms"] <= 0.01 * family["runs"]
 
 
+@pytest.mark.results
 @pytest.mark.parametrize(("what", "most"), [("audit", 20), ("testing", 1.2), ("help", 2)])
 def test_the_default_audit_is_quick(what, most):
     assert median(tree("benchmarks/audit.json")["runs"][what]) <= most

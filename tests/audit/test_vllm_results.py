@@ -12,6 +12,7 @@ TREE = json.loads((RESULTS / "vllm.json").read_text())
 CASES = {case["name"]: case for case in TREE["cases"]}
 
 
+@pytest.mark.results
 @pytest.mark.parametrize(
     ("name", "verdict"),
     [
@@ -29,6 +30,7 @@ def test_the_audit_finds_the_garbage_and_the_planted_fault_and_passes_what_is_ri
     assert case["texts"] == TREE["n"] * TREE["prompts"]
 
 
+@pytest.mark.results
 def test_garbage_is_no_small_difference():
     effects = {name: max(row["effect"]["value"] for row in case["rows"]) for name, case in CASES.items()}
     assert effects["speculating"] > 0.5
@@ -36,6 +38,7 @@ def test_garbage_is_no_small_difference():
     assert TREE["expands"] is False, "the cause, asked without a model"
 
 
+@pytest.mark.results
 def test_the_page_is_that_of_the_figures():
     assert (RESULTS / "vllm.md").read_text() == audit_vllm.page(TREE)
     assert set(CASES) == {case.name for case in audit_vllm.CASES}

@@ -10,6 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+pytestmark = pytest.mark.results
+
 RESULTS = Path(__file__).parents[2] / "results" / "embedded"
 PAIRS = ("llama-tiny", "qwen-tiny", "gemma-tiny")
 TASKS = ("cnndm-tiny", "xsum-tiny", "gsm8k-tiny", "wmt-tiny", "humaneval-tiny", "mbpp-tiny")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.results
+
 RECORD = Path(__file__).parents[2] / "results" / "benchmarks" / "engine-llama-tiny-cpu-float32.json"
 SWEEP = "sweep, 10 w × 40 prompts of 200: tokens/s over generate's"
 LEAST = {SWEEP: 8, "batch 1: tokens/s over generate's": 1.5}

@@ -305,6 +305,7 @@ def test_dense_data_cost_at_most_a_third_more_than_student(law):
     assert np.median((high - low) / usual) <= 1.3
 
 
+@pytest.mark.results
 def test_the_committed_simulations_keep_the_promise_at_every_n():
     """results/statistics/means.json: what is called safe at its margin, and intervals of all but the mixed laws."""
     rows = pd.DataFrame(json.loads((Path(__file__).parents[2] / "results/statistics/means.json").read_text()))

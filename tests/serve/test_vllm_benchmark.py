@@ -11,6 +11,7 @@ RESULTS = Path(__file__).parents[2] / "results" / "benchmarks"
 TREE = json.loads((RESULTS / "vllm.json").read_text())
 
 
+@pytest.mark.results
 def test_the_client_keeps_the_tokens_a_second_of_vllms_own():
     client = TREE["client"]
     assert len(client["pairs"]) >= 5
@@ -19,6 +20,7 @@ def test_the_client_keeps_the_tokens_a_second_of_vllms_own():
     assert all(abs(ours / theirs - 1) < 0.01 for ours, theirs in client["tokens"]), "the same texts up to near-ties"
 
 
+@pytest.mark.results
 def test_a_step_with_the_plugin_costs_at_most_a_tenth_more():
     assert set(TREE["steps"]) == {"T = 0", "T = 1", "T = 1, a seed for each request"}
     for step in TREE["steps"].values():
@@ -27,6 +29,7 @@ def test_a_step_with_the_plugin_costs_at_most_a_tenth_more():
         assert step["ratio"]["median"] <= 1.10
 
 
+@pytest.mark.results
 def test_the_page_is_that_of_the_figures():
     assert (RESULTS / "vllm.md").read_text() == bench_vllm.page(TREE)
 

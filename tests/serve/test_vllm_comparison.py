@@ -5,6 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+pytestmark = pytest.mark.results
+
 ROOT = Path(__file__).parents[2] / "results" / "vllm"
 TASKS = ("gsm8k-tiny", "wmt-tiny")
 WS = {0.2, 0.5, 0.7, 0.9, 1.0}

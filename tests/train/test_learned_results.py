@@ -8,6 +8,8 @@ import pytest
 
 from scripts import learned_tables
 
+pytestmark = pytest.mark.results
+
 ROOT = Path(__file__).parents[2] / "results" / "learned"
 NAME = "llama-tiny-gsm8k-tiny"
 

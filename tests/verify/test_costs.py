@@ -33,12 +33,14 @@ RAW = {
 NAMES = sorted(path.stem for path in (config_dir() / "verifier").glob("*.yaml"))
 
 
+@pytest.mark.results
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("what", MOST)
 def test_mixed_batches_cost_little(what, temperature):
     assert FIGURES[f"T={temperature}: {what}"] <= MOST[what]
 
 
+@pytest.mark.results
 @pytest.mark.parametrize("name", NAMES)
 def test_a_rule_takes_a_tenth_of_a_round_or_says_why_not(name):
     tree = yaml.safe_load((config_dir() / "verifier" / f"{name}.yaml").read_text())
@@ -48,6 +50,7 @@ def test_a_rule_takes_a_tenth_of_a_round_or_says_why_not(name):
         assert "a tenth of a round" in " ".join((import_object(tree["_target_"]).__doc__ or "").split())
 
 
+@pytest.mark.results
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("exact", "asd")])  # asd is for T = 0 alone
 def test_a_rule_needs_little_memory(name):
     assert FIGURES[f"T=1: {name}, peak of memory over Exact's, V = 128,256"] <= (1.6 if name in RAW else 1.15)
