@@ -17,7 +17,7 @@ from sdbench.prepare.task import build_task
 from sdbench.prepare.trained import with_trained
 
 if TYPE_CHECKING:
-    from sdbench.engines.protocol import EngineDecoder, EngineKind
+    from sdbench.engines.protocol import EngineKind, OpenEngine
     from sdbench.prepare.cells import Point
     from sdbench.prepare.prompts import Prompts
     from sdbench.prepare.rules import Parts
@@ -61,7 +61,7 @@ class Models:
         _ = self.decoder
 
     @cached_property
-    def decoder(self) -> EngineDecoder:
+    def decoder(self) -> OpenEngine:
         return self.job.engine.open(self.job, self.prompts, self.store)
 
     def close(self) -> None:

@@ -1,10 +1,6 @@
-"""The latency pass: single requests on a clock, cells and baselines interleaved, so that a drifting machine hits all.
+"""What every latency pass shares: which cells go on the clock, in which order, on which machine, and how a timing is recorded.
 
-A unit is one example, or as many as are decoded together. Every visit of a unit times all cells in an order of its own: a
-random permutation, and its reverse at the next visit, so that each cell stands before each other equally often. Measures are
-off, scoring is drained before. A visit is written as it ends, so a pass that was cut off goes on with the next. One more visit
-of a few units reads the clock between draft, verification and the rest; its totals are no speeds. Speed-ups form only inside one
-pass, on one machine.
+Speed-ups form only inside one pass, on one machine, so a pass that was cut off goes on only there.
 """
 
 from __future__ import annotations
@@ -14,32 +10,27 @@ import os
 import platform
 import random
 import secrets
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sdbench.records import TimingRecord
+from sdbench.types import Axis
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-SPLIT_UNITS = 4  # prices of calls are medians over many rounds, but the shares of the time are per example
-Unit = tuple[str, ...]  # the examples decoded together
-STALL = math.log(2.5)  # so much slower than expected, in logarithms; texts of a cell differ by less in seconds a round
-FEW_ROUNDS = 5  # fewer say nothing of each other
-DRIFT = 0.1  # a machine that changes its speed by so much within a pass is worth a sentence
+    from sdbench.prepare.cells import Point
 
 
 @dataclass(frozen=True)
-class Contender:
-    """One cell on the clock: `time(unit, is_split)` decodes it once and says what it took."""
+class LatencyPlan:
+    """What a latency pass still has to time: `todo` are units of work of the engine's own kind."""
 
-    cell: str
-    time: Callable[[Unit, bool], Clocked]
-    has_split: bool = True
+    pass_id: str
+    machine: str
+    points: Sequence[Point]
+    todo: Sequence[Any]
 
 
 @dataclass(frozen=True)
@@ -66,21 +57,14 @@ def machine() -> str:
     return " ".join(parts)
 
 
-def units(examples: Sequence[str], batch_size: int) -> list[Unit]:
-    """As many examples as are decoded together; what is left over is not timed, for it would be a smaller batch."""
-    starts = range(0, len(examples) - batch_size + 1, batch_size)
-    return [tuple(examples[i : i + batch_size]) for i in starts]
+def new_pass_id() -> str:
+    return time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + secrets.token_hex(4)
 
 
-def name_of(unit: Unit) -> str:
-    """What stands under `example` in its timings."""
-    return "+".join(unit)
-
-
-def order(cells: int, visit: int, seed: int) -> list[int]:
-    """The order of the cells at a visit: a permutation, and its reverse at the next."""
-    permutation = random.Random(f"{seed}/{visit // 2}").sample(range(cells), cells)
-    return permutation[::-1] if visit % 2 else permutation
+def order(cells: int, trial: int, seed: int) -> list[int]:
+    """The order of the cells at a trial: a permutation, and its reverse at the next."""
+    permutation = random.Random(f"{seed}/{trial // 2}").sample(range(cells), cells)
+    return permutation[::-1] if trial % 2 else permutation
 
 
 def spread(count: int, kept: int) -> list[int]:
@@ -92,114 +76,51 @@ def spread(count: int, kept: int) -> list[int]:
     return sorted({round(i * (count - 1) / (kept - 1)) for i in range(kept)})
 
 
-class Visit(NamedTuple):
-    """One unit timed by all cells: the block that is written as one. `number` decides the order of the cells."""
-
-    number: int
-    unit: Unit
-    repeat: int
-    is_split: bool
-
-    @property
-    def key(self) -> tuple[str, int, bool]:
-        """Under what its records stand."""
-        return name_of(self.unit), self.repeat, self.is_split
-
-
-def visits(timed: Sequence[Unit], repeats: int) -> list[Visit]:
-    """repeats × units, then one split repeat of a few."""
-    whole = [(unit, repeat, False) for repeat in range(repeats) for unit in timed]
-    split = [(unit, repeats, True) for unit in timed[:SPLIT_UNITS]]
-    return [Visit(number, *rest) for number, rest in enumerate(whole + split)]
+def on_the_clock(points: Sequence[Point], cells: int, advised: Sequence[str]) -> list[Point]:
+    """Both baselines and, of each curve, `cells` points: those between which the recommendation decides (`advised`, keys of
+    cells), then others spread over it; not those that are lossless, for there the same work is on the clock already.
+    """
+    chosen = [point for point in points if point.cell.verifier in ("target", "lossless")]
+    curves: dict[Hashable, list[Point]] = {}
+    for point in points:
+        if point.role == "pair" and not point.cell.is_lossless:
+            curves.setdefault(_curve(point), []).append(point)
+    for curve in curves.values():
+        near = [index for index, point in enumerate(curve) if point.cell.key in advised]
+        near = near[max(0, len(near) - cells) // 2 :][:cells]
+        far = [index for index in spread(len(curve), cells) if index not in near][: cells - len(near)]
+        chosen += [curve[index] for index in sorted([*near, *far])]
+    return chosen
 
 
-def num_timed(contenders: Sequence[Contender], todo: Sequence[Visit]) -> int:
-    """How many records these visits will give."""
-    return sum(contender.has_split or not visit.is_split for visit in todo for contender in contenders)
+def _curve(point: Point) -> Hashable:
+    """What points of one curve share: all but the first knob with an order."""
+    axes = [Axis.from_json(axis) for axis in point.cell.axes]
+    first = next((axis.knob for axis in axes if axis.rank is not None), None)
+    others = tuple((axis.knob, axis.value) for axis in axes if axis.knob != first)
+    return point.cell.verifier, point.num_draft, others
 
 
-def new_pass_id() -> str:
-    return time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + secrets.token_hex(4)
-
-
-def warm_up(contenders: Sequence[Contender], timed: Sequence[Unit]) -> None:
-    """Kernels, caches, the allocator."""
-    for contender in contenders:
-        contender.time(timed[0], False)
-
-
-def latency_pass(
-    contenders: Sequence[Contender], todo: Sequence[Visit], *, pass_id: str, seed: int, where: str
-) -> Iterator[list[TimingRecord]]:
-    """The records of each visit as it ends. What stalled is timed again, once, and marked."""
-    stalls = Stalls()
-    for visit in todo:
-        block: list[TimingRecord] = []
-        for index in order(len(contenders), visit.number, seed):
-            contender = contenders[index]
-            if visit.is_split and not contender.has_split:
-                continue
-            block.append(_timed(contender, visit, pass_id, where))
-        by_cell = {contender.cell: contender for contender in contenders}
-        for place in stalls.places(block):
-            again = _timed(by_cell[block[place].cell], visit, pass_id, where)
-            block[place] = replace(again, stall=True)
-        stalls.note(block)
-        yield block
-
-
-def _timed(contender: Contender, visit: Visit, pass_id: str, where: str) -> TimingRecord:
-    started_at, load = time.time(), _load()
-    clocked = contender.time(visit.unit, visit.is_split)
-    return _record(pass_id, where, contender.cell, visit, clocked, started_at, load)
-
-
-class Stalls:
-    """What is far off its own cell at other visits and the other cells at this one: seconds a round, as logarithms."""
-
-    def __init__(self) -> None:
-        self._paces: dict[tuple[str, bool], list[float]] = {}
-
-    def places(self, block: Sequence[TimingRecord]) -> list[int]:
-        """Which records of a block are stalls. The first block has no others to be held against but its own rounds."""
-        offs = {place: off for place, record in enumerate(block) if (off := self._off(record)) is not None}
-        usual = statistics.median(offs.values()) if offs else 0.0  # a longer text, a slower hour: all cells of a block
-        return [
-            place
-            for place, record in enumerate(block)
-            if offs.get(place, -math.inf) - usual > STALL or _is_uneven(record)
-        ]
-
-    def note(self, block: Sequence[TimingRecord]) -> None:
-        for record in block:
-            if (pace := _pace(record)) is not None:
-                self._paces.setdefault((record.cell, record.is_split), []).append(pace)
-
-    def _off(self, record: TimingRecord) -> float | None:
-        others, pace = self._paces.get((record.cell, record.is_split), []), _pace(record)
-        return None if pace is None or not others else pace - statistics.median(others)
-
-
-def _pace(record: TimingRecord) -> float | None:
-    return math.log(record.decode_s / record.rounds) if record.rounds and record.decode_s > 0 else None
-
-
-def _is_uneven(record: TimingRecord) -> bool:
-    """Some rounds took far longer than most: their sum is far above what the median round makes of it."""
-    even_s = record.rounds * record.round_p50_s
-    return record.rounds >= FEW_ROUNDS and record.decode_s > math.exp(STALL) * even_s
-
-
-def _record(
-    pass_id: str, where: str, cell: str, visit: Visit, clocked: Clocked, started_at: float, load: float
+def timing_record(
+    plan: LatencyPlan,
+    cell: str,
+    example: str,
+    repeat: int,
+    clocked: Clocked,
+    *,
+    started_at: float,
+    load: float = math.nan,
+    is_split: bool = False,
+    peak_memory_bytes: float = math.nan,
 ) -> TimingRecord:
+    """Return a measurement as its record."""
     p50, p90, p99 = (quantile(clocked.rounds_s, share) for share in (0.5, 0.9, 0.99))
     return TimingRecord(
-        pass_id=pass_id,
-        machine=where,
+        pass_id=plan.pass_id,
+        machine=plan.machine,
         cell=cell,
-        example=name_of(visit.unit),
-        repeat=visit.repeat,
+        example=example,
+        repeat=repeat,
         tokens=clocked.tokens,
         rounds=clocked.rounds,
         prefill_s=clocked.prefill_s,
@@ -213,8 +134,8 @@ def _record(
         rest_s=clocked.rest_s,
         started_at=started_at,
         load=load,
-        is_split=visit.is_split,
-        peak_memory_bytes=peak_memory(),
+        is_split=is_split,
+        peak_memory_bytes=peak_memory_bytes,
     )
 
 
@@ -240,29 +161,3 @@ def peak_memory() -> float:
     import resource
 
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * (1 if platform.system() == "Darwin" else 1024)
-
-
-def _load() -> float:
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
-
-
-def drift_sentence(timings: pd.DataFrame) -> str | None:
-    """What to say of a pass at whose end the machine was slower or faster than at its beginning; None where it was neither."""
-    from sdbench.metrics.speed import drift
-
-    change = drift(timings) - 1
-    if not abs(change) >= DRIFT:  # NaN where the pass is too short to tell
-        return None
-    how = "slower" if change > 0 else "faster"
-    return (
-        f"this machine became {abs(change):.0%} {how} during the latency pass; cells were interleaved, so speed-ups "
-        f"hold on average, but their intervals are wide: time again on a quiet machine"
-    )
-
-
-def stall_sentence(records: Sequence[TimingRecord]) -> str | None:
-    """How many were timed again."""
-    count = sum(record.stall for record in records)
-    if not count:
-        return None
-    return f"{count} of {len(records)} timings stalled and were timed again: they are marked in the column stall"

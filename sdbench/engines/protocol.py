@@ -11,7 +11,8 @@ from sdbench.errors import first_line
 from sdbench.imports import import_object
 
 if TYPE_CHECKING:
-    from sdbench.engines.job import Job, Models
+    from sdbench.engines.job import Job
+    from sdbench.engines.latency import LatencyPlan
     from sdbench.plan import WorkItem
     from sdbench.prepare.cells import Point
     from sdbench.prepare.pair import PairMetadata
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from sdbench.types import Generation
 
 
-class EngineDecoder(Protocol):
+class OpenEngine(Protocol):
     """An engine that is open: weights are read, or servers answer."""
 
     def stop_ids(self, role: str) -> tuple[int, ...]:
@@ -37,8 +38,12 @@ class EngineDecoder(Protocol):
         """Items of one role, in the order in which they end."""
         ...
 
+    def time(self, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:
+        """Time what the plan lacks, and append it as it is measured."""
+        ...
+
     def close(self) -> None:
-        """Nothing is asked any more, whatever happened: what was started ends."""
+        """Stop every server that this engine started, also after an error."""
         ...
 
 
@@ -53,12 +58,12 @@ class EngineKind(Protocol):
         """Those cells of a sweep that it can make, their keys saying what decides a text here."""
         ...
 
-    def open(self, job: Job, prompts: Prompts, store: Store) -> EngineDecoder:
-        """Ready to decode; what is wrong with the run's options is a ConfigError, here at the latest."""
+    def open(self, job: Job, prompts: Prompts, store: Store) -> OpenEngine:
+        """Return an engine that is ready to decode; a ConfigError for an option of the run that it cannot serve."""
         ...
 
-    def time(self, run: Run, points: Sequence[Point], prompts: Prompts, models: Models) -> None:
-        """The latency pass over these cells, what was timed before left out."""
+    def plan_timing(self, run: Run, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
+        """What the newest latency pass on this machine lacks of these cells; None where it lacks nothing."""
         ...
 
 

@@ -91,7 +91,9 @@ def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
         with closing(Models(job, prompts, store)) as models:
             failed = QualityPass(run, pair_info, by_key, prompts, store, scorers, models, Failures(store))()
             if run.timing is not None and run.shard.index == 0:
-                job.engine.time(run, [point for key, point in by_key.items() if key not in failed], prompts, models)
+                timed = [point for key, point in by_key.items() if key not in failed]
+                if (plan := job.engine.plan_timing(run, timed, prompts, store)) is not None:
+                    models.decoder.time(plan, prompts, store)
         for name in store.compact():
             warn(
                 f"{name} could not be read: what this command needs of it is there again, and the file is now .torn-{name}"

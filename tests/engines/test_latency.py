@@ -10,20 +10,16 @@ import pandas as pd
 import pytest
 
 from sdbench.config import TimingOptions
-from sdbench.engines.latency import (
-    Clocked,
-    Contender,
+from sdbench.engines.latency import Clocked, LatencyPlan, on_the_clock, order, quantile, spread
+from sdbench.engines.native.trials import (
+    TimedCell,
     drift_sentence,
     latency_pass,
     num_timed,
-    order,
-    quantile,
-    spread,
-    stall_sentence,
+    outlier_sentence,
+    trials_of,
     units,
-    visits,
 )
-from sdbench.engines.native.timing import on_the_clock
 from sdbench.metrics.speed import drift
 from sdbench.prepare.cells import Point
 from sdbench.records import Cell, TimingRecord
@@ -57,8 +53,8 @@ def test_quantiles_are_values_that_occurred():
     assert math.isnan(quantile([], 0.5))
 
 
-def run(contenders, todo, pass_id="p"):
-    return list(latency_pass(contenders, todo, pass_id=pass_id, seed=0, where="here"))
+def run(timed, todo):
+    return list(latency_pass(timed, LatencyPlan("p", "here", (), todo), seed=0))
 
 
 def test_every_cell_is_timed_on_every_unit_in_every_repeat_and_once_split():
@@ -67,28 +63,28 @@ def test_every_cell_is_timed_on_every_unit_in_every_repeat_and_once_split():
     def clock(cell):
         return lambda unit, is_split: seen.append((cell, unit, is_split)) or Clocked(5, 5, 0.1, 1.0, 0.1)
 
-    contenders = [Contender(cell, clock(cell), has_split=cell != "c") for cell in ("a", "b", "c")]
-    todo = visits([("x", "y"), ("z",)], 3)
-    blocks = run(contenders, todo)
+    timed = [TimedCell(cell, clock(cell), has_split=cell != "c") for cell in ("a", "b", "c")]
+    todo = trials_of([("x", "y"), ("z",)], 3)
+    blocks = run(timed, todo)
     records = [record for block in blocks for record in block]
-    assert len(records) == len(seen) == num_timed(contenders, todo) == 3 * 2 * 3 + 2 * 2
+    assert len(records) == len(seen) == num_timed(timed, todo) == 3 * 2 * 3 + 2 * 2
     assert {record.cell for record in records if record.is_split} == {"a", "b"}
     assert {(r.cell, r.example, r.repeat) for r in records if not r.is_split} == {
         (cell, example, repeat) for cell in "abc" for example in ("x+y", "z") for repeat in range(3)
     }
 
 
-def test_a_visit_is_one_block_and_its_order_is_the_same_where_a_pass_goes_on():
-    contenders = [Contender(cell, lambda *_: Clocked(5, 5, 0.1, 1.0, 0.1)) for cell in "abcd"]
-    todo = visits([("x",), ("y",), ("z",)], 2)
-    whole, rest = run(contenders, todo), run(contenders, todo[2:])
-    assert [{record.example for record in block} for block in whole] == [{visit.unit[0]} for visit in todo]
+def test_a_trial_is_one_block_and_its_order_is_the_same_where_a_pass_goes_on():
+    timed = [TimedCell(cell, lambda *_: Clocked(5, 5, 0.1, 1.0, 0.1)) for cell in "abcd"]
+    todo = trials_of([("x",), ("y",), ("z",)], 2)
+    whole, rest = run(timed, todo), run(timed, todo[2:])
+    assert [{record.example for record in block} for block in whole] == [{trial.unit[0]} for trial in todo]
     assert [[record.cell for record in block] for block in rest] == [[r.cell for r in block] for block in whole[2:]]
 
 
 # Evenly slow in the first block is not among them: nothing there says that it is not the cell's own pace.
 @pytest.mark.parametrize(("at", "is_uneven"), [(0, True), (5, True), (11, True), (5, False), (11, False)])
-def test_a_stall_is_timed_again_once_and_marked(at, is_uneven):
+def test_an_outlier_is_timed_again_once_and_marked(at, is_uneven):
     draw, calls = random.Random(1), []
 
     def clock(pace):
@@ -101,16 +97,16 @@ def test_a_stall_is_timed_again_once_and_marked(at, is_uneven):
 
         return time
 
-    contenders = [Contender(str(i), clock(0.01 * (1 + i))) for i in range(4)]
-    blocks = run(contenders, visits([(str(i),) for i in range(12)], 1)[:12])
+    timed = [TimedCell(str(i), clock(0.01 * (1 + i))) for i in range(4)]
+    blocks = run(timed, trials_of([(str(i),) for i in range(12)], 1)[:12])
     assert len(calls) == 12 * 4 + 1
     stalled = [record for block in blocks for record in block if record.stall]
     assert [record.example for record in stalled] == [str(at)]
     assert all(record.decode_s / record.rounds < 0.1 for block in blocks for record in block)
-    assert "1 of 48 timings stalled" in (stall_sentence([record for block in blocks for record in block]) or "")
+    assert "1 of 48 timings stalled" in (outlier_sentence([record for block in blocks for record in block]) or "")
 
 
-def test_longer_texts_and_a_slow_hour_are_no_stalls():
+def test_longer_texts_and_a_slow_hour_are_no_outliers():
     draw = random.Random(2)
 
     def clock(pace):
@@ -121,17 +117,17 @@ def test_longer_texts_and_a_slow_hour_are_no_stalls():
 
         return time
 
-    contenders = [Contender(str(i), clock(0.01 * (1 + i))) for i in range(4)]
-    blocks = run(contenders, visits([(str(i),) for i in range(10)], 2))
+    timed = [TimedCell(str(i), clock(0.01 * (1 + i))) for i in range(4)]
+    blocks = run(timed, trials_of([(str(i),) for i in range(10)], 2))
     assert not [record for block in blocks for record in block if record.stall]
-    assert stall_sentence([record for block in blocks for record in block]) is None
+    assert outlier_sentence([record for block in blocks for record in block]) is None
 
 
 def test_the_default_pass_is_short():
-    """Six contenders over the default sweep: the target alone twice, lossless, three points."""
+    """Six cells over the default sweep: the target alone twice, lossless, three points."""
     timing = TimingOptions()
-    contenders = [Contender(str(i), lambda *_: Clocked(1, 1, 0, 1, 0), has_split=i > 0) for i in range(6)]
-    assert num_timed(contenders, visits([(str(i),) for i in range(timing.examples)], timing.repeats)) <= 70
+    timed = [TimedCell(str(i), lambda *_: Clocked(1, 1, 0, 1, 0), has_split=i > 0) for i in range(6)]
+    assert num_timed(timed, trials_of([(str(i),) for i in range(timing.examples)], timing.repeats)) <= 70
 
 
 def passed(slowdown: float) -> pd.DataFrame:

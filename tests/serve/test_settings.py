@@ -8,8 +8,8 @@ import pytest
 from sdbench.cli.command import parse
 from sdbench.cli.compose import Composer
 from sdbench.engines.protocol import kind_of
-from sdbench.engines.served import OF_A_SERVER, PLUGIN
-from sdbench.engines.served.decoder import seed_of
+from sdbench.engines.served.options import OF_A_SERVER, PLUGIN
+from sdbench.engines.served.request import seed_of
 from sdbench.prepare.cells import points
 from sdbench.prepare.pair_info import PairInfo
 from sdbench.prepare.rules import build_parts
@@ -41,7 +41,7 @@ def keys(made) -> set[str]:
 
 @pytest.fixture
 def vllm_is_there(monkeypatch):
-    monkeypatch.setattr("sdbench.engines.served.look", lambda python, module: {"there": True})
+    monkeypatch.setattr("sdbench.engines.served.options.look", lambda python, module: {"there": True})
     return ("engine=vllm", "engine.python=p")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from sdbench.config import Run
 from sdbench.imports import import_object
@@ -38,7 +38,7 @@ class Decoder:
     batch_size: int
 
     @classmethod
-    def make(cls, run: Run, pair_info: PairInfo, pair: LoadedPair, task: DataTask, longest: int) -> Decoder:
+    def make(cls, run: Run, pair_info: PairInfo, pair: LoadedPair, task: DataTask, longest: int) -> Self:
         size = run.batch_size or rows_that_fit(pair, longest + task.max_new_tokens)
         return cls(run, pair_info, pair, task, size)
 

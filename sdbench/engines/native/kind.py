@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sdbench.config import ConfigError, Run
+from sdbench.engines.native.decode import Decoder
 
 if TYPE_CHECKING:
-    from sdbench.engines.job import Job, Models
-    from sdbench.engines.native.decode import Decoder
+    from sdbench.engines.job import Job
+    from sdbench.engines.latency import LatencyPlan
     from sdbench.prepare.cells import Point
     from sdbench.prepare.pair import LoadedPair, PairMetadata
     from sdbench.prepare.pair_info import PairInfo
@@ -28,9 +29,8 @@ class Native:
     def points(self, run: Run, planned: Sequence[Point]) -> list[Point]:
         return list(planned)
 
-    def open(self, job: Job, prompts: Prompts, store: Store | None = None) -> Decoder:
+    def open(self, job: Job, prompts: Prompts, store: Store | None = None) -> NativeEngine:
         """Reads the weights; nothing is told to the store."""
-        from sdbench.engines.native.decode import Decoder
         from sdbench.engines.native.memory import out_of_memory
         from sdbench.lm.load import free_bytes
         from sdbench.prepare import pair as pairs
@@ -46,12 +46,21 @@ class Native:
             raise ConfigError(sentence) from error
         refuse_another_dtype(job.pair_info, pair)
         longest = max(map(len, prompts.ids.values()), default=0)
-        return Decoder.make(run, job.pair_info, pair, job.task, longest)
+        return NativeEngine.make(run, job.pair_info, pair, job.task, longest)
 
-    def time(self, run: Run, points: Sequence[Point], prompts: Prompts, models: Models) -> None:
-        from sdbench.engines.native.timing import time_points
+    def plan_timing(self, run: Run, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
+        from sdbench.engines.native.timing import plan_timing
 
-        time_points(run, points, prompts, models)
+        return plan_timing(run, points, prompts, store)
+
+
+class NativeEngine(Decoder):
+    """The models of this process, which can also be timed."""
+
+    def time(self, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:
+        from sdbench.engines.native.timing import time_plan
+
+        time_plan(self, plan, prompts, store)
 
 
 def refuse_another_dtype(pair_info: PairInfo, pair: LoadedPair) -> None:

@@ -3,98 +3,98 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sdbench import plan
 from sdbench.config import Run
-from sdbench.engines.latency import (
-    Clocked,
-    Contender,
-    Unit,
+from sdbench.engines.latency import Clocked, LatencyPlan, machine, new_pass_id, on_the_clock
+from sdbench.engines.native.plain import plain_generate
+from sdbench.engines.native.trials import (
+    ExampleGroup,
+    TimedCell,
     drift_sentence,
     latency_pass,
-    machine,
     name_of,
-    new_pass_id,
     num_timed,
-    spread,
-    stall_sentence,
+    outlier_sentence,
+    trials_of,
     units,
-    visits,
     warm_up,
 )
-from sdbench.engines.native.plain import plain_generate
 from sdbench.prepare.cells import Point
 from sdbench.prepare.progress import Bar, warn
-from sdbench.records import CallRecord, Cell, TimingRecord, read
-from sdbench.types import Axis, needs_of
+from sdbench.records import CallRecord, Cell, Store, TimingRecord, read
+from sdbench.types import needs_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sdbench.engines.job import Models
     from sdbench.engines.native.decode import Decoder
     from sdbench.prepare.prompts import Prompts
 
 
-def time_points(run: Run, points: Sequence[Point], prompts: Prompts, models: Models) -> None:
-    """Times what is not yet timed on this machine: cells spread over the sweep, lossless, the target alone twice."""
+def plan_timing(run: Run, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
+    """Choose what is not yet timed on this machine: cells spread over the sweep, lossless, the target alone twice."""
     from sdbench.metrics.recommend import timed_settings
 
-    timing, store = run.timing, models.store
+    timing = run.timing
     assert timing is not None
-    timed = units(list(prompts.ids)[: timing.examples], timing.batch_size)
-    if not timed:
+    groups = units(list(prompts.ids)[: timing.examples], timing.batch_size)
+    if not groups:
         warn(f"the latency pass is left out: timing.batch_size={timing.batch_size} needs as many examples")
-        return
-    chosen = on_the_clock(points, timing.cells, timed_settings(read(store.folder), run.margin))
-    plain = generate_cell(next(point.cell for point in points if point.role == "target"), run.model.attention)
+        return None
+    results = read(store.folder)
+    chosen = on_the_clock(points, timing.cells, timed_settings(results, run.margin))
+    cells = [*(point.cell.key for point in chosen), generate_cell(points, run.model.attention).key]
+    where, todo = machine(), trials_of(groups, timing.repeats)
+    earlier = None if run.force else plan.newest_pass(results, cells, list(map(name_of, groups)), machine=where)
+    if earlier is not None:
+        todo = [trial for trial in todo if trial.key not in earlier.done]
+    return LatencyPlan(new_pass_id() if earlier is None else earlier.pass_id, where, chosen, todo) if todo else None
+
+
+def time_plan(decoder: Decoder, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:
+    """Time the trials of a plan, then derive what single calls cost from the whole pass."""
+    run = decoder.run
+    assert run.timing is not None
+    groups = units(list(prompts.ids)[: run.timing.examples], run.timing.batch_size)
+    plain = generate_cell(plan.points, run.model.attention)
     store.add_cells([plain])
-    where = machine()
-    wanted = [*(point.cell.key for point in chosen), plain.key]
-    earlier = (
-        None if run.force else plan.newest_pass(read(store.folder), wanted, list(map(name_of, timed)), machine=where)
-    )
-    todo = [visit for visit in visits(timed, timing.repeats) if earlier is None or visit.key not in earlier.done]
-    if not todo:
-        return
-    pass_id = new_pass_id() if earlier is None else earlier.pass_id
-    decoder: Any = models.decoder  # this package's own: the pass times its rounds
-    contenders = contenders_of(decoder, chosen, plain, prompts)
-    rehearse(decoder, chosen, prompts, timed)
-    warm_up(contenders, timed)
-    with Bar("timing", num_timed(contenders, todo)) as bar:
-        for block in latency_pass(contenders, todo, pass_id=pass_id, seed=run.seed, where=where):
+    timed = timed_cells(decoder, plan.points, plain, prompts)
+    rehearse(decoder, plan.points, prompts, groups)
+    warm_up(timed, groups)
+    with Bar("timing", num_timed(timed, plan.todo)) as bar:
+        for block in latency_pass(timed, plan, run.seed):
             store.append_timings(block)
             for record in block:
                 bar.add(tokens=record.tokens)
     timings = read(store.folder).timings
-    timings = timings[timings["pass_id"] == pass_id].sort_values("started_at")  # those of earlier jobs among them
+    timings = timings[timings["pass_id"] == plan.pass_id].sort_values("started_at")  # those of earlier jobs among them
     records = records_of(timings)
-    store.append_calls(calls(records, chosen, run, prompts))
-    for sentence in (drift_sentence(timings), stall_sentence(records)):
+    store.append_calls(calls(records, plan.points, run, prompts))
+    for sentence in (drift_sentence(timings), outlier_sentence(records)):
         if sentence:
             warn(sentence)
 
 
-def contenders_of(decoder: Decoder, chosen: Sequence[Point], plain: Cell, prompts: Prompts) -> list[Contender]:
+def timed_cells(decoder: Decoder, chosen: Sequence[Point], plain: Cell, prompts: Prompts) -> list[TimedCell]:
     """The cells by the engine, and the target alone by transformers."""
     decoder.engine.capture_at_once()
-    contenders = [Contender(point.cell.key, TimedPoint(decoder, point, prompts)) for point in chosen]
-    alone = Contender(
+    by_engine = [TimedCell(point.cell.key, TimedPoint(decoder, point, prompts)) for point in chosen]
+    alone = TimedCell(
         plain.key, lambda unit, _: plain_generate(decoder, [prompts.ids[x] for x in unit]), has_split=False
     )
-    return [*contenders, alone]
+    return [*by_engine, alone]
 
 
-def rehearse(decoder: Decoder, chosen: Sequence[Point], prompts: Prompts, timed: Sequence[Unit]) -> None:
+def rehearse(decoder: Decoder, chosen: Sequence[Point], prompts: Prompts, groups: Sequence[ExampleGroup]) -> None:
     """No step is captured on the clock. The longest blocks come first: the KV caches of others fit into theirs."""
     kinds = {(point.role, point.num_draft, needs_of(point.rule)): point for point in chosen}
-    ids = [prompts.ids[example] for unit in timed for example in unit]
+    ids = [prompts.ids[example] for group in groups for example in group]
     for point in sorted(kinds.values(), key=lambda point: -point.num_draft):
-        decoder.rehearse(point, ids, len(timed[0]))
+        decoder.rehearse(point, ids, len(groups[0]))
 
 
 def records_of(timings: pd.DataFrame) -> list[TimingRecord]:
@@ -103,34 +103,9 @@ def records_of(timings: pd.DataFrame) -> list[TimingRecord]:
     return [TimingRecord(**row) for row in timings[names].to_dict("records")]  # type: ignore[arg-type]
 
 
-def on_the_clock(points: Sequence[Point], cells: int, advised: Sequence[str]) -> list[Point]:
-    """Both baselines and, of each curve, `cells` points: those between which the recommendation decides (`advised`, keys of
-    cells), then others spread over it; not those that are lossless, for there the same work is on the clock already.
-    """
-    chosen = [point for point in points if point.cell.verifier in ("target", "lossless")]
-    curves: dict[Hashable, list[Point]] = {}
-    for point in points:
-        if point.role == "pair" and not point.cell.is_lossless:
-            curves.setdefault(_curve(point), []).append(point)
-    for curve in curves.values():
-        near = [place for place, point in enumerate(curve) if point.cell.key in advised]
-        near = near[max(0, len(near) - cells) // 2 :][:cells]
-        far = [place for place in spread(len(curve), cells) if place not in near][: cells - len(near)]
-        chosen += [curve[place] for place in sorted([*near, *far])]
-    return chosen
-
-
-def _curve(point: Point) -> Hashable:
-    """What points of one curve share: all but the first knob with an order."""
-    axes = [Axis.from_json(axis) for axis in point.cell.axes]
-    first = next((axis.knob for axis in axes if axis.rank is not None), None)
-    others = tuple((axis.knob, axis.value) for axis in axes if axis.knob != first)
-    return point.cell.verifier, point.num_draft, others
-
-
-def generate_cell(target: Cell, attention: str | None) -> Cell:
+def generate_cell(points: Sequence[Point], attention: str | None) -> Cell:
     """The target alone by transformers' own generate: on the clock only."""
-    data = target.to_json()
+    data = next(point.cell for point in points if point.role == "target").to_json()
     content = {**data["content"], "target_attention": attention}
     return Cell.from_json({**data, "verifier": "generate", "law": "generate/1", "content": content})
 
@@ -141,7 +116,7 @@ class TimedPoint:
     def __init__(self, decoder: Decoder, point: Point, prompts: Prompts) -> None:
         self.decoder, self.point, self.prompts = decoder, point, prompts
 
-    def __call__(self, unit: Unit, is_split: bool) -> Clocked:
+    def __call__(self, unit: ExampleGroup, is_split: bool) -> Clocked:
         prompts = {example: self.prompts.ids[example] for example in unit}
         generations = self.decoder.together(self.point, prompts, is_split=is_split)
         times = [generation.timing for generation in generations if generation.timing is not None]

@@ -1,8 +1,7 @@
-"""A sweep decoded by servers: which request asks for which text, and what of an answer is a generation."""
+"""Build requests for servers and turn their answers into generations."""
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -10,6 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from sdbench.engines.native.decode import stopper
+from sdbench.engines.served.request import request_body, seed_of
 from sdbench.engines.served.servers import Servers
 from sdbench.plan import WorkItem
 from sdbench.records import PooledRecord
@@ -20,7 +20,8 @@ from sdbench.types import EngineError, Generation
 
 if TYPE_CHECKING:
     from sdbench.engines.job import Job
-    from sdbench.engines.served import Http, Setting
+    from sdbench.engines.served.options import HttpOptions
+    from sdbench.engines.served.setting import ServerSetting
     from sdbench.prepare.cells import Point
     from sdbench.prepare.prompts import Prompts
     from sdbench.records import Store
@@ -29,9 +30,9 @@ AT_A_TIME = 64  # requests under way in the quality pass
 
 
 class ServedDecoder:
-    """Keeps what `engines.EngineDecoder` asks for."""
+    """Decodes a sweep on servers."""
 
-    def __init__(self, kind: Http, job: Job, prompts: Prompts, store: Store) -> None:
+    def __init__(self, kind: HttpOptions, job: Job, prompts: Prompts, store: Store) -> None:
         self.kind, self.job, self.store = kind, job, store
         self.pump = Pump()
         self.servers = Servers(kind, job, prompts, store, self.pump)
@@ -50,13 +51,13 @@ class ServedDecoder:
         finally:
             self.pump.close()
 
-    def setting(self, point: Point) -> Setting:
+    def setting(self, point: Point) -> ServerSetting:
         """The server that a cell needs."""
         return self._settings[point.cell.key]
 
     def stages(self, points: Mapping[str, Point]) -> list[list[str]]:
         """One where all servers run at once; else one for as many as do."""
-        by_setting: dict[Setting, list[str]] = {}
+        by_setting: dict[ServerSetting, list[str]] = {}
         for key, point in points.items():
             by_setting.setdefault(self.setting(point), []).append(key)
         groups = list(by_setting.values())
@@ -70,7 +71,7 @@ class ServedDecoder:
         self, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]
     ) -> Iterator[tuple[WorkItem, Generation]]:
         """Server by server, the one that runs first."""
-        by_setting: dict[Setting, list[WorkItem]] = {}
+        by_setting: dict[ServerSetting, list[WorkItem]] = {}
         for item in items:
             by_setting.setdefault(self.setting(points[item.cell]), []).append(item)
         for setting in sorted(by_setting, key=lambda one: not self.servers.is_open(one)):
@@ -115,26 +116,10 @@ class ServedDecoder:
                 self.store.append_pooled([record])
 
     def body(self, client: Client, point: Point, prompt: Sequence[int], item: WorkItem) -> dict[str, Any]:
-        """The request for one text. What a server would take from a model's own defaults is said."""
-        run, dialect = self.job.run, client.dialect
-        body = {
-            **dialect.request,
-            **self.kind.request,
-            "model": self.servers.name_of(client),
-            "prompt": list(prompt),
-            "max_tokens": self.job.task.max_new_tokens,
-            "temperature": run.temperature,
-            "top_p": 1.0 if run.top_p is None else run.top_p,
-            "top_k": dialect.top_k_all if run.top_k is None else run.top_k,
-            "seed": seed_of(run.seed, item),
-            "stop": list(self.job.task.stop),
-            "stop_token_ids": list(self.stop_ids(point.role)),
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        if (extra := self.kind.extra(point)) and dialect.extra is not None:
-            body[dialect.extra] = extra
-        return body
+        """The request for one text."""
+        model, seed = self.servers.name_of(client), seed_of(self.job.run.seed, item)
+        most = self.job.task.max_new_tokens
+        return request_body(self.kind, client.dialect, self.job, point, prompt, model=model, seed=seed, most=most)
 
     def generation(self, client: Client, point: Point, answer: Answer, sample: int) -> Generation:
         """The text up to its end as our engine would end it, with its rounds; what a server does not tell is None."""
@@ -186,12 +171,6 @@ class ServedDecoder:
             return cut_rounds(len(tokens), answer.steps["accepted"], answer.steps["drafted"], is_stopped=is_stopped)
         except EngineError as error:
             raise EngineError(f"{error} ({client.url})") from error
-
-
-def seed_of(seed: int, item: WorkItem) -> int:
-    """Of the request: equal for all cells of an example, so that what two of them share they may share."""
-    digest = hashlib.sha256(f"{seed}\n{item.example}\n{item.sample}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 33  # 31 bits: every server takes them
 
 
 def pooled(

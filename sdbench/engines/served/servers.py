@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, show
-from sdbench.engines.served import PLUGIN, Setting
+from sdbench.engines.served.request import request_body, seed_of
+from sdbench.engines.served.setting import PLUGIN, ServerSetting
 from sdbench.plan import WorkItem
 from sdbench.prepare.pair import place
 from sdbench.prepare.progress import warn
@@ -21,7 +22,7 @@ from sdbench.types import EngineError
 
 if TYPE_CHECKING:
     from sdbench.engines.job import Job
-    from sdbench.engines.served import Http, Vllm
+    from sdbench.engines.served.options import HttpOptions, VllmOptions
     from sdbench.prepare.prompts import Prompts
     from sdbench.records import Store
     from sdbench.serve.pump import Pump
@@ -45,9 +46,9 @@ class OpenServer:
 class Servers:
     """By setting; where they are started here, at most `engine.at_once` run, and the one asked longest ago gives way."""
 
-    def __init__(self, kind: Http, job: Job, prompts: Prompts, store: Store, pump: Pump) -> None:
+    def __init__(self, kind: HttpOptions, job: Job, prompts: Prompts, store: Store, pump: Pump) -> None:
         self.kind, self.job, self.prompts, self.store, self.pump = kind, job, prompts, store, pump
-        self._open: dict[Setting, OpenServer] = {}
+        self._open: dict[ServerSetting, OpenServer] = {}
         self._names: dict[str, str] = {}
         self._points = {kind.setting(job.run, point): point for point in reversed(job.planned)}
 
@@ -57,10 +58,10 @@ class Servers:
             for setting in self._points:
                 self.at(setting)
 
-    def is_open(self, setting: Setting) -> bool:
+    def is_open(self, setting: ServerSetting) -> bool:
         return setting in self._open
 
-    def at(self, setting: Setting) -> OpenServer:
+    def at(self, setting: ServerSetting) -> OpenServer:
         """The server of this setting, started and looked at if it is not yet."""
         if setting in self._open:
             self._open[setting] = self._open.pop(setting)
@@ -75,7 +76,7 @@ class Servers:
         for setting in list(self._open):
             self._close(setting)
 
-    def _close(self, setting: Setting) -> None:
+    def _close(self, setting: ServerSetting) -> None:
         server = self._open.pop(setting)
         try:
             self.pump.run(server.client.close())
@@ -95,14 +96,14 @@ class Servers:
             return error
         return EngineError(f"{death}\nwhat was finished is in the records, and the same command goes on from there")
 
-    def _url(self, setting: Setting) -> str:
+    def _url(self, setting: ServerSetting) -> str:
         name = self._points[setting].cell.verifier
         url = self.kind.urls.get(name, self.kind.url)
         assert url is not None, "a cell without a server was left out"
         return url.rstrip("/").removesuffix("/v1")
 
-    def _started(self, setting: Setting) -> OpenServer:
-        kind: Vllm = self.kind  # pyright: ignore[reportAssignmentType]
+    def _started(self, setting: ServerSetting) -> OpenServer:
+        kind: VllmOptions = self.kind  # pyright: ignore[reportAssignmentType]
         while len(self._open) >= kind.at_once:
             self._close(next(iter(self._open)))
         assert kind.python is not None
@@ -128,7 +129,7 @@ class Servers:
             process.close()
             raise
 
-    def _speculative(self, kind: Vllm, setting: Setting) -> Mapping[str, Any] | None:
+    def _speculative(self, kind: VllmOptions, setting: ServerSetting) -> Mapping[str, Any] | None:
         import json
 
         if setting.role != "pair":
@@ -144,7 +145,7 @@ class Servers:
         return name
 
     def _looked_at(
-        self, setting: Setting, url: str, process: Server | None, started: Mapping[str, Any] | None = None
+        self, setting: ServerSetting, url: str, process: Server | None, started: Mapping[str, Any] | None = None
     ) -> OpenServer:
         """What is wrong with a server is one sentence, before a text of it counts."""
         client = Client(url, self.kind.dialect, self.kind.patience, self.kind.headers)
@@ -184,7 +185,7 @@ class Servers:
             ) from None
         return None if at(said, "version") is None else str(at(said, "version"))
 
-    def _served_name(self, client: Client, setting: Setting) -> str:
+    def _served_name(self, client: Client, setting: ServerSetting) -> str:
         listing = self.pump.run(client.get("/v1/models"))
         models = [one for one in (at(listing, "data") or []) if isinstance(one, dict)]
         if not models:
@@ -225,7 +226,7 @@ class Servers:
             "same prompts would be other texts, so give the model that is served"
         )
 
-    def _look_for_the_plugin(self, client: Client, setting: Setting) -> None:
+    def _look_for_the_plugin(self, client: Client, setting: ServerSetting) -> None:
         """A server that does not have it takes every rule that a request names, and verifies by its own."""
         field = client.dialect.extra
         if setting.rule != PLUGIN or field is None:
@@ -237,33 +238,18 @@ class Servers:
                 "install plugins/vllm and sdbench into its environment, and start it with VLLM_PLUGINS=sdbench"
             )
 
-    def _probe(self, client: Client, setting: Setting) -> Answer:
+    def _probe(self, client: Client, setting: ServerSetting) -> Answer:
         """A short answer to the first prompt, for what comes with it."""
-        from sdbench.engines.served.decoder import seed_of
-
-        point, (example, ids) = self._points[setting], next(iter(self.prompts.ids.items()))
-        run, dialect = self.job.run, client.dialect
-        body = {
-            **dialect.request,
-            **self.kind.request,
-            "model": self._names[client.url],
-            "prompt": list(ids),
-            "max_tokens": PROBED,
-            "temperature": run.temperature,
-            "seed": seed_of(run.seed, WorkItem("", example, 0)),
-            "stop_token_ids": list(self.job.pair_info.stop_ids[setting.role if setting.role == "draft" else "target"]),
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        if (extra := self.kind.extra(point)) and dialect.extra is not None:
-            body[dialect.extra] = extra
+        point, (example, prompt) = self._points[setting], next(iter(self.prompts.ids.items()))
+        seed, model = seed_of(self.job.run.seed, WorkItem("", example, 0)), self._names[client.url]
+        body = request_body(self.kind, client.dialect, self.job, point, prompt, model=model, seed=seed, most=PROBED)
         answer = self.pump.run(client.complete(body))
         own = self.job.pair_info.text(answer.ids)
         if answer.text and not _is_same(own, answer.text):
             raise ConfigError(self._other_ids(client, f"{show(answer.text)!r} there is {show(own)!r} here"))
         return answer
 
-    def _tells(self, client: Client, setting: Setting, answer: Answer, version: str | None) -> bool:
+    def _tells(self, client: Client, setting: ServerSetting, answer: Answer, version: str | None) -> bool:
         """Whether its steps come with each text; where only sums do, that is said once; where nothing does, it is a mistake."""
         if setting.role != "pair":
             return False

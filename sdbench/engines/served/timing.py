@@ -15,7 +15,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from sdbench.config import Run
-from sdbench.engines.latency import machine, new_pass_id, order, quantile
+from sdbench.engines.latency import Clocked, LatencyPlan, machine, new_pass_id, on_the_clock, order, timing_record
+from sdbench.engines.served.decoder import ServedDecoder
 from sdbench.plan import WorkItem
 from sdbench.prepare.progress import Bar, warn
 from sdbench.records import LoadRecord, Store, TimingRecord, read
@@ -25,16 +26,15 @@ from sdbench.types import EngineError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sdbench.engines.job import Models
-    from sdbench.engines.served import Http, Setting
-    from sdbench.engines.served.decoder import ServedDecoder
+    from sdbench.engines.served.options import HttpOptions
+    from sdbench.engines.served.setting import ServerSetting
     from sdbench.prepare.cells import Point
     from sdbench.prepare.prompts import Prompts
 
 SINGLE = 1
 
 
-class Block(NamedTuple):
+class LoadBlock(NamedTuple):
     """What is timed as one."""
 
     cell: str
@@ -42,7 +42,7 @@ class Block(NamedTuple):
     concurrency: int
 
 
-class Done(NamedTuple):
+class TimedRequest(NamedTuple):
     """One request of a block."""
 
     example: str
@@ -51,38 +51,49 @@ class Done(NamedTuple):
     rounds: int
 
 
-def time_served(kind: Http, run: Run, points: Sequence[Point], prompts: Prompts, models: Models) -> None:
-    """Times the blocks that the newest pass on this machine lacks."""
-    from sdbench.engines.native.timing import on_the_clock
+def plan_timing(
+    kind: HttpOptions, run: Run, points: Sequence[Point], prompts: Prompts, store: Store
+) -> LatencyPlan | None:
+    """Choose the blocks that the newest pass on this machine lacks."""
     from sdbench.metrics.recommend import timed_settings
 
-    timing, store = run.timing, models.store
+    timing, results = run.timing, read(store.folder)
     assert timing is not None
-    examples = list(prompts.ids)[: timing.examples]
-    chosen = on_the_clock(points, timing.cells, timed_settings(read(store.folder), run.margin))
+    chosen = on_the_clock(points, timing.cells, timed_settings(results, run.margin))
     levels = sorted({SINGLE, *kind.concurrency})
-    wanted = {Block(point.cell.key, repeat, n) for point in chosen for repeat in range(timing.repeats) for n in levels}
-    where = machine()
-    pass_id, done = (new_pass_id(), set()) if run.force else newest(read(store.folder), wanted, examples, where)
-    todo = wanted - done
-    if not todo:
-        return
-    decoder: ServedDecoder = models.decoder  # pyright: ignore[reportAssignmentType]
-    groups: dict[Setting, list[Point]] = {}
-    for point in chosen:
-        groups.setdefault(decoder.setting(point), []).append(point)
-    with Bar("timing", len(todo) * len(examples)) as bar:
-        for block, answers, block_s in blocks(decoder, groups, todo, examples, prompts, run.seed):
-            records = loads(block, answers, block_s, pass_id, where)
-            if block.concurrency == SINGLE:
-                store.append_timings([_timing(block, one, pass_id, where) for one in answers])
-            store.append_loads(records)
-            for record in records:
-                bar.add(tokens=record.tokens)
-    say_the_difference(store, pass_id)
+    blocks = {
+        LoadBlock(point.cell.key, repeat, n) for point in chosen for repeat in range(timing.repeats) for n in levels
+    }
+    where, examples = machine(), list(prompts.ids)[: timing.examples]
+    pass_id, done = (new_pass_id(), set()) if run.force else newest(results, blocks, examples, where)
+    todo = sorted(blocks - done)
+    return LatencyPlan(pass_id, where, chosen, todo) if todo else None
 
 
-def newest(results: object, wanted: set[Block], examples: Sequence[str], where: str) -> tuple[str, set[Block]]:
+class ServedEngine(ServedDecoder):
+    """Servers that can also be timed."""
+
+    def time(self, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:
+        timing = self.job.run.timing
+        assert timing is not None
+        examples = list(prompts.ids)[: timing.examples]
+        groups: dict[ServerSetting, list[Point]] = {}
+        for point in plan.points:
+            groups.setdefault(self.setting(point), []).append(point)
+        with Bar("timing", len(plan.todo) * len(examples)) as bar:
+            for block, answers, block_s in run_blocks(
+                self, groups, set(plan.todo), examples, prompts, self.job.run.seed
+            ):
+                records = loads(block, answers, block_s, plan)
+                if block.concurrency == SINGLE:
+                    store.append_timings([_timing(block, answer, plan) for answer in answers])
+                store.append_loads(records)
+                for record in records:
+                    bar.add(tokens=record.tokens)
+        warn_of_overhead(store, plan.pass_id)
+
+
+def newest(results: object, wanted: set[LoadBlock], examples: Sequence[str], where: str) -> tuple[str, set[LoadBlock]]:
     """The newest pass here over the same examples that holds cells of this sweep, and its whole blocks; else a new one."""
     frame: pd.DataFrame = results.loads  # type: ignore[attr-defined]
     cells = {block.cell for block in wanted}
@@ -91,19 +102,19 @@ def newest(results: object, wanted: set[Block], examples: Sequence[str], where: 
         own = frame[frame["pass_id"] == pass_id]
         if set(own["example"]) == set(examples):
             keys = own.groupby(["cell", "repeat", "concurrency"])["example"].nunique()
-            whole = {Block(str(c), int(r), int(n)) for (c, r, n), count in keys.items() if count == len(examples)}  # type: ignore[misc]
+            whole = {LoadBlock(str(c), int(r), int(n)) for (c, r, n), count in keys.items() if count == len(examples)}  # type: ignore[misc]
             return str(pass_id), whole
     return new_pass_id(), set()
 
 
-def blocks(
+def run_blocks(
     decoder: ServedDecoder,
-    groups: dict[Setting, list[Point]],
-    todo: set[Block],
+    groups: dict[ServerSetting, list[Point]],
+    todo: set[LoadBlock],
     examples: Sequence[str],
     prompts: Prompts,
     seed: int,
-) -> Iterator[tuple[Block, list[Done], float]]:
+) -> Iterator[tuple[LoadBlock, list[TimedRequest], float]]:
     """Repeat by repeat, server by server and back, at each number of requests the cells of a server in an order of their own."""
     by_key = {point.cell.key: point for points in groups.values() for point in points}
     for repeat in sorted({block.repeat for block in todo}):
@@ -114,7 +125,7 @@ def blocks(
                 closed_loop(decoder, point, examples[:1], prompts, SINGLE)  # warm
             for visit, concurrency in enumerate(sorted({block.concurrency for block in own})):
                 for place in order(len(points), 2 * visit + repeat, seed):
-                    block = Block(points[place].cell.key, repeat, concurrency)
+                    block = LoadBlock(points[place].cell.key, repeat, concurrency)
                     if block in todo:
                         answers, block_s = closed_loop(decoder, by_key[block.cell], examples, prompts, concurrency)
                         yield block, answers, block_s
@@ -122,7 +133,7 @@ def blocks(
 
 def closed_loop(
     decoder: ServedDecoder, point: Point, examples: Sequence[str], prompts: Prompts, concurrency: int
-) -> tuple[list[Done], float]:
+) -> tuple[list[TimedRequest], float]:
     """Each user asks again when it has its answer. A request that had to be asked again is asked alone afterwards: its seconds
     are not those of a server at work."""
     client = decoder.servers.at(decoder.setting(point)).client
@@ -144,57 +155,48 @@ def closed_loop(
     for example, answer in answers:
         generation = decoder.generation(client, point, answer, 0)
         rounds = len(answer.chunks) if generation.drafted is None else len(generation.drafted)
-        done.append(Done(example, answer, len(generation.tokens), rounds))
+        done.append(TimedRequest(example, answer, len(generation.tokens), rounds))
     return sorted(done), block_s if not again else math.nan
 
 
-def loads(block: Block, answers: Sequence[Done], block_s: float, pass_id: str, where: str) -> list[LoadRecord]:
+def loads(block: LoadBlock, answers: Sequence[TimedRequest], block_s: float, plan: LatencyPlan) -> list[LoadRecord]:
     return [
         LoadRecord(
-            pass_id=pass_id,
-            machine=where,
+            pass_id=plan.pass_id,
+            machine=plan.machine,
             cell=block.cell,
-            example=one.example,
+            example=request.example,
             repeat=block.repeat,
             concurrency=block.concurrency,
-            tokens=one.tokens,
-            first_token_s=one.answer.first_token_s,
-            decode_s=one.answer.decode_s,
+            tokens=request.tokens,
+            first_token_s=request.answer.first_token_s,
+            decode_s=request.answer.decode_s,
             block_s=block_s,
-            server_first_token_s=one.answer.server_s["first_token"],
-            server_decode_s=one.answer.server_s["decode"],
-            server_queue_s=one.answer.server_s["queue"],
-            started_at=one.answer.started_at,
+            server_first_token_s=request.answer.server_s["first_token"],
+            server_decode_s=request.answer.server_s["decode"],
+            server_queue_s=request.answer.server_s["queue"],
+            started_at=request.answer.started_at,
         )
-        for one in answers
+        for request in answers
     ]
 
 
-def _timing(block: Block, one: Done, pass_id: str, where: str) -> TimingRecord:
+def _timing(block: LoadBlock, request: TimedRequest, plan: LatencyPlan) -> TimingRecord:
     """As plain `generate` is timed: the prefill ends with the first token, what follows is decoding."""
-    times = [when for when, _ in one.answer.chunks]
-    rounds_s = [after - before for before, after in pairwise(times)]
-    p50, p90, p99 = (quantile(rounds_s, share) for share in (0.5, 0.9, 0.99))
-    return TimingRecord(
-        pass_id=pass_id,
-        machine=where,
-        cell=block.cell,
-        example=one.example,
-        repeat=block.repeat,
-        tokens=one.tokens,
-        rounds=one.rounds,
-        prefill_s=one.answer.first_token_s,
-        decode_s=one.answer.decode_s,
-        first_token_s=one.answer.first_token_s,
-        round_p50_s=p50,
-        round_p90_s=p90,
-        round_p99_s=p99,
-        started_at=one.answer.started_at,
+    answer, times = request.answer, [when for when, _ in request.answer.chunks]
+    clocked = Clocked(
+        tokens=request.tokens,
+        rounds=request.rounds,
+        prefill_s=answer.first_token_s,
+        decode_s=answer.decode_s,
+        first_token_s=answer.first_token_s,
+        rounds_s=tuple(after - before for before, after in pairwise(times)),
     )
+    return timing_record(plan, block.cell, request.example, block.repeat, clocked, started_at=answer.started_at)
 
 
-def say_the_difference(store: Store, pass_id: str) -> None:
-    """Seconds that a request took here and not there."""
+def warn_of_overhead(store: Store, pass_id: str) -> None:
+    """Say how much of the time is transport and this client, where it is much."""
     from sdbench.metrics.load import overhead
 
     share = overhead(read(store.folder).loads.query("pass_id == @pass_id"))

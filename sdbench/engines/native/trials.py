@@ -1,0 +1,179 @@
+"""Trials of a latency pass: single requests on a clock, cells and baselines interleaved, so that a drifting machine hits all.
+
+A unit is one example, or as many as are decoded together. Every trial of a unit times all cells in an order of its own: a
+random permutation, and its reverse at the next trial, so that each cell stands before each other equally often. Measures are
+off, scoring is drained before. A trial is written as it ends, so a pass that was cut off goes on with the next. One more trial
+of a few units reads the clock between draft, verification and the rest; its totals are no speeds.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from sdbench.engines.latency import Clocked, LatencyPlan, order, peak_memory, timing_record
+from sdbench.records import TimingRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SPLIT_UNITS = 4  # prices of calls are medians over many rounds, but the shares of the time are per example
+ExampleGroup = tuple[str, ...]  # the examples decoded together
+OUTLIER = math.log(
+    2.5
+)  # so much slower than expected, in logarithms; texts of a cell differ by less in seconds a round
+FEW_ROUNDS = 5  # fewer say nothing of each other
+DRIFT = 0.1  # a machine that changes its speed by so much within a pass is worth a sentence
+
+
+@dataclass(frozen=True)
+class TimedCell:
+    """A cell on the clock: `time(group, is_split)` decodes it once and returns what it took."""
+
+    cell: str
+    time: Callable[[ExampleGroup, bool], Clocked]
+    has_split: bool = True
+
+
+def units(examples: Sequence[str], batch_size: int) -> list[ExampleGroup]:
+    """As many examples as are decoded together; what is left over is not timed, for it would be a smaller batch."""
+    starts = range(0, len(examples) - batch_size + 1, batch_size)
+    return [tuple(examples[i : i + batch_size]) for i in starts]
+
+
+def name_of(unit: ExampleGroup) -> str:
+    """What stands under `example` in its timings."""
+    return "+".join(unit)
+
+
+class Trial(NamedTuple):
+    """One unit timed by all cells: the block that is written as one. `number` decides the order of the cells."""
+
+    number: int
+    unit: ExampleGroup
+    repeat: int
+    is_split: bool
+
+    @property
+    def key(self) -> tuple[str, int, bool]:
+        """Under what its records stand."""
+        return name_of(self.unit), self.repeat, self.is_split
+
+
+def trials_of(timed: Sequence[ExampleGroup], repeats: int) -> list[Trial]:
+    """repeats × units, then one split repeat of a few."""
+    whole = [(unit, repeat, False) for repeat in range(repeats) for unit in timed]
+    split = [(unit, repeats, True) for unit in timed[:SPLIT_UNITS]]
+    return [Trial(number, *rest) for number, rest in enumerate(whole + split)]
+
+
+def num_timed(timed_cells: Sequence[TimedCell], todo: Sequence[Trial]) -> int:
+    """How many records these trials will give."""
+    return sum(timed_cell.has_split or not trial.is_split for trial in todo for timed_cell in timed_cells)
+
+
+def warm_up(timed_cells: Sequence[TimedCell], timed: Sequence[ExampleGroup]) -> None:
+    """Kernels, caches, the allocator."""
+    for timed_cell in timed_cells:
+        timed_cell.time(timed[0], False)
+
+
+def latency_pass(timed_cells: Sequence[TimedCell], plan: LatencyPlan, seed: int) -> Iterator[list[TimingRecord]]:
+    """The records of each trial as it ends. What stalled is timed again, once, and marked."""
+    outliers = Outliers()
+    by_cell = {timed_cell.cell: timed_cell for timed_cell in timed_cells}
+    for trial in plan.todo:
+        block: list[TimingRecord] = []
+        for index in order(len(timed_cells), trial.number, seed):
+            timed_cell = timed_cells[index]
+            if trial.is_split and not timed_cell.has_split:
+                continue
+            block.append(_measure(timed_cell, trial, plan))
+        for index in outliers.indices(block):
+            again = _measure(by_cell[block[index].cell], trial, plan)
+            block[index] = replace(again, stall=True)
+        outliers.note(block)
+        yield block
+
+
+def _measure(timed_cell: TimedCell, trial: Trial, plan: LatencyPlan) -> TimingRecord:
+    started_at, load = time.time(), _load()
+    clocked = timed_cell.time(trial.unit, trial.is_split)
+    return timing_record(
+        plan,
+        timed_cell.cell,
+        name_of(trial.unit),
+        trial.repeat,
+        clocked,
+        started_at=started_at,
+        load=load,
+        is_split=trial.is_split,
+        peak_memory_bytes=peak_memory(),
+    )
+
+
+class Outliers:
+    """What is far off its own cell at other trials and the other cells at this one: seconds a round, as logarithms."""
+
+    def __init__(self) -> None:
+        self._paces: dict[tuple[str, bool], list[float]] = {}
+
+    def indices(self, block: Sequence[TimingRecord]) -> list[int]:
+        """Which records of a block are outliers. The first block has no others to be held against but its own rounds."""
+        offs = {index: off for index, record in enumerate(block) if (off := self._off(record)) is not None}
+        usual = statistics.median(offs.values()) if offs else 0.0  # a longer text, a slower hour: all cells of a block
+        return [
+            index
+            for index, record in enumerate(block)
+            if offs.get(index, -math.inf) - usual > OUTLIER or _is_uneven(record)
+        ]
+
+    def note(self, block: Sequence[TimingRecord]) -> None:
+        for record in block:
+            if (pace := _pace(record)) is not None:
+                self._paces.setdefault((record.cell, record.is_split), []).append(pace)
+
+    def _off(self, record: TimingRecord) -> float | None:
+        others, pace = self._paces.get((record.cell, record.is_split), []), _pace(record)
+        return None if pace is None or not others else pace - statistics.median(others)
+
+
+def _pace(record: TimingRecord) -> float | None:
+    return math.log(record.decode_s / record.rounds) if record.rounds and record.decode_s > 0 else None
+
+
+def _is_uneven(record: TimingRecord) -> bool:
+    """Some rounds took far longer than most: their sum is far above what the median round makes of it."""
+    even_s = record.rounds * record.round_p50_s
+    return record.rounds >= FEW_ROUNDS and record.decode_s > math.exp(OUTLIER) * even_s
+
+
+def _load() -> float:
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
+
+
+def drift_sentence(timings: pd.DataFrame) -> str | None:
+    """What to say of a pass at whose end the machine was slower or faster than at its beginning; None where it was neither."""
+    from sdbench.metrics.speed import drift
+
+    change = drift(timings) - 1
+    if not abs(change) >= DRIFT:  # NaN where the pass is too short to tell
+        return None
+    how = "slower" if change > 0 else "faster"
+    return (
+        f"this machine became {abs(change):.0%} {how} during the latency pass; cells were interleaved, so speed-ups "
+        f"hold on average, but their intervals are wide: time again on a quiet machine"
+    )
+
+
+def outlier_sentence(records: Sequence[TimingRecord]) -> str | None:
+    """How many were timed again."""
+    count = sum(record.stall for record in records)
+    if not count:
+        return None
+    return f"{count} of {len(records)} timings stalled and were timed again: they are marked in the column stall"

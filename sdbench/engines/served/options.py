@@ -1,0 +1,266 @@
+"""Engines that are servers, as the runner knows them: their options, which cells they can make, what is in the keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sdbench.config import ConfigError, Run, nearest, show
+from sdbench.config.checks import integer, listed, number, string, switch
+from sdbench.engines.served.plugin import knobs_of, refuse_for_the_plugin
+from sdbench.engines.served.setting import PLUGIN, ServerSetting
+from sdbench.prepare.progress import warn
+from sdbench.records import Cell
+from sdbench.serve.client import Patience
+from sdbench.serve.command import look, port_of
+from sdbench.serve.dialect import Dialect
+from sdbench.serve.speculated import draws_from_laws
+
+if TYPE_CHECKING:
+    from sdbench.prepare.cells import Point
+    from sdbench.prepare.pair import PairMetadata
+
+SERVED_LAW = "serve-1"  # raise it when the same server would be asked otherwise
+# Options of a run that say how models are loaded here, and their default; a server has its own.
+OF_THIS_PROCESS = {"device": "auto", "dtype": "auto"}
+OF_THE_MODEL = ("attention", "device_map", "quantization", "draft_quantization")
+OURS = (
+    "prompt",
+    "model",
+    "max_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "stream",
+    "n",
+)
+OF_A_SERVER = (
+    *("speculative_config", "num_speculative_tokens", "rejection_sample_method", "draft_sample_method", "method"),
+    *("tensor_parallel_size", "pipeline_parallel_size", "max_model_len", "gpu_memory_utilization", "max_num_seqs"),
+    *("dtype", "quantization", "enforce_eager", "block_size", "kv_cache_dtype", "speculative_model"),
+)
+
+
+@dataclass(kw_only=True)
+class HttpOptions:
+    """Servers that run already."""
+
+    is_started_here: ClassVar[bool] = False
+    at_once: int = field(init=False, default=0)  # 0: however many there are
+
+    url: str | None = None
+    urls: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+    plugin: bool = False
+    rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    concurrency: Any = 1
+    retries: int = 6
+    wait_s: float = 0.5
+    silence_s: float = 600.0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    request: Mapping[str, Any] = field(default_factory=dict)
+    dialect: Any = None
+
+    def __post_init__(self) -> None:
+        self.dialect = Dialect.check(self.dialect or {})
+        self.plugin = switch("engine.plugin", self.plugin)
+        self.concurrency = [integer("engine.concurrency", one, 1, 4096) for one in listed("", self.concurrency)]
+        self.patience = Patience(
+            integer("engine.retries", self.retries, 0, 100),
+            number("engine.wait_s", self.wait_s, 0, 3600),
+            number("engine.silence_s", self.silence_s, 0, 10**6, is_open=True),
+        )
+        self._refuse_request()
+        self._check_servers()
+
+    def _check_servers(self) -> None:
+        for name, url in {**({} if self.url is None else {"": self.url}), **self.urls}.items():
+            key = f"engine.urls.{name}" if name else "engine.url"
+            if not string(key, url).startswith(("http://", "https://")):
+                raise ConfigError(f"{key} must begin with http:// or https://, got {show(url)}")
+        if self.url is None and not self.urls:
+            raise ConfigError("engine.url names no server: write engine.url=http://HOST:PORT")
+
+    def _refuse_request(self) -> None:
+        for name in self.request:
+            if name in OURS:
+                raise ConfigError(f"sdbench sets engine.request.{name} itself, from the options of the run; remove it")
+            if name in OF_A_SERVER:
+                raise ConfigError(
+                    f"engine.request.{name} is an option that a server is started with, and no request changes it: "
+                    f"engine=vllm engine.args.{name}=VALUE starts one so"
+                )
+
+    def find(self, run: Run) -> PairMetadata:
+        """Tokenizer and configuration are read here, the weights are the server's."""
+        from sdbench.prepare import pair as pairs
+
+        for key, usual in OF_THIS_PROCESS.items():
+            if getattr(run, key) != usual:
+                raise ConfigError(
+                    f"{key}={getattr(run, key)} is an option of engine=native: a server loads its models itself"
+                )
+        for key in OF_THE_MODEL:
+            if getattr(run.model, key) is not None:
+                raise ConfigError(f"model.{key} is an option of engine=native: a server loads its models itself")
+        if run.drafter.name != "model":
+            raise ConfigError(
+                f"drafter={run.drafter.name} is of engine=native: what a server drafts with it was started with "
+                "(engine.speculative of engine=vllm)"
+            )
+        bare = replace(run.model, attention=None)
+        return pairs.find(bare, device="cpu", dtype="auto", is_read=False)
+
+    def points(self, run: Run, planned: Sequence[Point]) -> list[Point]:
+        """Their cells say by which engine; those for which no server is named are left out, and said."""
+        kept = self._served(planned, {point.cell.key: self.setting(run, point) for point in planned})
+        return [replace(point, cell=self._keyed(run, point)) for point in kept]
+
+    def _served(self, planned: Sequence[Point], settings: Mapping[str, ServerSetting]) -> list[Point]:
+        """Cells for which a server is named, or which engine.url can serve; a warning names the others.
+
+        One server has one rule and one draft length. Where lossless would need another one than the other cells of engine.url,
+        it is left out, since the user named the server for the rule.
+        """
+        shared = [point for point in planned if point.role == "pair" and point.cell.verifier not in self.urls]
+        lenient = [point for point in shared if point.cell.verifier != "lossless"]
+        left_out = []
+        if lenient and len({settings[point.cell.key] for point in shared}) > 1:
+            shared, left_out = lenient, ["lossless"]
+        needed = list(dict.fromkeys(settings[point.cell.key] for point in shared))
+        if len(needed) > 1 or (needed and self.url is None):
+            names = ", ".join(setting.label for setting in needed[:3])
+            raise ConfigError(
+                f"engine.url is one server with one rule at one draft length, and this run needs {len(needed)} ({names}): name "
+                "a server for each rule in engine.urls, or one with sdbench's plug-in and engine.plugin=true"
+            )
+        left_out += sorted({p.cell.verifier for p in planned if p.role != "pair" and p.cell.verifier not in self.urls})
+        if left_out:
+            warn(
+                f"{', '.join(left_out)} left out: engine.urls names no server for {'it' if len(left_out) == 1 else 'them'}"
+            )
+        return [point for point in planned if point in shared or point.cell.verifier in self.urls]
+
+    def setting(self, run: Run, point: Point) -> ServerSetting:
+        """What a server has to be for this cell; a rule that it cannot be told is a ConfigError."""
+        if point.role != "pair":
+            return ServerSetting(point.role)
+        if self.plugin:
+            refuse_for_the_plugin(run, point)
+            return ServerSetting("pair", point.num_draft, PLUGIN)
+        name = point.cell.verifier
+        if name not in self.rules:
+            raise ConfigError(
+                f"verifier={name} is no rule of such a server {nearest(name, self.rules)}; with sdbench's plug-in inside, and "
+                "engine.plugin=true, it takes every rule that judges one token at a time"
+            )
+        return ServerSetting("pair", point.num_draft, json.dumps(_filled(self.rules[name], point), sort_keys=True))
+
+    def extra(self, point: Point) -> dict[str, Any]:
+        """What a request carries for the plug-in."""
+        if not (self.plugin and point.role == "pair"):
+            return {}
+        name = f"sdbench.verify.{type(point.rule).__qualname__}"
+        return {"sdbench_rule": name, "sdbench_knobs": json.dumps(knobs_of(point.rule), sort_keys=True)}
+
+    def decides(self, run: Run, point: Point) -> dict[str, Any]:
+        """Of its options those that decide a text."""
+        setting = self.setting(run, point)
+        return {"name": run.engine.name, "rule": setting.rule, "request": dict(self.request)}
+
+    def _keyed(self, run: Run, point: Point) -> Cell:
+        data = point.cell.to_json()
+        loading = tuple(
+            f"{role}_{what}" for role in ("target", "draft") for what in ("dtype", "attention", "quantization")
+        )
+        content = {name: value for name, value in data["content"].items() if name not in loading}
+        law = f"{data['law'].partition('/')[0]}/{SERVED_LAW}"
+        return Cell.from_json({**data, "law": law, "content": {**content, "engine": self.decides(run, point)}})
+
+
+@dataclass(kw_only=True)
+class VllmOptions(HttpOptions):
+    """Servers that are started here, one for each setting."""
+
+    is_started_here: ClassVar[bool] = True
+
+    python: str | None = None
+    module: str = "vllm"
+    entry: str = "vllm.entrypoints.openai.api_server"
+    args: Mapping[str, Any] = field(default_factory=dict)
+    speculative: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    host: str = "127.0.0.1"
+    port: int | None = None
+    at_once: int = 1
+    start_s: float = 1800.0
+    grace_s: float = 20.0
+    always: Mapping[str, Any] = field(default_factory=dict)
+    alone: Mapping[str, Any] = field(default_factory=dict)
+    health: str = "/health"
+    installed: Mapping[str, Any] = field(init=False, default_factory=dict)  # of that interpreter
+
+    def _check_servers(self) -> None:
+        if self.url is not None or self.urls:
+            raise ConfigError("engine.url is of engine=http: engine=vllm starts its servers itself")
+        integer("engine.at_once", self.at_once, 1, 1024)
+        for key in ("start_s", "grace_s"):
+            number(f"engine.{key}", getattr(self, key), 0, 10**6)
+        given = [name for name in self.args if name in ("speculative_config", "model", "host", "port")]
+        if given:
+            raise ConfigError(
+                f"sdbench sets engine.args.{given[0]} itself, from model=, num_draft= and engine.{_ours(given[0])}; remove it"
+            )
+        if self.port is not None:
+            integer("engine.port", self.port, 1, 65535)
+            if self.at_once > 1:
+                raise ConfigError(
+                    f"engine.port={self.port} is one port, and engine.at_once={self.at_once} wants several: leave it out"
+                )
+
+    def find(self, run: Run) -> PairMetadata:
+        """What can be known of an interpreter and a port is asked before anything is read."""
+        if self.python is None:
+            raise ConfigError(
+                "engine.python names no interpreter: engine=vllm needs the python of an environment that has vllm"
+            )
+        self.installed = look(self.python, self.module)
+        if self.port is not None:
+            port_of(self.host, self.port)
+        self._refuse_garbage(run, self.python)
+        return super().find(run)
+
+    def _refuse_garbage(self, run: Run, python: str) -> None:
+        is_on_cpu = "+cpu" in (self.installed.get("torch") or "")
+        if run.temperature > 0 and not self.plugin and is_on_cpu and not draws_from_laws(python):
+            raise ConfigError(
+                f"vLLM {self.installed['version']} on a CPU writes garbage where it speculates at temperature={run.temperature:g} "
+                "(vllm#55005): engine.plugin=true repairs it, and temperature=0 is not touched by it"
+            )
+
+    def _served(self, planned: Sequence[Point], settings: Mapping[str, ServerSetting]) -> list[Point]:
+        return list(planned)
+
+    def decides(self, run: Run, point: Point) -> dict[str, Any]:
+        given = {"args": dict(self.args), "speculative": dict(self.speculative) if point.role == "pair" else None}
+        return {**super().decides(run, point), **given}
+
+
+def _ours(name: str) -> str:
+    return "speculative" if name in ("speculative_config", "model") else name
+
+
+def _filled(rule: Mapping[str, Any], point: Point) -> dict[str, Any]:
+    """A rule's command line, its $KNOBS filled in."""
+    filled = {}
+    for key, value in rule.items():
+        is_knob = isinstance(value, str) and value.startswith("$")
+        filled[key] = getattr(point.rule, value[1:]) if is_knob else value
+        if isinstance(filled[key], float) and not abs(filled[key]) < float("inf"):
+            raise ConfigError(f"{value[1:]}={filled[key]} of verifier={point.cell.verifier} cannot be said to a server")
+    return filled

@@ -1,0 +1,53 @@
+"""The body of a request to a server: one builder for the texts of a run and for the probe before them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sdbench.engines.job import Job
+    from sdbench.engines.served.options import HttpOptions
+    from sdbench.plan import WorkItem
+    from sdbench.prepare.cells import Point
+    from sdbench.serve.dialect import Dialect
+
+
+def request_body(
+    kind: HttpOptions,
+    dialect: Dialect,
+    job: Job,
+    point: Point,
+    prompt: Sequence[int],
+    *,
+    model: str,
+    seed: int,
+    most: int,
+) -> dict[str, Any]:
+    """Ask for at most `most` tokens. Every option that a server would otherwise take from the model's own defaults is set."""
+    run = job.run
+    body = {
+        **dialect.request,
+        **kind.request,
+        "model": model,
+        "prompt": list(prompt),
+        "max_tokens": most,
+        "temperature": run.temperature,
+        "top_p": 1.0 if run.top_p is None else run.top_p,
+        "top_k": dialect.top_k_all if run.top_k is None else run.top_k,
+        "seed": seed,
+        "stop": list(job.task.stop),
+        "stop_token_ids": list(job.pair_info.stop_ids["draft" if point.role == "draft" else "target"]),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if (extra := kind.extra(point)) and dialect.extra is not None:
+        body[dialect.extra] = extra
+    return body
+
+
+def seed_of(seed: int, item: WorkItem) -> int:
+    """The seed of a request: equal for all cells of an example, which thereby share as much of a text as their rules allow."""
+    digest = hashlib.sha256(f"{seed}\n{item.example}\n{item.sample}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 33  # 31 bits: every server takes them
