@@ -69,7 +69,7 @@ def test_a_grid_of_two_knobs_is_a_curve_for_each_value_of_the_second(tmp_path):
     assert own["w"].isna().all()
     (sweep,) = sweeps_of([results], [summary])
     assert {name: len(cells) for name, cells in sweep.curves.items()} == {"delta=1": 3, "delta=2": 3}
-    assert set(sweep.swept["label"]) == {f"eps = {e:g}, delta={d}" for e in (0.1, 0.2, 0.4) for d in (1, 2)}
+    assert set(sweep.swept["label"]) == {f"typical eps={e:g} delta={d} K=5" for e in (0.1, 0.2, 0.4) for d in (1, 2)}
     assert sweep.strict_end("delta=1")["x"].tolist() == [0.0], "joined to lossless where eps would be 0"
 
 
@@ -88,7 +88,7 @@ def test_two_rules_have_each_its_own_knob_in_one_summary(tmp_path):
     assert list(summary.columns[3:6]) == ["w", "knob", "value"]
     (sweep,) = sweeps_of([results], [summary])
     assert list(sweep.curves) == ["ensemble", "typical"]
-    assert [name for name in sweep.cells["label"] if "eps" in name] == ["typical, eps = 0.1", "typical, eps = 0.2"]
+    assert [name for name in sweep.cells["label"] if "eps" in name] == ["typical eps=0.1 K=5", "typical eps=0.2 K=5"]
 
 
 def test_words_and_numbers_share_a_column(tmp_path):

@@ -88,7 +88,7 @@ def test_only_the_paper_s_mixture_counts():
 
 def test_what_is_not_measured_is_a_dash_and_has_its_command(cells, published):
     (table1, *_) = paper_cells.TABLES
-    text = paper_tables.to_markdown(table1, paper_tables.measured_lines(table1, cells), [])
+    text = paper_tables.to_markdown(table1, paper_tables.measured_entries(table1, cells), [])
     (lossless,) = [line for line in text.splitlines() if "SD (lossless)" in line]
     assert lossless.count("–") == 6  # xsum: acceptance, block, speed-up, over lossless, quality, against lossless
     assert "| llama | not measured yet |" in text
@@ -109,14 +109,14 @@ def test_speed_stands_over_the_target_alone_and_over_the_best_lossless_setting(t
     home = write_synthetic(tmp_path / "timed", ws=(0.5,), n=12, timing_examples=6)
     cells = paper_numbers.measured([sdbench.read(home)], **OPTIONS)
     head, _, *rows = paper_tables.to_markdown(
-        table1 := paper_cells.TABLES[0], paper_tables.measured_lines(table1, cells), []
+        table1 := paper_cells.TABLES[0], paper_tables.measured_entries(table1, cells), []
     ).splitlines()
     place = [name.strip() for name in head.split("|")].index("over lossless")
     texts = {row.split("|")[2].strip(): row.split("|")[place].strip() for row in rows if row.startswith("| llama-tiny")}
     assert texts["SD (lossless)"] == "1.00 [1.00, 1.00]"
     same = cells[cells["verifier"] == "ensemble"].iloc[0]
     low, high = same["speedup_over_lossless_low"], same["speedup_over_lossless_high"]
-    assert texts["ensemble, w = 0.5"] == f"{same['speedup_over_lossless']:.2f} [{low:.2f}, {high:.2f}]"
+    assert texts["ensemble w=0.5"] == f"{same['speedup_over_lossless']:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def test_a_pair_without_a_file_is_named_by_its_checkpoints(cells):
@@ -128,7 +128,7 @@ def test_a_pair_without_a_file_is_named_by_its_checkpoints(cells):
 
 def test_latex_is_booktabs_with_equal_columns(cells, published):
     for asked in paper_cells.TABLES:
-        parts = paper_tables.measured_lines(asked, cells), paper_tables.published_lines(asked, published)
+        parts = paper_tables.measured_entries(asked, cells), paper_tables.published_entries(asked, published)
         text = paper_tables.to_latex(asked, *parts)
         assert text.index(r"\toprule") < text.index(r"\midrule") < text.index(r"\bottomrule")
         rows = [line for line in text.splitlines() if line.endswith(r"\\") and r"\multicolumn{6}" not in line]
@@ -139,7 +139,7 @@ def test_latex_is_booktabs_with_equal_columns(cells, published):
 
 def test_published_rows_are_the_source_s_and_say_what_is_unknown(cells, published):
     table3 = paper_cells.TABLES[2]
-    lines = paper_tables.published_lines(table3, published)
+    lines = paper_tables.published_entries(table3, published)
     assert {line.rule for line in lines if "head" in line.rule} == {
         *("DIVERSED, head trained on cnndm", "DIVERSED, head trained on gsm8k"),
     }

@@ -80,7 +80,7 @@ def cells(home):
 
 
 def shown(cells, rule, asked=TABLE1, trained=None):
-    return paper_cells.find(cells, asked, NAME, "gsm8k", paper_cells.Line(rule, None, 5, trained))
+    return paper_cells.find(cells, asked, NAME, "gsm8k", paper_cells.ExhibitRow(rule, None, 5, trained))
 
 
 def row(*what):
@@ -91,8 +91,8 @@ def row(*what):
 
 def test_the_three_methods_are_rows_of_one_pair(home, cells, tmp_path):
     assert set(cells["model"]) == {NAME}
-    text = paper_tables.to_markdown(TABLE1, paper_tables.measured_lines(TABLE1, cells), [])
-    for name in ("SD (lossless)", "SD, finetuned draft", "ensemble, w = 0.5", "DIVERSED (learned head)"):
+    text = paper_tables.to_markdown(TABLE1, paper_tables.measured_entries(TABLE1, cells), [])
+    for name in ("SD (lossless)", "SD, finetuned draft", "ensemble w=0.5", "DIVERSED (learned head)"):
         (line,) = [line for line in text.splitlines() if line.startswith(f"| {NAME} | {name} |")]
         assert "–" not in line.split("|")[3], line
     lacking = [one for one in paper_cells.missing(TABLE1, cells, {}) if one.model == NAME]
@@ -159,7 +159,7 @@ def test_heads_of_two_tasks_are_two_rows_of_table_3(home, pair_info, monkeypatch
     words = ["verifier.head=[trained:gsm8k-tiny,trained:cnndm-tiny]", f"task={TASK}", "temperature=0.1", "timing=off"]
     assert main(["method=transfer", *words, *FEW]) == 0
     cells = paper_numbers.measured([read(tmp_path / "results" / f"{NAME}-{TASK}")], **OPTIONS)
-    text = paper_tables.to_markdown(TABLE3, paper_tables.measured_lines(TABLE3, cells), [])
+    text = paper_tables.to_markdown(TABLE3, paper_tables.measured_entries(TABLE3, cells), [])
     for task in ("gsm8k", "cnndm"):
         (line,) = [line for line in text.splitlines() if f"| DIVERSED, head trained on {task} |" in line]
         assert line.split("|")[3].strip() != "–"

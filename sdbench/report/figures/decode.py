@@ -9,19 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sdbench.metrics.divergence import survival
+from sdbench.report.figures import marks
 from sdbench.report.figures.labels import Room
-from sdbench.report.figures.marks import (
-    NAMES,
-    Curve,
-    band,
-    curves,
-    evenly,
-    knob_label,
-    name_value,
-    ramp,
-    text_of,
-    write_n,
-)
 from sdbench.report.figures.style import BLUE, GREY, INK, ORANGE, SMALL, panels, settle
 from sdbench.report.sweep import Sweep
 
@@ -34,7 +23,7 @@ SHARES = {"marginal": "of all drafted", "conditional": "of those examined"}
 
 def longest_curve(sweep: Sweep) -> pd.DataFrame:
     """Return the cells of the curve with the longest drafts, from its lossless end outwards."""
-    drawn = max(curves(sweep, "x"), key=lambda curve: float(curve.cells["num_draft"].iloc[0]), default=None)
+    drawn = max(marks.curves(sweep, "x"), key=lambda curve: float(curve.cells["num_draft"].iloc[0]), default=None)
     return sweep.swept.iloc[:0] if drawn is None else drawn.cells.sort_values("rank", ascending=False)
 
 
@@ -47,22 +36,22 @@ def positions(sweep: Sweep) -> Figure | None:
     cells = measured[0] if len(measured[0]) else measured[1].iloc[:1]
     if cells.empty:
         return None
-    cells = cells.iloc[evenly(len(cells), MOST)]
+    cells = cells.iloc[marks.evenly(len(cells), MOST)]
     lines = {str(key): sweep.positions[sweep.positions["cell"] == key] for key in cells["cell"]}
-    colours = dict(zip(lines, ramp(cells["rank"]), strict=True))
+    colours = dict(zip(lines, marks.ramp(cells["rank"]), strict=True))
     figure, axes = panels(columns=2, height=2.2, sharey=True)
     slots = sorted(set(pd.concat(lines.values())["slot"]))
     for axis, (name, title) in zip(axes, SHARES.items(), strict=True):
         for key, line in lines.items():
-            band(axis, line, "slot", name, colours[key])
+            marks.band(axis, line, "slot", name, colours[key])
             axis.plot(line["slot"], line[name], "o-", color=colours[key], markersize=3, linewidth=1.1)
         axis.set(xticks=slots if len(slots) < 9 else slots[1::2], xlim=(slots[0] - 0.3, slots[-1] + 1.9))
         axis.set_xlabel(f"slot of {int(cells['num_draft'].max())} in the draft")
         axis.set_title(title)
     axes[0].set(ylabel="share kept", ylim=(None, 1.03))
-    write_n(axes[0], sweep.points["n"].max())
+    marks.write_n(axes[0], sweep.points["n"].max())
     settle(figure)
-    texts = dict(zip(lines, map(text_of, cells.to_dict("records")), strict=True))
+    texts = dict(zip(lines, map(marks.text_of, cells.to_dict("records")), strict=True))
     prefix = f"{cells['knob'].iloc[0]} = " if cells["x"].notna().any() else ""
     for axis, name in zip(axes, SHARES, strict=True):
         room, ends = Room(axis), []
@@ -124,7 +113,7 @@ def time_split(sweep: Sweep) -> Figure | None:
     axis.grid(visible=False, axis="y")
     axis.tick_params(axis="y", length=0)
     axis.legend(loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=3, columnspacing=1, handlelength=1, borderpad=0.2)
-    write_n(axis, cells["num_split"].max(), "texts timed")
+    marks.write_n(axis, cells["num_split"].max(), "texts timed")
     settle(figure)
     return figure
 
@@ -134,7 +123,7 @@ def bars_of(sweep: Sweep, cells: pd.DataFrame) -> pd.DataFrame:
     shown = [cells[cells["verifier"] == name] for name in ("target", "lossless")]
     for name in sweep.curves:
         curve = cells[cells["curve"] == name].sort_values("rank")
-        shown.append(curve.iloc[evenly(len(curve), max(2, MOST_BARS // len(sweep.curves)))])
+        shown.append(curve.iloc[marks.evenly(len(curve), max(2, MOST_BARS // len(sweep.curves)))])
     return pd.concat([*shown, cells[cells["verifier"] == "draft"]])
 
 
@@ -145,10 +134,12 @@ def bar_names(cells: pd.DataFrame) -> list[str]:
     names = []
     for cell in cells.to_dict("records"):
         if cell["x"] == cell["x"]:
-            names.append(f"{cell['curve']}, {name_value(cell)}" if has_curves and cell["curve"] else name_value(cell))
+            names.append(
+                f"{cell['curve']}, {marks.name_value(cell)}" if has_curves and cell["curve"] else marks.name_value(cell)
+            )
         else:
             length = f", K = {cell['num_draft']}" if has_lengths and cell["verifier"] == "lossless" else ""
-            names.append(NAMES.get(str(cell["verifier"]), str(cell["curve"] or cell["verifier"])) + length)
+            names.append(marks.NAMES.get(str(cell["verifier"]), str(cell["curve"] or cell["verifier"])) + length)
     return names
 
 
@@ -159,28 +150,28 @@ def divergence(sweep: Sweep) -> Figure | None:
     if cells.empty:
         return None
     figure, (top, bottom) = panels(rows=2, height=1.8)
-    some = cells.iloc[evenly(len(cells), MOST)]
+    some = cells.iloc[marks.evenly(len(cells), MOST)]
     lines = [survival(sweep.divergence, str(key)) for key in some["cell"]]
     last = max(float(line["token"].iloc[-1]) for line in lines)
     ends = []
-    for line, cell, colour in zip(lines, some.to_dict("records"), ramp(some["rank"]), strict=True):
+    for line, cell, colour in zip(lines, some.to_dict("records"), marks.ramp(some["rank"]), strict=True):
         x, y = [*line["token"], last], [*(100 * line["share"]), 100 * line["share"].iloc[-1]]  # what is equal stays so
         top.plot(x, y, "-", color=colour, linewidth=1.1, drawstyle="steps-post")
-        ends.append((last, float(y[-1]), text_of(cell), colour))
+        ends.append((last, float(y[-1]), marks.text_of(cell), colour))
     top.set(xlabel="tokens", ylabel="still the greedy text (%)", xlim=(0, last * 1.14), ylim=(-2, 103))
-    drawn = [curve for curve in curves(sweep, "x") if curve.knob == cells["knob"].iloc[0]]
+    drawn = [curve for curve in marks.curves(sweep, "x") if curve.knob == cells["knob"].iloc[0]]
     draw_followed(bottom, sweep, drawn)
-    bottom.set(xlabel=knob_label(drawn), ylabel="tokens before the\nfirst difference")
-    write_n(top, sweep.followed["n"].max())
+    bottom.set(xlabel=marks.knob_label(drawn), ylabel="tokens before the\nfirst difference")
+    marks.write_n(top, sweep.followed["n"].max())
     settle(figure)
     label_ends(Room(top), ends, prefix=f"{cells['knob'].iloc[0]} = ")
     return figure
 
 
-def draw_followed(axis: Axes, sweep: Sweep, drawn: Sequence[Curve]) -> None:
+def draw_followed(axis: Axes, sweep: Sweep, drawn: Sequence[marks.Curve]) -> None:
     """Draw the mean number of tokens before the first difference of each curve against its knob."""
     for curve in drawn:
         line = curve.cells[["cell", "x"]].merge(sweep.followed, on="cell")
-        band(axis, line, "x", "prefix", curve.colour)
+        marks.band(axis, line, "x", "prefix", curve.colour)
         axis.plot(line["x"], line["prefix"], "-", marker=curve.mark, color=curve.colour, markersize=3.2, linewidth=1.1)
     axis.set_ylim(bottom=0)

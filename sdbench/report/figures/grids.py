@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sdbench.report.figures import marks
 from sdbench.report.figures.labels import Room
-from sdbench.report.figures.marks import Levels, label_of, write_n
 from sdbench.report.figures.planes import X_LABELS, label_plane, plane
 from sdbench.report.figures.style import COLUMN, GREY, PAGE, panels, settle
 from sdbench.report.sweep import Sweep
@@ -43,7 +43,7 @@ def grid(slots: Slots, rate: str) -> Figure:
     panel = [(model, task) for model in models for task in tasks]
     width = COLUMN if len(tasks) == 1 else PAGE
     figure, axes = panels(len(tasks), len(models), width=width, height=min(2.2, 0.75 * width / len(tasks)), sharex=True)
-    levels: dict[tuple[str, str], Levels] = {}
+    levels: dict[tuple[str, str], marks.Levels] = {}
     for axis, slot in zip(axes, panel, strict=True):
         axis.set_title(", ".join(slot))
         if slot not in slots:
@@ -51,8 +51,8 @@ def grid(slots: Slots, rate: str) -> Figure:
             continue
         sweep = slots[slot]
         levels[slot] = plane(axis, sweep, rate)
-        axis.set_ylabel(label_of(sweep.metric))
-        write_n(axis, sweep.points["n"].max())
+        axis.set_ylabel(marks.label_of(sweep.metric))
+        marks.write_n(axis, sweep.points["n"].max())
     for axis in axes[-len(tasks) :]:
         axis.set_xlabel(X_LABELS[rate] if len(tasks) < 3 else X_LABELS[rate].partition(" (")[0])
     settle(figure)

@@ -15,22 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from sdbench.report.figures import marks
 from sdbench.report.figures.labels import Label, Room
-from sdbench.report.figures.marks import (
-    FEW_CURVES,
-    Curve,
-    band,
-    curves,
-    having,
-    key,
-    knob_label,
-    knobs_of,
-    label_levels,
-    label_of,
-    level_lines,
-    write_n,
-    write_note,
-)
 from sdbench.report.figures.style import (
     BASELINES,
     BLUE,
@@ -59,10 +45,10 @@ AGAINST: Sequence[tuple[str, Sequence[str]]] = (("quality", ("target", "draft"))
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The panels of one knob, from above, and its curves."""
+    """The panels of one knob, from above, and its marks.curves."""
 
     knob: str
-    drawn: list[Curve]
+    drawn: list[marks.Curve]
     axes: list[Axes]
 
     def room(self, row: int = 0) -> Room:
@@ -72,9 +58,9 @@ class Column:
         return room
 
 
-def columns_of(drawn: Sequence[Curve], *, rows: int, height: float) -> tuple[Figure, list[Column]]:
-    """Make a column of panels for each knob of these curves, one below the other `rows` times."""
-    knobs = knobs_of(drawn)
+def columns_of(drawn: Sequence[marks.Curve], *, rows: int, height: float) -> tuple[Figure, list[Column]]:
+    """Make a column of panels for each knob of these marks.curves, one below the other `rows` times."""
+    knobs = marks.knobs_of(drawn)
     width = COLUMN if len(knobs) == 1 else PAGE
     figure, axes = panels(columns=len(knobs), rows=rows, width=width, height=height, sharex="col", sharey="row")
     columns = [
@@ -82,39 +68,39 @@ def columns_of(drawn: Sequence[Curve], *, rows: int, height: float) -> tuple[Fig
         for index, knob in enumerate(knobs)
     ]
     for column in columns:
-        column.axes[-1].set_xlabel(knob_label(column.drawn))
+        column.axes[-1].set_xlabel(marks.knob_label(column.drawn))
         cells = column.drawn[0].cells
         if cells["value"].map(lambda value: isinstance(value, str)).any():
             column.axes[-1].set_xticks(cells["x"], cells["value"])
     return figure, columns
 
 
-def draw_along(axis: Axes, drawn: Sequence[Curve], y: str, *, has_legend: bool = True) -> None:
-    """Draw a measure against the knob, each curve with its band, joined to the lossless point where it ends there."""
+def draw_along(axis: Axes, drawn: Sequence[marks.Curve], y: str, *, has_legend: bool = True) -> None:
+    """Draw a measure against the knob, each curve with its marks.band, joined to the lossless point where it ends there."""
     mark, colour = BASELINES["lossless"]
     for curve in drawn:
-        band(axis, curve.line, "x", y, curve.colour)
+        marks.band(axis, curve.line, "x", y, curve.colour)
         axis.plot(curve.line["x"], curve.line[y], "-", color=curve.colour, zorder=3)
         curve.plot(axis, "x", y, zorder=3)
         axis.plot(curve.end["x"], curve.end[y], mark, color=colour, markersize=4, zorder=4)
     axis.margins(0.04, 0.08)
     axis.autoscale_view()
-    if has_legend and len(drawn) > FEW_CURVES:
+    if has_legend and len(drawn) > marks.FEW_CURVES:
         axis.legend(handles=[curve.key() for curve in drawn], loc="best", ncols=2 if len(drawn) > 3 else 1)
 
 
-def dodged_x(curve: Curve, index: int, count: int) -> pd.Series:
-    """Return x, a little to the side, so that the intervals of several curves do not lie on each other."""
+def dodged_x(curve: marks.Curve, index: int, count: int) -> pd.Series:
+    """Return x, a little to the side, so that the intervals of several marks.curves do not lie on each other."""
     x = curve.cells["x"]
     return x + 0.014 * max(float(x.max() - x.min()), 0.1) * (index - (count - 1) / 2)
 
 
-def name_curves(room: Room, drawn: Sequence[Curve], y: str) -> None:
-    """Name each of two curves where it is furthest from the other and has room; more have a legend."""
+def name_curves(room: Room, drawn: Sequence[marks.Curve], y: str) -> None:
+    """Name each of two marks.curves where it is furthest from the other and has room; more have a legend."""
     for curve in drawn:
         room.block_line(curve.line["x"], curve.line[y])
         room.block_marks(curve.cells["x"], curve.cells[y])
-    if len(drawn) != FEW_CURVES:
+    if len(drawn) != marks.FEW_CURVES:
         return
     values = [curve.cells.set_index("x")[y] for curve in drawn]
     for curve, height, other in zip(drawn, values, values[::-1], strict=True):
@@ -125,35 +111,35 @@ def name_curves(room: Room, drawn: Sequence[Curve], y: str) -> None:
 
 def against_knob(sweep: Sweep) -> Figure | None:
     """Draw quality above acceptance, sharing the knob."""
-    drawn = curves(sweep, "acceptance", "x")
+    drawn = marks.curves(sweep, "acceptance", "x")
     if not drawn:
         return None
     figure, columns = columns_of(drawn, rows=2, height=1.75)
     panel = [(column, row, *measure) for column in columns for row, measure in enumerate(AGAINST)]
     for column, row, y, _ in panel:
-        draw_along(column.axes[row], having(column.drawn, y), y, has_legend=row == 0 and column is columns[0])
+        draw_along(column.axes[row], marks.having(column.drawn, y), y, has_legend=row == 0 and column is columns[0])
     levels = {}
     for column, row, y, names in panel:
-        levels[column.knob, row] = level_lines(column.axes[row], sweep, y, *names)
-        write_note(column.axes[row], levels[column.knob, row].far if column is columns[0] else "")
+        levels[column.knob, row] = marks.level_lines(column.axes[row], sweep, y, *names)
+        marks.write_note(column.axes[row], levels[column.knob, row].far if column is columns[0] else "")
     for column in columns:
         draw_expectation(column)
-    columns[0].axes[0].set_ylabel(label_of(sweep.metric))
+    columns[0].axes[0].set_ylabel(marks.label_of(sweep.metric))
     columns[0].axes[1].set_ylabel("acceptance")
-    write_n(columns[-1].axes[0], sweep.points["n"].max())
+    marks.write_n(columns[-1].axes[0], sweep.points["n"].max())
     settle(figure)
     for column, row, y, _ in panel:
         room = column.room(row)
         name_curves(room, drawn if len(columns) == 1 else column.drawn, y)
         if len(columns) > 1 and row == 0:
             column.axes[row].set_title(", ".join(curve.name for curve in column.drawn))
-        label_levels(room, levels[column.knob, row])
+        marks.label_levels(room, levels[column.knob, row])
     return figure
 
 
 def draw_expectation(column: Column) -> None:
     """Draw crosses at the exact expected acceptance, where it is known."""
-    known = having(column.drawn, "acceptance_expected")
+    known = marks.having(column.drawn, "acceptance_expected")
     look: dict[str, Any] = {"marker": "x", "color": INK, "markersize": 3.4, "mew": 0.8, "linestyle": ""}
     for curve in known:
         curve.plot(column.axes[1], "x", "acceptance_expected", zorder=4, **look)
@@ -163,31 +149,31 @@ def draw_expectation(column: Column) -> None:
 
 def speed_against_knob(sweep: Sweep) -> Figure | None:
     """Draw measured speed-ups with intervals, modelled ones hollow; None where neither exists."""
-    drawn = [c for c in curves(sweep, "x") if c.cells[["speedup", "speedup_modelled"]].notna().any(axis=None)]
+    drawn = [c for c in marks.curves(sweep, "x") if c.cells[["speedup", "speedup_modelled"]].notna().any(axis=None)]
     if not drawn:
         return None
     figure, columns = columns_of(drawn, rows=1, height=2.3)
     levels = {}
     for column in columns:
-        measured, modelled = having(column.drawn, "speedup"), having(column.drawn, "speedup_modelled")
+        measured, modelled = marks.having(column.drawn, "speedup"), marks.having(column.drawn, "speedup_modelled")
         draw_speeds(column.axes[0], measured, modelled)
-        levels[column.knob] = level_lines(column.axes[0], sweep, "speedup", "lossless")
+        levels[column.knob] = marks.level_lines(column.axes[0], sweep, "speedup", "lossless")
         kinds = {"measured": bool(measured), "modelled": bool(modelled)}
         column.axes[0].legend(handles=_speed_keys(measured or modelled, kinds), loc="upper right")
     columns[0].axes[0].set_ylabel("speed-up over the target alone")
-    write_n(columns[-1].axes[0], sweep.points["num_timed"].max(), "texts timed")
+    marks.write_n(columns[-1].axes[0], sweep.points["num_timed"].max(), "texts timed")
     settle(figure)
     for column in columns:
         room = column.room()
         for y in ("speedup", "speedup_modelled"):
-            for curve in having(column.drawn, y):
+            for curve in marks.having(column.drawn, y):
                 room.block_cells(curve.cells, "x", y)
                 room.block_line(curve.cells["x"], curve.cells["speedup_modelled"])
-        label_levels(room, levels[column.knob])
+        marks.label_levels(room, levels[column.knob])
     return figure
 
 
-def draw_speeds(axis: Axes, measured: Sequence[Curve], modelled: Sequence[Curve]) -> None:
+def draw_speeds(axis: Axes, measured: Sequence[marks.Curve], modelled: Sequence[marks.Curve]) -> None:
     """Draw marks of both kinds, and the line of the target alone."""
     for curve in modelled:
         curve.plot(axis, "x", "speedup_modelled", linestyle=":", linewidth=0.9, marker="")
@@ -201,28 +187,28 @@ def draw_speeds(axis: Axes, measured: Sequence[Curve], modelled: Sequence[Curve]
     axis.axhline(1, color=GREY, linewidth=0.7, linestyle=":", zorder=1)
 
 
-def _speed_keys(drawn: Sequence[Curve], kinds: dict[str, bool]) -> list[Line2D]:
+def _speed_keys(drawn: Sequence[marks.Curve], kinds: dict[str, bool]) -> list[Line2D]:
     """Return an entry for each curve if there are several, then what filled and hollow marks are."""
     colour = GREY if len(drawn) > 1 else drawn[0].colour
     looks: dict[str, dict[str, Any]] = {"measured": {"linestyle": ""}}
     looks["modelled"] = {"linestyle": ":", "mfc": "white", "linewidth": 0.9}
     keys = [curve.key(linestyle="") for curve in drawn if len(drawn) > 1]
-    return keys + [key(name, colour, "o", **looks[name]) for name, is_drawn in kinds.items() if is_drawn]
+    return keys + [marks.key(name, colour, "o", **looks[name]) for name, is_drawn in kinds.items() if is_drawn]
 
 
 def lengths(sweep: Sweep) -> Figure | None:
     """Draw mean length above, and the shares of answers that went wrong below, sharing the knob."""
-    drawn = curves(sweep, "mean_tokens", "x")
+    drawn = marks.curves(sweep, "mean_tokens", "x")
     if not drawn:
         return None
     shown = [name for name in FAILURES if sweep.swept[name].fillna(0).any()]
     figure, columns = columns_of(drawn, rows=1 + bool(shown), height=1.6 if shown else 2.0)
     for column in columns:
         draw_along(column.axes[0], column.drawn, "mean_tokens", has_legend=column is columns[0])
-    levels = [level_lines(column.axes[0], sweep, "mean_tokens", "target", "draft") for column in columns]
-    write_note(columns[0].axes[0], levels[0].far)
+    levels = [marks.level_lines(column.axes[0], sweep, "mean_tokens", "target", "draft") for column in columns]
+    marks.write_note(columns[0].axes[0], levels[0].far)
     columns[0].axes[0].set_ylabel("tokens an answer")
-    write_n(columns[-1].axes[0], sweep.points["n"].max())
+    marks.write_n(columns[-1].axes[0], sweep.points["n"].max())
     for column in columns if shown else ():
         draw_failures(column.axes[1], column.drawn, shown)
         if column is not columns[0]:
@@ -231,11 +217,11 @@ def lengths(sweep: Sweep) -> Figure | None:
     for column, level in zip(columns, levels, strict=True):
         room = column.room()
         name_curves(room, column.drawn, "mean_tokens")
-        label_levels(room, level)
+        marks.label_levels(room, level)
     return figure
 
 
-def draw_failures(axis: Axes, drawn: list[Curve], shown: list[str]) -> None:
+def draw_failures(axis: Axes, drawn: list[marks.Curve], shown: list[str]) -> None:
     """Draw the shares of answers that went wrong in one way or another, in percent, with Wilson's intervals."""
     has_many = len(drawn) > 1
     look: dict[str, Any] = {"markersize": 3.5, "linewidth": 1}
@@ -251,5 +237,6 @@ def draw_failures(axis: Axes, drawn: list[Curve], shown: list[str]) -> None:
     axis.set_ylabel("answers (%)")
     looks = [FAILURES[name] for name in shown]
     axis.legend(
-        handles=[key(text, GREY if has_many else colour, mark, **look) for text, mark, colour in looks], loc="best"
+        handles=[marks.key(text, GREY if has_many else colour, mark, **look) for text, mark, colour in looks],
+        loc="best",
     )

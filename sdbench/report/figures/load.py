@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from sdbench.report.figures.marks import bars, curves, label_of, write_n
+from sdbench.report.figures import marks
 from sdbench.report.figures.style import BASELINES, GREY, SMALL, panels, settle
 from sdbench.report.sweep import Sweep
 
@@ -32,18 +32,18 @@ def load(sweep: Sweep) -> Figure | None:
                 f"{curve.mark}-",
                 curve.colour,
             )
-            for curve in curves(sweep, "quality")
+            for curve in marks.curves(sweep, "quality")
         ]
         drawn += [(name, points[points["verifier"] == name], *look) for name, look in BASELINES.items()]
         for name, cells, mark, colour in drawn:
             if len(cells):
                 axis.plot(cells[RATE], cells["quality"], mark, color=colour, markersize=3, linewidth=0.8, label=name)
-                bars(axis, cells, RATE, "quality", colour)
+                marks.bars(axis, cells, RATE, "quality", colour)
         axis.axvline(1, color=GREY, linewidth=0.7, linestyle=":", zorder=1)
         axis.set_title(f"{number} at once", loc="left", fontsize=SMALL)
         axis.set_xlabel("speed-up of a user")
-    axes[0].set_ylabel(label_of(sweep.metric))
+    axes[0].set_ylabel(marks.label_of(sweep.metric))
     axes[0].legend(loc="best")
-    write_n(axes[-1], pd.to_numeric(known["n"]).max())
+    marks.write_n(axes[-1], pd.to_numeric(known["n"]).max())
     settle(figure)
     return figure

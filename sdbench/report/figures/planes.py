@@ -11,21 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from sdbench.report.figures import marks
 from sdbench.report.figures.labels import Label, Room
-from sdbench.report.figures.marks import (
-    FEW_CURVES,
-    NAMES,
-    Levels,
-    bars,
-    curves,
-    entries,
-    label_levels,
-    label_of,
-    level_lines,
-    other_curves,
-    value_labels,
-    write_n,
-)
 from sdbench.report.figures.style import BASELINES, GREY, PALE, SMALL, panels, settle
 from sdbench.report.sweep import Sweep
 
@@ -50,18 +37,18 @@ def plane_figure(sweep: Sweep, rate: str) -> Figure | None:
         return None
     figure, (axis,) = panels(height=2.7)
     levels = plane(axis, sweep, rate)
-    axis.set(xlabel=X_LABELS[rate], ylabel=label_of(sweep.metric))
-    write_n(axis, sweep.points["n"].max())
+    axis.set(xlabel=X_LABELS[rate], ylabel=marks.label_of(sweep.metric))
+    marks.write_n(axis, sweep.points["n"].max())
     settle(figure)
     label_plane(Room(axis), sweep, rate, levels)
     return figure
 
 
-def plane(axis: Axes, sweep: Sweep, rate: str) -> Levels:
+def plane(axis: Axes, sweep: Sweep, rate: str) -> marks.Levels:
     """Draw marks, intervals and the dominated area; return the level lines that stand for cells without this rate."""
     points = sweep.fronts[rate].points
     chances = dict(zip(points["cell"], points["probability"], strict=True))
-    drawn, others = curves(sweep, rate, "quality"), other_curves(sweep, rate, "quality")
+    drawn, others = marks.curves(sweep, rate, "quality"), marks.other_curves(sweep, rate, "quality")
     for curve in others:
         curve.plot(axis, rate, "quality", markersize=3.5, zorder=2)
     for curve in drawn:
@@ -69,24 +56,24 @@ def plane(axis: Axes, sweep: Sweep, rate: str) -> Levels:
     marked = [(curve.cells, curve.mark, curve.colour) for curve in drawn]
     marked += [(cells, *BASELINES[name]) for name, cells in baselines_of(sweep, rate).items()]
     for cells, mark, colour in marked:
-        bars(axis, cells, rate, "quality", colour)
+        marks.bars(axis, cells, rate, "quality", colour)
         for cell in cells.to_dict("records"):
             draw_mark(axis, cell, rate, mark, colour, chances[cell["cell"]])
     axis.margins(0.08, 0.06)
     axis.autoscale_view()
-    levels = level_lines(axis, sweep, "quality", "target", "draft") if rate == "acceptance" else Levels({})
+    levels = marks.level_lines(axis, sweep, "quality", "target", "draft") if rate == "acceptance" else marks.Levels({})
     if rate == "speedup":
         axis.axvline(1, color=GREY, linewidth=0.7, linestyle=":", zorder=1)
     front = sweep.points[sweep.points["cell"].isin(points.loc[points["is_on_front"], "cell"])]
     shade_dominated(axis, front, rate, is_high_best=sweep.metric.best == "high")
     axis.text(0.015, 0.03, levels.far, transform=axis.transAxes, color=GREY, size=SMALL)
     if len(drawn) > 1:
-        axis.legend(handles=entries(drawn, others, linewidth=0.9), loc="lower left", bbox_to_anchor=(0, 0))
+        axis.legend(handles=marks.entries(drawn, others, linewidth=0.9), loc="lower left", bbox_to_anchor=(0, 0))
         clear_corner(axis, sweep, rate, levels)
     return levels
 
 
-def clear_corner(axis: Axes, sweep: Sweep, rate: str, levels: Levels) -> None:
+def clear_corner(axis: Axes, sweep: Sweep, rate: str, levels: marks.Levels) -> None:
     """Lift the legend off what stands in the corner that a trade-off leaves empty: a note, or the draft alone."""
     legend, (bottom, top) = axis.get_legend(), axis.get_ylim()
     draft = (
@@ -123,11 +110,11 @@ def shade_dominated(axis: Axes, front: pd.DataFrame, rate: str, *, is_high_best:
     axis.set(xlim=(left, right), ylim=(bottom, top))
 
 
-def label_plane(room: Room, sweep: Sweep, rate: str, levels: Levels, *, size: float = SMALL) -> None:
+def label_plane(room: Room, sweep: Sweep, rate: str, levels: marks.Levels, *, size: float = SMALL) -> None:
     """Name the setting at every mark that has room for it; lossless once, wherever several marks are that."""
     points = sweep.fronts[rate].points
-    drawn, baselines = curves(sweep, rate, "quality"), baselines_of(sweep, rate)
-    for curve in other_curves(sweep, rate, "quality"):
+    drawn, baselines = marks.curves(sweep, rate, "quality"), baselines_of(sweep, rate)
+    for curve in marks.other_curves(sweep, rate, "quality"):
         room.block_marks(curve.cells[rate], curve.cells["quality"], 2.0)
     for cells in [*(curve.cells for curve in drawn), *baselines.values()]:
         room.block_cells(cells, rate, "quality")
@@ -138,12 +125,13 @@ def label_plane(room: Room, sweep: Sweep, rate: str, levels: Levels, *, size: fl
         room.block_line(room.axis.get_xlim(), [level, level])
     firsts = {name: cells.iloc[0] for name, cells in baselines.items()}
     named = [
-        Label(at[rate], at["quality"], NAMES.get(name, name), BASELINES[name][1], True) for name, at in firsts.items()
+        Label(at[rate], at["quality"], marks.NAMES.get(name, name), BASELINES[name][1], True)
+        for name, at in firsts.items()
     ]
     room.place(named, size=size)
-    label_levels(room, levels, size=size)
+    marks.label_levels(room, levels, size=size)
     is_lossless_named = rate == "acceptance" and "lossless" in baselines
-    shown = set(points.loc[points["is_on_front"], "cell"]) if len(drawn) > FEW_CURVES else None
+    shown = set(points.loc[points["is_on_front"], "cell"]) if len(drawn) > marks.FEW_CURVES else None
     for curve in drawn:
-        labels = value_labels(curve, rate, "quality", is_lossless_named=is_lossless_named, shown=shown)
+        labels = marks.value_labels(curve, rate, "quality", is_lossless_named=is_lossless_named, shown=shown)
         room.place(labels, size=size)

@@ -22,68 +22,20 @@ from sdbench.report.figures.fonts import families
 COLUMN, PAGE = 3.4, 7.0  # inches
 PAD = 0.03  # inches, outside and between panels
 INK, GREY, FAINT, PALE = "#222222", "#6b6b6b", "#b4b4b4", "#e3e3e3"
-BLUE, ORANGE, GREEN, RED, PURPLE, SKY, YELLOW = (
-    "#0072b2",
-    "#e69f00",
-    "#009e73",
-    "#d55e00",
-    "#cc79a7",
-    "#56b4e9",
-    "#f0e442",
-)
+BLUE, ORANGE, GREEN = "#0072b2", "#e69f00", "#009e73"
+RED, PURPLE, SKY = "#d55e00", "#cc79a7", "#56b4e9"
 CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)
 MARKS = ("o", "^", "v", "D", "P", "X")  # with CYCLE, so that colour is never alone
 BASELINES = {"lossless": ("D", INK), "target": ("s", GREY), "draft": ("v", ORANGE), "generate": ("P", GREY)}
 FORMATS = ("pdf", "svg", "png")
 SMALL = 6.3  # points, of labels inside a figure
-
-_RC: dict[Any, Any] = {
-    "font.size": 7.5,
-    "axes.titlesize": 7,
-    "axes.titlelocation": "left",
-    "axes.titlecolor": GREY,
-    "axes.labelsize": 7.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": GREY,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.color": PALE,
-    "grid.linewidth": 0.5,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 6.5,
-    "legend.handlelength": 1.4,
-    "legend.borderaxespad": 0.3,
-    "legend.labelspacing": 0.3,
-    "lines.linewidth": 1.3,
-    "lines.markersize": 4,
-    "errorbar.capsize": 0,
-    "figure.dpi": 100,
-    "savefig.dpi": 200,
-    "axes.titlepad": 3,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "axes.labelpad": 2.5,
-    "pdf.fonttype": 42,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "sdbench",
-}
+SHEET = Path(__file__).with_name("sdbench.mplstyle")
 
 
 @contextmanager
 def styled() -> Iterator[None]:
     """Figures made and saved inside look like ours; the caller's own settings come back after."""
-    with mpl.rc_context({**_RC, "font.family": list(families())}):
+    with mpl.rc_context({"font.family": list(families())}, fname=SHEET):
         yield
 
 

@@ -13,21 +13,8 @@ from matplotlib.figure import Figure
 from sdbench.metrics.legacy import WEIGHT
 from sdbench.metrics.stats import Array
 from sdbench.metrics.theory import CONTEXTS
+from sdbench.report.figures import marks
 from sdbench.report.figures.labels import Label, Room
-from sdbench.report.figures.marks import (
-    FEW_CURVES,
-    Curve,
-    band,
-    bars,
-    curves,
-    entries,
-    having,
-    key,
-    knob_label,
-    other_curves,
-    value_labels,
-    write_n,
-)
 from sdbench.report.figures.style import BASELINES, GREY, INK, PALE, SMALL, panels, settle
 from sdbench.report.sweep import Sweep
 
@@ -39,15 +26,15 @@ def with_theory(sweep: Sweep, cells: pd.DataFrame) -> pd.DataFrame:
     return cells.merge(sweep.laws[["cell", "acceptance_law", "bias_law", "acceptance_bound"]], on="cell", how="left")
 
 
-def theory_curves(sweep: Sweep, known: Iterable[Curve], *columns: str) -> list[Curve]:
-    """Return the curves with theory beside their cells, of those that have all these columns."""
+def theory_curves(sweep: Sweep, known: Iterable[marks.Curve], *columns: str) -> list[marks.Curve]:
+    """Return the marks.curves with theory beside their cells, of those that have all these columns."""
     joined = [replace(c, cells=with_theory(sweep, c.cells), end=with_theory(sweep, c.end)) for c in known]
-    return having(joined, *columns)
+    return marks.having(joined, *columns)
 
 
 def laws(sweep: Sweep) -> Figure | None:
     """Draw measured acceptance and bias against what the ensemble's identities say; on the diagonal both agree."""
-    drawn = theory_curves(sweep, curves(sweep), "acceptance_law", "bias")
+    drawn = theory_curves(sweep, marks.curves(sweep), "acceptance_law", "bias")
     if not drawn:
         return None
     figure, axes = panels(columns=2, height=1.8)
@@ -66,7 +53,7 @@ def laws(sweep: Sweep) -> Figure | None:
     for axis, part in zip(axes, (handles[:3], handles[3:]), strict=True):  # the corners that the diagonal leaves free
         if part:
             axis.legend(handles=part, loc="upper left")
-    write_n(axes[1], sweep.points["n"].max())
+    marks.write_n(axes[1], sweep.points["n"].max())
     settle(figure)
     return figure
 
@@ -82,7 +69,7 @@ def draw_diagonal(axis: Axes) -> None:
 def bound(sweep: Sweep) -> Figure | None:
     """Draw acceptance against bias: every rule's point, and the most that a token-wise rule could accept there."""
     needed = ("acceptance_bound", "bias")
-    drawn, others = (theory_curves(sweep, known(sweep), *needed) for known in (curves, other_curves))
+    drawn, others = (theory_curves(sweep, known(sweep), *needed) for known in (marks.curves, marks.other_curves))
     lossless = sweep.baseline("lossless").dropna(subset=["tv"])
     if not drawn:
         return None
@@ -96,10 +83,10 @@ def bound(sweep: Sweep) -> Figure | None:
     axis.fill_between(line, level, top + 1, color=PALE, alpha=0.45, linewidth=0, zorder=0)
     axis.set(xlim=tuple(line), ylim=(bottom - 0.08 * (top - bottom), top))
     axis.set(xlabel="bias: TV(emitted, target) at a drafted position", ylabel="acceptance")
-    keys = entries(drawn, others, linestyle="", markersize=4) if len(drawn) > 1 else []
-    keys.append(key("bound at the point's own contexts", INK, "_", linestyle="", markersize=4))
+    keys = marks.entries(drawn, others, linestyle="", markersize=4) if len(drawn) > 1 else []
+    keys.append(marks.key("bound at the point's own contexts", INK, "_", linestyle="", markersize=4))
     axis.legend(handles=keys, loc="lower right")
-    write_n(axis, sweep.points["n"].max())
+    marks.write_n(axis, sweep.points["n"].max())
     settle(figure)
     room = Room(axis)
     room.block_legend()
@@ -109,18 +96,20 @@ def bound(sweep: Sweep) -> Figure | None:
     room.block_line(line, level)
     firsts = lossless.to_dict("records")[:1]
     labels = [Label(cell["bias"], cell["acceptance"], "lossless", INK, True) for cell in firsts]
-    for curve in drawn if len(drawn) <= FEW_CURVES else drawn[-1:]:
-        labels += value_labels(curve, "bias", "acceptance", is_lossless_named=len(lossless) > 0)
+    for curve in drawn if len(drawn) <= marks.FEW_CURVES else drawn[-1:]:
+        labels += marks.value_labels(curve, "bias", "acceptance", is_lossless_named=len(lossless) > 0)
     room.place(labels)
     return figure
 
 
-def draw_points(axis: Axes, drawn: Sequence[Curve], others: Sequence[Curve], lossless: pd.DataFrame) -> None:
+def draw_points(
+    axis: Axes, drawn: Sequence[marks.Curve], others: Sequence[marks.Curve], lossless: pd.DataFrame
+) -> None:
     """Draw the points of every rule, and the bound of each at the contexts it visited itself as a short dash."""
     for curve in others:
         curve.plot(axis, "bias", "acceptance", markersize=3.5, zorder=2)
     for curve in drawn:
-        bars(axis, curve.cells, "bias", "acceptance", curve.colour)
+        marks.bars(axis, curve.cells, "bias", "acceptance", curve.colour)
         curve.plot(axis, "bias", "acceptance", markersize=4, zorder=3)
     mark, colour = BASELINES["lossless"]
     axis.plot(lossless["bias"], lossless["acceptance"], mark, color=colour, markersize=4, zorder=4)
@@ -167,24 +156,24 @@ def _is_covered(points: Array, start: Array, along: Array, up: Array, rise: floa
 
 def predicted(sweep: Sweep) -> Figure | None:
     """Draw what the lossless run's probabilities say for every weight, beside what each setting measured."""
-    frame, drawn = sweep.predicted, [c for c in curves(sweep, "acceptance", "x") if c.knob == WEIGHT]
+    frame, drawn = sweep.predicted, [c for c in marks.curves(sweep, "acceptance", "x") if c.knob == WEIGHT]
     if frame.empty or not drawn:
         return None
     figure, axes = panels(rows=2, height=1.7, sharex=True)
     for axis, name in zip(axes, ("acceptance", "accepted_per_round"), strict=True):
         for curve in drawn:
             cells, line = curve.cells, frame[frame["num_draft"] == curve.cells["num_draft"].iloc[0]]
-            band(axis, line, WEIGHT, name, GREY)
+            marks.band(axis, line, WEIGHT, name, GREY)
             axis.plot(line[WEIGHT], line[name], "-", color=curve.colour, linewidth=1.0)
             axis.vlines(cells["x"], cells[f"{name}_low"], cells[f"{name}_high"], color=curve.colour, linewidth=0.8)
             curve.plot(axis, "x", name, markersize=3.8, zorder=3)
     axes[0].set_ylabel("acceptance")
-    axes[1].set(ylabel="accepted a round", xlabel=knob_label(drawn))
+    axes[1].set(ylabel="accepted a round", xlabel=marks.knob_label(drawn))
     look = {"linestyle": "", "markersize": 3.8}
     shade = GREY if len(drawn) > 1 else drawn[0].colour
     keys = [curve.key(**look) for curve in drawn if len(drawn) > 1]
-    keys += [key("measured", shade, "o", **look), key(f"predicted, {CONTEXTS}", shade, linewidth=1.0)]
+    keys += [marks.key("measured", shade, "o", **look), marks.key(f"predicted, {CONTEXTS}", shade, linewidth=1.0)]
     axes[0].legend(handles=keys, loc="lower left")
-    write_n(axes[0], sweep.points["n"].max())
+    marks.write_n(axes[0], sweep.points["n"].max())
     settle(figure)
     return figure

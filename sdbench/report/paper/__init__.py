@@ -32,41 +32,41 @@ INTRODUCTION = """\
 # The tables and figures of DIVERSED that these records cover
 
 Measured numbers come from the records alone, each with its 95 % interval by example. Published numbers stand apart, marked by
-source: what their acceptance rate counts is not defined, so nothing joins them to ours; `sdbench/report/paper/published/README.md`
-says what is doubtful about them. Static ensembles v = w·p + (1 − w)·q stand beside the paper's own rows: the learned head, as
-`scripts/train_ensemble.py` has trained it, and lossless speculation with a draft that `scripts/distill_draft.py` has distilled.
+source: what their acceptance rate counts is not defined, so they are never joined to ours. Doubts about them are listed in
+`sdbench/report/paper/published/README.md`. Static ensembles v = w·p + (1 − w)·q stand beside the paper's own rows: the learned
+head that `sdbench.train ensemble` trains, and lossless speculation with a draft that `sdbench.train draft` distils.
 """
 TRAINED_FIRST = (
-    "A command that needs a head or a draft which was not trained yet names the training's command, and ends.\n"
+    "A command that needs a head or a draft which is not trained yet prints the training's command and ends.\n"
 )
 
 
 def build_paper(folders: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str], **options: Any) -> list[Path]:
-    """Every table and figure in `out`; the paths written."""
+    """Write every table and figure to `out`; return the paths."""
     results = [read(folder) for folder in folders_of(folders)]
     home = Path(out)
     home.mkdir(parents=True, exist_ok=True)
     cells, published = measured(results, **options), read_published()
-    lacking = [one for asked in ALL for one in missing(asked, cells, configs_of(results))]
-    texts = {name: text for asked in TABLES for name, text in table_files(asked, cells, published).items()}
-    texts["missing.csv"] = pd.DataFrame(lacking, columns=list(Missing.__slots__)).to_csv(index=False)
+    lacking = [gap for exhibit in ALL for gap in missing(exhibit, cells, configs_of(results))]
+    texts = {name: text for exhibit in TABLES for name, text in table_files(exhibit, cells, published).items()}
+    frame = pd.DataFrame(lacking, columns=list(Missing.__slots__)).rename(columns={"exhibit": "asked"})
+    texts["missing.csv"] = frame.to_csv(index=False)
     texts["paper.md"] = page(cells, published, lacking)
     for name, text in texts.items():
         (home / name).write_text(text, encoding="utf-8")
     with styled():
-        drawn = {f"curve_{asked.name}": plots.curve(asked, cells, published) for asked in TABLES}
+        drawn = {f"curve_{exhibit.name}": plots.curve(exhibit, cells, published) for exhibit in TABLES}
         drawn |= {"draft_length": plots.draft_length(cells, published), "seed": plots.seed(cells, published)}
         saved = [path for name in FIGURES for path in save(drawn[name], home, name)]
     return [*(home / name for name in texts), *saved]
 
 
 def folders_of(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """Results folders as they are; of any other folder the results folders right below it."""
+    """Return results folders as they are; of any other folder the results folders right below it."""
     folders: dict[Path, Path] = {}
     for path in map(Path, paths):
-        inside = (
-            [path] if (path / "records").is_dir() else sorted(p.parent for p in path.glob("*/records") if p.is_dir())
-        )
+        pattern = "records" if (path / "records").is_dir() else "*/records"
+        inside = sorted(records.parent for records in path.glob(pattern) if records.is_dir())
         if not inside:
             raise ValueError(f"{path} is not a results folder and has none in it: there is no records/")
         folders |= {folder.resolve(): folder for folder in inside}
@@ -74,29 +74,32 @@ def folders_of(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 
 def configs_of(results: Sequence[Results]) -> dict[str, dict[str, Any]]:
-    """The last resolved configuration of each pair."""
-    configs = [config for one in results for config in one.configs.values() if isinstance(config.get("model"), dict)]
+    """Return the last resolved configuration of each pair."""
+    configs = [
+        config for folder in results for config in folder.configs.values() if isinstance(config.get("model"), dict)
+    ]
     return {str(config["model"].get("name")): config for config in configs}
 
 
-def table_files(asked: Exhibit, cells: pd.DataFrame, published: pd.DataFrame) -> dict[str, str]:
-    ours, theirs = tables.measured_lines(asked, cells), tables.published_lines(asked, published)
+def table_files(exhibit: Exhibit, cells: pd.DataFrame, published: pd.DataFrame) -> dict[str, str]:
+    """Return a table in Markdown, LaTeX and CSV by the name of its file."""
+    parts = tables.measured_entries(exhibit, cells), tables.published_entries(exhibit, published)
     return {
-        f"{asked.name}.md": tables.to_markdown(asked, ours, theirs),
-        f"{asked.name}.tex": tables.to_latex(asked, ours, theirs),
-        f"{asked.name}.csv": tables.long_form(asked, cells).to_csv(index=False),
+        f"{exhibit.name}.md": tables.to_markdown(exhibit, *parts),
+        f"{exhibit.name}.tex": tables.to_latex(exhibit, *parts),
+        f"{exhibit.name}.csv": tables.long_form(exhibit, cells).to_csv(index=False),
     }
 
 
 def page(cells: pd.DataFrame, published: pd.DataFrame, lacking: Sequence[Missing]) -> str:
-    """paper.md: tables with their notes, figures, and what to run for the rest."""
+    """Return paper.md: tables with their notes, figures, and what to run for the rest."""
     parts = [INTRODUCTION]
-    for asked in TABLES:
-        ours, theirs = tables.measured_lines(asked, cells), tables.published_lines(asked, published)
-        notes = "\n".join(f"- {note}" for note in tables.notes(asked, published, cells))
-        parts.append(f"## {asked.title}\n\n{tables.to_markdown(asked, ours, theirs)}\n{notes}\n")
+    for exhibit in TABLES:
+        table = table_files(exhibit, cells, published)[f"{exhibit.name}.md"]
+        notes = "\n".join(f"- {note}" for note in tables.notes(exhibit, published, cells))
+        parts.append(f"## {exhibit.title}\n\n{table}\n{notes}\n")
     parts += ["## Figures\n", *(f"### {title}\n\n![{title}]({name}.svg)\n" for name, title in FIGURES.items())]
-    rows = [f"| {one.asked} | {one.model} | {one.task} | {len(one.settings)} | `{one.command}` |" for one in lacking]
+    rows = [f"| {gap.exhibit} | {gap.model} | {gap.task} | {len(gap.settings)} | `{gap.command}` |" for gap in lacking]
     head = [
         "## Not measured yet\n",
         TRAINED_FIRST,

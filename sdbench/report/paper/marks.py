@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sdbench.metrics.legacy import WEIGHT
+from sdbench.report.figures.marks import bars
 from sdbench.report.figures.style import GREEN, GREY, ORANGE, PURPLE, SKY
 from sdbench.report.paper.published import METHODS, SOURCES, doubtful
 
@@ -18,15 +19,22 @@ SOURCE_COLOURS = {"readme": PURPLE, "logs": GREEN, "issue": ORANGE, "digest": SK
 METHOD_MARKS = {"sd": "D", "sd-finetuned": "s", "static": "o", "diversed": "*", "target": "_", "draft": "v"}
 UNDEFINED = "What their acceptance counts is not defined: it cannot be compared with ours along its axis."
 HEAD = "head trained on "
+BARS = {"linewidth": 0.8, "alpha": 0.55}
 
 
-def panel_title(axis: Axes, text: str) -> None:
-    """A title with room for a command below it."""
+def in_percent(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return measured or published rows with their rates in percent, as the figures show them."""
+    rates = [name for name in cells if str(name).startswith(("acceptance", "block_acceptance"))]
+    return cells.assign(**{str(name): 100 * cells[name] for name in rates})
+
+
+def write_title(axis: Axes, text: str) -> None:
+    """Write a title with room for a command below it."""
     axis.set_title(text, pad=9)
 
 
-def unfilled(axis: Axes, command: str) -> None:
-    """What to run so that this panel fills, above it: inside it would lie on the published points."""
+def write_missing(axis: Axes, command: str) -> None:
+    """Write above a panel what to run to fill it: inside, it would lie on the published points."""
     lines = ["not measured:", *textwrap.wrap(command, 34, break_long_words=False, break_on_hyphens=False)]
     axis.set_title(axis.get_title(loc="left"), loc="left", pad=5 + 7.5 * len(lines))
     look: dict[str, Any] = {"va": "bottom", "color": GREY, "size": 6, "family": "DejaVu Sans Mono"}
@@ -34,18 +42,15 @@ def unfilled(axis: Axes, command: str) -> None:
     text.set_in_layout(False)  # its room is the title's pad; its width must not shrink the panels
 
 
-def bars(axis: Axes, own: pd.DataFrame, x: str, y: str, colour: str, *, x_scale: float = 1, y_scale: float = 1) -> None:
-    """95 % intervals as thin lines, in each direction that has one."""
-    for _, cell in own.iterrows():
-        at_x, at_y = x_scale * cell[x], y_scale * cell[y]
-        for name, scale, at, draw in ((x, x_scale, at_y, axis.hlines), (y, y_scale, at_x, axis.vlines)):
-            if f"{name}_low" in cell and cell[f"{name}_low"] == cell[f"{name}_low"]:
-                low, high = scale * cell[f"{name}_low"], scale * cell[f"{name}_high"]
-                draw(at, low, high, color=colour, linewidth=0.8, alpha=0.55)
+def draw_row(axis: Axes, cell: pd.Series, x: str, y: str, colour: str, mark: str, name: str) -> None:
+    """Draw a measured setting: a filled mark with its intervals."""
+    bars(axis, cell.to_frame().T.infer_objects(), x, y, colour, **BARS)
+    size = 7 if mark == "*" else 4.5
+    axis.plot(cell[x], cell[y], mark, color=colour, linestyle="", markersize=size, label=name, zorder=4)
 
 
 def widen(axis: Axes, *, least_x: float = 0) -> None:
-    """At least a quarter of the values' size, so that a small difference looks small; nothing beyond 0 and 100."""
+    """Widen an axis to a quarter of the values' size, so that a small difference looks small; nothing beyond 0 and 100."""
     if not axis.has_data():
         axis.set(xticks=[], yticks=[])
         return
@@ -58,53 +63,40 @@ def widen(axis: Axes, *, least_x: float = 0) -> None:
     axis.set_xlim(left - room, right + room)
 
 
-def level(axis: Axes, height: float, name: str, style: str) -> None:
-    """A model alone: it accepts nothing, so a line across."""
+def draw_level(axis: Axes, height: float, name: str, style: str) -> None:
+    """Draw a model alone: it accepts nothing, so a line across."""
     axis.axhline(height, color=GREY, linewidth=0.8, linestyle=style, label=name, zorder=1)
 
 
-def theirs(axis: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
-    """Published points: hollow, coloured by source, never a broken run; one source's own sweep over a knob is dotted."""
-    rows = rows[~doubtful(rows, "broken") & rows[x].notna() & rows[y].notna()]
-    scale = {name: 100 if name == "acceptance" else 1 for name in (x, y)}
+def draw_published(axis: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
+    """Draw published points hollow, coloured by source, never a broken run; a source's own sweep over a knob is dotted."""
+    rows = in_percent(rows[~doubtful(rows, "broken") & rows[x].notna() & rows[y].notna()])
     for (source, method), part in rows.groupby(["source", "method"], sort=True):
         part = part.sort_values([WEIGHT, x])
-        xs, ys, mark = scale[x] * part[x], scale[y] * part[y], METHOD_MARKS[str(method)]
-        is_sweep = len(part) > 2
-        axis.plot(
-            xs,
-            ys,
-            marker=mark,
-            linestyle=":" if is_sweep else "",
-            color=SOURCE_COLOURS[str(source)],
-            mfc="none",
-            markersize=6 if mark == "*" else 4.5,
-            linewidth=0.8,
-            label=f"published: {METHODS[str(method)]}, {SOURCES[str(source)]}",
-            zorder=2,
-        )
-        for at_x, at_y, text in zip(xs, ys, part["note"], strict=True):
+        colour, mark = SOURCE_COLOURS[str(source)], METHOD_MARKS[str(method)]
+        look: dict[str, Any] = {"marker": mark, "color": colour, "mfc": "none", "linewidth": 0.8, "zorder": 2}
+        look |= {"linestyle": ":" if len(part) > 2 else "", "markersize": 6 if mark == "*" else 4.5}
+        axis.plot(part[x], part[y], label=f"published: {METHODS[str(method)]}, {SOURCES[str(source)]}", **look)
+        for at_x, at_y, text in zip(part[x], part[y], part["note"], strict=True):
             if text.startswith(HEAD):
-                said = f"head: {text.removeprefix(HEAD)}"
-                colour = SOURCE_COLOURS[str(source)]
-                look: dict[str, Any] = {"textcoords": "offset points", "size": 5.5, "ha": "right", "va": "center"}
-                axis.annotate(said, (at_x, at_y), (-5, 0), color=colour, **look)
+                look = {"textcoords": "offset points", "size": 5.5, "ha": "right", "va": "center", "color": colour}
+                axis.annotate(f"head: {text.removeprefix(HEAD)}", (at_x, at_y), (-5, 0), **look)
 
 
 def legend(figure: Figure, axes: Sequence[Axes], text: str, published: pd.DataFrame) -> None:
-    """Below the panels: what is ours, what is theirs, why they are apart; then each mark once."""
+    """Write below the panels what is measured, what is published and why they stand apart; then each mark once."""
     handles = {}
     for axis in axes:
         for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
     ordered = sorted(handles, key=lambda name: name.startswith("published"))
     if len(published):
-        text += f"\nHollow marks: published, joined to nothing of ours. {UNDEFINED}"
+        text += f"\nHollow marks: published, joined to none of ours. {UNDEFINED}"
     figure.set_layout_engine("constrained")  # it leaves room for what stands outside the panels
     rows = -(-len(ordered) // 2)
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + 0.11 * (text.count("\n") + 1) + 0.13 * rows)
-    made = figure.legend(
+    box = figure.legend(
         [handles[name] for name in ordered],
         ordered,
         loc="outside lower left",
@@ -114,4 +106,4 @@ def legend(figure: Figure, axes: Sequence[Axes], text: str, published: pd.DataFr
         title_fontsize=6,
         alignment="left",
     )
-    made.get_title().set_color(GREY)
+    box.get_title().set_color(GREY)

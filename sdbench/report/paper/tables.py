@@ -1,6 +1,6 @@
-"""Tables 1–3 of the paper as we can fill them: rule × task × acceptance and quality, in Markdown, LaTeX and CSV.
+"""Tables 1–3 of the paper as far as our records fill them: rule × task × acceptance and quality, in Markdown, LaTeX and CSV.
 
-Two parts that are never joined: what was measured here, and what was published, whose acceptance rates nobody defines. A
+Two parts that are never joined: what was measured here, and what was published, whose acceptance rates are not defined. A
 setting without records is a dash; `missing` has the command for it.
 """
 
@@ -12,10 +12,22 @@ from dataclasses import dataclass
 import pandas as pd
 
 from sdbench.metrics.markup import booktabs, escaped, markdown, tex_line
-from sdbench.report.paper.cells import FINETUNED, LEARNED, TITLES, Exhibit, Line, find, lines_of, named, pairs_of
+from sdbench.metrics.stats import Estimate
+from sdbench.metrics.text import format_interval
+from sdbench.report.paper.cells import (
+    FINETUNED,
+    LEARNED,
+    TITLES,
+    Exhibit,
+    ExhibitRow,
+    find,
+    pairs_of,
+    rows_of,
+    task_of,
+)
 from sdbench.report.paper.published import METHODS, SOURCES, doubtful
 
-ABSENT = "–"
+ABSENT, DAGGER = "–", "†"
 RULES = {
     "target": "target alone",
     "draft": "draft alone",
@@ -23,20 +35,20 @@ RULES = {
     FINETUNED: "SD, finetuned draft",
     LEARNED: "DIVERSED (learned head)",
 }
-DAGGER = "†"
-
-
-MEASURES = ("acceptance", "block_acceptance", "speedup", "speedup_over_lossless", "quality", "difference")
-SCALES = {"acceptance": 100, "block_acceptance": 100}
-DIGITS = {"speedup": 2, "speedup_over_lossless": 2}
-HEAD = ("acceptance", "block", "speed-up", "over lossless")
-QUALITY = MEASURES.index("quality")
-CHANGE = "vs lossless"
+MEASURES = {  # column: heading, scale, digits; quality and difference are headed by the task
+    "acceptance": ("acceptance", 100, 1),
+    "block_acceptance": ("block", 100, 1),
+    "speedup": ("speed-up", 1, 2),
+    "speedup_over_lossless": ("over lossless", 1, 2),
+    "quality": ("", 1, 1),
+    "difference": ("vs lossless", 1, 1),
+}
+QUALITY = list(MEASURES).index("quality")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One row: its pair, what is in it, and a text for each of MEASURES of each task."""
+    """A row: its pair, what is in it, and a text for each of MEASURES of each task."""
 
     pair: str
     rule: str
@@ -44,78 +56,69 @@ class Entry:
     is_published: bool = False
 
 
-def measured_lines(asked: Exhibit, cells: pd.DataFrame) -> list[Entry]:
-    """What we have, pair by pair, after rows that say of which task under which protocol, and of how many examples and seeds."""
+def measured_entries(exhibit: Exhibit, cells: pd.DataFrame) -> list[Entry]:
+    """Return what was measured pair by pair, after rows with the task and protocol, and with the number of examples and seeds."""
     entries = []
-    for model in pairs_of(asked, cells):
-        kept = {line: [find(cells, asked, model, task, line) for task in asked.tasks] for line in lines_of(asked)}
-        if all(cell is None for row in kept.values() for cell in row):
-            entries.append(Entry(model, "not measured yet", [(ABSENT,) * len(MEASURES)] * len(asked.tasks)))
+    for model in pairs_of(exhibit, cells):
+        rows = {row: [find(cells, exhibit, model, task, row) for task in exhibit.tasks] for row in rows_of(exhibit)}
+        columns = [[cell for cell in column if cell is not None] for column in zip(*rows.values(), strict=True)]
+        if not any(columns):
+            entries.append(Entry(model, "not measured yet", [(ABSENT,) * len(MEASURES)] * len(exhibit.tasks)))
             continue
-        runs = [_run(asked, cells, model, kept, place) for place in range(len(asked.tasks))]
-        entries += [Entry(model, name, [_first(run[name]) for run in runs]) for name in runs[0]]
-        entries += [Entry(model, rule_name(line), list(map(_texts, row))) for line, row in kept.items()]
+        runs = [_run(column, task_of(cells, model, task)) for column, task in zip(columns, exhibit.tasks, strict=True)]
+        blank = ("",) * (len(MEASURES) - 1)
+        entries += [Entry(model, name, [(run[name], *blank) for run in runs]) for name in runs[0]]
+        entries += [Entry(model, rule_name(row), list(map(_texts, line))) for row, line in rows.items()]
     return entries
 
 
-def _first(text: str) -> tuple[str, ...]:
-    """A text in the first of a task's columns."""
-    return (text, *[""] * (len(MEASURES) - 1))
-
-
-def _run(asked: Exhibit, cells: pd.DataFrame, model: str, kept: dict, index: int) -> dict[str, str]:
-    """Task, protocol, and the range of n and of seeds of a task's columns."""
-    rows = [row[index] for row in kept.values() if row[index] is not None]
-    if not rows:
-        return {"task, protocol": named(cells, model, asked.tasks[index]), "n, seeds": ABSENT}
-    ranges = []
-    for name in ("n", "num_seeds"):
-        sizes = sorted({int(row[name]) for row in rows})
-        ranges.append("–".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))))
-    seeds = "1 seed" if ranges[1] == "1" else f"{ranges[1]} seeds"
-    return {"task, protocol": f"{rows[0]['task']}, {rows[0]['protocol']}", "n, seeds": f"n = {ranges[0]}, {seeds}"}
+def _run(column: Sequence[pd.Series], task: str) -> dict[str, str]:
+    """Return task and protocol, and the range of n and of seeds of a task's columns."""
+    if not column:
+        return {"task, protocol": task, "n, seeds": ABSENT}
+    n, seeds = (
+        "–".join(map(str, dict.fromkeys((min(sizes), max(sizes)))))
+        for sizes in ([int(cell[name]) for cell in column] for name in ("n", "num_seeds"))
+    )
+    counts = f"n = {n}, {seeds} seed{'' if seeds == '1' else 's'}"
+    return {"task, protocol": f"{column[0]['task']}, {column[0]['protocol']}", "n, seeds": counts}
 
 
 def _texts(cell: pd.Series | None) -> tuple[str, ...]:
-    if cell is None:
-        return (ABSENT,) * len(MEASURES)
-    return tuple(_text(cell, name) for name in MEASURES)
+    return tuple(ABSENT if cell is None else _text(cell, name) for name in MEASURES)
 
 
 def _text(cell: pd.Series, name: str) -> str:
-    """Value [low, high]; of several seeds also how far they lie apart; nothing where a model alone has no such number."""
-    scale, digits = SCALES.get(name, 1), DIGITS.get(name, 1)
-    value, low, high = (scale * float(cell[f"{name}{end}"]) for end in ("", "_low", "_high"))
-    if value != value:
-        return ""
-    sign = "+" if name == "difference" else ""
-    text = f"{value:{sign}.{digits}f}"
-    text += f" [{low:{sign}.{digits}f}, {high:{sign}.{digits}f}]" if low == low else ""
-    is_spread = name == "quality" and cell["num_seeds"] > 1
+    """Return value [low, high]; of several seeds also how far they lie apart; "" where a model alone has no such number."""
+    _, scale, digits = MEASURES[name]
+    estimate = Estimate(*(float(cell[f"{name}{end}"]) for end in ("", "_low", "_high")), n=0)
+    text = format_interval(estimate, digits, scale=scale, is_signed=name == "difference")
+    is_spread = text and name == "quality" and cell["num_seeds"] > 1
     return text + (f" seeds {cell['seed_low']:.1f}–{cell['seed_high']:.1f}" if is_spread else "")
 
 
-def rule_name(line: Line) -> str:
-    if line.trained is not None:
-        return f"DIVERSED, head trained on {line.trained}"
-    return RULES[line.rule] if line.w is None else f"ensemble, w = {line.w:g}"
+def rule_name(row: ExhibitRow) -> str:
+    """Return the row's name in a table."""
+    if row.trained is not None:
+        return f"DIVERSED, head trained on {row.trained}"
+    return RULES[row.rule] if row.w is None else f"{row.rule} w={row.w:g}"
 
 
-def published_lines(asked: Exhibit, rows: pd.DataFrame) -> list[Entry]:
-    """The paper's own rows of this table, by pair, method and head."""
-    own = rows[(rows["source"] == "readme") & (rows["place"] == asked.title)]
+def published_entries(exhibit: Exhibit, rows: pd.DataFrame) -> list[Entry]:
+    """Return the paper's own rows of this table, by pair, method and head."""
+    table = rows[(rows["source"] == "readme") & (rows["place"] == exhibit.title)]
     entries = []
-    for (model, method), group in own.groupby(["model", "method"], sort=False):
-        heads = [""] if method != "diversed" or asked.name != "table3" else list(dict.fromkeys(group["note"]))
+    for (model, method), group in table.groupby(["model", "method"], sort=False):
+        heads = [""] if method != "diversed" or exhibit.name != "table3" else list(dict.fromkeys(group["note"]))
         for head in heads:
             part = group[group["note"] == head] if head else group
-            texts = tuple(_published(part[part["task"] == task]) for task in asked.tasks)
+            texts = tuple(_published(part[part["task"] == task]) for task in exhibit.tasks)
             entries.append(Entry(str(model), f"DIVERSED, {head}" if head else METHODS[str(method)], texts, True))
     return entries
 
 
 def _published(row: pd.DataFrame) -> tuple[str, ...]:
-    """Rate and quality under the columns they might belong to."""
+    """Return rate and quality under the columns they might belong to."""
     if row.empty:
         return ("",) * len(MEASURES)
     rate, quality = float(row["acceptance"].iloc[0]), float(row["quality"].iloc[0])
@@ -123,11 +126,11 @@ def _published(row: pd.DataFrame) -> tuple[str, ...]:
     return tuple(texts.get(name, "") for name in MEASURES)
 
 
-def notes(asked: Exhibit, rows: pd.DataFrame, cells: pd.DataFrame) -> list[str]:
-    """What a reader must know to read the table."""
-    own = rows[(rows["source"] == "readme") & (rows["place"] == asked.title)]
-    said = [
-        f"Measured at T = {asked.temperature:g} with {asked.num_drafts[0]} drafted tokens a round; w is the weight of the target. "
+def notes(exhibit: Exhibit, rows: pd.DataFrame, cells: pd.DataFrame) -> list[str]:
+    """Return what a reader must know to read the table."""
+    table = rows[(rows["source"] == "readme") & (rows["place"] == exhibit.title)]
+    texts = [
+        f"Measured at T = {exhibit.temperature:g} with {exhibit.num_drafts[0]} drafted tokens a round; w weights the target. "
         "Acceptance: accepted / examined; block: accepted / drafted; quality in points of 100. "
         "Speed-up: measured, over the target alone; over lossless: over the fastest lossless setting of the same pass; "
         "vs lossless: quality minus lossless's, paired by example. In brackets: 95 % intervals by example; of several seeds also "
@@ -135,22 +138,22 @@ def notes(asked: Exhibit, rows: pd.DataFrame, cells: pd.DataFrame) -> list[str]:
         f"{DAGGER} Published ({SOURCES['readme']}): the acceptance rate is not defined there, and stands apart from ours. "
         "No draft length, number of examples or interval is given.",
     ]
-    said += [text for text in [trainings(asked, cells)] if text]
-    if len(own) and doubtful(own, "caption").any():
-        said.append(
+    texts += filter(None, [trainings(exhibit, cells)])
+    if len(table) and doubtful(table, "caption").any():
+        texts.append(
             "The published caption prints T = 0.1 and a finetuned draft, yet its GSM8K values equal Table 1's at T = 1.0."
         )
-    return said
+    return texts
 
 
-def trainings(asked: Exhibit, cells: pd.DataFrame) -> str:
-    """How the heads and the drafts of its rows were trained; "" without one."""
+def trainings(exhibit: Exhibit, cells: pd.DataFrame) -> str:
+    """Return how the heads and the drafts of its rows were trained; "" without any."""
     rows = [
-        find(cells, asked, model, task, line)
-        for model in pairs_of(asked, cells)
-        for task in asked.tasks
-        for line in lines_of(asked)
-        if line.rule in (LEARNED, FINETUNED)
+        find(cells, exhibit, model, task, row)
+        for model in pairs_of(exhibit, cells)
+        for task in exhibit.tasks
+        for row in rows_of(exhibit)
+        if row.rule in (LEARNED, FINETUNED)
     ]
     parts = {
         f"{'head' if row['verifier'] == LEARNED else 'draft'} of {row['model']} on {row['trained']}: T = {row['trained_at']:g}"
@@ -161,15 +164,19 @@ def trainings(asked: Exhibit, cells: pd.DataFrame) -> str:
     return f"Trained at: {'; '.join(sorted(parts))}." if parts else ""
 
 
-def to_markdown(asked: Exhibit, measured: Sequence[Entry], published: Sequence[Entry]) -> str:
-    """Two tables: ours with a column a measure and task, theirs with two a task."""
-    ours = [
-        name for task in asked.tasks for name in (f"{TITLES[task][0]} {HEAD[0]}", *HEAD[1:], TITLES[task][1], CHANGE)
-    ]
-    theirs = [name for task in asked.tasks for name in (f"{TITLES[task][0]} rate{DAGGER}", TITLES[task][1])]
+def to_markdown(exhibit: Exhibit, measured: Sequence[Entry], published: Sequence[Entry]) -> str:
+    """Return two tables: ours with a column a measure and task, theirs with two a task."""
+    heads = {task: _heads(task) for task in exhibit.tasks}
+    ours = [name for task in heads for name in (f"{TITLES[task][0]} {heads[task][0]}", *heads[task][1:])]
+    theirs = [name for task in heads for name in (f"{TITLES[task][0]} rate{DAGGER}", TITLES[task][1])]
     parts = [_grid(["pair", "measured here", *ours], measured, lambda cell: list(cell))]
     parts.append(_grid(["pair", "published", *theirs], published, lambda cell: [cell[0], cell[QUALITY]]))
     return "\n".join(parts)
+
+
+def _heads(task: str) -> list[str]:
+    """Return the headings of a task's columns."""
+    return [heading or TITLES[task][1] for heading, *_ in MEASURES.values()]
 
 
 def _grid(head: list[str], lines: Sequence[Entry], pick: Callable[[tuple[str, ...]], list[str]]) -> str:
@@ -177,19 +184,19 @@ def _grid(head: list[str], lines: Sequence[Entry], pick: Callable[[tuple[str, ..
     return markdown(head, rows, num_left=2)
 
 
-def to_latex(asked: Exhibit, measured: Sequence[Entry], published: Sequence[Entry]) -> str:
-    """One booktabs tabular; a published rate spans both of our columns, since nobody knows which of them it is."""
+def to_latex(exhibit: Exhibit, measured: Sequence[Entry], published: Sequence[Entry]) -> str:
+    """Return a booktabs tabular; a published rate spans both of our columns, since it is not known which of them it is."""
     each = len(MEASURES)
-    width = 2 + each * len(asked.tasks)
-    titles = [rf"\multicolumn{{{each}}}{{c}}{{{TITLES[task][0]}}}" for task in asked.tasks]
-    rules = " ".join(rf"\cmidrule(lr){{{3 + each * i}-{2 + each * (i + 1)}}}" for i in range(len(asked.tasks)))
-    names = [name for task in asked.tasks for name in (*HEAD, TITLES[task][1], CHANGE)]
+    tasks, width = exhibit.tasks, 2 + each * len(exhibit.tasks)
+    titles = [rf"\multicolumn{{{each}}}{{c}}{{{TITLES[task][0]}}}" for task in tasks]
+    rules = " ".join(rf"\cmidrule(lr){{{3 + each * i}-{2 + each * (i + 1)}}}" for i in range(len(tasks)))
+    names = [name for task in tasks for name in _heads(task)]
     head = [tex_line(["", "", *titles]), rules, tex_line(["pair", "rule", *names])]
     lines: list[str] = []
     for title, part in (("Measured by sdbench", measured), ("Published, acceptance not defined", published)):
         lines += [r"\midrule", rf"\multicolumn{{{width}}}{{l}}{{\textit{{{title}}}}} \\"]
         lines += [_latex_row(line, part[i - 1].pair if i else "") for i, line in enumerate(part)]
-    return "% needs \\usepackage{booktabs}\n" + booktabs("ll" + "r" * each * len(asked.tasks), head, lines)
+    return "% needs \\usepackage{booktabs}\n" + booktabs("ll" + "r" * each * len(tasks), head, lines)
 
 
 def _latex_row(line: Entry, above: str) -> str:
@@ -206,8 +213,8 @@ def _latex_row(line: Entry, above: str) -> str:
     return start + tex_line([escaped(line.pair) if line.pair != above else "", escaped(line.rule), *cells])
 
 
-def long_form(asked: Exhibit, cells: pd.DataFrame) -> pd.DataFrame:
-    """Every measured setting of the table's pairs, tasks and temperature with both limits of each interval."""
-    own = cells[cells["base"].isin(asked.tasks) & (cells["temperature"] == asked.temperature)]
-    own = own[own["num_draft"].isin([0, *asked.num_drafts])]
-    return own.drop(columns=["base"]).reset_index(drop=True)
+def long_form(exhibit: Exhibit, cells: pd.DataFrame) -> pd.DataFrame:
+    """Return every measured setting of the table's pairs, tasks and temperature with both limits of each interval."""
+    cells = cells[cells["base"].isin(exhibit.tasks) & (cells["temperature"] == exhibit.temperature)]
+    cells = cells[cells["num_draft"].isin([0, *exhibit.num_drafts])]
+    return cells.drop(columns=["base"]).reset_index(drop=True)
