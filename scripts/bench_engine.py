@@ -31,7 +31,8 @@ from sdbench import tasks
 from sdbench.draft import ModelDrafter
 from sdbench.engine import Engine, generate
 from sdbench.engine.loop import BatchRun
-from sdbench.lm import LM, Mode
+from sdbench.lm.capture import Mode
+from sdbench.lm.model import LM
 from sdbench.prepare.provenance import environment
 from sdbench.verify import Ensemble
 

@@ -1,10 +1,8 @@
-"""Talking to the hub: from the cache where the network is not needed or not there; its faults become one sentence.
+"""Requests to the hub: from the cache where the network is not needed or not there; its faults become one sentence.
 
-A commit that is named and cached is used without a request. What a branch holds, only the hub knows: where there is a network it is
-asked, and where there is none the commit that it held when it was last asked for is used, and said.
-
-Whether there is a network is asked once, by a connection of at most PROBE_S seconds; where there is none the libraries are told so
-(as HF_HUB_OFFLINE=1 does), instead of waiting for each of their requests to fail.
+A commit that is named and cached is used without a request. Which commit a branch holds only the hub knows: without a network
+the cached one is used, with a warning. The network is probed once, by a connection of at most PROBE_S seconds; where there is
+none the libraries run offline (as with HF_HUB_OFFLINE=1), instead of waiting for each of their requests to fail.
 """
 
 from __future__ import annotations
@@ -17,12 +15,14 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
+
+from huggingface_hub import constants
 
 from sdbench.config import ConfigError, show
 
@@ -38,21 +38,28 @@ class HubError(ConnectionError):
     """The hub cannot answer now: nothing is wrong with the run, so it may be started again."""
 
 
-def fetch(what: Callable[[], T], repo: str, *, kind: str = "model", revision: str | None = None) -> T:
-    """`what()`: from the cache alone where it names a commit that is there, else tried again while the hub is out of breath.
+def fetch(request: Callable[[], T], repo: str, *, kind: str = "model", revision: str | None = None) -> T:
+    """Return `request()`, without a connection where a named commit is cached, else tried again while the hub is busy.
 
-    Without a network, and where the transport fails on the way, from the cache, saying which commit that is.
+    Without a network, and where the transport fails on the way, it is answered from the cache, with a warning.
     """
     from huggingface_hub.utils import logging
 
     logging.set_verbosity_error()  # its own words about every try
-    if (answer := _from_cache(what, repo, kind, revision)) is not None:
-        return answer
+    if revision is not None and COMMIT.fullmatch(revision) and _snapshot(repo, kind, revision).is_dir():
+        before = is_offline()
+        _go_offline()
+        try:
+            return request()
+        except (OSError, ValueError):  # the rest of it is on the hub
+            pass
+        finally:
+            _go_offline(to=before)
     if not is_offline() and not _has_network():
         _go_offline()
     was_offline = is_offline()
     try:
-        answer = _tried(what, repo, kind, revision)
+        answer = _retry(request)
     except ConfigError:
         raise
     except Exception as error:  # which one the transport raises depends on the HTTP library
@@ -63,30 +70,19 @@ def fetch(what: Callable[[], T], repo: str, *, kind: str = "model", revision: st
             raise explain(error, repo, kind=kind, revision=revision) from error
         _go_offline()
         try:
-            answer = what()
+            answer = request()
         except (OSError, ValueError) as nothing:
             raise explain(nothing, repo, kind=kind, revision=revision) from error
-    if is_offline() and not _asked_offline():
+    if is_offline() and not _is_set_offline():
         commit = cached_commit(repo, kind=kind, revision=revision) or "unknown"
         warnings.warn(f"{_where()}: {repo} is taken from the cache, commit {commit}", stacklevel=2)
     return answer
 
 
-def _from_cache(what: Callable[[], T], repo: str, kind: str, revision: str | None) -> T | None:
-    """`what()` without a request; None where no commit is named, or not all of it is there."""
-    if revision is None or COMMIT.fullmatch(revision) is None or not _snapshot(repo, kind, revision).is_dir():
-        return None
-    with _offline():
+def _retry(request: Callable[[], T]) -> T:
+    for wait in WAITS_S:
         try:
-            return what()
-        except (OSError, ValueError):  # the rest of it is on the hub
-            return None
-
-
-def _tried(what: Callable[[], T], repo: str, kind: str, revision: str | None) -> T:
-    for wait in (*WAITS_S, None):
-        try:
-            return what()
+            return request()
         except ConfigError:
             raise
         except (OSError, ValueError) as error:
@@ -94,11 +90,11 @@ def _tried(what: Callable[[], T], repo: str, kind: str, revision: str | None) ->
             if pause is None:
                 raise
             time.sleep(pause)
-    raise AssertionError("the last round returns or raises")
+    return request()
 
 
 def cached_commit(repo: str, *, kind: str = "model", revision: str | None = None) -> str | None:
-    """The commit that the cache holds for a revision; None where it holds none."""
+    """Return the commit that the cache holds for a revision; None where it holds none."""
     if revision is not None and COMMIT.fullmatch(revision):
         return revision
     ref = _snapshot(repo, kind, "").parent / "refs" / (revision or "main")
@@ -106,62 +102,41 @@ def cached_commit(repo: str, *, kind: str = "model", revision: str | None = None
 
 
 def _snapshot(repo: str, kind: str, commit: str) -> Path:
-    from huggingface_hub import constants
-
     return Path(constants.HF_HUB_CACHE, f"{kind}s--{repo.replace('/', '--')}", "snapshots", commit)
 
 
 def is_offline() -> bool:
-    """Whether the libraries make no requests: the user said so, or there is no network."""
-    from huggingface_hub import constants
-
+    """Return whether the libraries make no requests: the user's setting, or no network."""
     return bool(constants.HF_HUB_OFFLINE)
 
 
 @cache
-def _asked_offline() -> bool:
-    return any(
-        os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
-        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    )
+def _is_set_offline() -> bool:
+    """Return whether the user's environment says so."""
+    values = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
+    return any(value in ("1", "ON", "YES", "TRUE") for value in values)
 
 
 def _go_offline(*, to: bool = True) -> None:
-    from huggingface_hub import constants
-
     constants.HF_HUB_OFFLINE = to
     if "datasets" in sys.modules:  # it has copied the flag
         sys.modules["datasets"].config.HF_HUB_OFFLINE = to
 
 
-@contextmanager
-def _offline() -> Iterator[None]:
-    was = is_offline()
-    _go_offline()
-    try:
-        yield
-    finally:
-        _go_offline(to=was)
-
-
 @cache
 def _has_network() -> bool:
-    """Whether the hub, or the proxy before it, takes a connection. A thread, since nothing else limits the time of a name."""
-    from huggingface_hub import constants
-
+    """Return whether the hub, or its proxy, takes a connection. In a thread, since nothing else limits a name's resolution."""
     hub = urlsplit(constants.ENDPOINT)
     proxies = getproxies()
     proxy = None if proxy_bypass(hub.hostname or "") else proxies.get(hub.scheme) or proxies.get("all")
-    place = hub if proxy is None else urlsplit(proxy if "//" in proxy else f"//{proxy}")
-    address = place.hostname or "", place.port or (80 if place.scheme == "http" else 443)
+    server = hub if proxy is None else urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    address = server.hostname or "", server.port or (80 if server.scheme == "http" else 443)
     reached: list[bool] = []
 
     def connect() -> None:
-        try:
+        with suppress(OSError):
             socket.create_connection(address, PROBE_S).close()
-        except OSError:
-            return
-        reached.append(True)
+            reached.append(True)
 
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
@@ -170,24 +145,29 @@ def _has_network() -> bool:
 
 
 def _where() -> str:
-    from huggingface_hub import constants
-
-    return "HF_HUB_OFFLINE is set" if _asked_offline() else f"{constants.ENDPOINT} cannot be reached"
+    return "HF_HUB_OFFLINE is set" if _is_set_offline() else f"{constants.ENDPOINT} cannot be reached"
 
 
 def explain(error: BaseException, repo: str, *, kind: str = "model", revision: str | None = None) -> Exception:
-    """What a failed request means for the user, with the page to visit or the option to set."""
-    from huggingface_hub import constants, errors
+    """Return what a failed request means for the user, with the page to visit or the option to set."""
+    from huggingface_hub import errors
 
     page = f"{constants.ENDPOINT}/{'datasets/' if kind == 'dataset' else ''}{repo}"
     instead = "model=llama-tiny needs no download" if kind == "model" else "task.data=rows.jsonl takes a local file"
     has_token = bool(os.environ.get("HF_TOKEN")) or os.path.exists(constants.HF_TOKEN_PATH)  # the file a login leaves
     faults, status = list(_chain(error)), _status(error)
-    named = {type(fault) for fault in faults} | set(_told_by_datasets(error, errors))
-    if errors.GatedRepoError in named:
-        is_stranger = status == 401 or not has_token
-        return ConfigError(f"{repo} is gated{_at_the_gate(page, is_stranger=is_stranger)}; {instead}")
-    if errors.RevisionNotFoundError in named:
+    kinds = {type(fault) for fault in faults} | set(_datasets_kinds(error, errors))
+    if errors.GatedRepoError in kinds and (status == 401 or not has_token):
+        return ConfigError(
+            f"{repo} is gated: accept its licence at {page}, then set HF_TOKEN to a token of that account "
+            f"(make one at {constants.ENDPOINT}/settings/tokens); {instead}"
+        )
+    if errors.GatedRepoError in kinds:
+        return ConfigError(
+            f"{repo} is gated and the account of your HF_TOKEN has no access yet: accept its licence at {page} and wait "
+            f"for the grant, or set HF_TOKEN to another account's; {instead}"
+        )
+    if errors.RevisionNotFoundError in kinds:
         return ConfigError(
             f"{repo} has no revision {show(revision or 'main')}: see {page}/commits/main; leave it out for main"
         )
@@ -196,7 +176,7 @@ def explain(error: BaseException, repo: str, *, kind: str = "model", revision: s
             f"the hub refuses your HF_TOKEN (while asking for {repo}): unset it, or make a new one at "
             f"{constants.ENDPOINT}/settings/tokens; {instead}"
         )
-    if errors.RepositoryNotFoundError in named or errors.HFValidationError in named:
+    if errors.RepositoryNotFoundError in kinds or errors.HFValidationError in kinds:
         return ConfigError(
             f"there is no {kind} {repo} on the hub, or it is private: check the name at {page}, and set HF_TOKEN if it "
             f"is yours; {instead}"
@@ -205,43 +185,31 @@ def explain(error: BaseException, repo: str, *, kind: str = "model", revision: s
         return HubError(f"the hub limits your requests (429) for {repo}: wait some minutes, or set HF_TOKEN; {instead}")
     if status is not None and status >= 500:
         return HubError(f"the hub fails ({status}) for {repo}, again and again: start again later; {instead}")
-    if constants.HF_HUB_OFFLINE or errors.LocalEntryNotFoundError in named or _is_network(faults):
+    if constants.HF_HUB_OFFLINE or errors.LocalEntryNotFoundError in kinds or _is_network(faults):
         return ConfigError(
             f"{repo} is not in the cache and {_where()}: run once with a connection, or give a folder; {instead}"
         )
     return HubError(f"{repo} could not be loaded ({type(error).__name__}: {show(error)}); {instead}")
 
 
-def _at_the_gate(page: str, *, is_stranger: bool) -> str:
-    from huggingface_hub import constants
-
-    if is_stranger:
-        return (
-            f": accept its licence at {page}, then set HF_TOKEN to a token of that account "
-            f"(make one at {constants.ENDPOINT}/settings/tokens)"
-        )
-    return (
-        f" and the account of your HF_TOKEN has no access yet: accept its licence at {page} and wait for the grant, "
-        "or set HF_TOKEN to another account's"
-    )
-
-
-def _told_by_datasets(error: BaseException, errors: Any) -> Iterator[type]:
-    """`datasets` has one exception for three faults, and drops their causes."""
+def _datasets_kinds(error: BaseException, errors: Any) -> Iterator[type]:
+    """Yield the faults behind the only exception that `datasets` has for three of them, whose causes it drops."""
     if type(error).__name__ == "DatasetNotFoundError":
-        words = str(error)
-        yield errors.GatedRepoError if "gated" in words else errors.RepositoryNotFoundError
-        if "evision" in words:
+        text = str(error)
+        yield errors.GatedRepoError if "gated" in text else errors.RepositoryNotFoundError
+        if "evision" in text:
             yield errors.RevisionNotFoundError
 
 
-def _pause(error: BaseException, wait: float | None) -> float | None:
-    if wait is None or _status(error) not in PASSING:
+def _pause(error: BaseException, wait: float) -> float | None:
+    """Return the seconds until the next try; None where another try is of no use."""
+    if _status(error) not in PASSING:
         return None
     for fault in _chain(error):
-        if getattr(getattr(getattr(fault, "response", None), "request", None), "method", "") == "HEAD":
+        response: Any = getattr(fault, "response", None)
+        if getattr(getattr(response, "request", None), "method", "") == "HEAD":
             return None  # the client itself has tried these for 20 s and more
-        after = getattr(getattr(fault, "response", None), "headers", {}).get("Retry-After", "")
+        after = getattr(response, "headers", {}).get("Retry-After", "")
         if after.isdigit():
             return min(float(after), 60.0)
     return wait
@@ -259,7 +227,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _is_network(faults: list[BaseException]) -> bool:
-    """Whether a request came to no answer: the transport's own errors are no OSError, and differ from library to library."""
+    """Return whether a request had no answer: transports raise errors of their libraries, which are no OSError."""
     return _status(faults[0]) is None and any(
         type(fault).__module__.partition(".")[0] in TRANSPORTS
         or isinstance(fault, ConnectionError | TimeoutError | socket.gaierror)

@@ -1,4 +1,4 @@
-"""What a drafter that keeps nothing for its rows need not write."""
+"""What a drafter that keeps nothing for its rows need not write, and the drafter that drafts nothing."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
@@ -9,7 +9,7 @@ from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Limits, Ver
 
 
 class BaseDrafter(ABC):
-    """The empty methods of a drafter; `sdbench.types.Drafter` says what each is told. A subclass gives `draft`."""
+    """The empty methods of a drafter (see `sdbench.types.Drafter`). A subclass gives `draft`."""
 
     version: ClassVar[str] = ""
     limits: ClassVar[Limits] = Limits()
@@ -19,7 +19,7 @@ class BaseDrafter(ABC):
 
     @classmethod
     def build(cls, setup: DraftSetup, **options: Any) -> Self:
-        """A drafter with its YAML's options; one that reads a model, the warpers or the tokenizer takes them from the setup."""
+        """Return a drafter with its YAML's options; one that reads a model, the warpers or the tokenizer takes them from setup."""
         return cls(**options)
 
     def open(self, num_rows: int, capacity: int, cache: Any) -> None:  # noqa: B027 - empty on purpose, as those below
@@ -42,3 +42,12 @@ class BaseDrafter(ABC):
 
     def close(self) -> None:  # noqa: B027
         pass
+
+
+class NoDraft(BaseDrafter):
+    """Draft blocks without slots: plain autoregressive decoding is speculation with empty drafts."""
+
+    version: ClassVar[str] = "1"
+
+    def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
+        return DraftBlock.empty(lengths)

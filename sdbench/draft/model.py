@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from sdbench.draft.base import BaseDrafter
-from sdbench.lm import LM, Prefix, RaggedCache
+from sdbench.lm.cache import Prefix, RaggedCache
+from sdbench.lm.model import LM
 from sdbench.probs import Warp, draw
 from sdbench.types import Context, DraftBlock, DraftSetup, Limits
 
@@ -73,24 +74,21 @@ class ModelDrafter(BaseDrafter):
     def _propose(
         self, cache: RaggedCache, wanted: Sequence[str], kv_length: int, ids: Tensor, sizes: Tensor, u: Tensor
     ) -> tuple[Tensor, ...]:
-        """Tokens [B,K] and laws [B,K,V] behind texts of `sizes` [B] that end in ids [B,2]; their logits, their states."""
+        """Return tokens [B,K] and laws [B,K,V] behind texts of `sizes` [B] that end in ids [B,2]; their logits, their states."""
         k = u.shape[1]
         positions = sizes[:, None] + torch.arange(-2, k - 1, device=u.device)  # [B,K+1]
         plans = self.model.plan(positions, cache, kv_length).split([2, *[1] * (k - 1)])
         tokens: list[Tensor] = []
         laws: list[Tensor] = []
         kept: dict[str, list[Tensor]] = {"raw": [], "draft_hidden": []}
-        for plan, coins in zip(plans, u.unbind(1), strict=True):
-            if "draft_hidden" in wanted:
-                raw, hidden = self.model.forward_hidden(ids, plan, cache, keep=1)
-                kept["draft_hidden"].append(hidden[:, -1])
-            else:
-                raw = self.model.forward(ids, plan, cache, keep=1)
+        for plan, uniforms in zip(plans, u.unbind(1), strict=True):
+            raw, hidden = self.model.forward_hidden(ids, plan, cache, keep=1)
             logits = self.warp.logits(raw[:, 0])
             q = self.warp.law(logits)
-            token = q if self.warp.is_greedy else draw(q, coins)
+            token = q if self.warp.is_greedy else draw(q, uniforms)
             ids = token.clamp_max(logits.shape[-1] - 1)[:, None]  # V where logits are NaN
             tokens.append(token)
             laws.append(ids[:, 0] if self.warp.is_greedy else q)
             kept["raw"].append(logits)
+            kept["draft_hidden"].append(hidden[:, -1])
         return torch.stack(tokens, 1), torch.stack(laws, 1), *(torch.stack(kept[name], 1) for name in wanted)

@@ -1,16 +1,20 @@
 """Two models with what they keep between calls: KV caches and captured steps live as long as their engine, and no longer."""
 
+import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 
 from sdbench import draft as drafters
-from sdbench.engine.loop import Loop, Options
+from sdbench.engine.loop import BatchRun, Options, PhaseHook, no_hook
 from sdbench.engine.row import Request
-from sdbench.lm import LM, Mode, used_vocab
+from sdbench.lm.capture import Mode
+from sdbench.lm.model import LM, used_vocab
 from sdbench.probs import Warp
 from sdbench.types import DRAFTER_NEEDS, Drafter, DraftSetup, Generation, Limits, Verifier, needs_of
 from sdbench.verify import refuse_tensors
@@ -24,6 +28,7 @@ class Engine:
     eagerly, "trace" without Python, "graphs" captured once for each shape and replayed (CUDA graphs; elsewhere a rehearsal),
     "compile" by torch.compile; None: graphs for a model on one CUDA device, on the CPU traces of what has come back often, else
     off. Texts do not depend on it. Captured steps are used while nothing that moves a logit has changed (lm/fingerprint.py).
+    hook: called around each phase of the loop (engine/loop.py), for example to time it.
     """
 
     target_model: Any
@@ -31,6 +36,7 @@ class Engine:
     tokenizer: Any = None
     vocab_size: int | None = None
     capture: Mode | None = None
+    hook: PhaseHook = no_hook
     target: LM = field(init=False)
     draft: LM | None = field(init=False)
 
@@ -47,12 +53,9 @@ class Engine:
         """The warpers of both sides over the ids that both have."""
         return Warp(temperature, top_k, top_p, self.vocab_size)
 
-    def setup(self, warp: Warp) -> DraftSetup:
-        return DraftSetup(self.target, warp, self.draft, self.tokenizer)
-
     def drafter(self, drafter: object, warp: Warp, options: Mapping[str, Any] | None = None) -> Drafter:
-        """An object as it is; a class, or the name of a file in configs/drafter, built for these models."""
-        return drafters.build(drafter, self.setup(warp), options)
+        """Return an object as it is; build a class, or the name of a file in configs/drafter, for these models."""
+        return drafters.build(drafter, DraftSetup(self.target, warp, self.draft, self.tokenizer), options)
 
     def stream(
         self,
@@ -64,7 +67,10 @@ class Engine:
         *,
         role: str = "target",
     ) -> Iterator[Generation]:
-        """Decode the requests, in the order in which they end, by the model of this role; without a drafter it decodes alone."""
+        """Decode the requests, in the order in which they end, by the model of this role; without a drafter it decodes alone.
+
+        Those of one prompt should stand together: it is prefilled once.
+        """
         lm, drafter = self._decoding(role), drafters.NoDraft() if drafter is None else drafter
         for rule, num_draft in {(request.verifier, request.num_draft) for request in requests}:
             refuse_limits(drafter, verifiers[rule], options.warp, num_draft)
@@ -72,8 +78,28 @@ class Engine:
             refuse_tensors(rule)
         reading = [lm, *([self.draft] if self.draft and "draft" in needs_of(drafter, DRAFTER_NEEDS) else [])]
         refuse_too_long(prompts, {request.prompt for request in requests}, options.max_new_tokens, reading)
-        num_rows = min(options.batch_size, len(requests))
-        return Loop(lm, drafter, prompts, verifiers, options, num_rows, self.models).stream(requests)
+        batch_run = partial(BatchRun, lm, drafter, prompts, verifiers, options, self.hook)
+        return self._decode(batch_run, requests, min(options.batch_size, len(requests)))
+
+    def _decode(
+        self, batch_run: Callable[..., BatchRun], requests: Sequence[Request], num_rows: int
+    ) -> Iterator[Generation]:
+        """Decode in one batch after another: in a smaller one where memory ran out."""
+        pending = dict(enumerate(requests))
+        while pending:
+            try:
+                yield from batch_run(pending, num_rows).run()
+                assert not pending, f"{len(pending)} requests were never finished"
+            except torch.OutOfMemoryError:
+                if num_rows == 1:
+                    raise
+                # What is pending begins anew: its noise is a function of its rounds, so it comes out the same.
+                num_rows, before = num_rows // 2, num_rows
+                warnings.warn(
+                    f"out of memory with {before} rows; going on with {num_rows}", ResourceWarning, stacklevel=2
+                )
+            if pending:
+                self.forget()
 
     def _decoding(self, role: str) -> LM:
         lm = self.draft if role == "draft" else self.target
@@ -103,10 +129,11 @@ class Engine:
             text = (list(prompts[0]) * (size // len(prompts[0]) + 1))[:size]
             for count in sorted({lm.padded(count, options.batch_size) for count in range(1, options.batch_size + 1)}):
                 requests = [replace(request, prompt=0, verifier=0, key=number) for number in range(count)]
-                deque(Loop(lm, drafter, [text], [rule], once, options.batch_size, self.models).stream(requests), 0)
+                batch_run = partial(BatchRun, lm, drafter, [text], [rule], once, self.hook)
+                deque(self._decode(batch_run, requests, options.batch_size), 0)
 
     def capture_at_once(self) -> None:
-        """From now on a step is captured the first time it runs, for example in a warm-up before the clock starts."""
+        """Capture a step, from now on, the first time it runs: for example in a warm-up before the clock starts."""
         for model in self.models:
             model.patience = 1
 
@@ -119,29 +146,24 @@ class Engine:
 
 
 def refuse_limits(drafter: Drafter, rule: Verifier, warp: Warp, num_draft: int) -> None:
-    """What a rule or a drafter cannot do, as their classes say, is a ValueError."""
+    """Raise ValueError for what a rule or a drafter cannot do, as their classes say."""
     has_model = "draft" in needs_of(drafter, DRAFTER_NEEDS)
+    setting: Any = {"temperature": warp.temperature, "num_draft": num_draft}
     for part in (rule, *([drafter] if num_draft else [])):
         limits = getattr(part, "limits", None) or Limits()
-        sentence = limits.broken_by(
-            type(part).__name__,
-            temperature=warp.temperature,
-            num_draft=num_draft,
-            has_draft_model=has_model,
-            has_logits=has_model,
-        )
+        sentence = limits.broken_by(type(part).__name__, has_draft_model=has_model, has_logits=has_model, **setting)
         if sentence is not None:
             raise ValueError(sentence)
 
 
 def refuse_too_long(
-    prompts: Sequence[Sequence[int]], asked: Iterable[int], max_new_tokens: int, models: Sequence[LM]
+    prompts: Sequence[Sequence[int]], numbers: Iterable[int], max_new_tokens: int, models: Sequence[LM]
 ) -> None:
-    """No text may grow beyond the positions of a model that reads it."""
-    for model in models:
-        for number in sorted(asked):
-            if model.limit is not None and len(prompts[number]) + max_new_tokens > model.limit:
-                raise ValueError(
-                    f"max_new_tokens={max_new_tokens} after the {len(prompts[number])} tokens of prompt {number} exceeds the "
-                    f"{model.limit} positions of the {model.role} model"
-                )
+    """Raise ValueError for a text that could grow beyond the positions of a model that reads it."""
+    for model, number in product(models, sorted(numbers)):
+        size = len(prompts[number])
+        if model.limit is not None and size + max_new_tokens > model.limit:
+            raise ValueError(
+                f"max_new_tokens={max_new_tokens} after the {size} tokens of prompt {number} exceeds the {model.limit} "
+                f"positions of the {model.role} model"
+            )

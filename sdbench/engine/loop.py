@@ -4,10 +4,10 @@ What a text becomes depends on (seed, key, sample, verifier, num_draft) only: no
 row looks at another. In float64 that is token for token; in lower precision two batch shapes may round a near-tie differently.
 """
 
-import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -17,9 +17,18 @@ from sdbench.engine.batch import Batch
 from sdbench.engine.clock import Clock
 from sdbench.engine.prefill import Prefixes
 from sdbench.engine.row import NUM_MEASURES, Decoding, Request, StopTest
-from sdbench.lm import LM, RaggedCache
+from sdbench.lm.cache import RaggedCache
+from sdbench.lm.model import LM
 from sdbench.probs import Warp
 from sdbench.types import DRAFTER_NEEDS, DraftBlock, Drafter, Evidence, Generation, Verdict, Verifier, needs_of
+
+# Called with a phase ("admit", or "round" and within it "draft", "score", "verify" and "commit", within that "measure") and the
+# number of rows; its context is entered around the phase.
+PhaseHook = Callable[[str, int], AbstractContextManager[object]]
+
+
+def no_hook(phase: str, num_rows: int) -> AbstractContextManager[object]:
+    return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,126 +45,87 @@ class Options:
     timing: bool | str | None = None
 
 
-@dataclass
-class Loop:
-    """Requests on their way through one batch after another: a smaller one where memory ran out."""
+@dataclass(eq=False)
+class BatchRun:
+    """A batch and the queue behind it."""
 
     target: LM
     drafter: Drafter
     prompts: Sequence[Sequence[int]]
     verifiers: Sequence[Verifier]
     options: Options
+    hook: PhaseHook
+    pending: dict[int, Request]  # what has not been yielded, by its index in the stream
     num_rows: int
-    models: Sequence[LM] = ()  # whose kept memory is freed before a smaller batch
-    pending: dict[int, Request] = field(default_factory=dict)  # what has not been yielded, by its place in the stream
 
-    def stream(self, requests: Sequence[Request]) -> Iterator[Generation]:
-        """Decode the requests, in the order in which they end. Those of one prompt should stand together: it is prefilled once."""
-        self.pending = dict(enumerate(requests))
-        while self.pending:
-            try:
-                yield from BatchRun(self).run()
-            except torch.OutOfMemoryError:
-                if self.num_rows == 1:
-                    raise
-                # What is pending begins anew: its noise is a function of its rounds, so it comes out the same.
-                self.num_rows, before = self.num_rows // 2, self.num_rows
-                warnings.warn(
-                    f"out of memory with {before} rows; going on with {self.num_rows}", ResourceWarning, stacklevel=2
-                )
-            else:
-                assert not self.pending, f"{len(self.pending)} requests were never finished"
-            if self.pending:
-                self._free()
-
-    def _free(self) -> None:
-        for model in self.models:
-            model.forget()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-
-
-class BatchRun:
-    """A batch and the queue behind it."""
-
-    def __init__(self, loop: Loop) -> None:
-        self.target, self.drafter, self.options = loop.target, loop.drafter, loop.options
-        self.prompts, self.verifiers, self.pending = loop.prompts, loop.verifiers, loop.pending
-        self.num_rows = loop.num_rows
-        self.queue = deque(loop.pending.items())
+    def __post_init__(self) -> None:
+        self.queue = deque(self.pending.items())
         self.num_ids = self.options.warp.vocab_size or self.target.vocab_size
         self.clock = Clock(self.target.device, self.options.timing)
         self.needs = _needs(self.verifiers, self.options.warp)
         self.drafter_needs = needs_of(self.drafter, DRAFTER_NEEDS)
-        waiting = loop.pending.values()
+        waiting = self.pending.values()
         self.prefixes = Prefixes(self.target, self.drafter, self.prompts, waiting, self.num_rows, self.clock)
 
     def run(self) -> Iterator[Generation]:
         """Inference mode holds inside a round only: between two yields the caller's own mode is on."""
         requests = self.pending.values()
-        longest = max(len(self.prompts[request.prompt]) for request in requests)
         num_draft = max(request.num_draft for request in requests)
-        capacity = longest + self.options.max_new_tokens + num_draft + 1
-        args = (self.target, self.drafter, self.verifiers, self.num_rows, capacity, num_draft, self.options.seed)
+        longest = max(len(self.prompts[request.prompt]) for request in requests) + self.options.max_new_tokens
+        shape = self.num_rows, longest + num_draft + 1, num_draft
         with torch.inference_mode():
-            batch = Batch(*args)
+            batch = Batch(self.target, self.drafter, self.verifiers, *shape, self.options.seed)
         try:
-            with torch.inference_mode():
-                self._fill(batch)
-            while batch.rows:
-                with torch.inference_mode():
-                    self._round(batch)
-                yield from self._finished(batch)
-                with torch.inference_mode():
+            while True:
+                with torch.inference_mode(), self.hook("admit", len(batch.rows)):
                     self._refill(batch)
+                if not batch.rows:
+                    return
+                with torch.inference_mode(), self.hook("round", len(batch.rows)):
+                    self._round(batch)
+                # Before anything is admitted, so that no want of memory can cost a finished text.
+                for row in [row for row in batch.rows if row.is_done][::-1]:
+                    del self.pending[row.index]
+                    yield row.finish(self.clock.timing(row.prefill_s, row.rounds_s, row.split_s))
         finally:
             batch.close()
 
-    def _finished(self, batch: Batch) -> Iterator[Generation]:
-        """Before anything is admitted, so that no want of memory can cost a finished text. The last slots first."""
-        for row in [row for row in batch.rows if row.is_done][::-1]:
-            del self.pending[row.index]
-            yield row.finish(self.clock.timing(row.prefill_s, row.rounds_s, row.split_s))
-
     def _refill(self, batch: Batch) -> None:
-        """Finished rows leave; what waits takes their place. Last slots first: closing a hole moves later rows only."""
+        """Replace finished rows by what waits. Last slots first: closing a hole moves later rows only."""
         for slot in [slot for slot in range(len(batch.rows)) if batch.rows[slot].is_done][::-1]:
             if self.queue and batch.family_of[self.queue[0][1].verifier] == batch.rows[slot].family:
                 self._admit(batch, slot)
             else:
                 batch.remove(slot)
-        self._fill(batch)
-
-    def _fill(self, batch: Batch) -> None:
         while self.queue and len(batch.rows) < self.num_rows:
             self._admit(batch)
 
     def _admit(self, batch: Batch, slot: int | None = None) -> None:
-        """The next request joins, its prompt prefilled unless it is."""
+        """Let the next request join, its prompt prefilled unless it is: in this slot, or behind its family."""
         index, request = self.queue.popleft()
-        number = request.prompt
-        family, num_prompt = batch.family_of[request.verifier], len(self.prompts[number])
-        row = Decoding(index, request, family, num_prompt, self.options.max_new_tokens)
-        prompt, prefix, own, row.prefill_s = self.prefixes.take(number, (waiting.prompt for _, waiting in self.queue))
-        if slot is None:
-            batch.admit(row, prompt, prefix, own)
-        else:
-            batch.replace(slot, row, prompt, prefix, own)
+        start = self.prefixes.take(request.prompt, (waiting.prompt for _, waiting in self.queue))
+        family, budget = batch.family_of[request.verifier], self.options.max_new_tokens
+        batch.admit(Decoding(index, request, family, len(start.prompt), budget, start.prefill_s), start, slot)
 
     def _round(self, batch: Batch) -> None:
-        begun_s = self.clock.read()
+        begun_s, count = self.clock.read(), len(batch.rows)
         wanted = [row.draft_length for row in batch.rows]
         k = max(wanted) if self.target.mode == "off" else batch.num_draft  # shapes that come back
         lengths, u = batch.begin(wanted)
-        draft = self.drafter.draft(batch, k, lengths, u[:, :k], self.needs)
+        with self.hook("draft", count):
+            draft = self.drafter.draft(batch, k, lengths, u[:, :k], self.needs)
         width = draft.tokens.shape[1]
         if width > k:
             raise ValueError(f"{type(self.drafter).__name__} gave a block of {width} slots where {k} were asked for")
         drafted_s = self.clock.split()
-        evidence, ids = self._score(batch, draft)
-        verdict = self._verify(batch, evidence, _coins(u, batch.num_draft, width))
+        with self.hook("score", count):
+            evidence, ids = self._score(batch, draft)
+        with self.hook("verify", count):
+            first = batch.num_draft  # of the verifier's uniforms; the last makes the next token
+            verdict = self._verify(batch, evidence, torch.cat((u[:, first : first + width], u[:, -1:]), 1))
         verified_s = self.clock.split()
-        self._commit(batch, wanted, ids, evidence, verdict)
+        with self.hook("commit", count):
+            self._commit(batch, wanted, ids, evidence, verdict)
         if self.clock.is_on:
             ended_s = self.clock.read()
             for row in batch.rows:
@@ -165,7 +135,7 @@ class BatchRun:
                     row.split_s = [old + new for old, new in zip(row.split_s, parts, strict=True)]
 
     def _score(self, batch: Batch, draft: DraftBlock) -> tuple[Evidence, Tensor]:
-        """One forward of the target over the last token and the draft: its law at each drafted slot and behind.
+        """Run the target over the last token and the draft: its law at each drafted slot and behind.
 
         The evidence has valid ids only. Beside it, ids [B,1+K] are V where logits were NaN: the target's, then the draft's.
         """
@@ -185,7 +155,7 @@ class BatchRun:
         return (evidence, ids) if count == len(ids) else (evidence.rows(slice(0, count)), ids[:count])
 
     def _verify(self, batch: Batch, evidence: Evidence, u: Tensor) -> Verdict:
-        """Each family judges its own rows."""
+        """Let each family judge its rows."""
         parts = []
         for rows, rule, number in batch.families():
             states = batch.states[number]
@@ -199,7 +169,7 @@ class BatchRun:
         return Verdict(torch.cat([v.accepted for v in parts]), torch.cat([v.next_token for v in parts]))
 
     def _measures(self, batch: Batch, evidence: Evidence) -> Tensor | None:
-        """[B,5,K] float64: p, q, tv, expected, bias."""
+        """Return [B,5,K] float64: p, q, tv, expected, bias."""
         if not self.options.is_measured:
             return None
         if not evidence.draft.tokens.shape[1]:
@@ -216,55 +186,46 @@ class BatchRun:
         offered = evidence.draft.lengths[:, None]
         emitted = batch.write(evidence.draft.tokens, accepted, next_token)
         on_host = torch.cat((offered, accepted, next_token, ids), 1).tolist()
-        measures = self._measures(batch, evidence)
+        with self.hook("measure", len(batch.rows)):
+            measures = self._measures(batch, evidence)
         values = None if measures is None else measures.tolist()
         for number, (row, (length, kept, token, scored, *drafted)) in enumerate(zip(batch.rows, on_host, strict=True)):
-            if max(token, scored, *drafted[:length]) >= self.num_ids:
-                _refuse_nan("draft" if max(drafted[:length], default=0) >= self.num_ids else "target", row)
-            if not 0 <= kept <= length <= wanted[number] or min(drafted[:length], default=0) < 0:
-                self._refuse_block(kept, length, wanted[number], drafted)
-            own = None if values is None else values[number]
-            row.commit(length, kept, token, drafted, own, self.options.stop_ids, self.options.should_stop)
+            draft, highest = drafted[:length], max(token, scored, *drafted[:length])
+            if highest >= self.num_ids or not 0 <= kept <= length <= wanted[number] or min(draft, default=0) < 0:
+                self._refuse(row, draft, kept, length, wanted[number])
+            measured = None if values is None else values[number]
+            row.commit(length, kept, token, drafted, measured, self.options.stop_ids, self.options.should_stop)
         self.drafter.observe(emitted, evidence, verdict)
 
-    def _refuse_block(self, kept: int, length: int, wanted: int, drafted: list[int]) -> None:
-        drafter = type(self.drafter).__name__
+    def _refuse(self, row: Decoding, draft: list[int], kept: int, length: int, wanted: int) -> None:
+        """Raise for a block or a verdict that cannot be; else NaN is the fault, which the id V stands for (`Warp.law`)."""
+        drafter, lowest, highest = type(self.drafter).__name__, min(draft, default=0), max(draft, default=0)
         if not 0 <= length <= wanted:
             raise ValueError(f"{drafter} offered {length} tokens where 0 to {wanted} were asked for")
-        if min(drafted[:length], default=0) < 0:
-            raise ValueError(f"{drafter} drafted the token {min(drafted[:length])}, which is no id")
-        raise ValueError(f"a rule accepted {kept} of {length} drafted tokens")
-
-
-def _refuse_nan(role: str, row: Decoding) -> None:
-    where = f"at prompt {row.request.prompt}: check its weights and dtype"
-    raise ValueError(f"the {role} model's logits are NaN {where}")
+        if lowest < 0:
+            raise ValueError(f"{drafter} drafted the token {lowest}, which is no id")
+        if not 0 <= kept <= length:
+            raise ValueError(f"a rule accepted {kept} of {length} drafted tokens")
+        role = "draft" if highest >= self.num_ids else "target"
+        raise ValueError(
+            f"the {role} model's logits are NaN at prompt {row.request.prompt}: check its weights and dtype"
+        )
 
 
 def _score(
     target: LM, cache: RaggedCache, warp: Warp, wanted: Sequence[str], kv_length: int, ids: Tensor, sizes: Tensor
 ) -> tuple[Tensor, ...]:
-    """The target's law [B,T,V] of ids [B,T], the first of them the last of texts of `sizes` [B]; what else is wanted."""
+    """Return the target's law [B,T,V] of ids [B,T], the first of them the last of texts of `sizes` [B]; what else is wanted."""
     positions = sizes[:, None] + torch.arange(-1, ids.shape[1] - 1, device=ids.device)
     plan = target.plan(positions, cache, kv_length)
-    if "target_hidden" in wanted:
-        raw, hidden = target.forward_hidden(ids, plan, cache)
-    else:
-        raw, hidden = target.forward(ids, plan, cache), None
+    raw, hidden = target.forward_hidden(ids, plan, cache)
     logits = warp.logits(raw)
     extra = {"raw": logits, "target_hidden": hidden}
-    return warp.law(logits), *(x for name in wanted if (x := extra[name]) is not None)
-
-
-def _coins(u: Tensor, num_draft: int, width: int) -> Tensor:
-    """[B,width+1] of [B,2K+1]: the verifier's coins for a block of this width, and what makes the next token."""
-    if width == num_draft:
-        return u[:, num_draft:]
-    return torch.cat((u[:, num_draft : num_draft + width], u[:, -1:]), 1)
+    return warp.law(logits), *(extra[name] for name in wanted)
 
 
 def _needs(verifiers: Sequence[Verifier], warp: Warp) -> frozenset[str]:
-    """What the rules read, under these warpers."""
+    """Return what the rules read, under these warpers."""
     needs = {name for rule in verifiers for name in needs_of(rule)}
     if "raw_if_greedy" in needs and warp.is_greedy:
         needs.add("raw")

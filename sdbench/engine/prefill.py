@@ -2,53 +2,59 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import InitVar, dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from sdbench.engine.clock import Clock
 from sdbench.engine.row import Request
-from sdbench.lm import CHUNK, LM, Prefix
+from sdbench.lm.cache import Prefix
+from sdbench.lm.model import CHUNK, LM
 from sdbench.types import DRAFTER_NEEDS, Drafter, needs_of
 
 
+class Prepared(NamedTuple):
+    """A prompt, what target and drafter made of it, and the seconds that took; 0 for rows that begin with it later."""
+
+    prompt: Tensor  # [L]
+    prefix: Prefix
+    draft_prefix: Any
+    prefill_s: float
+
+
+@dataclass(eq=False)
 class Prefixes:
-    """What target and drafter made of prompts that will be asked for again."""
+    """Prompts that will be asked for again, prepared."""
 
-    def __init__(
-        self,
-        target: LM,
-        drafter: Drafter,
-        prompts: Sequence[Sequence[int]],
-        requests: Iterable[Request],
-        num_rows: int,
-        clock: Clock,
-    ) -> None:
-        self.target, self.drafter, self.prompts, self.clock = target, drafter, prompts, clock
-        self.num_rows = num_rows  # of a call: no more than a batch has, which is halved where memory runs out
+    target: LM
+    drafter: Drafter
+    prompts: Sequence[Sequence[int]]
+    requests: InitVar[Iterable[Request]]
+    num_rows: int  # of a call: no more than a batch has, which is halved where memory runs out
+    clock: Clock
+
+    def __post_init__(self, requests: Iterable[Request]) -> None:
         self.num_left = Counter(request.prompt for request in requests)
-        self.with_hidden = "target_hidden" in needs_of(drafter, DRAFTER_NEEDS)
-        self._made: dict[int, tuple[Tensor, Prefix, Any]] = {}
-        self._seconds: dict[int, float] = {}  # of prompts that no row has begun with
+        self.with_hidden = "target_hidden" in needs_of(self.drafter, DRAFTER_NEEDS)
+        self._prepared: dict[int, Prepared] = {}
 
-    def take(self, number: int, waiting: Iterable[int]) -> tuple[Tensor, Prefix, Any, float]:
-        """The prompt [L], the target's prefix of it, the drafter's, and the seconds they took where this row is the first.
-
-        `waiting`: the prompts of the queue behind it.
-        """
-        if number not in self._made:
+    def take(self, number: int, waiting: Iterable[int]) -> Prepared:
+        """Return a prompt, prepared together with prompts of the queue behind it (`waiting`) unless it is."""
+        if number not in self._prepared:
             self._make(self._together(number, waiting))
+        prepared = self._prepared.pop(number)
         self.num_left[number] -= 1
-        made = self._made[number] if self.num_left[number] else self._made.pop(number)
-        return *made, self._seconds.pop(number, 0.0)
+        if self.num_left[number]:
+            self._prepared[number] = prepared._replace(prefill_s=0.0)
+        return prepared
 
     def _together(self, number: int, waiting: Iterable[int]) -> list[int]:
-        """This prompt and those behind it that have no prefix yet, while one call takes them all, padded."""
+        """Return this prompt and those behind it that have no prefix yet, while one call takes them all, padded."""
         numbers, longest = [number], len(self.prompts[number])
         for other in waiting:
-            if other in self._made or other in numbers:
+            if other in self._prepared or other in numbers:
                 continue
             longest = max(longest, len(self.prompts[other]))
             if len(numbers) == self.num_rows or (len(numbers) + 1) * longest > CHUNK:
@@ -61,18 +67,16 @@ class Prefixes:
         prompts = [torch.tensor(list(self.prompts[n]), dtype=torch.int64, device=self.target.device) for n in numbers]
         prefixes = self.target.prefill_all([prompt[:-1] for prompt in prompts], with_hidden=self.with_hidden)
         # The last token begins the first round.
-        own = _prefill_all(self.drafter, prompts, prefixes)
+        by_drafter = _prefill_all(self.drafter, prompts, prefixes)
         seconds = self.clock.read() - started_s
-        for n, prompt, prefix, drafters in zip(numbers, prompts, prefixes, own, strict=True):
-            self._made[n] = prompt, replace(prefix, hidden=None), drafters
-            self._seconds[n] = seconds * len(prompt) / sum(map(len, prompts))
+        for n, prompt, prefix, draft_prefix in zip(numbers, prompts, prefixes, by_drafter, strict=True):
+            share_s = seconds * len(prompt) / sum(map(len, prompts))
+            self._prepared[n] = Prepared(prompt, replace(prefix, hidden=None), draft_prefix, share_s)
 
 
 def _prefill_all(drafter: Any, prompts: Sequence[Tensor], prefixes: Sequence[Prefix]) -> list[Any]:
-    """By its `prefill_all`, unless a class built upon the one that has it writes a `prefill` of its own."""
-    for kind in type(drafter).__mro__:
-        if "prefill_all" in vars(kind):
-            return drafter.prefill_all(prompts, prefixes)
-        if "prefill" in vars(kind):
-            break
+    """Call the drafter's `prefill_all`, unless a class built upon the one that has it writes a `prefill` of its own."""
+    method = next(name for kind in type(drafter).__mro__ for name in ("prefill_all", "prefill") if name in vars(kind))
+    if method == "prefill_all":
+        return drafter.prefill_all(prompts, prefixes)
     return [drafter.prefill(prompt, prefix) for prompt, prefix in zip(prompts, prefixes, strict=True)]

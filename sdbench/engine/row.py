@@ -1,4 +1,4 @@
-"""One text while it is being decoded: what the host knows of it, and the Generation it becomes."""
+"""A text while it is being decoded: what the host knows of it, and the Generation it becomes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,14 +23,13 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Decoding:
-    """Counts and tokens of a request so far. Its row in the batch is the batch's matter."""
+    """Counts and tokens of a request so far."""
 
     index: int  # of the request in its stream
     request: Request
     family: int
     num_prompt: int
     budget: int
-    started_s: float = 0.0
     prefill_s: float = 0.0
     tokens: list[int] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
@@ -68,15 +67,15 @@ class Decoding:
         should_stop: StopTest | None,
     ) -> None:
         """Take over a verdict on the `offered` first of the drafted tokens. What lies behind a stop counts nowhere."""
-        emitted = [*drafted[:accepted], next_token]
-        kept = len(emitted)
-        for place, token in enumerate(emitted, start=1):
+        kept = 0
+        for token in (*drafted[:accepted], next_token):
+            kept += 1
             self.tokens.append(token)
             if token in stop_ids or (should_stop is not None and should_stop(self.tokens)):
-                self.is_stopped, kept = True, place
+                self.is_stopped = True
                 break
-        last: Origin = "replacement" if accepted < offered else "bonus"
-        origins: list[Origin] = [*["accepted"] * accepted, last]  # pyright: ignore[reportAssignmentType]
+        origins: list[Origin] = ["accepted"] * accepted
+        origins.append("replacement" if accepted < offered else "bonus")
         self.origins += origins[:kept]
         length = min(offered, kept) if self.is_stopped else offered
         examined = min(kept, length)
@@ -85,10 +84,9 @@ class Decoding:
         self.accepted.append(min(kept, accepted))
         self.draft_tokens += drafted[:length]
         if measures is not None:
-            for values, counts, new in zip(
-                self.measures, (length, length, examined, examined, examined), measures, strict=True
-            ):
-                values += new[:counts]
+            counts = (length, length, examined, examined, examined)
+            for values, count, new in zip(self.measures, counts, measures, strict=True):
+                values += new[:count]
 
     def finish(self, timing: Timing | None) -> Generation:
         request = self.request
@@ -103,11 +101,7 @@ class Decoding:
             accepted=tuple(self.accepted),
             origins=tuple(self.origins),
             draft_tokens=tuple(self.draft_tokens),
-            p=tuple(self.measures[0]),
-            q=tuple(self.measures[1]),
-            tv=tuple(self.measures[2]),
-            expected=tuple(self.measures[3]),
-            bias=tuple(self.measures[4]),
             request=self.index,
             timing=timing,
+            **dict(zip(("p", "q", "tv", "expected", "bias"), map(tuple, self.measures), strict=True)),
         )

@@ -81,8 +81,7 @@ class RaggedCache(Cache):
         for layer, states in zip(self.ragged, prefix.layers, strict=True):
             if not layer.is_initialized:
                 layer.lazy_initialization(*(x[None].transpose(1, 2) for x in states))
-        for stores, states in zip(self._stores(), prefix.layers, strict=True):
-            for store, state in zip(stores, states, strict=True):
+            for store, state in zip(layer.stores, states, strict=True):
                 store[row, : prefix.length] = state
 
     def move(self, source: int, row: int, length: int) -> None:

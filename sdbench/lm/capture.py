@@ -23,7 +23,7 @@ from sdbench.errors import first_line
 from sdbench.lm.rope import frequencies_depend_on_length
 
 Mode = Literal["off", "trace", "graphs", "compile"]
-Step = Callable[..., tuple[Tensor, ...]]  # of a KV length, in a trace a tensor, and of tensors
+CapturedStep = Callable[..., tuple[Tensor, ...]]  # of a KV length, in a trace a tensor, and of tensors
 
 PATIENCE = 64  # calls of a step before it is traced unasked: by then it has cost about what tracing costs
 WARM_UP = 2  # runs before a capture: what libraries set up on first use must not be captured
@@ -32,25 +32,27 @@ AGREE = {torch.float64: 1e-9, torch.float32: 1e-3}
 AGREE_IF_HALF = 0.03
 
 
-def mode_of(asked: Mode | None, model: PreTrainedModel) -> Mode:
-    """None: graphs where the model is on one CUDA device, traces where it is on the CPU, off elsewhere.
+def mode_of(capture: Mode | None, model: PreTrainedModel) -> Mode:
+    """Return the mode that a model runs in. None: graphs on one CUDA device, traces on the CPU, off elsewhere.
 
-    On several devices a model runs eagerly, and on a GPU where it asks the device which frequencies to use; that is said if
-    it was asked for something else.
+    A model on several devices runs eagerly, as one on a GPU does whose frequencies depend on the length; where another mode was
+    requested, with a warning.
     """
-    if asked not in (None, *get_args(Mode)):
-        raise ValueError(f"capture must be {', '.join(map(repr, get_args(Mode)))} or None, got {asked!r}")
-    why = None
+    if capture not in (None, *get_args(Mode)):
+        raise ValueError(f"capture must be {', '.join(map(repr, get_args(Mode)))} or None, got {capture!r}")
+    need = None
     if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
-        why = "a model on one device"
-    elif asked != "trace" and frequencies_depend_on_length(model.config) and model.device.type == "cuda":
-        why = "rotary frequencies that do not depend on the length"  # the model asks the device for it in every call
-    if why is not None:
-        if asked not in (None, "off"):
-            warnings.warn(f"capture={asked} needs {why}: its steps run eagerly", stacklevel=4)
-        return "off"
-    ours: dict[str, Mode] = {"cuda": "graphs", "cpu": "trace"}
-    return asked or ours.get(model.device.type, "off")
+        need = "a model on one device"
+    elif capture != "trace" and frequencies_depend_on_length(model.config) and model.device.type == "cuda":
+        need = (
+            "rotary frequencies that do not depend on the length"  # the model reads them off the device in every call
+        )
+    if need is None:
+        default: dict[str, Mode] = {"cuda": "graphs", "cpu": "trace"}
+        return capture or default.get(model.device.type, "off")
+    if capture not in (None, "off"):
+        warnings.warn(f"capture={capture} needs {need}: its steps run eagerly", stacklevel=4)
+    return "off"
 
 
 class CapturedSteps:
@@ -61,12 +63,12 @@ class CapturedSteps:
         self.holds_for = holds_for
         self.patience = 1  # calls of a step until it is captured
         self._calls: Counter[Hashable] = Counter()
-        self._steps: dict[Hashable, Step] = {}  # of one KV length each
-        self._traces: dict[Hashable, Step] = {}
+        self._steps: dict[Hashable, CapturedStep] = {}  # of one KV length each
+        self._traces: dict[Hashable, CapturedStep] = {}
         self._pool: Any = None  # memory that the graphs of one cache share: they never run at once
 
-    def __call__(self, step: Step, name: Hashable, length: int, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """step(length, *inputs). The results are the caller's own: no later step overwrites them."""
+    def __call__(self, step: CapturedStep, name: Hashable, length: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """step(length, *inputs). No later step overwrites the results."""
         if not isinstance(length, int):
             raise TypeError(f"a step is called with a KV length before its tensors, got {type(length).__name__}")
         if self.mode == "off":
@@ -79,37 +81,36 @@ class CapturedSteps:
             self._steps[kind, length] = self._captured(step, kind, length, inputs)
         return self._steps[kind, length](*inputs)
 
-    def _captured(self, step: Step, kind: Hashable, length: int, inputs: tuple[Tensor, ...]) -> Step:
-        one = partial(step, length)
+    def _captured(self, step: CapturedStep, kind: Hashable, length: int, inputs: tuple[Tensor, ...]) -> CapturedStep:
+        eager = partial(step, length)
         if self.mode == "compile":
-            return torch.compile(one, dynamic=False)
+            return torch.compile(eager, dynamic=False)
         stream = torch.cuda.current_stream() if inputs[0].is_cuda else None
         try:
             if self.mode == "trace":
                 if kind not in self._traces:
                     self._traces[kind] = traced(step, length, inputs)
                 trace = partial(self._traces[kind], torch.tensor(length))
-                _check(one(*inputs), trace(*inputs))  # at every length: the model's code might have looked at it
+                _check(eager(*inputs), trace(*inputs))  # at every length: the model's code might have looked at it
                 return trace
-            graph = GraphStep(one, inputs, self._pool)
+            graph = GraphStep(eager, inputs, self._pool)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # a step that waits for the device, or whose shapes depend on values
             if stream is not None:
                 torch.cuda.set_stream(stream)  # a capture that fails leaves its own stream current
-            what = "traced" if self.mode == "trace" else "captured as a CUDA graph"
-            reason = first_line(error)
-            warnings.warn(f"a step cannot be {what}, so all of them run eagerly: {reason}", stacklevel=4)
+            way = "traced" if self.mode == "trace" else "captured as a CUDA graph"
+            warnings.warn(f"a step cannot be {way}, so all of them run eagerly: {first_line(error)}", stacklevel=4)
             self.mode = "off"
             self._steps.clear()
             self._traces.clear()
-            return one
+            return eager
         if graph.graph is not None:
             self._pool = graph.graph.pool()
         return graph
 
 
-def traced(step: Step, length: int, inputs: tuple[Tensor, ...]) -> Step:
+def traced(step: CapturedStep, length: int, inputs: tuple[Tensor, ...]) -> CapturedStep:
     """The same operations without Python in between; shapes are constants of it, but for the KV length, its first input."""
 
     def plain(*inputs: Tensor) -> tuple[Tensor, ...]:  # the tracer asks for a name, which a partial lacks
@@ -121,30 +122,30 @@ def traced(step: Step, length: int, inputs: tuple[Tensor, ...]) -> Step:
     # What a model computes from its inputs' shapes, one operation in four, is as constant as they are.
     torch._C._jit_pass_peephole(trace.graph, False)
     torch._C._jit_pass_constant_propagation(trace.graph)
-    # The tracer's own function stays in a register of all functions for as long as the process lives, and with it the graph, the
-    # weights and the cache that it names. So a copy becomes a function of its own, and what is left behind is emptied.
-    own = torch._C.CompilationUnit().create_function("step", trace.graph.copy(), True)
+    # The tracer's function stays in a register of all functions for as long as the process lives, and with it the graph, the
+    # weights and the cache that it names. So a copy becomes the function, and the graph left behind is emptied.
+    function = torch._C.CompilationUnit().create_function("step", trace.graph.copy(), True)
     for _ in list(trace.graph.outputs()):
         trace.graph.eraseOutput(0)
     for node in reversed(list(trace.graph.nodes())):
         node.destroy()
-    return own
+    return function
 
 
 class GraphStep:
     """One step at fixed shapes: a CUDA graph. Elsewhere a rehearsal of one, whose inputs and outputs stay in place too."""
 
-    def __init__(self, step: Step, inputs: tuple[Tensor, ...], pool: Any) -> None:
+    def __init__(self, step: CapturedStep, inputs: tuple[Tensor, ...], pool: Any) -> None:
         self.inputs = tuple(x.clone() for x in inputs)
         self.graph: Any = None
         if inputs[0].device.type != "cuda":
             self.step, self.outputs = step, tuple(x.clone() for x in step(*self.inputs))
             return
-        own = torch.cuda.Stream()
-        own.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(own):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
             expected = [step(*self.inputs) for _ in range(WARM_UP)][-1]
-        torch.cuda.current_stream().wait_stream(own)
+        torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             self.outputs = step(*self.inputs)
@@ -153,19 +154,17 @@ class GraphStep:
         self.graph = graph
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        for mine, new in zip(self.inputs, inputs, strict=True):
-            mine.copy_(new)
+        torch._foreach_copy_(self.inputs, inputs)  # pyright: ignore[reportPrivateImportUsage]
         if self.graph is not None:
             self.graph.replay()
         else:
-            for mine, new in zip(self.outputs, self.step(*self.inputs), strict=True):
-                mine.copy_(new)
+            torch._foreach_copy_(self.outputs, self.step(*self.inputs))  # pyright: ignore[reportPrivateImportUsage]
         # Copies: the next replay, of this step or of another that shares its memory, writes over the outputs.
         return tuple(x.clone() for x in self.outputs)
 
 
 def _check(expected: tuple[Tensor, ...], captured: tuple[Tensor, ...]) -> None:
-    """What a captured step gives must be what the step gives: the same ids, the same numbers but for rounding."""
+    """Raise RuntimeError where a captured step gives other ids than the step, or other numbers beyond rounding."""
     for a, b in zip(expected, captured, strict=True):
         if not a.is_floating_point():
             is_equal = torch.equal(a, b)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,8 @@ QUANTIZED = {  # bytes a weight, scales included; packages needed
     "torchao-int8": (1.1, ["torchao"]),
     "torchao-int4": (0.6, ["torchao", "mslk"]),
 }
+_NAMES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+UNCOUNTED = None, "float32"  # weights and type of a checkpoint without safetensors
 ROOM = 1.1  # activations and the allocator, of the weights; keys and values are the batch's business
 
 
@@ -49,10 +53,8 @@ class Checkpoint:
 
     def hashes(self) -> dict[str, str]:
         """File -> hash: the hub's own where the file is its, else sha256 of the content."""
-        names = [
-            path for pattern in ("*.safetensors", "*.bin", "*.json", "*.jinja") for path in self.folder.glob(pattern)
-        ]
-        return {path.name: _hash(path) for path in sorted(names)}
+        kinds = (".safetensors", ".bin", ".json", ".jinja")
+        return {path.name: _hash(path) for path in sorted(self.folder.iterdir()) if path.suffix in kinds}
 
     def identity(self) -> str:
         """One line for the provenance, and for the key of a cell: it changes when the weights do."""
@@ -67,10 +69,10 @@ class Checkpoint:
 
 
 def find(id: str, folder: str | None = None, *, revision: str | None = None) -> Checkpoint:
-    """The checkpoint of a hub id or a folder, from its metadata: no weights are read or downloaded."""
-    place = Path(folder or id)
-    if place.is_dir():
-        return _checkpoint(id, place, None, _counted(place))
+    """Return the checkpoint of a hub id or a folder, from its metadata: no weights are read or downloaded."""
+    path = Path(folder or id)
+    if path.is_dir():
+        return Checkpoint(id, path, None, *(_counted(path) or UNCOUNTED))
     if id.count("/") != 1 or id.startswith((".", "/", "~")):
         raise ConfigError(f"model {id} is neither a folder on this machine nor an id of the hub such as Qwen/Qwen3-8B")
 
@@ -90,18 +92,18 @@ def find(id: str, folder: str | None = None, *, revision: str | None = None) -> 
                 counted = sum(counts.values()), _NAMES.get(max(counts, key=lambda kind: counts[kind]), "float32")
             except NotASafetensorsRepoError:
                 counted = None
-        return _checkpoint(id, here, here.name, counted)
+        return Checkpoint(id, here, here.name, *(counted or UNCOUNTED))
 
     return fetch(metadata, id, revision=revision)
 
 
 def is_here(checkpoint: Checkpoint) -> bool:
-    """Whether its weights are on this machine."""
+    """Return whether its weights are on this machine."""
     return checkpoint.commit is None or _counted(checkpoint.folder) is not None
 
 
 def download(checkpoint: Checkpoint) -> None:
-    """The weights of a checkpoint of the hub, into its cache; a broken download goes on where it broke."""
+    """Download the weights of a checkpoint of the hub into its cache; a broken download goes on where it broke."""
     if is_here(checkpoint):
         return
     from huggingface_hub import snapshot_download
@@ -115,7 +117,7 @@ def download(checkpoint: Checkpoint) -> None:
 def refuse_what_does_not_fit(
     wanted: Iterable[tuple[Checkpoint, str | None, str | None]], device: str, *, is_spread: bool = False
 ) -> None:
-    """`wanted`: (checkpoint, dtype or None for its own, quantization). Raises before any weight is read."""
+    """Raise before any weight is read. `wanted`: (checkpoint, dtype or None for the checkpoint's, quantization)."""
     wanted = list(wanted)
     need = ROOM * sum(checkpoint.bytes(dtype, quantization) for checkpoint, dtype, quantization in wanted)
     free = free_bytes(device, is_spread=is_spread)
@@ -132,18 +134,15 @@ def refuse_what_does_not_fit(
 
 
 def free_bytes(device: str, *, is_spread: bool = False) -> int | None:
-    """Memory that a model could take on a device, or on all of its kind; None where the system does not tell."""
+    """Return the memory that a model could take on a device, or on all of its kind; None where it is not known."""
     kind, _, number = device.partition(":")
     if kind in ("cuda", "xpu"):
         import torch
 
         module = torch.get_device_module(kind)
-        places = range(module.device_count()) if is_spread else [int(number or module.current_device())]
-        return sum(module.mem_get_info(place)[0] for place in places)
-    if kind not in ("cpu", "mps"):
-        return None
-    free = [_meminfo(), _cgroup()]
-    return min((value for value in free if value is not None), default=None)
+        devices = range(module.device_count()) if is_spread else [int(number or module.current_device())]
+        return sum(module.mem_get_info(device)[0] for device in devices)
+    return _system_memory() if kind in ("cpu", "mps") else None
 
 
 def load_model(
@@ -155,7 +154,7 @@ def load_model(
     device_map: str | None = None,
     quantization: str | None = None,
 ) -> PreTrainedModel:
-    """The model in evaluation mode on its device; dtype None is the checkpoint's own. Of a multimodal one, the text part."""
+    """Return the model in evaluation mode on its device, of a multimodal one the text part; dtype None is the checkpoint's."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -170,7 +169,7 @@ def load_model(
     try:
         config = AutoConfig.from_pretrained(checkpoint.folder)
         from_pretrained: Any = AutoModelForCausalLM.from_pretrained
-        loaded, told = from_pretrained(checkpoint.folder, config=config, output_loading_info=True, **options)
+        loaded, info = from_pretrained(checkpoint.folder, config=config, output_loading_info=True, **options)
     except ImportError as error:
         raise ConfigError(f"{checkpoint.id} cannot be loaded so: {first_line(error)}") from error
     except (OSError, ValueError, KeyError) as error:
@@ -181,8 +180,8 @@ def load_model(
         raise ConfigError(
             f"{checkpoint.id} cannot be loaded with quantization={quantization} on {device}: {first_line(error)}"
         ) from error
-    if told["missing_keys"]:
-        first, *others = sorted(told["missing_keys"])
+    if info["missing_keys"]:
+        first, *others = sorted(info["missing_keys"])
         more = f" and {len(others)} more" if others else ""
         raise ConfigError(
             f"{checkpoint.id} has no weights for {first}{more}: its files are torn, or of another architecture"
@@ -191,7 +190,7 @@ def load_model(
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
-    """The checkpoint's own tokenizer, with its chat template."""
+    """Return the checkpoint's tokenizer, with its chat template."""
     from transformers import AutoTokenizer
 
     try:
@@ -201,7 +200,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
 
 
 def require_packages(quantization: str | None, device_map: str | None) -> None:
-    """What these options of a model need beside transformers; looked for, not imported."""
+    """Raise where a package that these options need beside transformers is missing; none is imported."""
     needed = QUANTIZED[quantization][1] if quantization else []
     needed = [*needed, "accelerate"] if quantization or device_map else []
     missing = [package for package in needed if find_spec(package) is None]
@@ -211,61 +210,36 @@ def require_packages(quantization: str | None, device_map: str | None) -> None:
 
 
 def quantization_config(name: str) -> Any:
-    """Of transformers, for bitsandbytes (bnb-int8, bnb-nf4) or torchao (torchao-int8, torchao-int4)."""
+    """Return transformers' configuration of bitsandbytes (bnb-int8, bnb-nf4) or torchao (torchao-int8, torchao-int4)."""
     import torch
     import transformers
 
-    def torchao(kind: str) -> Any:
-        return transformers.TorchAoConfig(getattr(import_module("torchao.quantization"), kind)())
-
     require_packages(name, None)
-    nf4: dict[str, Any] = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
-    kinds: dict[str, Callable[[], Any]] = {
-        "bnb-int8": lambda: transformers.BitsAndBytesConfig(load_in_8bit=True),
-        "bnb-nf4": lambda: transformers.BitsAndBytesConfig(load_in_4bit=True, **nf4),
-        "torchao-int8": lambda: torchao("Int8WeightOnlyConfig"),
-        "torchao-int4": lambda: torchao("Int4WeightOnlyConfig"),
-    }
-    return kinds[name]()
-
-
-_NAMES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-
-
-def _checkpoint(id: str, folder: Path, commit: str | None, counted: tuple[int, str] | None) -> Checkpoint:
-    parameters, dtype = counted or (None, "float32")
-    return Checkpoint(id, folder, commit, parameters, dtype)
+    if name.startswith("torchao"):
+        kind = {"torchao-int8": "Int8WeightOnlyConfig", "torchao-int4": "Int4WeightOnlyConfig"}[name]
+        return transformers.TorchAoConfig(getattr(import_module("torchao.quantization"), kind)())
+    nf4 = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
+    options: dict[str, Any] = {"load_in_8bit": True} if name == "bnb-int8" else nf4
+    return transformers.BitsAndBytesConfig(**options)
 
 
 def _counted(folder: Path) -> tuple[int, str] | None:
-    """(weights, the type of most of them) from the headers of safetensors files; None unless all files are there."""
+    """Return (weights, the type of most of them) from the headers of safetensors files; None unless all files are there."""
+    from safetensors import SafetensorError, safe_open
+
     index = folder / "model.safetensors.index.json"
     names = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
-    counts: dict[str, int] = {}
-    for name in names:
-        if not (folder / name).is_file():
+    counts: Counter[str] = Counter()
+    for path in (folder / name for name in names):
+        if not path.is_file():
             return None
-        for entry in _tensors(folder / name).values():
-            size = 1
-            for length in entry["shape"]:
-                size *= length
-            counts[entry["dtype"]] = counts.get(entry["dtype"], 0) + size
-    return sum(counts.values()), _NAMES.get(max(counts, key=lambda kind: counts[kind]), "float32")
-
-
-def _tensors(path: Path) -> dict[str, dict[str, Any]]:
-    """What the header of a safetensors file names; a file that is shorter than it says is a ConfigError."""
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
         try:
-            header: dict[str, dict[str, Any]] = json.loads(file.read(min(length, path.stat().st_size)))
-        except ValueError:
-            raise ConfigError(f"{path} is torn: its header cannot be read") from None
-    tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-    size = 8 + length + max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
-    if path.stat().st_size < size:
-        raise ConfigError(f"{path} is torn: it has {path.stat().st_size:,} of {size:,} bytes")
-    return tensors
+            with safe_open(path, "np") as file:
+                for part in map(file.get_slice, file.keys()):
+                    counts[part.get_dtype()] += prod(part.get_shape())
+        except SafetensorError as error:
+            raise ConfigError(f"{path} is torn ({str(error).rpartition(': ')[2]}): copy or download it again") from None
+    return counts.total(), _NAMES.get(counts.most_common(1)[0][0], "float32")
 
 
 def _hash(path: Path) -> str:
@@ -275,22 +249,15 @@ def _hash(path: Path) -> str:
     return digest_of_file(path, digits=64)
 
 
-def _meminfo() -> int | None:
+def _system_memory() -> int:
+    """Return the free memory of the system, or what a container's limit leaves."""
     try:
         with open("/proc/meminfo") as lines:
-            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        try:
-            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        except (ValueError, OSError):
-            return None
-
-
-def _cgroup() -> int | None:
-    """What a container's own limit leaves."""
+            free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):  # not Linux
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
-        most = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = Path("/sys/fs/cgroup/memory.current").read_text().strip()
+        limit, used = (Path("/sys/fs/cgroup", f"memory.{name}").read_text().strip() for name in ("max", "current"))
     except OSError:
-        return None
-    return None if most == "max" else int(most) - int(used)
+        return free
+    return free if limit == "max" else min(free, int(limit) - int(used))

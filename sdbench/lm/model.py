@@ -1,6 +1,6 @@
 """A transformers model as the engine sees it: ids and positions in, logits out, over a ragged cache."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,9 +14,9 @@ from sdbench.lm.attention import NAME
 from sdbench.lm.cache import Prefix, RaggedCache
 from sdbench.lm.capture import PATIENCE, CapturedSteps, Mode, mode_of
 from sdbench.lm.fingerprint import fingerprint
-from sdbench.lm.plan import CURRENT, Plan, Sight
+from sdbench.lm.plan import CURRENT, Plan
+from sdbench.lm.probe import probe
 from sdbench.lm.rope import longest_text
-from sdbench.lm.sight import look
 from sdbench.lm.split_kv import kernel_for
 
 CHUNK = 512  # prompt tokens a prefill call takes
@@ -41,12 +41,11 @@ class LM:
         self.vocab_size: int = self.head.weight.shape[0]
         self.limit = longest_text(self.config)
         self.device, self.dtype = model.device, model.dtype
-        seen, unseen = torch.tensor([0.0, -torch.inf], dtype=self.dtype, device=self.device).unbind()
-        self._levels = seen, unseen
+        self._levels = torch.tensor([0.0, -torch.inf], dtype=self.dtype, device=self.device).unbind()
         self._configs = list({id(c): c for c in (model.config, self.config)}.values())
         self._kept: RaggedCache | None = None  # with its captured steps
         self.kernel = kernel_for(self.device, self.dtype)
-        self.sights = look(self)
+        self.attention, self.layer_masks = NAME, probe(self)
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -61,7 +60,7 @@ class LM:
         return min(1 << (count - 1).bit_length(), num_rows) if self.mode in ("graphs", "compile") else count
 
     def cache(self, num_rows: int, capacity: int) -> RaggedCache:
-        """Room for R texts. Where steps are captured, that which was given back last, while what they hold for still holds."""
+        """Return room for R texts: where steps are captured the cache given back last, while what they hold for still holds."""
         num_layers = self.config.num_hidden_layers
         if self.mode == "off":
             return RaggedCache(num_layers, num_rows, capacity)
@@ -74,7 +73,7 @@ class LM:
         return cache
 
     def give_back(self, cache: RaggedCache) -> None:
-        """Nobody reads this cache any more. Where a step could not be captured, none is tried again."""
+        """Take back a cache that nobody reads any more. Where a step could not be captured, none is tried again."""
         self.mode = cache.steps.mode
         if self.mode != "off":
             self._kept = cache
@@ -88,53 +87,32 @@ class LM:
         return min(self.rounded(longest), cache.capacity)
 
     def rounded(self, longest: int) -> int:
-        """A length up to the next of those that steps are made for."""
+        """Round a length up to the next of those that steps are made for."""
         width = max(BUCKET, 1 << max(longest - 1, 0).bit_length() >> 4)
         return -(-longest // width) * width
 
-    def plan(
-        self, positions: Tensor, cache: RaggedCache, length: int, *, sights: Mapping[int, Sight] | None = None
-    ) -> Plan:
-        """For tokens at positions [B,T], −1 … capacity, that see among the first `length` slots."""
-        slots, sights = cache.capacity + 1, self.sights if sights is None else sights
+    def plan(self, positions: Tensor, cache: RaggedCache, length: int) -> Plan:
+        """Plan tokens at positions [B,T], −1 … capacity, that see among the first `length` slots."""
+        slots = cache.capacity + 1
         row = torch.arange(0, len(positions) * slots, slots, device=positions.device)
         index = positions.remainder(slots).add_(row[:, None])  # −1, before a text, is the scratch slot
         inside = positions.clamp(0, (self.limit or slots) - 1)
-        return Plan(inside, index.flatten(), length, self._levels, sights, None, self.kernel)
+        return Plan(inside, index.flatten(), length, self._levels, self.layer_masks, None, self.kernel)
 
-    def forward(self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0, attention: str = NAME) -> Tensor:
-        """Logits [B,T,V] of ids [B,T], or of the last `keep` of them."""
-        with self._attending(plan, attention), frozen(self.model):
-            return self.model(
-                input_ids=ids, position_ids=plan.positions, past_key_values=cache, use_cache=True, logits_to_keep=keep
-            ).logits
+    def forward(self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0) -> Tensor:
+        """Return the logits [B,T,V] of ids [B,T], or of the last `keep` of them."""
+        return self.forward_hidden(ids, plan, cache, keep=keep)[0]
 
     def forward_hidden(self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0) -> tuple[Tensor, Tensor]:
-        """Logits [B,T,V], and the last hidden states [B,T,d], after the final norm: what the head reads."""
-        with read_by(self.head) as seen:
-            logits = self.forward(ids, plan, cache, keep=keep)
-        return logits, seen[0]
+        """Return logits [B,T,V], and the last hidden states [B,T,d], after the final norm: what the head reads."""
+        with self._running(plan) as states:
+            logits = self.model(
+                input_ids=ids, position_ids=plan.positions, past_key_values=cache, use_cache=True, logits_to_keep=keep
+            ).logits
+        return logits, states[0]
 
-    def prefill(
-        self,
-        prompt: Tensor,
-        *,
-        with_hidden: bool = False,
-        sights: Mapping[int, Sight] | None = None,
-        attention: str = NAME,
-    ) -> Prefix:
-        """Keys and values of a prompt [L]."""
-        return self.prefill_all([prompt], with_hidden=with_hidden, sights=sights, attention=attention)[0]
-
-    def prefill_all(
-        self,
-        prompts: Sequence[Tensor],
-        *,
-        with_hidden: bool = False,
-        sights: Mapping[int, Sight] | None = None,
-        attention: str = NAME,
-    ) -> list[Prefix]:
-        """Of several prompts [L] together, chunk by chunk; no logits but the last position's are made.
+    def prefill_all(self, prompts: Sequence[Tensor], *, with_hidden: bool = False) -> list[Prefix]:
+        """Return keys and values of several prompts [L], chunk by chunk; no logits but the last position's are made.
 
         Shorter ones end in padding, which no token before it sees. With hidden states, a chunk's are kept, and its logits
         made for them to be seen.
@@ -142,65 +120,50 @@ class LM:
         lengths = [len(prompt) for prompt in prompts]
         capacity = max(1, *lengths)
         cache = RaggedCache(self.config.num_hidden_layers, len(prompts), capacity)
-        ids, sights = pad_sequence(list(prompts), batch_first=True), self.sights if sights is None else sights
+        ids = pad_sequence(list(prompts), batch_first=True)
         rows = torch.arange(0, len(prompts) * (capacity + 1), capacity + 1, device=ids.device)[:, None]
         states: list[Tensor] = []
         for start in range(0, max(lengths), CHUNK):
             chunk = ids[:, start : start + CHUNK]
             stop = start + chunk.shape[1]
             positions = torch.arange(start, stop, device=ids.device).expand(len(prompts), -1)
-            plan = Plan(positions, (positions + rows).flatten(), stop, self._levels, sights, start)
+            plan = Plan(positions, (positions + rows).flatten(), stop, self._levels, self.layer_masks, start)
             if with_hidden:
                 states.append(self.forward_hidden(chunk, plan, cache)[1])
             else:
-                self.forward(chunk, plan, cache, keep=1, attention=attention)
-        hidden = torch.cat(states, 1) if states else None
-        return [
-            replace(cache.read(row, length), hidden=None if hidden is None else hidden[row, :length])
-            for row, length in enumerate(lengths)
-        ]
+                self.forward(chunk, plan, cache, keep=1)
+        prefixes = [cache.read(row, length) for row, length in enumerate(lengths)]
+        if not states:
+            return prefixes
+        hidden = torch.cat(states, 1)
+        return [replace(prefix, hidden=hidden[row, : prefix.length]) for row, prefix in enumerate(prefixes)]
 
     @contextmanager
-    def _attending(self, plan: Plan, attention: str) -> Iterator[None]:
-        """Our attention for one forward only: between two of ours, the model may be used by others."""
+    def _running(self, plan: Plan) -> Iterator[list[Tensor]]:
+        """Set our attention for one forward only (the model may be others' too); record the states that its head reads."""
+        states: list[Tensor] = []
         before = [config._attn_implementation_internal for config in self._configs]
+        # In a trace the weights are constants, which must not require a gradient.
+        learning = [p for p in self.model.parameters() if p.requires_grad] if torch._C._get_tracing_state() else []
         token = CURRENT.set(plan)
+        hook = self.head.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
         for config in self._configs:
-            config._attn_implementation_internal = attention
+            config._attn_implementation_internal = self.attention
         try:
-            yield
+            for parameter in learning:
+                parameter.requires_grad_(False)
+            yield states
         finally:
+            for parameter in learning:
+                parameter.requires_grad_(True)
+            hook.remove()
             CURRENT.reset(token)
             for config, name in zip(self._configs, before, strict=True):
                 config._attn_implementation_internal = name
 
 
-@contextmanager
-def read_by(head: torch.nn.Module) -> Iterator[list[Tensor]]:
-    """What a model's head is given, call by call: its last states, after the final norm."""
-    seen: list[Tensor] = []
-    hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    try:
-        yield seen
-    finally:
-        hook.remove()
-
-
-@contextmanager
-def frozen(model: PreTrainedModel) -> Iterator[None]:
-    """While a step is traced its weights are constants of it, which must not want a gradient."""
-    learning = [p for p in model.parameters() if p.requires_grad] if torch._C._get_tracing_state() else []
-    for parameter in learning:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in learning:
-            parameter.requires_grad_(True)
-
-
 def used_vocab(target: LM, draft: LM | None, vocab_size: int | None) -> int:
-    """How many ids may get mass on either side: those both models have, or the first `vocab_size` of them."""
+    """Return how many ids may get mass on either side: those both models have, or the first `vocab_size` of them."""
     smaller = target.vocab_size if draft is None else min(target.vocab_size, draft.vocab_size)
     if draft is not None and abs(target.vocab_size - draft.vocab_size) > PADDING:
         raise ValueError(
@@ -213,17 +176,19 @@ def used_vocab(target: LM, draft: LM | None, vocab_size: int | None) -> int:
 
 
 def _refuse(model: PreTrainedModel, config: Any, role: str) -> None:
-    """A recurrent state cannot be rolled back by a shorter length, attention must be ours to give, and dropout be off."""
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise ValueError(f"{role} model of type {config.model_type!r} is an encoder-decoder, which is not supported")
-    if config.model_type in OWN_ATTENTION:
-        why = OWN_ATTENTION[config.model_type]
-        raise ValueError(f"{role} model of type {config.model_type!r} has {why}, which is not supported")
-    if model.training:
-        raise ValueError(f"{role} model of type {config.model_type!r} is in training mode: call model.eval() first")
+    """Refuse recurrent states (a shorter length does not roll them back), attention that is not ours to give, and dropout."""
     kinds = {kind for kind in getattr(config, "layer_types", None) or [] if "attention" not in kind or "linear" in kind}
-    if kinds or model._is_stateful:
-        why = f"layers of type {', '.join(sorted(kinds))}" if kinds else "recurrent state"
-        raise ValueError(f"{role} model of type {config.model_type!r} has {why}, which cannot be rolled back")
-    if not model._can_set_attn_implementation():
-        raise ValueError(f"{role} {type(model).__name__} does not take an attention function; the engine needs one")
+    why = None
+    if getattr(model.config, "is_encoder_decoder", False):
+        why = "is an encoder-decoder, which is not supported"
+    elif config.model_type in OWN_ATTENTION:
+        why = f"has {OWN_ATTENTION[config.model_type]}, which is not supported"
+    elif model.training:
+        why = "is in training mode: call model.eval() first"
+    elif kinds or model._is_stateful:
+        layers = f"layers of type {', '.join(sorted(kinds))}" if kinds else "recurrent state"
+        why = f"has {layers}, which cannot be rolled back"
+    elif not model._can_set_attn_implementation():
+        why = f"({type(model).__name__}) does not take an attention function; the engine needs one"
+    if why is not None:
+        raise ValueError(f"{role} model of type {config.model_type!r} {why}")

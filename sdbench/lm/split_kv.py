@@ -3,7 +3,7 @@
 PyTorch's kernels take the ragged mask as a dense tensor, which rules out its flash kernel, and none of the others splits the keys
 of one text. flash-attn (2.6 or newer, installed by the user) reads the engine's cache as it lies and takes a length for each row.
 Never run here: no GPU could be had. tests/lm/test_split_kv.py rehearses it with the published meaning of its arguments, and
-`sight.look` holds whatever runs against the model's own laws before anything is decoded.
+`probe.probe` checks whatever runs against the model's own laws before anything is decoded.
 """
 
 from collections.abc import Callable

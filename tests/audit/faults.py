@@ -18,8 +18,9 @@ from sdbench.audit.outcomes import Outcomes, judge_in_order, keep_and_replace
 from sdbench.audit.source import Sampling
 from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.draft import ModelDrafter
+from sdbench.engine import batch
 from sdbench.engine.batch import Batch
-from sdbench.lm.plan import Sight
+from sdbench.lm.plan import LayerMask
 from sdbench.probs import Warp
 from sdbench.types import Context, DraftBlock, Evidence, Verdict
 from sdbench.verify import Ensemble, Exact, Lenience, Within
@@ -185,16 +186,16 @@ def noise_by_position() -> AbstractContextManager[None]:
 
 def state_kept_at_a_refill() -> AbstractContextManager[None]:
     """A new text begins with what the last one of its row left."""
-    honest = Batch.replace
+    honest = Batch.admit
 
-    def write(self: Batch, slot: int, row: Any, *rest: Any) -> None:
+    def admit(self: Batch, row: Any, start: Any, slot: int | None = None) -> None:
         states = self.states[row.family]
-        before = None if states is None else states[slot].clone()
-        honest(self, slot, row, *rest)
+        before = None if states is None or slot is None else states[slot].clone()
+        honest(self, row, start, slot)
         if states is not None and before is not None:
             states[slot] = before
 
-    return patched(Batch, "replace", write)
+    return patched(Batch, "admit", admit)
 
 
 def state_left_behind() -> AbstractContextManager[None]:
@@ -213,20 +214,16 @@ def state_left_behind() -> AbstractContextManager[None]:
 
 def rows_swapped() -> AbstractContextManager[None]:
     """In a batch whose rows have different knobs, each row is judged by its neighbour's."""
-    honest = Batch._stacked
-
-    def stacked(self: Batch, members: tuple[int, ...]) -> Any:
-        return honest(self, members[::-1])
-
-    return patched(Batch, "_stacked", stacked)
+    honest = batch.stack
+    return patched(batch, "stack", lambda rules, device: honest(rules[::-1], device))
 
 
 def window_one_short(subject: Subject) -> None:
     """The sliding layer of the target sees one token less than the model's own."""
-    sights, short = dict(subject.engine.target.sights), pairs.WINDOW - 1
-    honest = sights[0].rule
-    sights[0] = Sight(lambda b, h, place, slot: honest(b, h, place, slot) & (place - slot < short), short)
-    subject.engine.target.sights = sights
+    masks, short = dict(subject.engine.target.layer_masks), pairs.WINDOW - 1
+    honest = masks[0].function
+    masks[0] = LayerMask(lambda b, h, place, slot: honest(b, h, place, slot) & (place - slot < short), short)
+    subject.engine.target.layer_masks = masks
 
 
 def temperature_twice_in_the_target(subject: Subject) -> None:

@@ -7,8 +7,8 @@ import pytest
 import sdbench
 from sdbench.draft import ModelDrafter
 from sdbench.engine import Engine, Options, Request, prefill
-from sdbench.lm import LM
 from sdbench.lm.capture import CapturedSteps
+from sdbench.lm.model import LM
 from sdbench.probs import Warp
 from sdbench.verify import Ensemble, Exact
 from tests.engine.models import FAMILIES, PROMPTS, pair

@@ -124,7 +124,7 @@ PLACES = [
     (BatchRun, "_measures"),
     (BatchRun, "_admit"),
 ]
-PLACES += [(Batch, "_write"), (Batch, "_move"), (Batch, "remove"), (Batch, "write")]
+PLACES += [(Batch, "admit"), (Batch, "_move"), (Batch, "remove"), (Batch, "write")]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place[1])

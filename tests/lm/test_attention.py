@@ -9,11 +9,11 @@ from torch.profiler import ProfilerActivity, profile
 from transformers.masking_utils import sliding_window_causal_mask_function
 
 from sdbench.lm.attention import ragged_attention
-from sdbench.lm.plan import CAUSAL, CURRENT, Plan, Sight
+from sdbench.lm.plan import CAUSAL, CURRENT, LayerMask, Plan
 
 B, H, G, T, L, D = 3, 4, 2, 3, 11, 5
 LEVELS = torch.tensor(0.0).double(), torch.tensor(-torch.inf).double()
-WINDOW = Sight(sliding_window_causal_mask_function(4), 4)
+WINDOW = LayerMask(sliding_window_causal_mask_function(4), 4)
 
 
 def by_definition(query, keys, values, positions, window, softcap=None, sinks=None):
@@ -41,27 +41,27 @@ def random(*shape):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-@pytest.mark.parametrize("sight", [CAUSAL, WINDOW], ids=["full", "window"])
+@pytest.mark.parametrize("layer_mask", [CAUSAL, WINDOW], ids=["full", "window"])
 @pytest.mark.parametrize("steps", [1, T])
 @pytest.mark.parametrize("extra", [{}, {"softcap": 2.0}, {"s_aux": True}, {"softcap": 2.0, "s_aux": True}], ids=str)
-def test_ragged_blocks(sight, steps, extra):
+def test_ragged_blocks(layer_mask, steps, extra):
     query, keys, values = random(B, H, steps, D), random(B, L, G, D).transpose(1, 2), random(B, L, G, D).transpose(1, 2)
     positions = torch.tensor([[0], [5], [L - steps]]) + torch.arange(steps)
     sinks = random(H) if extra.get("s_aux") else None
-    plan = Plan(positions, positions.flatten(), L, LEVELS, {0: sight})
+    plan = Plan(positions, positions.flatten(), L, LEVELS, {0: layer_mask})
     given = attend(query, keys, values, plan, **{**extra, "s_aux": sinks})
-    wanted = by_definition(query, keys, values, positions, sight.local, extra.get("softcap"), sinks)
+    wanted = by_definition(query, keys, values, positions, layer_mask.local, extra.get("softcap"), sinks)
     assert torch.allclose(given, wanted, atol=1e-12)
 
 
-@pytest.mark.parametrize("sight", [CAUSAL, WINDOW], ids=["full", "window"])
+@pytest.mark.parametrize("layer_mask", [CAUSAL, WINDOW], ids=["full", "window"])
 @pytest.mark.parametrize(("start", "steps"), [(0, 3), (0, 9), (4, 5)])
 @pytest.mark.parametrize("softcap", [None, 2.0])
-def test_chunks_of_a_prompt(sight, start, steps, softcap):
+def test_chunks_of_a_prompt(layer_mask, start, steps, softcap):
     query, keys, values = random(1, H, steps, D), *(random(1, start + steps, G, D).transpose(1, 2) for _ in range(2))
     positions = torch.arange(start, start + steps)[None]
-    plan = Plan(positions, positions[0], start + steps, LEVELS, {0: sight}, start)
-    wanted = by_definition(query, keys, values, positions, sight.local, softcap)
+    plan = Plan(positions, positions[0], start + steps, LEVELS, {0: layer_mask}, start)
+    wanted = by_definition(query, keys, values, positions, layer_mask.local, softcap)
     assert torch.allclose(attend(query, keys, values, plan, softcap=softcap), wanted, atol=1e-12)
 
 

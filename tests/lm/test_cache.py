@@ -2,7 +2,8 @@
 
 import torch
 
-from sdbench.lm import LM, RaggedCache
+from sdbench.lm.cache import RaggedCache
+from sdbench.lm.model import LM
 from sdbench.lm.plan import CAUSAL, CURRENT, Plan
 from tests.engine.models import tiny
 
@@ -16,7 +17,7 @@ def states(batch, steps, start=0.0):
 
 def plan(positions, length=CAPACITY):
     lm = object.__new__(LM)
-    lm.limit, lm.sights, lm.kernel = None, {0: CAUSAL}, None
+    lm.limit, lm.layer_masks, lm.kernel = None, {0: CAUSAL}, None
     lm._levels = torch.tensor(0.0).double(), torch.tensor(-torch.inf).double()
     return lm.plan(torch.tensor(positions), RaggedCache(1, ROWS, CAPACITY), length)
 
@@ -64,7 +65,7 @@ def test_a_rollback_is_a_shorter_length():
 def test_a_prefix_starts_any_number_of_rows_and_moves_take_only_the_text():
     model, text = LM(tiny("llama")), torch.tensor([5, 6, 7, 8])
     with torch.inference_mode():
-        prefix, cache = model.prefill(text), model.cache(ROWS, CAPACITY)
+        prefix, cache = model.prefill_all([text])[0], model.cache(ROWS, CAPACITY)
         for row in (0, 2):
             cache.write(row, prefix)
         cache.move(2, 1, 3)
@@ -81,7 +82,7 @@ def test_bytes_of_a_row_are_those_of_its_compact_heads():
     model = LM(tiny("llama"), capture="off")
     cache = model.cache(2, 9)
     with torch.inference_mode():
-        cache.write(0, model.prefill(torch.tensor([5, 6])))
+        cache.write(0, model.prefill_all([torch.tensor([5, 6])])[0])
     assert cache.num_bytes() == 2 * 2 * 10 * 2 * 8 * 8  # layers · (keys, values) · slots · heads of 4 · width · bytes
 
 
@@ -116,5 +117,5 @@ def test_plans_of_prefill_have_no_mask_tensor_where_all_is_causal(monkeypatch):
     model, made = LM(tiny("llama")), []
     monkeypatch.setattr(Plan, "mask", lambda self, layer, groups: made.append(layer))
     with torch.inference_mode():
-        model.prefill(torch.arange(40))
+        model.prefill_all([torch.arange(40)])
     assert made == []

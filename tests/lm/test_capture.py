@@ -12,8 +12,8 @@ import sdbench
 from sdbench.engine import Engine
 from sdbench.engine.loop import Options
 from sdbench.engine.row import Request
-from sdbench.lm import LM
 from sdbench.lm.capture import PATIENCE, CapturedSteps, mode_of
+from sdbench.lm.model import LM
 from sdbench.prepare.pair_info import PairInfo
 from sdbench.probs import Warp
 from sdbench.verify import Ensemble

@@ -12,7 +12,8 @@ import torch
 
 import sdbench
 from sdbench.engine import Engine
-from sdbench.lm import LM, model
+from sdbench.lm import model
+from sdbench.lm.model import LM
 from sdbench.lm.split_kv import kernel_for
 from sdbench.verify import Ensemble, Exact
 from tests.engine.models import FAMILIES, PROMPTS, pair, tiny
@@ -66,7 +67,7 @@ def test_a_kernel_that_reads_other_lengths_is_refused_before_anything_is_decoded
         return documented(*states, cache_seqlens=cache_seqlens - 1, **options)
 
     monkeypatch.setattr(model, "kernel_for", lambda device, dtype: one_short)
-    with pytest.raises(ValueError, match="over the engine's cache its laws are"):
+    with pytest.raises(ValueError, match="over the engine's cache its distributions are"):
         LM(tiny("llama", seed=3))
 
 

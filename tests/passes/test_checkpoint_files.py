@@ -62,7 +62,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused(own, role, capsys):
     assert not list(results.glob("records/generations*"))
 
 
-@pytest.mark.parametrize(("size", "sentence"), [(1000, "its header cannot be read"), (-1, "bytes")])
+@pytest.mark.parametrize(("size", "sentence"), [(1000, "invalid header length"), (-1, "not fully covered")])
 def test_a_file_that_is_cut_short_is_one_sentence(own, size, sentence, capsys):
     pair, _, words = own
     path = pair / "draft" / "model.safetensors"

@@ -7,8 +7,8 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, WhisperConfig, WhisperForConditionalGeneration
 
-from sdbench.lm import LM, used_vocab
-from sdbench.lm.sight import text_length
+from sdbench.lm.model import LM, used_vocab
+from sdbench.lm.probe import text_length
 from tests.engine.models import tiny
 
 WINDOW = 6
@@ -73,7 +73,7 @@ def ragged(model: Any, text: torch.Tensor, prompts: tuple[int, ...], steps: int)
     with torch.inference_mode():
         cache = lm.cache(len(prompts) + 1, len(text) + 3)
         for row, length in enumerate(prompts):
-            cache.write(row, lm.prefill(text[:length]))
+            cache.write(row, lm.prefill_all([text[:length]])[0])
         start = torch.tensor(prompts)[:, None]
         while int(start.max()) + steps <= len(text):
             positions = start + torch.arange(steps)
@@ -119,8 +119,8 @@ def test_recurrent_state_is_refused_by_name(kind):
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("bart", "its laws are .* off"),  # counts positions in its own cache
-        ("bert", "its laws are .* off"),  # looks both ways
+        ("bart", "its distributions are .* off"),  # counts positions in its own cache
+        ("bert", "its distributions are .* off"),  # looks both ways
         ("doge", "cannot be served over the engine's cache"),  # makes masks of its own
         ("gptj", "does not take an attention function"),
         ("bloom", "does not take an attention function"),
@@ -140,10 +140,10 @@ def test_a_model_is_asked_once_and_left_as_it_was():
     first = LM(model)
     asked = len(calls)
     assert asked > 0
-    assert LM(model).sights is first.sights
+    assert LM(model).layer_masks is first.layer_masks
     assert len(calls) == asked
     assert model.config._attn_implementation == "sdpa"
-    assert [first.sights[layer].local for layer in (0, 1)] == [12, None]
+    assert [first.layer_masks[layer].local for layer in (0, 1)] == [12, None]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -176,7 +176,7 @@ def test_a_window_that_begins_to_cut_late_is_seen(monkeypatch):
         return honest(hidden_states, *arguments, **more)
 
     attention.forward = forgets
-    with pytest.raises(ValueError, match="over the engine's cache its laws are"):
+    with pytest.raises(ValueError, match="over the engine's cache its distributions are"):
         LM(late)
 
 

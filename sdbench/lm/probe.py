@@ -1,0 +1,114 @@
+"""What each layer of a model lets a token see: read from the model once, and checked against its own logits.
+
+So a model that the engine would serve wrongly (positions counted by its own cache, masks of its own making, attention that is
+more than a mask) is refused by name instead.
+"""
+
+from collections.abc import Hashable, Mapping
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface
+
+from sdbench.errors import first_line
+from sdbench.lm.attention import NAME, ragged_attention
+from sdbench.lm.cache import RaggedCache
+from sdbench.lm.fingerprint import fingerprint
+from sdbench.lm.plan import CAUSAL, LayerMask, current
+from sdbench.probs import total_variation
+
+PROBE = "sdbench_probe"  # attention that records its mask, and is then the engine's own
+TEXT, SHORT, STEPS = 12, 5, 4  # tokens of the probe's text; of the shorter row's prompt; and behind each prompt
+FAR = 100_000  # a mask function that holds here was not made for one length
+# TV of the distributions. In half precision rounding, and the routing of experts, differ; quantised weights compute in it.
+CLOSE = {torch.float64: 1e-4, torch.float32: 0.02}
+CLOSE_IF_HALF = 0.1
+
+_known: WeakKeyDictionary[PreTrainedModel, tuple[Hashable, Mapping[int, LayerMask]]] = WeakKeyDictionary()
+
+
+class Probed(Protocol):
+    """What the probe uses of an `lm.model.LM`, which imports the probe."""
+
+    model: PreTrainedModel
+    config: Any
+    role: str
+    vocab_size: int
+    limit: int | None
+    device: torch.device
+    dtype: torch.dtype
+    attention: str
+    layer_masks: Mapping[int, LayerMask]
+    prefill_all: Any
+    plan: Any
+    forward: Any
+
+
+def probe(lm: Probed) -> Mapping[int, LayerMask]:
+    """Return the mask of each layer. A model whose logits the engine does not reproduce is a ValueError."""
+    now = fingerprint(lm.model)
+    before, layer_masks = _known.get(lm.model, (None, {}))
+    if before != now:
+        name = f"{lm.role} model of type {lm.config.model_type!r} ({type(lm.model).__name__})"
+        try:
+            layer_masks, off = _measure(lm)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever a model's code makes of a cache and masks that are not its own
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            raise ValueError(f"{name} cannot be served over the engine's cache ({reason})") from error
+        is_quantized = getattr(lm.model, "is_quantized", False)
+        if off > (CLOSE_IF_HALF if is_quantized else CLOSE.get(lm.dtype, CLOSE_IF_HALF)):
+            raise ValueError(
+                f"{name} cannot be served: over the engine's cache its distributions are {off:.2g} off in TV"
+            )
+        _known[lm.model] = now, layer_masks
+    return layer_masks
+
+
+def _measure(lm: Probed) -> tuple[Mapping[int, LayerMask], float]:
+    """Return the mask of each layer, and the TV of the engine's from the model's own distributions: of two rows the larger.
+
+    The long row ends beyond every sliding window, so that a mask that begins to cut late is seen.
+    """
+    length = text_length(lm)
+    text = (torch.arange(length, device=lm.device) * 7919 + 13) % max(1, lm.vocab_size * 4 // 5)
+    starts = SHORT, length - STEPS
+    lm.attention, lm.layer_masks = PROBE, {}
+    with torch.inference_mode():
+        theirs = [lm.model(input_ids=text[None, : n + STEPS], use_cache=False).logits[0, -STEPS:] for n in starts]
+        cache = RaggedCache(lm.config.num_hidden_layers, len(starts), length)
+        for row, start in enumerate(starts):
+            cache.write(row, lm.prefill_all([text[:start]])[0])
+        lm.attention = NAME
+        far = text.new_full((1, 1, 1, 1), FAR)
+        assert all(bool(mask.function(0, 0, far, far)) for mask in lm.layer_masks.values()), "a token sees itself"
+        positions = torch.tensor(starts, device=lm.device)[:, None] + torch.arange(STEPS, device=lm.device)
+        ours = lm.forward(text[positions], lm.plan(positions, cache, length), cache)
+    off = total_variation(*(logits.double().softmax(-1) for logits in (torch.stack(theirs), ours)))
+    return lm.layer_masks, float(off.mean(-1).max())
+
+
+def text_length(lm: Probed) -> int:
+    """The length of the probe's text: past the sliding window, where the model's limit allows a longer text."""
+    window = getattr(lm.config, "sliding_window", None) or 0
+    longest = window + 2 * STEPS
+    return max(TEXT, longest) if lm.limit is None or longest <= lm.limit else TEXT
+
+
+def _mask(*, mask_function: Any, local_size: int | None = None, **_: Any) -> LayerMask:
+    return LayerMask(mask_function, local_size)
+
+
+def _attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **more: Any) -> Any:
+    layer_masks: Any = current().layer_masks
+    mask = attention_mask if isinstance(attention_mask, LayerMask) else CAUSAL
+    layer_masks[int(module.layer_idx)] = mask  # pyright: ignore[reportArgumentType]
+    return ragged_attention(module, query, key, value, mask, **more)
+
+
+AttentionMaskInterface.register(PROBE, _mask)
+AttentionInterface.register(PROBE, _attention)
