@@ -1,6 +1,8 @@
 """The texts are true where a machine can tell: examples are shown as they are, links lead somewhere, files and columns exist."""
 
+import json
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 import yaml
 
 from scripts import zoo_tables
+from sdbench.engines.served import Vllm
 from sdbench.metrics import summary
 from sdbench.records import schema
 
@@ -113,6 +116,20 @@ def test_the_layout_lists_every_room():
 
 def rows_below_title(path: Path) -> list[list[str]]:
     return [line.strip("|").split("|") for line in path.read_text().splitlines() if line.startswith("|")]
+
+
+def test_the_command_of_a_server_is_what_sdbench_starts_itself():
+    """docs/engines.md starts by hand what engine=vllm starts: the same module, metrics and kind of draft."""
+    for path in (ROOT / "docs/engines.md", ROOT / "plugins/vllm/README.md"):
+        block = path.read_text().partition("-m vllm.entrypoints")[2].partition("    python -m sdbench")[0]
+        words = shlex.split("-m vllm.entrypoints" + block)
+        tree = yaml.safe_load((ROOT / "configs/engine/vllm.yaml").read_text())
+        assert words[1] == Vllm.entry
+        for name, value in tree["always"].items():
+            at = words.index(f"--{name.replace('_', '-')}")
+            assert value is True or words[at + 1] == value
+        speculative = json.loads(words[words.index("--speculative-config") + 1])
+        assert speculative.keys() >= {"method", "model", "num_speculative_tokens"}
 
 
 def test_every_message_of_troubleshooting_is_one_of_ours():

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sdbench import embedded
-from sdbench.embedded.facts import article_facts, stated
+from sdbench.embedded.facts import article_facts, share_stated
 from sdbench.embedded.grammar.draw import Draw
 from sdbench.embedded.grammar.voices import AGREED, LEANS, Voice
 from sdbench.engine import generate
@@ -62,7 +62,7 @@ def test_forty_articles_of_the_default_pair_show_the_knee():
         own = [g for g in made if g.verifier == number]
         acceptance[w] = sum(sum(g.accepted) for g in own) / sum(sum(g.examined) for g in own)
         texts = [tokenizer.decode(g.tokens, skip_special_tokens=True) for g in own]
-        told = [stated(article_facts(row["article"]), text) for row, text in zip(rows, texts, strict=True)]
+        told = [share_stated(article_facts(row["article"]), text) for row, text in zip(rows, texts, strict=True)]
         facts[w] = sum(told) / len(told)
     assert 0.5 <= acceptance[1.0] <= 0.7
     assert acceptance[0.7] >= acceptance[1.0] + 0.06
