@@ -17,12 +17,10 @@ from sdbench.trackers import Findings
 if TYPE_CHECKING:
     from sdbench.prepare.cells import Point
 
-DRAWN = ".drawn"  # below the folder of a run: what its page shows
-
 
 def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None:
     """Says what came out, cell by cell, then has it drawn; failed cells are named."""
-    from sdbench.report import worked_out, write
+    from sdbench.report.build import DRAWN, worked_out, write
 
     outcome, cells = worked_out([run.folder], margin=run.margin), [point.cell for point in points]
     results, frame, summary = outcome.results[0], outcome.summaries[0], run.folder / "summary.csv"
@@ -49,6 +47,8 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None
 
 def is_drawn(run: Run) -> bool:
     """Whether the page shows these very records: parts never change, so their names say what they hold."""
+    from sdbench.report.build import DRAWN
+
     note = run.folder / DRAWN
     return (run.folder / "report.html").is_file() and note.is_file() and note.read_text() == _content(run)
 

@@ -10,15 +10,15 @@ USAGE = """usage: python -m sdbench.report results/NAME [results/OTHER …] [mar
 
 Writes report.html, figures/, tables/ and the summary's tables from the records alone, without decoding.
 
-  margin=POINTS   decide anew: the loss of quality you would accept, in points of 100 (default: that of the last run);
-                  one by task as 'margin={gsm8k: 1, cnndm: 0.5}'
-  speed=TIMES     the other question: the least loss at a speed of so many times the target alone, such as speed=1.5
-  out=FOLDER      where to (default: into results/NAME; of several folders: beside them, named after them)"""
+  margin=POINTS   decide at another margin: the acceptable loss of quality, in points of 100 (default: that of the last run);
+                  by task as 'margin={gsm8k: 1, cnndm: 0.5}'
+  speed=TIMES     decide for a speed instead: the least loss at so many times the speed of the target alone, such as speed=1.5
+  out=FOLDER      where to write (default: results/NAME; for several folders: beside them, named after them)"""
 OPTIONS = {"margin": "1", "speed": "1.5", "out": "reports/mine"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0; or 2 and one sentence, if a folder has no records that can be read."""
+    """Write a report and return 0; or say in a sentence why not and return 2."""
     if not arguments or {"-h", "--help"} & set(arguments):
         print(USAGE, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
@@ -32,17 +32,17 @@ def main(arguments: Sequence[str]) -> int:
         if margin is not None and speed is not None:
             raise ValueError("margin and speed are two questions: give one of them")
         work = worked_out(words.places, margin=margin, speed=speed)
-        for one in work.advice:
-            print(one.text, flush=True)
-        made = write(work, words.options.get("out"))
+        for advice in work.advice:
+            print(advice.text, flush=True)
+        report = write(work, words.options.get("out"))
     except (ValueError, OSError, SchemaError) as error:
         print(f"sdbench.report: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    names = sorted({path.stem for path in made.figures})
-    print(f"tables:  {len(made.tables)} files: {made.tables[0]} and others beside it and in tables/")
+    names = sorted({path.stem for path in report.figures})
+    print(f"tables:  {len(report.tables)} files: {report.tables[0]}, others beside it and in tables/")
     if names:
-        print(f"figures: {len(names)} in {made.figures[0].parent}, each as pdf, svg and png: {', '.join(names)}")
-    print(f"report:  {made.page}")
+        print(f"figures: {len(names)} in {report.figures[0].parent}, each as pdf, svg and png: {', '.join(names)}")
+    print(f"report:  {report.page}")
     return 0
 
 

@@ -14,6 +14,8 @@ import sdbench
 from sdbench.metrics import divergence
 from sdbench.metrics.summary import summarise
 from sdbench.report import build
+from sdbench.report.__main__ import main
+from sdbench.report.build import DRAWN
 from sdbench.report.captions import FIGURES, TABLES
 from sdbench.report.figures import DRAW
 from sdbench.report.figures.grids import GRIDS
@@ -77,6 +79,14 @@ def test_what_an_earlier_report_left_is_removed_and_nothing_else(folder, tmp_pat
     build(again)
     assert not any(path.exists() for path in old)
     assert own[1].exists()
+
+
+def test_a_new_report_voids_the_note_of_what_the_page_shows(tmp_path):
+    """A run skips drawing where the note says that its page is up to date, at its own margin."""
+    home = write_synthetic(tmp_path / "noted", n=3, ws=(0.5,), timing_examples=0)
+    (home / DRAWN).write_text("the page at margin 5")
+    assert main([str(home), "margin=1"]) == 0
+    assert not (home / DRAWN).exists()
 
 
 def test_the_front_and_its_volume_agree_with_the_summary(folder):
