@@ -14,7 +14,7 @@ from sdbench.config import config_dir
 from sdbench.report import paper
 from sdbench.report.paper import cells as paper_cells
 from sdbench.report.paper import numbers as paper_numbers
-from sdbench.report.paper.cells import ALL, FINETUNED, LEARNED, TINY, WS, Line, base_of
+from sdbench.report.paper.cells import ALL, FINETUNED, LEARNED, TINY, WS, ExhibitRow, base_of
 
 FOLDER = config_dir() / "experiment"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -30,19 +30,19 @@ def runs_of(composer, *words):
 
 
 def settings_of(*runs, heads=()):
-    """What paper_cells.lines_of asks for, as these runs of one pair and task make it; `heads` where the other task's counts."""
-    lines = {Line("target", None, 0)}
+    """What paper_cells.rows_of asks for, as these runs of one pair and task make it; `heads` where the other task's counts."""
+    lines = {ExhibitRow("target", None, 0)}
     for run in runs:
         is_own = run.model.distilled is None
-        lines |= {Line("draft", None, 0)} if is_own else set()
+        lines |= {ExhibitRow("draft", None, 0)} if is_own else set()
         for k in run.num_draft:
-            lines.add(Line("lossless" if is_own else FINETUNED, None, k))
+            lines.add(ExhibitRow("lossless" if is_own else FINETUNED, None, k))
             for setting in run.verifiers[0].settings:
                 if run.verifiers[0].name == "ensemble":
-                    lines.add(Line("ensemble", setting["w"], k))
+                    lines.add(ExhibitRow("ensemble", setting["w"], k))
                 if run.verifiers[0].name == LEARNED and setting["offset"] == 0:
                     task = base_of(setting["head"].removeprefix("trained:"))
-                    lines.add(Line(LEARNED, None, k, task if heads != (None,) else None))
+                    lines.add(ExhibitRow(LEARNED, None, k, task if heads != (None,) else None))
                     assert heads != (None,) or task == base_of(run.task.name)
     return lines
 
@@ -61,7 +61,7 @@ def test_an_experiment_makes_what_its_table_asks_for(composer, asked):
     assert {place[:2] for place in places} == {(m, t) for m in asked.models for t in asked.tasks}
     for runs in places.values():
         assert {run.temperature for run in runs} == {asked.temperature}
-        assert set(paper_cells.lines_of(asked)) <= settings_of(*runs, heads=asked.heads)
+        assert set(paper_cells.rows_of(asked)) <= settings_of(*runs, heads=asked.heads)
         assert runs[0].verifiers[0].settings[0].get("mix", "prob") == "prob"
         if asked.name.startswith("table"):
             assert {run.task.options["protocol"] for run in runs} == {"diversed"}
@@ -80,7 +80,7 @@ def test_the_tiny_twin_makes_all_of_it_but_heads_of_another_task(composer):
     for asked in ALL:
         for task in asked.tasks:
             made = settings_of(*places["llama-tiny", task + TINY, asked.temperature], heads=asked.heads)
-            lacking = set(paper_cells.lines_of(asked)) - made
+            lacking = set(paper_cells.rows_of(asked)) - made
             assert {line.trained for line in lacking} <= {*asked.heads, None} - {task}
             assert {line.rule for line in lacking} <= {LEARNED}
 
@@ -110,7 +110,7 @@ def test_all_rules_follow_the_options_of_the_run(composer):
 def test_the_command_for_what_is_missing_makes_it(composer):
     empty = paper_numbers.measured([])
     for asked in ALL:
-        wanted = {line.name: line for line in paper_cells.lines_of(asked)}
+        wanted = {line.name: line for line in paper_cells.rows_of(asked)}
         for lacking in paper_cells.missing(asked, empty, {}):
             command = parse(shlex.split(lacking.command)[3:])
             (run,) = [composer.run(job) for job in composer.jobs(command)]

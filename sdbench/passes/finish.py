@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None:
     """Says what came out, cell by cell, then has it drawn; failed cells are named."""
-    from sdbench.report.build import DRAWN, worked_out, write
+    from sdbench.report import worked_out, write
+    from sdbench.report.build import DRAWN
 
     outcome, cells = worked_out([run.folder], margin=run.margin), [point.cell for point in points]
     results, frame, summary = outcome.results[0], outcome.summaries[0], run.folder / "summary.csv"
