@@ -10,7 +10,7 @@ from sdbench.probs import at, dense, excess
 from sdbench.types import Evidence, Verdict
 from sdbench.verify.exact import Exact
 from sdbench.verify.joint import Joint
-from sdbench.verify.tokenwise import Part, drawn, either, in_parts, law_size, ratio
+from sdbench.verify.tokenwise import Part, choose_rows, draw_token, in_parts, law_size, ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Block(Joint):
         accepted = ((u[:, :-1] < h) & (slot <= lengths[:, None])).mul(slot).amax(1)
         last = accepted.clamp_max(num_slots - 1)
         target, drafted = dense(p[row, last], size), dense(q[row, last], size)
-        law = either(
+        law = choose_rows(
             accepted == lengths, p[row, accepted], excess(kept[row, accepted, None].to(target) * target, drafted)
         )
-        return Verdict(accepted, drawn(law, u[:, -1]), state)
+        return Verdict(accepted, draw_token(law, u[:, -1]), state)

@@ -1,16 +1,16 @@
 """ASD: mismatches are paid for from a budget that a text has."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from sdbench.types import Evidence, Limits, Verdict
-from sdbench.verify.checks import as_floats, is_all, within
+from sdbench.verify.checks import is_all, within
 from sdbench.verify.joint import Joint
-from sdbench.verify.tokenwise import drawn, either, knob
+from sdbench.verify.tokenwise import draw_bonus, keep_until_first_rejection, knob
 
 ROUNDING = 1e-9  # as in its authors' code, so that sums of regrets come out alike
 
@@ -26,6 +26,7 @@ class ASD(Joint):
     """
 
     version: ClassVar[str] = "1"
+    needs: ClassVar[frozenset[str]] = frozenset({"raw_if_greedy"})
     limits: ClassVar[Limits] = Limits(temperature="zero")
 
     budget: float | Tensor = 8.0
@@ -33,14 +34,9 @@ class ASD(Joint):
     mismatches: int | Tensor = 2
 
     def __post_init__(self) -> None:
-        as_floats(self, "budget", "gap")
         within(self, "budget", 0)
         within(self, "gap", 0)
         within(self, "mismatches", 0)
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"raw_if_greedy"})
 
     def is_lossless(self) -> Tensor:
         return is_all(self._is_strict())
@@ -57,10 +53,10 @@ class ASD(Joint):
     def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
         assert state is not None, "the state says what a text has spent"
         assert evidence.logits is not None, 'it names "raw_if_greedy" in its needs'
-        draft, p, x = evidence.draft, evidence.p, evidence.draft.tokens
+        draft, x = evidence.draft, evidence.draft.tokens
         num_slots = x.shape[1]
         if not num_slots:
-            return Verdict(torch.zeros_like(draft.lengths), drawn(p[:, 0], u[:, -1]), state)
+            return draw_bonus(evidence, u, state)
         logits = evidence.logits[:, :-1]
         highest, best = logits.max(-1)
         is_mismatch = x != best
@@ -71,8 +67,6 @@ class ASD(Joint):
         keep &= cost <= knob(self.budget, cost) - state + ROUNDING
         keep &= is_mismatch.long().cumsum(1) <= knob(self.mismatches, x)
         keep &= ~is_mismatch | ~self._is_strict().to(u.device).reshape(-1, 1)
-        accepted = (keep & (value > 0)).long().cumprod(1).sum(1)
-        spent = torch.nn.functional.pad(cost, (1, 0)).gather(1, accepted[:, None])
-        row, last = torch.arange(len(p), device=u.device), accepted.clamp_max(num_slots - 1)
-        law = either(accepted == draft.lengths, p[row, accepted], best[row, last])
-        return Verdict(accepted, drawn(law, u[:, -1]), state + spent)
+        verdict = keep_until_first_rejection(keep, evidence, lambda _, slot: best.gather(1, slot[:, None])[:, 0], u)
+        spent = torch.nn.functional.pad(cost, (1, 0)).gather(1, verdict.accepted[:, None])
+        return replace(verdict, state=state + spent)

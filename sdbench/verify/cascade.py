@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sdbench.probs import excess, total_variation
 from sdbench.types import Evidence
-from sdbench.verify.checks import as_floats, is_all, within
+from sdbench.verify.checks import is_all, within
 from sdbench.verify.combine import Coin
 from sdbench.verify.greedy import kept_of
 from sdbench.verify.sets import KeptSet, SetRule
@@ -36,7 +36,6 @@ class _Cascade(SetRule):
     alpha: float | Tensor
 
     def __post_init__(self) -> None:
-        as_floats(self, "alpha")
         within(self, "alpha", 0, 1)
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
@@ -123,7 +122,6 @@ class _Fuzzy(SetRule):
     threshold: float | Tensor
 
     def __post_init__(self) -> None:
-        as_floats(self, "threshold")
         within(self, "threshold", 0)
 
     def is_lossless(self) -> Tensor:

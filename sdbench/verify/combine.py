@@ -11,13 +11,42 @@ from torch import Tensor
 
 from sdbench.types import Evidence, Limits, Measures, Verdict, needs_of
 from sdbench.verify.exact import Exact
-from sdbench.verify.joint import unknown
-from sdbench.verify.tokenwise import Tokenwise, drawn, either
+from sdbench.verify.joint import unknown_measures
+from sdbench.verify.rule import Rule
+from sdbench.verify.tokenwise import Tokenwise, choose_rows, draw_bonus, keep_until_first_rejection
 from sdbench.verify.towards import Towards
 
 
+class Outer(Rule):
+    """A rule made of another one, `rule`, which judges one token at a time and carries no state."""
+
+    rule: Any
+
+    def __post_init__(self) -> None:
+        outer, inner = type(self).__name__, type(self.rule).__name__
+        if not isinstance(self.rule, Tokenwise):
+            raise ValueError(f"rule of {outer} must judge one token at a time, got {inner}")
+        if type(self.rule).init_state is not Tokenwise.init_state:
+            raise ValueError(f"rule of {outer} must carry no state, and {inner} does")
+
+    @property
+    def limits(self) -> Limits:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.rule.limits
+
+    @property
+    def needs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return needs_of(self.rule)
+
+    @property
+    def draws_if_greedy(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.rule.draws_if_greedy
+
+    def is_lossless(self) -> Tensor:
+        return self.rule.is_lossless()
+
+
 @dataclass(frozen=True, slots=True)
-class Coin(Towards):
+class Coin(Outer, Towards):  # pyright: ignore[reportIncompatibleVariableOverride]
     """The law of a token-wise rule with the most acceptance it can have: a = min(1, out/q), r = norm((out − q)+).
 
     It emits what the rule emits and never accepts less, since a draft stays with at least q·a ≤ min(q, out). Lenience gains
@@ -29,24 +58,6 @@ class Coin(Towards):
 
     rule: Any
 
-    def __post_init__(self) -> None:
-        refuse_joint(self, self.rule)
-
-    @property
-    def limits(self) -> Limits:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.rule.limits
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return needs_of(self.rule)
-
-    @property
-    def draws_if_greedy(self) -> bool:
-        return self.rule.draws_if_greedy
-
-    def is_lossless(self) -> Tensor:
-        return self.rule.is_lossless()
-
     def settled(self, evidence: Evidence) -> Any:
         return Coin(self.rule.settled(evidence))
 
@@ -54,21 +65,24 @@ class Coin(Towards):
         return self.rule.out(p, q)
 
     def keeps(self, evidence: Evidence, u: Tensor) -> Tensor:
-        return (self.rule if self._is_decided(evidence) else super(Coin, self)).keeps(evidence, u)
+        decided = self._is_decided(evidence)
+        return self.rule.keeps(evidence, u) if decided else Towards.keeps(self, evidence, u)
 
-    def correction(self, evidence: Evidence, place: Tensor) -> Tensor:
-        return (self.rule if self._is_decided(evidence) else super(Coin, self)).correction(evidence, place)
+    def correction(self, evidence: Evidence, slot: Tensor) -> Tensor:
+        decided = self._is_decided(evidence)
+        return self.rule.correction(evidence, slot) if decided else Towards.correction(self, evidence, slot)
 
     def measure(self, evidence: Evidence) -> Measures:
-        return (self.rule if self._is_decided(evidence) else super(Coin, self)).measure(evidence)
+        decided = self._is_decided(evidence)
+        return self.rule.measure(evidence) if decided else Towards.measure(self, evidence)
 
     def _is_decided(self, evidence: Evidence) -> bool:
-        """Whether the rule itself decides without coins, so that none can be gained."""
+        """Whether the rule decides without uniforms, so that a coin gains nothing."""
         return evidence.is_greedy and not self.rule.draws_if_greedy
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
+class Within(Outer):
     """A token-wise rule inside a span, the lossless one outside: what users of reasoning models ask of every engine.
 
     A span begins behind the token `begin` and ends with the token `end`, which is itself judged leniently; the prompt may have
@@ -85,7 +99,7 @@ class Within:
     end: int | str
 
     def __post_init__(self) -> None:
-        refuse_joint(self, self.rule)
+        Outer.__post_init__(self)
         for name in ("begin", "end"):
             marker = getattr(self, name)
             is_id = isinstance(marker, int) and not isinstance(marker, bool) and marker >= 0
@@ -94,23 +108,8 @@ class Within:
         if self.begin == self.end:
             raise ValueError(f"begin and end of Within must differ, got {self.begin!r} for both")
 
-    @property
-    def limits(self) -> Limits:
-        return self.rule.limits
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return needs_of(self.rule)
-
-    @property
-    def draws_if_greedy(self) -> bool:
-        return self.rule.draws_if_greedy
-
-    def is_lossless(self) -> Tensor:
-        return self.rule.is_lossless()
-
     def with_markers(self, ids_of: Callable[[str], Sequence[int]]) -> Within:
-        """Markers that are texts as ids; `ids_of` gives a text's tokens."""
+        """Return the rule with markers that are texts replaced by their ids; `ids_of` tokenises a text."""
         return replace(self, begin=_marker("begin", self.begin, ids_of), end=_marker("end", self.end, ids_of))
 
     def init_state(self, prompts: Sequence[Tensor], device: Any) -> Tensor:
@@ -124,32 +123,31 @@ class Within:
 
     def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
         assert state is not None, "the state says whether a text is inside a span"
-        draft, p = evidence.draft, evidence.p
-        num_slots = draft.tokens.shape[1]
-        inside = self._inside(state[:, 0], draft.tokens)
-        row = torch.arange(len(p), device=u.device)
-        if not num_slots:
-            accepted, law = torch.zeros_like(draft.lengths), p[:, 0]
+        tokens = evidence.draft.tokens
+        inside = self._inside(state[:, 0], tokens)
+        row = torch.arange(len(tokens), device=u.device)
+        if not tokens.shape[1]:
+            verdict = draw_bonus(evidence, u)
         else:
             exact, rule = Exact(), self.rule.settled(evidence)
             keep = torch.where(inside[:, :-1], rule.keeps(evidence, u[:, :-1]), exact.keeps(evidence, u[:, :-1]))
-            keep &= torch.arange(num_slots, device=u.device) < draft.lengths[:, None]
-            accepted = keep.long().cumprod(1).sum(1)
-            last = accepted.clamp_max(num_slots - 1)
-            corrected = either(inside[row, last], rule.correction(evidence, last), exact.correction(evidence, last))
-            law = either(accepted == draft.lengths, p[row, accepted], corrected)
-        next_token = drawn(law, u[:, -1])
-        return Verdict(accepted, next_token, self._inside(inside[row, accepted], next_token[:, None])[:, 1:].long())
+
+            def correct(evidence: Evidence, slot: Tensor) -> Tensor:
+                return choose_rows(inside[row, slot], rule.correction(evidence, slot), exact.correction(evidence, slot))
+
+            verdict = keep_until_first_rejection(keep, evidence, correct, u)
+        after = self._inside(inside[row, verdict.accepted], verdict.next_token[:, None])[:, 1:]
+        return replace(verdict, state=after.long())
 
     def _inside(self, before: Tensor, tokens: Tensor) -> Tensor:
-        """[B,K+1] bool: whether each of tokens [B,K], and what follows, is inside; `before` [B] says it of the first."""
+        """Return [B,K+1] bool: whether each of tokens [B,K], and the next, is inside a span; `before` [B] is that of the first."""
         inside = [before.bool()]
         for token in tokens.unbind(1):
             inside.append((inside[-1] | (token == self.begin)) & (token != self.end))
         return torch.stack(inside, 1)
 
     def measure(self, evidence: Evidence) -> Measures:
-        return replace(self.rule.measure(evidence), **unknown(evidence))
+        return replace(self.rule.measure(evidence), **unknown_measures(evidence))
 
     def _refuse_texts(self) -> None:
         for name in ("begin", "end"):
@@ -164,11 +162,3 @@ def _marker(name: str, marker: int | str, ids_of: Callable[[str], Sequence[int]]
     if len(ids) != 1:
         raise ValueError(f"{name}={marker} is {len(ids)} tokens of this tokenizer, and a marker must be one")
     return ids[0]
-
-
-def refuse_joint(outer: object, rule: object) -> None:
-    """A rule within another has to judge one token at a time, and to remember nothing."""
-    if not isinstance(rule, Tokenwise):
-        raise ValueError(f"rule of {type(outer).__name__} must judge one token at a time, got {type(rule).__name__}")
-    if type(rule).init_state is not Tokenwise.init_state:
-        raise ValueError(f"rule of {type(outer).__name__} must carry no state, and {type(rule).__name__} does")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sdbench.probs import dense, excess
 from sdbench.types import Limits
-from sdbench.verify.checks import as_floats, is_all, within
+from sdbench.verify.checks import is_all, within
 from sdbench.verify.tokenwise import Tokenwise, knob, ratio
 from sdbench.verify.towards import Towards
 
@@ -33,7 +33,6 @@ class Mentored(Towards):
     divergence: float | Tensor
 
     def __post_init__(self) -> None:
-        as_floats(self, "divergence")
         within(self, "divergence", 0)
 
     def is_lossless(self) -> Tensor:
@@ -107,18 +106,14 @@ class Cactus(Tokenwise):
     """
 
     version: ClassVar[str] = "1"
+    draws_if_greedy: ClassVar[bool] = False
     is_pointwise: ClassVar[bool] = True
     knows_rejected: ClassVar[bool] = True
 
     delta: float | Tensor
 
     def __post_init__(self) -> None:
-        as_floats(self, "delta")
         within(self, "delta", 0)
-
-    @property
-    def draws_if_greedy(self) -> bool:
-        return False
 
     def is_lossless(self) -> Tensor:
         return is_all(self.delta == 0)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sdbench.verify.checks import as_floats, is_all, within
+from sdbench.verify.checks import is_all, within
 from sdbench.verify.sets import SetRule
 from sdbench.verify.tokenwise import Tokenwise, knob
 
@@ -25,7 +25,6 @@ class Synthetic(Tokenwise):
     rate: float | Tensor
 
     def __post_init__(self) -> None:
-        as_floats(self, "rate")
         within(self, "rate", 0, 1)
 
     def is_lossless(self) -> Tensor:
@@ -53,7 +52,6 @@ class Confidence(SetRule):
     threshold: float | Tensor
 
     def __post_init__(self) -> None:
-        as_floats(self, "threshold")
         within(self, "threshold", 0, 1)
 
     def kept(self, p: Tensor, q: Tensor) -> Tensor:

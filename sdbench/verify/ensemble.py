@@ -42,11 +42,11 @@ class Ensemble(GreedyLaw):
         return self.mix == "prob"  # a mixture of logits needs its normaliser
 
     @property
-    def draws_if_greedy(self) -> bool:
+    def draws_if_greedy(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.greedy == "mixture"
 
     @property
-    def needs(self) -> frozenset[str]:
+    def needs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return frozenset({"raw_if_greedy"}) if self.greedy == "blend" else frozenset()
 
     def is_lossless(self) -> Tensor:
@@ -81,8 +81,8 @@ class Ensemble(GreedyLaw):
     def keeps(self, evidence: Evidence, u: Tensor) -> Tensor:
         return (GreedyLaw if self.greedy == "blend" else Tokenwise).keeps(self, evidence, u)
 
-    def correction(self, evidence: Evidence, place: Tensor) -> Tensor:
-        return (GreedyLaw if self.greedy == "blend" else Tokenwise).correction(self, evidence, place)
+    def correction(self, evidence: Evidence, slot: Tensor) -> Tensor:
+        return (GreedyLaw if self.greedy == "blend" else Tokenwise).correction(self, evidence, slot)
 
     def measure(self, evidence: Evidence) -> Measures:
         if evidence.is_greedy and self.greedy == "blend":

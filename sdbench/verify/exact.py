@@ -8,22 +8,20 @@ from torch import Tensor
 
 from sdbench.probs import at, excess
 from sdbench.types import Evidence, Measures
-from sdbench.verify.tokenwise import Tokenwise, best_at, measured_tv, ratio
+from sdbench.verify.greedy import Greedy
+from sdbench.verify.tokenwise import measured_tv, ratio
 
 
 @dataclass(frozen=True, slots=True)
-class Exact(Tokenwise):
+class Exact(Greedy):
     """Leviathan et al. 2023, algorithm 1 (arXiv:2211.17192): a = min(1, p/q), r = norm((p − q)+). Emits p.
 
     Where all of p is on one token, a is 1 there and 0 elsewhere, and r is p: nothing needs a law over the vocabulary.
     """
 
     version: ClassVar[str] = "1"
+    needs: ClassVar[frozenset[str]] = frozenset()
     is_pointwise: ClassVar[bool] = True
-
-    @property
-    def draws_if_greedy(self) -> bool:
-        return False
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         return ratio(p, q).clamp_max(1)
@@ -31,15 +29,8 @@ class Exact(Tokenwise):
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
         return excess(p, q)
 
-    def keeps(self, evidence: Evidence, u: Tensor) -> Tensor:
-        if not evidence.is_greedy:
-            return Tokenwise.keeps(self, evidence, u)
+    def greedy_keeps(self, evidence: Evidence) -> Tensor:
         return evidence.draft.tokens == evidence.p[:, :-1]
-
-    def correction(self, evidence: Evidence, place: Tensor) -> Tensor:
-        if not evidence.is_greedy:
-            return Tokenwise.correction(self, evidence, place)
-        return best_at(evidence, place)
 
     def is_lossless(self) -> Tensor:
         return torch.tensor([True])

@@ -8,12 +8,11 @@ from torch import Tensor
 
 from sdbench.probs import at, is_ids
 from sdbench.types import Evidence, Limits, Verdict
-from sdbench.verify.checks import as_floats, is_all, within
+from sdbench.verify.checks import is_all, within
 from sdbench.verify.exact import Exact
 from sdbench.verify.families import at_part
-from sdbench.verify.greedy import raw_logs
 from sdbench.verify.joint import Joint
-from sdbench.verify.tokenwise import Part, drawn, either, in_parts, knob
+from sdbench.verify.tokenwise import Part, draw_bonus, in_parts, keep_until_first_rejection, knob
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +27,13 @@ class FLy(Joint):
     """
 
     version: ClassVar[str] = "1"
+    needs: ClassVar[frozenset[str]] = frozenset({"raw_if_greedy"})
 
     window: int | Tensor = 4
     entropy: float | Tensor = 0.3
     top: int = 3
 
     def __post_init__(self) -> None:
-        as_floats(self, "entropy")
         within(self, "window", 1)
         within(self, "entropy", 0)
         within(self, "top", 1)
@@ -43,18 +42,14 @@ class FLy(Joint):
     def limits(self) -> Limits:  # pyright: ignore[reportIncompatibleVariableOverride]
         return Limits(num_draft=(int(torch.as_tensor(self.window).max()) + 1, None))
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"raw_if_greedy"})
-
     def is_lossless(self) -> Tensor:
         return is_all(self.entropy == float("inf"))
 
     def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
-        draft, p, exact = evidence.draft, evidence.p, Exact()
+        draft, exact = evidence.draft, Exact()
         num_slots = draft.tokens.shape[1]
         if not num_slots:
-            return Verdict(torch.zeros_like(draft.lengths), drawn(p[:, 0], u[:, -1]), state)
+            return draw_bonus(evidence, u, state)
         slot = torch.arange(num_slots, device=u.device)
         native = exact.keeps(evidence, u[:, :-1]) & (slot < draft.lengths[:, None])
         window = torch.as_tensor(knob(self.window, slot.expand_as(native)), device=u.device)
@@ -64,18 +59,15 @@ class FLy(Joint):
         has_room = behind <= draft.lengths[:, None]
         unsure, has_mass = self._unsure(evidence)
         keep = native | (has_room & (follow == window) & unsure & has_mass)
-        accepted = keep.long().cumprod(1).sum(1)
-        row, last = torch.arange(len(p), device=u.device), accepted.clamp_max(num_slots - 1)
-        law = either(accepted == draft.lengths, p[row, accepted], exact.correction(evidence, last))
-        return Verdict(accepted, drawn(law, u[:, -1]), state)
+        return keep_until_first_rejection(keep, evidence, exact.correction, u, state)
 
     def _unsure(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
-        """Where the target is unsure [B,K], and where it gives the draft any mass."""
+        """Return where the target is unsure [B,K], and where it gives the draft any mass [B,K]."""
         x, p = evidence.draft.tokens, evidence.p[:, :-1]
         size = evidence.logits.shape[-1] if evidence.logits is not None else p.shape[-1]
 
         def work(part: Part) -> Tensor:
-            law = raw_logs(evidence, lambda slots: slots[part])[0].exp() if is_ids(p) else p[part]
+            law = evidence.raw_logs(lambda slots: slots[part])[0].exp() if is_ids(p) else p[part]
             first = law.topk(min(self.top, law.shape[-1]), -1).values
             entropy = torch.special.entr(first).sum(-1)
             least = at_part(self, part).entropy

@@ -4,7 +4,6 @@ Most published greedy rules are a set of acceptable tokens with the correction a
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -16,96 +15,75 @@ from sdbench.verify.families import at_part, at_slots
 from sdbench.verify.tokenwise import Part, Tokenwise, best_at, in_parts
 
 
-class GreedySet(Tokenwise):
+class Greedy(Tokenwise):
+    """A rule with a form of its own at temperature 0: deterministic, so it has neither an acceptance probability nor a bias."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"raw_if_greedy"})
+    draws_if_greedy: ClassVar[bool] = False
+
+    @abstractmethod
+    def greedy_keeps(self, evidence: Evidence) -> Tensor:
+        """Return [B,K] bool: which drafts stay at temperature 0."""
+
+    def greedy_correction(self, evidence: Evidence, slot: Tensor) -> Tensor:
+        """Return the ids [B] that replace the draft in that slot [B] at temperature 0."""
+        return best_at(evidence, slot)
+
+    def keeps(self, evidence: Evidence, u: Tensor) -> Tensor:
+        return self.greedy_keeps(evidence) if evidence.is_greedy else super().keeps(evidence, u)
+
+    def correction(self, evidence: Evidence, slot: Tensor) -> Tensor:
+        return self.greedy_correction(evidence, slot) if evidence.is_greedy else super().correction(evidence, slot)
+
+    def measure(self, evidence: Evidence) -> Measures:
+        return greedy_measures(evidence) if evidence.is_greedy else super().measure(evidence)
+
+
+class GreedySet(Greedy):
     """At temperature 0 keeps x iff it is in the set `kept` of un-tempered laws, or the target's own choice; corrects to argmax p.
 
     Where the knobs are at a lossless end the set is {argmax p}, ties or not.
     """
 
-    keeps_best: ClassVar[bool] = True  # whether the target's own choice stays where the set leaves it out
-
-    @property
-    def draws_if_greedy(self) -> bool:
-        return False
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"raw_if_greedy"})
+    keeps_best: ClassVar[bool] = True  # the target's own choice stays where the set leaves it out
 
     @abstractmethod
     def kept(self, p: Tensor, q: Tensor) -> Tensor:
-        """The set, bool [B,K,V], or [B,K,1] where it is everything or nothing, from laws [B,K,V]."""
+        """Return the set of laws [B,K,V]: bool [B,K,V], or [B,K,1] where it is everything or nothing."""
 
-    def keeps(self, evidence: Evidence, u: Tensor) -> Tensor:
-        if not evidence.is_greedy:
-            return Tokenwise.keeps(self, evidence, u)
+    def greedy_keeps(self, evidence: Evidence) -> Tensor:
         x = evidence.draft.tokens
-        is_kept = at_set(kept_of(self, evidence), x) & ~self.is_lossless().to(x.device)[:, None]
+        is_kept = is_in_set(kept_of(self, evidence), x) & ~self.is_lossless().to(x.device)[:, None]
         return is_kept | (x == evidence.p[:, :-1]) if self.keeps_best else is_kept
 
-    def correction(self, evidence: Evidence, place: Tensor) -> Tensor:
-        if not evidence.is_greedy:
-            return Tokenwise.correction(self, evidence, place)
-        return best_at(evidence, place)
 
-    def measure(self, evidence: Evidence) -> Measures:
-        return greedy_measures(evidence) if evidence.is_greedy else Tokenwise.measure(self, evidence)
-
-
-class GreedyLaw(Tokenwise):
+class GreedyLaw(Greedy):
     """At temperature 0 keeps x iff it is the most likely token of another law, made of un-tempered ones; corrects to that token."""
-
-    @property
-    def draws_if_greedy(self) -> bool:
-        return False
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"raw_if_greedy"})
 
     @abstractmethod
     def greedy_scores(self, log_p: Tensor, log_q: Tensor) -> Tensor:
-        """[B,K,V], largest where the law is, from log-laws [B,K,V]."""
+        """Return scores [B,K,V] of log-laws [B,K,V], in the order of the law's probabilities."""
 
-    def keeps(self, evidence: Evidence, u: Tensor) -> Tensor:
-        if not evidence.is_greedy:
-            return Tokenwise.keeps(self, evidence, u)
+    def greedy_keeps(self, evidence: Evidence) -> Tensor:
+        def work(part: Part) -> Tensor:
+            return at_part(self, part).greedy_scores(*evidence.raw_logs(lambda slots: slots[part])).argmax(-1)
 
-        def best(part: Part) -> Tensor:
-            return at_part(self, part).greedy_scores(*raw_logs(evidence, lambda slots: slots[part])).argmax(-1)
+        return in_parts(work, evidence.draft.tokens.shape, _vocab(evidence)) == evidence.draft.tokens
 
-        return in_parts(best, evidence.draft.tokens.shape, _vocab(evidence)) == evidence.draft.tokens
-
-    def correction(self, evidence: Evidence, place: Tensor) -> Tensor:
-        if not evidence.is_greedy:
-            return Tokenwise.correction(self, evidence, place)
-        row = torch.arange(len(place), device=place.device)
-        own = at_slots(self, lambda knob: knob[row, place][:, None])
-        return own.greedy_scores(*raw_logs(evidence, lambda slots: slots[row, place][:, None])).argmax(-1)[:, 0]
-
-    def measure(self, evidence: Evidence) -> Measures:
-        return greedy_measures(evidence) if evidence.is_greedy else Tokenwise.measure(self, evidence)
-
-
-def raw_logs(evidence: Evidence, pick: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """The un-tempered log-laws [B,k,V] of target and draft at the slots that `pick` takes out of [B,K,…]."""
-    assert evidence.logits is not None, 'a rule that reads un-tempered laws names "raw" in its needs'
-    log_p = pick(evidence.logits[:, :-1]).log_softmax(-1)
-    draft = evidence.draft
-    if draft.logits is not None:
-        return log_p, pick(draft.logits).log_softmax(-1)
-    assert not draft.q.is_floating_point(), "a drafter that samples from a law keeps its logits where asked"
-    return log_p, torch.full_like(log_p, -torch.inf).scatter_(-1, pick(draft.q)[..., None], 0)
+    def greedy_correction(self, evidence: Evidence, slot: Tensor) -> Tensor:
+        row = torch.arange(len(slot), device=slot.device)
+        rule = at_slots(self, lambda knob: knob[row, slot][:, None])
+        return rule.greedy_scores(*evidence.raw_logs(lambda slots: slots[row, slot][:, None])).argmax(-1)[:, 0]
 
 
 def raw_laws(evidence: Evidence, part: Part) -> tuple[Tensor, Tensor]:
-    """The un-tempered laws [b,k,V] of target and draft at some rows and slots."""
-    log_p, log_q = raw_logs(evidence, lambda slots: slots[part])
+    """Return the un-tempered laws [b,k,V] of target and draft at some rows and slots."""
+    log_p, log_q = evidence.raw_logs(lambda slots: slots[part])
     return log_p.exp_(), log_q.exp_()
 
 
 def kept_of(rule: GreedySet, evidence: Evidence) -> Tensor:
-    """The rule's set [B,K,V], or [B,K,1], of un-tempered laws."""
+    """Return the rule's set [B,K,V], or [B,K,1], of un-tempered laws."""
 
     def work(part: Part) -> Tensor:
         return at_part(rule, part).kept(*raw_laws(evidence, part))
@@ -113,13 +91,13 @@ def kept_of(rule: GreedySet, evidence: Evidence) -> Tensor:
     return in_parts(work, evidence.draft.tokens.shape, _vocab(evidence))
 
 
-def at_set(kept: Tensor, x: Tensor) -> Tensor:
-    """Whether tokens [B,K] are in sets [B,K,V] or [B,K,1]."""
+def is_in_set(kept: Tensor, x: Tensor) -> Tensor:
+    """Return [B,K] bool: whether tokens [B,K] are in sets [B,K,V] or [B,K,1]."""
     return kept[..., 0] if kept.shape[-1] == 1 else kept.gather(-1, x[..., None])[..., 0]
 
 
 def greedy_measures(evidence: Evidence) -> Measures:
-    """Of a deterministic choice: un-tempered probabilities and TV; it has no acceptance probability, and no bias."""
+    """Return the measures of a deterministic choice: un-tempered probabilities and TV, NaN for the others."""
     x = evidence.draft.tokens
 
     def work(part: Part) -> Tensor:

@@ -19,7 +19,6 @@ from sdbench.errors import first_line
 from sdbench.files import digest_of, digest_of_file, write_whole
 from sdbench.probs import dense, total_variation
 from sdbench.types import Evidence
-from sdbench.verify.greedy import raw_logs
 
 FORMAT = 1
 WEIGHTS, CARD = "head.safetensors", "head.json"
@@ -27,8 +26,6 @@ EMBEDDED = "embedded:"
 KINDS = ("ensemble", "judge")
 SHIP = {"ensemble": "heads", "judge": "judges"}  # the folder of embedded/
 TRAINS = {"ensemble": "scripts/train_ensemble.py", "judge": "scripts/train_judge.py"}
-
-Laws = tuple[Tensor, Tensor]  # of target and draft, [B,K,V]
 
 
 def _entropy(law: Tensor) -> Tensor:
@@ -196,10 +193,10 @@ def _refuse_shapes(folder: Path, shapes: dict[str, tuple[int, ...]]) -> None:
             raise ValueError(f"head={folder} is torn: {name} has the shape {shapes.get(name)}, not {wanted.get(name)}")
 
 
-def laws_of(evidence: Evidence) -> Laws:
+def laws_of(evidence: Evidence) -> tuple[Tensor, Tensor]:
     """p and q [B,K,V] as they are judged, at temperature 0 the un-tempered ones."""
     if evidence.is_greedy:
-        log_p, log_q = raw_logs(evidence, lambda slots: slots)
+        log_p, log_q = evidence.raw_logs()
         return log_p.exp(), log_q.exp()
     p, q = evidence.p[:, :-1], evidence.draft.q
     return p, dense(q, p.shape[-1])

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from sdbench.types import Evidence, Limits, Measures, Verdict
-from sdbench.verify.checks import as_floats, is_all, one_of
+from sdbench.verify.checks import is_all, one_of, within
 from sdbench.verify.ensemble import Ensemble
 from sdbench.verify.exact import Exact
 from sdbench.verify.head import Head
 from sdbench.verify.joint import Joint
-from sdbench.verify.tokenwise import Tokenwise, drawn, either, knob
+from sdbench.verify.tokenwise import Tokenwise, draw_bonus, keep_until_first_rejection, knob
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,7 @@ class Diversed(Tokenwise):
     def __post_init__(self) -> None:
         if not isinstance(self.head, Head):
             object.__setattr__(self, "head", Head.load(self.head, "ensemble"))
-        as_floats(self, "offset")
-        if bool(torch.as_tensor(self.offset).isnan().any()):
-            raise ValueError("offset of Diversed must be a number, got nan")
+        within(self, "offset", -float("inf"))
         one_of(self, "mix", ("prob", "logit"))
         one_of(self, "greedy", ("blend", "mixture"))
 
@@ -44,11 +42,11 @@ class Diversed(Tokenwise):
         return Limits(states="draft_hidden" in self.needs)
 
     @property
-    def draws_if_greedy(self) -> bool:
+    def draws_if_greedy(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.greedy == "mixture"
 
     @property
-    def needs(self) -> frozenset[str]:
+    def needs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.head.needs | (frozenset({"raw_if_greedy"}) if self.greedy == "blend" else frozenset())
 
     def is_lossless(self) -> Tensor:
@@ -86,26 +84,19 @@ class Judge(Joint):
     def __post_init__(self) -> None:
         if not isinstance(self.head, Head):
             object.__setattr__(self, "head", Head.load(self.head, "judge"))
-        as_floats(self, "threshold")
-        if not bool((torch.as_tensor(self.threshold) >= 0).all()):
-            raise ValueError(f"threshold of Judge must be at least 0, got {self.threshold}")
+        within(self, "threshold", 0)
 
     @property
-    def needs(self) -> frozenset[str]:
+    def needs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.head.needs
 
     def is_lossless(self) -> Tensor:
         return is_all(torch.as_tensor(self.threshold) > 1)
 
     def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
-        draft, p, exact = evidence.draft, evidence.p, Exact()
-        num_slots = draft.tokens.shape[1]
-        if not num_slots:
-            return Verdict(torch.zeros_like(draft.lengths), drawn(p[:, 0], u[:, -1]), state)
+        exact = Exact()
+        if not evidence.draft.tokens.shape[1]:
+            return draw_bonus(evidence, u, state)
         good = torch.sigmoid(self.head.score(self.head.seen(evidence)).double())
         keep = exact.keeps(evidence, u[:, :-1]) | (good >= knob(self.threshold, good))
-        keep &= torch.arange(num_slots, device=u.device) < draft.lengths[:, None]
-        accepted = keep.long().cumprod(1).sum(1)
-        row, last = torch.arange(len(p), device=u.device), accepted.clamp_max(num_slots - 1)
-        law = either(accepted == draft.lengths, p[row, accepted], exact.correction(evidence, last))
-        return Verdict(accepted, drawn(law, u[:, -1]), state)
+        return keep_until_first_rejection(keep, evidence, exact.correction, u, state)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from sdbench.probs import excess
-from sdbench.verify.checks import as_floats, is_all, one_of, within
+from sdbench.verify.checks import is_all, one_of, within
 from sdbench.verify.greedy import GreedySet
 from sdbench.verify.tokenwise import knob, peak, ratio
 
@@ -27,7 +27,6 @@ class Lenience(GreedySet):
     residual: Literal["target", "scaled"] = "target"
 
     def __post_init__(self) -> None:
-        as_floats(self, "lenience")
         within(self, "lenience", 0, 1, is_open=True)
         one_of(self, "residual", ("target", "scaled"))
 
@@ -60,7 +59,6 @@ class Lossy(GreedySet):
     beta: float | Tensor = 1.0
 
     def __post_init__(self) -> None:
-        as_floats(self, "alpha", "beta")
         within(self, "alpha", 0, 1)
         within(self, "beta", 0, is_open=True)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sdbench.probs import dense
-from sdbench.verify.checks import as_floats, is_all, within
+from sdbench.verify.checks import is_all, within
 from sdbench.verify.greedy import GreedySet
 from sdbench.verify.tokenwise import Tokenwise, knob
 
@@ -41,11 +41,8 @@ class ExactMatch(WithoutRejected):
     """
 
     version: ClassVar[str] = "1"
+    draws_if_greedy: ClassVar[bool] = False
     is_pointwise: ClassVar[bool] = True
-
-    @property
-    def draws_if_greedy(self) -> bool:
-        return False
 
     def is_lossless(self) -> Tensor:
         return torch.tensor([True])
@@ -72,7 +69,6 @@ class SGLang(WithoutRejected, GreedySet):
     acc: float | Tensor = 1.0
 
     def __post_init__(self) -> None:
-        as_floats(self, "single", "acc")
         within(self, "single", 0, 1)
         within(self, "acc", 0, 1, is_open=True)
 

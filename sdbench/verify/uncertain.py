@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sdbench.probs import excess
-from sdbench.verify.checks import as_floats, is_all, within
+from sdbench.verify.checks import is_all, within
 from sdbench.verify.greedy import GreedyLaw
 from sdbench.verify.tokenwise import Tokenwise, knob, peak, ratio
 from sdbench.verify.towards import Towards
@@ -23,16 +23,12 @@ class EARS(Tokenwise):
     """
 
     version: ClassVar[str] = "1"
+    draws_if_greedy: ClassVar[bool] = False
 
     tolerance: float | Tensor
 
     def __post_init__(self) -> None:
-        as_floats(self, "tolerance")
         within(self, "tolerance", 0, 1)
-
-    @property
-    def draws_if_greedy(self) -> bool:
-        return False
 
     def is_lossless(self) -> Tensor:
         return is_all(self.tolerance == 0)
@@ -54,20 +50,16 @@ class EASD(Tokenwise):
     """
 
     version: ClassVar[str] = "1"
+    draws_if_greedy: ClassVar[bool] = False
 
     entropy: float | Tensor = 2.0
     overlap: float | Tensor = 0.8
     top: int = 10
 
     def __post_init__(self) -> None:
-        as_floats(self, "entropy", "overlap")
         within(self, "entropy", 0)
         within(self, "overlap", 0, 1)
         within(self, "top", 1)
-
-    @property
-    def draws_if_greedy(self) -> bool:
-        return False
 
     def is_lossless(self) -> Tensor:
         return torch.tensor([True])
@@ -103,7 +95,6 @@ class Contrastive(Towards, GreedyLaw):
     beta: float | Tensor = 0.5
 
     def __post_init__(self) -> None:
-        as_floats(self, "alpha", "beta")
         within(self, "alpha", 0, 1)
         within(self, "beta", 0)
 

@@ -1,0 +1,43 @@
+"""The nouns and the protocols everybody shares. Tensors are named for type checkers only: importing this brings no torch."""
+
+from sdbench.types.engine import (
+    DraftBlock,
+    EngineError,
+    Evidence,
+    Finish,
+    Generation,
+    Measures,
+    Origin,
+    Timing,
+    Verdict,
+)
+from sdbench.types.metric import RANGES, Axis, Metric
+from sdbench.types.protocols import DRAFTER_NEEDS, NEEDS, Context, Drafter, DraftSetup, Limits, Verifier, needs_of
+from sdbench.types.task import Example, Message, Prompt, Score
+
+__all__ = [
+    "DRAFTER_NEEDS",
+    "NEEDS",
+    "RANGES",
+    "Axis",
+    "Context",
+    "DraftBlock",
+    "DraftSetup",
+    "Drafter",
+    "EngineError",
+    "Evidence",
+    "Example",
+    "Finish",
+    "Generation",
+    "Limits",
+    "Measures",
+    "Message",
+    "Metric",
+    "Origin",
+    "Prompt",
+    "Score",
+    "Timing",
+    "Verdict",
+    "Verifier",
+    "needs_of",
+]

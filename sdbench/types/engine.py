@@ -1,0 +1,141 @@
+"""What drafter, rule and engine hand to each other, for B rows, K drafted slots and a vocabulary of V.
+
+A *law* is a float tensor [..., V], or int64 ids [...]: all mass on one token, as at temperature 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Origin = Literal["accepted", "replacement", "bonus"]
+Finish = Literal["stop", "length"]
+
+
+class EngineError(Exception):
+    """An engine outside this process no longer answers: it ends a run, and is no failure of a cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftBlock:
+    """What a drafter proposes: lengths[b] tokens in row b; the other slots hold anything."""
+
+    tokens: Tensor  # [B,K] int64; K may be smaller than what was asked
+    q: Tensor  # law [B,K,V], or ids [B,K]: the law each token was really sampled from
+    lengths: Tensor  # [B] int64, 0..K: what is offered, and what is counted
+    logits: Tensor | None = None  # [B,K,V] un-tempered, kept where a rule needs "raw"
+    hidden: Tensor | None = None  # [B,K,d] that each token was sampled from; kept where a rule needs "draft_hidden"
+
+    @classmethod
+    def empty(cls, lengths: Tensor) -> DraftBlock:
+        """Return a block without slots for len(lengths) rows."""
+        none = lengths.new_empty(len(lengths), 0)
+        return cls(none, none, lengths.new_zeros(len(lengths)))
+
+    def rows(self, index: Any) -> DraftBlock:
+        """Return the block of a slice or an index [b] of its rows."""
+        logits, hidden = (None if x is None else x[index] for x in (self.logits, self.hidden))
+        return DraftBlock(self.tokens[index], self.q[index], self.lengths[index], logits, hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a rule may read. `p` has one position more than the draft, that of the bonus token."""
+
+    p: Tensor  # law [B,K+1,V], or ids [B,K+1]
+    draft: DraftBlock
+    is_greedy: bool = False
+    logits: Tensor | None = None  # [B,K+1,V] un-tempered, kept where a rule needs "raw"
+    target_hidden: Tensor | None = None  # [B,K+1,d]: slot i predicts draft i; kept where a rule needs "target_hidden"
+
+    @property
+    def raw_p(self) -> Tensor:
+        """The target's un-tempered log-law [B,K+1,V]."""
+        assert self.logits is not None, 'a rule that reads un-tempered laws names "raw" in its needs'
+        return self.logits.log_softmax(-1)
+
+    @property
+    def raw_q(self) -> Tensor:
+        """The draft's un-tempered log-law [B,K,V]."""
+        return self.raw_logs()[1]
+
+    def raw_logs(self, pick: Callable[[Tensor], Tensor] = lambda slots: slots) -> tuple[Tensor, Tensor]:
+        """Return the un-tempered log-laws [B,k,V] of target and draft at the slots that `pick` takes out of [B,K,…].
+
+        The log-law of a draft without logits is that of its ids: 0 there, −inf elsewhere.
+        """
+        assert self.logits is not None, 'a rule that reads un-tempered laws names "raw" in its needs'
+        log_p = pick(self.logits[:, :-1]).log_softmax(-1)
+        if self.draft.logits is not None:
+            return log_p, pick(self.draft.logits).log_softmax(-1)
+        assert not self.draft.q.is_floating_point(), "a drafter that samples from a law keeps its logits where asked"
+        return log_p, log_p.new_full(log_p.shape, -float("inf")).scatter_(-1, pick(self.draft.q)[..., None], 0)
+
+    def rows(self, index: Any) -> Evidence:
+        """Return the evidence of a slice or an index [b] of its rows."""
+        logits, hidden = (None if x is None else x[index] for x in (self.logits, self.target_hidden))
+        return replace(self, p=self.p[index], draft=self.draft.rows(index), logits=logits, target_hidden=hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verifier decides: keep draft[:accepted], then emit next_token."""
+
+    accepted: Tensor  # [B] int64, 0..lengths
+    next_token: Tensor  # [B] int64
+    state: Tensor | None = None  # [B,S], what a stateful rule carries to the row's next round
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What is known about drafted positions without sampling; NaN where an identity does not hold."""
+
+    p: Tensor  # [B,K] the drafted token's probability under the target
+    q: Tensor  # [B,K] … and under the draft
+    tv: Tensor  # [B,K] TV(p,q)
+    expected: Tensor  # [B,K] acceptance probability, sum of q·a
+    bias: Tensor  # [B,K] TV(out,p)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of one generation, the device synchronised at every reading. The split is NaN unless it was asked for."""
+
+    prefill_s: float
+    decode_s: float
+    first_token_s: float  # from the start of the prefill to the end of the round that emitted it
+    rounds_s: tuple[float, ...]
+    draft_s: float = float("nan")
+    verify_s: float = float("nan")
+    rest_s: float = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One decoded text and its counts. Flat lists run over the rounds; sum(drafted), sum(examined) and len(tokens) long.
+
+    Positions beyond a cut (a stop id or a stop string inside a round) count nowhere. All rounds but the last emit accepted + 1.
+    None is what an engine does not tell: of its rounds, of where a token came from, of the drafts that it refused.
+    """
+
+    prompt: int
+    verifier: int
+    sample: int
+    tokens: tuple[int, ...]  # new ids, the stop id included if it ended on one
+    finish: Finish
+    drafted: tuple[int, ...] | None  # a round
+    examined: tuple[int, ...] | None  # a round: positions whose token, or whose replacement, reached the text
+    accepted: tuple[int, ...] | None  # a round
+    origins: tuple[Origin, ...] | None  # an emitted token; "bonus" also where no draft was made
+    draft_tokens: tuple[int, ...] | None  # a drafted position
+    p: tuple[float, ...] | None = ()  # a drafted position; this and the four below are empty with measure=False
+    q: tuple[float, ...] | None = ()
+    tv: tuple[float, ...] | None = ()  # an examined position
+    expected: tuple[float, ...] | None = ()
+    bias: tuple[float, ...] | None = ()
+    request: int = 0  # its place in the stream it came from
+    timing: Timing | None = None

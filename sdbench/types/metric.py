@@ -1,0 +1,83 @@
+"""Metrics that a task declares, and the knobs of a rule as axes of a curve; both travel with a cell as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+RANGES: Mapping[str, tuple[Any, Any]] = {"share": (0.0, 1.0), "points": (0.0, 100.0), "raw": (None, None)}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A measure that a task declares: how its scores are shown, which way is better, between which bounds they lie.
+
+    A share is stored on 0–1 and shown ×100, points are stored as they are shown, anything else is raw. `stats` names the
+    function of summed statistics that a corpus metric is ("bleu", "chrf2", "ratio", or "module:function").
+    """
+
+    name: str
+    unit: Literal["share", "points", "raw"] = "raw"
+    best: Literal["high", "low"] = "high"
+    bounds: tuple[float | None, float | None] | None = None  # of a stored score; None: those of the unit
+    stats: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit not in RANGES:
+            raise ValueError(f"unit of metric {self.name} must be share, points or raw, got {self.unit!r}")
+        if self.best not in ("high", "low"):
+            raise ValueError(f"best of metric {self.name} must be high or low, got {self.best!r}")
+        low, high = RANGES[self.unit] if self.bounds is None else self.bounds
+        if low is not None and high is not None and not low < high:
+            raise ValueError(f"bounds of metric {self.name} must be a lower and a higher number, got {low} and {high}")
+        object.__setattr__(self, "bounds", (low, high))
+
+    @property
+    def is_bounded(self) -> bool:
+        """Both bounds are known: without them no loss can be proved small."""
+        return self.bounds is not None and None not in self.bounds
+
+    @property
+    def scale(self) -> float:
+        """The factor between a stored score and the one that is shown."""
+        return 100.0 if self.unit == "share" else 1.0
+
+    @property
+    def point(self) -> float | None:
+        """One point of 100 on the scale of stored scores; None where it is not bounded."""
+        low, high = self.bounds or (None, None)
+        return None if low is None or high is None else (high - low) / 100
+
+    def holds(self, value: float) -> bool:
+        """Return whether a score lies within the bounds."""
+        low, high = self.bounds or (None, None)
+        return (low is None or value >= low) and (high is None or value <= high)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Metric:
+        low, high = data.get("bounds") or (None, None)
+        return cls(data["name"], data["unit"], data["best"], (low, high), data.get("stats"))
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Where a cell stands on a knob of its rule: `rank` is the distance from the strict end, which equals the rule `equals`.
+
+    A rank of None is a knob without an order, such as a choice of formulas: each of its values is a curve of its own.
+    """
+
+    knob: str
+    value: float | int | str | bool
+    rank: float | None = None
+    equals: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Axis:
+        return cls(data["knob"], data["value"], data.get("rank"), data.get("equals"))

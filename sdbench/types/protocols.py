@@ -1,0 +1,141 @@
+"""The protocols of rules and drafters, and what these declare: what they need and what they cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from sdbench.types.engine import DraftBlock, Evidence, Measures, Verdict
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What may be read beside p, q and the draft. "raw": un-tempered logits of both sides; "raw_if_greedy": the same at temperature 0.
+NEEDS = frozenset({"raw", "raw_if_greedy", "target_hidden", "draft_hidden"})
+# What a drafter may ask for: a draft model, a tokenizer, and what of the target `prefill` and `observe` are to bring.
+DRAFTER_NEEDS = frozenset({"draft", "tokenizer", "raw", "target_hidden"})
+
+
+def needs_of(part: object, known: frozenset[str] = NEEDS) -> frozenset[str]:
+    """Return what a rule, or a drafter (known=DRAFTER_NEEDS), needs; nothing where it declares nothing."""
+    needs = frozenset(getattr(part, "needs", ()))
+    unknown = sorted(needs - known)
+    if unknown:
+        name = part.__name__ if isinstance(part, type) else type(part).__name__
+        raise ValueError(f"{name} needs {unknown[0]!r}, which nobody provides (choices: {', '.join(sorted(known))})")
+    return needs
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a rule or a drafter cannot do: declared on its class, checked before weights are read. By default it can do all."""
+
+    temperature: Literal["any", "zero", "above_zero"] = "any"
+    draft_model: bool = False  # it reads a draft model's laws
+    logits: bool = False  # it reads the draft's un-tempered logits
+    states: bool = False  # it reads the draft's hidden states
+    num_draft: tuple[int, int | None] = (0, None)  # the shortest and the longest block
+
+    def broken_by(
+        self, name: str, *, temperature: float, num_draft: int, has_draft_model: bool, has_logits: bool
+    ) -> str | None:
+        """Return the sentence for the first limit that a setting breaks, or None. `name` as in "verifier=typical"."""
+        low, high = self.num_draft
+        if self.states and not has_logits:
+            return f"{name} reads the states of a draft model, and this drafter has none"
+        if self.temperature == "zero" and temperature > 0:
+            return f"{name} works at temperature 0 only, got temperature={temperature:g}"
+        if self.temperature == "above_zero" and temperature == 0:
+            return f"{name} needs a temperature above 0, got temperature=0"
+        if self.draft_model and not has_draft_model:
+            return f"{name} needs a draft model, and there is none"
+        if self.logits and not has_logits:
+            return f"{name} reads the draft's logits, and this drafter gives none"
+        if num_draft < low or (high is not None and num_draft > high):
+            wanted = f"at least {low}" if high is None else f"exactly {low}" if low == high else f"from {low} to {high}"
+            return f"{name} takes a num_draft of {wanted}, got num_draft={num_draft}"
+        return None
+
+
+class Verifier(Protocol):
+    """A rule. It may also declare `version` (a text), `limits` (Limits) and `needs` (a subset of NEEDS)."""
+
+    def is_lossless(self) -> Tensor:
+        """Return [B] bool ([1] where no knob is stacked): the emitted tokens follow the target's law."""
+        ...
+
+    def init_state(self, prompts: Sequence[Tensor], device: Any) -> Tensor | None:
+        """Return the state [B,S] of texts that begin with these prompts [L]; None for a rule without a state."""
+        ...
+
+    def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
+        """Judge a block with u [B,K+1] float64 in [0, 1): a uniform for each drafted slot and one for the next token."""
+        ...
+
+    def measure(self, evidence: Evidence) -> Measures:
+        """Return exact values at all drafted positions; called only with `measure=True`."""
+        ...
+
+
+class Context(Protocol):
+    """The texts so far, a row each, right-padded. Where steps are captured, rows without a text may follow, of length 1.
+
+    What is drafted for rows without a text is not used.
+    """
+
+    @property
+    def tokens(self) -> Tensor:
+        """[B,L] int64."""
+        ...
+
+    @property
+    def lengths(self) -> Tensor:
+        """[B] int64, at least 1."""
+        ...
+
+    @property
+    def longest(self) -> int:
+        """The largest length, known without a synchronisation."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSetup:
+    """What a drafter is built from: `draft` where its `needs` name it, `tokenizer` where the caller has one."""
+
+    target: Any  # lm.LM
+    warp: Any  # probs.Warp: the law that tokens are to be sampled from
+    draft: Any = None  # lm.LM
+    tokenizer: Any = None
+
+
+class Drafter(Protocol):
+    """Proposes tokens. The engine admits, moves and overwrites rows; a drafter keeps its caches in step with them.
+
+    `sdbench.draft.BaseDrafter` has empty methods. A drafter may also declare `version`, `limits` and `needs` (a subset of
+    DRAFTER_NEEDS), and `prefill_all(prompts, prefixes)` to take short prompts together.
+    """
+
+    def open(self, num_rows: int, capacity: int, cache: Any) -> None:
+        """Make room for `num_rows` texts of at most `capacity` tokens. `cache`: the target's (lm.RaggedCache)."""
+
+    def prefill(self, prompt: Tensor, prefix: Any) -> Any:
+        """Compute what all rows of a prompt [L] share. `prefix`: the target's, of prompt[:-1] (lm.Prefix)."""
+        ...
+
+    def admit(self, row: int, prefix: Any) -> None:
+        """Begin a new text in `row`; `prefix` is what `prefill` returned for its prompt."""
+
+    def move(self, source: int, row: int) -> None:
+        """Move the text of row `source` to `row`."""
+
+    def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
+        """Propose at most k tokens a row, of which lengths [B] count, with uniforms u [B,k]; `needs` are those of the rules."""
+        ...
+
+    def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:
+        """Take note of a commit, before rows move: emitted [B,K+1], of which accepted + 1 count in each row."""
+
+    def close(self) -> None:
+        """Release the caches of a finished batch."""
