@@ -3,6 +3,7 @@
 A law is a float tensor [..., V], or int64 ids [...]: all mass on one token. Laws keep float64; anything smaller becomes float32.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -36,13 +37,13 @@ class Warp:
         return self.temperature == 0
 
     def logits(self, logits: Tensor) -> Tensor:
-        """Un-tempered logits [..., V] of the used ids, in float32 or better."""
+        """Return un-tempered logits [..., V] of the used ids, in float32 or better."""
         if self.vocab_size is not None and self.vocab_size < logits.shape[-1]:
             logits = logits[..., : self.vocab_size]
         return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
     def law(self, logits: Tensor) -> Tensor:
-        """The law [..., V] of `self.logits(…)`, or its ids [...] at temperature 0: V, which is no id, where logits are NaN."""
+        """Return the law [..., V] of `self.logits(…)`, or ids [...] at temperature 0: V where they are NaN (`has_nan_law`)."""
         if self.is_greedy:
             highest, ids = logits.max(-1)
             return ids.masked_fill(highest.isnan(), logits.shape[-1])
@@ -59,34 +60,44 @@ class Warp:
         return logits.softmax(-1)
 
 
+def has_nan_law(ids: Iterable[int], vocab_size: int) -> bool:
+    """Return whether one of the ids is V, which `Warp.law` and `draw` give where logits are NaN."""
+    return max(ids, default=0) >= vocab_size
+
+
+def clamp_nan_ids(ids: Tensor, vocab_size: int) -> Tensor:
+    """Return ids that may be looked up and scored: V, where logits are NaN, becomes V − 1."""
+    return ids.clamp_max(vocab_size - 1)
+
+
 def is_ids(law: Tensor) -> bool:
-    """Whether a law is written as ids: all its mass on one token."""
+    """Return whether a law is written as ids, with all its mass on one token."""
     return not law.is_floating_point()
 
 
 def dense(law: Tensor, vocab_size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The law as floats [..., V]."""
+    """Return the law as floats [..., V]."""
     if not is_ids(law):
         return law
     return torch.zeros(*law.shape, vocab_size, dtype=dtype, device=law.device).scatter_(-1, law[..., None], 1)
 
 
 def at(law: Tensor, tokens: Tensor) -> Tensor:
-    """The probability [...] of tokens [...] under a law."""
+    """Return the probability [...] of tokens [...] under a law."""
     if is_ids(law):
         return (law == tokens).to(torch.float64)
     return law.gather(-1, tokens[..., None]).squeeze(-1)
 
 
 def excess(p: Tensor, q: Tensor) -> Tensor:
-    """norm((p − q)+), [..., V]; where that vanishes to rounding, p."""
+    """Return norm((p − q)+) [..., V], or p where (p − q)+ vanishes to rounding."""
     over = (p - q).clamp_min(0)
     total = over.sum(-1, keepdim=True)
     return torch.where(total > 0, over / total, p)
 
 
 def draw(law: Tensor, u: Tensor) -> Tensor:
-    """Inverse CDF in float64: the first token [...] whose cumulative mass exceeds u·total; never one without mass.
+    """Draw by inverse CDF in float64: the first token [...] whose cumulative mass exceeds u·total; never one without mass.
 
     u [...] has at most 52 bits, so that u·total < total even after rounding. A law that holds a NaN, or no mass, gives V.
     """
@@ -97,7 +108,7 @@ def draw(law: Tensor, u: Tensor) -> Tensor:
 
 
 def total_variation(p: Tensor, q: Tensor) -> Tensor:
-    """½ Σ|p − q| over the last axis; 1 − [equal] for laws written as ids."""
+    """Return ½ Σ|p − q| over the last axis; 1 − [equal] for laws written as ids."""
     if is_ids(p) and is_ids(q):
         return (p != q).to(torch.float64)
     if is_ids(p) or is_ids(q):

@@ -19,7 +19,7 @@ from sdbench.engine.prefill import Prefixes
 from sdbench.engine.row import NUM_MEASURES, Decoding, Request, StopTest
 from sdbench.lm.cache import RaggedCache
 from sdbench.lm.model import LM
-from sdbench.probs import Warp
+from sdbench.probs import Warp, clamp_nan_ids, has_nan_law
 from sdbench.types import DRAFTER_NEEDS, DraftBlock, Drafter, Evidence, Generation, Verdict, Verifier, needs_of
 
 # Called with a phase ("admit", or "round" and within it "draft", "score", "verify" and "commit", within that "measure") and the
@@ -147,7 +147,7 @@ class BatchRun:
         step = partial(_score, self.target, batch.cache, warp, wanted)
         p, *more = batch.cache.steps(step, ("score", warp, wanted), kv_length, valid, sizes)
         if warp.is_greedy:
-            ids, p = torch.cat((p.amax(1, keepdim=True), draft.tokens), 1), p.clamp_max(self.num_ids - 1)
+            ids, p = torch.cat((p.amax(1, keepdim=True), draft.tokens), 1), clamp_nan_ids(p, self.num_ids)
         extra = dict(zip(wanted, more, strict=True))
         draft = replace(draft, tokens=valid[:, 1:])
         evidence = Evidence(p, draft, warp.is_greedy, extra.get("raw"), extra.get("target_hidden"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ from sdbench.train.steps import Steps
 from sdbench.types import Evidence, Limits, Verdict
 from sdbench.verify import Exact, Head, Joint, Judge
 from sdbench.verify.head import refuse_features, width_of
+from sdbench.verify.tokenwise import best_at, draw_bonus, keep_until_first_rejection, offered_slots
 
 HELD_OUT = 5  # every fifth prompt is not learned from, but judged
 PENALTY = 1.0  # on the squared weights of standardised features
@@ -44,17 +45,14 @@ class Swap(Joint):
 
     def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
         assert state is not None, "the engine hands back what init_state gave it"
-        draft, p = evidence.draft, evidence.p
-        num_slots = draft.tokens.shape[1]
-        if not num_slots:
-            return Verdict(torch.zeros_like(draft.lengths), p[:, 0], state)
-        offered = torch.arange(num_slots, device=p.device) < draft.lengths[:, None]
-        wrong = (draft.tokens != p[:, :-1]) & offered
+        if not evidence.draft.tokens.shape[1]:
+            return draw_bonus(evidence, u, state)
+        wrong = (evidence.draft.tokens != evidence.p[:, :-1]) & offered_slots(evidence.draft)
         count = state + wrong.long().cumsum(1)  # [B,K], of wrong ones up to this
-        passes = wrong & (count - 1 == torch.as_tensor(self.n, device=p.device).reshape(-1, 1))
-        accepted = ((~wrong | passes) & offered).long().cumprod(1).sum(1)
-        row, met = torch.arange(len(p), device=p.device), accepted.clamp_max(num_slots - 1)
-        return Verdict(accepted, p[row, accepted], count[row, met][:, None])
+        passes = count - 1 == torch.as_tensor(self.n, device=u.device).reshape(-1, 1)
+        verdict = keep_until_first_rejection(~wrong | passes, evidence, best_at, u)
+        met = verdict.accepted.clamp_max(wrong.shape[1] - 1)[:, None]
+        return replace(verdict, state=count.gather(1, met))
 
 
 @dataclass(frozen=True)

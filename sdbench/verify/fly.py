@@ -12,7 +12,7 @@ from sdbench.verify.checks import is_all, within
 from sdbench.verify.exact import Exact
 from sdbench.verify.families import at_part
 from sdbench.verify.joint import Joint
-from sdbench.verify.tokenwise import Part, draw_bonus, in_parts, keep_until_first_rejection, knob
+from sdbench.verify.tokenwise import Part, draw_bonus, in_parts, keep_until_first_rejection, knob, offered_slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class FLy(Joint):
         if not num_slots:
             return draw_bonus(evidence, u, state)
         slot = torch.arange(num_slots, device=u.device)
-        native = exact.keeps(evidence, u[:, :-1]) & (slot < draft.lengths[:, None])
+        native = exact.keeps(evidence, u[:, :-1]) & offered_slots(draft)
         window = torch.as_tensor(knob(self.window, slot.expand_as(native)), device=u.device)
         ahead = torch.nn.functional.pad(native.long().cumsum(1), (1, 0))  # how many of the first n stay
         behind = (slot + 1 + window).expand_as(native)

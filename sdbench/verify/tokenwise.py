@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sdbench.probs import CHUNK, at, dense, draw, is_ids, total_variation
-from sdbench.types import Evidence, Measures, Verdict
+from sdbench.types import DraftBlock, Evidence, Measures, Verdict
 from sdbench.verify.families import at_part, at_slots
 from sdbench.verify.rule import Rule
 
@@ -120,12 +120,15 @@ def keep_until_first_rejection(
 
     `correction(evidence, slot [B])` is the law [B,V], or ids [B], that replaces the draft in that slot.
     """
-    lengths, num_slots = evidence.draft.lengths, keep.shape[1]
-    is_offered = torch.arange(num_slots, device=keep.device) < lengths[:, None]
-    accepted = (keep & is_offered).long().cumprod(1).sum(1)
-    row, last = torch.arange(len(accepted), device=keep.device), accepted.clamp_max(num_slots - 1)
-    law = choose_rows(accepted == lengths, evidence.p[row, accepted], correction(evidence, last))
+    accepted = (keep & offered_slots(evidence.draft)).long().cumprod(1).sum(1)
+    row, last = torch.arange(len(accepted), device=keep.device), accepted.clamp_max(keep.shape[1] - 1)
+    law = choose_rows(accepted == evidence.draft.lengths, evidence.p[row, accepted], correction(evidence, last))
     return Verdict(accepted, draw_token(law, u[:, -1]), state)
+
+
+def offered_slots(draft: DraftBlock) -> Tensor:
+    """Return [B,K] bool: which slots of the block hold a draft."""
+    return torch.arange(draft.tokens.shape[1], device=draft.lengths.device) < draft.lengths[:, None]
 
 
 def best_at(evidence: Evidence, slot: Tensor) -> Tensor:

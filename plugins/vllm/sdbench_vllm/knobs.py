@@ -9,7 +9,7 @@ from functools import lru_cache
 from inspect import isabstract
 from typing import Any
 
-from sdbench import verify
+from sdbench.imports import import_object
 from sdbench.types import needs_of
 from sdbench.verify import Exact, Tokenwise
 
@@ -31,8 +31,10 @@ def rule_of(extra: Mapping[str, Any] | None, temperature: float) -> Tokenwise:
 
 @lru_cache(maxsize=4096)
 def _made(name: str, knobs: str, *, is_greedy: bool) -> Tokenwise:
-    module, _, kind = name.rpartition(".")
-    found = getattr(verify, kind, None) if module == "sdbench.verify" and kind in verify.__all__ else None
+    try:
+        found = import_object(name) if name.startswith("sdbench.verify.") else None
+    except (ImportError, AttributeError):
+        found = None
     if not (isinstance(found, type) and issubclass(found, Tokenwise) and not isabstract(found)):
         raise ValueError(f"{RULE}={name!r} is no rule of sdbench.verify that judges one token at a time")
     try:

@@ -165,7 +165,11 @@ class HttpOptions:
         """What a request carries for the plug-in."""
         if not (self.plugin and point.role == "pair"):
             return {}
-        name = f"sdbench.verify.{type(point.rule).__qualname__}"
+        from sdbench import verify
+
+        kind = type(point.rule)
+        is_exported = getattr(verify, kind.__name__, None) is kind
+        name = f"{'sdbench.verify' if is_exported else kind.__module__}.{kind.__qualname__}"
         return {"sdbench_rule": name, "sdbench_knobs": json.dumps(knobs_of(point.rule), sort_keys=True)}
 
     def decides(self, run: Run, point: Point) -> dict[str, Any]:
