@@ -190,23 +190,24 @@ class BatchRun:
             measures = self._measures(batch, evidence)
         values = None if measures is None else measures.tolist()
         for number, (row, (length, kept, token, scored, *drafted)) in enumerate(zip(batch.rows, on_host, strict=True)):
-            draft, highest = drafted[:length], max(token, scored, *drafted[:length])
-            if highest >= self.num_ids or not 0 <= kept <= length <= wanted[number] or min(draft, default=0) < 0:
+            draft = drafted[:length]
+            is_nan = has_nan_law((token, scored, *draft), self.num_ids)
+            if is_nan or not 0 <= kept <= length <= wanted[number] or min(draft, default=0) < 0:
                 self._refuse(row, draft, kept, length, wanted[number])
             measured = None if values is None else values[number]
             row.commit(length, kept, token, drafted, measured, self.options.stop_ids, self.options.should_stop)
         self.drafter.observe(emitted, evidence, verdict)
 
     def _refuse(self, row: Decoding, draft: list[int], kept: int, length: int, wanted: int) -> None:
-        """Raise for a block or a verdict that cannot be; else NaN is the fault, which the id V stands for (`Warp.law`)."""
-        drafter, lowest, highest = type(self.drafter).__name__, min(draft, default=0), max(draft, default=0)
+        """Raise for a block or a verdict that cannot be; else NaN is the fault."""
+        drafter, lowest = type(self.drafter).__name__, min(draft, default=0)
         if not 0 <= length <= wanted:
             raise ValueError(f"{drafter} offered {length} tokens where 0 to {wanted} were asked for")
         if lowest < 0:
             raise ValueError(f"{drafter} drafted the token {lowest}, which is no id")
         if not 0 <= kept <= length:
             raise ValueError(f"a rule accepted {kept} of {length} drafted tokens")
-        role = "draft" if highest >= self.num_ids else "target"
+        role = "draft" if has_nan_law(draft, self.num_ids) else "target"
         raise ValueError(
             f"the {role} model's logits are NaN at prompt {row.request.prompt}: check its weights and dtype"
         )
