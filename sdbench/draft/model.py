@@ -8,14 +8,9 @@ import torch
 from torch import Tensor
 
 from sdbench.draft.base import BaseDrafter
-<<<<<<< HEAD
 from sdbench.lm.cache import Prefix, RaggedCache
 from sdbench.lm.model import LM
-from sdbench.probs import Warp, draw
-=======
-from sdbench.lm import LM, Prefix, RaggedCache
 from sdbench.probs import Warp, clamp_nan_ids, draw
->>>>>>> 443dbf3 (_target_ names a rule's module, so that no export is edited; one name for ids of NaN laws; the audit's plug-in takes a rule by its module)
 from sdbench.types import Context, DraftBlock, DraftSetup, Limits
 
 
@@ -90,13 +85,8 @@ class ModelDrafter(BaseDrafter):
             raw, hidden = self.model.forward_hidden(ids, plan, cache, keep=1)
             logits = self.warp.logits(raw[:, 0])
             q = self.warp.law(logits)
-<<<<<<< HEAD
             token = q if self.warp.is_greedy else draw(q, uniforms)
-            ids = token.clamp_max(logits.shape[-1] - 1)[:, None]  # V where logits are NaN
-=======
-            token = q if self.warp.is_greedy else draw(q, coins)
             ids = clamp_nan_ids(token, logits.shape[-1])[:, None]
->>>>>>> 443dbf3 (_target_ names a rule's module, so that no export is edited; one name for ids of NaN laws; the audit's plug-in takes a rule by its module)
             tokens.append(token)
             laws.append(ids[:, 0] if self.warp.is_greedy else q)
             kept["raw"].append(logits)
