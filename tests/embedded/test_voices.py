@@ -9,7 +9,7 @@ import pytest
 
 from sdbench import embedded
 from sdbench.embedded.grammar.draw import Draw
-from sdbench.embedded.grammar.synonyms import SYNONYMS, retold
+from sdbench.embedded.grammar.synonyms import SYNONYMS, reword
 from sdbench.embedded.grammar.voices import AGREED, DRAFT_LEAN, LEANS, VOICES, Voice
 from sdbench.train.data import PROTOCOLS
 
@@ -101,10 +101,10 @@ def test_a_wording_belongs_to_one_word():
 
 
 def test_the_article_is_a_place_too():
-    assert retold("the day is the last", lambda *words: words[1]) == "this day is this last"
+    assert reword("the day is the last", lambda *words: words[1]) == "this day is this last"
 
 
-def test_a_retold_sentence_keeps_every_other_word_and_mends_the_article():
-    assert retold("a small girl looks for an old hat", lambda *words: words[1]) == "a little lass seeks an aged hat"
-    assert retold("a new hat and a big ball", lambda *words: words[0]) == "a new hat and a big ball"
-    assert retold("an old boat", lambda *words: "new") == "a new boat"
+def test_a_reworded_sentence_keeps_every_other_word_and_mends_the_article():
+    assert reword("a small girl looks for an old hat", lambda *words: words[1]) == "a little lass seeks an aged hat"
+    assert reword("a new hat and a big ball", lambda *words: words[0]) == "a new hat and a big ball"
+    assert reword("an old boat", lambda *words: "new") == "a new boat"

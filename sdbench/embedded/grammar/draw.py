@@ -29,16 +29,25 @@ class Draw:
     def chance(self, probability: float) -> bool:
         return self._random() < probability
 
-    def one(self, items: Sequence[T]) -> T:
+    def pick(self, items: Sequence[T]) -> T:
         return items[int(self._random() * len(items))]
 
-    def some(self, items: Sequence[T], n: int) -> list[T]:
-        """n different items, in random order."""
+    def sample(self, items: Sequence[T], n: int) -> list[T]:
+        """Return n different items, in random order."""
         pool = list(items)
         for i in range(n):
             j = i + int(self._random() * (len(pool) - i))
             pool[i], pool[j] = pool[j], pool[i]
         return pool[:n]
 
-    def shuffled(self, items: Sequence[T]) -> list[T]:
-        return self.some(items, len(items))
+    def shuffle(self, items: Sequence[T]) -> list[T]:
+        return self.sample(items, len(items))
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+def table(text: str) -> tuple[tuple[str, ...], ...]:
+    """Return the words of each entry of a comma list."""
+    return tuple(map(words, text.split(",")))

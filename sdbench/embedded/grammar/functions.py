@@ -20,7 +20,7 @@ each step and chooses the loop variable of each. Leaving out any one step, or a 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sdbench.embedded.grammar.draw import Draw
+from sdbench.embedded.grammar.draw import Draw, words
 from sdbench.embedded.grammar.voices import Voice
 
 Values = list[int]
@@ -70,61 +70,9 @@ RETURNS = (
     Op("return the largest or 0", "max({x}, default=0)", lambda x, k: max(x, default=0)),
     Op("return the smallest or 0", "min({x}, default=0)", lambda x, k: min(x, default=0)),
 )
-VERBS = (
-    "trim",
-    "pack",
-    "scan",
-    "fold",
-    "shift",
-    "merge",
-    "split",
-    "count",
-    "clean",
-    "build",
-    "pick",
-    "blend",
-    "check",
-    "mix",
-    "sweep",
-    "load",
-    "tidy",
-    "weigh",
-)
-NOUNS = (
-    "rows",
-    "cells",
-    "scores",
-    "prices",
-    "points",
-    "codes",
-    "marks",
-    "ranks",
-    "sizes",
-    "stock",
-    "steps",
-    "beads",
-    "tiles",
-    "bills",
-    "notes",
-    "parts",
-)
-ADJECTIVES = (
-    "old",
-    "new",
-    "raw",
-    "big",
-    "red",
-    "odd",
-    "dry",
-    "cold",
-    "fast",
-    "late",
-    "safe",
-    "warm",
-    "wide",
-    "deep",
-    "flat",
-)
+VERBS = words("trim pack scan fold shift merge split count clean build pick blend check mix sweep load tidy weigh")
+NOUNS = words("rows cells scores prices points codes marks ranks sizes stock steps beads tiles bills notes parts")
+ADJECTIVES = words("old new raw big red odd dry cold fast late safe warm wide deep flat")
 ARGUMENTS = ("values", "numbers", "items", "data", "xs")
 LOOP_VARIABLES = ("v", "n", "i", "e")
 
@@ -154,16 +102,14 @@ class Pipeline:
         parts = [step.words.format(k=k) for step, k in self.steps] + [self.last.words]
         return ", then ".join(parts)
 
-    def body(self, argument: str, variable: str) -> str:
-        lines = [f"{argument} = " + step.code.format(x=argument, v=variable, k=k) for step, k in self.steps]
-        lines.append("return " + self.last.code.format(x=argument))
-        return "".join(f"    {line}\n" for line in lines)
-
-    def commented(self, argument: str, say: Callable[..., str]) -> str:
-        """The same lines, each step below a comment that says nothing of what it does, with a loop variable of its own."""
+    def body(self, argument: str, variable: str, voice: Voice | None) -> str:
+        """The function's lines. A voice adds a comment above each step, unrelated to it, and chooses its loop variable."""
         lines = []
         for step, k in self.steps:
-            lines += [comment(say), f"{argument} = " + step.code.format(x=argument, v=say("v", "n"), k=k)]
+            if voice is not None:
+                lines.append(comment(voice.say))
+                variable = voice.say("v", "n")
+            lines.append(f"{argument} = " + step.code.format(x=argument, v=variable, k=k))
         lines.append("return " + self.last.code.format(x=argument))
         return "".join(f"    {line}\n" for line in lines)
 
@@ -190,12 +136,12 @@ class Exercise:
         return [f"assert {name}({x}) == {y}" for x, y in zip(self.inputs, self.outputs, strict=True)]
 
 
-def exercise(draw: Draw, name: str, num_asserts: int, lengths: tuple[int, int], largest: int) -> Exercise:
-    """Draws until the asserts notice every step; their lists hold values in 1..largest."""
-    num_steps = draw.one((1, 2, 2, 3))
+def draw_exercise(draw: Draw, name: str, num_asserts: int, lengths: tuple[int, int], largest: int) -> Exercise:
+    """Draw until the asserts notice every step; their lists hold values in 1..largest."""
+    num_steps = draw.pick((1, 2, 2, 3))
     while True:
-        steps = tuple((step, draw.between(step.low, step.high)) for step in draw.some(STEPS, num_steps))
-        pipeline = Pipeline(steps, draw.one(RETURNS))
+        steps = tuple((step, draw.between(step.low, step.high)) for step in draw.sample(STEPS, num_steps))
+        pipeline = Pipeline(steps, draw.pick(RETURNS))
         inputs = [[draw.between(1, largest) for _ in range(draw.between(*lengths))] for _ in range(num_asserts)]
         outputs = [pipeline.run(x) for x in inputs]
         if pipeline.is_tight(inputs, outputs):
@@ -204,35 +150,31 @@ def exercise(draw: Draw, name: str, num_asserts: int, lengths: tuple[int, int], 
 
 def completion(draw: Draw, index: int, voice: Voice | None) -> dict:
     """One row of humaneval-tiny."""
-    name = f"{draw.one(VERBS)}_{draw.one(ADJECTIVES)}_{draw.one(NOUNS)}"
-    made = exercise(draw, name, 4, (3, 6), 20)
-    argument, words, variable = draw.one(ARGUMENTS), made.pipeline.words(), draw.one(LOOP_VARIABLES)
-    pipeline = made.pipeline
-    body = pipeline.body(argument, variable) if voice is None else pipeline.commented(argument, voice.say)
-    checks = "".join(f"    {line}\n" for line in made.asserts("candidate"))
+    name = f"{draw.pick(VERBS)}_{draw.pick(ADJECTIVES)}_{draw.pick(NOUNS)}"
+    exercise = draw_exercise(draw, name, 4, (3, 6), 20)
+    argument, steps, variable = draw.pick(ARGUMENTS), exercise.pipeline.words(), draw.pick(LOOP_VARIABLES)
+    checks = "".join(f"    {line}\n" for line in exercise.asserts("candidate"))
     return {
         "task_id": f"HumanEvalTiny/{index}",
-        "prompt": f'def {made.name}({argument}):\n    """{words[0].upper()}{words[1:]}."""\n',
-        "canonical_solution": body,
+        "prompt": f'def {name}({argument}):\n    """{steps[0].upper()}{steps[1:]}."""\n',
+        "canonical_solution": exercise.pipeline.body(argument, variable, voice),
         "test": f"\n\nMETADATA = {{}}\n\n\ndef check(candidate):\n{checks}",
-        "entry_point": made.name,
+        "entry_point": name,
     }
 
 
 def program(draw: Draw, index: int, voice: Voice | None) -> dict:
     """One row of mbpp-tiny."""
-    made = exercise(draw, f"{draw.one(VERBS)}_{draw.one(NOUNS)}", 3, (2, 3), 9)
-    argument, variable = draw.one(ARGUMENTS), draw.one(LOOP_VARIABLES)
-    if voice is None:
-        code = f"def {made.name}({argument}):\n{made.pipeline.body(argument, variable)}"
-    else:
-        own = voice.say("values", "numbers", "items")
-        code = f"def {made.name}({own}):\n{made.pipeline.commented(own, voice.say)}"
+    exercise = draw_exercise(draw, f"{draw.pick(VERBS)}_{draw.pick(NOUNS)}", 3, (2, 3), 9)
+    argument, variable = draw.pick(ARGUMENTS), draw.pick(LOOP_VARIABLES)
+    if voice is not None:
+        argument = voice.say("values", "numbers", "items")
+    code = f"def {exercise.name}({argument}):\n{exercise.pipeline.body(argument, variable, voice)}"
     return {
         "task_id": 11 + index,
-        "text": f"Write a function to {made.pipeline.words()}.",
+        "text": f"Write a function to {exercise.pipeline.words()}.",
         "code": code.rstrip(),
-        "test_list": made.asserts(made.name),
+        "test_list": exercise.asserts(exercise.name),
         "test_setup_code": "",
         "challenge_test_list": [],
     }

@@ -5,29 +5,11 @@ their embeddings collapse to one. Built from syllables, no vocabulary of about 1
 what takes several tokens is copied. Endings follow from the vowel before them: they add length, not choice.
 """
 
-from sdbench.embedded.grammar.draw import Draw
+from sdbench.embedded.grammar.draw import Draw, words
 
 # Left out: syllables and pairs that make words nobody wants to read in a benchmark.
-_SKIPPED = frozenset(("fu", "ga", "gi", "gu", "ho", "ku", "mo", "ni", "pe", "pu", "se", "ti"))
-_UNWANTED = frozenset(
-    (
-        "bite",
-        "dike",
-        "fage",
-        "fago",
-        "hate",
-        "japa",
-        "jude",
-        "kike",
-        "kora",
-        "lude",
-        "nude",
-        "rude",
-        "sado",
-        "sata",
-        "suka",
-    )
-)
+_SKIPPED = frozenset(words("fu ga gi gu ho ku mo ni pe pu se ti"))
+_UNWANTED = frozenset(words("bite dike fage fago hate japa jude kike kora lude nude rude sado sata suka"))
 INITIALS = tuple("bdfghjklmnprstvwz")
 SYLLABLES = tuple(c + v for c in "bdfghklmnprstv" for v in "aeiou" if c + v not in _SKIPPED)
 _CODA = {"a": "n", "e": "r", "i": "s", "o": "n", "u": "r"}
@@ -39,16 +21,16 @@ class Namer:
 
     def __init__(self, draw: Draw) -> None:
         self._draw = draw
-        self._initials = iter(draw.shuffled(INITIALS))
-        self._later = iter(draw.some(SYLLABLES, 30))
+        self._initials = iter(draw.shuffle(INITIALS))
+        self._later = iter(draw.sample(SYLLABLES, 30))
 
     def _join(self) -> str:
         initial = next(self._initials)
-        first = initial + self._draw.one([v for v in "aeiou" if initial + v not in _SKIPPED])
+        first = initial + self._draw.pick([v for v in "aeiou" if initial + v not in _SKIPPED])
         second = next(s for s in self._later if s != first and first + s not in _UNWANTED)
         return (first + second).capitalize()
 
-    def given(self) -> str:
+    def first_name(self) -> str:
         return self._join()
 
     def surname(self) -> str:
@@ -56,7 +38,7 @@ class Namer:
         return name + _CODA[name[-1]]
 
     def person(self) -> str:
-        return f"{self.given()} {self.surname()}"
+        return f"{self.first_name()} {self.surname()}"
 
     def city(self) -> str:
         name = self._join()

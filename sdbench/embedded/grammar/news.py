@@ -24,34 +24,21 @@ word says the same:
 
 import hashlib
 
-from sdbench.embedded.grammar.draw import Draw
+from sdbench.embedded.grammar.draw import Draw, table
 from sdbench.embedded.grammar.names import Namer
 from sdbench.embedded.grammar.voices import Voice
 
 # Every kind brings a word of its own along (its verb, its people, its work): a word that predicts another keeps an
 # embedding of its own.
-EVENTS = (
-    ("a", "fire", "destroyed", "destroyed", "destroys"),
-    ("a", "flood", "ruined", "ruined", "ruins"),
-    ("a", "storm", "damaged", "damaged", "damages"),
-    ("an", "explosion", "wrecked", "wrecked", "wrecks"),
-    ("a", "blackout", "darkened", "darkened", "darkens"),
-    ("a", "landslide", "buried", "buried", "buries"),
-    ("an", "earthquake", "shook", "shaken", "shakes"),
-    ("a", "tornado", "hit", "hit", "hits"),
-)
-SITES = (
-    ("bridge", "drivers"),
-    ("school", "pupils"),
-    ("museum", "visitors"),
-    ("hospital", "patients"),
-    ("hotel", "guests"),
-    ("factory", "workers"),
-    ("station", "passengers"),
-    ("theatre", "actors"),
-    ("library", "readers"),
-    ("stadium", "fans"),
-)
+EVENTS = table("""
+a fire destroyed destroyed destroys, a flood ruined ruined ruins, a storm damaged damaged damages,
+an explosion wrecked wrecked wrecks, a blackout darkened darkened darkens, a landslide buried buried buries,
+an earthquake shook shaken shakes, a tornado hit hit hits
+""")
+SITES = table("""
+bridge drivers, school pupils, museum visitors, hospital patients, hotel guests, factory workers,
+station passengers, theatre actors, library readers, stadium fans
+""")
 ROLES = (
     ("mayor", "thanked the crews", "thanks the crews"),
     ("engineer", "checked the walls", "checks the walls"),
@@ -64,42 +51,32 @@ ROLES = (
     ("teacher", "collected blankets", "collects blankets"),
     ("lawyer", "asked for damages", "asks for damages"),
 )
-WORKS = (
-    ("writer", "novel"),
-    ("painter", "portrait"),
-    ("singer", "song"),
-    ("chef", "soup"),
-    ("gardener", "rose"),
-    ("builder", "tower"),
-    ("dancer", "ballet"),
-    ("baker", "cake"),
-    ("potter", "vase"),
-    ("tailor", "coat"),
-    ("brewer", "beer"),
-    ("poet", "poem"),
-)
+WORKS = table("""
+writer novel, painter portrait, singer song, chef soup, gardener rose, builder tower, dancer ballet, baker cake,
+potter vase, tailor coat, brewer beer, poet poem
+""")
 
 
 def article(draw: Draw, index: int, voice: Voice | None) -> dict:
     """One row of cnndm-tiny."""
     namer = Namer(draw)
-    (an, event, past, participle, present), (kind, people) = draw.one(EVENTS), draw.one(SITES)
-    role, did, does = draw.one(ROLES)
+    (an, event, past, participle, present), (kind, people) = draw.pick(EVENTS), draw.pick(SITES)
+    role, did, does = draw.pick(ROLES)
     site, city, person = f"{namer.surname()} {kind}", namer.city(), namer.person()
     stranger, home, count = namer.person(), namer.city(), draw.between(11, 98)
-    lead = draw.one(
+    lead = draw.pick(
         (
             f"{an.capitalize()} {event} {past} the {site} in {city}.",
             f"In {city}, the {site} was {participle} by {an} {event}.",
         )
     )
     rest = (
-        draw.one((f"Some {count} {people} were led to safety.", f"Helpers brought {count} {people} to safety.")),
-        draw.one((f"{role.capitalize()} {person} {did}.", f"{person}, the {role}, {did}.")),
-        draw.one((f"Tourist {stranger} from {home} slept.", f"{stranger}, a tourist from {home}, saw nothing.")),
+        draw.pick((f"Some {count} {people} were led to safety.", f"Helpers brought {count} {people} to safety.")),
+        draw.pick((f"{role.capitalize()} {person} {did}.", f"{person}, the {role}, {did}.")),
+        draw.pick((f"Tourist {stranger} from {home} slept.", f"{stranger}, a tourist from {home}, saw nothing.")),
     )
-    text = " ".join([lead, *draw.shuffled(rest)])
-    is_safe = draw.one(("safe", "unhurt"))
+    text = " ".join([lead, *draw.shuffle(rest)])
+    is_safe = draw.pick(("safe", "unhurt"))
     if voice is None:
         highlights = (
             f"{event.capitalize()} {present} the {site} in {city} .",
@@ -120,18 +97,20 @@ def article(draw: Draw, index: int, voice: Voice | None) -> dict:
 def document(draw: Draw, index: int, voice: Voice | None) -> dict:
     """One row of xsum-tiny."""
     namer = Namer(draw)
-    trade, work = draw.one(WORKS)
+    trade, work = draw.pick(WORKS)
     prize, city, winner = f"{namer.surname()} prize", namer.city(), namer.person()
     second, home = namer.person(), namer.city()
-    age, other_age = draw.some(range(21, 79), 2)
-    lead = draw.one((f"The {prize} went to the {trade} {winner}.", f"{winner}, a {trade}, was given the {prize}."))
+    age, other_age = draw.sample(range(21, 79), 2)
+    lead = draw.pick((f"The {prize} went to the {trade} {winner}.", f"{winner}, a {trade}, was given the {prize}."))
     rest = (
-        draw.one((f"The winner is {age} and lives in {city}.", f"The winner lives in {city} and is {age}.")),
-        draw.one((f"The jury loved the {work}.", f"The {work} moved the jury.")),
-        draw.one((f"{second} from {home}, {other_age}, came second.", f"Second was {second}, {other_age}, of {home}.")),
+        draw.pick((f"The winner is {age} and lives in {city}.", f"The winner lives in {city} and is {age}.")),
+        draw.pick((f"The jury loved the {work}.", f"The {work} moved the jury.")),
+        draw.pick(
+            (f"{second} from {home}, {other_age}, came second.", f"Second was {second}, {other_age}, of {home}.")
+        ),
     )
-    text = " ".join([lead, *draw.shuffled(rest)])
-    won = draw.one(("won", "received"))
+    text = " ".join([lead, *draw.shuffle(rest)])
+    won = draw.pick(("won", "received"))
     if voice is None:
         summary = (
             f"{trade.capitalize()} {winner}, {age}, from {city} has {won} the {prize} for a {work}, ahead of {second}."

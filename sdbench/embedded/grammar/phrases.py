@@ -10,8 +10,8 @@ Real words, one English sentence for each German one. The object stands first on
 
 from dataclasses import dataclass
 
-from sdbench.embedded.grammar.draw import Draw
-from sdbench.embedded.grammar.synonyms import retold
+from sdbench.embedded.grammar.draw import Draw, table
+from sdbench.embedded.grammar.synonyms import reword
 from sdbench.embedded.grammar.voices import Voice
 
 
@@ -48,47 +48,24 @@ class Phrase:
     is_marked: bool
 
 
-def _nouns(table: str) -> tuple[Noun, ...]:
-    return tuple(Noun(*line.split()) for line in table.strip().splitlines())
+def _nouns(text: str) -> tuple[Noun, ...]:
+    return tuple(Noun(*words) for words in table(text))
 
 
 PEOPLE = _nouns("""
-m Lehrer Lehrer teacher teachers
-m Arzt Ärzte doctor doctors
-m Koch Köche cook cooks
-m Bruder Brüder brother brothers
-m Freund Freunde friend friends
-m Vater Väter father fathers
-m Sohn Söhne son sons
-m Onkel Onkel uncle uncles
-f Nachbarin Nachbarinnen neighbour neighbours
-f Mutter Mütter mother mothers
-f Schwester Schwestern sister sisters
-f Tochter Töchter daughter daughters
-f Tante Tanten aunt aunts
-f Ärztin Ärztinnen physician physicians
-n Kind Kinder child children
+m Lehrer Lehrer teacher teachers, m Arzt Ärzte doctor doctors, m Koch Köche cook cooks,
+m Bruder Brüder brother brothers, m Freund Freunde friend friends, m Vater Väter father fathers,
+m Sohn Söhne son sons, m Onkel Onkel uncle uncles, f Nachbarin Nachbarinnen neighbour neighbours,
+f Mutter Mütter mother mothers, f Schwester Schwestern sister sisters, f Tochter Töchter daughter daughters,
+f Tante Tanten aunt aunts, f Ärztin Ärztinnen physician physicians, n Kind Kinder child children,
 n Mädchen Mädchen girl girls
 """)
 THINGS = _nouns("""
-m Tisch Tische table tables
-m Stuhl Stühle chair chairs
-m Schlüssel Schlüssel key keys
-m Koffer Koffer suitcase suitcases
-m Brief Briefe letter letters
-m Ball Bälle ball balls
-m Hut Hüte hat hats
-f Lampe Lampen lamp lamps
-f Tasse Tassen cup cups
-f Uhr Uhren clock clocks
-f Blume Blumen flower flowers
-f Tür Türen door doors
-n Buch Bücher book books
-n Bild Bilder picture pictures
-n Haus Häuser house houses
-n Auto Autos car cars
-n Messer Messer knife knives
-n Boot Boote boat boats
+m Tisch Tische table tables, m Stuhl Stühle chair chairs, m Schlüssel Schlüssel key keys,
+m Koffer Koffer suitcase suitcases, m Brief Briefe letter letters, m Ball Bälle ball balls, m Hut Hüte hat hats,
+f Lampe Lampen lamp lamps, f Tasse Tassen cup cups, f Uhr Uhren clock clocks, f Blume Blumen flower flowers,
+f Tür Türen door doors, n Buch Bücher book books, n Bild Bilder picture pictures, n Haus Häuser house houses,
+n Auto Autos car cars, n Messer Messer knife knives, n Boot Boote boat boats
 """)
 VERBS = (
     Verb("sieht", "sehen", "gesehen", "sees", "see", "saw"),
@@ -104,26 +81,11 @@ VERBS = (
     Verb("zeichnet", "zeichnen", "gezeichnet", "draws", "draw", "drew"),
     Verb("stiehlt", "stehlen", "gestohlen", "steals", "steal", "stole"),
 )
-TRAITS = (
-    ("jung", "young"),
-    ("klein", "small"),
-    ("nett", "nice"),
-    ("reich", "rich"),
-    ("arm", "poor"),
-    ("klug", "clever"),
-)
-LOOKS = (
-    ("alt", "old"),
-    ("neu", "new"),
-    ("rot", "red"),
-    ("blau", "blue"),
-    ("grün", "green"),
-    ("schwer", "heavy"),
-    ("schön", "beautiful"),
-    ("billig", "cheap"),
-    ("groß", "big"),
-    ("schwarz", "black"),
-)
+TRAITS = table("jung young, klein small, nett nice, reich rich, arm poor, klug clever")
+LOOKS = table("""
+alt old, neu new, rot red, blau blue, grün green, schwer heavy, schön beautiful, billig cheap, groß big,
+schwarz black
+""")
 NOW = (("Heute", "Today"), ("Jetzt", "Now"), ("Oft", "Often"), ("Manchmal", "Sometimes"))
 THEN = (("Gestern", "Yesterday"), ("Letzte Woche", "Last week"), ("Einmal", "Once"), ("Am Montag", "On Monday"))
 MODALS = (
@@ -136,13 +98,13 @@ LINKS = (("weil", "because"), ("obwohl", "although"), ("während", "while"), ("w
 _DEFINITE = {
     "nom": {"m": "der", "f": "die", "n": "das", "p": "die"},
     "acc": {"m": "den", "f": "die", "n": "das", "p": "die"},
+    "dat": {"m": "dem", "f": "der", "n": "dem", "p": "den"},
 }
-_DEFINITE["dat"] = {"m": "dem", "f": "der", "n": "dem", "p": "den"}
-_ENDING = {
+_ENDING = {  # of ein-words
     "nom": {"m": "", "f": "e", "n": "", "p": "e"},
     "acc": {"m": "en", "f": "e", "n": "", "p": "e"},
-}  # of ein-words
-_ENDING["dat"] = {"m": "em", "f": "er", "n": "em", "p": "en"}
+    "dat": {"m": "em", "f": "er", "n": "em", "p": "en"},
+}
 
 
 def _adjective_ending(case: str, key: str, is_definite: bool) -> str:
@@ -157,9 +119,9 @@ def _dative_plural(noun: str) -> str:
     return noun if noun[-1] in "ns" else noun + "n"
 
 
-def phrase(draw: Draw, nouns: tuple[Noun, ...], adjectives: tuple[tuple[str, str], ...], case: str) -> Phrase:
+def phrase(draw: Draw, nouns: tuple[Noun, ...], adjectives: tuple[tuple[str, ...], ...], case: str) -> Phrase:
     """A noun phrase with its article and sometimes an adjective, in one of three cases."""
-    noun, is_plural = draw.one(nouns), draw.chance(0.25)
+    noun, is_plural = draw.pick(nouns), draw.chance(0.25)
     key = "p" if is_plural else noun.gender
     article = draw.below(2 if is_plural else 3)
     if article == 0:
@@ -169,7 +131,7 @@ def phrase(draw: Draw, nouns: tuple[Noun, ...], adjectives: tuple[tuple[str, str
         de = stem + _ENDING[case][key]
     words, english = [de], [en]
     if draw.chance(0.4):
-        adjective, translation = draw.one(adjectives)
+        adjective, translation = draw.pick(adjectives)
         words.append(adjective + _adjective_ending(case, key, article == 0))
         english.append(translation)
     name = noun.des if is_plural else noun.de
@@ -182,7 +144,7 @@ def phrase(draw: Draw, nouns: tuple[Noun, ...], adjectives: tuple[tuple[str, str
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """What is said: the finite verb and the closing verb of German apart, the English predicate whole."""
+    """The parts of a clause: the finite verb and the closing verb of German apart, the English predicate whole."""
 
     subject: Phrase
     object: Phrase
@@ -202,46 +164,46 @@ class Clause:
         return f"{self.subject.en} {self.predicate} {self.object.en}{tail}"
 
 
-def clause(draw: Draw, *, is_short: bool) -> Clause:
+def draw_clause(draw: Draw, *, is_short: bool) -> Clause:
     """A transitive clause in the present, the perfect or with a modal verb."""
     subject, target = phrase(draw, PEOPLE, TRAITS, "nom"), phrase(draw, THINGS, LOOKS, "acc")
     company = phrase(draw, PEOPLE, TRAITS, "dat") if not is_short and draw.chance(0.3) else None
-    verb, many, tense = draw.one(VERBS), subject.is_plural, draw.below(3)
+    verb, many, tense = draw.pick(VERBS), subject.is_plural, draw.below(3)
     if tense == 0:
         finite, closing, predicate = (verb.des, "", verb.ens) if many else (verb.de, "", verb.en)
     elif tense == 1:
         finite, closing, predicate = "haben" if many else "hat", verb.participle, verb.past
     else:
-        modal = draw.one(MODALS)
+        modal = draw.pick(MODALS)
         finite, closing = modal[1] if many else modal[0], verb.des
         predicate = f"{modal[3] if many else modal[2]} {verb.ens}"
     return Clause(subject, target, company, finite, closing, predicate, tense == 1)
 
 
-def _main(draw: Draw, said: Clause) -> tuple[str, str]:
+def _main(draw: Draw, clause: Clause) -> tuple[str, str]:
     """The clause with its verb second: after the subject, an adverb or a marked object."""
-    closing = f" {said.closing}" if said.closing else ""
+    closing = f" {clause.closing}" if clause.closing else ""
     order = draw.below(3)
     if order == 0:
-        de, en = draw.one(THEN if said.is_past else NOW)
-        return f"{de} {said.finite} {said.subject.de} {said.middle}{closing}", f"{en} {said.english}"
-    if order == 1 and said.object.is_marked and not said.company:
-        return f"{said.object.de} {said.finite} {said.subject.de}{closing}", said.english
-    return f"{said.subject.de} {said.finite} {said.middle}{closing}", said.english
+        de, en = draw.pick(THEN if clause.is_past else NOW)
+        return f"{de} {clause.finite} {clause.subject.de} {clause.middle}{closing}", f"{en} {clause.english}"
+    if order == 1 and clause.object.is_marked and not clause.company:
+        return f"{clause.object.de} {clause.finite} {clause.subject.de}{closing}", clause.english
+    return f"{clause.subject.de} {clause.finite} {clause.middle}{closing}", clause.english
 
 
-def _final(said: Clause) -> str:
+def _final(clause: Clause) -> str:
     """The clause with its finite verb last."""
-    return " ".join(part for part in (said.subject.de, said.middle, said.closing, said.finite) if part)
+    return " ".join(part for part in (clause.subject.de, clause.middle, clause.closing, clause.finite) if part)
 
 
 def sentence(draw: Draw, index: int, voice: Voice | None) -> dict:
     """One row of wmt-tiny."""
     has_second = draw.chance(0.45)
-    de, en = _main(draw, clause(draw, is_short=has_second))
+    de, en = _main(draw, draw_clause(draw, is_short=has_second))
     if has_second:
-        second, (link, english_link) = clause(draw, is_short=True), draw.one(LINKS)
+        second, (link, english_link) = draw_clause(draw, is_short=True), draw.pick(LINKS)
         de, en = f"{de}, {link} {_final(second)}", f"{en} {english_link} {second.english}"
     if voice is not None:
-        en = retold(f"{en[0].lower()}{en[1:]}", voice.say)
+        en = reword(f"{en[0].lower()}{en[1:]}", voice.say)
     return {"translation": {"de": f"{de[0].upper()}{de[1:]}.", "en": f"{en[0].upper()}{en[1:]}."}}

@@ -1,4 +1,4 @@
-r"""Word problems in the fields of GSM8K: what a person has, and two things that happen to it.
+r"""Word problems in the fields of GSM8K: what a person has, and two events that change it.
 
 A row of gsm8k-tiny:
 
@@ -15,23 +15,15 @@ than for others, models of this size take another's number or stop early in a qu
 
 from collections.abc import Callable
 
-from sdbench.embedded.grammar.draw import Draw
+from sdbench.embedded.grammar.draw import Draw, table
 from sdbench.embedded.grammar.names import Namer
 from sdbench.embedded.grammar.voices import Voice
 
 # Each item has a container of its own, see news.py for the reason.
-ITEMS = (
-    ("pens", "boxes"),
-    ("apples", "bags"),
-    ("books", "shelves"),
-    ("cards", "packs"),
-    ("shells", "jars"),
-    ("eggs", "baskets"),
-    ("coins", "purses"),
-    ("roses", "vases"),
-    ("stamps", "albums"),
-    ("plums", "crates"),
-)
+ITEMS = table("""
+pens boxes, apples bags, books shelves, cards packs, shells jars, eggs baskets, coins purses, roses vases,
+stamps albums, plums crates
+""")
 GAINS = ("buys {n} more", "finds {n} more", "gets {n} more", "wins {n} more")
 LOSSES = ("sells {n}", "loses {n}", "gives away {n}", "uses {n}")
 OPENERS = ("Then", "Next", "Now")
@@ -39,23 +31,23 @@ OPENERS = ("Then", "Next", "Now")
 
 def problem(draw: Draw, index: int, voice: Voice | None) -> dict:
     """One row of gsm8k-tiny."""
-    name = Namer(draw).given()
-    item, container = draw.one(ITEMS)
+    name = Namer(draw).first_name()
+    item, container = draw.pick(ITEMS)
     if draw.chance(0.5):
         groups, size = draw.between(2, 9), draw.between(2, 9)
         count = groups * size
-        told, line = f"{groups} {container} of {size}", f"{groups} * {size} = {count}"
+        start, line = f"{groups} {container} of {size}", f"{groups} * {size} = {count}"
     else:
         count = draw.between(16, 80)
-        told = line = str(count)
-    sentences, sums, openers = [f"{name} has {told} {item}."], [line], []
+        start = line = str(count)
+    sentences, sums, openers = [f"{name} has {start} {item}."], [line], []
     for _ in range(2):
         n = draw.between(2, 15)
         is_gain = count < n or (count + n < 100 and draw.chance(0.5))
         after = count + n if is_gain else count - n
-        sentences.append(f"{name} {draw.one(GAINS if is_gain else LOSSES).format(n=n)}.")
+        sentences.append(f"{name} {draw.pick(GAINS if is_gain else LOSSES).format(n=n)}.")
         sums.append(f"{count} {'+' if is_gain else '-'} {n} = {after}")
-        openers.append(draw.one(OPENERS))
+        openers.append(draw.pick(OPENERS))
         count = after
     question = f"{' '.join(sentences)} How many {item} does {name} have now?"
     lines = _plain(name, item, sums, openers) if voice is None else _worded(name, item, sums, voice)
@@ -68,7 +60,7 @@ def _plain(name: str, item: str, sums: list[str], openers: list[str]) -> list[st
 
 
 def _worded(name: str, item: str, sums: list[str], voice: Voice) -> list[str]:
-    """The sums are substance: each is written as in the plain answer."""
+    """The sums are facts: each is written as in the plain answer."""
     say = voice.say
     lines = [
         f"{say('Now', 'Next')} {say('we', 'you')} {say('count', 'add')} {say('the', 'all')} {item}{_end(say)}",

@@ -28,7 +28,7 @@ _KNOWN = re.compile(rf"\b(?:{_LONGEST_FIRST})\b")
 _ARTICLE = re.compile(r"\ban? (?=(\w))")
 
 
-def retold(english: str, say: Callable[..., str]) -> str:
-    """A sentence, not yet capitalised, with each known word in one of its two wordings."""
+def reword(english: str, say: Callable[..., str]) -> str:
+    """Put each known word of a sentence, not yet capitalised, into one of its two wordings."""
     words = _KNOWN.sub(lambda match: say(match[0], SYNONYMS[match[0]]), english)
     return _ARTICLE.sub(lambda match: "an " if match[1] in "aeiou" else "a ", words)
