@@ -37,9 +37,9 @@ from sdbench.prepare.prompts import Prompts
 from sdbench.prepare.task import build_task
 from sdbench.serve.client import Answer, Client
 from sdbench.serve.command import look, port_of, words_of
+from sdbench.serve.plugin import EXPAND, draws_from_laws
 from sdbench.serve.process import Server
 from sdbench.serve.pump import Pump
-from sdbench.serve.speculated import ASK, draws_from_laws
 from sdbench.words import number, parsed, reading
 
 ROOT = Path(__file__).parents[1]
@@ -229,7 +229,7 @@ def page(tree: Mapping[str, Any]) -> str:
             "Five positions of two requests must get the numbers of their requests. In this build they "
             f"{'do' if tree['expands'] else 'do not'}:",
             "",
-            *(f"    {line}" for line in [*ASK.strip().splitlines(), f"→ is_right {tree['expands']}"]),
+            *(f"    {line}" for line in [*EXPAND.strip().splitlines(), f"→ is_right {tree['expands']}"]),
             "",
             "The plug-in replaces that function, and `engine=vllm` refuses T > 0 without it.",
             *("", "## Commands", "", "Made by `python scripts/audit_vllm.py python=…`. The servers:", ""),

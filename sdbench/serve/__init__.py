@@ -1,12 +1,12 @@
-"""Other engines behind the same records: servers of the OpenAI kind, asked over HTTP or started here. No torch.
+"""Other engines behind the same records: servers of the OpenAI kind, over HTTP or started here. No torch.
 
-    dialect   where a server of one kind says what, as data of its YAML
-    client    one server: requests that stream, retries, counters, what it is
-    pump      so many requests at once from code that waits for none of them
-    rounds    what a server counts of its steps, cut where the text ends
-    command   the command line of a server that is started
-    process   a server that is started: ready, or why it died; and no orphan
-    keeper    the process between: when its parent is gone, however, the server goes too
+    dialect     where a server of one kind reports what, as data of its YAML
+    client      one server: streamed requests, retries, counters
+    pump        many requests at once from code that does not wait
+    rounds      the rounds that a server reports, cut where the text ends
+    command     the command line of a server that is started
+    process     a server that is started: ready, or why it died
+    supervisor  the process between: when its parent is gone, it ends the server
 
 Nothing of this is imported where engine=native. The runner's side is `sdbench/engines/served/`.
 """

@@ -1,4 +1,4 @@
-"""One server of the OpenAI kind: requests that stream, asked again where nothing can be counted twice, and what the server is."""
+"""A client of one server of the OpenAI kind: streamed requests, repeated where nothing can be counted twice."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import random
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ import aiohttp
 from sdbench.serve.dialect import SECONDS, STEPS, TOTALS, Dialect, all_of, at, counters_of
 from sdbench.types import EngineError
 
+COMPLETIONS = "/v1/completions"
 BUSY = (429, 502, 503, 504)
 CONNECT_S = 10.0
 LONGEST_WAIT_S = 60.0
@@ -85,50 +87,46 @@ class Client:
         assert self._session is not None, "a client is opened before it is asked"
         return self._session
 
-    async def get(self, path: str | None) -> Any:
-        """What a page of the server says, as JSON; None where there is no such page."""
+    @asynccontextmanager
+    async def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yield a response; what the transport raises is an UnansweredError."""
+        try:
+            async with self.session.request(method, self.url + path, json=body) as response:
+                yield response
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise UnansweredError(" ".join(str(error).split())[:200] or type(error).__name__) from error
+
+    async def get(self, path: str | None, body: Mapping[str, Any] | None = None) -> Any:
+        """A page of the server as JSON, by POST where there is a body; None where there is no such page."""
         if path is None:
             return None
-        try:
-            async with self.session.get(self.url + path) as response:
+        async with self._request("GET" if body is None else "POST", path, body) as response:
+            try:
                 return await response.json(content_type=None) if response.status == 200 else None
-        except ValueError:
-            return None
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise UnansweredError(_named(error)) from error
-
-    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The same with a body."""
-        try:
-            async with self.session.post(self.url + path, json=body) as response:
-                return await response.json(content_type=None) if response.status == 200 else None
-        except ValueError:
-            return None
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise UnansweredError(_named(error)) from error
+            except ValueError:
+                return None
 
     async def refuses(self, body: Mapping[str, Any]) -> bool:
-        """Whether a request is a client's mistake to the server (HTTP 400) or gets an answer."""
-        try:
-            async with self.session.post(self.url + "/v1/completions", json=body) as response:
-                if response.status not in (200, 400):
-                    raise UnansweredError(f"HTTP {response.status}: {_message(await response.text())}")
-                return response.status == 400
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise UnansweredError(_named(error)) from error
+        """Whether the server answers a request with HTTP 400."""
+        async with self._request("POST", COMPLETIONS, body) as response:
+            if response.status not in (200, 400):
+                raise UnansweredError(f"HTTP {response.status}: {_message(await response.text())}")
+            return response.status == 400
 
     async def counters(self) -> dict[str, float] | None:
         """Steps, drafted and accepted tokens since the server's start; None where it does not count them."""
         if not any(self.dialect.counters.values()):
             return None
         try:
-            async with self.session.get(self.url + self.dialect.counters_at) as response:
+            async with self._request("GET", self.dialect.counters_at) as response:
                 return counters_of(await response.text(), self.dialect.counters) if response.status == 200 else None
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise EngineError(f"the server at {self.url} does not say its counters ({_named(error)})") from error
+        except UnansweredError as error:
+            raise EngineError(f"the counters of the server at {self.url} cannot be read ({error})") from error
 
     async def complete(self, body: Mapping[str, Any]) -> Answer:
-        """One text. What was not answered whole is asked again: a completion changes nothing on a server. Then EngineError."""
+        """One text. A request without a whole answer is repeated, as it changes nothing on a server; at last EngineError."""
         reason = ""
         for attempt in range(self.patience.retries + 1):
             try:
@@ -141,28 +139,25 @@ class Client:
             return replace(answer, num_asked=attempt + 1)
         tries = self.patience.retries + 1
         raise EngineError(
-            f"the server at {self.url} left a request unanswered {tries} times, at last: {reason}; what was finished is in the "
+            f"the server at {self.url} left a request unanswered {tries} times, at last: {reason}; finished texts are in the "
             "records, and the same command goes on from there"
         )
 
-    def _wait_s(self, attempt: int, asked_s: float | None) -> float:
-        """Twice as long each time, drawn from the upper half so that users do not come back together; or what the server asks."""
-        own_s = self.patience.wait_s * 2**attempt * random.uniform(0.5, 1)
-        return min(LONGEST_WAIT_S, own_s if asked_s is None else max(asked_s, own_s))
+    def _wait_s(self, attempt: int, retry_after_s: float | None) -> float:
+        """Twice as long each time, by chance so that users do not come back together; at least what the server asks for."""
+        usual_s = self.patience.wait_s * 2**attempt * random.uniform(0.5, 1)
+        return min(LONGEST_WAIT_S, max(retry_after_s or 0.0, usual_s))
 
     async def _once(self, body: Mapping[str, Any]) -> Answer:
         reader = _Reader(self.dialect)
-        try:
-            async with self.session.post(self.url + "/v1/completions", json=body) as response:
-                if response.status in BUSY:
-                    raise UnansweredError(f"HTTP {response.status}", _seconds(response.headers.get("Retry-After")))
-                if response.status != 200:
-                    said = _message(await response.text())
-                    raise EngineError(f"the server at {self.url} refuses a request with HTTP {response.status}: {said}")
-                async for event in _events(response.content):
-                    reader.take(event)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise UnansweredError(_named(error)) from error
+        async with self._request("POST", COMPLETIONS, body) as response:
+            if response.status in BUSY:
+                raise UnansweredError(f"HTTP {response.status}", _seconds(response.headers.get("Retry-After")))
+            if response.status != 200:
+                message = _message(await response.text())
+                raise EngineError(f"the server at {self.url} refuses a request with HTTP {response.status}: {message}")
+            async for event in _events(response.content):
+                reader.take(event)
         if "error" in reader.last:
             raise UnansweredError(f"an error within the answer: {_message(json.dumps(reader.last))}")
         if not reader.is_whole:
@@ -180,7 +175,7 @@ class _Reader:
         self.text, self.finish, self.is_whole = "", None, False
         self.chunks: list[tuple[float, int]] = []
         self.last: Mapping[str, Any] = {}
-        self._told: dict[str, Any] = {}
+        self._facts: dict[str, Any] = {}
 
     def take(self, event: str) -> None:
         if event == "[DONE]":
@@ -193,20 +188,20 @@ class _Reader:
         self.last, dialect = chunk, self.dialect
         for name, paths, keys in (("steps", dialect.steps, STEPS), ("totals", dialect.totals, TOTALS)):
             if (values := all_of(chunk, paths, keys)) is not None:
-                self._told[name] = values
+                self._facts[name] = values
         seconds = {name: at(chunk, dialect.milliseconds.get(name)) for name in SECONDS}
-        self._told |= {name: value for name, value in seconds.items() if value is not None}
+        self._facts |= {name: value for name, value in seconds.items() if value is not None}
         if (mean := at(chunk, dialect.tokens_per_step)) is not None:
-            self._told["mean"] = mean
+            self._facts["mean"] = mean
         if (usage := at(chunk, "usage.completion_tokens")) is not None:
-            self._told["usage"] = usage
+            self._facts["usage"] = usage
         for choice in chunk.get("choices") or ():
             self._choice(choice)
 
     def _choice(self, choice: Mapping[str, Any]) -> None:
         new = at(choice, self.dialect.ids)
         if new is None and choice.get("text"):
-            raise EngineError("a server answers without token ids: return_token_ids is not known to it")
+            raise EngineError("a server answers without token ids: it does not know return_token_ids")
         new = list(new or ())[len(self.ids) :] if self.dialect.is_cumulative else list(new or ())
         if new:
             self.ids += new
@@ -215,14 +210,14 @@ class _Reader:
         self.finish = choice.get("finish_reason") or self.finish
 
     def answer(self) -> Answer:
-        if self._told.get("usage", len(self.ids)) != len(self.ids):
-            raise UnansweredError(f"it counts {self._told['usage']} tokens and sent {len(self.ids)}")
-        server_s = {name: float(self._told.get(name, NAN)) / 1000 for name in SECONDS}
+        if self._facts.get("usage", len(self.ids)) != len(self.ids):
+            raise UnansweredError(f"it counts {self._facts['usage']} tokens and sent {len(self.ids)}")
+        server_s = {name: float(self._facts.get(name, NAN)) / 1000 for name in SECONDS}
         return Answer(
             ids=tuple(self.ids),
             text=self.text,
             is_stopped=self.finish == "stop",
-            steps=self._told.get("steps"),
+            steps=self._facts.get("steps"),
             totals=self._totals(),
             chunks=tuple(self.chunks),
             server_s=server_s,
@@ -230,8 +225,8 @@ class _Reader:
         )
 
     def _totals(self) -> dict[str, float] | None:
-        """As they were told, or worked out of the mean tokens of a step: the first one is the prefill's."""
-        totals, mean = self._told.get("totals"), self._told.get("mean")
+        """As reported, or computed from the mean tokens of a step: the first token is the prefill's."""
+        totals, mean = self._facts.get("totals"), self._facts.get("mean")
         if totals is not None or not mean or not self.ids:
             return totals
         steps = round(len(self.ids) / mean)
@@ -257,14 +252,10 @@ def _seconds(header: str | None) -> float | None:
 
 
 def _message(text: str) -> str:
-    """What an error says: OpenAI's field, or the beginning of the page."""
+    """The message of an error: OpenAI's field, or the beginning of the page."""
     try:
         tree = json.loads(text)
     except ValueError:
         return " ".join(text.split())[:200] or "no message"
-    said = at(tree, "error.message") or at(tree, "message") or at(tree, "detail") or text
-    return " ".join(str(said).split())[:200]
-
-
-def _named(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    message = at(tree, "error.message") or at(tree, "message") or at(tree, "detail") or text
+    return " ".join(str(message).split())[:200]

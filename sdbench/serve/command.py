@@ -1,4 +1,4 @@
-"""The command line of a server that is started, from the options of a run. Nothing is known here of what they mean."""
+"""The command line of a server that is started, from the options of a run, whatever they mean."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def flags(args: Mapping[str, Any]) -> list[str]:
 
 
 def look(python: str, module: str) -> dict[str, Any]:
-    """What an interpreter has of a server's package; a ConfigError where it is none, or has none."""
+    """Return what an interpreter has of a server's package; a ConfigError where it is none, or has none."""
     try:
         words = [python, "-c", LOOK.replace("MODULE", module)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=LOOK_S, check=True)
@@ -59,7 +59,7 @@ def look(python: str, module: str) -> dict[str, Any]:
         ) from None
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         raise ConfigError(
-            f"engine.python={show(python)} is no Python that can be asked what it has ({type(error).__name__})"
+            f"engine.python={show(python)} is no Python that lists its packages ({type(error).__name__})"
         ) from None
     if not facts["there"]:
         raise ConfigError(
@@ -69,15 +69,15 @@ def look(python: str, module: str) -> dict[str, Any]:
     return facts
 
 
-def port_of(host: str, asked: int | None) -> int:
-    """The port that is asked for, if nobody listens there, or one that is free."""
+def port_of(host: str, wanted: int | None) -> int:
+    """The wanted port if nobody listens there; for None one that is free."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((host, asked or 0))
+            listener.bind((host, wanted or 0))
         except OSError as error:
             raise ConfigError(
-                f"engine.port={asked} of {host} cannot be had ({error.strerror}): "
+                f"engine.port={wanted} of {host} cannot be used ({error.strerror}): "
                 "write another, or engine.port=null for one that is free"
             ) from None
         return int(listener.getsockname()[1])

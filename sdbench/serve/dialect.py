@@ -1,9 +1,9 @@
-"""Where a server of one kind says what: paths into its JSON and names of its counters, as its file in configs/engine has them."""
+"""Where a server of one kind reports what: paths into its JSON and names of its counters, from its file in configs/engine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from sdbench.config import ConfigError, known
@@ -15,7 +15,7 @@ SECONDS = ("first_token", "decode", "queue")
 
 @dataclass(frozen=True)
 class Dialect:
-    """Paths are dotted, a number being a place in a list; None is what such a server does not tell.
+    """Paths are dotted, with numbers as indices of lists; None: such a server does not report it.
 
     ids: the new ids of a choice. steps: of a text, lists over its steps. totals: of a text, sums over its steps. milliseconds:
     its own times. counters: sums since its start, in /metrics. request: fields that every request has. top_k_all: how a request
@@ -41,7 +41,7 @@ class Dialect:
 
     @classmethod
     def check(cls, tree: Mapping[str, Any]) -> Dialect:
-        known("engine.dialect.", tree, [one.name for one in fields(cls)])
+        known("engine.dialect.", tree, cls.__dataclass_fields__)
         for name, keys in (("steps", STEPS), ("totals", TOTALS), ("milliseconds", SECONDS), ("counters", TOTALS)):
             if not isinstance(tree.get(name, {}), Mapping):
                 raise ConfigError(f"engine.dialect.{name} must be a mapping of {', '.join(keys)} to names")
@@ -51,7 +51,7 @@ class Dialect:
 
 
 def at(tree: Any, path: str | None) -> Any:
-    """What stands at a path; None where there is nothing."""
+    """The value at a path; None where there is none."""
     for part in () if path is None else path.split("."):
         if isinstance(tree, Mapping):
             tree = tree.get(part)

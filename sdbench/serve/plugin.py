@@ -1,19 +1,54 @@
-"""`python -m sdbench.serve.plugin --check PYTHON`: whether the vLLM of an interpreter has the seam that our plug-in knows.
+"""What the vLLM of an interpreter can do. `python -m sdbench.serve.plugin --check PYTHON`: whether our plug-in fits it.
 
 Exit code 0 where it does; 2, and what differs, where it does not, or where the plug-in or vLLM is not installed there.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 
-from sdbench.config import ConfigError
+from sdbench.config import ConfigError, show
 from sdbench.serve.command import look
 
 USAGE = "usage: python -m sdbench.serve.plugin --check PYTHON"
 CHECK_S = 600  # importing vLLM alone takes long
+
+
+# In that interpreter, without a model: five positions of two requests have to get their requests' numbers.
+EXPAND = """
+import torch
+from vllm.platforms import current_platform
+import vllm.v1.sample.rejection_sampler as sampler
+current_platform.import_kernels()
+current_platform.register_triton_kernel_overrides()
+numbers, ends = torch.tensor([0.3, 0.7]), torch.tensor([2, 5], dtype=torch.int32)
+expanded = sampler.expand_batch_to_tokens(numbers, ends, 5)
+print("is_right", torch.equal(expanded, numbers[[0, 0, 1, 1, 1]]))
+"""
+
+
+def draws_from_laws(python: str) -> bool:
+    """Whether the CPU build of vLLM in an interpreter draws speculated tokens from their laws; that of 0.32 does not.
+
+    There `expand_batch_to_tokens`, which gives each speculated position the temperature, top-k and top-p of its request, returns
+    uninitialised memory (vllm#55005). Greedy decoding uses none of it, and our plug-in replaces it.
+    """
+    env = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_PLUGINS": ""}
+    cannot = f"engine.python={show(python)} cannot be tested for how it samples where it speculates"
+    try:
+        done = subprocess.run(
+            [python, "-c", EXPAND], capture_output=True, text=True, timeout=CHECK_S, check=False, env=env
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{cannot}: no answer in {CHECK_S} s") from None
+    answer = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("is_right ")]
+    if not answer:
+        why = (done.stderr.splitlines() or ["it says nothing"])[-1]
+        raise ConfigError(f"{cannot}: {why}")
+    return answer[0] == "True"
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""A server that is started: its keeper, its log, whether it is ready, and why it died."""
+"""A server process: its supervisor, its log, whether it is ready, and why it died."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sdbench.config import ConfigError
 
 LAST_LINES = 12
 POLL_S = 0.2
-KEEPER = Path(__file__).with_name("keeper.py")
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
 
 @dataclass
 class Server:
-    """One process group behind a keeper; `close` ends it, and so does the end of this process."""
+    """One process group behind a supervisor; `close` ends it, and so does the end of this process."""
 
     url: str
     log: Path
@@ -33,23 +33,21 @@ class Server:
     def start(cls, words: Sequence[str], url: str, log: Path, *, env: Mapping[str, str], grace_s: float) -> Server:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_bytes(b"")
-        keeper = [sys.executable, "-I", str(KEEPER), str(log), str(grace_s), "--", *words]
-        process = subprocess.Popen(keeper, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env={**os.environ, **env})
+        command = [sys.executable, "-I", str(SUPERVISOR), str(log), str(grace_s), "--", *words]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env={**os.environ, **env})
         return cls(url, log, process, grace_s)
 
     def wait_until_ready(self, path: str, start_s: float) -> None:
         """Until its health page answers; a ConfigError with its last lines where it dies before, or takes too long."""
         begin = time.monotonic()
         while not self._is_healthy(path):
-            code = self.process.poll()
+            code, reason = self.process.poll(), None
             if code is not None:
-                raise ConfigError(
-                    f"the server at {self.url} ended with code {code} before it was ready{self.last_lines()}"
-                )
-            if time.monotonic() - begin > start_s:
-                raise ConfigError(
-                    f"the server at {self.url} was not ready after engine.start_s={start_s:g} seconds{self.last_lines()}"
-                )
+                reason = f"ended with code {code} before it was ready"
+            elif time.monotonic() - begin > start_s:
+                reason = f"was not ready after engine.start_s={start_s:g} seconds"
+            if reason is not None:
+                raise ConfigError(f"the server at {self.url} {reason}{self.last_lines()}")
             time.sleep(POLL_S)
         self.started_s = time.monotonic() - begin
 
@@ -61,7 +59,7 @@ class Server:
             return False
 
     def death(self, within_s: float = 0.0) -> str | None:
-        """What to say of a server that has ended by itself, or does so soon; None while it runs."""
+        """A sentence on a server that has ended by itself, or does so within the time; None while it runs."""
         until = time.monotonic() + within_s
         while (code := self.process.poll()) is None and time.monotonic() < until:
             time.sleep(POLL_S)
@@ -71,15 +69,15 @@ class Server:
         """The end of its log, for a sentence about it."""
         lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
         if not lines:
-            return f" and said nothing in {self.log}"
+            return f" and wrote nothing to {self.log}"
         return f"; its log {self.log} ends:\n" + "\n".join(f"  {line}" for line in lines)
 
     def close(self) -> None:
-        """Ends it and its children, and waits until they are gone."""
+        """End the server and its children, and wait until they are gone."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.close()
             self.process.wait(self.grace_s + 30)
         except subprocess.TimeoutExpired:
-            self.process.kill()  # the server has asked the kernel to die with its keeper
+            self.process.kill()  # the server has asked the kernel to die with its supervisor
             self.process.wait()

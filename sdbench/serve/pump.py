@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for callers that wait: so many requests under way at once, answers as they end."""
+"""An event loop in its own thread, for callers that wait: many requests under way at once, answers as they end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pump:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def each(self, asks: Iterable[A], work: Callable[[A], Awaitable[T]], most: int) -> Iterator[tuple[A, T]]:
-        """Answers as they end, `most` under way: whoever has one asks the next. An error ends all, as does a caller that stops."""
+        """Answers as they end, `most` under way. An error ends all of them, as does a caller that stops."""
         answers: queue.Queue[tuple[A, T] | BaseException | None] = queue.Queue()
         waiting = iter(asks)
 
@@ -52,7 +52,7 @@ class Pump:
             under_way.cancel()
 
     def close(self) -> None:
-        """What is under way is given up."""
+        """Cancel the requests under way."""
 
         async def end() -> None:
             others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sdbench.serve.rounds import alone, cut_rounds
+from sdbench.serve.rounds import cut_rounds, without_drafts
 from sdbench.types import EngineError
 
 
@@ -68,5 +68,5 @@ def test_a_text_without_tokens_has_no_rounds():
 
 
 def test_alone_every_token_is_a_round():
-    assert alone(2).origins == ("bonus", "bonus")
-    assert alone(2).drafted == (0, 0)
+    assert without_drafts(2).origins == ("bonus", "bonus")
+    assert without_drafts(2).drafted == (0, 0)

@@ -97,7 +97,7 @@ def test_a_port_in_use(refused, tmp_path):
         taken.listen()
         port = taken.getsockname()[1]
         said = refused("engine=vllm", f"engine.python={fake}", f"engine.port={port}")
-    assert f"engine.port={port} of 127.0.0.1 cannot be had" in said
+    assert f"engine.port={port} of 127.0.0.1 cannot be used" in said
 
 
 def test_an_interpreter_without_vllm_and_none(refused):

@@ -81,10 +81,10 @@ def test_one_that_is_killed_takes_its_workers_along(serve):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_when_its_keeper_goes_so_does_it(how, serve):
+def test_when_its_supervisor_goes_so_does_it(how, serve):
     server, pids = serve()
     server.process.send_signal(how)
-    assert gone(pids[:1]), "the server; a worker that left its group outlives a keeper that is killed"
+    assert gone(pids[:1]), "the server; a worker that left its group outlives a supervisor that is killed"
     for pid in pids[1:]:
         if how == signal.SIGTERM:
             assert gone([pid])
@@ -146,7 +146,7 @@ def test_a_port_in_use_is_one_sentence():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(ConfigError, match="cannot be had"):
+        with pytest.raises(ConfigError, match="cannot be used"):
             port_of("127.0.0.1", taken.getsockname()[1])
 
 

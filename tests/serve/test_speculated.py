@@ -7,7 +7,7 @@ from processes import environment_with_vllm
 
 from sdbench.cli import main
 from sdbench.config import ConfigError
-from sdbench.serve.speculated import draws_from_laws
+from sdbench.serve.plugin import draws_from_laws
 
 RIGHT = "x.repeat_interleave(torch.diff(cu.long(), prepend=torch.zeros(1).long()))"
 UNWRITTEN = "x.new_full((num_tokens,), 77)"
@@ -37,7 +37,7 @@ def test_an_interpreter_says_whether_it_expands(expanded, is_right, tmp_path):
 
 
 def test_one_that_does_not_answer_is_a_mistake(tmp_path):
-    with pytest.raises(ConfigError, match=r"cannot be asked how it samples.*No module named 'vllm.platforms'"):
+    with pytest.raises(ConfigError, match=r"cannot be tested for how it samples.*No module named 'vllm.platforms'"):
         draws_from_laws(str(environment_with_vllm(tmp_path)))
 
 

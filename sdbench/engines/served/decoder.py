@@ -15,7 +15,7 @@ from sdbench.plan import WorkItem
 from sdbench.records import PooledRecord
 from sdbench.serve.client import Answer, Client
 from sdbench.serve.pump import Pump
-from sdbench.serve.rounds import CountedRounds, alone, cut_rounds
+from sdbench.serve.rounds import CountedRounds, cut_rounds, without_drafts
 from sdbench.types import EngineError, Generation
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class ServedDecoder:
         self, client: Client, point: Point, answer: Answer, tokens: Sequence[int], *, is_stopped: bool
     ) -> CountedRounds | None:
         if point.role != "pair":
-            return alone(len(tokens))
+            return without_drafts(len(tokens))
         if answer.steps is None:
             return None
         most = max(answer.steps["drafted"], default=0)

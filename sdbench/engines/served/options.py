@@ -16,7 +16,7 @@ from sdbench.records import Cell
 from sdbench.serve.client import Patience
 from sdbench.serve.command import look, port_of
 from sdbench.serve.dialect import Dialect
-from sdbench.serve.speculated import draws_from_laws
+from sdbench.serve.plugin import draws_from_laws
 
 if TYPE_CHECKING:
     from sdbench.prepare.cells import Point

@@ -216,7 +216,7 @@ class Servers:
             return
         own = list(self.job.pair_info.tokenizer(SAMPLE, add_special_tokens=False)["input_ids"])
         body = {"model": self._names[client.url], "prompt": SAMPLE, "add_special_tokens": False}
-        theirs = at(self.pump.run(client.post(client.dialect.tokenize, body)), "tokens")
+        theirs = at(self.pump.run(client.get(client.dialect.tokenize, body)), "tokens")
         if theirs is not None and list(theirs) != own:
             raise ConfigError(self._other_ids(client, f"{theirs[:6]} and {own[:6]} begin the same text"))
 
