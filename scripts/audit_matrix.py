@@ -29,7 +29,7 @@ from sdbench.audit.native import audit, knob_results
 from sdbench.audit.table import finite
 from sdbench.config import ConfigError, config_dir
 from sdbench.verify.head import SHIP, Head
-from sdbench.words import chosen, number, parsed, reading
+from sdbench.words import choose, exit_on_mistake, number, parse_words
 
 WARPERS = ("", "top_k=2", "top_p=0.8")
 MARKERS = ["verifier.within.begin=Answer", "verifier.within.end='####'"]  # single tokens of the embedded pairs
@@ -178,11 +178,11 @@ def kept_lines(path: Path, rules: Sequence[str]) -> tuple[list[dict[str, Any]], 
 
 
 def main(argv: Sequence[str]) -> int:
-    with reading("audit_matrix", __doc__, argv):
-        given = parsed(argv, DEFAULTS)
+    with exit_on_mistake("audit_matrix", __doc__, argv):
+        given = parse_words(argv, DEFAULTS)
         known, options = names("verifier"), given.options
-        rules = chosen("rules", options["rules"], known) if "rules" in options else known
-        model = chosen("model", options["model"], embedded.PAIRS)[0] if "model" in options else ""
+        rules = choose("rules", options["rules"], known) if "rules" in options else known
+        model = choose("model", options["model"], embedded.PAIRS)[0] if "model" in options else ""
         tv, workers = number(given, "tv") or TV[bool(model)], int(number(given, "workers") or 2)
         samples = int(number(given, "samples") or TRAINED_SAMPLES)
     out, begun = Path(options.get("out", DEFAULTS["out"])), time.perf_counter()

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from sdbench.audit.command import AuditOptions
 from sdbench.audit.native import audit
 from sdbench.audit.pairs import random_pair
-from sdbench.words import number, parsed, reading
+from sdbench.words import exit_on_mistake, number, parse_words
 from tests.audit.faults import FAULTS
 
 SAMPLED = ("law", "losslessness", "acceptance", "q")
@@ -100,8 +100,8 @@ def page(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    with reading("audit_power", __doc__, argv):
-        given = parsed(argv, DEFAULTS)
+    with exit_on_mistake("audit_power", __doc__, argv):
+        given = parse_words(argv, DEFAULTS)
         runs, workers = (int(number(given, name) or int(DEFAULTS[name])) for name in ("runs", "workers"))
     out, begun = Path(given.options.get("out", DEFAULTS["out"])), time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)

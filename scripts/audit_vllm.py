@@ -40,7 +40,7 @@ from sdbench.serve.command import look, port_of, words_of
 from sdbench.serve.plugin import EXPAND, draws_from_laws
 from sdbench.serve.process import Server
 from sdbench.serve.pump import Pump
-from sdbench.words import number, parsed, reading
+from sdbench.words import exit_on_mistake, number, parse_words
 
 ROOT = Path(__file__).parents[1]
 PAIR, TASK, NUM_DRAFT, UNDER_WAY = "llama-tiny", "gsm8k-tiny", 5, 64
@@ -244,8 +244,8 @@ def statistic_text(statistic: float | str) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    with reading("audit_vllm", __doc__, words):
-        given = parsed(words, DEFAULTS)
+    with exit_on_mistake("audit_vllm", __doc__, words):
+        given = parse_words(words, DEFAULTS)
         options = DEFAULTS | dict(given.options)
         n, new = (int(number(given, name) or int(DEFAULTS[name])) for name in ("n", "new"))
         installed = look(interpreter(options), "vllm")

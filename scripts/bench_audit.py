@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sdbench.words import number, parsed, reading
+from sdbench.words import exit_on_mistake, number, parse_words
 
 TITLES = {
     "audit": "the default audit: seconds, start included",
@@ -64,8 +64,8 @@ def page(tree: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    with reading("bench_audit", __doc__, argv):
-        given = parsed(argv, DEFAULTS)
+    with exit_on_mistake("bench_audit", __doc__, argv):
+        given = parse_words(argv, DEFAULTS)
         repeats = int(number(given, "repeats") or int(DEFAULTS["repeats"]))
     out, load = Path(given.options.get("out", DEFAULTS["out"])), os.getloadavg()[0]
     found = [once() for _ in range(repeats)]

@@ -29,7 +29,7 @@ from sdbench.prepare.prompts import Prompts
 from sdbench.prepare.provenance import config_of, provenance
 from sdbench.records import Store
 from sdbench.serve.command import look
-from sdbench.words import number, parsed, reading
+from sdbench.words import exit_on_mistake, number, parse_words
 
 ROOT = Path(__file__).parents[1]
 PAIR, TASK, AT_ONCE = "llama-tiny", "gsm8k-tiny", 8
@@ -164,8 +164,8 @@ def row(name: str, ratio: Mapping[str, float], values: str, pairs: Sequence[Any]
 
 
 def main(words: Sequence[str]) -> int:
-    with reading("bench_vllm", __doc__, words):
-        given = parsed(words, DEFAULTS)
+    with exit_on_mistake("bench_vllm", __doc__, words):
+        given = parse_words(words, DEFAULTS)
         options = DEFAULTS | dict(given.options)
         n, repeats = (int(number(given, name) or int(DEFAULTS[name])) for name in ("n", "repeats"))
         installed = look(interpreter(options), "vllm")

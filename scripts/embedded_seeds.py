@@ -21,7 +21,7 @@ from sdbench import embedded
 from sdbench.metrics.export import metrics_of, metrics_table
 from sdbench.metrics.summary import summarise
 from sdbench.train.make import pair_of
-from sdbench.words import parsed, reading
+from sdbench.words import exit_on_mistake, parse_words
 
 WS = "w=[1,0.9,0.8,0.7,0.6,0.5,0.2,0]"
 COLUMNS = ["pair", "task", "seed", "w", "n", "acceptance", "acceptance_low", "acceptance_high", "quality", "facts"]
@@ -59,8 +59,8 @@ def measured(pair: str, task: str, seed: str, draft: Path, n: str, runs: Path) -
 
 
 def main(words: Sequence[str]) -> None:
-    with reading("embedded_seeds", __doc__, words):
-        options = DEFAULTS | dict(parsed(words, DEFAULTS).options)
+    with exit_on_mistake("embedded_seeds", __doc__, words):
+        options = DEFAULTS | dict(parse_words(words, DEFAULTS).options)
     pair, runs, out = options["pair"], Path(options["runs"]), Path(options["out"])
     drafts = {str(pair_of(pair).seed): embedded.path(pair, "draft")}
     drafts |= {seed: trained(pair, seed, runs) for seed in options["seeds"].split(",")}

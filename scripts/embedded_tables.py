@@ -26,7 +26,7 @@ from sdbench.metrics.summary import summarise
 from sdbench.report.figures.planes import pareto
 from sdbench.report.figures.style import save, styled
 from sdbench.report.sweep import sweeps_of
-from sdbench.words import chosen, parsed, reading
+from sdbench.words import choose, exit_on_mistake, parse_words
 
 SWEEP = "w=[1,0.95,0.9,0.85,0.8,0.7,0.6,0.5,0.4,0.3,0.2,0.1,0]"
 SMOOTH = "w=[1,0.95,0.9,0.8,0.7,0.5,0.2,0]"  # enough where there is no knee
@@ -70,10 +70,10 @@ def write(run: Path, folder: Path) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    with reading("embedded_tables", __doc__, words):
-        options = DEFAULTS | dict(parsed(words, DEFAULTS).options)
+    with exit_on_mistake("embedded_tables", __doc__, words):
+        options = DEFAULTS | dict(parse_words(words, DEFAULTS).options)
         pairs, tasks, parts = (
-            chosen(option, options[option], DEFAULTS[option].split(",")) for option in ("pairs", "tasks", "parts")
+            choose(option, options[option], DEFAULTS[option].split(",")) for option in ("pairs", "tasks", "parts")
         )
     runs, out = Path(options["runs"]), Path(options["out"])
     for pair, task, part in ((pair, task, part) for part in parts for pair in pairs for task in tasks):

@@ -45,7 +45,7 @@ from sdbench.train.distill import LOSSES
 from sdbench.train.make import gone_on
 from sdbench.verify import Head
 from sdbench.verify.head import CARD
-from sdbench.words import chosen, parsed, reading
+from sdbench.words import choose, exit_on_mistake, parse_words
 
 ROOT = Path(__file__).parents[1]
 LAWS = "tv,target_entropy,draft_entropy,target_margin,draft_margin"
@@ -397,9 +397,9 @@ PARTS = {
 
 
 def main(arguments: list[str]) -> None:
-    with reading("learned_tables", __doc__, arguments):
-        options = DEFAULTS | dict(parsed(arguments, DEFAULTS).options)
-        parts = chosen("parts", options["parts"], PARTS)
+    with exit_on_mistake("learned_tables", __doc__, arguments):
+        options = DEFAULTS | dict(parse_words(arguments, DEFAULTS).options)
+        parts = choose("parts", options["parts"], PARTS)
     for part in parts:
         PARTS[part](
             options["pair"],

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sdbench.records import SchemaError
 from sdbench.report.paper import build_paper
-from sdbench.words import parsed
+from sdbench.words import parse_words
 
 USAGE = "usage: python scripts/paper_figures.py results/NAME [results/OTHER …] [--out figures]"
 
@@ -23,10 +23,10 @@ def main(words: Sequence[str]) -> int:
         print(f"{__doc__}".strip())
         return 0
     try:
-        given = parsed(words, {"out": "figures"})
-        if not given.places:
+        given = parse_words(words, {"out": "figures"})
+        if not given.paths:
             raise ValueError(f"name a results folder; {USAGE}")
-        for path in build_paper(given.places, given.options.get("out", "figures")):
+        for path in build_paper(given.paths, given.options.get("out", "figures")):
             print(path)
     except (ValueError, SchemaError, OSError) as error:
         print(f"paper_figures: {error}", file=sys.stderr)

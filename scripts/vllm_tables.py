@@ -32,7 +32,7 @@ from sdbench.metrics.columns import spread
 from sdbench.metrics.stats import Array, Estimate, statistic_interval
 from sdbench.metrics.summary import summarise
 from sdbench.records import Results, read
-from sdbench.words import chosen, parsed, reading
+from sdbench.words import choose, exit_on_mistake, parse_words
 
 OURS_INSIDE = ("engine=vllm", "engine.plugin=true")
 SWEEP = ("w=[1,0.9,0.7,0.5,0.2]", "verifier.greedy=mixture")
@@ -154,11 +154,11 @@ def decode(name: str, n: str, runs: Path, *words: str) -> Results:
 
 
 def main(words: Sequence[str]) -> int:
-    with reading("vllm_tables", __doc__, words):
-        options = DEFAULTS | dict(parsed(words, DEFAULTS).options)
-        (pair,) = chosen("pair", options["pair"], PAIRS)
-        tasks = chosen("tasks", options["tasks"], list(GRAMMARS))
-        temperatures = chosen("temperatures", options["temperatures"], ("0", "1"))
+    with exit_on_mistake("vllm_tables", __doc__, words):
+        options = DEFAULTS | dict(parse_words(words, DEFAULTS).options)
+        (pair,) = choose("pair", options["pair"], PAIRS)
+        tasks = choose("tasks", options["tasks"], list(GRAMMARS))
+        temperatures = choose("temperatures", options["temperatures"], ("0", "1"))
         python = interpreter(options)
     runs, out, n = Path(options["runs"]), Path(options["out"]), options["n"]
     frames = []

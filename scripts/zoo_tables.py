@@ -30,7 +30,7 @@ from sdbench.report.figures.planes import pareto, pareto_speed
 from sdbench.report.figures.style import save, styled
 from sdbench.report.figures.theory import bound
 from sdbench.report.sweep import sweeps_of
-from sdbench.words import chosen, parsed, reading
+from sdbench.words import choose, exit_on_mistake, parse_words
 
 EXPERIMENTS = {"1": "zoo", "0": "zoo-greedy"}
 RUNS = "llama-tiny/gsm8k-tiny,qwen-tiny/wmt-tiny,gemma-tiny/humaneval-tiny"
@@ -210,9 +210,9 @@ def remove_prints(folder: Path) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    with reading("zoo_tables", __doc__, words):
-        options = DEFAULTS | dict(parsed(words, DEFAULTS).options)
-        temperatures = chosen("temperatures", options["temperatures"], EXPERIMENTS)
+    with exit_on_mistake("zoo_tables", __doc__, words):
+        options = DEFAULTS | dict(parse_words(words, DEFAULTS).options)
+        temperatures = choose("temperatures", options["temperatures"], EXPERIMENTS)
     records, out = Path(options["records"]), Path(options["out"])
     for run in options["runs"].split(",") if options["runs"] != "none" else ():
         pair, _, task = run.partition("/")

@@ -26,7 +26,7 @@ from sdbench.metrics.quality import all_metrics
 from sdbench.tasks.base import DataTask
 from sdbench.tasks.data import rows_hash
 from sdbench.types import Example, Prompt, Score
-from sdbench.words import parsed
+from sdbench.words import parse_words
 
 USAGE = """python -m sdbench.score task=NAME predictions=FILE [KEY=VALUE ...]
 
@@ -82,9 +82,9 @@ class Bootstrap:
 def parse(arguments: Sequence[str]) -> dict[str, Any]:
     """Options as YAML reads them, those that name files as they are."""
     options = {option: "null" for name in tasks.names() for option in tasks.options(name)} | EXAMPLES
-    words = parsed(arguments, options, groups=["task"])
-    if words.places:
-        raise ValueError(f"{words.places[0]!r} is not of the form key=value, such as task=gsm8k")
+    words = parse_words(arguments, options, groups=["task"])
+    if words.paths:
+        raise ValueError(f"{words.paths[0]!r} is not of the form key=value, such as task=gsm8k")
     return {key: text if key in FILES else _plain(text) for key, text in words.options.items()}
 
 

@@ -1,4 +1,4 @@
-"""The words of a command line: places (folders, files) and options as KEY=VALUE, --KEY=VALUE or --KEY VALUE.
+"""The words of a command line: paths, and options as KEY=VALUE, --KEY=VALUE or --KEY VALUE.
 
 An option may carry the name of its group, as in task.shots=5: `groups` are the names that are left out.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from sdbench.config import nearest
@@ -18,21 +18,21 @@ OPTION = re.compile(r"(?:--)?([A-Za-z_]+(?:\.[A-Za-z_]+)?)=(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What was typed: places in their order, and each option as text."""
+    """Paths in their order, and each option as text."""
 
-    places: tuple[str, ...]
+    paths: tuple[str, ...]
     options: Mapping[str, str]
 
 
-def parsed(words: Sequence[str], options: Mapping[str, str], *, groups: Sequence[str] = ()) -> Words:
+def parse_words(words: Sequence[str], options: Mapping[str, str], *, groups: Sequence[str] = ()) -> Words:
     """Words as `options` {name: an example of its value} allows them; ValueError, one sentence, for any other."""
-    places: list[str] = []
+    paths: list[str] = []
     given: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
         match = OPTION.fullmatch(word)
         if match is None and not word.startswith("-"):
-            places.append(word)
+            paths.append(word)
             continue
         name = match[1] if match else word.removeprefix("--")
         group, dot, rest_of_name = name.partition(".")
@@ -45,14 +45,12 @@ def parsed(words: Sequence[str], options: Mapping[str, str], *, groups: Sequence
         if name in given:
             raise ValueError(f"{name} is given twice")
         given[name] = value
-    return Words(tuple(places), given)
+    return Words(tuple(paths), given)
 
 
 @contextmanager
-def reading(name: str, doc: str | None, words: Sequence[str]) -> Iterator[None]:
-    """A script reads its words inside: --help prints its `doc` and ends it with 0, a ValueError is one sentence and ends it
-    with 2.
-    """
+def exit_on_mistake(name: str, doc: str | None, words: Sequence[str]) -> Iterator[None]:
+    """For scripts: --help prints `doc` and exits with 0; a ValueError inside is one sentence and exits with 2."""
     if {"-h", "--help"} & set(words):
         print(f"{doc}".strip())
         raise SystemExit(0)
@@ -63,19 +61,17 @@ def reading(name: str, doc: str | None, words: Sequence[str]) -> Iterator[None]:
         raise SystemExit(2) from None
 
 
-def chosen(name: str, text: str, known: Iterable[str]) -> list[str]:
+def choose(name: str, text: str, known: Iterable[str]) -> list[str]:
     """The names in a comma list; ValueError for one that is not known."""
-    known = tuple(known)
-    for one in text.split(","):
-        if one not in known:
-            raise ValueError(f"{name} must be among {', '.join(known)}, got {one}")
-    return text.split(",")
+    known, names = tuple(known), text.split(",")
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"{name} must be among {', '.join(known)}, got {unknown[0]}")
+    return names
 
 
 def number(given: Words, name: str) -> float | None:
     """An option that is a number above 0; None where it is not given."""
-    text = given.options.get(name)
-    return None if text is None else _positive(name, text)
+    return _positive(name, given.options[name]) if name in given.options else None
 
 
 def by_task(given: Words, name: str) -> float | dict[str, float] | None:
@@ -90,10 +86,7 @@ def by_task(given: Words, name: str) -> float | dict[str, float] | None:
 
 
 def _positive(name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be a number above 0, got {text}")
-    return value
+    with suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise ValueError(f"{name} must be a number above 0, got {text}")

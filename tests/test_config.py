@@ -269,7 +269,7 @@ COMBINED = {
     ("verifier.name=lossless",): "every run has a cell of that name",
     ("verifier=[ensemble,exact]", "verifier.mix=logit"): "choices: ensemble, exact",
     ("timing=off", "timing.examples=20"): "leave one of the two out",
-    ("temperature=0", "top_k=5"): "top_k=5 does nothing at temperature=0",
+    ("temperature=0", "top_k=5"): "top_k=5 has no effect at temperature=0",
     ("verifier=typical", "verifier.epz=0.1"): "did you mean eps",
     ("verifier=lenience", "verifier.lenience=0"): "verifier.lenience must be a number above 0 and at most 1, got 0",
     ("verifier=lossy", "verifier.alpha=1.5"): "verifier.alpha must be a number between 0 and 1, got 1.5",

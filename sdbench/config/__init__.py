@@ -80,11 +80,13 @@ class Model:
         for key in ("draft", "target_revision", "draft_revision", "device_map", "distilled"):
             if tree.get(key) is not None:
                 string(f"model.{key}", tree[key])
-        if tree.get("attention") is not None:
-            choice("model.attention", tree["attention"], ATTENTION)
-        for key in ("quantization", "draft_quantization"):
+        for key, choices in (
+            ("attention", ATTENTION),
+            ("quantization", QUANTIZATION),
+            ("draft_quantization", QUANTIZATION),
+        ):
             if tree.get(key) is not None:
-                choice(f"model.{key}", tree[key], QUANTIZATION)
+                choice(f"model.{key}", tree[key], choices)
         chat_options = tree.get("chat_options") or {}
         if not isinstance(chat_options, Mapping):
             raise ConfigError(
@@ -174,7 +176,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A resolved run, all of it. See `python -m sdbench --help`."""
+    """A resolved run. See `python -m sdbench --help`."""
 
     model: Model
     task: Component
@@ -229,6 +231,7 @@ def check(tree: Mapping[str, Any]) -> Run:
     verifiers = check_rules(tree["verifier"], tree["w"])
     sampling = _sampling(tree, temperature, is_drawn=any(rule.is_drawn for rule in verifiers))
     name = tree["name"] if tree["name"] is not None else f"{model.name}-{task.name}"
+    n = tree["n"] if tree["n"] is not None else tree["task"].get("n")
     return Run(
         model=model,
         task=task,
@@ -238,9 +241,7 @@ def check(tree: Mapping[str, Any]) -> Run:
         temperature=temperature,
         **sampling,
         max_new_tokens=optional_integer("max_new_tokens", tree["max_new_tokens"], 1),
-        n=None
-        if tree["n"] == "all"
-        else optional_integer("n", tree["n"] if tree["n"] is not None else tree["task"].get("n"), 1),
+        n=None if tree["n"] == "all" else optional_integer("n", n, 1),
         seed=integer("seed", tree["seed"], 0, 2**63 - 1),
         batch_size=None if tree["batch_size"] == "auto" else integer("batch_size", tree["batch_size"], 1, 65536),
         device=_device(tree["device"]),
@@ -252,13 +253,9 @@ def check(tree: Mapping[str, Any]) -> Run:
         margin=margins("margin", tree["margin"], task.name),
         shard=Shard.check(tree["shard"]),
         force=switch("force", tree["force"]),
-        report=_on_or_off("report", tree["report"]),
+        report=switch("report", {"on": True, "off": False}.get(str(tree["report"]), tree["report"])),
         engine=Component.check("engine", tree["engine"]),
     )
-
-
-def _on_or_off(key: str, value: object) -> bool:
-    return switch(key, {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value)
 
 
 def _sampling(tree: Mapping[str, Any], temperature: float, *, is_drawn: bool) -> dict[str, Any]:
@@ -268,13 +265,11 @@ def _sampling(tree: Mapping[str, Any], temperature: float, *, is_drawn: bool) ->
     samples = integer("samples", tree["samples"], 1)
     if temperature == 0 and samples > 1 and not is_drawn:
         raise ConfigError(
-            f"samples={samples} at temperature=0 would repeat one text: use samples=1 or a temperature above 0"
+            f"samples={samples} at temperature=0 repeats one text: use samples=1 or a temperature above 0"
         )
     for key, value in (("top_k", top_k), ("top_p", top_p)):
         if temperature == 0 and value is not None:
-            raise ConfigError(
-                f"{key}={value} does nothing at temperature=0: leave {key} out or use a temperature above 0"
-            )
+            raise ConfigError(f"{key}={value} has no effect at temperature=0: remove it or use a temperature above 0")
     return {"top_k": top_k, "top_p": top_p, "samples": samples}
 
 

@@ -52,14 +52,14 @@ def number(key: str, value: object, low: float, high: float, *, is_open: bool = 
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or not low <= value <= high or (is_open and value == low):  # type: ignore[operator]
         limit = f"above {low:g}" if is_open else f"between {low:g} and {high:g}"
-        limit = f"of at least {low:g}" if math.isinf(high) and not is_open else limit
-        limit += f" and at most {high:g}" if is_open and math.isfinite(high) else ""
+        if math.isinf(high) != is_open:  # an open range names its upper end apart
+            limit = f"of at least {low:g}" if not is_open else f"{limit} and at most {high:g}"
         raise ConfigError(f"{key} must be a number {limit}, got {show(value)}")
     return float(value)  # type: ignore[arg-type]
 
 
 def margins(key: str, value: object, task: str) -> float | dict[str, float]:
-    """Points of 100: one number, or {task: number}, which names this task, its elder without -tiny, or default."""
+    """Points of 100: one number, or {task: number} with this task, its name without -tiny, or default."""
     if not isinstance(value, Mapping):
         if isinstance(value, str | list | tuple) or value is None:
             raise ConfigError(f"{key} must be a number, or one by task as {key}={{{task}: 1}}, got {show(value)}")

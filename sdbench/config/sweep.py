@@ -1,4 +1,4 @@
-"""Rules and the points of their sweeps: what a verifier's YAML says of its knobs, and which values a run gives them."""
+"""Rules and the points of their sweeps: the knobs that a verifier's YAML declares, and their values in a run."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Knob:
     trained: str | None = None  # the folder below results/ in which trained:TASK lies
 
     def rank(self, value: Any) -> float | None:
-        """The distance from the strict end; in the list for choices; None without an order.
+        """The distance from the strict end, for choices in their list; None without an order.
 
-        An infinite end is no place to measure from: then a number in (0, π) that grows away from it.
+        No distance from an infinite end is finite: then a number in (0, π) that grows away from it.
         """
         if self.strict is None:
             return None
@@ -93,19 +93,13 @@ class RuleSweep:
         options = flat({key: value for key, value in tree.items() if key not in (*INTERNAL, "draws")})
         if declared:
             known(f"{where}.", options, (*declared, *(key for key in options if key.endswith("._target_"))))
-        knobs = tuple(
-            Knob.check(
-                "w" if knob == "w" and w is not None else f"{where}.{knob}",
-                knob,
-                w if knob == "w" and w is not None else options.get(knob),
-                says,
-            )
-            for knob, says in declared.items()
-        )
+        given = {knob: (f"{where}.{knob}", options.get(knob)) for knob in declared}
+        if w is not None and "w" in declared:
+            given["w"] = ("w", w)
+        knobs = tuple(Knob.check(key, knob, value, declared[knob]) for knob, (key, value) in given.items())
         rest = {key: value for key, value in options.items() if key not in declared}
         points = itertools.product(*(knob.values for knob in knobs))
-        names = [knob.name for knob in knobs]
-        settings = tuple({**rest, **dict(zip(names, point, strict=True))} for point in points)
+        settings = tuple({**rest, **dict(zip(declared, point, strict=True))} for point in points)
         return cls(name, target, knobs, settings, switch(f"{where}.draws", tree.get("draws", False)))
 
 
@@ -123,10 +117,10 @@ def check_rules(tree: Mapping[str, Any], w: object) -> tuple[RuleSweep, ...]:
         if names.count(name) > 1:
             raise ConfigError(f"verifier names {name} twice: give one of the two another name in its file")
     if w is not None and not any(rule.has_w for rule in rules):
-        named = [f"verifier.{knob.name}" for rule in rules for knob in rule.knobs] if len(rules) == 1 else []
-        has = f"its knobs are {', '.join(named)}" if named else "it has no knob" if len(rules) == 1 else "none has it"
+        knobs = ", ".join(f"verifier.{knob.name}" for rule in rules for knob in rule.knobs)
+        has = "none has it" if len(rules) > 1 else f"its knobs are {knobs}" if knobs else "it has no knob"
         rule = ",".join(names)
-        raise ConfigError(f"verifier={rule} takes no w, got w={show(w)}: leave w out or use verifier=ensemble; {has}")
+        raise ConfigError(f"verifier={rule} takes no w, got w={show(w)}: remove w or use verifier=ensemble; {has}")
     return rules
 
 
@@ -143,9 +137,9 @@ def _value(key: str, value: object, declared: Mapping[str, Any]) -> object:
     if declared.get("text"):
         return value if isinstance(value, int) and not isinstance(value, bool) else string(key, value)
     if declared.get("choices"):
-        for one in declared["choices"]:
-            if one == value and isinstance(one, bool) == isinstance(value, bool):  # true is not the number 1
-                return one
+        for choice in declared["choices"]:
+            if choice == value and isinstance(choice, bool) == isinstance(value, bool):  # true is not the number 1
+                return choice
         raise ConfigError(f"{key} cannot be {show(value)} {nearest(value, map(show, declared['choices']))}")
     if declared.get("whole"):
         return integer(key, value, declared.get("low", 0), declared.get("high", 10**9))

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from sdbench.records import SchemaError
-from sdbench.words import by_task, number, parsed
+from sdbench.words import by_task, number, parse_words
 
 USAGE = """usage: python -m sdbench.report results/NAME [results/OTHER …] [margin=POINTS | speed=TIMES] [out=FOLDER]
 
@@ -25,13 +25,13 @@ def main(arguments: Sequence[str]) -> int:
     from sdbench.report.build import worked_out, write
 
     try:
-        words = parsed(arguments, OPTIONS)
-        if not words.places:
+        words = parse_words(arguments, OPTIONS)
+        if not words.paths:
             raise ValueError("name a results folder, such as results/NAME")
         margin, speed = by_task(words, "margin"), number(words, "speed")
         if margin is not None and speed is not None:
             raise ValueError("margin and speed are two questions: give one of them")
-        work = worked_out(words.places, margin=margin, speed=speed)
+        work = worked_out(words.paths, margin=margin, speed=speed)
         for advice in work.advice:
             print(advice.text, flush=True)
         report = write(work, words.options.get("out"))
