@@ -21,7 +21,7 @@ import pandas as pd
 import yaml
 
 from sdbench import tasks
-from sdbench.config import known, nearest
+from sdbench.config import nearest, refuse_unknown
 from sdbench.metrics.quality import all_metrics
 from sdbench.tasks.base import DataTask
 from sdbench.tasks.data import rows_hash
@@ -265,7 +265,7 @@ def run(arguments: Sequence[str]) -> dict[str, Any]:
         raise ValueError(f"resamples must be a whole number of at least 100, got {own['resamples']}")
     out = check_out(own["out"])
     name = str(own["task"])
-    known("", options, [*OWN, *tasks.options(name)])
+    refuse_unknown("", options, [*OWN, *tasks.options(name)])
     task = tasks.load(name, **{"n": None, **options})
     task.environment()  # whatever the scores need is there, or says so now
     answers = score_predictions(task, Path(own["predictions"]))

@@ -13,15 +13,15 @@ from typing import Any
 
 from sdbench.config.checks import (
     ConfigError,
+    as_list,
     choice,
     config_dir,
     integer,
-    known,
-    listed,
     margins,
     nearest,
     number,
     optional_integer,
+    refuse_unknown,
     show,
     string,
     switch,
@@ -41,8 +41,8 @@ __all__ = [
     "TimingOptions",
     "check",
     "config_dir",
-    "known",
     "nearest",
+    "refuse_unknown",
     "show",
 ]
 
@@ -74,7 +74,7 @@ class Model:
 
     @classmethod
     def check(cls, tree: Mapping[str, Any]) -> Model:
-        known("model.", tree, cls.__dataclass_fields__)
+        refuse_unknown("model.", tree, cls.__dataclass_fields__)
         for key in ("name", "target"):
             string(f"model.{key}", tree.get(key))
         for key in ("draft", "target_revision", "draft_revision", "device_map", "distilled"):
@@ -147,7 +147,7 @@ class TimingOptions:
             return cls()
         if not isinstance(tree, Mapping):
             raise ConfigError(f"timing must be off or options such as timing.examples=20, got {show(tree)}")
-        known("timing.", tree, cls.__dataclass_fields__)
+        refuse_unknown("timing.", tree, cls.__dataclass_fields__)
         timing = cls(**{key: integer(f"timing.{key}", value, 1) for key, value in tree.items()})
         if timing.batch_size > timing.examples:
             raise ConfigError(
@@ -219,7 +219,7 @@ GROUPS = ("model", "task", "verifier", "drafter", "decode", "engine", "tracker",
 
 def check(tree: Mapping[str, Any]) -> Run:
     """A resolved, plain tree of the YAML files and overrides -> a run that makes sense. Raises ConfigError."""
-    known("", tree, KEYS)
+    refuse_unknown("", tree, KEYS)
     missing = [key for key in KEYS if key not in tree]
     if missing:
         raise ConfigError(f"{missing[0]} cannot be removed; write {missing[0]}=null for its default")
@@ -237,7 +237,7 @@ def check(tree: Mapping[str, Any]) -> Run:
         task=task,
         verifiers=verifiers,
         drafter=Component.check("drafter", tree["drafter"]),
-        num_draft=tuple(integer("num_draft", k, 1, 256) for k in listed("num_draft", tree["num_draft"])),
+        num_draft=tuple(integer("num_draft", k, 1, 256) for k in as_list("num_draft", tree["num_draft"])),
         temperature=temperature,
         **sampling,
         max_new_tokens=optional_integer("max_new_tokens", tree["max_new_tokens"], 1),

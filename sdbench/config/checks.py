@@ -88,7 +88,7 @@ def switch(key: str, value: object) -> bool:
     return value
 
 
-def listed(key: str, value: object) -> list[object]:
+def as_list(key: str, value: object) -> list[object]:
     """A number or a list of them, as a list without repetitions, in the order given."""
     values = list(value) if isinstance(value, list | tuple) else [value]
     if not values:
@@ -96,7 +96,7 @@ def listed(key: str, value: object) -> list[object]:
     return [v for i, v in enumerate(values) if v not in values[:i]]
 
 
-def known(where: str, given: Mapping[str, object], names: Iterable[str]) -> None:
+def refuse_unknown(where: str, given: Mapping[str, object], names: Iterable[str]) -> None:
     names = list(names)
     for key in given:
         if key not in names:

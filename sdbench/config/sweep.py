@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sdbench.config.checks import ConfigError, integer, known, listed, nearest, number, show, string, switch
+from sdbench.config.checks import ConfigError, as_list, integer, nearest, number, refuse_unknown, show, string, switch
 
 BASELINES = ("target", "draft", "lossless", "generate")  # what the records call the cells that every run adds
 DECLARES = ("low", "high", "open", "whole", "strict", "equals", "sweep", "choices", "draws", "text", "trained")
@@ -46,9 +46,9 @@ class Knob:
         """`declared`: {low, high, open, whole, strict, equals, sweep}, {choices, strict, equals} or {text}."""
         if not isinstance(declared, Mapping):
             raise ConfigError(f"knobs.{name} must be a mapping such as {{low: 0, high: 1}}, got {show(declared)}")
-        known(f"knobs.{name}.", declared, DECLARES)
+        refuse_unknown(f"knobs.{name}.", declared, DECLARES)
         given = declared.get("sweep") if given is None else given
-        values = tuple(_value(key, value, declared) for value in listed(key, given))
+        values = tuple(_value(key, value, declared) for value in as_list(key, given))
         choices, strict = tuple(declared.get("choices") or ()), declared.get("strict")
         if strict is not None and not _is_infinite(strict):
             _value(f"knobs.{name}.strict", strict, declared)
@@ -92,7 +92,7 @@ class RuleSweep:
         declared: Mapping[str, Any] = tree.get("knobs") or {}
         options = flat({key: value for key, value in tree.items() if key not in (*INTERNAL, "draws")})
         if declared:
-            known(f"{where}.", options, (*declared, *(key for key in options if key.endswith("._target_"))))
+            refuse_unknown(f"{where}.", options, (*declared, *(key for key in options if key.endswith("._target_"))))
         given = {knob: (f"{where}.{knob}", options.get(knob)) for knob in declared}
         if w is not None and "w" in declared:
             given["w"] = ("w", w)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sdbench.config import ConfigError, Run, known
+from sdbench.config import ConfigError, Run, refuse_unknown
 from sdbench.errors import first_line
 from sdbench.imports import import_object
 
@@ -72,7 +72,7 @@ def kind_of(run: Run) -> Any:
     try:
         kind: Any = import_object(str(run.engine.target))
         names = [one.name for one in fields(kind) if one.init] if is_dataclass(kind) else run.engine.options
-        known("engine.", run.engine.options, names)
+        refuse_unknown("engine.", run.engine.options, names)
         make: Any = kind
         return make(**run.engine.options)
     except ConfigError:

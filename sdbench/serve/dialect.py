@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sdbench.config import ConfigError, known
+from sdbench.config import ConfigError, refuse_unknown
 
 STEPS = ("accepted", "drafted")
 TOTALS = ("steps", "drafted", "accepted")
@@ -41,11 +41,11 @@ class Dialect:
 
     @classmethod
     def check(cls, tree: Mapping[str, Any]) -> Dialect:
-        known("engine.dialect.", tree, cls.__dataclass_fields__)
+        refuse_unknown("engine.dialect.", tree, cls.__dataclass_fields__)
         for name, keys in (("steps", STEPS), ("totals", TOTALS), ("milliseconds", SECONDS), ("counters", TOTALS)):
             if not isinstance(tree.get(name, {}), Mapping):
                 raise ConfigError(f"engine.dialect.{name} must be a mapping of {', '.join(keys)} to names")
-            known(f"engine.dialect.{name}.", tree.get(name) or {}, keys)
+            refuse_unknown(f"engine.dialect.{name}.", tree.get(name) or {}, keys)
         given: dict[str, Any] = {key: value for key, value in tree.items() if value is not None or key == "version"}
         return cls(**given)
 

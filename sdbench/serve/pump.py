@@ -37,12 +37,12 @@ class Pump:
                 for _ in range(most):
                     group.create_task(user())
 
-        def ended(done: Any) -> None:
+        def finish(done: Any) -> None:
             error = None if done.cancelled() else done.exception()
             answers.put(error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error)
 
         under_way = asyncio.run_coroutine_threadsafe(users(), self._loop)
-        under_way.add_done_callback(ended)
+        under_way.add_done_callback(finish)
         try:
             while (answer := answers.get()) is not None:
                 if isinstance(answer, BaseException):

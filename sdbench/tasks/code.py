@@ -84,9 +84,9 @@ class CodeTask(DataTask):
         """The protocol's own program."""
         rules = self.rules
         program = rules.chat_program if self.chat and rules.chat_program else rules.program
-        return program(rules.given.format(**self.fields(row)), self.stopped(completion), self.entry_points(row))
+        return program(rules.given.format(**self.fields(row)), self.until_stop(completion), self.entry_points(row))
 
-    def repaired(self, row: Row, completion: str) -> Reading | None:
+    def repair(self, row: Row, completion: str) -> Reading | None:
         """The answer read for what it says; None where it defines nothing that the tests call."""
         return extract(self.candidates(row, completion), self.entry_points(row), self.preamble(row))
 
@@ -111,7 +111,7 @@ class CodeTask(DataTask):
         answers = [(example.row, text) for example, text in pairs]
         literal = self._run([Program(self.literal(row, text), self.tests(row)) for row, text in answers])
         failed = [i for i, outcome in enumerate(literal) if outcome.status != "passed"]
-        readings = {i: self.repaired(*answers[i]) for i in failed}
+        readings = {i: self.repair(*answers[i]) for i in failed}
         repaired = {i: reading for i, reading in readings.items() if reading is not None and reading.repairs}
         again = self._run([Program(reading.code, self.tests(answers[i][0])) for i, reading in repaired.items()])
         passed = {i for i, outcome in zip(repaired, again, strict=True) if outcome.status == "passed"}
@@ -151,7 +151,7 @@ class CodeTask(DataTask):
         return super().environment() | self._sandbox.record()
 
 
-def continued(given: str, text: str, _: Sequence[str]) -> str:
+def continue_prompt(given: str, text: str, _: Sequence[str]) -> str:
     """What was given and the answer, as they stand."""
     return given + text
 

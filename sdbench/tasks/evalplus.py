@@ -9,7 +9,7 @@ of a text whose programs have one line each it takes the first line as it stands
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from sdbench.tasks.extract import longest_program, names_in, parse
 
@@ -27,7 +27,7 @@ def sanitize(text: str, entry_points: Sequence[str]) -> str:
     for statement in tree.body:
         if (name := _name(statement)) is not None:
             named.setdefault(name[0], name[1])
-    wanted = _reached(entry_points, named)
+    wanted = _reachable(entry_points, named)
     kept = [*imports, *(statement for name, statement in named.items() if name in wanted)]
     segments = (ast.get_source_segment(code, statement) for statement in kept)
     return "\n".join(segment for segment in segments if segment).strip() or code
@@ -46,16 +46,12 @@ def _name(statement: ast.stmt) -> tuple[str, Named] | None:
     return None
 
 
-def _reached(entry_points: Sequence[str], named: dict[str, Named]) -> set[str]:
+def _reachable(entry_points: Sequence[str], named: dict[str, Named]) -> set[str]:
     """The entry points, and what they need directly or not."""
     reached, waiting = set(entry_points), list(entry_points)
     while waiting:
-        for name in _names(named.get(waiting.pop())):
-            if name not in reached:
-                reached.add(name)
-                waiting.append(name)
+        statement = named.get(waiting.pop())
+        new = names_in(statement) - reached if statement is not None else set()
+        reached |= new
+        waiting += new
     return reached
-
-
-def _names(statement: Named | None) -> Iterator[str]:
-    yield from names_in(statement) if statement is not None else ()

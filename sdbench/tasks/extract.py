@@ -29,25 +29,20 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 def parse(code: str) -> ast.Module | None:
     """The tree, or None where it is no Python."""
+    tree = _tree_or_line(code)
+    return None if isinstance(tree, int) else tree
+
+
+def _tree_or_line(code: str) -> ast.Module | int:
+    """The tree, or the 1-based line at which the parser gave up; 0 if it cannot say."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in generated strings
             return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # ValueError: null bytes
-        return None
-
-
-def _error_line(code: str) -> int | None:
-    """The 1-based line at which the parser gave up, None if it did not; 0 if it cannot say."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(code)
     except SyntaxError as error:
         return error.lineno or 0
-    except (ValueError, RecursionError, MemoryError):
+    except (ValueError, RecursionError, MemoryError):  # ValueError: null bytes
         return 0
-    return None
 
 
 def longest_program(text: str, *, counts_comments: bool = False) -> str:
@@ -62,8 +57,8 @@ def longest_program(text: str, *, counts_comments: bool = False) -> str:
         while end > start and sum(weight[start:end]) > best_weight and tries < MAX_TRIES:
             tries += 1
             code = "\n".join(lines[start:end])
-            failed_at = _error_line(code)
-            if failed_at is None:
+            failed_at = _tree_or_line(code)
+            if not isinstance(failed_at, int):
                 best, best_weight = code, sum(weight[start:end])
                 break
             # A span that holds the line of an error fails at it too; what is never closed is reported where it opens.
@@ -151,7 +146,7 @@ def _is_bodyless(function: ast.FunctionDef) -> bool:
     )
 
 
-def fenced(text: str) -> Iterator[str]:
+def fenced_blocks(text: str) -> Iterator[str]:
     """The insides of fenced blocks, an open one at the end included, longest first."""
     yield from sorted((match[2] for match in FENCE.finditer(text)), key=len, reverse=True)
 
@@ -187,19 +182,19 @@ def extract(texts: Sequence[Candidate], entry_points: Sequence[str], preamble: s
         whole = ast.Module([*given.body, *tree.body], [])
         if defines(whole, entry_points):
             repairs = text.repairs if is_valid else text.repairs | {"rest"}
-            return _reduced(whole, tree, entry_points, f"{preamble}\n{code}", repairs)
+            return _reduce(whole, tree, entry_points, f"{preamble}\n{code}", repairs)
     return None
 
 
-def _reduced(
-    whole: ast.Module, own: ast.Module, entry_points: Sequence[str], code: str, repairs: frozenset[str]
+def _reduce(
+    whole: ast.Module, program: ast.Module, entry_points: Sequence[str], code: str, repairs: frozenset[str]
 ) -> Reading:
     try:
         kept = reachable(whole, entry_points)
         written = "\n\n".join(ast.unparse(statement) for statement in kept) + "\n"
     except (RecursionError, ValueError):  # a sum of a thousand terms, a hexadecimal of 5,000 digits
         return Reading(code, repairs)
-    is_dropped = any(s not in kept and not _is_text(s) for s in own.body)
+    is_dropped = any(s not in kept and not _is_text(s) for s in program.body)
     return Reading(written, repairs | {"unused"} if is_dropped else repairs)
 
 

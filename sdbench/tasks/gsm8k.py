@@ -176,7 +176,7 @@ class GSM8K(DataTask):
 
     def measure_all(self, pairs: Sequence[tuple[Example, str]]) -> list[Score]:
         """Nothing is stripped: the pattern of `cot` wants a character behind the number, which may be a blank."""
-        return [self.measure(example, self.stopped(completion)) for example, completion in pairs]
+        return [self.measure(example, self.until_stop(completion)) for example, completion in pairs]
 
     def measure(self, example: Example, text: str) -> Score:
         rules, answer = self.rules, str(example.row["answer"])

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sdbench.tasks.base import Row
-from sdbench.tasks.code import CodeProtocol, CodeTask, continued, to_fence
+from sdbench.tasks.code import CodeProtocol, CodeTask, continue_prompt, to_fence
 from sdbench.tasks.evalplus import sanitize
-from sdbench.tasks.extract import Candidate, Definition, bound_names, fenced, names_in, parse
+from sdbench.tasks.extract import Candidate, Definition, bound_names, fenced_blocks, names_in, parse
 from sdbench.tasks.protocol import Fields
 
 LM_EVAL_STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
@@ -26,12 +26,12 @@ FENCED = frozenset({"fence"})
 EVALPLUS_STOP = ("<|endoftext|>", "<|endofmask|>", "</s>", "\nif __name__", "\ndef main(", "\nprint(")
 
 
-def sanitized(_: str, text: str, entry_points: Sequence[str]) -> str:
+def sanitize_answer(_: str, text: str, entry_points: Sequence[str]) -> str:
     """The answer as evalplus reads it."""
     return sanitize(text, entry_points)
 
 
-def continued_sanitized(given: str, text: str, entry_points: Sequence[str]) -> str:
+def sanitize_program(given: str, text: str, entry_points: Sequence[str]) -> str:
     """What was given and the answer, as evalplus reads them."""
     return sanitize(given + text, entry_points)
 
@@ -40,7 +40,7 @@ PROTOCOLS: Mapping[str, CodeProtocol] = {
     "lm-eval": CodeProtocol(
         source="lm-evaluation-harness humaneval 1.0; the chat form is its humaneval_instruct 4.0",
         given="{prompt}",
-        program=continued,
+        program=continue_prompt,
         chat_program=to_fence,
         ask="{prompt}",
         answer="{answer}",
@@ -66,7 +66,7 @@ PROTOCOLS: Mapping[str, CodeProtocol] = {
     "bigcode": CodeProtocol(
         source="bigcode-evaluation-harness humaneval; the prompt without outer whitespace",
         given="{stripped_prompt}",
-        program=continued,
+        program=continue_prompt,
         ask="{stripped_prompt}",
         answer="\n{answer}",
         max_new_tokens=512,
@@ -75,8 +75,8 @@ PROTOCOLS: Mapping[str, CodeProtocol] = {
     "evalplus": CodeProtocol(
         source="evalplus 0.3 (arXiv:2305.01210), its chat form and its sanitize; HumanEval's own tests",
         given="{stripped_prompt}\n",
-        program=continued_sanitized,
-        chat_program=sanitized,
+        program=sanitize_program,
+        chat_program=sanitize_answer,
         ask="{stripped_prompt}\n",
         answer="{answer}",
         chat_ask=(
@@ -96,7 +96,7 @@ PROTOCOLS: Mapping[str, CodeProtocol] = {
     "diversed": CodeProtocol(
         source="DIVERSED, released code (arXiv:2604.07622); its grader is absent: read as lm-eval reads",
         given="{prompt}",
-        program=continued,
+        program=continue_prompt,
         ask="Write a Python function to solve the following problem:\n\n{prompt}",
         answer="{answer}",
         max_new_tokens=128,
@@ -135,12 +135,12 @@ class HumanEval(CodeTask):
 
     def candidates(self, row: Row, completion: str) -> Sequence[Candidate]:
         """Stop strings end a continuation; they would behead an answer that states the whole function, read whole."""
-        stopped, prompt = self.stopped(completion), row["prompt"]
+        stopped, prompt = self.until_stop(completion), row["prompt"]
         body = stopped.split("```")[0].rstrip()
         newline = "" if prompt.endswith("\n") else "\n"
         fence = frozenset({"fence"} if "```" in stopped else ())
         texts = [Candidate(prompt + body, fence), Candidate(f"{prompt}{newline}{body}", fence | {"indentation"})]
-        for block in fenced(completion):
+        for block in fenced_blocks(completion):
             texts += [Candidate(block, FENCED | {"whole"}), Candidate(f"{prompt}{newline}{block}", FENCED)]
         # An engine that strips its answers has taken the first line's indentation.
         indented = f"{prompt}{newline}    {body.lstrip()}" if body.strip() else prompt

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sdbench.tasks.base import Row
-from sdbench.tasks.code import CodeProtocol, CodeTask, continued
-from sdbench.tasks.extract import Candidate, bound_names, fenced, parse
+from sdbench.tasks.code import CodeProtocol, CodeTask, continue_prompt
+from sdbench.tasks.extract import Candidate, bound_names, fenced_blocks, parse
 from sdbench.tasks.protocol import Fields
 
 AUTHORS_SHOTS = ("2", "3", "4")
@@ -42,7 +42,7 @@ def _block(text: str) -> str | None:
 PROTOCOLS: Mapping[str, CodeProtocol] = {
     "lm-eval": CodeProtocol(
         source="lm-evaluation-harness mbpp 1.0, the authors' prompt",
-        program=continued,
+        program=continue_prompt,
         ask=(
             "You are an expert Python programmer, and here is your task: {text} Your code should pass these tests:\n\n"
             "{tests}\n[BEGIN]\n"
@@ -76,7 +76,7 @@ PROTOCOLS: Mapping[str, CodeProtocol] = {
     "bigcode": CodeProtocol(
         source="bigcode-evaluation-harness mbpp (InCoder's form)",
         given=BIGCODE_ASK,
-        program=continued,
+        program=continue_prompt,
         ask=BIGCODE_ASK,
         answer="{answer}",
         max_new_tokens=512,
@@ -84,7 +84,7 @@ PROTOCOLS: Mapping[str, CodeProtocol] = {
     ),
     "diversed": CodeProtocol(
         source="DIVERSED, released code (arXiv:2604.07622), on its split; its grader is absent: read as lm-eval reads",
-        program=continued,
+        program=continue_prompt,
         ask=(
             "Write a Python function to solve the following problem:\n\n{text}\n\n"
             "Your solution should pass these tests:\n{test_list}"
@@ -141,8 +141,8 @@ class MBPP(CodeTask):
 
     def candidates(self, row: Row, completion: str) -> Sequence[Candidate]:
         """The answer to its stop string or to the end of the fence that the prompt opened; fenced blocks; all of it."""
-        text = self.stopped(completion)
+        text = self.until_stop(completion)
         fence = frozenset({"fence"} if "```" in text else ())
-        blocks = [Candidate(block, frozenset({"fence"})) for block in fenced(completion)]
+        blocks = [Candidate(block, frozenset({"fence"})) for block in fenced_blocks(completion)]
         whole = Candidate(completion, frozenset({"whole"} if completion != text else ()))
         return [Candidate(text.split("```")[0].strip("\n").rstrip(), fence), *blocks, Candidate(text), whole]

@@ -87,9 +87,9 @@ class Prompting(Rows):
         limit = min(limit, self.rules.prompt_limit or limit)
         if num_tokens(example.prompt) <= limit:
             return example
-        return replace(example, prompt=self._shortened(example, num_tokens, limit), is_prompt_cut=True)
+        return replace(example, prompt=self._shorten(example, num_tokens, limit), is_prompt_cut=True)
 
-    def _shortened(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
+    def _shorten(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
         shots, fields = self.shots_of(example.id), self.fields(example.row)
         words = re.findall(r"\s*\S+", fields[self._cut_field])
 

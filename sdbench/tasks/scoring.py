@@ -32,13 +32,13 @@ class Scoring(Prompting):
         """The score of an answer that is already cut and stripped."""
 
     def measure_all(self, pairs: Sequence[tuple[Example, str]]) -> list[Score]:
-        return [self.measure(example, self.stopped(completion).strip()) for example, completion in pairs]
+        return [self.measure(example, self.until_stop(completion).strip()) for example, completion in pairs]
 
     def reference_row(self, reference: str) -> Row:
         """A row that holds a reference alone: enough to be scored against."""
         return {**dict.fromkeys((*self.FIELDS, self._cut_field), ""), self.reference: reference}
 
-    def stopped(self, completion: str) -> str:
+    def until_stop(self, completion: str) -> str:
         """The completion up to the earliest stop string."""
         return completion[: min((at for stop in self.stop if (at := completion.find(stop)) >= 0), default=None)]
 
@@ -53,11 +53,11 @@ class Scoring(Prompting):
         scores = self.measure_all(pairs)
         for (example, _), score in zip(pairs, scores, strict=True):
             check_score(f"task {self.name}, example {example.id}", self.metrics, score)
-        return [self._flagged(*pair, score, cut) for pair, score, cut in zip(pairs, scores, flags, strict=True)]
+        return [self._with_flags(*pair, score, cut) for pair, score, cut in zip(pairs, scores, flags, strict=True)]
 
-    def _flagged(self, example: Example, completion: str, score: Score, is_truncated: bool) -> Score:
+    def _with_flags(self, example: Example, completion: str, score: Score, is_truncated: bool) -> Score:
         """The score with the values of the extra metrics and the flags that every task has."""
-        text = self.stopped(completion)
+        text = self.until_stop(completion)
         values = dict(score.values)
         for name in self.extra_metrics:
             values |= load_metric(name)(text.strip(), self.fields(example.row)["answer"])

@@ -22,15 +22,13 @@ class MLflow:
 
     def check(self) -> None:
         """Whether a server answers: the library itself would try for minutes, after hours of work."""
-        place = urlsplit(self.uri or os.environ.get("MLFLOW_TRACKING_URI", ""))
-        if place.scheme not in ("http", "https") or place.hostname is None:
+        url = urlsplit(self.uri or os.environ.get("MLFLOW_TRACKING_URI", ""))
+        if url.scheme not in ("http", "https") or url.hostname is None:
             return
         try:
-            socket.create_connection(
-                (place.hostname, place.port or {"http": 80, "https": 443}[place.scheme]), 5
-            ).close()
+            socket.create_connection((url.hostname, url.port or {"http": 80, "https": 443}[url.scheme]), 5).close()
         except OSError as error:
-            raise TrackerError(f"no server answers at {place.geturl()} ({error})") from None
+            raise TrackerError(f"no server answers at {url.geturl()} ({error})") from None
 
     def send(self, findings: Findings) -> str:
         from mlflow import MlflowClient

@@ -59,10 +59,10 @@ def scalars(step: int, numbers: dict[str, float]) -> list[Any]:
     return [_event(scalar_pb(name, value), step) for name, value in numbers.items()]
 
 
-def text(name: str, said: str) -> Any:
+def text(name: str, content: str) -> Any:
     from tensorboard.plugins.text.summary_v2 import text_pb
 
-    return _event(text_pb(name, said), 0)
+    return _event(text_pb(name, content), 0)
 
 
 def image(path: Path) -> Any:

@@ -46,7 +46,7 @@ class WandB:
                     silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True
                 ),
             )
-            run.log(self._shown(wandb, findings))
+            run.log(self._contents(wandb, findings))
             for name, _, numbers in findings.cells():
                 for metric, value in numbers.items():
                     run.summary[f"{name}/{metric}"] = value
@@ -56,7 +56,7 @@ class WandB:
         return str(run.dir if self.mode == "offline" else run.url)
 
     @staticmethod
-    def _shown(wandb: Any, findings: Findings) -> dict[str, Any]:
+    def _contents(wandb: Any, findings: Findings) -> dict[str, Any]:
         figures = {f"figures/{path.stem}": wandb.Image(str(path)) for path in findings.figures}
         pages = {path.name: wandb.Html(path.read_text("utf-8")) for path in findings.pages if path.suffix == ".html"}
         return {"summary": wandb.Table(dataframe=findings.summary), **figures, **pages}

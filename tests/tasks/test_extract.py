@@ -6,7 +6,7 @@ import random
 import pytest
 
 from sdbench.tasks import extract as package
-from sdbench.tasks.extract import Candidate, fenced, longest_program
+from sdbench.tasks.extract import Candidate, fenced_blocks, longest_program
 
 CODE = "import math\n\n\ndef helper(x):\n    return math.sqrt(x)\n\n\ndef main(x):\n    return helper(x)\n"
 
@@ -41,7 +41,7 @@ def names(code):
     ],
 )
 def test_fences_and_chatter_go_and_the_program_stays(answer):
-    program = extract([*fenced(answer), answer], ["main"])
+    program = extract([*fenced_blocks(answer), answer], ["main"])
     assert program is not None
     assert names(program) == ["helper", "main"]
     assert "import math" in program
@@ -104,7 +104,7 @@ def test_longest_program_is_the_longest_of_several():
 )
 @pytest.mark.timeout(60)
 def test_hostile_text_ends_soon_and_without_an_error(text):
-    extract([text, *fenced(text)], ["main"])
+    extract([text, *fenced_blocks(text)], ["main"])
 
 
 @pytest.mark.parametrize("value", ["1" + " + 1" * 2000, "0x" + "f" * 5000, "'a\\x0cb\u2028c'"])
@@ -124,7 +124,7 @@ def test_no_text_raises():
     )
     for _ in range(300):
         text = " ".join(rng.choices(pieces, k=rng.randint(0, 40)))
-        extract([text, *fenced(text)], ["main"], text)
+        extract([text, *fenced_blocks(text)], ["main"], text)
 
 
 def test_invalid_escapes_give_no_warning(recwarn):

@@ -68,7 +68,7 @@ def corpus(task, styles):
 def test_the_literal_program_is_lm_evals_to_the_letter(python, name, options, kind, styles):
     task = load(name, **options)
     asked = corpus(task, styles)
-    theirs = harness(python, [(kind, dict(row), task.stopped(text)) for row, _, text in asked])
+    theirs = harness(python, [(kind, dict(row), task.until_stop(text)) for row, _, text in asked])
     for (row, style, text), program in zip(asked, theirs, strict=True):
         assert task.literal(row, text) == program, style
 
@@ -90,7 +90,7 @@ def test_strict_and_flexible_are_lm_evals_filters_and_its_exact_match(python, pr
         for key, row in task.rows.items()
         for style, form in GSM8K.items()
     ]
-    theirs = harness(python, [(kind, dict(row), task.stopped(text)) for _, row, _, text in asked])
+    theirs = harness(python, [(kind, dict(row), task.until_stop(text)) for _, row, _, text in asked])
     assert {tuple(each) for each in theirs} >= {(True, True), (False, True), (False, False)}, (
         "the corpus tells readings apart"
     )
@@ -111,6 +111,6 @@ def tree(code, name):
 def test_evalplus_is_read_as_its_own_sanitize_does(python):
     task = load("humaneval", protocol="evalplus")
     asked = [(row, style, text) for row, style, text in corpus(task, HUMANEVAL) if len(task.entry_points(row)) == 1]
-    theirs = harness(python, [("evalplus", dict(row), task.stopped(text)) for row, _, text in asked])
+    theirs = harness(python, [("evalplus", dict(row), task.until_stop(text)) for row, _, text in asked])
     for (row, style, text), program in zip(asked, theirs, strict=True):
         assert tree(task.literal(row, text), row["entry_point"]) == tree(program, row["entry_point"]), style

@@ -189,7 +189,7 @@ def test_evalplus_stops_at_other_strings_in_its_chat_form():
 def test_stop_strings_and_lengths_can_be_changed():
     task = load("gsm8k", stop=["END"], max_new_tokens=7)
     assert (task.stop, task.max_new_tokens) == (("END",), 7)
-    assert task.stopped("a END b END") == "a "
+    assert task.until_stop("a END b END") == "a "
 
 
 def test_describe_holds_everything_that_decides_a_score():

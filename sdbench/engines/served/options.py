@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sdbench.config import ConfigError, Run, nearest, show
-from sdbench.config.checks import integer, listed, number, string, switch
+from sdbench.config.checks import integer, as_list, number, string, switch
 from sdbench.engines.served.plugin import knobs_of, refuse_for_the_plugin
 from sdbench.engines.served.setting import PLUGIN, ServerSetting
 from sdbench.prepare.progress import warn
@@ -69,7 +69,7 @@ class HttpOptions:
     def __post_init__(self) -> None:
         self.dialect = Dialect.check(self.dialect or {})
         self.plugin = switch("engine.plugin", self.plugin)
-        self.concurrency = [integer("engine.concurrency", one, 1, 4096) for one in listed("", self.concurrency)]
+        self.concurrency = [integer("engine.concurrency", one, 1, 4096) for one in as_list("", self.concurrency)]
         self.patience = Patience(
             integer("engine.retries", self.retries, 0, 100),
             number("engine.wait_s", self.wait_s, 0, 3600),

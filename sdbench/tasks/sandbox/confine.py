@@ -117,7 +117,7 @@ class Confinement:
     def enter(self) -> None:
         """Irrevocable; returns only by an exception."""
         control(NO_NEW_PRIVS, 1)
-        keep = READ_ANY & _held()
+        keep = READ_ANY & _capabilities()
         call(CAPSET[os.uname().machine], struct.pack("Ii", 0x20080522, 0), struct.pack("6I", keep, keep, 0, 0, 0, 0))
         if self.ruleset is not None:
             call(RESTRICT_SELF, self.ruleset, 0)
@@ -127,7 +127,7 @@ class Confinement:
         raise OSError(ctypes.get_errno(), f"{os.strerror(ctypes.get_errno())} (execve)")
 
 
-def _held() -> int:
+def _capabilities() -> int:
     """Capabilities that may be kept, the low 32."""
     with open("/proc/self/status") as status:
         return next((int(line.split()[1], 16) & 0xFFFFFFFF for line in status if line.startswith("CapPrm")), 0)

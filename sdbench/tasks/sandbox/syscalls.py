@@ -59,7 +59,7 @@ def build(image: int, machine: str = platform.machine()) -> bytes:
     for number in numbers.values():
         if number != "-":
             steps += [(EQUAL, 0, 1, int(number)), (RETURN, 0, 0, ALLOW)]
-    for number, checks in _checked(image):
+    for number, checks in _argument_checks(image):
         if number[column] is not None:
             body = [*checks, (RETURN, 0, 0, EPERM)]
             steps += [(EQUAL, 0, len(body), number[column]), *body]
@@ -67,7 +67,7 @@ def build(image: int, machine: str = platform.machine()) -> bytes:
     return b"".join(struct.pack("HBBI", *step) for step in steps)
 
 
-def _checked(image: int) -> list[tuple[tuple[int | None, int | None], list[Instruction]]]:
+def _argument_checks(image: int) -> list[tuple[tuple[int | None, int | None], list[Instruction]]]:
     """Calls allowed for some arguments: their numbers, and steps that return ALLOW or fall through."""
     no_truncation = [(AND, 0, 0, O_ACCMODE | O_TRUNC), (EQUAL, 1, 0, O_TRUNC), (RETURN, 0, 0, ALLOW)]
     return [

@@ -152,7 +152,7 @@ class Worker:
                     wall - waited_s(child) >= self.timeout_s or wall >= STARVED * self.timeout_s
                 ):
                     return "timeout"
-                if self.level != "plain" and size_of(self.work) + unlinked(child, self.work) > self.disk_bytes:
+                if self.level != "plain" and size_of(self.work) + unlinked_bytes(child, self.work) > self.disk_bytes:
                     return "disk"
         finally:
             os.close(pidfd)
@@ -231,7 +231,7 @@ def size_of(folder: str) -> int:
     return total
 
 
-def unlinked(pid: int, folder: str) -> int:
+def unlinked_bytes(pid: int, folder: str) -> int:
     """Bytes of the folder's files that a process still holds after their names are gone, open or only mapped."""
     total = 0
     with contextlib.suppress(OSError):
