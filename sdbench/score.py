@@ -137,19 +137,19 @@ def score_predictions(task: DataTask, path: Path) -> list[ScoredAnswer]:
             )
         by_id.setdefault(key, []).append((completion, is_cut))
     _say_repeated({key: len(lines) for key, lines in by_id.items()})
-    asked = [
+    answers = [
         (key, sample, completion, is_cut, key not in by_id)
         for key in task.ids
         for sample, (completion, is_cut) in enumerate(by_id.get(key, [("", False)]))
     ]
-    missing = [key for key, *_, is_missing in asked if is_missing]
+    missing = [key for key, *_, is_missing in answers if is_missing]
     if missing:
         shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
         say(f"{len(missing)} of {len(task.ids)} ids have no prediction and count as failed: {shown}")
-    pairs = [(Example(key, task.rows[key], Prompt()), completion) for key, _, completion, *_ in asked]
-    scores = task.score_all(pairs, [is_cut for *_, is_cut, _ in asked])
+    pairs = [(Example(key, task.rows[key], Prompt()), completion) for key, _, completion, *_ in answers]
+    scores = task.score_all(pairs, [is_cut for *_, is_cut, _ in answers])
     return [
-        ScoredAnswer(key, sample, score, gone) for (key, sample, *_, gone), score in zip(asked, scores, strict=True)
+        ScoredAnswer(key, sample, score, gone) for (key, sample, *_, gone), score in zip(answers, scores, strict=True)
     ]
 
 
@@ -185,9 +185,9 @@ def _near_id(key: str, task: DataTask) -> str:
 
 
 def table(answers: Sequence[ScoredAnswer]) -> pd.DataFrame:
-    """A row an answer, as records have it; an id without one has failed as often as the least asked of the others."""
-    asked = Counter(answer.id for answer in answers if not answer.is_missing)
-    fewest = min(asked.values(), default=1)
+    """A row an answer, as records have it; an id without one has failed as often as an id with the fewest answers has some."""
+    counts = Counter(answer.id for answer in answers if not answer.is_missing)
+    fewest = min(counts.values(), default=1)
     rows = [
         {"example": a.id, **a.score.values, **{f"stats_{name}": stats for name, stats in a.score.stats.items()}}
         for a in answers
@@ -256,21 +256,21 @@ def run(arguments: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"{key}= is missing: python -m sdbench.score task=gsm8k predictions=preds.jsonl")
         if key == "task" and options[key] not in tasks.names():
             raise ValueError(f"there is no task {options[key]} {nearest(options[key], tasks.names())}")
-    own = {key: options.pop(key, default) for key, default in OWN.items()}
-    if not isinstance(own["per_example"], bool):
-        raise ValueError(f"per_example must be true or false, got {own['per_example']}")
-    if not isinstance(own["level"], float) or not 0 < own["level"] < 1:
-        raise ValueError(f"level must be a number between 0 and 1, got {own['level']}")
-    if not isinstance(own["resamples"], int) or own["resamples"] < 100:
-        raise ValueError(f"resamples must be a whole number of at least 100, got {own['resamples']}")
-    out = check_out(own["out"])
-    name = str(own["task"])
+    given = {key: options.pop(key, default) for key, default in OWN.items()}
+    if not isinstance(given["per_example"], bool):
+        raise ValueError(f"per_example must be true or false, got {given['per_example']}")
+    if not isinstance(given["level"], float) or not 0 < given["level"] < 1:
+        raise ValueError(f"level must be a number between 0 and 1, got {given['level']}")
+    if not isinstance(given["resamples"], int) or given["resamples"] < 100:
+        raise ValueError(f"resamples must be a whole number of at least 100, got {given['resamples']}")
+    out = check_out(given["out"])
+    name = str(given["task"])
     refuse_unknown("", options, [*OWN, *tasks.options(name)])
     task = tasks.load(name, **{"n": None, **options})
     task.environment()  # whatever the scores need is there, or says so now
-    answers = score_predictions(task, Path(own["predictions"]))
-    bootstrap = Bootstrap(own["level"], own["resamples"], own["bootstrap_seed"])
-    result = report(task, answers, bootstrap, per_example=own["per_example"])
+    answers = score_predictions(task, Path(given["predictions"]))
+    bootstrap = Bootstrap(given["level"], given["resamples"], given["bootstrap_seed"])
+    result = report(task, answers, bootstrap, per_example=given["per_example"])
     if result["flags"].get("is_uncontained"):
         say(
             f"sandbox={result['settings']['sandbox']}: programs ran with little or no protection, and the result says so"
