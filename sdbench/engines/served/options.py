@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sdbench.config import ConfigError, Run, nearest, show
-from sdbench.config.checks import integer, as_list, number, string, switch
+from sdbench.config.checks import as_list, integer, number, string, switch
 from sdbench.engines.served.plugin import knobs_of, refuse_for_the_plugin
 from sdbench.engines.served.setting import PLUGIN, ServerSetting
 from sdbench.prepare.progress import warn
