@@ -22,6 +22,8 @@ import yaml
 
 from sdbench import tasks
 from sdbench.config import nearest, refuse_unknown
+from sdbench.config.checks import integer, switch
+from sdbench.errors import json_fault
 from sdbench.metrics.quality import all_metrics
 from sdbench.tasks.base import DataTask
 from sdbench.tasks.data import rows_hash
@@ -114,14 +116,14 @@ def read_predictions(path: Path) -> list[tuple[int, str, str, bool]]:
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
-    """A line's JSON object; whatever is wrong with it is told with its place."""
+    """Return a line's JSON object; an error names the line."""
     try:
-        text = line.decode("utf-8-sig")
+        text = line.decode("utf-8-sig").rstrip()
         entry = json.loads(text)
     except UnicodeDecodeError as error:
         raise ValueError(f"{where} is not UTF-8 text: {error}") from None
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is no JSONDecodeError
-        raise ValueError(f"{where} is not JSON: {error}") from None
+        raise ValueError(f"{where} is not JSON: {json_fault(error)}") from None
     if not isinstance(entry, dict):
         raise ValueError(f"{where} must be an object with id and completion, got {text.strip()[:60]}")
     return entry
@@ -257,12 +259,11 @@ def run(arguments: Sequence[str]) -> dict[str, Any]:
         if key == "task" and options[key] not in tasks.names():
             raise ValueError(f"there is no task {options[key]} {nearest(options[key], tasks.names())}")
     given = {key: options.pop(key, default) for key, default in OWN.items()}
-    if not isinstance(given["per_example"], bool):
-        raise ValueError(f"per_example must be true or false, got {given['per_example']}")
+    switch("per_example", given["per_example"])
     if not isinstance(given["level"], float) or not 0 < given["level"] < 1:
         raise ValueError(f"level must be a number between 0 and 1, got {given['level']}")
-    if not isinstance(given["resamples"], int) or given["resamples"] < 100:
-        raise ValueError(f"resamples must be a whole number of at least 100, got {given['resamples']}")
+    integer("resamples", given["resamples"], 100)
+    integer("bootstrap_seed", given["bootstrap_seed"], 0)
     out = check_out(given["out"])
     name = str(given["task"])
     refuse_unknown("", options, [*OWN, *tasks.options(name)])

@@ -220,7 +220,11 @@ def test_scores_do_not_depend_on_the_order_of_predictions(score):
 @pytest.mark.parametrize(
     ("lines", "more", "sentence"),
     [
-        ([{"id": 0, "completion": "a"}, "{not json"], [], "line 2 is not JSON"),
+        (
+            [{"id": 0, "completion": "a"}, "{not json"],
+            [],
+            "line 2 is not JSON: Expecting property name",
+        ),
         (["[" * 100_000], [], "line 1 is not JSON"),
         (['{"id": ' + "1" * 5000 + "}"], [], "line 1 is not JSON"),
         ([{"id": 0}], [], "line 1 has no field 'completion'"),
@@ -233,6 +237,8 @@ def test_scores_do_not_depend_on_the_order_of_predictions(score):
         ([], ["per_example=perhaps"], "per_example must be true or false, got perhaps"),
         ([], ["level=95"], "level must be a number between 0 and 1, got 95"),
         ([], ["resamples=1"], "resamples must be a whole number of at least 100, got 1"),
+        ([{"id": 0, "completion": "a"}, '{"id": 1,'], [], "double quotes at character 10"),
+        ([], ["bootstrap_seed=x"], "bootstrap_seed must be a whole number of at least 0, got x"),
         ([], ["nonsense"], "'nonsense' is not of the form key=value"),
         ([], ["task=xsum"], "task is given twice"),
         ([], ["shots=many"], "shots must be a whole number of at least 0, got many"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -31,12 +32,15 @@ def _main(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv):
         from sdbench.cli.help import text
 
-        print(text())
-        return DONE
-    from sdbench.cli.command import parse
+        return _print_page(text())
+    from sdbench.cli.command import parse, repeated_options
     from sdbench.cli.compose import Composer
 
     command = parse(argv)
+    for key, words in repeated_options(command.overrides).items():
+        from sdbench.prepare.progress import warn
+
+        warn(f"{key} is given {len(words)} times, and the last one counts: {' '.join(words)}")
     if command.show == "version":
         from sdbench import __version__
 
@@ -45,8 +49,7 @@ def _main(argv: Sequence[str]) -> int:
     if command.group is not None:
         from sdbench.cli.help import listing
 
-        print(listing(command.group, command.config_dir))
-        return DONE
+        return _print_page(listing(command.group, command.config_dir))
     composer = Composer(command.config_dir)
     jobs = composer.jobs(command)
     runs = [composer.run(job) for job in jobs]
@@ -63,3 +66,12 @@ def _main(argv: Sequence[str]) -> int:
         return run_job(runs[0], argv)
     codes = composer.launch(jobs, command)
     return next((code for code in (INTERRUPTED, FAILED, BAD_CONFIG) if code in codes), DONE)
+
+
+def _print_page(page: str) -> int:
+    """Print a text that its reader, such as `head`, may close early."""
+    try:
+        print(page, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered goes nowhere at exit
+    return DONE

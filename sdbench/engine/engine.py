@@ -15,6 +15,7 @@ from sdbench.engine.loop import BatchRun, Options, PhaseHook, no_hook
 from sdbench.engine.row import Request
 from sdbench.lm.capture import Mode
 from sdbench.lm.model import LM, used_vocab
+from sdbench.lm.rope import why_limited
 from sdbench.probs import Warp
 from sdbench.types import DRAFTER_NEEDS, Drafter, DraftSetup, Generation, Limits, Verifier, needs_of
 from sdbench.verify import refuse_tensors
@@ -165,5 +166,5 @@ def refuse_too_long(
         if model.limit is not None and size + max_new_tokens > model.limit:
             raise ValueError(
                 f"max_new_tokens={max_new_tokens} after the {size} tokens of prompt {number} exceeds the {model.limit} "
-                f"positions of the {model.role} model"
+                f"positions of the {model.role} model{why_limited(model.config)}"
             )

@@ -72,6 +72,10 @@ def find(id: str, folder: str | None = None, *, revision: str | None = None) -> 
     """Return the checkpoint of a hub id or a folder, from its metadata: no weights are read or downloaded."""
     path = Path(folder or id)
     if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ConfigError(
+                f"model {id} is a folder without config.json: name one that holds config.json, weights and a tokenizer"
+            )
         return Checkpoint(id, path, None, *(_counted(path) or UNCOUNTED))
     if id.count("/") != 1 or id.startswith((".", "/", "~")):
         raise ConfigError(f"model {id} is neither a folder on this machine nor an id of the hub such as Qwen/Qwen3-8B")

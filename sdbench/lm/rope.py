@@ -20,3 +20,13 @@ def frequencies_depend_on_length(config: Any) -> bool:
     return any(
         f"'rope_type': '{kind}'" in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope")
     )
+
+
+def why_limited(config: Any) -> str:
+    """The end of a sentence on `longest_text`, where that is less than the configuration's own positions."""
+    positions = getattr(config, "max_position_embeddings", None)
+    if not frequencies_depend_on_length(config) or longest_text(config) == positions:
+        return ""
+    return (
+        f": its configuration has {positions}, but longer texts change its rotary frequencies (LongRoPE or dynamic NTK)"
+    )

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from sdbench import embedded
 from sdbench.config import ConfigError, nearest, show
+from sdbench.errors import json_fault
 from sdbench.files import digest_of
 from sdbench.hub import fetch, is_offline
 from sdbench.tasks.protocol import Protocol
@@ -129,7 +130,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise ConfigError(f"task.data={path}: line {number} is not JSON ({error})") from error
+            raise ConfigError(f"task.data={path}: line {number} is not JSON ({json_fault(error)})") from error
         if not isinstance(row, dict):
             raise ConfigError(f"task.data={path}: line {number} must be a JSON object, got {show(line)}")
         rows.append(row)

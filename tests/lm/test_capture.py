@@ -85,7 +85,7 @@ def test_texts_end_where_longer_ones_would_change_the_frequencies_of_all_rows(ki
     factors = {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4} if kind == "longrope" else {}
     model = tiny("llama", rope_parameters={**rope, **factors}, max_position_embeddings=128)
     assert LM(model).limit == 64
-    assert PairInfo(cast(Any, None), cast(Any, None), {"target": model.config}).limit == 64, "prompts are cut to it"
+    assert PairInfo(cast(Any, None), {"target": model.config}).limit == 64, "prompts are cut to it"
     rules, options = [Ensemble(w=0.5)], {"max_new_tokens": 20, "stop_ids": ()}
     prompts = [[5 + i % 40 for i in range(44)], [7, 8, 9]]
     together = sdbench.generate(model, None, prompts, rules, **options)
@@ -93,7 +93,9 @@ def test_texts_end_where_longer_ones_would_change_the_frequencies_of_all_rows(ki
         sdbench.generate(model, None, [prompt], rules, keys=[key], **options)[0] for key, prompt in enumerate(prompts)
     ]
     assert [g.tokens for g in together] == [g.tokens for g in alone]
-    with pytest.raises(ValueError, match="exceeds the 64 positions of the target model"):
+    with pytest.raises(
+        ValueError, match="64 positions of the target model: its configuration has 128, but longer texts"
+    ):
         sdbench.generate(model, None, [prompts[0] + [1, 2]], rules, **options)
     with pytest.raises(ValueError, match="exceeds the 64 positions"):  # the runner's way in
         Engine(model).stream([prompts[0] + [1, 2]], rules, [Request(0, 0, 0, 0, 0)], Options(Warp(), max_new_tokens=20))

@@ -182,3 +182,10 @@ def test_a_shipped_model_is_a_checkpoint_whose_identity_is_its_weights():
     assert checkpoint.parameters
     assert checkpoint.identity().startswith("sha256:")
     assert checkpoint.identity() == find("other", folder).identity()
+
+
+def test_a_folder_without_a_model_is_named_with_what_it_lacks(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"is a folder without config\.json: name one that holds config\.json, weights"
+    ):
+        find(str(tmp_path))
