@@ -11,21 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdbench.config.checks import (
-    ConfigError,
-    as_list,
-    choice,
-    config_dir,
-    integer,
-    margins,
-    nearest,
-    number,
-    optional_integer,
-    refuse_unknown,
-    show,
-    string,
-    switch,
-)
+from sdbench.config import checks
+from sdbench.config.checks import ConfigError, config_dir, nearest, refuse_unknown, show
 from sdbench.config.sweep import Knob, RuleSweep, check_rules
 
 __all__ = [
@@ -76,17 +63,13 @@ class Model:
     def check(cls, tree: Mapping[str, Any]) -> Model:
         refuse_unknown("model.", tree, cls.__dataclass_fields__)
         for key in ("name", "target"):
-            string(f"model.{key}", tree.get(key))
+            checks.string(f"model.{key}", tree.get(key))
         for key in ("draft", "target_revision", "draft_revision", "device_map", "distilled"):
             if tree.get(key) is not None:
-                string(f"model.{key}", tree[key])
-        for key, choices in (
-            ("attention", ATTENTION),
-            ("quantization", QUANTIZATION),
-            ("draft_quantization", QUANTIZATION),
-        ):
+                checks.string(f"model.{key}", tree[key])
+        for key in ("attention", "quantization", "draft_quantization"):
             if tree.get(key) is not None:
-                choice(f"model.{key}", tree[key], choices)
+                checks.choice(f"model.{key}", tree[key], ATTENTION if key == "attention" else QUANTIZATION)
         chat_options = tree.get("chat_options") or {}
         if not isinstance(chat_options, Mapping):
             raise ConfigError(
@@ -122,8 +105,8 @@ class Component:
         options = {k: v for k, v in tree.items() if k not in ("name", "_target_", "choices")}
         for key, values in choices.items():
             if options.get(key) is not None:
-                choice(f"{group}.{key}", options[key], values)
-        return cls(string(f"{group}.name", tree.get("name")), tree.get("_target_"), options, tuple(choices))
+                checks.choice(f"{group}.{key}", options[key], values)
+        return cls(checks.string(f"{group}.name", tree.get("name")), tree.get("_target_"), options, tuple(choices))
 
 
 NATIVE = Component("native", "sdbench.engines.native.kind.Native", {})
@@ -148,7 +131,7 @@ class TimingOptions:
         if not isinstance(tree, Mapping):
             raise ConfigError(f"timing must be off or options such as timing.examples=20, got {show(tree)}")
         refuse_unknown("timing.", tree, cls.__dataclass_fields__)
-        timing = cls(**{key: integer(f"timing.{key}", value, 1) for key, value in tree.items()})
+        timing = cls(**{key: checks.integer(f"timing.{key}", value, 1) for key, value in tree.items()})
         if timing.batch_size > timing.examples:
             raise ConfigError(
                 f"timing.batch_size={timing.batch_size} needs at least as many examples: "
@@ -227,7 +210,7 @@ def check(tree: Mapping[str, Any]) -> Run:
         if not isinstance(tree[group], Mapping):
             raise ConfigError(f"{group} must be one of the files in configs/{group}, got {show(tree[group])}")
     model, task = Model.check(tree["model"]), Component.check("task", tree["task"])
-    temperature = number("temperature", tree["temperature"], 0, 100)
+    temperature = checks.number("temperature", tree["temperature"], 0, 100)
     verifiers = check_rules(tree["verifier"], tree["w"])
     sampling = _sampling(tree, temperature, is_drawn=any(rule.is_drawn for rule in verifiers))
     name = tree["name"] if tree["name"] is not None else f"{model.name}-{task.name}"
@@ -237,32 +220,32 @@ def check(tree: Mapping[str, Any]) -> Run:
         task=task,
         verifiers=verifiers,
         drafter=Component.check("drafter", tree["drafter"]),
-        num_draft=tuple(integer("num_draft", k, 1, 256) for k in as_list("num_draft", tree["num_draft"])),
+        num_draft=tuple(checks.integer("num_draft", k, 1, 256) for k in checks.as_list("num_draft", tree["num_draft"])),
         temperature=temperature,
         **sampling,
-        max_new_tokens=optional_integer("max_new_tokens", tree["max_new_tokens"], 1),
-        n=None if tree["n"] == "all" else optional_integer("n", n, 1),
-        seed=integer("seed", tree["seed"], 0, 2**63 - 1),
-        batch_size=None if tree["batch_size"] == "auto" else integer("batch_size", tree["batch_size"], 1, 65536),
+        max_new_tokens=checks.optional_integer("max_new_tokens", tree["max_new_tokens"], 1),
+        n=None if tree["n"] == "all" else checks.optional_integer("n", n, 1),
+        seed=checks.integer("seed", tree["seed"], 0, 2**63 - 1),
+        batch_size=None if tree["batch_size"] == "auto" else checks.integer("batch_size", tree["batch_size"], 1, 65536),
         device=_device(tree["device"]),
-        dtype=choice("dtype", tree["dtype"], DTYPES),
+        dtype=checks.choice("dtype", tree["dtype"], DTYPES),
         name=_folder_name(name),
-        results=Path(string("results", tree["results"])),
+        results=Path(checks.string("results", tree["results"])),
         timing=TimingOptions.check(tree["timing"]),
         tracker=None if tree["tracker"].get("_target_") is None else Component.check("tracker", tree["tracker"]),
-        margin=margins("margin", tree["margin"], task.name),
+        margin=checks.margins("margin", tree["margin"], task.name),
         shard=Shard.check(tree["shard"]),
-        force=switch("force", tree["force"]),
-        report=switch("report", {"on": True, "off": False}.get(str(tree["report"]), tree["report"])),
+        force=checks.switch("force", tree["force"]),
+        report=checks.switch("report", {"on": True, "off": False}.get(str(tree["report"]), tree["report"])),
         engine=Component.check("engine", tree["engine"]),
     )
 
 
 def _sampling(tree: Mapping[str, Any], temperature: float, *, is_drawn: bool) -> dict[str, Any]:
     """`is_drawn`: a rule of the run draws at temperature 0 too, so that samples differ."""
-    top_k = optional_integer("top_k", tree["top_k"], 1)
-    top_p = None if tree["top_p"] is None else number("top_p", tree["top_p"], 0, 1, is_open=True)
-    samples = integer("samples", tree["samples"], 1)
+    top_k = checks.optional_integer("top_k", tree["top_k"], 1)
+    top_p = None if tree["top_p"] is None else checks.number("top_p", tree["top_p"], 0, 1, is_open=True)
+    samples = checks.integer("samples", tree["samples"], 1)
     if temperature == 0 and samples > 1 and not is_drawn:
         raise ConfigError(
             f"samples={samples} at temperature=0 repeats one text: use samples=1 or a temperature above 0"
@@ -276,7 +259,7 @@ def _sampling(tree: Mapping[str, Any], temperature: float, *, is_drawn: bool) ->
 def _device(value: object) -> str:
     if isinstance(value, str) and re.fullmatch(r"(cuda|xpu|hpu):\d{1,3}", value):
         return value
-    return choice("device", value, DEVICES)
+    return checks.choice("device", value, DEVICES)
 
 
 def _folder_name(value: object) -> str:
