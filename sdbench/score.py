@@ -74,7 +74,7 @@ class ScoredAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """How intervals are made."""
+    """Options of the intervals."""
 
     level: float
     resamples: int
@@ -168,7 +168,7 @@ def _say_repeated(counts: Mapping[str, int]) -> None:
 
 
 def check_out(out: object) -> Path | None:
-    """Where the result goes, known to be writable before anything is scored."""
+    """Return the path of the result, known to be writable before anything is scored."""
     if out is None:
         return None
     path = Path(str(out))

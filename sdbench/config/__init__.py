@@ -188,7 +188,7 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """Where the records of this run lie."""
+        """The folder of this run's records."""
         return self.results / self.name
 
 
@@ -201,7 +201,7 @@ GROUPS = ("model", "task", "verifier", "drafter", "decode", "engine", "tracker",
 
 
 def check(tree: Mapping[str, Any]) -> Run:
-    """A resolved, plain tree of the YAML files and overrides -> a run that makes sense. Raises ConfigError."""
+    """Check a resolved, plain tree of the YAML files and overrides; return the run or raise ConfigError."""
     refuse_unknown("", tree, KEYS)
     missing = [key for key in KEYS if key not in tree]
     if missing:

@@ -75,12 +75,12 @@ class RuleSweep:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether some setting of it gives more than one text at temperature 0."""
+        """Whether a setting of this sweep gives different texts at temperature 0."""
         return self.draws or any(set(knob.values) & set(knob.draws) for knob in self.knobs)
 
     @property
     def num_swept(self) -> int:
-        """How many of its knobs have several values."""
+        """The number of knobs with several values."""
         return sum(len(knob.values) > 1 for knob in self.knobs)
 
     @classmethod

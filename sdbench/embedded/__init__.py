@@ -16,7 +16,7 @@ SPLITS = {"test": 500, "validation": 100, "train": 10_000}  # rows by default; t
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """How one task's rows are made, and the text that makes two rows the same question."""
+    """The generator of a task's rows, and the text by which two rows are the same question."""
 
     make: Callable[[Draw, int, Voice | None], dict]
     prompt: Callable[[dict], str]
@@ -62,7 +62,7 @@ def rows(task: str, split: str, n: int | None = None, seed: int = 0, voice: str 
 
 
 def stream(task: str, split: str, seed: int = 0, voice: str = REFERENCES) -> Iterator[dict]:
-    """Rows of a split without end (test: 500), each a different question, none outside test one of test's."""
+    """Rows of a split without end (test: 500): all questions differ, and no other split has one of test's."""
     if task not in GRAMMARS:
         raise ValueError(f"task must be one of {', '.join(GRAMMARS)}, got {task!r}")
     if split not in SPLITS:

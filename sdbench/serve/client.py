@@ -25,7 +25,7 @@ NAN = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often a request is asked again, how long the first wait is (each next one twice that), and the longest silence."""
+    """How often a request is repeated, the first wait (each next one is twice as long), and the longest silence."""
 
     retries: int = 6
     wait_s: float = 0.5
@@ -34,7 +34,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One text as it came: uncut ids, what was counted of it, and when its chunks came, in seconds from the request."""
+    """One text as received: uncut ids, the server's counts, and the times of its chunks in seconds from the request."""
 
     ids: tuple[int, ...]
     text: str
@@ -56,7 +56,7 @@ class Answer:
 
 
 class UnansweredError(Exception):
-    """An attempt that left nothing behind: no answer, or a part of one, thrown away. `wait_s`: what the server asks for."""
+    """An attempt without a whole answer; any part of one is dropped. `wait_s`: the wait that the server asks for."""
 
     def __init__(self, reason: str, wait_s: float | None = None) -> None:
         super().__init__(reason)
@@ -82,18 +82,14 @@ class Client:
         if self._session is not None:
             await self._session.close()
 
-    @property
-    def session(self) -> aiohttp.ClientSession:
-        assert self._session is not None, "a client is opened before it is asked"
-        return self._session
-
     @asynccontextmanager
     async def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield a response; what the transport raises is an UnansweredError."""
+        assert self._session is not None, "open() comes before any request"
         try:
-            async with self.session.request(method, self.url + path, json=body) as response:
+            async with self._session.request(method, self.url + path, json=body) as response:
                 yield response
         except (aiohttp.ClientError, TimeoutError) as error:
             raise UnansweredError(" ".join(str(error).split())[:200] or type(error).__name__) from error
@@ -186,15 +182,14 @@ class _Reader:
         except ValueError as error:
             raise UnansweredError("a part of its answer is no JSON") from error
         self.last, dialect = chunk, self.dialect
-        for name, paths, keys in (("steps", dialect.steps, STEPS), ("totals", dialect.totals, TOTALS)):
-            if (values := all_of(chunk, paths, keys)) is not None:
-                self._facts[name] = values
-        seconds = {name: at(chunk, dialect.milliseconds.get(name)) for name in SECONDS}
-        self._facts |= {name: value for name, value in seconds.items() if value is not None}
-        if (mean := at(chunk, dialect.tokens_per_step)) is not None:
-            self._facts["mean"] = mean
-        if (usage := at(chunk, "usage.completion_tokens")) is not None:
-            self._facts["usage"] = usage
+        facts = {
+            **{name: at(chunk, dialect.milliseconds.get(name)) for name in SECONDS},
+            "steps": all_of(chunk, dialect.steps, STEPS),
+            "totals": all_of(chunk, dialect.totals, TOTALS),
+            "mean": at(chunk, dialect.tokens_per_step),
+            "usage": at(chunk, "usage.completion_tokens"),
+        }
+        self._facts |= {name: value for name, value in facts.items() if value is not None}
         for choice in chunk.get("choices") or ():
             self._choice(choice)
 

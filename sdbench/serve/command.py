@@ -34,36 +34,29 @@ def flags(args: Mapping[str, Any]) -> list[str]:
     words: list[str] = []
     for name, value in args.items():
         flag = name.replace("_", "-")
-        if value is None:
-            continue
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
         elif isinstance(value, Mapping):
             words += [f"--{flag}", json.dumps(dict(value), sort_keys=True)]
-        elif isinstance(value, list | tuple):
-            words += [f"--{flag}", *map(str, value)]
-        else:
-            words += [f"--{flag}", str(value)]
+        elif value is not None:
+            words += [f"--{flag}", *map(str, value if isinstance(value, list | tuple) else [value])]
     return words
 
 
 def look(python: str, module: str) -> dict[str, Any]:
     """Return what an interpreter has of a server's package; a ConfigError where it is none, or has none."""
+    option = f"engine.python={show(python)}"
     try:
         words = [python, "-c", LOOK.replace("MODULE", module)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=LOOK_S, check=True)
         facts = json.loads(done.stdout.splitlines()[-1])
     except FileNotFoundError:
-        raise ConfigError(
-            f"engine.python={show(python)} is no program: name the interpreter that has {module}"
-        ) from None
+        raise ConfigError(f"{option} is no program: name the interpreter that has {module}") from None
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        raise ConfigError(
-            f"engine.python={show(python)} is no Python that lists its packages ({type(error).__name__})"
-        ) from None
+        raise ConfigError(f"{option} is no Python that lists its packages ({type(error).__name__})") from None
     if not facts["there"]:
         raise ConfigError(
-            f"engine.python={show(python)} has no {module}: name the interpreter of an environment where it is installed "
+            f"{option} has no {module}: name the interpreter of an environment where it is installed "
             "(scripts/vllm_env makes one)"
         )
     return facts

@@ -1,4 +1,4 @@
-"""What the vLLM of an interpreter can do. `python -m sdbench.serve.plugin --check PYTHON`: whether our plug-in fits it.
+"""Tests of the vLLM in an interpreter. `python -m sdbench.serve.plugin --check PYTHON` tests whether our plug-in fits.
 
 Exit code 0 where it does; 2, and what differs, where it does not, or where the plug-in or vLLM is not installed there.
 """

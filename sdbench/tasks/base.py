@@ -1,4 +1,4 @@
-"""What all tasks share: a data set under one prompt protocol, from its rows to its scores. No torch."""
+"""The base of all tasks: a data set under one prompt protocol, from its rows to its scores. No torch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DataTask(Scoring):
             self.metrics = (self.metric_of(self.metric), *self.metrics)
 
     def environment(self) -> dict[str, Any]:
-        """What scores here, on this machine: facts for the provenance that no score should depend on.
+        """Return facts about scoring on this machine, for the provenance; no score should depend on them.
 
         Raises where something that the scores need is missing, before anything is decoded.
         """

@@ -1,4 +1,4 @@
-"""What HumanEval and MBPP share: completions become programs, programs run in the sandbox, outcomes become scores.
+"""The base of HumanEval and MBPP: completions become programs, programs run in the sandbox, outcomes become scores.
 
 Every answer is read twice. `pass@1` runs the protocol's program to the letter, as the harness would. `pass@1_repaired`
 repairs programs that fail by their form alone (indentation, prose around them, half statements, fences): what the model
@@ -29,7 +29,7 @@ MISSING = ("ModuleNotFoundError: No module named",)  # how a program ends that i
 
 @dataclass(frozen=True, kw_only=True)
 class CodeProtocol(Protocol):
-    """How an answer becomes a program too: from `given`, the answer up to its stop string, and the entry points."""
+    """A protocol that turns an answer into a program: from `given`, the answer up to its stop string, and the entry points."""
 
     given: str = ""  # the part of the prompt that the answer continues, a template over the task's fields
     program: Callable[[str, str, Sequence[str]], str]
@@ -78,7 +78,7 @@ class CodeTask(DataTask):
 
     @abstractmethod
     def tests(self, row: Row) -> str:
-        """What runs after the program."""
+        """The code that runs after the program."""
 
     def literal(self, row: Row, completion: str) -> str:
         """The protocol's own program."""
@@ -87,7 +87,7 @@ class CodeTask(DataTask):
         return program(rules.given.format(**self.fields(row)), self.until_stop(completion), self.entry_points(row))
 
     def repair(self, row: Row, completion: str) -> Reading | None:
-        """The answer read for what it says; None where it defines nothing that the tests call."""
+        """Read the answer leniently; None where it defines nothing that the tests call."""
         return extract(self.candidates(row, completion), self.entry_points(row), self.preamble(row))
 
     @cached_property
@@ -152,10 +152,10 @@ class CodeTask(DataTask):
 
 
 def continue_prompt(given: str, text: str, _: Sequence[str]) -> str:
-    """What was given and the answer, as they stand."""
+    """Prompt and answer, unchanged."""
     return given + text
 
 
 def to_fence(given: str, text: str, _: Sequence[str]) -> str:
-    """What was given, and the answer up to the fence that ends it."""
+    """The prompt, and the answer up to the fence that ends it."""
     return given + text.split("```")[0]

@@ -34,7 +34,7 @@ def sanitize(text: str, entry_points: Sequence[str]) -> str:
 
 
 def _name(statement: ast.stmt) -> tuple[str, Named] | None:
-    """What a top-level statement defines, as evalplus sees it."""
+    """The name that a top-level statement defines for evalplus, and the statement."""
     if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         if statement.decorator_list:
             return None

@@ -105,7 +105,7 @@ def _whole(number: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class MathProtocol(Protocol):
-    """How the answer is read too: `gold` reads the reference, the other two the completion."""
+    """A protocol with its readings of an answer: `gold` reads the reference, the other two the completion."""
 
     strict: Callable[[str], str | None]
     flexible: Callable[[str], str | None] = lm_eval_flexible

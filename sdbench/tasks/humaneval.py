@@ -32,7 +32,7 @@ def sanitize_answer(_: str, text: str, entry_points: Sequence[str]) -> str:
 
 
 def sanitize_program(given: str, text: str, entry_points: Sequence[str]) -> str:
-    """What was given and the answer, as evalplus reads them."""
+    """Prompt and answer as evalplus reads them."""
     return sanitize(given + text, entry_points)
 
 

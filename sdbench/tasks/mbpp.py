@@ -32,7 +32,7 @@ def first_block(_given: str, text: str, _entry_points: Sequence[str]) -> str:
 
 
 def _block(text: str) -> str | None:
-    """What the first two fences of a text enclose: lm-eval's pattern in linear time, "```(?:\\w+)?\\n?(.*?)\\n?```"."""
+    """The text between the first two fences: lm-eval's pattern in linear time, "```(?:\\w+)?\\n?(.*?)\\n?```"."""
     begin = text.find("```")
     opened = LANGUAGE.match(text, begin + 3) if begin >= 0 else None
     end = text.find("```", opened.end()) if opened else -1

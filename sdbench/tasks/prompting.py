@@ -30,7 +30,7 @@ class Prompting(Rows):
     cut_side: ClassVar[str] = "end"  # … and at which side
 
     def fields(self, row: Row) -> Fields:
-        """What the templates may name, with the reference under `answer`."""
+        """The fields that templates may name, with the reference under `answer`."""
         return {**{name: str(value) for name, value in row.items()}, "answer": str(row[self.reference])}
 
     @property

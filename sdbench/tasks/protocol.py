@@ -55,5 +55,5 @@ class Protocol:
         return Prompt(messages=tuple(turns), prefix=self.chat_prefix.format(**question))
 
     def stops(self, *, is_chat: bool) -> tuple[str, ...]:
-        """What ends an answer in this form."""
+        """Return the strings that end an answer in this form."""
         return self.chat_stop if is_chat and self.chat_stop is not None else self.stop

@@ -43,7 +43,7 @@ class Scoring(Prompting):
         return completion[: min((at for stop in self.stop if (at := completion.find(stop)) >= 0), default=None)]
 
     def score(self, example: Example, completion: str, *, is_truncated: bool = False) -> Score:
-        """What a completion is worth; `is_truncated`: the length limit ended it. Pure in its arguments."""
+        """Score a completion; `is_truncated`: the length limit ended it. Pure in its arguments."""
         return self.score_all([(example, completion)], [is_truncated])[0]
 
     def score_all(self, pairs: Iterable[tuple[Example, str]], truncated: Iterable[bool] | None = None) -> list[Score]:

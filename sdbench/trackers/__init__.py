@@ -29,7 +29,7 @@ class TrackerError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a results folder says: one row a cell in `summary`, the folder's name, its last run's configuration."""
+    """The content of a results folder: its last run's configuration, a `summary` with a row per cell, the recommendation."""
 
     folder: Path
     config: Mapping[str, Any]

@@ -106,7 +106,7 @@ def test_an_interpreter_without_vllm_and_none(refused):
     assert "has no vllm" in refused("engine=vllm", f"engine.python={sys.executable}")
     assert "engine.python names no interpreter" in refused("engine=vllm")
     assert "is no program: name the interpreter" in refused("engine=vllm", "engine.python=/no/such/python")
-    assert "is no Python that can be asked" in refused("engine=vllm", "engine.python=/bin/false")
+    assert "is no Python that lists its packages" in refused("engine=vllm", "engine.python=/bin/false")
 
 
 @pytest.mark.parametrize(

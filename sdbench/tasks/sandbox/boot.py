@@ -1,4 +1,4 @@
-"""What the bare interpreter runs (`python -c`): the program, then its tests, then the report of the worker's number.
+"""The code of the bare interpreter (`python -c`): run the program, then its tests, then report the worker's number.
 
 Who has the number passes. So while the program runs it is in no variable, constant or file, only on the value stack of
 one expression, which frames do not show. No Python function of ours is called between the program's start and the

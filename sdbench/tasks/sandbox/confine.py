@@ -1,4 +1,4 @@
-"""How a child takes its rights away: rlimits, no_new_privs, capabilities, Landlock, seccomp; ctypes only."""
+"""Confinement of a child process by itself: rlimits, no_new_privs, capabilities, Landlock, seccomp; ctypes only."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def landlock_version() -> int:
 
 
 def readable() -> list[str]:
-    """What an interpreter must read to start and to import its standard library."""
+    """Paths that an interpreter must read to start and to import its standard library."""
     paths = {"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime"}
     paths |= {"/usr/share/zoneinfo", "/dev/null", "/dev/zero", "/dev/urandom", os.path.realpath(sys.executable)}
     paths |= {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), f"{sys.base_prefix}/lib"}
@@ -115,7 +115,7 @@ class Confinement:
         return high(ruleset)
 
     def enter(self) -> None:
-        """Irrevocable; returns only by an exception."""
+        """Confine this process for good and run the interpreter; return only by an exception."""
         control(NO_NEW_PRIVS, 1)
         keep = READ_ANY & _capabilities()
         call(CAPSET[os.uname().machine], struct.pack("Ii", 0x20080522, 0), struct.pack("6I", keep, keep, 0, 0, 0, 0))

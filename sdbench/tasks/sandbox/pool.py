@@ -101,11 +101,11 @@ class Sandbox:
         return [future.result() for future in [self.submit(program) for program in programs]]
 
     def submit(self, program: str | Program) -> Future[Outcome]:
-        """Begins as soon as a worker is free; to score while something else decodes."""
+        """Run a program as soon as a worker is free, for example while something else decodes."""
         return self._threads.submit(self._run, program if isinstance(program, Program) else Program(program))
 
     def record(self) -> dict[str, Any]:
-        """What a reader of the results should know."""
+        """Facts about the sandbox for readers of the results."""
         return {
             "sandbox": self.backend,
             "is_contained": self.is_contained,
@@ -116,7 +116,7 @@ class Sandbox:
         }
 
     def close(self) -> None:
-        """Ends the workers and removes their folders; also done when the object or the process ends."""
+        """End the workers and remove their folders; also done when the object or the process ends."""
         self._threads.shutdown(cancel_futures=True)
         self._finalizer()
 

@@ -1,4 +1,4 @@
-"""What must fail before a backend is used: tried for real at start-up, and looked at from outside too."""
+"""The self-test of a backend: attacks that must fail, run at start-up and checked from outside too."""
 
 from __future__ import annotations
 

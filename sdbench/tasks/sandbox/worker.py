@@ -181,7 +181,7 @@ class Worker:
         return "failed", f"left with code {code} before the tests had ended"
 
     def _end_orphans(self) -> None:
-        """Where programs may fork: what outlived its parent came to this process, and ends here."""
+        """End processes that outlived their parent, where programs may fork: they became children of this process."""
         if self.level == "contained":
             return
         children = Path(f"/proc/self/task/{os.getpid()}/children")
