@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 from sdbench.config import nearest
 from sdbench.config.checks import optional_integer
 from sdbench.tasks.data import Row
-from sdbench.tasks.scoring import Scoring, load_metric
+from sdbench.tasks.scoring import Scorer, load_metric
 
 __all__ = ["DataTask", "Row"]
 
 
 @dataclass(kw_only=True)
-class DataTask(Scoring):
+class DataTask(Scorer):
     """A data set under one prompt protocol; `configs/task/*.yaml` says what each option means.
 
-    Options that are None take the protocol's value. `Rows`, `Prompting` and `Scoring` have the methods.
+    Options that are None take the protocol's value. `DataRows`, `Prompting` and `Scorer` have the methods.
     """
 
     version: str | int | None = None

@@ -1,4 +1,4 @@
-"""Rows of a data set: grammars that ship inside, a local file, or one split from the hub and nothing beside it."""
+"""DataRows of a data set: grammars that ship inside, a local file, or one split from the hub and nothing beside it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def from_protocol() -> Any:
 
 
 @dataclass(kw_only=True)
-class Rows(ABC):
+class DataRows(ABC):
     """The rows of one split by their ids, and the subset to be asked. They are read when first used."""
 
     name: str
@@ -70,7 +70,7 @@ class Rows(ABC):
         return rows
 
     def _by_id(self, rows: Sequence[Row], where: str) -> dict[str, Row]:
-        """Rows by their `task_id` or `id` or, where they have none, by their number; a missing column is refused."""
+        """DataRows by their `task_id` or `id` or, where they have none, by their number; a missing column is refused."""
         needed = self.FIELDS or (*(name for name in self.rules.asked_fields if name != "answer"), self.reference)
         for number, row in enumerate(rows):
             if missing := [name for name in needed if name not in row]:

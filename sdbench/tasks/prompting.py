@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
-from sdbench.tasks.data import Row, Rows, from_protocol, load
+from sdbench.tasks.data import DataRows, Row, from_protocol, load
 from sdbench.tasks.protocol import Fields
 from sdbench.types import Example, Message, Prompt
 
@@ -18,8 +18,8 @@ LM_EVAL_SHOT_SEED = 1234  # lm-eval's default fewshot_random_seed
 
 
 @dataclass(kw_only=True)
-class Prompting(Rows):
-    """Rows as prompts, in a protocol's words. Shots are read only when a prompt needs them."""
+class Prompting(DataRows):
+    """DataRows as prompts, in a protocol's words. Shots are read only when a prompt needs them."""
 
     chat: bool = from_protocol()
     shots: int = from_protocol()

@@ -17,7 +17,7 @@ ROUNDING = 1e-9  # of a bound: sacrebleu gives a perfect sentence 100.0000000000
 
 
 @dataclass(kw_only=True)
-class Scoring(Prompting):
+class Scorer(Prompting):
     """Completions as scores, each as its metrics declare."""
 
     max_new_tokens: int = from_protocol()
