@@ -1,4 +1,4 @@
-"""DataRows of a data set: grammars that ship inside, a local file, or one split from the hub and nothing beside it."""
+"""Rows of a data set: grammars that ship inside, a local file, or one split from the hub and nothing beside it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class DataRows(ABC):
         return rows
 
     def _by_id(self, rows: Sequence[Row], where: str) -> dict[str, Row]:
-        """DataRows by their `task_id` or `id` or, where they have none, by their number; a missing column is refused."""
+        """Rows by their `task_id` or `id` or, where they have none, by their number; a missing column is refused."""
         needed = self.FIELDS or (*(name for name in self.rules.asked_fields if name != "answer"), self.reference)
         for number, row in enumerate(rows):
             if missing := [name for name in needed if name not in row]:

@@ -19,7 +19,7 @@ LM_EVAL_SHOT_SEED = 1234  # lm-eval's default fewshot_random_seed
 
 @dataclass(kw_only=True)
 class Prompting(DataRows):
-    """DataRows as prompts, in a protocol's words. Shots are read only when a prompt needs them."""
+    """Rows as prompts, in a protocol's words. Shots are read only when a prompt needs them."""
 
     chat: bool = from_protocol()
     shots: int = from_protocol()
