@@ -32,7 +32,7 @@ from sdbench.audit.texts import RoundBatch, TextBatch
 from sdbench.probs import dense
 from sdbench.types import Evidence
 from sdbench.verify import Ensemble
-from sdbench.words import number, parsed, reading
+from sdbench.words import exit_on_mistake, number, parse_words
 
 INTRODUCTION = """\
 Of {runs:,} simulated default audits of sound settings, {false_alarms} raised a false alarm; at most 1 % may. Texts were drawn from
@@ -186,8 +186,8 @@ def build_tests(claimed: Sequence[tuple[TextLaws, TextLaws | None]], horizon: in
 
 
 def main(argv: Sequence[str]) -> int:
-    with reading("audit_family_error", __doc__, argv):
-        given = parsed(argv, DEFAULTS)
+    with exit_on_mistake("audit_family_error", __doc__, argv):
+        given = parse_words(argv, DEFAULTS)
         runs, horizon, num_power = (
             int(number(given, name) or int(DEFAULTS[name])) for name in ("runs", "horizon", "power")
         )

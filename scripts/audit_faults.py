@@ -16,15 +16,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sdbench.audit.native import audit
 from sdbench.audit.pairs import random_pair
-from sdbench.words import number, parsed, reading
+from sdbench.words import exit_on_mistake, number, parse_words
 from tests.audit.faults import FAULTS, HONEST
 
 DEFAULTS = {"out": "results/audit", "seeds": "3"}
 
 
 def main(argv: Sequence[str]) -> int:
-    with reading("audit_faults", __doc__, argv):
-        given = parsed(argv, DEFAULTS)
+    with exit_on_mistake("audit_faults", __doc__, argv):
+        given = parse_words(argv, DEFAULTS)
         seeds = int(number(given, "seeds") or int(DEFAULTS["seeds"]))
     out = Path(given.options.get("out", DEFAULTS["out"]))
     models, lines = random_pair(), []
