@@ -120,13 +120,10 @@ def reachable(tree: ast.Module, entry_points: Sequence[str]) -> list[ast.stmt]:
             if number not in kept and name in binds[number]:
                 kept.add(number)
                 wanted |= names_in(statement)
-    body = [s for n, s in enumerate(statements) if n in kept or _is_import(s) or _raises_recursion_limit(s)]
+    limits = [isinstance(s, ast.Expr) and ast.unparse(s).startswith("sys.setrecursionlimit(") for s in statements]
+    body = [s for n, s in enumerate(statements) if n in kept or _is_import(s) or limits[n]]
     body.sort(key=lambda s: not (isinstance(s, ast.ImportFrom) and s.module == "__future__"))  # these must come first
     return body
-
-
-def _raises_recursion_limit(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and ast.unparse(statement).startswith("sys.setrecursionlimit(")
 
 
 def defines(tree: ast.Module, entry_points: Sequence[str]) -> bool:
@@ -140,10 +137,7 @@ def defines(tree: ast.Module, entry_points: Sequence[str]) -> bool:
 
 def _is_bodyless(function: ast.FunctionDef) -> bool:
     """Docstrings and imports alone: HumanEval/115's prompt has both."""
-    return all(
-        isinstance(s, ast.Import | ast.ImportFrom) or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
-        for s in function.body
-    )
+    return all(isinstance(s, ast.Import | ast.ImportFrom) or _is_text(s) for s in function.body)
 
 
 def fenced_blocks(text: str) -> Iterator[str]:

@@ -26,16 +26,6 @@ FENCED = frozenset({"fence"})
 EVALPLUS_STOP = ("<|endoftext|>", "<|endofmask|>", "</s>", "\nif __name__", "\ndef main(", "\nprint(")
 
 
-def sanitize_answer(_: str, text: str, entry_points: Sequence[str]) -> str:
-    """The answer as evalplus reads it."""
-    return sanitize(text, entry_points)
-
-
-def sanitize_program(given: str, text: str, entry_points: Sequence[str]) -> str:
-    """Prompt and answer as evalplus reads them."""
-    return sanitize(given + text, entry_points)
-
-
 PROTOCOLS: Mapping[str, CodeProtocol] = {
     "lm-eval": CodeProtocol(
         source="lm-evaluation-harness humaneval 1.0; the chat form is its humaneval_instruct 4.0",
@@ -75,8 +65,8 @@ PROTOCOLS: Mapping[str, CodeProtocol] = {
     "evalplus": CodeProtocol(
         source="evalplus 0.3 (arXiv:2305.01210), its chat form and its sanitize; HumanEval's own tests",
         given="{stripped_prompt}\n",
-        program=sanitize_program,
-        chat_program=sanitize_answer,
+        program=lambda given, text, entry_points: sanitize(given + text, entry_points),
+        chat_program=lambda _, text, entry_points: sanitize(text, entry_points),
         ask="{stripped_prompt}\n",
         answer="{answer}",
         chat_ask=(
