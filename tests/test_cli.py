@@ -1,6 +1,5 @@
 """The command line: quick, light, one sentence and exit code 2 for every slip."""
 
-import os
 import subprocess
 import sys
 
@@ -134,21 +133,3 @@ def test_any_text_at_all_is_a_run_or_a_sentence(capsys, anything):
     capsys.readouterr()
     assert main([*anything, "--cfg"]) in (0, 2)
     assert capsys.readouterr().err.count("\n") <= 1
-
-
-def test_an_option_that_is_given_twice_is_a_warning(capsys):
-    assert main(["--cfg", "w=0.7", "n=3", "w=0.8"]) == 0
-    out, err = capsys.readouterr()
-    assert "w: 0.8" in out
-    assert "warning: w is given 2 times, and the last one counts: w=0.7 w=0.8" in err
-
-
-def test_a_listing_may_be_cut_off_by_its_reader(tmp_path):
-    """As `--list verifier | head -1` does: no fault, no file of one."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "sdbench", "--list", "verifier"]
-    env = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=env, check=False)
-    os.close(writer)
-    assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (0, b"", [])

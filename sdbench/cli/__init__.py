@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -32,15 +31,12 @@ def _main(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv):
         from sdbench.cli.help import text
 
-        return _print_page(text())
-    from sdbench.cli.command import parse, repeated_options
+        print(text())
+        return DONE
+    from sdbench.cli.command import parse
     from sdbench.cli.compose import Composer
 
     command = parse(argv)
-    for key, words in repeated_options(command.overrides).items():
-        from sdbench.prepare.progress import warn
-
-        warn(f"{key} is given {len(words)} times, and the last one counts: {' '.join(words)}")
     if command.show == "version":
         from sdbench import __version__
 
@@ -49,7 +45,8 @@ def _main(argv: Sequence[str]) -> int:
     if command.group is not None:
         from sdbench.cli.help import listing
 
-        return _print_page(listing(command.group, command.config_dir))
+        print(listing(command.group, command.config_dir))
+        return DONE
     composer = Composer(command.config_dir)
     jobs = composer.jobs(command)
     runs = [composer.run(job) for job in jobs]
@@ -66,12 +63,3 @@ def _main(argv: Sequence[str]) -> int:
         return run_job(runs[0], argv)
     codes = composer.launch(jobs, command)
     return next((code for code in (INTERRUPTED, FAILED, BAD_CONFIG) if code in codes), DONE)
-
-
-def _print_page(page: str) -> int:
-    """Print a text that its reader, such as `head`, may close early."""
-    try:
-        print(page, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered goes nowhere at exit
-    return DONE

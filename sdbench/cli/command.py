@@ -73,14 +73,6 @@ def parse(argv: Sequence[str]) -> Command:
     return Command(tuple(overrides), is_multirun, folder, shown, group)
 
 
-def repeated_options(words: Sequence[str]) -> dict[str, list[str]]:
-    """Options that are given more than once, with their words."""
-    options: dict[str, list[str]] = {}
-    for word in words:
-        options.setdefault(word.partition("=")[0], []).append(word)
-    return {key: given for key, given in options.items() if len(given) > 1}
-
-
 def key_of(word: str) -> str:
     return word.partition("=")[0].lstrip("+~")
 
