@@ -133,3 +133,10 @@ def test_any_text_at_all_is_a_run_or_a_sentence(capsys, anything):
     capsys.readouterr()
     assert main([*anything, "--cfg"]) in (0, 2)
     assert capsys.readouterr().err.count("\n") <= 1
+
+
+def test_an_option_that_is_given_twice_is_a_warning(capsys):
+    assert main(["--cfg", "w=0.7", "n=3", "w=0.8"]) == 0
+    out, err = capsys.readouterr()
+    assert "w: 0.8" in out
+    assert "warning: w is given 2 times, and the last one counts: w=0.7 w=0.8" in err

@@ -70,6 +70,7 @@ def parse(argv: Sequence[str]) -> Command:
             raise ConfigError(f"{show(word)} is not an option {nearest(word, known)}")
         else:
             overrides.append(word)
+    warn_of_repeated(overrides)
     return Command(tuple(overrides), is_multirun, folder, shown, group)
 
 
@@ -159,3 +160,15 @@ def _is_numbers(value: object) -> bool:
         [isinstance(one, int | float) and not isinstance(one, bool) for one in value] if isinstance(value, list) else []
     )
     return bool(numbers) and all(numbers)
+
+
+def warn_of_repeated(words: Sequence[str]) -> None:
+    """Warn of each option that is given more than once: Hydra takes the last one."""
+    given: dict[str, list[str]] = {}
+    for word in words:
+        given.setdefault(word.partition("=")[0], []).append(word)
+    for key, repeated in given.items():
+        if len(repeated) > 1:
+            from sdbench.prepare.progress import warn
+
+            warn(f"{key} is given {len(repeated)} times, and the last one counts: {' '.join(repeated)}")
