@@ -26,7 +26,7 @@ from sdbench import embedded
 from sdbench.audit.build import build
 from sdbench.audit.command import AuditOptions, parse_audit
 from sdbench.audit.native import audit, knob_results
-from sdbench.audit.table import finite
+from sdbench.audit.report import finite
 from sdbench.config import ConfigError, config_dir
 from sdbench.verify.head import SHIP, Head
 from sdbench.words import choose, exit_on_mistake, number, parse_words

@@ -34,7 +34,7 @@ import yaml
 from matplotlib.figure import Figure
 
 import sdbench
-from sdbench.audit.table import finite
+from sdbench.audit.report import finite
 from sdbench.config import config_dir
 from sdbench.metrics.pareto import Resampled, front_of, gain, joint, volume_of
 from sdbench.metrics.summary import summarise

@@ -1,7 +1,5 @@
 """From a command line to a subject: a trained pair by the runner's own composition, or the tiny random pair."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,13 +1,10 @@
 """The claims without randomness: counters, recorded probabilities, invariance, texts at temperature 0."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from sdbench.audit.laws import HiddenRandomnessError, claims_draft_law, draft_afresh, query_drafter
 from sdbench.audit.outcomes import UnknownLawError
@@ -214,7 +211,7 @@ def plain_text(subject: Subject, rule: Any, drafter: Any, prompt: Sequence[int])
             emitted = [int(p[0])]
         else:
             evidence = Evidence(p[None], block, True, target.logits[None], target.states[None])
-            verdict = rule(evidence, _halves(block.tokens.shape[1] + 1), state)
+            verdict = rule(evidence, torch.full(p[None].shape, 0.5).double(), state)
             state = verdict.state
             emitted = [*block.tokens[0, : int(verdict.accepted)].tolist(), int(verdict.next_token)]
         for token in emitted:
@@ -224,15 +221,16 @@ def plain_text(subject: Subject, rule: Any, drafter: Any, prompt: Sequence[int])
     return text
 
 
-def _halves(count: int) -> Tensor:
-    return torch.full((1, count), 0.5, dtype=torch.float64)
-
-
 def _draft_greedily(subject: Subject, drafter: Any, text: Sequence[int], width: int) -> DraftBlock:
     if not width:
         return DraftBlock.empty(torch.zeros(1, dtype=torch.int64))
     if not claims_draft_law(drafter):
-        return draft_afresh(drafter, torch.tensor(list(text)), torch.zeros(1, 0, dtype=torch.int64), _halves(width))
+        return draft_afresh(
+            drafter,
+            torch.tensor(list(text)),
+            torch.zeros(1, 0, dtype=torch.int64),
+            torch.full((1, width), 0.5).double(),
+        )
     ids, steps = list(text), []
     for _ in range(width):
         steps.append(last_outputs(subject.draft, ids, 1, subject.vocab))

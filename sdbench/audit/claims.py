@@ -3,8 +3,6 @@
 The tests of prefixes, whole texts and rounds need every text enumerated; those of larger vocabularies are in large_vocabulary.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -116,26 +114,21 @@ class LawTest(TableTest):
         whole = number_of(texts.tokens, self.vocab)
         cells = [whole // self.vocab ** (self.budget - self.short), whole]
         if self.with_rounds and rounds is not None:
-            is_first = rounds.begin == 0
-            cells.append(self._first_round_cells(texts.tokens, rounds.accepted[is_first], rounds.emitted[is_first]))
+            first, width = rounds.rows(rounds.begin == 0), min(self.laws.num_draft, self.budget - 1) + 1
+            emitted = torch.where(torch.arange(width) < first.emitted[:, None], texts.tokens[:, :width], 0)
+            cells.append(first.accepted * self.vocab**width + number_of(emitted, self.vocab))
         for part, cell in zip(self.parts, cells, strict=False):
             for prompt, counts in enumerate(part):
                 counts.add(cell[texts.prompts == prompt].numpy())
 
-    def _first_round_cells(self, tokens: Tensor, accepted: Tensor, emitted: Tensor) -> Tensor:
-        width = min(self.laws.num_draft, self.budget - 1) + 1
-        shown = torch.where(torch.arange(width) < emitted[:, None], tokens[:, :width], 0)
-        return accepted * self.vocab**width + number_of(shown, self.vocab)
-
     def worst(self) -> ContingencyCell:
-        widths = (self.short, self.budget)
-        return worst_of(
-            [
-                (part[prompt], self._cell_names(prompt, width))
-                for prompt in range(len(self.parts[0]))
-                for part, width in zip(self.parts[:2], widths, strict=True)
+        tables: list[tuple[CountEvidence, CellNames]] = []
+        for prompt, (prefixes, wholes) in enumerate(zip(*self.parts[:2], strict=True)):
+            tables += [
+                (prefixes, self._cell_names(prompt, self.short)),
+                (wholes, self._cell_names(prompt, self.budget)),
             ]
-        )
+        return worst_of(tables)
 
     def _cell_names(self, prompt: int, width: int) -> CellNames:
         def name(cell: int) -> str:

@@ -1,7 +1,5 @@
 """The audit's command line: words become a frozen AuditCommand. Nothing here loads torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

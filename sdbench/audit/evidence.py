@@ -3,8 +3,7 @@
 By Ville's inequality P(e ever reaches m/α) ≤ α/m. With m tests in a run the family-wise error is at most α, without approximation.
 """
 
-from __future__ import annotations
-
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +13,7 @@ from scipy.special import gammaln, logsumexp
 
 Floats = NDArray[np.float64]
 ALPHA = 0.01  # the family-wise error of a run
+POWER = 0.95
 MIN_EXPECTED = 5  # cells expected less often than this at the horizon are pooled
 SHARES = (1 / 4, 1 / 32)  # concentration of the Dirichlet alternatives, as shares of the horizon
 TILTS = tuple(sign * 2.0**-power for power in range(7) for sign in (-1, 1))  # of the log odds of an acceptance
@@ -33,10 +33,6 @@ class CountEvidence:
 
     law: Floats
     horizon: float
-    pool: NDArray[np.int64] = field(init=False)
-    expected: Floats = field(init=False)
-    seen: Floats = field(init=False)
-    raw: Floats = field(init=False)
 
     def __post_init__(self) -> None:
         self.pool, self.expected = pool_rare(self.law, self.horizon)
@@ -56,12 +52,11 @@ class CountEvidence:
         seen = self.seen if seen is None else seen
         is_possible = self.expected > 0
         law, counts, total = self.expected[is_possible], seen[..., is_possible], seen[..., is_possible].sum(-1)
-        values = []
-        for share in SHARES:
-            k = max(float(self.horizon) * share, 8.0)
+        log_ratios = []
+        for k in (max(float(self.horizon) * share, 8.0) for share in SHARES):
             inside = (gammaln(k * law + counts) - gammaln(k * law) - counts * np.log(law)).sum(-1)
-            values.append(inside + gammaln(k) - gammaln(k + total))
-        mean = logsumexp(np.stack(values), axis=0) - np.log(len(SHARES))
+            log_ratios.append(inside + gammaln(k) - gammaln(k + total))
+        mean = logsumexp(np.stack(log_ratios), axis=0) - np.log(len(SHARES))
         return np.where(seen[..., ~is_possible].sum(-1) > 0, np.inf, mean)
 
     def shifted(self, tv: float) -> Floats:
@@ -111,11 +106,7 @@ class AcceptanceEvidence:
     def add(self, is_kept: NDArray[np.bool_], chance: Floats) -> None:
         """Drafts [N], each kept with its own probability [N]."""
         chance = np.clip(chance, 0.0, 1.0)
-        for index, tilt in enumerate(TILTS):
-            self.log_ratio[index] += float((tilt * is_kept - np.log1p(chance * np.expm1(tilt))).sum())
-        if is_kept[chance <= 0].any() or (~is_kept)[chance >= 1].any():
-            self.log_ratio[:] = np.inf
-        self._add_moments(is_kept.astype(float), chance, chance * (1 - chance))
+        self.add_counts(is_kept.astype(np.int64), np.stack((1 - chance, chance), 1))
 
     def add_counts(self, kept: NDArray[np.int64], law: Floats) -> None:
         """Numbers [N] of drafts kept, each against its own distribution [N,K+1]."""
@@ -125,11 +116,8 @@ class AcceptanceEvidence:
         if (law[np.arange(len(kept)), kept] <= 0).any():
             self.log_ratio[:] = np.inf
         mean = (law * each).sum(1)
-        self._add_moments(kept.astype(float), mean, (law * each**2).sum(1) - mean**2)
-
-    def _add_moments(self, kept: Floats, mean: Floats, variance: Floats) -> None:
         self.total, self.expected = self.total + float(kept.sum()), self.expected + float(mean.sum())
-        self.variance += float(variance.sum())
+        self.variance += float(((law * each**2).sum(1) - mean**2).sum())
         self.size += len(kept)
 
     def log_e(self) -> float:
@@ -154,16 +142,13 @@ def log_mean(log_values: Sequence[float]) -> float:
     return float(logsumexp(np.asarray(log_values, float)) - np.log(len(log_values)))
 
 
-def least_tv(
-    parts: Sequence[Sequence[CountEvidence]], sizes: Sequence[int], log_wanted: float, *, power: float = 0.95
-) -> float:
-    """The smallest TV that a test detects with this probability, by simulation; inf where none of GRID is.
+def least_tv(parts: Sequence[Sequence[CountEvidence]], sizes: Sequence[int], log_wanted: float) -> float:
+    """The smallest TV of GRID that a test detects with probability POWER, by simulation; inf where none is.
 
     The parts view the same texts in several ways, and their e-values are averaged; the tables of a part are of different texts,
     `sizes` of each, and the shift is in all of them.
     """
-    each = log_wanted + np.log(len(parts))
-    return min(_least(part, sizes, each, power) for part in parts)
+    return min(_least_tv_of(part, sizes, log_wanted + np.log(len(parts))) for part in parts)
 
 
 # fmt: off
@@ -171,7 +156,7 @@ GRID = (.005, .0075, .01, .015, .02, .025, .03, .035, .04, .045, .05, .06, .07, 
 # fmt: on
 
 
-def _least(part: Sequence[CountEvidence], sizes: Sequence[int], log_wanted: float, power: float) -> float:
+def _least_tv_of(part: Sequence[CountEvidence], sizes: Sequence[int], log_wanted: float) -> float:
     generator = np.random.default_rng(0)
 
     def is_enough(tv: float) -> bool:
@@ -180,18 +165,12 @@ def _least(part: Sequence[CountEvidence], sizes: Sequence[int], log_wanted: floa
             if size:
                 law = counts.shifted(tv)
                 total += counts.log_e(generator.multinomial(size, law / law.sum(), 200).astype(float))
-        return float((total >= log_wanted).mean()) >= power
+        return float((total >= log_wanted).mean()) >= POWER
 
     return first_of(GRID, is_enough)
 
 
 def first_of(values: Sequence[float], is_enough: Callable[[float], bool]) -> float:
     """The first of ascending values that is enough, by bisection; inf where none is."""
-    low, high = 0, len(values)
-    while low < high:
-        middle = (low + high) // 2
-        if is_enough(values[middle]):
-            high = middle
-        else:
-            low = middle + 1
-    return values[low] if low < len(values) else float("inf")
+    index = bisect_left(values, True, key=is_enough)
+    return values[index] if index < len(values) else float("inf")

@@ -4,8 +4,6 @@ One JSON object per line: {"prompt": text or ids, "tokens": ids} or {"prompt": â
 samples of one model at one temperature, top-k and top-p, those of the command line, and several of them share a prompt.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,7 +14,7 @@ from sdbench.audit.build import compose
 from sdbench.audit.claims import ClaimTest
 from sdbench.audit.command import AuditCommand
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, PrefixTest
-from sdbench.audit.report import AuditReport, AuditRun
+from sdbench.audit.report import AuditReport
 from sdbench.audit.sequential import RuleTests
 from sdbench.audit.source import Forwards, Sampling
 from sdbench.audit.texts import TextBatch
@@ -25,7 +23,7 @@ from sdbench.config import ConfigError, show
 MAX_TOKENS = 64  # of a text that are looked at
 
 
-def audit_file(given: AuditCommand) -> AuditRun:
+def audit_file(given: AuditCommand) -> AuditReport:
     """Audit generations=FILE model=NAME."""
     from sdbench.prepare import pair
     from sdbench.prepare.pair_info import PairInfo
@@ -53,8 +51,8 @@ def audit_file(given: AuditCommand) -> AuditRun:
         tests.append(EmittedTest("pit", sum(map(len, texts)), claimed=claimed))
     setting = RuleTests(0, tests)
     setting.add((TextBatch.of(which, [text[:width] for text in texts], width), None))
-    report = AuditReport(setting.results(Path(file).stem, len(tests), options), len(texts))
-    return AuditRun(f"{Path(file).stem}-{run.model.name}", report, loaded.target.device)
+    name, rows = Path(file).stem, setting.results(Path(file).stem, len(tests), options)
+    return AuditReport(f"{name}-{run.model.name}", rows, len(texts), device=loaded.target.device)
 
 
 def read_lines(file: str) -> list[dict[str, Any]]:

@@ -1,7 +1,5 @@
 """The tests of vocabularies too large to enumerate: first tokens, two-token prefixes, and every token by the law of its origin."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -5,9 +5,8 @@ there, `outcomes` gives what the rule does; from the last round backwards this g
 Where a rule carries a state that the text does not determine, each state that can be reached has laws of its own.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -42,21 +41,7 @@ class RoundLaw:
     """What one round emits behind each text of d tokens."""
 
     ends: list[Tensor]  # [i] [V^d,V^(i+1)]: the round keeps i drafts and emits these i + 1 tokens
-    offered: Tensor  # [V^d] expected number of drafts
     carried: list[tuple[int, int, Tensor]]  # (i, number of the next state, its share of ends[i])
-
-
-@dataclass(frozen=True, slots=True)
-class StateNumbers:
-    """The states that texts of one length can be in, numbered in order of discovery."""
-
-    seen: dict[tuple[float, ...], int] = field(default_factory=dict)
-
-    def numbers_of(self, states: Tensor) -> Tensor:
-        """[R,S] -> [R]."""
-        distinct, index = states.unique(dim=0, return_inverse=True)
-        numbers = [self.seen.setdefault(tuple(state), len(self.seen)) for state in distinct.tolist()]
-        return torch.tensor(numbers, dtype=torch.int64)[index]
 
 
 @dataclass
@@ -75,7 +60,7 @@ class TextLaws:
             raise ValueError(f"{self.tables.vocab}^{self.budget} texts are too many to enumerate")
         self._texts: dict[int, Tensor] = {}
         self._rounds: dict[tuple[int, int, int], RoundLaw] = {}
-        self._states: dict[tuple[int, int], StateNumbers] = {}
+        self._states: dict[tuple[int, int], dict[tuple[float, ...], int]] = {}
 
     @property
     def carries_state(self) -> bool:
@@ -84,19 +69,15 @@ class TextLaws:
 
     def texts(self, prompt: int) -> Tensor:
         """[V^N]: the law of all texts of `budget` tokens."""
-        if prompt not in self._texts:
-            self._texts[prompt] = self._compute_texts(prompt)
-        return self._texts[prompt]
-
-    def _compute_texts(self, prompt: int) -> Tensor:
+        if prompt in self._texts:
+            return self._texts[prompt]
         vocab, budget = self.tables.vocab, self.budget
         # Rounds from the first to the last, so that all states are found before any is looked up.
         rounds = [
-            [self.round(prompt, depth, state) for state in range(self._num_states(prompt, depth))]
-            for depth in range(budget)
+            [self.round(prompt, depth, n) for n in range(len(self.states(prompt, depth)))] for depth in range(budget)
         ]
         end = torch.ones(vocab**budget, 1, dtype=torch.float64)
-        laws = {budget: [end] * self._num_states(prompt, budget)}  # [depth][state]: of what follows
+        laws = {budget: [end] * len(self.states(prompt, budget))}  # [depth][state]: of what follows
         for depth in reversed(range(budget)):
             laws[depth] = []
             for begun in rounds[depth]:
@@ -105,21 +86,17 @@ class TextLaws:
                     rest = laws[depth + kept + 1][state].reshape(*share.shape, -1)
                     law += (share[:, :, None] * rest).reshape(vocab**depth, -1)
                 laws[depth].append(law)
-        return laws[0][0][0]
+        return self._texts.setdefault(prompt, laws[0][0][0])
 
-    def states(self, prompt: int, depth: int) -> StateNumbers:
-        """The states in which a round may begin behind `depth` tokens, as far as earlier rounds have been computed."""
+    def states(self, prompt: int, depth: int) -> dict[tuple[float, ...], int]:
+        """The states in which a round may begin behind `depth` tokens, numbered as earlier rounds reach them."""
         if (prompt, depth) not in self._states:
-            self._states[prompt, depth] = StateNumbers({self._first_state(prompt): 0} if depth == 0 else {})
+            first: tuple[float, ...] = ()
+            if self.carries_state:
+                ids = torch.tensor(list(self.tables.prompts[prompt]))
+                first = tuple(self.rule.init_state([ids], "cpu")[0].tolist())
+            self._states[prompt, depth] = {first: 0} if depth == 0 or not self.carries_state else {}
         return self._states[prompt, depth]
-
-    def _num_states(self, prompt: int, depth: int) -> int:
-        return len(self.states(prompt, depth).seen) if self.carries_state else 1
-
-    def _first_state(self, prompt: int) -> tuple[float, ...]:
-        if not self.carries_state:
-            return ()
-        return tuple(self.rule.init_state([torch.tensor(list(self.tables.prompts[prompt]))], "cpu")[0].tolist())
 
     def round(self, prompt: int, depth: int, state: int = 0) -> RoundLaw:
         """What a round emits that begins behind `depth` tokens, in the state of this number."""
@@ -138,13 +115,13 @@ class TextLaws:
         """
         vocab = self.tables.vocab
         width = 0 if self.rule is None else min(self.num_draft, self.budget - depth - 1)
-        blocks = self.blocks(prompt, depth, width) if width else self._empty_blocks(depth)
+        blocks = (self.blocks if width else self._blocks_of_draft_model)(prompt, depth, width)
         if not blocks.x.shape[1] and not self.carries_state:
             law = self.sampling.law(self.tables.at("target", prompt, depth).logits)
-            return RoundLaw([law], torch.zeros(vocab**depth), [(0, 0, law)])
+            return RoundLaw([law], [(0, 0, law)])
         before = None
         if self.carries_state:
-            values = list(self.states(prompt, depth).seen)[state]
+            values = list(self.states(prompt, depth))[state]
             before = torch.tensor(values, dtype=torch.float64).expand(len(blocks.context), -1)
         texts = digits_of(blocks.context, vocab, depth)
         evidence = evidence_of(self.tables, self.sampling, prompt, texts, blocks.x, blocks.lengths, blocks.q)
@@ -160,36 +137,31 @@ class TextLaws:
                 share.index_add_(0, prefix, torch.where(next_state == number, chance, 0))
                 carried.append((kept, number, share.reshape(ends[-1].shape)))
                 ends[-1] += carried[-1][-1]
-        offered = torch.zeros(vocab**depth, dtype=torch.float64)
-        offered.index_add_(0, blocks.context, blocks.chance * blocks.lengths)
-        return RoundLaw(ends, offered, carried)
+        return RoundLaw(ends, carried)
 
     def _next_states(self, prompt: int, depth: int, chance: Tensor, state: Tensor | None, kept: int) -> Tensor:
         """[R,V]: the number of the state behind each possible outcome."""
         numbers, is_possible = torch.zeros(chance.shape, dtype=torch.int64), chance > 0
         if state is not None and bool(is_possible.any()):
-            numbers[is_possible] = self.states(prompt, depth).numbers_of(state[:, kept].double()[is_possible])
+            distinct, index = state[:, kept].double()[is_possible].unique(dim=0, return_inverse=True)
+            known = self.states(prompt, depth)
+            numbers[is_possible] = torch.tensor([known.setdefault(tuple(s), len(known)) for s in distinct.tolist()])[
+                index
+            ]
         return numbers
-
-    def _empty_blocks(self, depth: int) -> DraftedBlocks:
-        """No draft behind any text."""
-        context = torch.arange(self.tables.vocab**depth)
-        chance = torch.ones(len(context), dtype=torch.float64)
-        q = chance.new_zeros(len(context), 0, self.tables.vocab)
-        return DraftedBlocks(context, context.new_zeros(len(context), 0), chance, q, torch.zeros_like(context))
 
     def blocks(self, prompt: int, depth: int, width: int) -> DraftedBlocks:
         if self.drafter is None or keeps_draft_law(self.drafter):
             return self._blocks_of_draft_model(prompt, depth, width)
-        key = id(self.drafter), prompt, depth, width
-        if key not in self.tables.cache:
+        cache, key = self.tables.cache, (id(self.drafter), prompt, depth, width)
+        if key not in cache:
             try:
-                self.tables.cache[key] = query_drafter(self.drafter, self.tables, prompt, depth, width)
+                cache[key] = query_drafter(self.drafter, self.tables, prompt, depth, width)
             except UnknownLawError:
                 if not claims_draft_law(self.drafter):
                     raise
-                self.tables.cache[key] = self._blocks_of_draft_model(prompt, depth, width)
-        return self.tables.cache[key]
+                cache[key] = self._blocks_of_draft_model(prompt, depth, width)
+        return cache[key]
 
     def _blocks_of_draft_model(self, prompt: int, depth: int, width: int) -> DraftedBlocks:
         """Every block, each token from the draft model's own distribution."""
@@ -202,8 +174,9 @@ class TextLaws:
             laws.append(self.sampling.law(self.tables.at("draft", prompt, depth + slot).logits)[prefix])
             chance *= laws[-1].gather(1, texts[:, depth + slot, None])[:, 0]
         rows = (chance > 0).nonzero()[:, 0]
-        x, q, lengths = texts[rows, depth:], torch.stack(laws, 1)[rows], torch.full((len(rows),), width)
-        return DraftedBlocks(every[rows] // vocab**width, x, chance[rows], q, lengths)
+        q = torch.stack(laws, 1)[rows] if laws else chance.new_zeros(len(rows), 0, vocab)
+        lengths = torch.full((len(rows),), width)
+        return DraftedBlocks(every[rows] // vocab**width, texts[rows, depth:], chance[rows], q, lengths)
 
 
 def claims_draft_law(drafter: Any) -> bool:
@@ -215,18 +188,6 @@ def keeps_draft_law(drafter: Any) -> bool:
     """Whether `draft` is of the very class that declares so; one that a subclass overrides is queried for its blocks."""
     owner = next((kind for kind in type(drafter).__mro__ if "draft" in vars(kind)), object)
     return bool(vars(owner).get("draws_draft_law", False))
-
-
-@dataclass
-class FreshContext:
-    """Texts that a drafter has not seen before."""
-
-    tokens: Tensor
-    lengths: Tensor
-
-    @property
-    def longest(self) -> int:
-        return int(self.lengths.max())
 
 
 def query_drafter(drafter: Any, tables: Tables, prompt: int, depth: int, width: int) -> DraftedBlocks:
@@ -268,14 +229,14 @@ def refuse_hidden_randomness(drafter: Any, block: DraftBlock, other: DraftBlock)
 def draft_afresh(drafter: Any, begin: Tensor, texts: Tensor, u: Tensor) -> DraftBlock:
     """Ask for drafts behind prompt + texts [R,d] with uniforms u [R,K]; every text is new to the drafter."""
     whole = torch.cat((begin.expand(len(texts), -1), texts), 1)
-    lengths = torch.full((len(whole),), u.shape[1])
+    (rows, length), width = whole.shape, u.shape[1]
+    context: Any = SimpleNamespace(tokens=whole, lengths=torch.full((rows,), length), longest=length)
     with torch.inference_mode():
-        drafter.open(len(whole), whole.shape[1] + u.shape[1] + 1, None)
+        drafter.open(rows, length + width + 1, None)
         try:
             for row, text in enumerate(whole):
                 drafter.admit(row, drafter.prefill(text, None))
-            context = FreshContext(whole, torch.full_like(lengths, whole.shape[1]))
-            block = drafter.draft(context, u.shape[1], lengths, u, frozenset())
+            block = drafter.draft(context, width, torch.full((rows,), width), u, frozenset())
         finally:
             drafter.close()
     return DraftBlock(block.tokens.clone(), block.q.clone(), block.lengths.clone())

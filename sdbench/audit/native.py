@@ -1,18 +1,18 @@
 """The audit of this package's engine, with any rule and any drafter."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
+
 from sdbench.audit import checks, knobs
 from sdbench.audit.build import BuiltAudit, build, rule_maker
 from sdbench.audit.command import AuditCommand, AuditOptions
-from sdbench.audit.outcomes import has_outcomes
-from sdbench.audit.plan import AuditPlan, plan_tests
-from sdbench.audit.report import AuditReport, AuditRun, ClaimResult, ExactCheck
+from sdbench.audit.outcomes import why_unknown
+from sdbench.audit.plan import plan_tests
+from sdbench.audit.report import AuditReport, ClaimResult, ExactCheck
 from sdbench.audit.sequential import sample
 from sdbench.audit.source import Source
 from sdbench.audit.subject import Subject
@@ -22,7 +22,7 @@ CHECKED_TEXTS = 40  # texts of a prompt whose records are recomputed
 LAWLESS = ("q", "invariance", "greedy", "counters")  # the claims that can be tested without a law
 
 
-def audit_engine(given: AuditCommand) -> AuditRun:
+def audit_engine(given: AuditCommand) -> AuditReport:
     """Audit what the command line names, or the default rule on the random pair."""
     options, built = given.options, build(given)
     if not built.subject.is_enumerable and set(options.claims) <= {"law", "losslessness"}:
@@ -34,8 +34,8 @@ def audit_engine(given: AuditCommand) -> AuditRun:
     if "knob" in options.claims:
         report.rows += knob_results(built)
     model = built.run.model.name if given.has("model") else "random"
-    rules = "+".join(sweep.name for sweep in built.sweeps)
-    return AuditRun(f"{model}-{rules}-{built.run.drafter.name}", report, built.subject.engine.target.device)
+    report.name = f"{model}-{'+'.join(sweep.name for sweep in built.sweeps)}-{built.run.drafter.name}"
+    return report
 
 
 def knob_results(built: BuiltAudit) -> list[ClaimResult]:
@@ -49,32 +49,32 @@ def knob_results(built: BuiltAudit) -> list[ClaimResult]:
 def audit(subject: Subject, options: AuditOptions | None = None) -> AuditReport:
     """Test every claim of every setting of the subject."""
     options = options or AuditOptions()
-    begun = time.perf_counter()
+    times, seconds = [time.perf_counter()], dict[str, float]()
     source = subject.source()
     plan = plan_tests(subject, options, source)
-    _refuse_unknown(subject, plan, options)
-    planned = time.perf_counter()
-    seconds: dict[str, float] = {}
+    _refuse_unknown(subject, options)
+    times.append(time.perf_counter())
     names = [setting.name for setting in subject.settings]
     rows, total = sample(names, plan.settings, options, horizon=plan.horizon, draw=subject.sampler(seconds))
-    sampled = time.perf_counter()
+    times.append(time.perf_counter())
     rows += record_results(subject, options, source, {row.setting for row in rows if row.claim == "runs"})
     for claim, check in (("invariance", checks.check_invariance), ("greedy", checks.check_greedy)):
         if claim in options.claims:
-            rows += _check_all(subject, claim, check)
-    seconds |= {"plan": planned - begun, "samples": sampled - planned, "checks": time.perf_counter() - sampled}
-    return AuditReport(rows, total, {key: round(value, 3) for key, value in seconds.items()})
+            rows += _check_all(subject, claim, check, range(len(subject.settings)))
+    times.append(time.perf_counter())
+    seconds |= dict(zip(("plan", "samples", "checks"), np.diff(times).tolist(), strict=True))
+    seconds = {key: round(value, 3) for key, value in seconds.items()}
+    return AuditReport("+".join(names), rows, total, seconds, subject.engine.target.device)
 
 
-def _refuse_unknown(subject: Subject, plan: AuditPlan, options: AuditOptions) -> None:
+def _refuse_unknown(subject: Subject, options: AuditOptions) -> None:
     """An unknown law is no pass: the user names the claims that remain."""
     if not {"law", "acceptance"} & set(options.claims):
         return
     for setting in subject.settings:
         # Where nothing is random, its only text is compared with a plain loop's.
-        is_claimed = setting.is_random(subject.sampling) and not setting.is_lossless
-        if is_claimed and not has_outcomes(setting.rule) and setting.name in plan.untested:
-            reason = plan.untested[setting.name]
+        reason = why_unknown(setting.rule)
+        if reason and setting.is_random(subject.sampling) and not setting.is_lossless:
             raise ConfigError(f"{setting.name}: {reason}; what can be tested is claims=[{','.join(LAWLESS)}]")
 
 
@@ -82,8 +82,9 @@ def record_results(subject: Subject, options: AuditOptions, source: Source, fail
     """What the records of some texts say: counters, and the recorded p and q. `failed`: settings that raised already."""
     results: list[ClaimResult] = []
     samples = CHECKED_TEXTS if not subject.sampling.is_greedy else 1
-    for number, setting in enumerate(subject.settings):
-        if setting.name in failed or not {"q", "counters"} & set(options.claims):
+    wants_records = bool({"q", "counters"} & set(options.claims))
+    for number, setting in enumerate(subject.settings if wants_records else ()):
+        if setting.name in failed:
             continue
         try:
             texts = subject.decode([number], samples, look=800)[0]
@@ -100,20 +101,18 @@ def record_results(subject: Subject, options: AuditOptions, source: Source, fail
 
 
 def _check_all(
-    subject: Subject, claim: str, check: Callable[[Subject, Sequence[int]], list[ExactCheck]]
+    subject: Subject,
+    claim: str,
+    check: Callable[[Subject, Sequence[int]], list[ExactCheck]],
+    which: Sequence[int],
 ) -> list[ClaimResult]:
-    """A check of all settings at once; where one raises, of each alone."""
-    every = range(len(subject.settings))
+    """Check these settings at once; where one raises, each alone."""
     try:
-        return [done.result() for done in check(subject, every)]
+        return [done.result() for done in check(subject, which)]
     except Exception:  # noqa: BLE001
-        results: list[ClaimResult] = []
-        for number in every:
-            try:
-                results += [done.result() for done in check(subject, [number])]
-            except Exception:  # noqa: BLE001
-                results.append(ClaimResult.of_fault(subject.settings[number].name, claim, traceback.format_exc()))
-        return results
+        if len(which) > 1:
+            return [result for number in which for result in _check_all(subject, claim, check, [number])]
+        return [ClaimResult.of_fault(subject.settings[which[0]].name, claim, traceback.format_exc())]
 
 
 def _guard(name: str, claim: str, run: Callable[[], ExactCheck]) -> list[ClaimResult]:

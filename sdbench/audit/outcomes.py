@@ -5,8 +5,6 @@ listed below with its paper's formula. A rule with a state that the text does no
 which returns the next state of each outcome too. For any other rule the distribution is unknown, and only losslessness is tested.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,15 +37,14 @@ def is_memoryless(rule: Any) -> bool:
     return isinstance(rule, Tokenwise) and type(rule).init_state is Tokenwise.init_state
 
 
-def has_outcomes(rule: Any) -> bool:
+def why_unknown(rule: Any) -> str | None:
+    """Why a rule's distribution is unknown; None where it is known."""
     if hasattr(rule, "outcomes") or hasattr(rule, "outcomes_from") or is_memoryless(rule):
-        return True
-    return outcomes_of.dispatch(type(rule)) is not outcomes_of.dispatch(object) and not isinstance(rule, Tokenwise)
-
-
-def why_unknown(rule: Any) -> str:
+        return None
     if isinstance(rule, Tokenwise):
         return f"{type(rule).__name__} carries a state and has no method outcomes_from(…) that states its distribution"
+    if outcomes_of.dispatch(type(rule)) is not outcomes_of.dispatch(object):
+        return None
     return f"{type(rule).__name__} judges whole blocks and has no method outcomes(…) that states its distribution"
 
 
@@ -59,14 +56,14 @@ def outcomes(
         return rule.outcomes_from(evidence, state)
     if hasattr(rule, "outcomes"):
         return rule.outcomes(evidence, prompt, texts)
-    if not has_outcomes(rule):
-        raise UnknownLawError(why_unknown(rule))
+    if reason := why_unknown(rule):
+        raise UnknownLawError(reason)
     return outcomes_of(rule, evidence, prompt, texts)
 
 
 @singledispatch
 def outcomes_of(rule: Any, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> Outcomes:
-    raise UnknownLawError(why_unknown(rule))
+    raise UnknownLawError(f"{type(rule).__name__} has no formula here")
 
 
 def p_of(evidence: Evidence) -> Tensor:

@@ -1,7 +1,5 @@
 """What is audited where no model is named: a tiny random pair with a sliding window, in float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 VOCAB, STOP = 4, 3  # ids, and the last of them ends a text

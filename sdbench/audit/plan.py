@@ -1,19 +1,16 @@
 """Which claims of a subject can be tested, and with how many samples."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from sdbench.audit import outcomes
 from sdbench.audit.claims import AcceptanceTest, ClaimTest, DraftTest, LawTest, RoundAcceptanceTest, TableTest
 from sdbench.audit.command import AuditOptions
 from sdbench.audit.evidence import first_of
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, JudgedTest, PrefixTest
 from sdbench.audit.laws import TextLaws, claims_draft_law
-from sdbench.audit.outcomes import UnknownLawError, has_outcomes, is_memoryless
+from sdbench.audit.outcomes import UnknownLawError, is_memoryless, why_unknown
 from sdbench.audit.sequential import RuleTests, threshold
 from sdbench.audit.source import Source, Tables
 from sdbench.audit.subject import AuditedRule, Subject
@@ -25,23 +22,22 @@ MIN_TRAINED = 1000  # texts of a prompt of a trained pair, for enough drafted to
 
 @dataclass
 class AuditPlan:
-    """What is tested by samples, and what cannot be, with the reason."""
+    """The tests of each setting, and how many texts of a prompt are drawn at most."""
 
     settings: list[RuleTests]
     horizon: int
-    untested: dict[str, str] = field(default_factory=dict)  # setting -> why its law is not tested
 
 
-def why_unknown(subject: Subject, setting: AuditedRule, source: Source) -> str | None:
-    """Why the law of this setting's texts cannot be computed; None where it can. An error of the rule itself is passed on."""
-    if not has_outcomes(setting.rule):
-        return outcomes.why_unknown(setting.rule)
+def is_law_known(subject: Subject, setting: AuditedRule, source: Source) -> bool:
+    """Whether the law of this setting's texts can be computed. An error of the rule itself is passed on."""
+    if why_unknown(setting.rule):
+        return False
     if isinstance(source, Tables):
         try:
             laws_of(subject, setting.rule, source).texts(0)
-        except UnknownLawError as error:
-            return str(error)
-    return None
+        except UnknownLawError:
+            return False
+    return True
 
 
 def laws_of(subject: Subject, rule: Any, source: Tables) -> TextLaws:
@@ -54,15 +50,14 @@ def laws_of(subject: Subject, rule: Any, source: Tables) -> TextLaws:
 
 def plan_tests(subject: Subject, options: AuditOptions, source: Source) -> AuditPlan:
     """The tests of every setting; as many texts of a prompt are drawn as the wanted power needs."""
-    unknown: dict[str, str] = {}
+    unknown: set[str] = set()  # settings whose law is not tested
     faults: dict[int, str] = {}
     for number, setting in enumerate(subject.settings):
         try:
-            reason = why_unknown(subject, setting, source)
+            if not is_law_known(subject, setting, source):
+                unknown.add(setting.name)
         except Exception:  # noqa: BLE001 - a user's rule may raise anything: that is a result, not a crash
             faults[number] = traceback.format_exc()
-        else:
-            unknown |= {} if reason is None else {setting.name: reason}
 
     def tests_of(setting: AuditedRule, horizon: int) -> list[ClaimTest]:
         is_known = setting.name not in unknown
@@ -94,7 +89,7 @@ def plan_tests(subject: Subject, options: AuditOptions, source: Source) -> Audit
         horizon = int(min(first_of(SIZES, is_enough), SIZES[-1])) if stated(first) else FALLBACK
         horizon = horizon if isinstance(source, Tables) else max(horizon, MIN_TRAINED)
     broken = [RuleTests(number, [], fault=fault) for number, fault in faults.items()]
-    return AuditPlan([*all_tests(horizon), *broken], horizon, unknown)
+    return AuditPlan([*all_tests(horizon), *broken], horizon)
 
 
 def enumerated_tests(

@@ -1,14 +1,18 @@
-"""What an audit returns: a result for each claim, the verdict over all of them, and the exit code of that verdict."""
+"""What an audit returns: a result for each claim, the verdict over all and its exit code; a table, one line, audit.json."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from sdbench.audit.claims import ClaimVerdict, ContingencyCell, Effect
 
 EXIT_CODES: dict[ClaimVerdict, int] = {"sound": 0, "violated": 1, "too few": 3}
+WIDTH = 150
+COLOURS = {"sound": "green", "violated": "red", "too few": "yellow"}
+NUMBERS = ("log e", "p corrected", "detected at .95", "samples")  # right-aligned columns
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,17 @@ class ClaimResult:
     cell: ContingencyCell | None = None
     note: str = ""
 
+    @property
+    def sentence(self) -> str:
+        """The cell that deviates most."""
+        if self.cell is None:
+            return "nothing deviates"
+        return self.cell.name + (
+            "" if self.p is None else f": seen {self.cell.seen:g} times, expected {self.cell.expected:.1f}"
+        )
+
     @classmethod
-    def of_fault(cls, setting: str, claim: str, trace: str) -> ClaimResult:
+    def of_fault(cls, setting: str, claim: str, trace: str) -> Self:
         """An exception in the rule or the drafter under test violates the claim; `trace` is its traceback."""
         cell = ContingencyCell(trace.strip().splitlines()[-1], 1, 0)
         return cls(setting, claim, "violated", 1, None, None, 1, cell, trace)
@@ -44,18 +57,19 @@ class ExactCheck:
     note: str = ""
 
     def result(self) -> ClaimResult:
-        first = ContingencyCell(self.deviations[0], 1, 0) if self.deviations else None
+        cell = ContingencyCell(self.deviations[0], 1, 0) if self.deviations else None
         note = f"{self.near_ties} near-ties" if self.near_ties else self.note
-        verdict: ClaimVerdict = "violated" if self.deviations else "sound"
-        num_off = len(self.deviations)
-        return ClaimResult(self.setting, self.claim, verdict, num_off, None, None, self.compared, first, note)
+        verdict, num_off = "violated" if self.deviations else "sound", len(self.deviations)
+        return ClaimResult(self.setting, self.claim, verdict, num_off, None, None, self.compared, cell, note)
 
 
 @dataclass
 class AuditReport:
+    name: str  # of its folder
     rows: list[ClaimResult]
     texts: int = 0  # drawn, of all settings
     seconds: dict[str, float] = field(default_factory=dict)
+    device: Any = "cpu"  # of its models
 
     @property
     def verdict(self) -> ClaimVerdict:
@@ -63,10 +77,67 @@ class AuditReport:
         return next(verdict for verdict in ("violated", "too few", "sound") if verdict in verdicts)
 
 
-@dataclass(frozen=True)
-class AuditRun:
-    """A report under the name of its folder, and the device of its models."""
+def print_table(report: AuditReport) -> None:
+    """Print to stderr; stdout gets one line only."""
+    from rich.console import Console
+    from rich.table import Table
 
-    name: str
-    report: AuditReport
-    device: Any
+    table = Table(title=f"sdbench.audit: {report.name}", title_justify="left")
+    for name in ("setting", "claim", "log e", "p corrected", "effect [95 %]", "detected at .95", "samples", "verdict"):
+        table.add_column(name, justify="right" if name in NUMBERS else "left")
+    for row in report.rows:
+        table.add_row(
+            row.setting,
+            row.claim,
+            f"{row.statistic:g} off" if row.p is None else f"{row.statistic:.1f}",
+            "" if row.p is None else f"{row.p:.2g}",
+            _effect_of(row),
+            f"{row.effect.least:.3g}" if row.effect is not None and math.isfinite(row.effect.least) else "",
+            f"{row.samples:,}",
+            f"[{COLOURS[row.verdict]}]{row.verdict}[/]",
+        )
+    console = Console(stderr=True, width=WIDTH)
+    console.print(table)
+    for row in report.rows:
+        if row.verdict == "violated":
+            console.print(f"{row.setting}, {row.claim}: {row.sentence}", highlight=False, markup=False)
+    console.print(_power(report), highlight=False, markup=False)
+
+
+def _effect_of(row: ClaimResult) -> str:
+    if row.effect is None:
+        return "an exception" if "Traceback" in row.note else row.note
+    return f"{row.effect.name} {row.effect.value:+.4f} [{row.effect.low:+.4f}, {row.effect.high:+.4f}]".replace(
+        "TV +", "TV "
+    )
+
+
+def _power(report: AuditReport) -> str:
+    least = [row.effect.least for row in report.rows if row.effect is not None and row.effect.name == "TV"]
+    if not least:
+        return "None of these claims is tested by random samples."
+    if not math.isfinite(max(least)):
+        return "Too few samples: even a TV of .6 would not have been detected with probability .95."
+    return f"A TV of {max(least):.3g} between prefixes of two tokens would have been detected with probability .95."
+
+
+def line_of(report: AuditReport, file: Path) -> str:
+    """The one line on stdout."""
+    counts = [f"{sum(row.verdict == name for row in report.rows)} {name}" for name in COLOURS]
+    return f"{report.verdict}: {len(report.rows)} claims tested, {', '.join(counts)}; {file}"
+
+
+def finite(value: Any) -> Any:
+    """Replace infinities by words and NaN by null: plain JSON has neither."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value) if math.isinf(value) else None
+    return value
+
+
+def write_json(file: Path, tree: Mapping[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(finite(json.loads(json.dumps(tree, default=float))), indent=1) + "\n")

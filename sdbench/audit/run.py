@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sdbench.audit.command import HELP, AuditCommand, parse_audit
-from sdbench.config import ConfigError
+from sdbench.config import ConfigError, show
 from sdbench.hub import HubError
 from sdbench.passes.faults import report_fault
+
+if TYPE_CHECKING:
+    from sdbench.audit.report import AuditReport
 
 
 def main(argv: Sequence[str]) -> int:
@@ -19,7 +26,8 @@ def main(argv: Sequence[str]) -> int:
         print(HELP, end="")
         return 0
     try:
-        return run_audit(parse_audit(argv))
+        given = parse_audit(argv)
+        return replay(given.values["replay"]) if "replay" in given.values else run_audit(given)
     except (ConfigError, HubError) as error:
         print(f"sdbench.audit: {error}", file=sys.stderr)
         return 2
@@ -31,25 +39,55 @@ def main(argv: Sequence[str]) -> int:
         return 4
 
 
+def backend_of(given: AuditCommand) -> Callable[[AuditCommand], AuditReport]:
+    """The function that draws the texts and tests them; only its own module is imported."""
+    if "generations" in given.values:
+        from sdbench.audit.generations import audit_file as run
+    elif given.values.get("backend") == "transformers":
+        from sdbench.audit.transformers_backend import audit_generate as run
+    else:
+        from sdbench.audit.native import audit_engine as run
+    return run
+
+
 def run_audit(given: AuditCommand) -> int:
-    from sdbench.audit import table
-    from sdbench.audit.backends import backend_of
-    from sdbench.audit.replay import replay, write_replays
-    from sdbench.audit.report import EXIT_CODES
+    from sdbench.audit.report import EXIT_CODES, line_of, print_table, write_json
     from sdbench.prepare.provenance import environment
 
-    if "replay" in given.values:
-        return replay(given.values["replay"])
     begun = time.perf_counter()
-    done = backend_of(given)(given)
-    report = done.report
+    report = backend_of(given)(given)
     report.seconds["whole"] = round(time.perf_counter() - begun, 3)
-    folder = Path(given.values.get("out") or Path("results") / "audit-runs" / done.name)
-    words = shlex.join(["python", "-m", "sdbench.audit", *given.argv])
-    file = folder / "audit.json"
-    table.write_json(report, file, {"command": words, "environment": environment(done.device)})
-    table.print_table(report, f"sdbench.audit: {done.name}")
-    for path in write_replays(report, folder, given.argv):
-        print(f"replay: python -m sdbench.audit replay={path}", file=sys.stderr)
-    print(table.line_of(report, file))
+    folder = Path(given.values.get("out") or Path("results") / "audit-runs" / report.name)
+    provenance = {
+        "command": shlex.join(["python", "-m", "sdbench.audit", *given.argv]),
+        "environment": environment(report.device),
+    }
+    tree = {"verdict": report.verdict, "rows": [asdict(row) for row in report.rows], "texts": report.texts}
+    write_json(folder / "audit.json", {**tree, "seconds": report.seconds, "provenance": provenance})
+    print_table(report)
+    for row in report.rows:
+        if row.verdict == "violated":
+            file = folder / f"replay-{re.sub(r'[^A-Za-z0-9.=-]+', '_', f'{row.setting}-{row.claim}')}.json"
+            write_json(file, {"argv": list(given.argv), "row": asdict(row)})
+            print(f"replay: python -m sdbench.audit replay={file}", file=sys.stderr)
+    print(line_of(report, folder / "audit.json"))
     return EXIT_CODES[report.verdict]
+
+
+def replay(file: str) -> int:
+    """Run a recorded command again, print the most deviating cell of the claim, and return the exit code of its verdict."""
+    from sdbench.audit.report import EXIT_CODES
+
+    try:
+        tree: Any = json.loads(Path(file).read_text())
+        given, key = parse_audit(tree["argv"]), (tree["row"]["setting"], tree["row"]["claim"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigError(f"replay={show(file)} is not a replay file of the audit") from None
+    rows = [row for row in backend_of(given)(given).rows if (row.setting, row.claim) == key]
+    if not rows:
+        raise ConfigError(f"replay={show(file)}: the command no longer tests {key[1]} of {key[0]}")
+    for row in rows:
+        print(f"{row.verdict}: {row.setting}, {row.claim}: {row.sentence}")
+        if "Traceback" in row.note:
+            print(row.note, file=sys.stderr)
+    return EXIT_CODES[rows[0].verdict]

@@ -1,7 +1,5 @@
 """Sampling in growing parts: after each, every claim is tested, and a setting whose claim is refuted is drawn no further."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -39,9 +37,9 @@ class RuleTests:
 
     def results(self, name: str, num_tests: int, options: AuditOptions) -> list[ClaimResult]:
         faults = [] if self.fault is None else [ClaimResult.of_fault(name, "runs", self.fault)]
-        return faults + [self.result(name, test, num_tests, options) for test in self.tests if test.samples]
+        return faults + [self._result(name, test, num_tests, options) for test in self.tests if test.samples]
 
-    def result(self, name: str, test: ClaimTest, num_tests: int, options: AuditOptions) -> ClaimResult:
+    def _result(self, name: str, test: ClaimTest, num_tests: int, options: AuditOptions) -> ClaimResult:
         log_wanted, peak = threshold(num_tests), self.peak.get(test.claim, -np.inf)
         effect = test.effect(log_wanted)
         verdict: ClaimVerdict = "violated" if peak >= log_wanted else "sound"

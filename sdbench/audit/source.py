@@ -3,13 +3,11 @@
 For a small vocabulary every continuation is run once and looked up (`Tables`); otherwise the texts at hand are run (`Forwards`).
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -58,7 +56,7 @@ class ModelOutputs:
     states: Tensor  # [N,T,d]
 
     @classmethod
-    def empty(cls, model: Any, shape: Sequence[int], vocab: int, dtype: torch.dtype) -> ModelOutputs:
+    def empty(cls, model: Any, shape: Sequence[int], vocab: int, dtype: torch.dtype) -> Self:
         width = model.get_output_embeddings().weight.shape[1]
         return cls(torch.zeros(*shape, vocab, dtype=dtype), torch.zeros(*shape, width, dtype=model.dtype))
 

@@ -1,7 +1,5 @@
 """What is audited: rules with a drafter on a pair, and how their texts are drawn."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,10 +1,8 @@
 """Generations as arrays: the texts, the rounds that emitted them, and short texts numbered as digits in base V."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -62,14 +60,14 @@ class TextBatch:
         return torch.arange(self.tokens.shape[1]) < self.lengths[:, None]
 
     @classmethod
-    def of(cls, prompts: Sequence[int], rows: Sequence[Sequence[int]], width: int) -> TextBatch:
+    def of(cls, prompts: Sequence[int], rows: Sequence[Sequence[int]], width: int) -> Self:
         """Texts whose origins are unknown."""
         tokens = torch.tensor([pad(row, width, 0) for row in rows], dtype=torch.int64).reshape(len(rows), width)
         lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
         return cls(torch.tensor(list(prompts)), tokens, lengths, torch.full_like(tokens, -1))
 
     @classmethod
-    def of_generations(cls, generations: Sequence[Generation], width: int) -> TextBatch:
+    def of_generations(cls, generations: Sequence[Generation], width: int) -> Self:
         batch = cls.of([g.prompt for g in generations], [g.tokens for g in generations], width)
         for row, g in enumerate(generations):
             codes = [ORIGINS.index(origin) for origin in require_rounds(g.origins)]
@@ -93,7 +91,7 @@ class RoundBatch:
     q: Tensor  # [R,K]
 
     @classmethod
-    def of(cls, generations: Sequence[Generation], width: int, num_draft: int) -> RoundBatch:
+    def of(cls, generations: Sequence[Generation], width: int, num_draft: int) -> Self:
         counts: list[tuple[int, ...]] = []
         before: list[list[int]] = []
         drafts: list[list[int]] = []
@@ -126,14 +124,14 @@ class RoundBatch:
         """[R,K]: where in its text each draft stands."""
         return self.begin[:, None] + torch.arange(self.drafts.shape[1])
 
-    def first(self, count: int) -> RoundBatch:
+    def first(self, count: int) -> Self:
         """At most `count` of the rounds, evenly spread."""
         return self.rows(torch.arange(0, len(self.text), max(1, -(-len(self.text) // count))))
 
-    def rows(self, index: Tensor) -> RoundBatch:
-        return RoundBatch(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+    def rows(self, index: Tensor) -> Self:
+        return type(self)(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
-    def parts(self, vocab: int) -> Iterator[RoundBatch]:
+    def parts(self, vocab: int) -> Iterator[Self]:
         """Split into parts whose distributions [R,T,V] fit into memory."""
         step = max(1, ELEMENTS // (vocab * self.before.shape[1]))
         for index in torch.arange(len(self.text)).split(step):

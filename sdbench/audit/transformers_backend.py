@@ -1,7 +1,5 @@
 """transformers' own `generate` under audit: each mode makes its own random pair, and nothing of this package's engine runs."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +17,7 @@ from sdbench.audit.evidence import first_of
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, PrefixTest
 from sdbench.audit.laws import MAX_TEXTS, TextLaws
 from sdbench.audit.plan import SIZES
-from sdbench.audit.report import AuditReport, AuditRun, ClaimResult, ExactCheck
+from sdbench.audit.report import AuditReport, ClaimResult, ExactCheck
 from sdbench.audit.sequential import RuleTests, SampledTexts, sample, threshold
 from sdbench.audit.source import Forwards, Sampling, Tables
 from sdbench.audit.subject import AuditedRule, Subject
@@ -71,17 +69,18 @@ def build_mode(name: str) -> GenerateMode:
     prompt = [0, 1, 2, 0, 1]
     if name in ("assistant", "ensemble"):
         target, draft = pairs.random_llama(layers=2, seed=0), pairs.random_llama(layers=1, seed=1)
-        mode = GenerateMode(name, target, draft, prompt, options={"assistant_model": draft})
+        options: dict[str, Any] = {"assistant_model": draft}
         if name == "assistant":
-            return mode
-        options = {**mode.options, "assistant_ensemble_weight": WEIGHT}
-        return replace(mode, rule=Ensemble(WEIGHT), options=options)
+            return GenerateMode(name, target, draft, prompt, options=options)
+        return GenerateMode(
+            name, target, draft, prompt, Ensemble(WEIGHT), {**options, "assistant_ensemble_weight": WEIGHT}
+        )
     if name == "lookup":
         options = {"prompt_lookup_num_tokens": NUM_DRAFT, "max_matching_ngram_size": 2}
         return GenerateMode(name, pairs.random_llama(layers=2, seed=0), None, prompt, options=options)
     if name == "early_exit":
-        target = pairs.random_llama(layers=3, seed=0)
-        return GenerateMode(name, target, None, prompt, options={"assistant_early_exit": 1})
+        options = {"assistant_early_exit": 1}
+        return GenerateMode(name, pairs.random_llama(layers=3, seed=0), None, prompt, options=options)
     tokenizers = [pairs.random_tokenizer(which, size) for which, size in enumerate((WIDE, NARROW))]
     target, draft = (
         pairs.random_llama(layers=2 - n, seed=n, vocab=len(tokenizer), spread=4.0)
@@ -91,7 +90,7 @@ def build_mode(name: str) -> GenerateMode:
     return GenerateMode(name, target, draft, tokenizers[0]("the quick brown fox")["input_ids"], options=options)
 
 
-def audit_generate(given: AuditCommand) -> AuditRun:
+def audit_generate(given: AuditCommand) -> AuditReport:
     """Audit backend=transformers mode=NAME."""
     name = given.values.get("mode", MODES[0])
     if name not in MODES:
@@ -101,8 +100,7 @@ def audit_generate(given: AuditCommand) -> AuditRun:
         raise ConfigError("backend=transformers makes its own pair and rule: give mode= only")
     options = given.options if "tv" in given.values else replace(given.options, tv=TV)
     sampling = Sampling(run.temperature, run.top_k, run.top_p)
-    report = audit(build_mode(name), sampling, options, seed=run.seed)
-    return AuditRun(f"transformers-{transformers.__version__}-{name}", report, torch.device("cpu"))
+    return audit(build_mode(name), sampling, options, seed=run.seed)
 
 
 def audit(mode: GenerateMode, sampling: Sampling, options: AuditOptions, *, seed: int = 0) -> AuditReport:
@@ -114,7 +112,7 @@ def audit(mode: GenerateMode, sampling: Sampling, options: AuditOptions, *, seed
     if "greedy" in options.claims:
         # A new pair: universal generation prunes the assistant's head and embeddings in place when it samples.
         rows.append(check_greedy(build_mode(mode.name)).result())
-    return AuditReport(rows, total)
+    return AuditReport(f"transformers-{transformers.__version__}-{mode.name}", rows, total, device=mode.target.device)
 
 
 def _audit_samples(

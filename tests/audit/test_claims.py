@@ -18,7 +18,7 @@ from sdbench.audit.checks import check_greedy
 from sdbench.audit.command import AuditOptions
 from sdbench.audit.evidence import AcceptanceEvidence, CountEvidence, least_tv
 from sdbench.audit.laws import DraftedBlocks, TextLaws
-from sdbench.audit.outcomes import UnknownLawError, has_outcomes, outcomes
+from sdbench.audit.outcomes import UnknownLawError, outcomes, why_unknown
 from sdbench.audit.run import main
 from sdbench.audit.source import Forwards, Sampling, Tables, evidence_of
 from sdbench.audit.subject import AuditedRule, Subject
@@ -105,7 +105,7 @@ def test_a_state_that_no_text_tells_is_in_the_recursion(tables):
     """The law of texts is the mixture over what was spent; either half alone is another law."""
     law = TextLaws(tables, Sampling(), Spending(0.2, most=2), None, 2, 5)
     assert abs(float(law.texts(0).sum()) - 1) < 1e-12
-    assert {depth: sorted(law.states(0, depth).seen) for depth in (1, 3)} == {1: [(0,)], 3: [(0,), (1,), (2,)]}
+    assert {depth: sorted(law.states(0, depth)) for depth in (1, 3)} == {1: [(0,)], 3: [(0,), (1,), (2,)]}
     for rule, most in ((Ensemble(0.2), 9), (Ensemble(1.0), 0)):
         never = TextLaws(tables, Sampling(), Spending(0.2, most=most), None, 2, 5)
         torch.testing.assert_close(never.texts(0), TextLaws(tables, Sampling(), rule, None, 2, 5).texts(0))
@@ -114,7 +114,7 @@ def test_a_state_that_no_text_tells_is_in_the_recursion(tables):
 
 def test_a_state_that_nobody_wrote_down_is_no_law(tables):
     silent = type("Silent", (Ensemble,), {"init_state": Spending.init_state})(0.5)
-    assert not has_outcomes(silent)
+    assert why_unknown(silent)
     with pytest.raises(UnknownLawError, match="carries a state"):
         TextLaws(tables, Sampling(), silent, None, 2, 5).texts(0)
     with pytest.raises(ValueError, match="must carry no state"):
