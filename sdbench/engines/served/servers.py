@@ -242,7 +242,8 @@ class Servers:
         """A short answer to the first prompt, for what comes with it."""
         point, (example, prompt) = self._points[setting], next(iter(self.prompts.ids.items()))
         seed, model = seed_of(self.job.run.seed, WorkItem("", example, 0)), self._names[client.url]
-        body = request_body(self.kind, client.dialect, self.job, point, prompt, model=model, seed=seed, most=PROBED)
+        most = max(PROBED, setting.num_draft + 2)  # one token without a draft, then room for a whole block
+        body = request_body(self.kind, client.dialect, self.job, point, prompt, model=model, seed=seed, most=most)
         answer = self.pump.run(client.complete(body))
         own = self.job.pair_info.text(answer.ids)
         if answer.text and not _is_same(own, answer.text):
@@ -255,8 +256,11 @@ class Servers:
             return False
         if answer.steps is not None:
             most = max(answer.steps["drafted"], default=0)
-            if most > setting.num_draft:
-                raise ConfigError(f"the server at {client.url} drafts {most} tokens a step: write num_draft={most}")
+            if most and most != setting.num_draft:
+                raise ConfigError(
+                    f"the server at {client.url} drafts {most} tokens a step: write num_draft={most}, or start it with "
+                    f"num_speculative_tokens={setting.num_draft}"
+                )
             return True
         if answer.totals is None and self.pump.run(client.counters()) is None:
             said = f"the server at {client.url} (version {version or 'unknown'}) counts no drafts"
