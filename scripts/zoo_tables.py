@@ -24,7 +24,9 @@ from matplotlib.figure import Figure
 import sdbench
 from sdbench.config import config_dir
 from sdbench.metrics.markup import markdown
+from sdbench.metrics.stats import Estimate
 from sdbench.metrics.summary import summarise
+from sdbench.metrics.text import format_interval, setting_of
 from sdbench.report import frames
 from sdbench.report.figures.planes import pareto, pareto_speed
 from sdbench.report.figures.style import save, styled
@@ -74,9 +76,7 @@ def settings_within(summary: pd.DataFrame, margin: float = MARGIN) -> pd.DataFra
     points = points_of(summary)
     rules = summary[~summary["verifier"].isin(["target", "draft", "generate"])].copy()
     for column in ("difference", "difference_low", "difference_high"):
-        rules[column] = (
-            rules[column].fillna(0.0) * points
-        )  # equal texts have a BLEU difference of 0 without an interval
+        rules[column] = rules[column].fillna(0.0) * points  # between equal texts BLEU has no interval
     rules = rules[rules["difference_low"] > -margin]
     return rules.sort_values(["tokens_per_round", "verifier"], ascending=[False, True]).drop_duplicates("verifier")
 
@@ -91,14 +91,12 @@ def source_of(rule: str) -> str:
     return source.group() if number is None else f"[{number}](https://arxiv.org/abs/{number})"
 
 
-def with_interval(row: pd.Series, name: str, digits: int) -> str:
-    if pd.isna(row[name]):
-        return "–"
-    value, low, high = (f"{round(row[f'{name}{end}'], digits) + 0.0:.{digits}f}" for end in ("", "_low", "_high"))
-    return f"{value} [{low}, {high}]"
+def interval_of(row: pd.Series, name: str, digits: int) -> str:
+    estimate = Estimate(*(row[f"{name}{end}"] for end in ("", "_low", "_high")), n=int(row["n"]))
+    return format_interval(estimate, digits) or "–"
 
 
-def rules_table(summary: pd.DataFrame) -> str:
+def table_of(summary: pd.DataFrame) -> str:
     """A row a rule that has a setting within the margin, and the names of those without."""
     best = settings_within(summary)
     loss = best.assign(loss=-best["difference"], loss_low=-best["difference_high"], loss_high=-best["difference_low"])
@@ -106,11 +104,11 @@ def rules_table(summary: pd.DataFrame) -> str:
         [
             row["verifier"],
             source_of(row["verifier"]),
-            "–" if pd.isna(row["knob"]) else f"{row['knob']} = {row['value']:g}",
+            setting_of(row).replace("=", " = ") or "–",
             f"{row['acceptance']:.3f}",
             f"{row['tokens_per_round']:.2f}",
-            with_interval(row, "speedup", 2),
-            with_interval(row, "loss", 1),
+            interval_of(row, "speedup", 2),
+            interval_of(row, "loss", 1),
         ]
         for _, row in loss.iterrows()
     ]
@@ -156,7 +154,7 @@ def draw_rules(summary: pd.DataFrame, title: str) -> Figure:
     return figure
 
 
-def tables(folder: Path) -> str:
+def text_of(folder: Path) -> str:
     """What stands below MARKER in README.md: a figure and a table of each run, then counts over all of them."""
     parts = []
     runs = sorted(path.parent for path in folder.glob("*/summary.csv"))
@@ -167,7 +165,7 @@ def tables(folder: Path) -> str:
             f"![Difference from lossless over tokens a round]({run.name}/rules.svg)",
             "",
         ]
-        parts += [rules_table(pd.read_csv(run / "summary.csv")), ""]
+        parts += [table_of(pd.read_csv(run / "summary.csv")), ""]
     orders = pd.concat(pd.read_csv(run / "order.csv") for run in runs)["monotone"].value_counts()
     counted = ", ".join(f"{answer}: {orders[answer]}" for answer in sorted(orders.index))
     kept = pd.concat(pd.read_csv(run / "retention.csv") for run in runs)
@@ -201,7 +199,7 @@ def redraw(folder: Path) -> None:
         remove_prints(path.parent)
     readme = folder / "README.md"
     above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Every rule on three pairs\n\n"
-    readme.write_text(f"{above}{MARKER}\n\n{tables(folder)}")
+    readme.write_text(f"{above}{MARKER}\n\n{text_of(folder)}")
 
 
 def remove_prints(folder: Path) -> None:

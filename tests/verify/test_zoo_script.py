@@ -45,7 +45,7 @@ def test_a_zoo_of_two_texts_has_every_rule_on_its_planes(tmp_path):
 def test_the_committed_tables_are_those_of_the_csv_files():
     folder = ROOT / "results/zoo"
     text, _, made = (folder / "README.md").read_text().partition(zoo_tables.MARKER)
-    assert made.strip() == zoo_tables.tables(folder).strip()
+    assert made.strip() == zoo_tables.text_of(folder).strip()
     rows = pd.read_csv(folder / "llama-tiny-gsm8k-tiny-T1/summary.csv")
 
     def row_of(rule: str, value: float | None) -> pd.Series:
