@@ -100,6 +100,11 @@ def test_the_rules_of_the_readme_are_those_of_the_zoo():
             assert interval(shown) == pytest.approx(numbers, abs=0.051)
 
 
+def test_the_index_links_every_page():
+    linked = set(LINK.findall((ROOT / "docs/README.md").read_text()))
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"} <= linked
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
