@@ -140,3 +140,9 @@ def test_an_option_that_is_given_twice_is_a_warning(capsys):
     out, err = capsys.readouterr()
     assert "w: 0.8" in out
     assert "warning: w is given 2 times, and the last one counts: w=0.7 w=0.8" in err
+
+
+def test_a_plan_with_too_many_rows_warns_in_one_sentence(capsys, tmp_path):
+    assert main(["--plan", "task=gsm8k-tiny", "n=1000", f"results={tmp_path}"]) == 0
+    warning = "sdbench: warning: gsm8k-tiny has 500 rows, fewer than n=1000: all are taken"
+    assert [line for line in capsys.readouterr().err.splitlines() if "rows" in line] == [warning]

@@ -54,19 +54,21 @@ def prefetch(run: Run) -> int:
     return 0
 
 
-def _guarded(what: Callable[[Run], int]) -> Callable[[Run], int]:
-    """What goes wrong is the configuration's or the hub's, as in a run."""
+def _guard(what: Callable[[Run], int]) -> Callable[[Run], int]:
+    """Errors and warnings are sentences, as in a run."""
+    from sdbench.prepare.progress import engine_warnings
 
-    def shown(run: Run) -> int:
+    def run_guarded(run: Run) -> int:
         try:
-            return what(run)
+            with engine_warnings():
+                return what(run)
         except (SchemaError, HubError) as error:
             raise ConfigError(str(error)) from error
 
-    return shown
+    return run_guarded
 
 
-SHOWN = {"plan": _guarded(show_plan), "prefetch": _guarded(prefetch)}
+SHOWN = {"plan": _guard(show_plan), "prefetch": _guard(prefetch)}
 
 
 def _held(results: Results | None) -> set[tuple[str, str, int]]:

@@ -90,7 +90,8 @@ class DataRows(ABC):
         if self.n is None:
             return ids
         if self.n > len(ids):
-            warnings.warn(f"{self.name} has {len(ids)} rows, fewer than n={self.n}: all are taken", stacklevel=2)
+            # Not of the caller's line: that is functools'.
+            warnings.warn(f"{self.name} has {len(ids)} rows, fewer than n={self.n}: all are taken", stacklevel=1)
         if self.seed is not None:
             import numpy
 
