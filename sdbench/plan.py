@@ -52,13 +52,13 @@ def share(
         names = list(waiting)
         while names:
             size = share_size(len(names), store.claims.num_alive(), fewest=fewest, most=prompts)
-            asked = [item for name in names[:size] for item in waiting[name]]
+            batch = [item for name in names[:size] for item in waiting[name]]
             names = names[size:]
-            taken = store.take(asked)
+            taken = store.take(batch)
             if taken:
                 is_idle = False
                 yield [WorkItem(*key) for key in taken]
-            for item in store.elsewhere(asked):
+            for item in store.elsewhere(batch):
                 passed.setdefault(item[1], []).append(WorkItem(*item))
         waiting = passed
         if waiting and is_idle:
@@ -88,10 +88,10 @@ def newest_pass(results: Results, cells: Sequence[str], examples: Sequence[str],
     frame = results.timings
     frame = frame[(frame["machine"] == machine) & frame["cell"].isin(list(cells))]
     for pass_id in sorted(set(frame["pass_id"]), reverse=True):  # its beginning is the time
-        own = frame[frame["pass_id"] == pass_id]
-        names = set(own["example"])
-        if set(own["cell"]) == set(cells) and (names <= set(examples) or names >= set(examples)):
-            keys = zip(own["example"], own["repeat"], own["is_split"], strict=True)
+        rows = frame[frame["pass_id"] == pass_id]
+        names = set(rows["example"])
+        if set(rows["cell"]) == set(cells) and (names <= set(examples) or names >= set(examples)):
+            keys = zip(rows["example"], rows["repeat"], rows["is_split"], strict=True)
             return OpenPass(pass_id, frozenset((str(e), int(r), bool(s)) for e, r, s in keys))
     return None
 

@@ -63,7 +63,7 @@ def generate(
         _refuse_others(engine, target, draft, tokenizer, vocab_size, capture)
     num_ids = engine.vocab_size or engine.target.vocab_size
     lists = "a list of lists of token ids"
-    listed = enumerate(_listed("prompts", prompts))
+    listed = enumerate(_as_list("prompts", prompts))
     texts = [_ids("prompts", prompt, num_ids, f"prompt {n}", lists) for n, prompt in listed]
     if not all(texts):
         raise ValueError(f"prompts must not be empty, but prompt {texts.index([])} is")
@@ -95,7 +95,7 @@ def _whole(name: str, value: Any, low: int | None = None) -> int:
     return number
 
 
-def _listed(name: str, value: Any, wanted: str = "a list, got") -> list[Any]:
+def _as_list(name: str, value: Any, wanted: str = "a list, got") -> list[Any]:
     """Return a sequence, or any iterable that is not a text, as a list."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise ValueError(f"{name} must be {wanted} {value!r}")
@@ -103,7 +103,7 @@ def _listed(name: str, value: Any, wanted: str = "a list, got") -> list[Any]:
 
 
 def _rules(verifiers: Any) -> list[Verifier]:
-    rules = _listed("verifiers", verifiers, "a list of rules, such as [Exact()], got")
+    rules = _as_list("verifiers", verifiers, "a list of rules, such as [Exact()], got")
     if not rules:
         raise ValueError("verifiers must name at least one rule")
     for rule in rules:
@@ -117,7 +117,7 @@ def _rules(verifiers: Any) -> list[Verifier]:
 def _ids(name: str, value: Any, num_ids: int, which: str, wanted: str = "a list of token ids") -> list[int]:
     """Return token ids from 0 to num_ids − 1."""
     ids = []
-    for each in _listed(name, value, f"{wanted}, but {which} is"):
+    for each in _as_list(name, value, f"{wanted}, but {which} is"):
         try:
             ids.append(index(each))
         except TypeError:

@@ -71,7 +71,7 @@ def kind_of(run: Run) -> Any:
     """The engine that a run names, with its options."""
     try:
         kind: Any = import_object(str(run.engine.target))
-        names = [one.name for one in fields(kind) if one.init] if is_dataclass(kind) else run.engine.options
+        names = [option.name for option in fields(kind) if option.init] if is_dataclass(kind) else run.engine.options
         refuse_unknown("engine.", run.engine.options, names)
         make: Any = kind
         return make(**run.engine.options)

@@ -78,10 +78,12 @@ class CapturedSteps:
             self._calls[kind] += 1
             if self._calls[kind] < self.patience:
                 return step(length, *inputs)
-            self._steps[kind, length] = self._captured(step, kind, length, inputs)
+            self._steps[kind, length] = self._capture_step(step, kind, length, inputs)
         return self._steps[kind, length](*inputs)
 
-    def _captured(self, step: CapturedStep, kind: Hashable, length: int, inputs: tuple[Tensor, ...]) -> CapturedStep:
+    def _capture_step(
+        self, step: CapturedStep, kind: Hashable, length: int, inputs: tuple[Tensor, ...]
+    ) -> CapturedStep:
         eager = partial(step, length)
         if self.mode == "compile":
             return torch.compile(eager, dynamic=False)
@@ -89,7 +91,7 @@ class CapturedSteps:
         try:
             if self.mode == "trace":
                 if kind not in self._traces:
-                    self._traces[kind] = traced(step, length, inputs)
+                    self._traces[kind] = trace_step(step, length, inputs)
                 trace = partial(self._traces[kind], torch.tensor(length))
                 _check(eager(*inputs), trace(*inputs))  # at every length: the model's code might have looked at it
                 return trace
@@ -110,7 +112,7 @@ class CapturedSteps:
         return graph
 
 
-def traced(step: CapturedStep, length: int, inputs: tuple[Tensor, ...]) -> CapturedStep:
+def trace_step(step: CapturedStep, length: int, inputs: tuple[Tensor, ...]) -> CapturedStep:
     """The same operations without Python in between; shapes are constants of it, but for the KV length, its first input."""
 
     def plain(*inputs: Tensor) -> tuple[Tensor, ...]:  # the tracer asks for a name, which a partial lacks

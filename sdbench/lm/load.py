@@ -76,7 +76,7 @@ def find(id: str, folder: str | None = None, *, revision: str | None = None) -> 
             raise ConfigError(
                 f"model {id} is a folder without config.json: name one that holds config.json, weights and a tokenizer"
             )
-        return Checkpoint(id, path, None, *(_counted(path) or UNCOUNTED))
+        return Checkpoint(id, path, None, *(_count_weights(path) or UNCOUNTED))
     if id.count("/") != 1 or id.startswith((".", "/", "~")):
         raise ConfigError(f"model {id} is neither a folder on this machine nor an id of the hub such as Qwen/Qwen3-8B")
 
@@ -86,7 +86,7 @@ def find(id: str, folder: str | None = None, *, revision: str | None = None) -> 
 
         hf_hub_download(id, "config.json", revision=revision)  # a gated or unknown repository says so here
         here = Path(snapshot_download(id, revision=revision, allow_patterns=SMALL, ignore_patterns=ELSEWHERE))
-        counted = _counted(here)
+        counted = _count_weights(here)
         if counted is None and is_offline():
             if not any(here.glob("pytorch_model*.bin")):
                 raise FileNotFoundError(f"the weights of {id} are not all in the cache")
@@ -103,7 +103,7 @@ def find(id: str, folder: str | None = None, *, revision: str | None = None) -> 
 
 def is_here(checkpoint: Checkpoint) -> bool:
     """Return whether its weights are on this machine."""
-    return checkpoint.commit is None or _counted(checkpoint.folder) is not None
+    return checkpoint.commit is None or _count_weights(checkpoint.folder) is not None
 
 
 def download(checkpoint: Checkpoint) -> None:
@@ -227,7 +227,7 @@ def quantization_config(name: str) -> Any:
     return transformers.BitsAndBytesConfig(**options)
 
 
-def _counted(folder: Path) -> tuple[int, str] | None:
+def _count_weights(folder: Path) -> tuple[int, str] | None:
     """Return (weights, the type of most of them) from the headers of safetensors files; None unless all files are there."""
     from safetensors import SafetensorError, safe_open
 

@@ -57,6 +57,6 @@ def degenerate(results: Results) -> pd.DataFrame:
 def _looked_at(results: Results) -> pd.DataFrame:
     ids = results.ids
     frame = ids[["cell", "example", "sample"]].copy()
-    frame["repeated"] = [repeated_share(own) for own in ids["ids"]]
-    frame["is_loop"] = [ends_in_loop(own) for own in ids["ids"]]
+    frame["repeated"] = [repeated_share(text) for text in ids["ids"]]
+    frame["is_loop"] = [ends_in_loop(text) for text in ids["ids"]]
     return frame.reindex(columns=COLUMNS).astype({"repeated": "float64", "is_loop": "bool"})

@@ -37,7 +37,8 @@ def against_greedy(results: Results, references: Sequence[Results] | None = None
     by_cell = dict(list(results.tokens.groupby("cell", sort=True))) if _has_greedy(sources) else {}
     for _, cell in results.cells.iterrows():
         home, key = next(
-            ((one, key) for one in sources if (key := greedy_reference(one.cells, cell)) is not None), (None, None)
+            ((source, key) for source in sources if (key := greedy_reference(source.cells, cell)) is not None),
+            (None, None),
         )
         if home is None or key is None or key == cell["cell"] or cell["cell"] not in by_cell:
             continue
@@ -55,7 +56,7 @@ def against_greedy(results: Results, references: Sequence[Results] | None = None
 
 
 def _has_greedy(sources: Sequence[Results]) -> bool:
-    return any((one.cells["temperature"] == 0).any() for one in sources)
+    return any((source.cells["temperature"] == 0).any() for source in sources)
 
 
 def common_prefix(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:

@@ -27,8 +27,8 @@ def order(speeds: Resampled, acceptance: Mapping[str, float], *, level: float = 
         for pair in combinations(speeds.cells, 2)
         if abs(acceptance[pair[0]] - acceptance[pair[1]]) > APART
     ]
-    place = {key: number for number, key in enumerate(speeds.cells)}
-    chances = {(a, b): float(np.mean(speeds.xs[:, place[b]] > speeds.xs[:, place[a]])) for a, b in pairs}
+    number_of = {key: number for number, key in enumerate(speeds.cells)}
+    chances = {(a, b): float(np.mean(speeds.xs[:, number_of[b]] > speeds.xs[:, number_of[a]])) for a, b in pairs}
     if not chances:
         return {"monotone": "one point", "pairs": 0, "chance": np.nan, "slower": "", "faster": ""}
     (less, more), chance = min(chances.items(), key=lambda item: item[1])

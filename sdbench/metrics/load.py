@@ -20,19 +20,19 @@ def load_table(loads: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
     rows = []
     for (cell, concurrency), part in loads.groupby(KEY, sort=True):  # type: ignore[misc]
         newest = part["pass_id"].max()  # its beginning is the time
-        own = part[part["pass_id"] == newest]
+        current = part[part["pass_id"] == newest]
         same = loads[(loads["pass_id"] == newest) & (loads["concurrency"] == concurrency)]
         base = same[same["verifier"] == "target"]
-        row = {"cell": cell, "concurrency": int(concurrency), "n": own["example"].nunique()}
-        sums = own.groupby("example", sort=True)[["tokens", "decode_s"]].sum()
+        row = {"cell": cell, "concurrency": int(concurrency), "n": current["example"].nunique()}
+        sums = current.groupby("example", sort=True)[["tokens", "decode_s"]].sum()
         row |= spread("tokens_per_s_user", rates_interval(sums.to_numpy(np.float64), (1, -1), level=level))
-        row |= spread("first_token_s", median_interval(own.groupby("example")["first_token_s"].mean(), level=level))
+        row |= spread("first_token_s", median_interval(current.groupby("example")["first_token_s"].mean(), level=level))
         if len(base):
             alone = base.groupby("example", sort=True)[["tokens", "decode_s"]].sum()
             pairs = sums.join(alone.add_suffix("_base"), how="inner").to_numpy(np.float64)
             row |= spread("speedup_user", rates_interval(pairs, (1, -1, -1, 1), level=level))
-            row["speedup_all"] = in_all(own) / in_all(base)
-        rows.append({**row, "tokens_per_s_all": in_all(own), "overhead": overhead(own)})
+            row["speedup_all"] = in_all(current) / in_all(base)
+        rows.append({**row, "tokens_per_s_all": in_all(current), "overhead": overhead(current)})
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

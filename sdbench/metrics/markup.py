@@ -10,7 +10,7 @@ ESCAPES |= {letter: rf"\{letter}" for letter in "%_&#$"}
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], *, num_left: int = 0) -> str:
     """A table; columns after the first `num_left` are set flush right, all are left alone where that is 0."""
-    marks = ["---" if not num_left or place < num_left else "---:" for place in range(len(head))]
+    marks = ["---" if not num_left or column < num_left else "---:" for column in range(len(head))]
     lines = [_line(head), "|" + "|".join(marks) + "|", *map(_line, rows)]
     return "\n".join(lines) + "\n"
 
@@ -27,7 +27,7 @@ def booktabs(columns: str, head: Sequence[str], rows: Sequence[str]) -> str:
 
 def tex_row(cells: Sequence[str]) -> str:
     """One line of a tabular from plain texts."""
-    return tex_line(escaped(cell) for cell in cells)
+    return tex_line(escape(cell) for cell in cells)
 
 
 def tex_line(cells: Iterable[str]) -> str:
@@ -35,6 +35,6 @@ def tex_line(cells: Iterable[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Plain text as LaTeX."""
     return text.translate(str.maketrans(ESCAPES))

@@ -39,13 +39,13 @@ def against_baseline(timings: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """{cell: one row an (example, repeat), its times beside those (`_base`) of the fastest target-alone baseline}."""
     pairs: dict[str, pd.DataFrame] = {}
     newest = latest_pass(timings)
-    for cell, own in newest.groupby("cell", sort=True):
+    for cell, rows in newest.groupby("cell", sort=True):
         rivals = newest if newest["pass_id"].nunique() == 1 else timings[~timings["is_split"].astype(bool)]
-        same = rivals[(rivals["pass_id"] == own["pass_id"].iloc[0]) & (rivals["model"] == own["model"].iloc[0])]
+        same = rivals[(rivals["pass_id"] == rows["pass_id"].iloc[0]) & (rivals["model"] == rows["model"].iloc[0])]
         alone = same[same["verifier"].isin(ALONE)]
         rate = alone.groupby("cell")[["tokens", "decode_s"]].sum()
         base = alone[alone["cell"] == (rate["tokens"] / rate["decode_s"]).idxmax()]
-        pairs[str(cell)] = own[COLUMNS].merge(base[[*UNIT, *TIMES]], on=UNIT, suffixes=("", "_base"))
+        pairs[str(cell)] = rows[COLUMNS].merge(base[[*UNIT, *TIMES]], on=UNIT, suffixes=("", "_base"))
     return pairs
 
 
@@ -62,18 +62,18 @@ def by_example(pair: pd.DataFrame) -> pd.DataFrame:
 
 def _against(pair: pd.DataFrame, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> dict[str, Estimate]:
     """Every speed of one cell; `speedup_median` is that of the middle example, which no single slow one moves."""
-    own = by_example(pair)
-    whole = own.assign(
-        decode_s=own["prefill_s"] + own["decode_s"], decode_s_base=own["prefill_s_base"] + own["decode_s_base"]
+    rows = by_example(pair)
+    whole = rows.assign(
+        decode_s=rows["prefill_s"] + rows["decode_s"], decode_s_base=rows["prefill_s_base"] + rows["decode_s_base"]
     )
-    typical = own["tokens"] / own["decode_s"] / (own["tokens_base"] / own["decode_s_base"])
+    typical = rows["tokens"] / rows["decode_s"] / (rows["tokens_base"] / rows["decode_s_base"])
     rate, ratio = ["tokens", "decode_s"], ["tokens", "decode_s", "tokens_base", "decode_s_base"]
     return {
-        "tokens_per_s": rates_interval(own[rate].to_numpy(np.float64), (1, -1), level=level),
-        "speedup": rates_interval(own[ratio].to_numpy(np.float64), (1, -1, -1, 1), level=level),
+        "tokens_per_s": rates_interval(rows[rate].to_numpy(np.float64), (1, -1), level=level),
+        "speedup": rates_interval(rows[ratio].to_numpy(np.float64), (1, -1, -1, 1), level=level),
         "speedup_end_to_end": rates_interval(whole[ratio].to_numpy(np.float64), (1, -1, -1, 1), level=level),
         "speedup_median": median_interval(typical, level=level),
-        "time_ratio": _geometric(own["decode_s_base"] / own["decode_s"], level=level, resamples=resamples, seed=seed),
+        "time_ratio": _geometric(rows["decode_s_base"] / rows["decode_s"], level=level, resamples=resamples, seed=seed),
     }
 
 
@@ -96,13 +96,13 @@ def cost(calls: pd.DataFrame, kind: str, tokens: NDArray[np.float64] | float) ->
 
 def prices(calls: pd.DataFrame, timings: pd.DataFrame, model: str, task: str) -> pd.DataFrame:
     """The calls of the newest pass of one pair and task: prices of another pair say nothing about it."""
-    own = timings[(timings["model"] == model) & (timings["task"] == task)]
-    own = own[own["pass_id"].isin(set(calls["pass_id"]))]
-    newest = own.groupby("pass_id")["started_at"].max().sort_index() if len(own) else pd.Series(dtype="float64")
+    rows = timings[(timings["model"] == model) & (timings["task"] == task)]
+    rows = rows[rows["pass_id"].isin(set(calls["pass_id"]))]
+    newest = rows.groupby("pass_id")["started_at"].max().sort_index() if len(rows) else pd.Series(dtype="float64")
     if not newest.notna().any():
         return calls.iloc[:0]
     last = newest.idxmax()
-    latest, pace = calls[calls["pass_id"] == last], pace_of_splits(own[own["pass_id"] == last])
+    latest, pace = calls[calls["pass_id"] == last], pace_of_splits(rows[rows["pass_id"] == last])
     is_split = latest["kind"].isin(SPLIT_KINDS)
     return latest.assign(seconds=latest["seconds"].where(~is_split, latest["seconds"] / pace))
 
@@ -139,8 +139,10 @@ def splits(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estim
     split = timings[timings["is_split"].astype(bool)].dropna(subset=list(PARTS))  # plain generate has no parts
     seconds_of = {}
     for cell, part in split.groupby("cell", sort=True):
-        own = part[part["pass_id"] == part.loc[part["started_at"].idxmax(), "pass_id"]] if _is_timed(part) else part
-        sums = own.assign(split_s=own[list(PARTS)].sum(axis=1)).groupby("example", sort=True)[["tokens", *SPLITS]].sum()
+        rows = part[part["pass_id"] == part.loc[part["started_at"].idxmax(), "pass_id"]] if _is_timed(part) else part
+        sums = (
+            rows.assign(split_s=rows[list(PARTS)].sum(axis=1)).groupby("example", sort=True)[["tokens", *SPLITS]].sum()
+        )
         seconds_of[str(cell)] = {
             name: rates_interval(sums[[name, "tokens"]].to_numpy(np.float64), (1, -1), level=options.get("level", 0.95))
             for name in SPLITS

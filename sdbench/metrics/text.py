@@ -49,9 +49,9 @@ def options_of(swept: pd.DataFrame) -> dict[str, list[str]]:
     """Return {cell: OPTION=VALUE beside its knob} of the options on which the cells of its rule differ."""
     varying: dict[str, list[str]] = {}
     for _, group in swept.groupby("verifier", sort=False):
-        options = {str(key): [one for one in str(text).split(", ") if one] for key, text in group["knobs"].items()}
+        options = {str(key): [word for word in str(text).split(", ") if word] for key, text in group["knobs"].items()}
         common = set.intersection(*map(set, options.values()))
-        varying |= {key: [one for one in texts if one not in common] for key, texts in options.items()}
+        varying |= {key: [word for word in texts if word not in common] for key, texts in options.items()}
     return varying
 
 

@@ -125,11 +125,11 @@ class QualityPass:
             origin=None if generation.origins is None else [ORIGIN[origin] for origin in generation.origins],
             rounds=_rounds(generation),
             draft_ids=generation.draft_tokens,
-            p=_known(generation.p),
-            q=_known(generation.q),
-            tv=_known(generation.tv),
-            expected=_known(generation.expected),
-            bias=_known(generation.bias),
+            p=_none_if_nan(generation.p),
+            q=_none_if_nan(generation.q),
+            tv=_none_if_nan(generation.tv),
+            expected=_none_if_nan(generation.expected),
+            bias=_none_if_nan(generation.bias),
             flags={"is_prompt_cut": self.prompts.examples[item.example].is_prompt_cut},
         )
 
@@ -147,7 +147,7 @@ def _rounds(generation: Generation) -> Rounds | None:
     return None if drafted is None or examined is None or accepted is None else Rounds(drafted, examined, accepted)
 
 
-def _known(values: Sequence[float] | None) -> Sequence[float] | None:
+def _none_if_nan(values: Sequence[float] | None) -> Sequence[float] | None:
     return (
         None if values is None or any(value != value for value in values) else values
     )  # NaN: the identity does not hold

@@ -108,9 +108,11 @@ class Scorers:
                 for record in records:
                     failed(record.cell, record.example, f"scoring failed: {error}")
                 continue
-            store.append_generations([_scored(record, score) for record, score in zip(records, scores, strict=True)])
+            store.append_generations(
+                [_with_score(record, score) for record, score in zip(records, scores, strict=True)]
+            )
 
 
-def _scored(record: GenerationRecord, score: Score) -> GenerationRecord:
+def _with_score(record: GenerationRecord, score: Score) -> GenerationRecord:
     flags = {**record.flags, **score.flags}
     return replace(record, scores=dict(score.values), stats=dict(score.stats), flags=flags)

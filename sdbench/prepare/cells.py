@@ -42,7 +42,7 @@ def points(run: Run, task: DataTask, pair_info: PairInfo, parts: Parts) -> list[
     """The lossless rule and every setting of every rule at every draft length, the target alone, the draft alone."""
     from sdbench.verify import Exact
 
-    maker = _CellMaker(run, task, pair_info, parts, {**_asked(task), "shown": _shown(task, pair_info)})
+    maker = _CellMaker(run, task, pair_info, parts, {**_task_content(task), "shown": _prompt_digests(task, pair_info)})
     by_key: dict[str, Point] = {}
 
     def add(name: str, role: str, rule: Verifier, k: int, setting: Mapping[str, Any], knobs: tuple[Knob, ...]) -> None:
@@ -82,7 +82,7 @@ class _CellMaker:
             verifier=name,
             num_draft=k,
             temperature=run.temperature,
-            checkpoints={one: self.pair_info.checkpoints[one] for one in self.reads(role)},
+            checkpoints={model_role: self.pair_info.checkpoints[model_role] for model_role in self.reads(role)},
             w=None if "w" not in setting else float(setting["w"]),
             knobs={knob: value for knob, value in setting.items() if knob != "w"},
             protocol=task.protocol,
@@ -100,7 +100,11 @@ class _CellMaker:
     def reads(self, role: str) -> list[str]:
         """Whose weights a cell depends on: the draft's only where the drafter reads them."""
         has_draft = role == "draft" or self.parts.needs_draft
-        return [one for one in ROLES[role] if one in self.pair_info.checkpoints and (one == "target" or has_draft)]
+        return [
+            model_role
+            for model_role in ROLES[role]
+            if model_role in self.pair_info.checkpoints and (model_role == "target" or has_draft)
+        ]
 
     def content(self, role: str, rule: Verifier, setting: Mapping[str, Any], knobs: tuple[Knob, ...]) -> dict[str, Any]:
         """What else decides a text or its score."""
@@ -128,7 +132,7 @@ class _CellMaker:
         }
 
 
-def _asked(task: DataTask) -> dict[str, Any]:
+def _task_content(task: DataTask) -> dict[str, Any]:
     """The task as it is described, its rows, and when an answer ends."""
     from sdbench.tasks.data import rows_hash
 
@@ -140,7 +144,7 @@ def _asked(task: DataTask) -> dict[str, Any]:
     }
 
 
-def _shown(task: DataTask, pair_info: PairInfo) -> dict[str, Any]:
+def _prompt_digests(task: DataTask, pair_info: PairInfo) -> dict[str, Any]:
     """What turns a row into the ids that a model reads, whatever n is: all cells of a task's split share it.
 
     The wording of the first rows with their shots, the tokenizer, and the first prompts as ids, which the chat template,
@@ -169,5 +173,5 @@ def _task_files(run: Run, task: DataTask) -> dict[str, str]:
     """Files and folders that a task's own options name; those that every task has are read as rows and shots."""
     from sdbench.tasks.base import DataTask
 
-    own = {name: value for name, value in run.task.free.items() if name not in DataTask.__dataclass_fields__}
-    return files_of({**own, "extra_metrics": task.extra_metrics}, prefix="task")
+    free_options = {name: value for name, value in run.task.free.items() if name not in DataTask.__dataclass_fields__}
+    return files_of({**free_options, "extra_metrics": task.extra_metrics}, prefix="task")

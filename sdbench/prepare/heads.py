@@ -16,14 +16,14 @@ def heads_of(rule: object, prefix: str = "") -> dict[str, Head]:
     """The heads of a rule and of the rules within it, by the name of the option: head, or rule.head."""
     from sdbench.verify.head import Head
 
-    found: dict[str, Head] = {}
+    heads: dict[str, Head] = {}
     for f in fields(rule) if is_dataclass(rule) else ():
         value = getattr(rule, f.name)
         if isinstance(value, Head):
-            found[f"{prefix}{f.name}"] = value
+            heads[f"{prefix}{f.name}"] = value
         elif hasattr(value, "is_lossless"):
-            found |= heads_of(value, f"{prefix}{f.name}.")
-    return found
+            heads |= heads_of(value, f"{prefix}{f.name}.")
+    return heads
 
 
 def named(rule: object, setting: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,8 +64,8 @@ class PairInfo:
         """role_what -> what else moves a logit."""
         numerics: dict[str, Any] = {"target_attention": "engine"}  # model.attention is plain generate's
         for role, checkpoint in self.metadata.checkpoints.items():
-            own = getattr(self.configs[role], "dtype", None) or checkpoint.dtype
-            numerics[f"{role}_dtype"] = f"torch.{str(self.metadata.dtype or own).removeprefix('torch.')}"
+            own_dtype = getattr(self.configs[role], "dtype", None) or checkpoint.dtype
+            numerics[f"{role}_dtype"] = f"torch.{str(self.metadata.dtype or own_dtype).removeprefix('torch.')}"
             numerics[f"{role}_quantization"] = self.metadata.quantization(role)
         return numerics
 

@@ -61,7 +61,7 @@ class Bar:
             self._bar.update(self._task, completed=self.done, facts=self._facts())
         elif time.monotonic() - self._said_s > PLAIN_EVERY_S:
             self._said_s = time.monotonic()
-            print(self._line() + self._left(), file=self.stream, flush=True)
+            print(self._line() + self._time_left(), file=self.stream, flush=True)
 
     def _facts(self) -> str:
         elapsed = max(time.monotonic() - self.started_s, 1e-9)
@@ -74,7 +74,7 @@ class Bar:
         facts = self._facts()
         return f"{self.title}: {self.done}/{self.total} in {elapsed:.1f} s" + (f", {facts}" if facts else "")
 
-    def _left(self) -> str:
+    def _time_left(self) -> str:
         """Nothing at first: a batch ends all at once, and the first says little of the others."""
         if self.done < EARLY * self.total:
             return ""
@@ -82,13 +82,13 @@ class Bar:
         return f", {elapsed / self.done * (self.total - self.done):.0f} s left"
 
 
-_said: set[str] = set()
+_printed: set[str] = set()
 
 
 def warn(text: str) -> None:
     """A warning, once a process."""
-    if text not in _said:
-        _said.add(text)
+    if text not in _printed:
+        _printed.add(text)
         print(f"sdbench: warning: {text}", file=sys.stderr, flush=True)
 
 

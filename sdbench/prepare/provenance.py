@@ -132,9 +132,9 @@ def config_of(run: Run, words: Sequence[str]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """JSON's own types; an infinite end of a knob as a word."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     is_word = isinstance(value, Path) or (isinstance(value, float) and not math.isfinite(value))
     return str(value) if is_word else value
 

@@ -62,10 +62,10 @@ def rule_of(target: str, setting: Mapping[str, Any]) -> Verifier:
         name, dot, rest = key.partition(".")
         if dot:
             inner.setdefault(name, {})[rest] = value
-    own = {key: value for key, value in setting.items() if "." not in key}
-    own |= {name: rule_of(str(options.pop("_target_")), options) for name, options in inner.items()}
+    arguments = {key: value for key, value in setting.items() if "." not in key}
+    arguments |= {name: rule_of(str(options.pop("_target_")), options) for name, options in inner.items()}
     try:
-        return import_object(target)(**own)
+        return import_object(target)(**arguments)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"verifier {target} cannot be made: {first_line(error)}") from None
 

@@ -25,18 +25,18 @@ PACKAGE = "sdbench"
 def version_of(kind: type, *, version: object = None) -> str | None:
     """Its version, and for a class from outside a hash of its source; None for a class of the package without one."""
     version = version or getattr(kind, "version", None)
-    said = str(version) if isinstance(version, str | int) and version else None
+    declared = str(version) if isinstance(version, str | int) and version else None
     if _top(kind.__module__) == PACKAGE:
-        return said
+        return declared
     paths = sorted(sources(kind), key=lambda path: (path.name, str(path)))
     source = digest_of(*(f"{path.name} {digest_of_file(path)}\n" for path in paths))
-    return f"{said or ''} source:{source}".strip()
+    return f"{declared or ''} source:{source}".strip()
 
 
 def version_of_rule(rule: object) -> str | None:
     """That of its class, and of the classes of the rules within it."""
     inner = [getattr(rule, f.name) for f in fields(rule)] if is_dataclass(rule) else []
-    versions = [version_of_rule(one) for one in inner if hasattr(one, "is_lossless")]
+    versions = [version_of_rule(part) for part in inner if hasattr(part, "is_lossless")]
     return " of ".join(map(str, (version_of(type(rule)), *versions))) if versions else version_of(type(rule))
 
 

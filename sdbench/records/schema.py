@@ -199,7 +199,9 @@ def _generation_row(record: GenerationRecord) -> dict[str, Any]:
 
 def _counts(record: GenerationRecord, rounds: Rounds) -> dict[str, int]:
     """Sums over the rounds; a replacement is the token at an examined position that was not accepted, all others are a bonus."""
-    drafted, examined, accepted = (sum(map(int, one)) for one in (rounds.drafted, rounds.examined, rounds.accepted))
+    drafted, examined, accepted = (
+        sum(map(int, counts)) for counts in (rounds.drafted, rounds.examined, rounds.accepted)
+    )
     assert drafted >= examined >= accepted, "what is accepted was examined, and what is examined was drafted"
     replaced = examined - accepted
     bonus = len(record.ids) - accepted - replaced

@@ -105,8 +105,8 @@ class Decoder:
         from sdbench.engine import Request
 
         cells, examples = (list(dict.fromkeys(getattr(item, name) for item in items)) for name in ("cell", "example"))
-        rule = {cell: place for place, cell in enumerate(cells)}
-        prompt = {example: place for place, example in enumerate(examples)}
+        rule = {cell: index for index, cell in enumerate(cells)}
+        prompt = {example: index for index, example in enumerate(examples)}
         role = points[cells[0]].role
         requests = [
             Request(prompt[x.example], rule[x.cell], x.sample, x.example, points[x.cell].num_draft) for x in items
@@ -124,7 +124,7 @@ class Decoder:
 
         timing = "split" if is_split else True
         options = self.options(point.role, batch_size=len(prompts), is_measured=False, timing=timing)
-        requests = [Request(place, 0, 0, example, point.num_draft) for place, example in enumerate(prompts)]
+        requests = [Request(index, 0, 0, example, point.num_draft) for index, example in enumerate(prompts)]
         ids = list(prompts.values())
         drafter = self.drafter(point.role)
         return list(self.engine.stream(ids, [point.rule], requests, options, drafter, role=point.role))

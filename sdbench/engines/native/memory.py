@@ -14,13 +14,13 @@ ASKED = re.compile(r"allocate\D{0,20}([\d.]+) (bytes|KiB|MiB|GiB)")
 
 def out_of_memory(error: Exception, metadata: PairMetadata, free: int | None) -> str | None:
     """A sentence for what an allocator could not give; None for any other error. `free`: bytes before loading."""
-    asked = ASKED.search(str(error))
-    is_memory = isinstance(error, MemoryError) or "out of memory" in str(error).lower() or asked is not None
+    match = ASKED.search(str(error))
+    is_memory = isinstance(error, MemoryError) or "out of memory" in str(error).lower() or match is not None
     if not is_memory:
         return None
-    need = sum(one.bytes(metadata.dtype, metadata.quantization(role)) for role, one in metadata.checkpoints.items())
+    need = sum(part.bytes(metadata.dtype, metadata.quantization(role)) for role, part in metadata.checkpoints.items())
     names = " and ".join(checkpoint.id for checkpoint in metadata.checkpoints.values())
-    missing = max(need - (free or need), float(asked[1]) * UNITS[asked[2]] if asked else 0.0)
+    missing = max(need - (free or need), float(match[1]) * UNITS[match[2]] if match else 0.0)
     how_much = f"about {missing / 2**30:.2f} GiB were missing" if missing else "how much was missing is not known"
     had = "" if free is None else f" of {free / 2**30:.1f} GiB that were free on {metadata.device}"
     return (

@@ -69,7 +69,7 @@ def plain_generate(decoder: Decoder, prompts: Sequence[list[int]]) -> Clocked:
 
 def length(row: list[int], stop_ids: Sequence[int], should_stop: Callable[[Sequence[int]], bool] | None) -> int:
     """Tokens up to the one that ended the row; behind it stands padding until the last row of the batch has ended."""
-    for place, token in enumerate(row, start=1):
-        if token in stop_ids or (should_stop is not None and should_stop(row[:place])):
-            return place
+    for count, token in enumerate(row, start=1):
+        if token in stop_ids or (should_stop is not None and should_stop(row[:count])):
+            return count
     return len(row)

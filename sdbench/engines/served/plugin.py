@@ -37,7 +37,7 @@ def refuse_for_the_plugin(run: Run, point: Point) -> None:
 
 def knobs_of(rule: Any) -> dict[str, Any]:
     """The fields of a rule."""
-    return {one.name: getattr(rule, one.name) for one in fields(rule)} if is_dataclass(rule) else {}
+    return {knob.name: getattr(rule, knob.name) for knob in fields(rule)} if is_dataclass(rule) else {}
 
 
 def _is_plain(value: object) -> bool:

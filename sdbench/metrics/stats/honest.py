@@ -43,13 +43,13 @@ def _least(values: Array, level: float) -> Array:
     first, last = np.full(values.shape[1], -45.0), np.full(values.shape[1], np.log(4.0 * (n + 1)))
     for _ in range(STEPS):
         middle = (first + last) / 2
-        is_far = _tilted(y, np.exp(middle))[1] > z
+        is_far = _tilt(y, np.exp(middle))[1] > z
         first, last = np.where(is_far, middle, first), np.where(is_far, last, middle)
-    limits = largest * _tilted(y, np.exp((first + last) / 2))[0]
+    limits = largest * _tilt(y, np.exp((first + last) / 2))[0]
     return np.where(values.min(0) == largest, largest * (1 - hidden_share(n, level=level)), limits)
 
 
-def _tilted(y: Array, g: Array) -> tuple[Array, Array]:
+def _tilt(y: Array, g: Array) -> tuple[Array, Array]:
     """The mean [C] of y [n+1,C] under weights 1/(g + y), and r*: how many standard errors it lies below the plain mean."""
     weights = 1 / (g + y)
     mean = (y * weights).sum(0) / weights.sum(0)

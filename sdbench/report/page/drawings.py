@@ -86,7 +86,7 @@ def drawing_of(path: Path) -> Drawing:
     source = source[source.index("<svg") :]
     source = re.sub(r"<(metadata|style)\b.*?</\1>\s*|<!--.*?-->\s*", "", source, flags=re.DOTALL)
     source = _IDS.sub(lambda match: f"{match[1]}{path.stem}-", source)
-    source = _COORDINATES.sub(_shortened, source)
+    source = _COORDINATES.sub(_shorten, source)
     source = _COLOURS.sub(lambda match: themed(match[1], match[2]), source)
     source = re.sub(r">\s*\n\s*<", ">\n<", source)
     width = float(re.findall(r'viewBox="0 0 ([\d.]+) ', source)[0])
@@ -97,7 +97,7 @@ def drawing_of(path: Path) -> Drawing:
     return Drawing(path.stem, caption.title, caption.text, Markup(svg), width > WIDE)
 
 
-def _shortened(match: re.Match[str]) -> str:
+def _shorten(match: re.Match[str]) -> str:
     """Two decimals of a point are finer than any screen."""
     return f'{match[1]}="{_LONG.sub(lambda number: number[1], match[2])}"'
 
