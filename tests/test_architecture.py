@@ -166,18 +166,17 @@ TO_RENAME = {
     "cli": "_guarded _held asked one own place said shown",
     "config": "known listed one",
     "embedded": "_place _worded commented given made one own place said shuffled told",
-    "engine": "_finished _listed _made _stacked asked made own place",
+    "engine": "_listed",
     "engines": "_answered _filled _keyed _pooled _served _started asked explained one own place pooled said",
-    "hub": "_tried place",
-    "lm": "_captured _counted _seen asked one own padded place rounded told traced",
+    "lm": "_captured _counted padded rounded traced",
     "metrics": "_counted _judged _modelled _pooled _repeated _tilted compared escaped mixed modelled needed one own "
     "place predicted resampled rounded shared signed studentised tested untimed",
     "passes": "_known _scored _worded place said",
     "plan": "asked own",
     "prepare": "_asked _left _said _shown asked found named one own place said",
     "records": "_labelled _locked _own _shown _unread asked held made one place started told",
-    "report": "_joined _modelled _published _shortened _written asked bound distilled headed labelled logged made "
-    "measured named one own packed place predicted said shown signed styled themed unfilled",
+    "report": "_joined _modelled _published _shortened bound headed labelled measured packed place predicted signed "
+    "styled themed",
     "runs": "_planned asked one own",
     "score": "_listed asked one own",
     "serve": "_named _told asked ended one place said",
@@ -186,7 +185,7 @@ TO_RENAME = {
     "unlinked",
     "trackers": "_shown place said",
     "train": "asked composed fitted grouped hidden joined listed made one own place said seen told",
-    "verify": "_loaded _raised drawn kept one own place seen settled",
+    "verify": "_loaded _raised kept one own place seen settled",
     "words": "chosen one parsed",
 }
 
