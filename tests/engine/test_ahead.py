@@ -80,7 +80,9 @@ def test_after_a_rehearsal_no_step_is_captured_any_more(monkeypatch, capture, nu
     kinds = [("target", drafter, 3), ("target", None, 0), ("draft", None, 0)]
     captured: list[Any] = []
     honest = CapturedSteps._capture_step
-    monkeypatch.setattr(CapturedSteps, "_capture_step", lambda self, *args: captured.append(args) or honest(self, *args))
+    monkeypatch.setattr(
+        CapturedSteps, "_capture_step", lambda self, *args: captured.append(args) or honest(self, *args)
+    )
     for role, own, num_draft in kinds:
         engine.rehearse(prompts, Request(0, 0, 0, 0, num_draft), rule, options, own, role=role)
     ahead = len(captured)
