@@ -86,4 +86,4 @@ def vllm_python(tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def unsaid(monkeypatch):
     """Warnings are said once a process, and each test is a process of its own here."""
-    monkeypatch.setattr("sdbench.prepare.progress._said", set())
+    monkeypatch.setattr("sdbench.prepare.progress._printed", set())
