@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from sdbench.metrics.stats.honest import hidden_share, honest_limits
+from sdbench.metrics.stats.conservative import conservative_limits, hidden_share
 from sdbench.metrics.stats.resample import student, studentised
 
 Array = NDArray[np.float64]
@@ -89,7 +89,7 @@ def empirical_likelihood(x: Array, alpha: float) -> Array:
 
 
 def gaffke(values: Array, bounds: Bounds, level: float) -> Limits:
-    return honest_limits(values, bounds, level=level)
+    return conservative_limits(values, bounds, level=level)
 
 
 def share_times_loss(values: Array, bounds: Bounds, level: float) -> Limits:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scripts.interval_laws import BOUNDS, SIZES, Law, laws
 from scripts.interval_rivals import RIVALS, Limits, student_t
 from sdbench.metrics.stats import resample
-from sdbench.metrics.stats.honest import density
+from sdbench.metrics.stats.conservative import density
 
 Array = NDArray[np.float64]
 OWN = "sdbench"

@@ -15,7 +15,7 @@ from sdbench.records.claims import jobs_at_work
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RunState:
     """How far a run is; `missing` is None where its records do not say what was asked."""
 
     name: str
@@ -31,14 +31,14 @@ class State:
         return f"{self.name:<48} held {self.held:>8,}   missing {missing:>8}   failed {self.failed:>3}   at work: {who}"
 
 
-def states(root: Path) -> Iterator[State]:
+def states(root: Path) -> Iterator[RunState]:
     """Of the folder itself, or of the results folders right below it."""
     folders = [root] if (root / "records").is_dir() else sorted(path.parent for path in root.glob("*/records"))
     for folder in folders:
         yield state(folder)
 
 
-def state(folder: Path) -> State:
+def state(folder: Path) -> RunState:
     """Of one results folder."""
     results = read(folder)
     planned = _planned(results)
@@ -50,7 +50,7 @@ def state(folder: Path) -> State:
         own = frame[frame["cell"].isin(cells)]
         held, missing = len(frame), max(len(cells) * asked - len(own), 0)
     failed = sum(problem.kind == "failure" for problem in results.problems)
-    return State(folder.name, held, missing, failed, tuple(jobs_at_work(folder / "claims")))
+    return RunState(folder.name, held, missing, failed, tuple(jobs_at_work(folder / "claims")))
 
 
 def _planned(results: Results) -> tuple[set[str], int] | None:

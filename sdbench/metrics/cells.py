@@ -1,6 +1,6 @@
 """What a cell is among others: its sweep, its metric, its place on the knob of its rule, and its baselines.
 
-A cell carries its contracts as plain data (`types.Metric`, `types.Axis`); legacy.py says what a cell without them means.
+A cell carries its contracts as plain data (`types.Metric`, `types.Axis`).
 The axis of a rule in a sweep is the first of its cells' axes that has an order and takes several values, else the first
 that has an order. What else varies (other knobs, the drafter) makes curves.
 """
@@ -13,7 +13,6 @@ from typing import Any
 
 import pandas as pd
 
-from sdbench.metrics import legacy
 from sdbench.types import Axis, Metric
 
 BASELINES = ("target", "draft", "lossless", "generate")
@@ -52,18 +51,13 @@ def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
 
 def axes_of(cell: Mapping[Any, Any]) -> tuple[Axis, ...]:
     """Where a cell stands on the knobs of its rule, in the order of the rule's YAML."""
-    axes = cell.get("axes")
-    return tuple(map(Axis.from_json, axes)) if isinstance(axes, list | tuple) and axes else legacy.axes_of(cell)
+    return tuple(map(Axis.from_json, cell["axes"]))
 
 
 def metrics_of(cell: Mapping[Any, Any]) -> dict[str, Metric]:
     """{name: metric} that the cell's task declares, its headline among them."""
-    declared = cell.get("metrics")
-    is_declared = isinstance(declared, list | tuple) and bool(declared)
-    metrics = {one["name"]: Metric.from_json(one) for one in declared} if is_declared else {}  # type: ignore[union-attr]
-    headline = str(cell["metric"])
-    if headline not in metrics:
-        metrics[headline] = Metric(headline) if is_declared else legacy.metric_named(headline)
+    metrics = {declared["name"]: Metric.from_json(declared) for declared in cell["metrics"]}
+    metrics.setdefault(str(cell["metric"]), Metric(str(cell["metric"])))
     return metrics
 
 
@@ -76,8 +70,7 @@ def metric_of(cells: pd.DataFrame, key: str) -> Metric:
 def scores_of(cell: Mapping[Any, Any], names: Sequence[str]) -> list[Metric]:
     """What each score of these names means in this cell; one that the task does not declare has no unit and no bounds."""
     known = metrics_of(cell)
-    is_declared = isinstance(cell.get("metrics"), list | tuple) and bool(cell["metrics"])
-    return [known.get(name) or (Metric(name) if is_declared else legacy.metric_named(name)) for name in names]
+    return [known.get(name) or Metric(name) for name in names]
 
 
 def along(cells: pd.DataFrame) -> pd.DataFrame:

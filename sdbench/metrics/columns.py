@@ -7,6 +7,7 @@ from typing import Any
 
 from sdbench.metrics.stats import NAN, Estimate
 
+WEIGHT = "w"  # the weight of the target: the knob of the static ensemble, a column of every summary
 ENDS = ("", "_low", "_high")
 
 

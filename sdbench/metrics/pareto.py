@@ -21,11 +21,10 @@ from numpy.typing import ArrayLike, NDArray
 from sdbench.metrics import quality, speed
 from sdbench.metrics.acceptance import RATES
 from sdbench.metrics.cells import metric_of
-from sdbench.metrics.stats import NAN, Estimate, resampled
+from sdbench.metrics.stats import NAN, Array, Estimate, resampled
 from sdbench.records import Results
 from sdbench.types import Metric
 
-Array = NDArray[np.float64]
 RESAMPLES = 2_000
 CURVES_MOST = 500  # resamples of an area, which is worked out curve by curve
 

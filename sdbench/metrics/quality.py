@@ -12,10 +12,11 @@ from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from sdbench.imports import import_object
 from sdbench.metrics.stats import (
+    Array,
     Estimate,
     is_binary,
     mean_interval,
@@ -26,7 +27,6 @@ from sdbench.metrics.stats import (
 )
 from sdbench.types import Metric
 
-Array = NDArray[np.float64]
 Corpus = Callable[[ArrayLike], Array]
 Rows: TypeAlias = "pd.DataFrame | pd.Series"  # one row an example: statistics [n,S], or a value
 

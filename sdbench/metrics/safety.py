@@ -5,8 +5,8 @@ the settings are tested in a preset order, from the strict end outwards, and tes
 curves (rules, draft lengths, other options) each gets 2.5 %/R. So the chance of calling any setting safe that loses the margin
 or more is at most 2.5 %. Loss and margin are in points of 100 of the metric's range: 5 is 0.05 of a score on 0–1.
 
-The limit is Tango's for pass/fail and else Gaffke's (stats/honest.py), which counts what n examples may not have shown: losses of
-up to about 3.7/n of the range. Intervals of tables and figures do not, and are narrower where every example differs a little.
+The limit is Tango's for pass/fail and else Gaffke's (stats/conservative.py), which allows for losses that n examples may not have
+shown, of up to about 3.7/n of the range. Those of tables and figures do not, and are narrower where all examples differ a little.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pandas as pd
 from sdbench.metrics import quality
 from sdbench.metrics.cells import metric_of, reference
 from sdbench.metrics.quality import Rows
-from sdbench.metrics.stats import NAN, Array, Estimate, honest_limits, known_or_guessed
+from sdbench.metrics.stats import NAN, Array, Estimate, conservative_limits, known_or_guessed
 from sdbench.metrics.text import setting_of
 from sdbench.types import Metric
 
@@ -109,7 +109,7 @@ def _worst(changes: Array, gap: Estimate, metric: Metric, alpha: float, *, is_pa
     if is_pass_fail:
         return quality.points(gap.low if metric.best == "high" else gap.high, metric)
     columns = changes[:, None]
-    return float(honest_limits(columns, known_or_guessed(columns, -100.0, 100.0), level=1 - 2 * alpha)[0][0])
+    return float(conservative_limits(columns, known_or_guessed(columns, -100.0, 100.0), level=1 - 2 * alpha)[0][0])
 
 
 def _more_loops(loops: Mapping[str, Mapping[str, float]], key: str, base: str) -> float:

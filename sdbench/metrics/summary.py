@@ -8,10 +8,9 @@ import pandas as pd
 
 from sdbench.metrics import acceptance, quality, speed
 from sdbench.metrics.cells import BASELINES, format_value, metric_of, reference, table_of
-from sdbench.metrics.columns import spread, spread_names
+from sdbench.metrics.columns import WEIGHT, spread, spread_names
 from sdbench.metrics.degenerate import degenerate
 from sdbench.metrics.gain import Passes, lossless_settings
-from sdbench.metrics.legacy import WEIGHT
 from sdbench.metrics.stats import affordable, detectable, holm, mean_interval
 from sdbench.metrics.text import sort_cells
 from sdbench.records import Results

@@ -12,12 +12,10 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from sdbench.metrics.cells import BASELINES, table_of
-from sdbench.metrics.columns import spread, spread_names
-from sdbench.metrics.legacy import WEIGHT
-from sdbench.metrics.stats import ratio_interval
+from sdbench.metrics.columns import WEIGHT, spread, spread_names
+from sdbench.metrics.stats import Array, ratio_interval
 from sdbench.records import Results
 
-Array = NDArray[np.float64]
 CONTEXTS = "contexts of the lossless run"
 
 

@@ -165,7 +165,7 @@ class Claims:
         """Remove what dead jobs left: claims, heartbeats, temporary files."""
         alive: dict[str, bool] = {}
         for path in [*self.folder.iterdir(), *records.glob(f"{tmp_prefix}*")]:
-            if path.name in ("lock",) or path.name.startswith("claim-"):
+            if path.name == "lock":
                 job = self._owner(path)
             elif path.name.startswith(tmp_prefix):
                 job = path.name.removeprefix(tmp_prefix).rpartition("-")[0]

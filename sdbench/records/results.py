@@ -74,7 +74,7 @@ class Results:
     def cells(self) -> pd.DataFrame:
         """One row a cell: `cell` (key), labels, protocol, law, metric, is_lossless, `knob_*`, `checkpoint_*`.
 
-        `metrics` and `axes` are lists of plain data as the cell carries them, empty in records older than they are.
+        `metrics` and `axes` are lists of plain data as the cell carries them.
         """
         import pandas as pd
 
@@ -137,9 +137,7 @@ class Results:
     @cached_property
     def timings(self) -> pd.DataFrame:
         """One row an example timed once; the labels joined from the cells."""
-        frame = self._plain("timings", TIMING_KEY)
-        frame["stall"] = frame["stall"].eq(True)  # older parts know none
-        return self._labelled(frame)
+        return self._labelled(self._plain("timings", TIMING_KEY))
 
     @cached_property
     def calls(self) -> pd.DataFrame:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-Key = tuple[str, str, int]  # cell, example, sample
+GenerationKey = tuple[str, str, int]  # cell, example, sample
 COMPACT_AT = 64  # own small parts of a kind before they are merged on the way
 LARGE_BYTES = 64 * 2**20  # parts of this size are left as they are: a long sweep is not written again at each end
 
@@ -40,7 +40,7 @@ LARGE_BYTES = 64 * 2**20  # parts of this size are left as they are: a long swee
 class _Held:
     """What the parts seen so far hold; parts never change, so each is read once."""
 
-    epochs: dict[Key, int] = field(default_factory=dict)
+    epochs: dict[GenerationKey, int] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
     footers: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -53,7 +53,7 @@ class Store:
         self.records = folder / "records"
         self._held = _Held()
         self._epochs: dict[str, int] = {}
-        self._outstanding: dict[str, set[Key]] = {}  # claimed unit -> what of it is not yet written
+        self._outstanding: dict[str, set[GenerationKey]] = {}  # claimed unit -> what of it is not yet written
         self._given_up: set[tuple[str, str | None]] = set()  # (cell, example or all) that failed in this job
         self._own: dict[str, list[str]] = {kind: [] for kind in ("generations", *PLAIN)}
 
@@ -180,7 +180,7 @@ class Store:
             f"failure-{new_stem()}", {"cell": cell, "example": example, "message": message, "run": self.run}
         )
 
-    def held(self) -> set[Key]:
+    def held(self) -> set[GenerationKey]:
         """(cell, example, sample) of every finished generation, those that `force` asked for anew excepted."""
         for stem, table in self._look(self._new_generations).items():
             columns = (table[name].to_pylist() for name in ("cell", "example", "sample", "epoch"))
@@ -201,10 +201,10 @@ class Store:
             self._commit_json(name, {"cells": wanted, "epoch": epoch, "run": self.run})
         self._epochs = self._snapshot().epochs
 
-    def take(self, items: Iterable[Key]) -> list[Key]:
+    def take(self, items: Iterable[GenerationKey]) -> list[GenerationKey]:
         """Those of `items` now claimed by this job and still missing; a claim ends when its records are there."""
         items = list(items)
-        units: dict[str, set[Key]] = {}
+        units: dict[str, set[GenerationKey]] = {}
         for item in items:
             units.setdefault(unit_of(item), set()).add(item)
         try:
@@ -212,7 +212,7 @@ class Store:
         except OSError as error:
             raise StoreError(cannot_write(self.claims.folder, error)) from error
         held = self.held()  # after the claim: another job may have finished it in between
-        taken: list[Key] = []
+        taken: list[GenerationKey] = []
         done: list[str] = []
         for unit in won:
             left = {item for item in units[unit] - held if not self._is_given_up(*item[:2])}
@@ -224,7 +224,7 @@ class Store:
         self.claims.release(*done)
         return sorted(taken, key={item: n for n, item in enumerate(items)}.__getitem__)
 
-    def elsewhere(self, items: Iterable[Key]) -> list[Key]:
+    def elsewhere(self, items: Iterable[GenerationKey]) -> list[GenerationKey]:
         """Those of `items` that are missing, and neither in this job's hands nor given up by it: another job's."""
         held = self.held()
         left = [item for item in items if item not in held and unit_of(item) not in self._outstanding]
@@ -265,7 +265,7 @@ class Store:
             self._own[kind] = []
             self._held.seen.update(merged)
 
-    def _give_back(self, done: set[Key]) -> None:
+    def _give_back(self, done: set[GenerationKey]) -> None:
         for unit in {unit_of(key) for key in done} & set(self._outstanding):
             self._outstanding[unit] -= done
         finished = [unit for unit, left in self._outstanding.items() if not left]
@@ -304,6 +304,6 @@ def _size(path: Path) -> int:
     return 0
 
 
-def unit_of(key: Key) -> str:
+def unit_of(key: GenerationKey) -> str:
     """What is claimed as one: all samples of an example in a cell."""
     return f"{key[0]}\n{key[1]}"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from sdbench.metrics import folklore
+from sdbench.metrics import published_claims
 from sdbench.metrics.cells import reference
 from sdbench.metrics.columns import spread
-from sdbench.metrics.legacy import WEIGHT
+from sdbench.metrics.columns import WEIGHT
 from sdbench.metrics.recommend import Recommendation
 from sdbench.report.sweep import PLANES, Sweep
 
@@ -53,7 +53,7 @@ def order(sweep: Sweep) -> pd.DataFrame:
     for name, points in sweep.curves.items():
         keys = [key for key in pd.concat([sweep.strict_end(name), points])["cell"] if key in joint.cells]
         if len(keys) > 1:
-            outcome = folklore.order(joint.of(keys), sweep.rows["acceptance"].to_dict())
+            outcome = published_claims.check_monotone(joint.of(keys), sweep.rows["acceptance"].to_dict())
             labels = {end: sweep.cells["label"].get(outcome[end], "") for end in ("slower", "faster")}
             rows.append({"curve": name, "timed": len(keys), **outcome, **labels})
     return headed(sweep, rows)
@@ -66,7 +66,7 @@ def retention(sweep: Sweep) -> pd.DataFrame:
     base = lossless.map(sweep.rows["quality"])
     same_length = lossless.map(sweep.cells["num_draft"]) == known["num_draft"]
     parts = [
-        folklore.retention(known.loc[keys], float(base[keys[0]]))
+        published_claims.retention_of(known.loc[keys], float(base[keys[0]]))
         for keys in lossless[(base > 0) & same_length].groupby(lossless).groups.values()
     ]
     return labelled(sweep, pd.concat(parts).reset_index(names="cell")) if parts else pd.DataFrame()

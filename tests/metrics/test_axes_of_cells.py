@@ -1,12 +1,10 @@
 """Each rule's knob is found in its cells, whatever its name and end; what else varies makes curves."""
 
-import math
-
 import pandas as pd
 import pytest
 
 import sdbench
-from sdbench.metrics.cells import main_knob, metric_of, scores_of, strict_value, table_of
+from sdbench.metrics.cells import main_knob, metric_of, scores_of, strict_value
 from sdbench.metrics.summary import summarise
 from sdbench.records import Store
 from sdbench.report.sweep import sweeps_of
@@ -111,14 +109,3 @@ def test_what_a_metric_means_stands_in_the_cell():
     bare = cells.assign(metric="other")
     assert not metric_of(bare, "a").is_bounded
     assert scores_of(cells.loc["a"].to_dict(), ["exact", "strict"]) == [declared, Metric("strict")], "no name is known"
-
-
-def test_old_cells_mean_what_they_meant():
-    old = pd.DataFrame({"cell": ["a"], "metric": ["strict"], "metrics": [[]]}).set_index("cell")
-    assert metric_of(old, "a") == Metric("strict", "share")
-    frame = pd.DataFrame(
-        [{"cell": "a", "verifier": "ensemble", "w": 0.3, "model": "m", "task": "t", "temperature": 1.0}]
-    )
-    table = table_of(frame.assign(protocol="p", asked="x", content=[{}]))
-    assert table.loc["a", ["knob", "value", "equals"]].tolist() == ["w", 0.3, "lossless"]
-    assert math.isclose(table.at["a", "rank"], 0.7)

@@ -96,7 +96,7 @@ def errors_at_the_margin(n, rules, runs):
     passes = []
     for _ in range(runs // 100):
         gaps = rng.normal(0, 4, (n, 100 * rules)) - rng.exponential(5, (n, 100 * rules))
-        low, _ = stats.honest_limits(gaps, (-100, 100), level=level)
+        low, _ = stats.conservative_limits(gaps, (-100, 100), level=level)
         passes.append((low > -5).reshape(100, rules).any(1).mean())
     return float(np.mean(passes))
 
@@ -363,7 +363,7 @@ def test_how_many_examples_would_do_is_a_range_that_holds_the_truth():
     ranges = []
     for run in range(150):
         changes = np.random.default_rng(run).normal(-0.5, 4, (100, 1))
-        worst = float(stats.honest_limits(changes, (-100, 100), level=0.95)[0][0])
+        worst = float(stats.conservative_limits(changes, (-100, 100), level=0.95)[0][0])
         one = replace(comparison("0", float(changes.mean()), worst, n=100), error=float(changes.std(ddof=1)) / 10)
         said = sentences.needed(one, 1.0, ALPHA)
         numbers = numbers_in(said)

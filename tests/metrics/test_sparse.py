@@ -11,7 +11,7 @@ from scipy import stats as scipy_stats
 
 from scripts.interval_laws import BOUNDS, laws, losing
 from sdbench.metrics import quality, safety, stats
-from sdbench.metrics.stats.honest import density, honest_limits
+from sdbench.metrics.stats.conservative import conservative_limits, density
 from sdbench.types import Metric
 
 ALPHA = 0.025
@@ -58,9 +58,9 @@ def test_one_of_a_hundred_that_loses_50_points_leaves_room_for_more_of_them():
 
 
 @pytest.mark.parametrize(("n", "k"), [(60, 1), (100, 2), (100, 50), (1000, 3), (10, 5), (60, 0), (60, 60)])
-def test_honest_limits_of_pass_and_fail_are_those_of_clopper_and_pearson(n, k):
+def test_conservative_limits_of_pass_and_fail_are_those_of_clopper_and_pearson(n, k):
     column = np.r_[np.ones(k), np.zeros(n - k)][:, None]
-    low, high = honest_limits(column, (0, 1), level=0.95)
+    low, high = conservative_limits(column, (0, 1), level=0.95)
     exact = stats.proportion_interval(k, n) if k < 10 else None
     beta = (
         scipy_stats.beta.ppf(0.025, k, n - k + 1) if k else 0.0,
@@ -71,11 +71,11 @@ def test_honest_limits_of_pass_and_fail_are_those_of_clopper_and_pearson(n, k):
         assert (exact.low, exact.high) == pytest.approx(beta)
 
 
-def test_honest_limits_are_the_quantiles_of_a_dirichlet_mean_with_one_example_at_the_bound():
+def test_conservative_limits_are_the_quantiles_of_a_dirichlet_mean_with_one_example_at_the_bound():
     """60,000 draws know a 2.5 % quantile to about 0.7 % of its distance from the mean."""
     rng = np.random.default_rng(0)
     for values in (np.r_[-50, np.zeros(59)], rng.normal(0, 5, 100), -rng.exponential(5, 40)):
-        low, high = (end[0] for end in honest_limits(values[:, None], BOUNDS, level=0.95))
+        low, high = (end[0] for end in conservative_limits(values[:, None], BOUNDS, level=0.95))
         weights = rng.exponential(size=(60_000, len(values) + 1))
         weights /= weights.sum(1, keepdims=True)
         for end, bound, share in ((low, -100, 0.025), (high, 100, 0.975)):
@@ -105,7 +105,7 @@ def test_equal_values_without_bounds_say_nothing_of_other_examples():
 
 def called_safe(values, margin, alpha=ALPHA):
     """[R] whether a test of each column of differences [n,R] says that it loses less than the margin."""
-    low, _ = stats.honest_limits(values, BOUNDS, level=1 - 2 * alpha)
+    low, _ = stats.conservative_limits(values, BOUNDS, level=1 - 2 * alpha)
     return low > -margin + 1e-9
 
 

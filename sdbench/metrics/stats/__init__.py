@@ -3,16 +3,16 @@
 Which method where many examples differ: Wilson for a proportion; Tango's score interval for a difference of paired
 proportions; the studentised bootstrap for means, and on the log scale for ratios of sums; BCa for other functions of sums;
 Student's t on the log scale for times, of which there are few.
-Where few differ (`honest`) no resample knows of an example unlike those seen: limits come from the bounds of the score and
-the number of examples instead. Between ten and forty differing examples the two are mixed in proportion.
-None of these limits knows of losses unlike all that were seen among examples that all differ a little; `honest_limits` do, and
-what is safe to ship is decided by them (sdbench/metrics/safety.py). `results/statistics/` holds the simulations behind this choice.
+Where few differ, no resample contains an example unlike those seen: conservative limits, from the bounds of the score and the
+number of examples, are used instead. Between ten and forty differing examples the two are mixed in proportion.
+Where all examples differ a little, none of these limits allows for losses unlike all that were seen. `conservative_limits` do,
+and decide what is safe to ship (sdbench/metrics/safety.py). `results/statistics/` holds the simulations behind this choice.
 Degenerate inputs: n = 0 gives NaN; n = 1 gives the value and NaN limits; no variation between the examples gives the limits
 that n and the bounds imply, and NaN limits without bounds; a NaN among the values is an error of the caller.
 """
 
 from sdbench.metrics.stats.base import NAN, Array, Bounds, Estimate, check_level, is_binary, values_of
-from sdbench.metrics.stats.honest import hidden_share, honest_limits, known_or_guessed
+from sdbench.metrics.stats.conservative import conservative_limits, hidden_share, known_or_guessed
 from sdbench.metrics.stats.intervals import (
     mean_interval,
     mean_limits,
@@ -39,10 +39,10 @@ __all__ = [
     "Estimate",
     "affordable",
     "check_level",
+    "conservative_limits",
     "detectable",
     "hidden_share",
     "holm",
-    "honest_limits",
     "is_binary",
     "known_or_guessed",
     "mcnemar",

@@ -9,32 +9,32 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sdbench.metrics.stats.base import NAN, Array, Bounds, Estimate, check_bounds, check_level, values_of
-from sdbench.metrics.stats.honest import density, honest_limits, known_or_guessed, trust
+from sdbench.metrics.stats.conservative import conservative_limits, density, known_or_guessed, trust
 from sdbench.metrics.stats.resample import FEW, quantiles, resampled, student, studentised
 
-Limits = tuple[Array, Array]
+Ends = tuple[Array, Array]  # lower and upper limits [C]
 
 
 def mean_limits(
     columns: Array, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0, bounds: Bounds | None = None
-) -> Limits:
+) -> Ends:
     """Limits [C] of the means of columns [n,C], n > 1; NaN where nothing varies and the bound is unknown."""
 
-    def dense() -> Limits:
+    def dense() -> Ends:
         return studentised(columns, level=level, resamples=resamples, seed=seed)
 
     return mixed(columns, dense, check_bounds(columns, bounds), level=level)
 
 
-def mixed(columns: Array, dense: Callable[[], Limits], bounds: tuple[float, float], *, level: float) -> Limits:
-    """Limits [C]: honest ones where few values of columns [n,C] differ, those of `dense` where many do, mixed in between.
+def mixed(columns: Array, dense: Callable[[], Ends], bounds: tuple[float, float], *, level: float) -> Ends:
+    """Limits [C]: conservative ones where few values of columns [n,C] differ, those of `dense` where many do, mixed in between.
 
     The means of the columns are what is estimated, or vary as it does. An infinite bound is an unknown one.
     """
     is_bounded = math.isfinite(bounds[0]) and math.isfinite(bounds[1])
     share = density(columns, is_bounded=is_bounded)
     low, high = np.zeros_like(share), np.zeros_like(share)
-    for weight, limits in ((1 - share, lambda: _honest(columns, bounds, level)), (share, dense)):
+    for weight, limits in ((1 - share, lambda: _conservative(columns, bounds, level)), (share, dense)):
         if (weight > 0).any():
             ends = limits()
             low, high = (
@@ -43,10 +43,10 @@ def mixed(columns: Array, dense: Callable[[], Limits], bounds: tuple[float, floa
     return np.clip(low, *bounds), np.clip(high, *bounds)  # NaN stays NaN
 
 
-def _honest(columns: Array, bounds: tuple[float, float], level: float) -> Limits:
-    """Honest limits [C]; without a bound on a side, equal values say nothing of that side."""
+def _conservative(columns: Array, bounds: tuple[float, float], level: float) -> Ends:
+    """Conservative limits [C]; without a bound on a side, equal values say nothing of that side."""
     is_constant = columns.min(0) == columns.max(0)
-    limits = honest_limits(columns, known_or_guessed(columns, *bounds), level=level)
+    limits = conservative_limits(columns, known_or_guessed(columns, *bounds), level=level)
     low, high = (
         np.where(is_constant & ~np.isfinite(bound), NAN, end) for bound, end in zip(bounds, limits, strict=True)
     )
@@ -97,14 +97,14 @@ def ratio_interval(
     is_constant = np.abs(residuals).max() <= 1e-12 * b.mean()
     values = np.full(n, ratio) if is_constant else ratio + residuals / b.mean()  # their mean varies as the ratio does
 
-    def dense() -> Limits:
+    def dense() -> Ends:
         return _log_ratio_limits(a, b, level=level, resamples=resamples, seed=seed)
 
     low, high = mixed(values[:, None], dense, (max(ends[0], 0.0), ends[1]), level=level)
     return Estimate(ratio, float(low[0]), float(high[0]), n)
 
 
-def _log_ratio_limits(a: Array, b: Array, *, level: float, resamples: int, seed: int) -> Limits:
+def _log_ratio_limits(a: Array, b: Array, *, level: float, resamples: int, seed: int) -> Ends:
     """Limits [1] of Σa / Σb > 0 by the studentised bootstrap of its logarithm, Student's below FEW examples."""
     n, ratio = len(a), float(a.sum() / b.sum())
     error = float(np.sqrt(((a / a.sum() - b / b.sum()) ** 2).sum() * n / (n - 1)))
@@ -192,7 +192,7 @@ def statistic_interval(
 ) -> Estimate:
     """A smooth function of summed statistics rows [n,S] (corpus BLEU, …): BCa; bounds are those of the function.
 
-    Where few examples matter, honest limits of the mean of its jackknife pseudo-values take over.
+    Where few examples matter, conservative limits of the mean of its jackknife pseudo-values take over.
     """
     check_level(level)
     n = len(rows)
@@ -204,7 +204,7 @@ def statistic_interval(
         return Estimate(value, NAN, NAN, n)
     left_out = statistic(total - rows)
 
-    def dense() -> Limits:
+    def dense() -> Ends:
         draws = statistic(resampled(rows, resamples=resamples, seed=seed))
         return _bca_limits(value, draws, left_out, level=level)
 
@@ -216,7 +216,7 @@ def statistic_interval(
     return Estimate(value, float(low[0]), float(high[0]), n)
 
 
-def _bca_limits(value: float, draws: Array, left_out: Array, *, level: float) -> Limits:
+def _bca_limits(value: float, draws: Array, left_out: Array, *, level: float) -> Ends:
     """Limits [1] from draws [R], corrected for bias and for the skewness of the jackknife values [n]."""
     from scipy.stats import norm
 

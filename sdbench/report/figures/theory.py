@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sdbench.metrics.legacy import WEIGHT
+from sdbench.metrics.columns import WEIGHT
 from sdbench.metrics.stats import Array
 from sdbench.metrics.theory import CONTEXTS
 from sdbench.report.figures import marks

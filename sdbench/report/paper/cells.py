@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from sdbench.config import config_dir
-from sdbench.metrics.legacy import WEIGHT
+from sdbench.metrics.columns import WEIGHT
 
 TINY = "-tiny"
 LEARNED, FINETUNED = "diversed", "finetuned"  # the first is the name of its rule too

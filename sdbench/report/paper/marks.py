@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sdbench.metrics.legacy import WEIGHT
+from sdbench.metrics.columns import WEIGHT
 from sdbench.report.figures.marks import bars
 from sdbench.report.figures.style import GREEN, GREY, ORANGE, PURPLE, SKY
 from sdbench.report.paper.published import METHODS, SOURCES, doubtful

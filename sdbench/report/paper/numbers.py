@@ -15,9 +15,8 @@ import pandas as pd
 
 from sdbench.metrics import acceptance, quality, speed
 from sdbench.metrics.cells import scores_of, table_of
-from sdbench.metrics.columns import spread, spread_names
+from sdbench.metrics.columns import WEIGHT, spread, spread_names
 from sdbench.metrics.gain import Passes, lossless_settings
-from sdbench.metrics.legacy import WEIGHT
 from sdbench.metrics.stats import Estimate
 from sdbench.records import Results, asked_of
 from sdbench.report.paper.cells import FINETUNED, LABELS, METRICS, base_of, distillation_of, labels_of, only_distilled

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sdbench.metrics.legacy import WEIGHT
+from sdbench.metrics.columns import WEIGHT
 from sdbench.report.figures.marks import bars
 from sdbench.report.figures.style import BLUE, GREEN, INK, PAGE, RED, panels
 from sdbench.report.paper.cells import (

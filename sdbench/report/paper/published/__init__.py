@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from sdbench.metrics.legacy import WEIGHT
+from sdbench.metrics.columns import WEIGHT
 
 PATH = Path(__file__).parent / "diversed.csv"
 

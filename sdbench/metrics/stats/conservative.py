@@ -28,7 +28,7 @@ def hidden_share(n: int, *, level: float = 0.95) -> float:
     return 1 - ((1 - check_level(level)) / 2) ** (1 / n)
 
 
-def honest_limits(columns: Array, bounds: tuple[ArrayLike, ArrayLike], *, level: float) -> tuple[Array, Array]:
+def conservative_limits(columns: Array, bounds: tuple[ArrayLike, ArrayLike], *, level: float) -> tuple[Array, Array]:
     """Limits [C] of the means of columns [n,C] of values within bounds, each a number or [C]."""
     low, high = np.asarray(bounds[0], np.float64), np.asarray(bounds[1], np.float64)
     return low + _least(columns - low, level), high - _least(high - columns, level)
@@ -63,7 +63,7 @@ def density(columns: Array, *, is_bounded: bool = True) -> Array:
     """[C] from 0, few of columns [n,C] differ, to 1, many do: how far the studentised bootstrap is trusted.
 
     Differing values lie away from the middle one by at least a twentieth of what the furthest does: many tiny differences
-    beside a few large ones are few. Without bounds there is no honest limit to fall back on, and half of the examples do.
+    beside a few large ones are few. Without bounds there is no conservative limit to fall back on, and half of the examples do.
     """
     away = np.abs(columns - np.median(columns, axis=0))
     counts = ((away > away.max(0) / 20) & (away > 0)).sum(0)

@@ -1,4 +1,4 @@
-"""Two things that papers say without an interval, asked of measured cells: that wall-clock time falls as acceptance rises, and
+"""Two claims that papers make without an interval, checked on measured cells: that wall-clock time falls as acceptance rises, and
 that so many percent of the quality were kept.
 """
 
@@ -16,7 +16,7 @@ APART = 0.01  # acceptances nearer than this promise nothing about time
 QUOTED = (30, 100, 250)  # examples behind retentions as they are quoted
 
 
-def order(speeds: Resampled, acceptance: Mapping[str, float], *, level: float = 0.95) -> dict[str, object]:
+def check_monotone(speeds: Resampled, acceptance: Mapping[str, float], *, level: float = 0.95) -> dict[str, object]:
     """Whether of these cells the one that accepts more is the faster one, over all pairs of them at once.
 
     "yes": every pair, beyond noise. "no": one pair is the other way round, beyond noise; `slower` accepts more than `faster`.
@@ -38,7 +38,7 @@ def order(speeds: Resampled, acceptance: Mapping[str, float], *, level: float = 
     return {"monotone": verdict, "pairs": len(pairs), "chance": chance, "slower": named[0], "faster": named[1]}
 
 
-def retention(rows: pd.DataFrame, strict: float) -> pd.DataFrame:
+def retention_of(rows: pd.DataFrame, strict: float) -> pd.DataFrame:
     """Quality over that of the strict cell, `strict`, with the paired interval of `rows`; and whether so many examples would
     have told it from 1: intervals shrink with the root of their number.
     """

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdbench.metrics.folklore import QUOTED, order, retention
 from sdbench.metrics.pareto import Resampled
+from sdbench.metrics.published_claims import QUOTED, check_monotone, retention_of
 
 
 def speeds(means, spread, *, n=40, resamples=2_000):
@@ -30,13 +30,13 @@ ACCEPTANCE = {"a": 0.5, "b": 0.7, "c": 0.9}
     [((1.2, 1.6, 2.2), 0.05, "yes"), ((1.2, 2.2, 1.6), 0.05, "no"), ((1.2, 1.6, 1.65), 0.2, "not told apart")],
 )
 def test_time_falls_with_acceptance_or_does_not_or_nobody_knows(means, spread, verdict):
-    found = order(speeds(means, spread), ACCEPTANCE)
+    found = check_monotone(speeds(means, spread), ACCEPTANCE)
     assert (found["monotone"], found["pairs"]) == (verdict, 3)
     assert (found["slower"], found["faster"]) == (("c", "b") if verdict == "no" else ("", ""))
 
 
 def test_cells_that_accept_alike_promise_nothing():
-    found = order(speeds((1.2, 1.6), 0.05), {"a": 0.7, "b": 0.705})
+    found = check_monotone(speeds((1.2, 1.6), 0.05), {"a": 0.7, "b": 0.705})
     assert (found["monotone"], found["pairs"]) == ("one point", 0)
 
 
@@ -47,7 +47,9 @@ def test_among_many_pairs_one_reversal_by_chance_is_not_called_one():
     for _ in range(200):
         measured = 1.5 + 0.1 * rng.standard_normal(6)
         xs = measured + 0.1 * rng.standard_normal((2_000, 6))
-        called += order(Resampled(tuple("abcdef"), measured, measured, xs, xs, 40), acceptance)["monotone"] == "no"
+        called += (
+            check_monotone(Resampled(tuple("abcdef"), measured, measured, xs, xs, 40), acceptance)["monotone"] == "no"
+        )
     assert called <= 200 / 40 + 3 * (200 / 40) ** 0.5
 
 
@@ -55,11 +57,11 @@ def test_a_retention_has_an_interval_and_a_number_of_examples_that_tells_it():
     rows = pd.DataFrame(
         {"difference": [-0.02, 0.0], "difference_low": [-0.05, -0.03], "difference_high": [0.01, 0.03], "n": [200, 200]}
     )
-    found = retention(rows, 0.8)
+    found = retention_of(rows, 0.8)
     assert found["retention"].tolist() == pytest.approx([0.975, 1.0])
     assert found["retention_low"].tolist() == pytest.approx([0.9375, 0.9625])
     assert found["retention_high"].tolist() == pytest.approx([1.0125, 1.0375])
     # Half of the interval is .03 at n = 200, .077 at 30 and .027 at 250: .02 is told at none of them.
     assert not found[[f"is_told_at_{n}" for n in QUOTED]].to_numpy().any()
-    large = retention(rows.assign(difference_high=[-0.001, 0.03]), 0.8)
+    large = retention_of(rows.assign(difference_high=[-0.001, 0.03]), 0.8)
     assert large.loc[0, [f"is_told_at_{n}" for n in QUOTED]].tolist() == [False, False, True]
