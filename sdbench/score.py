@@ -44,22 +44,11 @@ USAGE = """python -m sdbench.score task=NAME predictions=FILE [KEY=VALUE ...]
 Ids are the data set's own (task_id, id) or, where it has none, the row's number from 0. An id of the data without a
 prediction counts as failed. Accuracies and pass@k are on 0-1, ROUGE, BLEU and chrF on 0-100."""
 
-OWN = {
-    "task": None,
-    "predictions": None,
-    "out": None,
-    "per_example": False,
-    "level": 0.95,
-    "resamples": 10_000,
-    "bootstrap_seed": 0,
-}
-EXAMPLES = {
-    "task": "gsm8k",
-    "predictions": "preds.jsonl",
-    "out": "scores.json",
-    **{key: str(OWN[key]) for key in list(OWN)[3:]},
-}
+DEFAULTS = {"per_example": False, "level": 0.95, "resamples": 10_000, "bootstrap_seed": 0}
+EXAMPLES = {"task": "gsm8k", "predictions": "preds.jsonl", "out": "scores.json"}
+EXAMPLES |= {name: str(value) for name, value in DEFAULTS.items()}
 FILES = ("predictions", "data", "out", "shots_data")
+MOST_NAMED = 5  # ids in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +61,8 @@ class ScoredAnswer:
     is_missing: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Bootstrap:
-    """Options of the intervals."""
-
-    level: float
-    resamples: int
-    seed: int
-
-
 def parse(arguments: Sequence[str]) -> dict[str, Any]:
-    """Options as YAML reads them, those that name files as they are."""
+    """Return options as YAML reads them, names of files as they are."""
     options = {option: "null" for name in tasks.names() for option in tasks.options(name)} | EXAMPLES
     words = parse_words(arguments, options, groups=["task"])
     if words.paths:
@@ -98,7 +78,7 @@ def _plain(text: str) -> Any:
 
 
 def read_predictions(path: Path) -> list[tuple[int, str, str, bool]]:
-    """(line number, id, completion, ended by length) of every line."""
+    """Return (line number, id, completion, ended by length) of every line."""
     predictions = []
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
@@ -116,7 +96,7 @@ def read_predictions(path: Path) -> list[tuple[int, str, str, bool]]:
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
-    """Return a line's JSON object; an error names the line."""
+    """Return a line's JSON object; ValueError names the line."""
     try:
         text = line.decode("utf-8-sig").rstrip()
         entry = json.loads(text)
@@ -130,45 +110,49 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
 
 
 def score_predictions(task: DataTask, path: Path) -> list[ScoredAnswer]:
-    """Every prediction scored, in the data's order; ids without one stand in as missing."""
+    """Score every prediction, in the data's order; an id without one has an empty answer that is missing."""
     by_id: dict[str, list[tuple[str, bool]]] = {}
     for number, key, completion, is_cut in read_predictions(path):
         if key not in task.rows:
-            raise ValueError(
-                f"{path} line {number}: id {key!r} is not in the data of {task.name} {_near_id(key, task)}"
-            )
+            ids = list(task.rows)
+            hint = nearest(key, ids) if len(ids) <= 10 else f"(its ids are {ids[0]} … {ids[-1]})"
+            raise ValueError(f"{path} line {number}: id {key!r} is not in the data of {task.name} {hint}")
         by_id.setdefault(key, []).append((completion, is_cut))
-    _say_repeated({key: len(lines) for key, lines in by_id.items()})
+    report_counts({key: len(by_id.get(key, ())) for key in task.ids})
     answers = [
-        (key, sample, completion, is_cut, key not in by_id)
+        (key, sample, completion, is_cut)
         for key in task.ids
         for sample, (completion, is_cut) in enumerate(by_id.get(key, [("", False)]))
     ]
-    missing = [key for key, *_, is_missing in answers if is_missing]
-    if missing:
-        shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
-        say(f"{len(missing)} of {len(task.ids)} ids have no prediction and count as failed: {shown}")
-    pairs = [(Example(key, task.rows[key], Prompt()), completion) for key, _, completion, *_ in answers]
-    scores = task.score_all(pairs, [is_cut for *_, is_cut, _ in answers])
+    pairs = [(Example(key, task.rows[key], Prompt()), completion) for key, _, completion, _ in answers]
+    scores = task.score_all(pairs, [is_cut for *_, is_cut in answers])
     return [
-        ScoredAnswer(key, sample, score, gone) for (key, sample, *_, gone), score in zip(answers, scores, strict=True)
+        ScoredAnswer(key, sample, score, is_missing=key not in by_id)
+        for (key, sample, *_), score in zip(answers, scores, strict=True)
     ]
 
 
-def _say_repeated(counts: Mapping[str, int]) -> None:
-    """Lines of one id are samples; whether they were meant to be, the user knows."""
-    repeated = [key for key, count in counts.items() if count > 1]
-    if not repeated:
-        return
-    if len(set(counts.values())) == 1:
-        say(f"every id has {counts[repeated[0]]} lines: they count as samples")
-        return
-    shown = ", ".join(repeated[:5]) + (", …" if len(repeated) > 5 else "")
-    say(f"{len(repeated)} of {len(counts)} ids have more lines than others, which count as samples: {shown}")
+def report_counts(counts: Mapping[str, int]) -> None:
+    """Say which ids have no line, and which have more than others: lines of one id are samples, meant or not."""
+    given = {key: count for key, count in counts.items() if count}
+    repeated = [key for key, count in given.items() if count > 1]
+    if repeated and len(set(given.values())) == 1:
+        say(f"every id has {given[repeated[0]]} lines: they count as samples")
+    elif repeated:
+        say(
+            f"{len(repeated)} of {len(given)} ids have more lines than others, which count as samples: {_listed(repeated)}"
+        )
+    missing = [key for key, count in counts.items() if not count]
+    if missing:
+        say(f"{len(missing)} of {len(counts)} ids have no prediction and count as failed: {_listed(missing)}")
+
+
+def _listed(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:MOST_NAMED]) + (", …" if len(ids) > MOST_NAMED else "")
 
 
 def check_out(out: object) -> Path | None:
-    """Return the path of the result, known to be writable before anything is scored."""
+    """Return the path of the result; ValueError where it cannot be written, before anything is scored."""
     if out is None:
         return None
     path = Path(str(out))
@@ -181,15 +165,10 @@ def check_out(out: object) -> Path | None:
     return path
 
 
-def _near_id(key: str, task: DataTask) -> str:
-    ids = list(task.rows)
-    return nearest(key, ids) if len(ids) <= 10 else f"(its ids are {ids[0]} … {ids[-1]})"
-
-
 def table(answers: Sequence[ScoredAnswer]) -> pd.DataFrame:
-    """A row an answer, as records have it; an id without one has failed as often as an id with the fewest answers has some."""
-    counts = Counter(answer.id for answer in answers if not answer.is_missing)
-    fewest = min(counts.values(), default=1)
+    """Return a row an answer, as in records; an id without one has failed as often as the least sampled of the others."""
+    num_samples = Counter(answer.id for answer in answers if not answer.is_missing)
+    fewest = min(num_samples.values(), default=1)
     rows = [
         {"example": a.id, **a.score.values, **{f"stats_{name}": stats for name, stats in a.score.stats.items()}}
         for a in answers
@@ -198,13 +177,12 @@ def table(answers: Sequence[ScoredAnswer]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def aggregate(task: DataTask, answers: Sequence[ScoredAnswer], bootstrap: Bootstrap) -> dict[str, dict[str, Any]]:
-    """Every metric with its interval by example."""
-    options = {"level": bootstrap.level, "resamples": bootstrap.resamples, "seed": bootstrap.seed}
+def aggregate(task: DataTask, answers: Sequence[ScoredAnswer], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every metric with its interval by example; JSON has no NaN, so an unknown limit is null."""
     estimates = all_metrics(table(answers), list(map(task.metric_of, answers[0].score.values)), **options)
-    metrics: dict[str, dict[str, Any]] = {
-        name: {"value": estimate.value, "low": _finite(estimate.low), "high": _finite(estimate.high)}
-        for name, estimate in estimates.items()
+    metrics: dict[str, Any] = {
+        name: {"value": one.value} | {end: _finite(getattr(one, end)) for end in ("low", "high")}
+        for name, one in estimates.items()
     }
     if "bleu" in task.signatures:
         metrics["bleu_signature"] = {"value": task.signatures["bleu"], "low": None, "high": None}
@@ -212,32 +190,27 @@ def aggregate(task: DataTask, answers: Sequence[ScoredAnswer], bootstrap: Bootst
 
 
 def _finite(limit: float) -> float | None:
-    """JSON has no NaN; one example has no interval."""
     return limit if math.isfinite(limit) else None
 
 
-def report(
-    task: DataTask, answers: Sequence[ScoredAnswer], bootstrap: Bootstrap, *, per_example: bool
-) -> dict[str, Any]:
-    """The JSON object of a whole set of predictions."""
+def report(task: DataTask, answers: Sequence[ScoredAnswer], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON object of a whole set of predictions; `settings` has the options of DEFAULTS."""
     flags: Counter[str] = Counter({"is_missing": sum(answer.is_missing for answer in answers)})
     for answer in answers:
         flags.update({name: int(value) for name, value in answer.score.flags.items()})
+    names = ("protocol", "version", "dataset", "dataset_commit", "split")
+    options = {"level": settings["level"], "resamples": settings["resamples"], "seed": settings["bootstrap_seed"]}
     result = {
         "task": task.name,
-        "protocol": task.protocol,
-        "version": task.version,
-        "dataset": task.dataset,
-        "dataset_commit": task.dataset_commit,
-        "split": task.split,
+        **{name: getattr(task, name) for name in names},
         "rows_hash": rows_hash({key: task.rows[key] for key in task.ids}),
         "n": len(task.ids),
         "num_answers": sum(not answer.is_missing for answer in answers),
-        "metrics": aggregate(task, answers, bootstrap),
+        "metrics": aggregate(task, answers, options),
         "flags": dict(flags),
         "settings": {**task.describe(), **task.environment()},
     }
-    if per_example:
+    if settings["per_example"]:
         result["per_example"] = [
             {
                 "id": answer.id,
@@ -256,26 +229,23 @@ def run(arguments: Sequence[str]) -> dict[str, Any]:
     for key in ("task", "predictions"):
         if not options.get(key):
             raise ValueError(f"{key}= is missing: python -m sdbench.score task=gsm8k predictions=preds.jsonl")
-        if key == "task" and options[key] not in tasks.names():
-            raise ValueError(f"there is no task {options[key]} {nearest(options[key], tasks.names())}")
-    given = {key: options.pop(key, default) for key, default in OWN.items()}
-    switch("per_example", given["per_example"])
-    if not isinstance(given["level"], float) or not 0 < given["level"] < 1:
-        raise ValueError(f"level must be a number between 0 and 1, got {given['level']}")
-    integer("resamples", given["resamples"], 100)
-    integer("bootstrap_seed", given["bootstrap_seed"], 0)
-    out = check_out(given["out"])
-    name = str(given["task"])
-    refuse_unknown("", options, [*OWN, *tasks.options(name)])
+    name, predictions = str(options.pop("task")), Path(options.pop("predictions"))
+    if name not in tasks.names():
+        raise ValueError(f"there is no task {name} {nearest(name, tasks.names())}")
+    settings = {key: options.pop(key, default) for key, default in DEFAULTS.items()}
+    switch("per_example", settings["per_example"])
+    if not isinstance(settings["level"], float) or not 0 < settings["level"] < 1:
+        raise ValueError(f"level must be a number between 0 and 1, got {settings['level']}")
+    integer("resamples", settings["resamples"], 100)
+    integer("bootstrap_seed", settings["bootstrap_seed"], 0)
+    out = check_out(options.pop("out", None))
+    refuse_unknown("", options, [*EXAMPLES, *tasks.options(name)])
     task = tasks.load(name, **{"n": None, **options})
     task.environment()  # whatever the scores need is there, or says so now
-    answers = score_predictions(task, Path(given["predictions"]))
-    bootstrap = Bootstrap(given["level"], given["resamples"], given["bootstrap_seed"])
-    result = report(task, answers, bootstrap, per_example=given["per_example"])
+    result = report(task, score_predictions(task, predictions), settings)
     if result["flags"].get("is_uncontained"):
-        say(
-            f"sandbox={result['settings']['sandbox']}: programs ran with little or no protection, and the result says so"
-        )
+        sandbox = f"sandbox={result['settings']['sandbox']}"
+        say(f"{sandbox}: programs ran with little or no protection, and the result says so")
     if out is not None:
         out.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return result

@@ -20,7 +20,7 @@ GIB = 2**30
 def show_plan(run: Run) -> int:
     """Cells × examples × samples held and missing, downloads, memory, hours; on stdout."""
     from sdbench.engines.job import prepare
-    from sdbench.passes.table import labels
+    from sdbench.passes.table import names_of_cells
     from sdbench.prepare.prompts import Prompts
 
     job = prepare(run, ())
@@ -33,7 +33,7 @@ def show_plan(run: Run) -> int:
     )
     asked = len(prompts.ids) * run.samples
     print(f"{run.folder}: {len(planned)} cells x {len(prompts.ids)} examples x {run.samples} samples")
-    for key, name in labels([point.cell for point in planned]).items():
+    for key, name in names_of_cells([point.cell for point in planned]).items():
         print(f"  {name:<48} held {asked - todo[key]:>7,}   missing {todo[key]:>7,}")
     print(f"  {'all':<48} held {asked * len(planned) - todo.total():>7,}   missing {todo.total():>7,}")
     print(f"download: {_download(job)}")

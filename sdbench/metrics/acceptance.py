@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -58,7 +60,7 @@ def _rate(num: Array, den: Array, *, most: float = 1, is_exact: bool = False, **
     return ratio_interval(values, den, bounds=(0, max(most, 1)), **options)  # type: ignore[arg-type]
 
 
-def by_position(rounds: pd.DataFrame, *, level: float = 0.95, resamples: int = 2_000, seed: int = 0) -> pd.DataFrame:
+def by_position(rounds: pd.DataFrame, **options: Any) -> pd.DataFrame:
     """One row a cell and slot (1 … K): how often a drafted slot is kept (marginal), and given that it was examined.
 
     Within a round the slots 1 … accepted are kept and 1 … examined were looked at.
@@ -74,13 +76,7 @@ def by_position(rounds: pd.DataFrame, *, level: float = 0.95, resamples: int = 2
             row = {"cell": cell, "slot": slot, **{name: int(values.sum()) for name, values in counts.items()}}
             row["n"] = int((counts["num_drafted"] > 0).sum())
             for name, den in (("marginal", "num_drafted"), ("conditional", "num_examined")):
-                rate = _rate(
-                    counts["num_accepted"].astype(np.float64),
-                    counts[den].astype(np.float64),
-                    level=level,
-                    resamples=resamples,
-                    seed=seed,
-                )
-                row |= spread(name, rate)
+                accepted, total = (counts[key].astype(np.float64) for key in ("num_accepted", den))
+                row |= spread(name, _rate(accepted, total, **options))
             rows.append(row)
     return pd.DataFrame(rows, columns=POSITION_COLUMNS)

@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -88,17 +89,9 @@ def metrics_table(results: Results, metrics: Metrics) -> pd.DataFrame:
     cells = table_of(results.cells)
     labels = list(LABELS)
     rows = [
-        {
-            **cells.loc[key, labels],
-            "metric": name,
-            "value": e.value,
-            "low": e.low,
-            "high": e.high,
-            "n": e.n,
-            "cell": key,
-        }
-        for key, own in metrics.items()
-        for name, e in own.items()
+        {**cells.loc[key, labels], "metric": name, **asdict(estimate), "cell": key}
+        for key, estimates in metrics.items()
+        for name, estimate in estimates.items()
     ]
     labels.remove("value")  # here the metric's
     return pd.DataFrame(rows, columns=[*labels, "metric", "value", "low", "high", "n", "cell"])

@@ -207,20 +207,6 @@ def gain(joint: Resampled, first: Sequence[str], second: Sequence[str], *, level
     }
 
 
-def front(
-    results: Results,
-    cells: Sequence[str],
-    *,
-    rate: str = "acceptance",
-    corner: tuple[float, float] = (0.0, 0.0),
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-    level: float = 0.95,
-) -> Front:
-    """Cells of one pair and task in the plane of a rate (or "speedup") and the task's quality."""
-    return front_of(joint(results, cells, rate=rate, resamples=resamples, seed=seed), corner=corner, level=level)
-
-
 def _percentiles(value: float, draws: Array, level: float, n: int) -> Estimate:
     if n < 2 or not len(draws) or np.isnan(value):
         return Estimate(value, NAN, NAN, n)

@@ -17,6 +17,11 @@ from sdbench.metrics.stats import Array, ratio_interval
 from sdbench.records import Results
 
 CONTEXTS = "contexts of the lossless run"
+LABELS = ("model", "task", "num_draft", "temperature")
+LAW_COLUMNS = (
+    *("model", "task", "verifier", WEIGHT, "num_draft", "n"),
+    *("acceptance", "acceptance_expected", "bias", "tv", "cell"),
+)
 
 
 def laws(summary: pd.DataFrame) -> pd.DataFrame:
@@ -24,20 +29,7 @@ def laws(summary: pd.DataFrame) -> pd.DataFrame:
     rows = summary[
         ~summary["verifier"].isin([name for name in BASELINES if name != "lossless"]) & summary["tv"].notna()
     ]
-    names = [
-        "model",
-        "task",
-        "verifier",
-        WEIGHT,
-        "num_draft",
-        "n",
-        "acceptance",
-        "acceptance_expected",
-        "bias",
-        "tv",
-        "cell",
-    ]
-    frame = rows[names].copy()
+    frame = rows[list(LAW_COLUMNS)].copy()
     weight = frame[WEIGHT].where(frame["verifier"] != "lossless", 1.0)
     frame["acceptance_law"] = 1 - weight * frame["tv"]
     frame["bias_law"] = (1 - weight) * frame["tv"]
@@ -45,22 +37,14 @@ def laws(summary: pd.DataFrame) -> pd.DataFrame:
     return frame.reset_index(drop=True)
 
 
-def predicted(
-    results: Results,
-    ws: ArrayLike | None = None,
-    *,
-    level: float = 0.95,
-    resamples: int = 1_000,
-    seed: int = 0,
-) -> pd.DataFrame:
+def predicted(results: Results, ws: ArrayLike | None = None, *, resamples: int = 1_000, seed: int = 0) -> pd.DataFrame:
     """Acceptance and accepted tokens a round for every w, from each sampled lossless run's p and q; a row a cell and w."""
     grid = np.linspace(0, 1, 21) if ws is None else np.asarray(ws, dtype=np.float64)
     cells = table_of(results.cells)
     lossless = cells[(cells["verifier"] == "lossless") | (cells["is_lossless"] & ~cells["verifier"].isin(BASELINES))]
     lossless = lossless[(lossless["num_draft"] > 0) & (lossless["temperature"] > 0)]  # greedy readings accept otherwise
     lossless = lossless.drop_duplicates(["sweep", "num_draft"])
-    labels = ["model", "task", "num_draft", "temperature"]
-    options = {"level": level, "resamples": resamples, "seed": seed}
+    options = {"resamples": resamples, "seed": seed}
     rows = []
     for key, cell in lossless.iterrows():
         own = results.tokens[(results.tokens["cell"] == key) & results.tokens["p"].notna()]
@@ -73,12 +57,12 @@ def predicted(
             accepted, examined = expected_counts(p, q, blocks["drafted"].to_numpy(), float(w))
             sums = [np.bincount(codes, values, len(examples)) for values in (accepted, examined)]
             num_rounds = np.bincount(codes, minlength=len(examples))
-            row = {**{name: cell[name] for name in labels}, "cell": key, WEIGHT: float(w), "n": len(examples)}
+            row = {**{name: cell[name] for name in LABELS}, "cell": key, WEIGHT: float(w), "n": len(examples)}
             for name, den, most in (("acceptance", sums[1], 1), ("accepted_per_round", num_rounds, cell["num_draft"])):
                 row |= spread(name, ratio_interval(sums[0], den, bounds=(0, most), **options))  # type: ignore[arg-type]
             rows.append(row)
     names = spread_names(("acceptance", "accepted_per_round"))
-    return pd.DataFrame(rows, columns=[*labels, "cell", WEIGHT, "n", *names]).assign(label=CONTEXTS)
+    return pd.DataFrame(rows, columns=[*LABELS, "cell", WEIGHT, "n", *names]).assign(label=CONTEXTS)
 
 
 def expected_counts(p: Array, q: Array, drafted: NDArray[np.int64], w: float) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sdbench import __version__
 from sdbench.config import Run
 from sdbench.files import digest_of
-from sdbench.passes.table import labels, print_table
+from sdbench.passes.table import names_of_cells, print_table
 from sdbench.passes.track import track
 from sdbench.records import Results
 from sdbench.trackers import Findings
@@ -29,7 +29,7 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None
     print_table(run, cells, frame)
     advice = outcome.advice[0].text
     print(advice)
-    print_problems(results, {name: failed[key] for key, name in labels(cells).items() if key in failed})
+    print_problems(results, {name: failed[key] for key, name in names_of_cells(cells).items() if key in failed})
     sys.stdout.flush()
     page = run.folder / "report.html"
     if run.report and not is_drawn(run):

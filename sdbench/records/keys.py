@@ -33,20 +33,22 @@ def canonical(value: Any) -> Any:
 
 
 def cell_key(content: Mapping[str, Any]) -> str:
-    """Hash of canonical JSON."""
-    text = json.dumps(canonical(content), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return digest_of(text)
+    """Return the hash of canonical JSON."""
+    return digest_of(json.dumps(canonical(content), sort_keys=True, ensure_ascii=True, separators=(",", ":")))
 
 
 def asked_of(model: str, task: str, protocol: str, content: Mapping[str, Any]) -> str:
-    """Equal for cells of a model that were asked the same prompts."""
+    """Return what is equal for cells of a model with the same prompts."""
     room = {name: content.get(name) for name in ("task", "rows", "shown", "max_new_tokens")}
     return cell_key({"model": model, "task": task, "protocol": protocol, "content": room})
 
 
+LABELS = ("model", "metric", "metrics", "axes", "is_lossless")  # fields of a cell that are no part of its key
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One point of a sweep. `model`, `metric`, `metrics`, `axes` and `is_lossless` are labels; the others fix content and key.
+    """One point of a sweep; all fields but LABELS make its key.
 
     `axes` are `types.Axis` in the order of the rule's YAML, `metrics` the `types.Metric` that the task declares, as plain data.
 
@@ -73,24 +75,11 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        named = (
-            "task",
-            "verifier",
-            "num_draft",
-            "temperature",
-            "checkpoints",
-            "w",
-            "knobs",
-            "protocol",
-            "law",
-            "content",
-        )
-        return cell_key({name: getattr(self, name) for name in named})
+        return cell_key({name: getattr(self, name) for name in self.__dataclass_fields__ if name not in LABELS})
 
     @cached_property
     def asked(self) -> str:
-        """Cells that share it were asked the same prompts: the task as described, its rows, how a row becomes ids, the room left
-        for an answer."""
+        """Equal for cells with the same prompts: task, rows, how a row becomes ids, the room left for an answer."""
         return asked_of(self.model, self.task, self.protocol, self.content)
 
     def __hash__(self) -> int:

@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,13 +103,9 @@ def commit_table(path: Path, table: pa.Table, *, replaces: tuple[str, ...] = (),
 
 def read_json(path: Path) -> dict[str, Any]:
     """One JSON part; TornPartError if it is not whole, SchemaError if it is newer."""
-    try:
+    with _check_readable(path, ValueError, KeyError, TypeError):
         data = json.loads(path.read_bytes())
         version = int(data["schema"])
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _unread(path, error) from error
     _refuse_newer(path, version)
     return data
 
@@ -118,15 +115,10 @@ def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            _refuse_newer(path, _version(file.schema_arrow))
-            here = None if columns is None else [name for name in columns if name in file.schema_arrow.names]
-            return file.read(columns=here, use_threads=True)
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise _unread(path, error) from error
+    with _check_readable(path, pa.ArrowException), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        _refuse_newer(path, _version(file.schema_arrow))
+        here = None if columns is None else [name for name in columns if name in file.schema_arrow.names]
+        return file.read(columns=here, use_threads=True)
 
 
 def read_replaces(path: Path) -> tuple[str, ...]:
@@ -134,19 +126,23 @@ def read_replaces(path: Path) -> tuple[str, ...]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    with _check_readable(path, pa.ArrowException):
         schema = pq.read_schema(path)
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise _unread(path, error) from error
     _refuse_newer(path, _version(schema))
     return tuple(json.loads((schema.metadata or {}).get(_META_REPLACES, b"[]")))
 
 
-def _unread(path: Path, error: Exception) -> TornPartError:
-    is_of_disk = isinstance(error, OSError) and error.errno is not None  # pyarrow's own complaints have no number
-    return (UnreadPartError if is_of_disk else TornPartError)(f"{path.name} cannot be read ({first_line(error)})")
+@contextmanager
+def _check_readable(path: Path, *errors: type[Exception]) -> Iterator[None]:
+    """Raise TornPartError for an OSError or any of `errors`; a file that is not there stays a FileNotFoundError."""
+    try:
+        yield
+    except (FileNotFoundError, SchemaError):
+        raise
+    except (OSError, *errors) as error:
+        is_of_disk = isinstance(error, OSError) and error.errno is not None  # pyarrow's own complaints have no number
+        kind = UnreadPartError if is_of_disk else TornPartError
+        raise kind(f"{path.name} cannot be read ({first_line(error)})") from error
 
 
 def _version(schema: pa.Schema) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdbench.records.keys import Cell
 from sdbench.records.schema import KEY, LABELS, PLAIN, examples_table, generations_schema, plain_table, tokens_schema
 from sdbench.records.snapshot import Problem, take_snapshot
 
@@ -76,19 +77,7 @@ class Results:
 
         `metrics` and `axes` are lists of plain data as the cell carries them.
         """
-        import pandas as pd
-
-        rows: list[dict[str, Any]] = [
-            cell.to_json() | {"asked": cell.asked} for _, cell in sorted(self._snapshot.cells.items())
-        ]
-        for row in rows:
-            row["cell"] = row.pop("key")
-            row |= {f"knob_{name}": value for name, value in row.pop("knobs").items()}
-            row |= {f"checkpoint_{role}": name for role, name in row.pop("checkpoints").items()}
-        base = ["cell", *LABELS, "protocol", "law", "metric", "metrics", "axes", "is_lossless", "asked", "content"]
-        frame = pd.DataFrame(rows, columns=None if rows else base)
-        frame = frame.loc[:, [*base, *sorted(set(frame.columns) - set(base))]]
-        return frame.astype({"w": "float64", "temperature": "float64", "num_draft": "int64", "is_lossless": "bool"})
+        return frame_of_cells([cell for _, cell in sorted(self._snapshot.cells.items())])
 
     @cached_property
     def generations(self) -> pd.DataFrame:
@@ -236,6 +225,21 @@ class Results:
                 self._snapshot.report(
                     "missing", cell, f"cell-{cell}.json is missing or torn: no labels for its records"
                 )
+
+
+def frame_of_cells(cells: Iterable[Cell]) -> pd.DataFrame:
+    """Return the frame behind `Results.cells`."""
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = [cell.to_json() | {"asked": cell.asked} for cell in cells]
+    for row in rows:
+        row["cell"] = row.pop("key")
+        row |= {f"knob_{name}": value for name, value in row.pop("knobs").items()}
+        row |= {f"checkpoint_{role}": name for role, name in row.pop("checkpoints").items()}
+    base = ["cell", *LABELS, "protocol", "law", "metric", "metrics", "axes", "is_lossless", "asked", "content"]
+    frame = pd.DataFrame(rows, columns=None if rows else base)
+    frame = frame.loc[:, [*base, *sorted(set(frame.columns) - set(base))]]
+    return frame.astype({"w": "float64", "temperature": "float64", "num_draft": "int64", "is_lossless": "bool"})
 
 
 def _winners(tables: dict[str, pa.Table], with_tokens: set[str]) -> pa.Table:

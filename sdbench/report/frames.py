@@ -9,8 +9,7 @@ import pandas as pd
 
 from sdbench.metrics import published_claims
 from sdbench.metrics.cells import reference
-from sdbench.metrics.columns import spread
-from sdbench.metrics.columns import WEIGHT
+from sdbench.metrics.columns import WEIGHT, spread
 from sdbench.metrics.recommend import Recommendation
 from sdbench.report.sweep import PLANES, Sweep
 

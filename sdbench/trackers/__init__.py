@@ -55,7 +55,7 @@ class Findings:
 
         names = names_of(self.summary.set_index("cell"))
         for row in self.summary.to_dict("records"):
-            labels = {name: row[name] for name in LABELS if name in row and not _is_nothing(row[name])}
+            labels = {name: row[name] for name in LABELS if row.get(name) == row.get(name) and row.get(name) is not None}
             numbers = {
                 str(name): float(value)
                 for name, value in row.items()
@@ -91,7 +91,3 @@ def flat(tree: Mapping[str, Any], above: str = "") -> dict[str, str]:
         elif value is not None:
             params[name] = value if isinstance(value, str) else json.dumps(value, default=str)
     return params
-
-
-def _is_nothing(value: Any) -> bool:
-    return value is None or value != value

@@ -21,7 +21,7 @@ class MLflow:
         self.uri, self.experiment = uri, experiment
 
     def check(self) -> None:
-        """Whether a server answers: the library itself would try for minutes, after hours of work."""
+        """Raise TrackerError where no server answers: the library itself would try for minutes, after hours of work."""
         url = urlsplit(self.uri or os.environ.get("MLFLOW_TRACKING_URI", ""))
         if url.scheme not in ("http", "https") or url.hostname is None:
             return

@@ -22,7 +22,7 @@ class WandB:
         self.project, self.entity, self.mode = project, entity, mode
 
     def check(self) -> None:
-        """Whether a login is there: a run that nobody may send would be refused after hours of work."""
+        """Raise TrackerError without a login: a run would be refused only at its end, after hours of work."""
         host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
         if self.mode == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled"):
             return
@@ -63,7 +63,7 @@ class WandB:
 
 
 def _has_login(host: str) -> bool:
-    """Whether the file that `wandb login` writes names the host."""
+    """Return whether the file that `wandb login` writes names the host."""
     try:
         return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
     except (OSError, netrc.NetrcParseError):

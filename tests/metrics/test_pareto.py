@@ -41,7 +41,7 @@ def test_the_area_between_two_lines_is_a_trapezium():
 def test_every_resample_has_a_front(results):
     cells = results.cells
     keys = cells.loc[(cells["verifier"] == "ensemble") & (cells["num_draft"] == 5), "cell"].tolist()
-    front = pareto.front(results, keys, resamples=1000)
+    front = pareto.front_of(pareto.joint(results, keys, resamples=1000))
     assert front.points["probability"].between(0, 1).all()
     assert front.points["probability"].sum() >= 1
     assert front.points["is_on_front"].any()
@@ -52,7 +52,7 @@ def test_every_resample_has_a_front(results):
 def test_a_front_of_corpus_bleu_is_drawn_too(translations):
     cells = translations.cells
     keys = cells.loc[(cells["verifier"] == "ensemble") & (cells["task"] == "wmt-tiny"), "cell"].tolist()
-    front = pareto.front(translations, keys, resamples=500)
+    front = pareto.front_of(pareto.joint(translations, keys, resamples=500))
     assert len(front.points) == 2
     # w=0.5 accepts more and w=1 translates better, in these records by far: both are on it.
     assert (front.points["probability"] > 0.9).all()
@@ -60,4 +60,4 @@ def test_a_front_of_corpus_bleu_is_drawn_too(translations):
 
 def test_unknown_cells_are_refused(results):
     with pytest.raises(ValueError, match="generations"):
-        pareto.front(results, ["nothing"])
+        pareto.front_of(pareto.joint(results, ["nothing"]))

@@ -399,15 +399,6 @@ def test_a_margin_must_be_positive(results):
         recommend.recommend(results, 0)
 
 
-def test_old_records_are_decided_as_they_were(tmp_path):
-    """Cells of before contracts: the weight is the knob, strict at 1, and the tasks' scores are known by their names."""
-    shape = {"n": 60, "ws": (0.3, 0.9), "timing_examples": 4}
-    new, old = (
-        sdbench.read(write_synthetic(tmp_path / str(is_old), is_old=is_old, **shape)) for is_old in (False, True)
-    )
-    assert recommend.recommend(old, 90.0).text == recommend.recommend(new, 90.0).text
-
-
 def test_at_a_fixed_speed_the_strictest_fast_enough_setting_is_shipped_or_lossless():
     over = {i: Estimate(value, 0.97 * value, 1.03 * value, 12) for i, value in enumerate((1.7, 1.9, 2.4))}
     sweep = weighed(dict.fromkeys(range(3), (1.1, 1.2)))

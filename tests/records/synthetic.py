@@ -54,15 +54,14 @@ def cell(
     eps: float | None = None,
     num_draft: int = 5,
     temperature: float = 1.0,
-    is_old: bool = False,
     **more: Any,
 ) -> Cell:
-    """One point of a made-up sweep; `is_old` leaves out what cells did not carry at first."""
+    """One point of a made-up sweep."""
     is_joint, plain = verifier == "block", task.removesuffix("-tiny")
     axes = [] if w is None else [Axis("w", w, 1 - w, "lossless")]
     axes += [] if eps is None else [Axis("eps", eps, eps, "exact")]
     contracts = {"metrics": [one.to_json() for one in DECLARED[plain]], "axes": [one.to_json() for one in axes]}
-    given: dict[str, Any] = ({} if is_old else contracts) | more
+    given: dict[str, Any] = contracts | more
     return Cell(
         model=model,
         task=task,
@@ -89,10 +88,9 @@ def sweep(
     num_drafts: Sequence[int],
     temperature: float,
     epsilons: Sequence[float] = (),
-    is_old: bool = False,
 ) -> list[Cell]:
     """Baselines, lossless, and for each draft length the ensemble over w and typical acceptance over eps."""
-    look: dict[str, Any] = {"temperature": temperature, "is_old": is_old}
+    look: dict[str, Any] = {"temperature": temperature}
     cells = [cell(model, task, name, **look) for name in ("target", "draft")]
     for k in num_drafts:
         cells.append(cell(model, task, "lossless", num_draft=k, **look))
@@ -244,7 +242,6 @@ def write_synthetic(
     repeats: int = 3,
     is_block_too: bool = False,
     epsilons: Sequence[float] = (),
-    is_old: bool = False,
     margin: float | dict[str, float] | None = None,
     seed: int = 0,
 ) -> Path:
@@ -267,7 +264,7 @@ def write_synthetic(
         for model in models:
             store.add_vocabulary(model, "words", lambda: [f" {word}" for word in WORDS])
             for task in tasks:
-                look = {"ws": ws, "num_drafts": num_drafts, "epsilons": epsilons, "is_old": is_old}
+                look = {"ws": ws, "num_drafts": num_drafts, "epsilons": epsilons}
                 cells = sweep(model, task, temperature=temperature, **look)
                 if is_block_too:
                     cells += [cell(model, task, "block", num_draft=k, temperature=temperature) for k in num_drafts]
