@@ -6,6 +6,7 @@ independent evidence. Limits are Student's on the log scale, from the jackknife 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,20 +16,22 @@ import pandas as pd
 from sdbench.metrics.cells import lossless_rules
 from sdbench.metrics.stats import NAN, Estimate, rates_interval, student
 
-SUMS = ["tokens", "decode_s"]
+SUMS = ["tokens", "decode_s", "total_s"]
 RATES = (1, -1, -1, 1)  # tokens a second over those of the base
+TIMES = (-1, 1)  # the base's seconds an answer, its prompt included, over those of the cell
 
 
 @dataclass(frozen=True)
 class Passes:
     """Every latency pass of a folder: what each cell took for each example, its repeats added up."""
 
-    sums: pd.DataFrame  # [pass_id, cell, example]: tokens, decode_s
+    sums: pd.DataFrame  # [pass_id, cell, example]: tokens, decode_s, total_s
     started: pd.Series  # [pass_id, cell]: when its last timing began
 
     @classmethod
     def of(cls, timings: pd.DataFrame) -> Passes:
         whole = timings[~timings["is_split"].astype(bool)]
+        whole = whole.assign(total_s=whole["prefill_s"] + whole["decode_s"])
         sums = whole.groupby(["pass_id", "cell", "example"], sort=True)[SUMS].sum()
         return cls(sums, whole.groupby(["pass_id", "cell"], sort=True)["started_at"].max().fillna(0.0))
 
@@ -43,12 +46,21 @@ class Passes:
         return self.sums.loc[same.groupby(level="pass_id").max().idxmax()]
 
     def ratio(self, cell: str, base: str, *, level: float = 0.95) -> Estimate | None:
-        """Tokens a second of `cell` over those of `base`, in the newest pass that timed both; None where none did."""
+        """Return tokens a second of `cell` over those of `base`, in the newest pass that timed both; None where none did."""
+        return self._ratio(cell, base, ["tokens", "decode_s"], RATES, level)
+
+    def sooner(self, cell: str, base: str) -> Estimate | None:
+        """Return the seconds of an answer of `base` over those of `cell`, whatever the lengths of their texts."""
+        return self._ratio(cell, base, ["total_s"], TIMES, 0.95)
+
+    def _ratio(
+        self, cell: str, base: str, columns: list[str], powers: tuple[int, ...], level: float
+    ) -> Estimate | None:
         own = self.newest(cell, [base])
         if own is None:
             return None
-        pair = pd.concat([own.loc[cell], own.loc[base]], axis=1, join="inner")
-        return rates_interval(pair.to_numpy(dtype=np.float64), RATES, level=level) if len(pair) else None
+        pair = pd.concat([own.loc[cell, columns], own.loc[base, columns]], axis=1, join="inner")
+        return rates_interval(pair.to_numpy(dtype=np.float64), powers, level=level) if len(pair) else None
 
     def best_of(self, keys: Sequence[str], cell: str) -> str | None:
         """Of `keys` the one with the most tokens a second in the newest pass that timed `cell` and any of them."""
@@ -65,6 +77,19 @@ def at_level(estimate: Estimate, level: float) -> Estimate:
     wider = student(estimate.n, level) / student(estimate.n, 0.95) if estimate.n > 1 else NAN
     low, high = (estimate.value * (end / estimate.value) ** wider for end in (estimate.low, estimate.high))
     return Estimate(estimate.value, float(low), float(high), estimate.n)
+
+
+def p_value_of(ratio: Estimate) -> float:
+    """Return the one-sided p of a ratio of `Passes` being 1 or less; 1 where it has no limits."""
+    from scipy.special import stdtr
+
+    if ratio.n < 2 or not ratio.low > 0:
+        return 1.0
+    reach = math.log(ratio.value / ratio.low)
+    distance = (
+        math.log(ratio.value) * student(ratio.n, 0.95) / reach if reach else math.copysign(math.inf, ratio.value - 1)
+    )
+    return float(stdtr(ratio.n - 1, -distance))
 
 
 def lossless_settings(cells: pd.DataFrame) -> list[str]:

@@ -1,4 +1,4 @@
-"""Whether a setting is safe: its loss against lossless lies within a margin, and it does not run into loops.
+"""Whether a setting is safe: its loss against lossless lies within a margin, and no more of its answers loop or fail than that.
 
 Non-inferiority, one-sided 2.5 %: the limit of the paired difference on the side of loss lies within the margin. Within a curve
 the settings are tested in a preset order, from the strict end outwards, and testing stops at the first failure; over R
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -26,14 +26,16 @@ from sdbench.metrics.text import setting_of
 from sdbench.types import Metric
 
 ALPHA = 0.025
+LOOP = "end in a loop"
+FAILURES = {"is_truncated": "are cut off at the length limit", "is_empty": "are empty", "is_crash": "crash"}  # by flag
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One setting against lossless at the level left for it; `change` and `worst` in points, a loss is negative.
 
-    `difference` is as scores are stored. `loops`: points of 100 by which more of its texts end in a loop than of lossless's;
-    `error`: the standard error of `change`; NaN where that is not known.
+    `difference` is as scores are stored. `loops`: points of 100 by which more of its texts end in a loop than of lossless's,
+    `failures`: the same of answers that are cut off, empty, or crash; `error`: the standard error of `change`; NaN: not known.
     """
 
     cell: str
@@ -46,10 +48,17 @@ class Comparison:
     loops: float = NAN
     error: float = NAN
     num_differing: int | None = None  # examples with another score than lossless's
+    failures: Mapping[str, float] = field(default_factory=dict)  # by the words of FAILURES
+
+    @property
+    def excess(self) -> tuple[float, str]:
+        """The points by which more texts fail in the most frequent of ways, and that way in words; 0 where nothing is known."""
+        known = {LOOP: self.loops, **self.failures}
+        return max(((points, words) for words, points in known.items() if points == points), default=(0.0, LOOP))
 
     def is_safe(self, margin: float) -> bool:
-        """Within the margin for sure, and not by more than the margin more loops."""
-        return self.worst > -margin and not self.loops > margin
+        """Return whether the loss is proven to lie within the margin, and no more texts than that fail."""
+        return self.worst > -margin and not self.excess[0] > margin
 
 
 def sequences(group: pd.DataFrame) -> list[list[str]]:
@@ -69,9 +78,9 @@ def compared(
     rows: Mapping[str, Rows],
     alpha: float,
     options: Mapping[str, Any],
-    loops: Mapping[str, Mapping[str, float]] | None = None,
+    failures: Mapping[str, pd.DataFrame] | None = None,
 ) -> list[Comparison]:
-    """Every setting of a sequence against lossless; `loops` {cell: {example: share of its texts that end in a loop}}."""
+    """Compare every setting of a sequence with lossless; `failures` {cell: shares of texts [example, LOOP or one of FAILURES]}."""
     done: list[Comparison] = []
     for key in order:
         metric, base = metric_of(cells, key), reference(cells, key, "lossless")
@@ -80,6 +89,7 @@ def compared(
         gap = quality.difference(rows[key], rows[base], metric, level=1 - 2 * alpha, **options)
         own, changes = cells.loc[key], _changes(rows[key], rows[base], metric, gap)
         first, second = quality.shared(rows[key], rows[base])
+        more = _more_failures(failures or {}, key, base)
         done.append(
             Comparison(
                 key,
@@ -89,9 +99,10 @@ def compared(
                 gap,
                 quality.points(gap.value, metric),
                 _worst(changes, gap, metric, alpha, is_pass_fail=quality.is_pass_fail(first, second, metric)),
-                _more_loops(loops or {}, key, base),
+                more.pop(LOOP, NAN),
                 float(changes.std(ddof=1)) / math.sqrt(len(changes)) if len(changes) > 1 else NAN,
                 int((first != second).reshape(len(first), -1).any(1).sum()),
+                more,
             )
         )
     return done
@@ -112,10 +123,12 @@ def _worst(changes: Array, gap: Estimate, metric: Metric, alpha: float, *, is_pa
     return float(conservative_limits(columns, known_or_guessed(columns, -100.0, 100.0), level=1 - 2 * alpha)[0][0])
 
 
-def _more_loops(loops: Mapping[str, Mapping[str, float]], key: str, base: str) -> float:
-    own, others = loops.get(key, {}), loops.get(base, {})
-    both = [example for example in own if example in others]
-    return 100 * sum(own[example] - others[example] for example in both) / len(both) if both else NAN
+def _more_failures(failures: Mapping[str, pd.DataFrame], key: str, base: str) -> dict[str, float]:
+    """Return {way: points of 100 by which more texts fail than of `base`} over the examples both have."""
+    if key not in failures or base not in failures:
+        return {}
+    more = (failures[key] - failures[base]).dropna(axis=0, how="all").mean()
+    return {str(way): 100 * float(points) for way, points in more.items()}
 
 
 def tested(sequence: Sequence[Comparison], margin: float) -> list[Comparison]:

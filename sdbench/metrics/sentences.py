@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 
+from sdbench.metrics import quality
 from sdbench.metrics.safety import ALPHA, Comparison
 from sdbench.metrics.stats import Estimate
 from sdbench.metrics.text import format_interval, format_number
@@ -14,48 +16,134 @@ from sdbench.metrics.weigh import Gain, Weighed
 POWER = 0.8
 SURE = 0.95  # on each side of a range of examples
 WIDEST = 25  # a range wider than this says nothing
+NEAR = 0.05  # of the margin, where one decimal would read as a tie
 
 
-def ship(sweep: Weighed, best: Comparison, gain: Gain, margin: str) -> str:
-    """Safe and faster than lossless."""
-    target = f", {gain.over_target.value:.2f}× the target alone" if gain.over_target else ""
-    over = f"{ratio_text(gain.over_lossless)} over {sweep.names[gain.best]}{target}"
-    return f"ship {sweep.names[best.cell]}: {over}; {loss(sweep, best, margin)}."
+LONGER = 1.05  # answers that are longer by more are worth a warning
+LIMIT = (
+    "At worst: the limit that is compared with the margin. It allows for losses too rare to show in these examples, and is "
+    "therefore wider than the intervals of the tables."
+)
 
 
-def stay(sweep: Weighed, best: Comparison, gain: Gain, margin: str) -> str:
-    """Safe, but no proven gain over the best lossless setting."""
-    over = sweep.lossless.get(gain.best)
-    speed = f": {ratio_text(over)} the target alone" if over else ""
-    return (
-        f"stay {sweep.names[gain.best]}{speed}; {sweep.names[best.cell]} is safe ({loss(sweep, best, margin)}), but a speed-up "
-        f"over lossless is not proven ({ratio_text(gain.over_lossless)})."
-    )
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The sentences about the setting `best`, safe at a margin that is called `written`."""
+
+    sweep: Weighed
+    best: Comparison
+    margin: float
+    written: str
+
+    @property
+    def name(self) -> str:
+        return self.sweep.names[self.best.cell]
+
+    def ship(self, gain: Gain, untimed: str | None = None) -> str:
+        """Safe and faster than lossless."""
+        target = f", {gain.over_target.value:.2f}× the target alone" if gain.over_target else ""
+        over = f"{gain_text(self.sweep, gain, self.best.cell)}{target}"
+        return self._with_notes(f"ship {self.name}: {over}; {self.loss()}.", untimed, is_shipped=True)
+
+    def stay(self, gain: Gain, untimed: str | None = None) -> str:
+        """Safe, but no proven gain over the best lossless setting."""
+        over = self.sweep.lossless.get(gain.best)
+        speed = f": {ratio_text(over)} the target alone" if over else ""
+        proof = f"a speed-up over lossless is not proven ({gain_text(self.sweep, gain, self.best.cell, is_short=True)})"
+        text = f"stay {self.sweep.names[gain.best]}{speed}; {self.name} is safe ({self.loss()}), but {proof}."
+        return self._with_notes(text, untimed)
+
+    def untimed(self) -> str:
+        """Safe, but its speed was not measured."""
+        modelled = self.sweep.modelled.get(self.best.cell, math.nan)
+        speed = f" and runs at about {modelled:.2f}× the target alone (modelled)" if modelled == modelled else ""
+        return self._with_notes(
+            f"none yet: {self.name} is safe ({self.loss()}){speed}, but its speed was not measured beside lossless; run again "
+            f"with timing on (nothing is decoded again)."
+        )
+
+    def loss(self) -> str:
+        """Return what the setting costs: as seen, at worst, and by what measure; two decimals near the margin."""
+        n, name, worst = self.best.difference.n, self.sweep.metric.name, self.best.worst
+        digits = 2 if abs(worst + self.margin) < NEAR else 1
+        if self.best.num_differing == 0:
+            limit = f"a loss of up to {-worst:.{digits}f} points of {name} cannot be excluded at n = {n}"
+            return f"no example changed; {limit} (margin {self.written})"
+        change = f"{signed(self.best.change)} points of {name} against lossless"
+        return f"{change}, at worst {signed(worst, digits)} (margin {self.written}, n={n})"
+
+    def _with_notes(self, text: str, untimed: str | None = None, *, is_shipped: bool = False) -> str:
+        """Add what a reader has to know beside the decision."""
+        sweep, notes = self.sweep, [text]
+        length = sweep.lengths.get(self.best.cell)
+        if is_shipped and length is not None and length.value > LONGER:
+            notes.append(f"Warning: its answers are {length_text(length)} than those of lossless.")
+        if untimed is not None:
+            speed = f"modelled at {sweep.modelled[untimed]:.2f}× the target alone, but was not timed"
+            command = f"{sweep.command or 'the same command'} margin={self.written}"
+            notes.append(f"{sweep.names[untimed]} is safe too and {speed}; to time it: {command}.")
+        return " ".join([*notes, *remarks(sweep)])
 
 
-def untimed(sweep: Weighed, best: Comparison, margin: str) -> str:
-    """Safe, but its speed was not measured."""
-    modelled = sweep.modelled.get(best.cell, math.nan)
-    speed = f" and runs at about {modelled:.2f}× the target alone (modelled)" if modelled == modelled else ""
-    return (
-        f"none yet: {sweep.names[best.cell]} is safe ({loss(sweep, best, margin)}){speed}, but its speed was not "
-        f"measured beside lossless; run again with timing on (nothing is decoded again)."
-    )
+def gain_text(sweep: Weighed, gain: Gain, cell: str, *, is_short: bool = False) -> str:
+    """Return the gain over lossless: in tokens a second, in the time of an answer, and what it rests on."""
+    sooner = f"an answer {ratio_text(gain.sooner)} sooner" if gain.sooner else ""
+    if is_short:
+        return ", ".join(filter(None, [ratio_text(gain.over_lossless), sooner]))
+    length = f", {length_text(sweep.lengths[cell])}" if cell in sweep.lengths else ""
+    over = f"{ratio_text(gain.over_lossless)} over {sweep.names[gain.best]}"
+    return f"{over}, {sooner}{length} ({gain.over_lossless.n} texts at batch {sweep.batch_size})" if sooner else over
 
 
-def none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: str, *, num_curves: int) -> str:
-    """A loss beyond the margin; loops; or too few examples to tell, with how many the best setting might need."""
-    if any(one.worst > -margin for one in tests) and not any(one.is_safe(margin) for one in tests):
-        worst = max((one.loops for one in tests if one.worst > -margin), default=0.0)
-        return f"none within the margin of {points(written)}: {worst:.1f} points more texts end in a loop than with lossless."
-    hopeful = [one for one in tests if one.change > -margin]
+def length_text(length: Estimate) -> str:
+    """Return 3 % longer, as long."""
+    per_cent = round(100 * (length.value - 1))
+    return f"{abs(per_cent)} % {'longer' if per_cent > 0 else 'shorter'}" if per_cent else "as long"
+
+
+def remarks(sweep: Weighed) -> list[str]:
+    """Return what holds of a sweep whatever is decided: a draft that loses nothing, settings that were left out."""
+    notes = []
+    if sweep.draft is not None and not sweep.draft.high < 0:
+        loss = format_interval(sweep.draft, 1)
+        notes.append(f"On this task the draft alone is not shown to lose anything either ({loss}).")
+    if sweep.left_out:
+        names = ", ".join(f"{sweep.names[cell]} (n={n})" for cell, n in sweep.left_out.items())
+        notes.append(f"Left out, with too few examples: {names}.")
+    return notes
+
+
+def at_the_floor(sweep: Weighed, score: Estimate, written: str) -> str:
+    """Lossless scores so little that a loss of the margin could not show."""
+    level = f"lossless is only {format_interval(score, 1)} points of {sweep.metric.name} above the worst score"
+    advice = "raise max_new_tokens, or choose an easier task, a better target or a smaller margin"
+    return f"this run cannot tell: {level}, so a loss of the margin ({written}) could not show; {advice}."
+
+
+def is_wider(sweep: Weighed, test: Comparison) -> bool:
+    """Return whether the limit of a test lies outside the interval of its difference."""
+    ends = (test.difference.low, test.difference.high)
+    return sweep.metric.is_bounded and test.worst < min(quality.points(end, sweep.metric) for end in ends) - 0.01
+
+
+def none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: str) -> str:
+    """A loss beyond the margin; failures; or too few examples to tell, with how many the best setting might need."""
+    return " ".join([_none(sweep, tests, margin, written), *remarks(sweep)])
+
+
+def _none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: str) -> str:
+    failing = [test for test in tests if test.worst > -margin]
+    if failing and not any(test.is_safe(margin) for test in tests):
+        more, way = max(test.excess for test in failing)
+        return f"none within the margin of {points(written)}: {more:.1f} points more texts {way} than with lossless."
+    hopeful = [test for test in tests if test.change > -margin]
     if not hopeful:
         return f"none within the margin of {points(written)}."
-    best = max(hopeful, key=lambda one: one.worst)
+    best = max(hopeful, key=lambda test: test.worst)
     limit = (
         f"but its loss may be as large as {-best.worst:.1f} points" if best.worst == best.worst else "its loss is open"
     )
-    more = needed(best, margin, ALPHA / num_curves) if written == f"{margin:g}" else ""
+    more = needed(best, margin, ALPHA / len(sweep.curves)) if written == f"{margin:g}" else ""
     tail = f"; {more}" if more else ""
     return (
         f"none: n is too small to tell (n={best.difference.n}); nearest is {sweep.names[best.cell]}: {signed(best.change)} "
@@ -108,19 +196,9 @@ def rounded(count: float) -> str:
     return f"{math.ceil(count / 10**digits) * 10**digits:,}"
 
 
-def loss(sweep: Weighed, one: Comparison, margin: str) -> str:
-    """Return what a setting costs: as seen, at worst, and by what measure."""
-    n, name = one.difference.n, sweep.metric.name
-    if one.num_differing == 0:
-        limit = f"a loss of up to {-one.worst:.1f} points of {name} cannot be excluded at n = {n}"
-        return f"no example changed; {limit} (margin {margin})"
-    change = f"{signed(one.change)} points of {name} against lossless"
-    return f"{change}, at worst {signed(one.worst)} (margin {margin}, n={n})"
-
-
-def signed(points: float) -> str:
+def signed(points: float, digits: int = 1) -> str:
     """Return +0.5, -1.2."""
-    return format_number(points, 1, is_signed=True)
+    return format_number(points, digits, is_signed=True)
 
 
 def ratio_text(estimate: Estimate) -> str:

@@ -6,42 +6,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
 from sdbench.metrics import quality, speed
-from sdbench.metrics.cells import BASELINES, metric_of, table_of, titles
+from sdbench.metrics.cells import BASELINES, metric_of, reference, table_of, titles
 from sdbench.metrics.degenerate import degenerate
-from sdbench.metrics.gain import Passes, lossless_settings
-from sdbench.metrics.safety import ALPHA, Comparison, compared, sequences
-from sdbench.metrics.stats import Estimate, affordable
+from sdbench.metrics.gain import Passes, lossless_settings, p_value_of
+from sdbench.metrics.safety import ALPHA, FAILURES, LOOP, Comparison, compared, sequences
+from sdbench.metrics.stats import NAN, Estimate, affordable, ratio_interval
 from sdbench.metrics.text import names_of
 from sdbench.records import Results
 from sdbench.types import Metric
 
 SMALL = 50
+MOST_UNREADABLE = 0.1  # of lossless's answers: where more are, a comparison could not show a loss
+UNREADABLE = {
+    "is_truncated": ("are cut off at the length limit", "raise max_new_tokens"),
+    "is_empty": ("are empty", "check the prompt and the stop words of the task (protocol=)"),
+    "is_extraction_failed": ("have no result that can be read", "raise max_new_tokens or choose another protocol"),
+}
 Margin = float | Mapping[str, float]  # points; by task where tasks differ
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Measured speed of a setting: over each lossless setting of its pass, the best of them by name, and over the target."""
+    """Measured speed of a setting: over each lossless setting of its pass, the best of them by name, and over the target.
+
+    `sooner_each` is the time of an answer of each lossless setting over its own, whatever the lengths of their texts.
+    """
 
     over_each: Mapping[str, Estimate]
     best: str
     over_target: Estimate | None = None
+    sooner_each: Mapping[str, Estimate] = field(default_factory=dict)
 
     @property
     def over_lossless(self) -> Estimate:
         return self.over_each[self.best]
 
     @property
+    def sooner(self) -> Estimate | None:
+        return self.sooner_each.get(self.best)
+
+    @property
+    def p_value(self) -> float:
+        """One-sided p of not being faster than every lossless setting, in tokens a second and in the time of an answer."""
+        return max(p_value_of(ratio) for ratio in (*self.over_each.values(), *self.sooner_each.values()))
+
+    @property
     def is_faster(self) -> bool:
-        """Than every lossless setting, for sure."""
-        return all(one.low > 1 for one in self.over_each.values())
+        """Proven to be faster, were it the only setting that is tested."""
+        return self.p_value < ALPHA
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +77,22 @@ class Weighed:
     names: Mapping[str, str] = field(default_factory=dict)  # of each cell, as ensemble w=0.7 K=5
     lossless: Mapping[str, Estimate | None] = field(default_factory=dict)  # lossless setting: speed over the target
     problem: str = ""
+    lengths: Mapping[str, Estimate] = field(default_factory=dict)  # tokens of an answer over those of lossless's
+    left_out: Mapping[str, int] = field(default_factory=dict)  # unfinished setting: examples it shares with lossless
+    quality: Estimate | None = None  # of lossless, in points above the worst score there can be
+    draft: Estimate | None = None  # the draft alone less lossless, in points
+    command: str = ""  # of the last run
+    batch_size: int = 1  # of the latency pass
 
     @property
     def n(self) -> int:
         """Examples of the smallest comparison."""
         return min((one.difference.n for curve in self.curves for one in curve), default=0)
+
+    def answers_of(self, cell: str) -> float:
+        """Return the modelled speed in answers instead of tokens; 0 where there is none."""
+        speed = self.modelled.get(cell, NAN) / (self.lengths[cell].value if cell in self.lengths else 1.0)
+        return speed if speed == speed else 0.0
 
 
 def margin_of(margin: Margin, task: str) -> float:
@@ -103,42 +133,94 @@ class _Weigher:
     options: Mapping[str, Any]
 
     def weigh(self, group: pd.DataFrame, title: str) -> Weighed:
-        """One sweep from the rows of its swept cells."""
+        """Weigh one sweep from the rows of its swept cells."""
         model, task = group[["model", "task"]].iloc[0]
         metric = metric_of(self.cells, str(group.index[0]))
+        bare = Weighed(model, task, title, metric)
         orders = sequences(group)
-        sizes = [len(self.rows[key]) for order in orders for key in order]
-        if not sizes:
-            problem = "nothing lenient was run, so there is nothing to recommend"
-        elif not metric.is_bounded:
-            problem = (
-                f"no recommendation, since no loss of {metric.name} can be called small: its bounds are not declared"
-            )
-        elif min(sizes) < SMALL:
-            problem = f"no recommendation, n is small (n={min(sizes)}; at least {SMALL} examples are needed)"
-        else:
-            problem = ""
-        if problem:
-            return Weighed(model, task, title, metric, problem=problem)
-        loops = self._loops(group["sweep"].iloc[0])
-        curves = [compared(o, self.cells, self.rows, ALPHA / len(orders), self.options, loops) for o in orders]
-        curves = [curve for curve in curves if curve]
-        if not curves:
-            problem = "no recommendation, there is no lossless run to compare with"
-            return Weighed(model, task, title, metric, problem=problem)
-        same = self.cells[self.cells["sweep"] == group["sweep"].iloc[0]]
-        lossless = lossless_settings(same)
-        timed = self._gains([one.cell for curve in curves for one in curve], lossless)
-        modelled = {one.cell: self._modelled(one.cell) for curve in curves for one in curve}
-        over_target = {key: self._over_target(key) for key in lossless}
-        compared_cells = tuple(map(tuple, curves))
-        return Weighed(model, task, title, metric, compared_cells, timed, modelled, names_of(same), over_target)
+        bases = {key: base for order in orders for key in order if (base := self._base(key)) is not None}
+        sizes = {key: len(quality.shared(self.rows[key], self.rows[base])[0]) for key, base in bases.items()}
+        left_out = {key: size for key, size in sizes.items() if size < SMALL}
+        if not orders:
+            return replace(bare, problem="nothing lenient was run, so there is nothing to recommend")
+        if not metric.is_bounded:
+            loss = f"no loss of {metric.name} can be called small: its bounds are not declared"
+            return replace(bare, problem=f"no recommendation, since {loss}")
+        if not bases:
+            return replace(bare, problem="no recommendation, there is no lossless run to compare with")
+        orders = [kept for order in orders if (kept := [key for key in order if key in bases and key not in left_out])]
+        if not orders:
+            size = f"n is small (n={max(left_out.values())}; at least {SMALL} examples are needed)"
+            return replace(bare, problem=f"no recommendation, {size}")
+        if problem := self._unreadable(bases[orders[0][0]]):
+            return replace(bare, problem=problem)
+        sweep = str(group["sweep"].iloc[0])
+        same = self.cells[self.cells["sweep"] == sweep]
+        failures = self._failures(same)
+        curves = [compared(o, self.cells, self.rows, ALPHA / len(orders), self.options, failures) for o in orders]
+        keys, lossless = [key for order in orders for key in order], lossless_settings(same)
+        timing = self.results.config.get("timing") or {}
+        return replace(
+            bare,
+            curves=tuple(map(tuple, curves)),
+            gains=self._gains(keys, lossless),
+            modelled={key: self._modelled(key) for key in keys},
+            names=names_of(same),
+            lossless={key: self._over_target(key) for key in lossless},
+            lengths={key: self._length(key, bases[key]) for key in keys},
+            left_out=left_out,
+            quality=self._above_worst(bases[keys[0]], metric),
+            draft=self._draft(bases[keys[0]], metric),
+            command=str(self.results.config.get("command") or ""),
+            batch_size=int(timing.get("batch_size", 1)),
+        )
 
-    def _loops(self, sweep: str) -> dict[str, dict[str, float]]:
-        """{cell: {example: share of its texts that end in a loop}} of one sweep."""
-        own = self._degenerate[self._degenerate["cell"].isin(self.cells.index[self.cells["sweep"] == sweep])]
-        means = own.groupby(["cell", "example"], sort=True)["is_loop"].mean()
-        return {str(cell): part.droplevel(0).to_dict() for cell, part in means.groupby(level=0)}
+    def _base(self, key: str) -> str | None:
+        base = reference(self.cells, key, "lossless")
+        return base if base in self.rows else None
+
+    def _unreadable(self, base: str) -> str:
+        """Return why the answers of lossless say nothing; "" where at least nine in ten are whole and have a result."""
+        part = self.parts[base]
+        for flag, (words, advice) in UNREADABLE.items():
+            share = part[flag].astype("float64").groupby(part["example"]).mean().mean() if flag in part else 0.0
+            if share > MOST_UNREADABLE:
+                return f"this run cannot tell: {share:.0%} of the lossless answers {words}; {advice}"
+        return ""
+
+    def _above_worst(self, base: str, metric: Metric) -> Estimate:
+        """Return the quality of lossless in points above the worst score there can be."""
+        low, high = metric.bounds or (None, None)
+        worst, estimate = (
+            low if metric.best == "high" else high,
+            quality.quality(self.rows[base], metric, **self.options),
+        )
+        return _in_points(estimate, metric, worst or 0.0)
+
+    def _draft(self, base: str, metric: Metric) -> Estimate | None:
+        """Return the draft alone less lossless, in points; None where it was not run on enough examples."""
+        draft = reference(self.cells, base, "draft")
+        if draft is None or draft not in self.rows or len(quality.shared(self.rows[draft], self.rows[base])[0]) < SMALL:
+            return None
+        return _in_points(quality.difference(self.rows[draft], self.rows[base], metric, **self.options), metric)
+
+    def _length(self, key: str, base: str) -> Estimate:
+        """Return the tokens of an answer over those of lossless's, over the examples both have."""
+        means = [self.parts[cell].groupby("example", sort=True)["tokens"].mean() for cell in (key, base)]
+        pair = pd.concat(means, axis=1, join="inner").to_numpy(dtype="float64")
+        return ratio_interval(pair[:, 0], pair[:, 1], **self.options)
+
+    def _failures(self, same: pd.DataFrame) -> dict[str, pd.DataFrame]:
+        """Return {cell: shares of each example's texts that loop or fail}."""
+        loops = {str(key): part for key, part in self._degenerate.groupby("cell", sort=True)}
+        shares = {}
+        for key in same.index.intersection(list(self.parts)):
+            part = self.parts[key]
+            flags = part[[flag for flag in FAILURES if flag in part]].astype("float64").rename(columns=FAILURES)
+            shares[key] = flags.groupby(part["example"]).mean()
+            if key in loops:
+                shares[key][LOOP] = loops[key].groupby("example")["is_loop"].mean()
+        return shares
 
     @cached_property
     def _passes(self) -> Passes:
@@ -152,10 +234,12 @@ class _Weigher:
         gains = {}
         for key in keys:
             best = self._passes.best_of(lossless, key)
-            over = {base: self._passes.ratio(key, base) for base in lossless} if best else {}
             if best is not None:
-                known = {base: one for base, one in over.items() if one is not None}
-                gains[key] = Gain(known, best, self._over_target(key))
+                over, sooner = (
+                    {base: known for base in lossless if (known := ratio(key, base)) is not None}
+                    for ratio in (self._passes.ratio, self._passes.sooner)
+                )
+                gains[key] = Gain(over, best, self._over_target(key), sooner)
         return gains
 
     def _over_target(self, key: str) -> Estimate | None:
@@ -171,3 +255,9 @@ class _Weigher:
         model, task = str(self.cells.at[key, "model"]), str(self.cells.at[key, "task"])
         calls = speed.prices(self.results.calls, self.results.timings, model, task)
         return speed.modelled(self.parts[key], calls, resamples=100).value
+
+
+def _in_points(estimate: Estimate, metric: Metric, zero: float = 0.0) -> Estimate:
+    """Return scores less `zero` in points, a gain positive."""
+    low, high = sorted(quality.points(end - zero, metric) for end in (estimate.low, estimate.high))
+    return Estimate(quality.points(estimate.value - zero, metric), low, high, estimate.n)

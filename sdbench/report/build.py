@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import repeat
 from pathlib import Path
 
 import pandas as pd
@@ -81,7 +82,8 @@ def worked_out(
     advice = tuple(recommend(folder, recorded_margin(folder) if margin is None else margin) for folder in results)
     if speed is not None:
         advice = tuple(
-            replace(each, advices=tuple(at_speed(sweep, speed) for sweep in each.weighed)) for each in advice
+            replace(each, advices=tuple(map(at_speed, each.weighed, repeat(speed), (old.margin for old in each.advices))))
+            for each in advice
         )
     options = [] if margin is None else [f"margin={option_text(margin)}"]
     options += [] if speed is None else [f"speed={speed:g}"]

@@ -83,10 +83,10 @@ def test_the_same_records_give_the_same_bytes(results, summary, folder, tmp_path
 
 
 def test_the_decision_is_machine_readable(results, summary):
-    advice = recommend(results, 90.0, resamples=500)
+    advice = recommend(results, 45.0, resamples=500)
     data = json.loads(export.to_results_json(results, summary, export.metrics_of(results, resamples=200), advice))
     assert data["recommended"] == "gsm8k-tiny@ensemble w=0 K=5 T=1"
-    assert data["margin"] == 90.0
+    assert data["margin"] == 45.0
     tests = [(test["num_draft"], test["setting"].split()[1]) for test in data["tests"]]
     assert tests == [(k, f"w={w:g}") for k in (3, 5) for w in (0.9, 0.7, 0.5, 0.3, 0.0)]
     assert all(test["is_passed"] for test in data["tests"])

@@ -1,0 +1,252 @@
+"""A decision is not misled by long answers, failures, unfinished cells, a lucky first choice, or a task that shows nothing."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import sdbench
+from sdbench.metrics import gain, stats
+from sdbench.metrics.fixed_speed import at_speed
+from sdbench.metrics.recommend import breakpoints, decide, proven_faster, recommend
+from sdbench.metrics.safety import ALPHA, Comparison
+from sdbench.metrics.stats import Estimate
+from sdbench.metrics.weigh import Gain, Weighed
+from sdbench.types import Metric
+from tests.records.synthetic import write_synthetic
+
+ROUGE = Metric("rougeL", "points")
+
+
+def estimate(low, high, n=8):
+    return Estimate(math.sqrt(low * high), low, high, n)
+
+
+def comparison(cell, change, worst, **more):
+    return Comparison(
+        cell, "ensemble", f"w={cell}", 5, Estimate(change, worst, -worst, 150), change, worst, 0.0, **more
+    )
+
+
+def weighed(gains, *, sooner=None, modelled=(1.2, 1.5, 2.0), worst=(-0.4, -0.9, -3.0), **more):
+    """Three settings from strict to lenient; `gains` {place: limits of tokens/s over lossless}, `sooner` of the answer's time."""
+    times = {i: {"exact": estimate(*limits)} for i, limits in (sooner or {}).items()}
+    over = {
+        str(i): Gain({"exact": estimate(*limits)}, "exact", estimate(1.9, 2.1), times.get(i, {}))
+        for i, limits in gains.items()
+    }
+    return Weighed(
+        *("m", "t", "m on t", ROUGE),
+        curves=(tuple(comparison(str(i), limit / 2, limit) for i, limit in enumerate(worst)),),
+        gains=over,
+        modelled=dict(zip("012", modelled, strict=True)),
+        names={str(i): f"ensemble w={i} K=5" for i in range(3)} | {"exact": "lossless K=7"},
+        lossless={"exact": estimate(1.6, 1.7)},
+        **more,
+    )
+
+
+# Several settings are tested for speed
+
+
+def test_a_safe_and_faster_setting_is_shipped_though_the_modelled_fastest_is_not_proven():
+    advice = decide(weighed({0: (1.06, 1.27), 1: (1.15, 1.3), 2: (0.96, 1.4)}), 4.0)
+    assert (advice.kind, advice.cell) == ("ship", "1"), "w=2 is modelled to be the fastest, and not proven"
+
+
+def test_a_setting_that_would_pass_alone_does_not_pass_among_many():
+    sweep = weighed({0: (1.001, 1.4), 1: (1.001, 1.4), 2: (1.001, 1.4)})
+    assert decide(weighed({2: (1.001, 1.4)}), 4.0).kind == "ship"
+    assert decide(sweep, 4.0).kind == "stay"
+
+
+def test_the_p_value_agrees_with_the_limit():
+    rng = np.random.default_rng(0)
+    for n in (3, 8, 30):
+        rows = rng.lognormal(0, 0.3, (n, 2))
+        ratio = stats.rates_interval(rows, (1, -1))
+        at_p = stats.rates_interval(rows, (1, -1), level=1 - 2 * gain.p_value_of(ratio)) if ratio.value > 1 else None
+        assert at_p is None or at_p.low == pytest.approx(1.0)
+        assert (gain.p_value_of(ratio) < ALPHA) == (ratio.low > 1)
+    assert gain.p_value_of(Estimate(2.0, math.nan, math.nan, 1)) == 1.0
+
+
+def shipped_by_mistake(*, runs, settings, n=8, seed=0):
+    """The share of runs that prove any of several settings faster, none of which is, timed on the same texts."""
+    rng, wrong = np.random.default_rng(seed), 0
+    tests = [comparison(str(i), 0.0, -0.1) for i in range(settings)]
+    for _ in range(runs):
+        tokens, hard = rng.integers(60, 200, n), rng.lognormal(0, 0.2, n)
+        seconds = tokens[:, None] * hard[:, None] * rng.lognormal(0, 0.1, (n, settings + 1))
+        gains = {}
+        for i in range(settings):
+            rows = np.stack([tokens, seconds[:, i], tokens, seconds[:, -1]], 1).astype(np.float64)
+            ratio = stats.rates_interval(rows, gain.RATES)
+            gains[str(i)] = Gain(
+                {"exact": ratio}, "exact", None, {"exact": stats.rates_interval(rows[:, [1, 3]], gain.TIMES)}
+            )
+        wrong += bool(proven_faster(replace(weighed({}), gains=gains), tests))
+    return wrong / runs
+
+
+def test_no_faster_setting_is_shipped_more_than_once_in_forty_runs():
+    assert shipped_by_mistake(runs=400, settings=4) <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / 400)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [1, 3, 9])
+def test_the_error_of_shipping_is_held_over_many_runs(settings):
+    assert shipped_by_mistake(runs=8_000, settings=settings) <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / 8_000)
+
+
+# Length
+
+
+def test_a_faster_setting_whose_answers_take_longer_is_not_shipped():
+    gains = dict.fromkeys(range(3), (1.35, 1.93))
+    assert decide(weighed(gains), 4.0).kind == "ship"
+    advice = decide(weighed(gains, sooner=dict.fromkeys(range(3), (0.4, 0.7))), 4.0)
+    assert advice.kind == "stay"
+    assert "an answer 0.53× [0.40, 0.70] sooner" in advice.text
+
+
+def test_the_sentence_says_how_much_sooner_and_longer_an_answer_is():
+    more = {"sooner": {2: (1.4, 1.65)}, "lengths": {"2": Estimate(1.03, 1.01, 1.05, 150)}}
+    advice = decide(weighed({2: (1.5, 1.7)}, **more), 4.0)
+    assert (
+        "1.60× [1.50, 1.70] over lossless K=7, an answer 1.52× [1.40, 1.65] sooner, 3 % longer (8 texts at batch 1)"
+        in advice.text
+    )
+    assert "Warning" not in advice.text
+    longer = replace(weighed({2: (1.5, 1.7)}, **more), lengths={"2": Estimate(1.12, 1.01, 1.2, 150)})
+    assert "Warning: its answers are 12 % longer than those of lossless." in decide(longer, 4.0).text
+
+
+def test_the_time_of_an_answer_comes_from_the_records(results):
+    passes = gain.Passes.of(results.timings)
+    cells = results.cells.set_index("cell")
+    lossless = cells.index[cells["verifier"] == "lossless"][0]
+    lenient = cells.index[(cells["w"] == 0) & (cells["num_draft"] == cells.at[lossless, "num_draft"])][0]
+    whole = results.timings[~results.timings["is_split"]]
+    sums = (whole["prefill_s"] + whole["decode_s"]).groupby(whole["cell"]).sum()
+    assert passes.sooner(lenient, lossless).value == pytest.approx(sums[lossless] / sums[lenient])
+
+
+# Failures
+
+
+def test_at_a_fixed_speed_texts_that_loop_are_not_shipped():
+    sweep = weighed(dict.fromkeys(range(3), (1.1, 1.2)))
+    over = {str(i): replace(sweep.gains[str(i)], over_target=estimate(2.2, 2.3, 12)) for i in range(3)}
+    looping = tuple(replace(test, loops=100.0) for test in sweep.curves[0])
+    sweep = replace(sweep, gains=over, curves=(looping,))
+    assert at_speed(sweep, 2.0).cell == "0"
+    advice = at_speed(sweep, 2.0, 5.0)
+    assert (advice.kind, advice.cell) == ("none", None)
+    assert "100.0 points more of its texts end in a loop than with lossless" in advice.text
+
+
+@pytest.mark.parametrize("way", ["are cut off at the length limit", "are empty", "crash"])
+def test_a_setting_that_fails_more_often_by_the_margin_is_not_safe(way):
+    test = comparison("0", 0.0, -0.5, failures={way: 6.0})
+    assert not test.is_safe(5.0)
+    assert test.is_safe(7.0)
+    sweep = replace(weighed({0: (1.2, 1.3)}), curves=((test,),))
+    assert way in decide(sweep, 5.0).text
+    assert 6.0 in breakpoints(sweep)
+
+
+# A run that cannot tell
+
+
+def folder(tmp_path, **more):
+    return sdbench.read(write_synthetic(tmp_path / "r", n=60, ws=(0.3, 0.9), timing_examples=4, **more))
+
+
+def with_scores(results, score):
+    """The same records with a score for each row, given its cell's rule."""
+    rule = results.generations["verifier"]
+    results.generations["strict"] = [float(score(name, i)) for i, name in enumerate(rule)]
+    return results
+
+
+def test_where_lossless_scores_nothing_the_run_cannot_tell(tmp_path):
+    (advice,) = recommend(with_scores(folder(tmp_path), lambda name, i: 0.0), 5.0).advices
+    assert advice.kind == "none"
+    assert "this run cannot tell: lossless is only 0.0 [0.0, 6.0] points of strict above the worst score" in advice.text
+    assert "raise max_new_tokens" in advice.text
+
+
+def test_where_lossless_is_cut_off_the_run_cannot_tell(tmp_path):
+    results = folder(tmp_path)
+    results.generations["is_truncated"] = results.generations["verifier"].eq("lossless")
+    (advice,) = recommend(results, 20.0).advices
+    assert (
+        "this run cannot tell: 100% of the lossless answers are cut off at the length limit; raise max_new"
+        in advice.text
+    )
+
+
+def test_at_the_ceiling_the_verdict_stands_and_the_draft_is_named(tmp_path):
+    (advice,) = recommend(with_scores(folder(tmp_path), lambda name, i: 1.0), 20.0).advices
+    assert advice.kind in ("ship", "stay")
+    assert "the draft alone is not shown to lose anything either (0.0 [" in advice.text
+
+
+def test_a_draft_that_loses_is_not_remarked_on(tmp_path):
+    (advice,) = recommend(with_scores(folder(tmp_path), lambda name, i: name != "draft"), 20.0).advices
+    assert advice.kind in ("ship", "stay")
+    assert "the draft alone" not in advice.text
+
+
+# Unfinished cells, untimed settings, numbers near the margin
+
+
+def test_an_unfinished_cell_is_left_out_and_named(tmp_path):
+    results = folder(tmp_path)
+    cells = results.cells.set_index("cell")
+    late = cells.index[cells["w"] == 0.3][0]
+    frame = results.generations
+    first = sorted(set(frame["example"]))[:40]
+    results.__dict__["generations"] = frame[(frame["cell"] != late) | frame["example"].isin(first)]
+    (advice,) = recommend(results, 45.0).advices
+    assert advice.tests
+    assert "Left out, with too few examples: ensemble w=0.3 K=5 (n=40)." in advice.text
+
+
+def test_n_is_that_of_the_examples_shared_with_lossless(tmp_path):
+    results = folder(tmp_path)
+    frame = results.generations
+    first = sorted(set(frame["example"]))[:40]
+    results.__dict__["generations"] = frame[(frame["verifier"] != "lossless") | frame["example"].isin(first)]
+    (advice,) = recommend(results, 45.0).advices
+    assert "n is small (n=40" in advice.text
+
+
+def test_a_safe_setting_that_is_modelled_faster_but_was_not_timed_is_named_with_its_command():
+    sweep = weighed({0: (1.2, 1.3)}, modelled=(2.05, 2.5, 2.8), command="python -m sdbench model=m")
+    advice = decide(sweep, 9.0)
+    assert (advice.cell, advice.untimed) == ("0", "2")
+    assert "ensemble w=2 K=5 is safe too and modelled at 2.80× the target alone, but was not timed" in advice.text
+    assert "python -m sdbench model=m margin=9" in advice.text
+    assert decide(weighed({2: (1.2, 1.3)}), 9.0).untimed is None
+
+
+def test_near_the_margin_a_limit_has_two_decimals():
+    sweep = replace(weighed({0: (1.2, 1.3)}), curves=((comparison("0", -1.9, -4.98),),))
+    assert "at worst -4.98 (margin 5, n=150)" in decide(sweep, 5.0).text
+    assert "at worst -5.0 (margin 6, n=150)" in decide(sweep, 6.0).text
+
+
+def test_why_the_limit_is_wider_than_the_interval_is_said_once(tmp_path):
+    home = write_synthetic(tmp_path / "r", tasks=("xsum-tiny",), n=60, ws=(0.3, 0.9), timing_examples=3)
+    text = recommend(sdbench.read(home), 8.0).text
+    assert text.count("wider than the intervals of the tables") == 1
+
+
+def test_frames_of_pandas_are_not_changed_by_weighing(results):
+    before = results.generations.copy()
+    recommend(results, 5.0)
+    pd.testing.assert_frame_equal(before, results.generations)
