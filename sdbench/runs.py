@@ -1,22 +1,24 @@
-"""python -m sdbench.runs [FOLDER ...]: the runs below a folder of results and their state: held, missing, failed, at work.
+"""Summarise a results folder: runs, missing cells, who is working. `python -m sdbench.runs [FOLDER ...]`
 
-Expected is what the newest command of a folder asked for, all its shards together. Read from the records alone; nothing is changed.
+What is missing is counted cell by cell, against what the newest command of a folder asked for with all its shards. A generation
+that `force=true` asked for anew counts as missing. Read from the records alone; nothing is changed.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sdbench.records import Results, SchemaError, read
+from sdbench.records import SchemaError, read
 from sdbench.records.claims import jobs_at_work
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """How far a run is; `missing` is None where its records do not say what was asked."""
+    """How far a run is; `missing` is None where its records do not hold what was planned."""
 
     name: str
     held: int
@@ -31,42 +33,31 @@ class RunState:
         return f"{self.name:<48} held {self.held:>8,}   missing {missing:>8}   failed {self.failed:>3}   at work: {who}"
 
 
-def states(root: Path) -> Iterator[RunState]:
-    """Of the folder itself, or of the results folders right below it."""
+def states_of(root: Path) -> Iterator[RunState]:
+    """Summarise the folder itself, or the results folders right below it."""
     folders = [root] if (root / "records").is_dir() else sorted(path.parent for path in root.glob("*/records"))
-    for folder in folders:
-        yield state(folder)
+    return map(state_of, folders)
 
 
-def state(folder: Path) -> RunState:
-    """Of one results folder."""
+def state_of(folder: Path) -> RunState:
+    """Summarise one results folder."""
     results = read(folder)
-    planned = _planned(results)
-    frame = results.generations
-    if planned is None:
-        held, missing = len(frame), None
-    else:
-        cells, asked = planned
-        own = frame[frame["cell"].isin(cells)]
-        held, missing = len(frame), max(len(cells) * asked - len(own), 0)
+    held = Counter(cell for cell, _, _ in results.held())
+    # The newest command's cells, and how many generations of each it asked for.
+    planned = next((p for entry in reversed(results.provenance.values()) if (p := entry.get("planned"))), None)
+    missing = None
+    if planned is not None:
+        each = int(planned["examples"]) * int(planned["samples"])
+        missing = sum(max(each - held[cell], 0) for cell in set(planned["cells"]))
     failed = sum(problem.kind == "failure" for problem in results.problems)
-    return RunState(folder.name, held, missing, failed, tuple(jobs_at_work(folder / "claims")))
-
-
-def _planned(results: Results) -> tuple[set[str], int] | None:
-    """(cells, generations of each) that the newest command asked for."""
-    for entry in reversed(results.provenance.values()):
-        planned = entry.get("planned")
-        if planned:
-            return set(planned["cells"]), int(planned["examples"]) * int(planned["samples"])
-    return None
+    return RunState(folder.name, held.total(), missing, failed, tuple(jobs_at_work(folder / "claims")))
 
 
 def main(argv: Sequence[str]) -> int:
-    """0, or 2 where a folder holds no run."""
+    """Print a line a run; return 0, or 2 where a folder holds none."""
     for word in argv or ["results"]:
         try:
-            lines = [one.line for one in states(Path(word))]
+            lines = [state.line for state in states_of(Path(word))]
         except (SchemaError, ValueError) as error:
             print(f"sdbench.runs: {error}", file=sys.stderr)
             return 2

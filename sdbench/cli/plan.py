@@ -27,7 +27,7 @@ def show_plan(run: Run) -> int:
     planned = job.planned
     prompts = Prompts.make(job.task, job.pair_info, run)
     results = read(run.folder) if (run.folder / "records").is_dir() else None
-    held = _held(results)
+    held = set() if results is None or run.force else results.held()
     todo = Counter(
         item.cell for item in plan.missing([point.cell for point in planned], list(prompts.ids), run.samples, held)
     )
@@ -69,13 +69,6 @@ def _guard(what: Callable[[Run], int]) -> Callable[[Run], int]:
 
 
 SHOWN = {"plan": _guard(show_plan), "prefetch": _guard(prefetch)}
-
-
-def _held(results: Results | None) -> set[tuple[str, str, int]]:
-    if results is None:
-        return set()
-    frame = results.generations
-    return {(str(c), str(e), int(s)) for c, e, s in zip(frame["cell"], frame["example"], frame["sample"], strict=True)}
 
 
 def _download(job: Job) -> str:

@@ -17,36 +17,66 @@ from sdbench.types import Axis, Metric
 
 BASELINES = ("target", "draft", "lossless", "generate")
 STRICTEST = ("lossless", "exact")  # what an axis calls its strict end where that is the lossless rule
-SETTINGS = ("seed", "top_k", "top_p")  # of a cell's content: what a sweep holds fixed besides its labels
+SETTINGS = (
+    "seed",
+    "max_new_tokens",
+    "top_k",
+    "top_p",
+)  # of a cell's content: what a sweep holds fixed besides its labels
+NUMERICS = ("dtype", "quantization")  # of each model's content, as target_dtype
 ALONG = ("knob", "value", "rank", "equals", "knobs")
 
 
 def sweep_of(cells: pd.DataFrame) -> pd.Series:
-    """A text a cell, equal for cells of one sweep: pair, task, temperature, what was asked, law settings and seed."""
-    return pd.Series([json.dumps(_sweep(cell)) for cell in cells.to_dict("records")], index=cells.index, dtype=object)
+    """Return a text a cell, equal for cells of one sweep: pair, task, temperature, prompts, settings, target and its numerics."""
+    records = cells.to_dict("records")
+    sides = [[_side(cell, role) for role in ("draft", "target")] for cell in records]
+    # The draft alone has no target: it belongs to the sweep that drafts with it.
+    targets = {json.dumps(draft): target for draft, target in sides if target is not None}
+    keys = [
+        json.dumps([*_sweep(cell), targets.get(json.dumps(draft), draft) if target is None else target])
+        for cell, (draft, target) in zip(records, sides, strict=True)
+    ]
+    return pd.Series(keys, index=cells.index, dtype=object)
 
 
 def _sweep(cell: dict[Any, Any]) -> list[Any]:
-    content = cell["content"] or {}
-    settings = [content.get(name) for name in SETTINGS]
+    settings = [settings_of(cell)[name] for name in SETTINGS]
     return [cell["model"], cell["task"], float(cell["temperature"]), cell["protocol"], cell["asked"], settings]
 
 
+def _side(cell: Mapping[Any, Any], role: str) -> list[Any] | None:
+    """Return the checkpoint of a model and its numerics; None where the cell does not read it."""
+    checkpoint, content = cell.get(f"checkpoint_{role}"), cell["content"] or {}
+    if not isinstance(checkpoint, str):
+        return None
+    return [checkpoint, *(content.get(f"{role}_{name}") for name in NUMERICS)]
+
+
+def settings_of(cell: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return what may differ between sweeps of one pair, task and temperature: SETTINGS and dtype."""
+    content = cell["content"] or {}
+    dtypes = (content.get(name) for name in ("target_dtype", "draft_dtype", "dtype"))
+    dtype = next((str(name).removeprefix("torch.") for name in dtypes if name), None)
+    return {**{name: content.get(name) for name in SETTINGS}, "dtype": dtype}
+
+
 def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
-    """Pair and task, and as much more as tells the sweeps apart: temperature, folder, protocol, seed, at last a number."""
-    firsts = [own.iloc[0] for _, own in groups]
+    """Return pair and task, and as much more as distinguishes the sweeps: temperature, folder, protocol, settings, a number."""
+    firsts = [cells.iloc[0] for _, cells in groups]
     names = [f"{first['model']} on {first['task']}" for first in firsts]
+    settings = [settings_of({"content": first.get("content")}) for first in firsts]
     more = [
         [f" at T = {first['temperature']:g}" for first in firsts],
         [f" ({name})" for name, _ in groups],
         [f", {first['protocol']}" for first in firsts],
-        [f", seed {(first.get('content') or {}).get('seed')}" for first in firsts],
+        *([f", {name.replace('_', ' ')} {given[name]}" for given in settings] for name in (*SETTINGS, "dtype")),
     ]
     for ends in more:
         if len(set(names)) < len(names) and len(set(ends)) > 1:
             names = [title + end for title, end in zip(names, ends, strict=True)]
-    places = [names[: place + 1].count(title) for place, title in enumerate(names)]
-    return [title if place == 1 else f"{title}, sweep {place}" for title, place in zip(names, places, strict=True)]
+    counts = [names[: number + 1].count(title) for number, title in enumerate(names)]
+    return [title if count == 1 else f"{title}, sweep {count}" for title, count in zip(names, counts, strict=True)]
 
 
 def axes_of(cell: Mapping[Any, Any]) -> tuple[Axis, ...]:

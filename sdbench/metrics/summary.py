@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from sdbench.metrics import acceptance, quality, speed
-from sdbench.metrics.cells import BASELINES, format_value, metric_of, reference, table_of
+from sdbench.metrics.cells import BASELINES, SETTINGS, format_value, metric_of, reference, settings_of, table_of
 from sdbench.metrics.columns import WEIGHT, spread, spread_names
 from sdbench.metrics.degenerate import degenerate
 from sdbench.metrics.gain import Passes, lossless_settings
@@ -30,7 +30,8 @@ WITH_INTERVALS = (
 )
 TESTS = tuple(f"{name}{end}" for end in ("", "_from_target") for name in ("p_value", "p_holm", "detectable"))
 POOLED = ("pooled_block_acceptance", "pooled_tokens_per_step", "pooled_from")  # of a server that tells no rounds
-PLAIN = (*POOLED, "metric", "is_lossless", *TESTS, "num_generations", "num_timed", "num_split", "knobs", "cell")
+COUNTS = ("num_generations", "num_timed", "num_split")
+PLAIN = (*POOLED, "metric", "protocol", *SETTINGS, "dtype", "is_lossless", *TESTS, *COUNTS, "knobs", "cell")
 
 
 def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> pd.DataFrame:
@@ -52,7 +53,12 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
     for key in sorted({*parts, *timed} & set(cells.index)):
         cell = cells.loc[key]
         row: dict[str, Any] = {name: cell[name] for name in (*LABELS, "metric", "knobs")}
-        row |= {"is_lossless": bool(cell["is_lossless"]), "cell": key}
+        row |= {
+            "is_lossless": bool(cell["is_lossless"]),
+            "protocol": cell["protocol"],
+            **settings_of(cell),
+            "cell": key,
+        }
         if key in parts:
             calls = speed.prices(results.calls, results.timings, str(cell["model"]), str(cell["task"]))
             row |= _counted(parts[key], calls, options)

@@ -90,6 +90,12 @@ class Results:
         frame.columns = [_shown(name) for name in frame.columns]
         return self._labelled(frame)
 
+    def held(self) -> set[tuple[str, str, int]]:
+        """Return (cell, example, sample) of every generation but those that `force` asked for anew, as `Store.held`."""
+        keys, epochs = _keys(self._rows), self._rows["epoch"].to_pylist()
+        wanted = self._snapshot.epochs
+        return {key for key, epoch in zip(keys, epochs, strict=True) if epoch >= wanted.get(key[0], 0)}
+
     @cached_property
     def scores(self) -> tuple[str, ...]:
         """The columns of `.generations` that are scores of a task."""

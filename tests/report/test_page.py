@@ -124,9 +124,12 @@ def test_the_plane_has_every_setting_and_the_decisions_for_every_margin(tree):
     assert decisions[0]["from"] == 0
     assert [one["from"] for one in decisions] == sorted(one["from"] for one in decisions)
     assert decisions[0]["kind"] == "none"
-    assert {"ship"} == {one["kind"] for one in decisions[-1:]}
-    assert decisions[-1]["setting"] == advised.get("data-cell")
-    assert "{margin}" in decisions[-1]["text"]
+    assert [one["kind"] for one in decisions[-2:]] == ["ship", "none"]
+    assert "this run cannot tell" in decisions[-1]["text"].lower(), (
+        "lossless itself does not score as much as the margin"
+    )
+    assert decisions[-2]["setting"] == advised.get("data-cell")
+    assert "{margin}" in decisions[-2]["text"]
 
 
 def test_without_a_safe_setting_it_says_so(home):

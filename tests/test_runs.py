@@ -1,0 +1,35 @@
+"""What is missing is counted cell by cell, and what force asked for anew is missing."""
+
+import pytest
+
+import sdbench
+from sdbench.records import Store
+from sdbench.runs import state_of
+from tests.records.synthetic import Shape, cell
+
+CELLS = [cell("m", "gsm8k-tiny", "ensemble", w=w) for w in (0.3, 0.5)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Four texts of each of two cells are planned; the first has six and the second two."""
+    planned = {"cells": [one.key for one in CELLS], "examples": 4, "samples": 1}
+    with Store.open(tmp_path / "r", config={}, provenance={"planned": planned}) as store:
+        store.add_cells(CELLS)
+        records = [Shape().decode(one, str(i)) for one, size in zip(CELLS, (6, 2), strict=True) for i in range(size)]
+        store.append_generations(records)
+    return tmp_path / "r"
+
+
+def test_a_surplus_of_one_cell_does_not_hide_what_another_lacks(folder):
+    state = state_of(folder)
+    assert (state.held, state.missing) == (8, 2)
+    assert "missing        2" in state.line
+
+
+def test_what_force_asked_for_anew_is_missing(folder):
+    with Store.open(folder, config={}, provenance={}) as store:
+        store.force([CELLS[0].key])
+    state = state_of(folder)
+    assert (state.held, state.missing) == (2, 4 + 2)
+    assert len(sdbench.read(folder).generations) == 8, "they stay readable"
