@@ -36,7 +36,7 @@ def test_a_plan_names_what_is_held_and_missing_and_reads_no_weights(words, whole
     assert main([*words(whole.parent, n=6), "--plan"]) == 0
     said = capsys.readouterr().out
     assert "held      20   missing      10" in said
-    assert "lossless num_draft=5" in said
+    assert "lossless K=5" in said
 
 
 def test_prefetch_brings_the_files_and_stops(words, tmp_path, no_weights, capsys):
