@@ -157,7 +157,7 @@ def test_a_pass_that_was_cut_off_goes_on_and_other_cells_or_machines_begin_one(t
         for cell, pass_id, examples in [(CELLS[0], "a", "01"), (CELLS[1], "a", "01"), (CELLS[0], "b", "0")]:
             for name in examples:
                 record = SHAPE.decode(cell, name)
-                store.append_timings(timings(cell, record, pass_id=pass_id, repeats=2, shape=SHAPE))
+                store.append(timings(cell, record, pass_id=pass_id, repeats=2, shape=SHAPE))
     results = sdbench.read(tmp_path)
     going_on = plan.newest_pass(results, keys, names(3), machine="cpu-2x")
     assert going_on is not None

@@ -412,7 +412,7 @@ def test_a_timing_counts_once_in_its_pass_and_machine(tmp_path: Path):
     with Store.open(tmp_path) as store:
         store.add_cells([ENSEMBLE])
         for batch in (taken, taken, elsewhere):
-            store.append_timings(batch)
+            store.append(batch)
     frame = sdbench.read(tmp_path).timings
     assert len(frame) == 6
     assert frame["draft_s"].notna().sum() == frame["is_split"].sum() == 2

@@ -6,7 +6,12 @@ report can be decided again without decoding, and a page can do it live.
 
 Faster means: more tokens a second than every lossless draft length, and a shorter time for an answer, both proven. The safe
 settings that were timed are tested together, by Holm's method at one-sided 2.5 %: with eight texts of uneven length at most 3.1 %
-of simulated runs shipped a setting that is not faster. Of those that pass the fastest by the model is chosen, which comes from the records of the quality pass.
+of simulated runs shipped a setting that is not faster. Of those that pass the fastest by the model is chosen, which comes from
+the records of the quality pass.
+
+`at_speed` answers the other question: at a given speed, which setting loses least? Of each curve the strictest setting that is
+proven to reach it is taken, so that quality has no part in the choice; of those the one that loses least, whose limit is at the
+level left for each of the curves. Being fast enough is tested at 2.5 % over all settings that were timed.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sdbench.metrics import sentences
+from sdbench.metrics.gain import at_level
 from sdbench.metrics.safety import ALPHA, Comparison, tested
 from sdbench.metrics.stats import Estimate, holm
 from sdbench.metrics.weigh import Margin, Weighed, margin_of, weigh_sweeps
@@ -107,6 +113,37 @@ def fastest(sweep: Weighed, settings: Sequence[Comparison]) -> Comparison | None
     """Return the setting with the most answers a second by the model, the more lenient where the model is silent."""
     places = {test.cell: place for curve in sweep.curves for place, test in enumerate(curve)}
     return max(settings, key=lambda test: (sweep.answers_of(test.cell), places[test.cell]), default=None)
+
+
+def at_speed(sweep: Weighed, speed: float, margin: float = math.inf) -> Advice:
+    """Return the least loss at `speed` times the target alone; lossless where that is fast enough.
+
+    A setting of which `margin` points more texts loop or fail than of lossless is left out, however fast it is.
+    """
+    bare = Advice(sweep.model, sweep.task, None, "")
+    if sweep.problem:
+        return replace(bare, text=f"{sweep.title}: none: {sweep.problem}.")
+    timed = {key: gain.over_target for key, gain in sweep.gains.items() if gain.over_target is not None}
+    lossless = {key: over for key, over in sweep.lossless.items() if over is not None}
+    if not timed and not lossless:
+        return replace(bare, text=f"{sweep.title}: none yet: no speed was measured; run again with timing on.")
+    level = 1 - 2 * ALPHA / (len(timed) + len(lossless))
+    over = {key: at_level(ratio, level) for key, ratio in (timed | lossless).items()}
+    free = max((key for key in lossless if over[key].low >= speed), key=lambda key: over[key].value, default=None)
+    if free is not None:
+        text = f"stay {sweep.names[free]}: {sentences.ratio_text(over[free])} the target alone reaches {speed:g}× without any loss."
+        return replace(bare, text=f"{sweep.title}: {text}", speedup=over[free], kind="stay", rival=free)
+    fast = [[test for test in curve if test.cell in over and over[test.cell].low >= speed] for curve in sweep.curves]
+    failing = [test for tests in fast for test in tests if test.excess[0] > margin]
+    reached = [next((test for test in tests if test not in failing), None) for tests in fast]
+    best = max((test for test in reached if test is not None), key=lambda test: test.change, default=None)
+    if best is None:
+        return replace(bare, text=f"{sweep.title}: none: {sentences.too_slow(sweep, speed, over, failing)}")
+    gain, reach = sweep.gains[best.cell], over[best.cell]
+    text = f"{sweep.title}: {sentences.at_speed(sweep, best, gain, reach, speed)}"
+    return replace(
+        bare, kind="ship", cell=best.cell, text=text, speedup=reach, gain=gain.over_lossless, rival=gain.best
+    )
 
 
 def timed_settings(results: Results, margin: Margin, *, resamples: int = 2_000, seed: int = 0) -> list[str]:

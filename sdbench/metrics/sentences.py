@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -83,6 +83,26 @@ class Words:
             command = f"{sweep.command or 'the same command'} margin={self.written}"
             notes.append(f"{sweep.names[untimed]} is safe too and {speed}; to time it: {command}.")
         return " ".join([*notes, *remarks(sweep)])
+
+
+def at_speed(sweep: Weighed, best: Comparison, gain: Gain, over_target: Estimate, speed: float) -> str:
+    """A setting that is fast enough, and what it loses."""
+    change = f"{signed(best.change)} points of {sweep.metric.name} against lossless, at worst {signed(best.worst)}"
+    over = f"{ratio_text(over_target)} the target alone (asked for {speed:g}×), {gain_text(sweep, gain, best.cell)}"
+    return f"ship {sweep.names[best.cell]}: {over}; {change} (n={best.difference.n})."
+
+
+def too_slow(sweep: Weighed, speed: float, over: Mapping[str, Estimate], failing: Sequence[Comparison]) -> str:
+    """No setting is fast enough, or those that are fail; `over` is the speed of each over the target."""
+    if failing:
+        more, way = failing[0].excess
+        reason = (
+            f"{sweep.names[failing[0].cell]} does, but {more:.1f} points more of its texts {way} than with lossless"
+        )
+        return f"no usable setting is proven to reach {speed:g}× the target alone; {reason}."
+    nearest = max(over, key=lambda key: over[key].low)
+    reason = f"nearest is {sweep.names[nearest]} at {ratio_text(over[nearest])}"
+    return f"no setting is proven to reach {speed:g}× the target alone; {reason}."
 
 
 def gain_text(sweep: Weighed, gain: Gain, cell: str, *, is_short: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""Many small parts into one, safe against kills and readers.
+"""Upkeep of the parts: small ones are merged, torn ones set aside, safe against kills and readers.
 
 The merged part names the stems it replaces in its footer, so from its rename on they no longer count; only then are
 they deleted, oldest first, so a merged part outlives what it replaced. A kill leaves files that nobody counts, never
@@ -8,6 +8,7 @@ a hole.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from sdbench.records.parts import TornPartError, commit_table, new_stem, read_ta
 from sdbench.records.snapshot import Snapshot
 
 MIN_PARTS = 2
+KEY = ["cell", "example", "sample"]
+ASIDE = ".torn-"  # before the name: no part any more, and still there to be looked at
 
 
 def compact(snapshot: Snapshot, records: Path, kind: str, stems: Sequence[str], *, owner: str) -> list[str]:
@@ -44,3 +47,18 @@ def compact(snapshot: Snapshot, records: Path, kind: str, stems: Sequence[str], 
             with contextlib.suppress(FileNotFoundError):
                 (records / f"{name}-{old}.parquet").unlink()
     return [stem]
+
+
+def set_aside(snapshot: Snapshot, records: Path) -> list[str]:
+    """Torn parts go out of sight, and generations without their tokens go where others have come; the names."""
+    tables = snapshot.tables("generations", KEY)
+    names = [problem.name for problem in snapshot.problems if problem.kind == "torn"]
+    keys = {stem: set(zip(*(table[name].to_pylist() for name in KEY), strict=True)) for stem, table in tables.items()}
+    whole = set().union(*(keys[stem] for stem in keys if stem in snapshot.parts["tokens"]))
+    names += [
+        f"generations-{stem}.parquet" for stem in keys if stem not in snapshot.parts["tokens"] and keys[stem] <= whole
+    ]
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(records / name, records / f"{ASIDE}{name}")
+    return names

@@ -147,21 +147,12 @@ class Store:
         self._give_back(keys)
         self._wrote("generations", stem)
 
-    def append_timings(self, records: Sequence[TimingRecord]) -> None:
-        """One part of a latency pass."""
-        self._append("timings", records)
-
-    def append_calls(self, records: Sequence[CallRecord]) -> None:
-        """One part of measured costs per call."""
-        self._append("calls", records)
-
-    def append_loads(self, records: Sequence[LoadRecord]) -> None:
-        """One block of a closed loop."""
-        self._append("loads", records)
-
-    def append_pooled(self, records: Sequence[PooledRecord]) -> None:
-        """Counts of many texts together."""
-        self._append("pooled", records)
+    def append(self, records: Sequence[TimingRecord | CallRecord | LoadRecord | PooledRecord]) -> None:
+        """Write one part of records of one kind: of a latency pass, of costs per call, of a closed loop, of pooled counts."""
+        if records:
+            kind, stem = next(kind for kind, made in PLAIN.items() if isinstance(records[0], made)), new_stem()
+            commit_table(self._path(kind, stem), plain_table(records, kind, run=self.run), owner=self.claims.job)
+            self._wrote(kind, stem)
 
     def add_server(self, facts: Mapping[str, Any]) -> None:
         """What a server of this run is: read as a part of the run's provenance."""
@@ -232,8 +223,7 @@ class Store:
 
     def compact(self) -> list[str]:
         """Merge the small parts of every kind, and set aside what is torn, whose names come back; one job at a time does it."""
-        from sdbench.records.compact import compact
-        from sdbench.records.repair import set_aside
+        from sdbench.records.compact import compact, set_aside
 
         if not self.claims.take("compact"):
             return []
@@ -249,12 +239,6 @@ class Store:
 
     def _is_given_up(self, cell: str, example: str | None) -> bool:
         return bool({(cell, None), (cell, example)} & self._given_up)
-
-    def _append(self, kind: str, records: Sequence[Any]) -> None:
-        if records:
-            stem = new_stem()
-            commit_table(self._path(kind, stem), plain_table(records, kind, run=self.run), owner=self.claims.job)
-            self._wrote(kind, stem)
 
     def _wrote(self, kind: str, stem: str) -> None:
         from sdbench.records.compact import compact

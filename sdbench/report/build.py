@@ -22,8 +22,7 @@ import pandas as pd
 
 from sdbench.files import write_whole
 from sdbench.metrics.export import Metrics, export, metrics_of, metrics_table
-from sdbench.metrics.fixed_speed import at_speed
-from sdbench.metrics.recommend import Recommendation, recommend
+from sdbench.metrics.recommend import Recommendation, at_speed, recommend
 from sdbench.metrics.summary import summarise
 from sdbench.metrics.weigh import Margin
 from sdbench.records import Results, read

@@ -9,8 +9,7 @@ import pytest
 
 import sdbench
 from sdbench.metrics import gain, stats
-from sdbench.metrics.fixed_speed import at_speed
-from sdbench.metrics.recommend import breakpoints, decide, proven_faster, recommend
+from sdbench.metrics.recommend import at_speed, breakpoints, decide, proven_faster, recommend
 from sdbench.metrics.safety import ALPHA, Comparison
 from sdbench.metrics.stats import Estimate
 from sdbench.metrics.weigh import Gain, Weighed
@@ -102,7 +101,9 @@ UNEVEN = 1.25
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [1, 3, 9])
 def test_the_error_of_shipping_is_held_over_many_runs(settings):
-    assert shipped_by_mistake(runs=8_000, settings=settings) <= UNEVEN * ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / 8_000)
+    assert shipped_by_mistake(runs=8_000, settings=settings) <= UNEVEN * ALPHA + 3 * math.sqrt(
+        ALPHA * (1 - ALPHA) / 8_000
+    )
 
 
 # Length

@@ -10,9 +10,8 @@ import pytest
 import sdbench
 from sdbench.metrics import recommend, safety, sentences, stats
 from sdbench.metrics.cells import titles
-from sdbench.metrics.fixed_speed import at_speed
 from sdbench.metrics.gain import RATES
-from sdbench.metrics.recommend import decide
+from sdbench.metrics.recommend import at_speed, decide
 from sdbench.metrics.safety import ALPHA, Comparison
 from sdbench.metrics.stats import Estimate
 from sdbench.metrics.weigh import Gain, Weighed

@@ -290,5 +290,5 @@ def _latency_pass(store, cells, model, task, shape, examples, repeats, num_draft
     pass_id = f"pass-{model}-{task}"
     for c in [*cells, plain]:
         for i in range(examples):
-            store.append_timings(timings(c, shape.decode(c, f"{i}"), pass_id=pass_id, repeats=repeats, shape=shape))
-    store.append_calls(call_costs(model, pass_id=pass_id, num_drafts=num_drafts))
+            store.append(timings(c, shape.decode(c, f"{i}"), pass_id=pass_id, repeats=repeats, shape=shape))
+    store.append(call_costs(model, pass_id=pass_id, num_drafts=num_drafts))

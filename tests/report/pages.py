@@ -55,8 +55,8 @@ def write_home(home: Path, *, n: int = 60, ws: tuple[float, ...] = (0.3, 0.7, 1.
         for c in [*cells, plain]:
             for i in range(16):
                 rows = timings(c, shape.decode(c, str(i)), pass_id="pass", repeats=2, shape=shape)
-                store.append_timings(rows)
-        store.append_calls(call_costs(MODEL, pass_id="pass", num_drafts=(5,)))
+                store.append(rows)
+        store.append(call_costs(MODEL, pass_id="pass", num_drafts=(5,)))
         store.append_failure(cells[-1].key, "scoring failed: <oops>", example="no such example")
     draw(home / "figures")
     return home

@@ -42,7 +42,7 @@ def served(request, tmp_path_factory) -> tuple[str, Path]:
         store.append_generations(records)
         store.add_server({"url": "http://h:1", "version": "0.32.0"})
         for place, cell in enumerate(cells):
-            store.append_loads(
+            store.append(
                 [
                     LoadRecord(
                         "p",
@@ -64,7 +64,7 @@ def served(request, tmp_path_factory) -> tuple[str, Path]:
             )
             if request.param == "pooled" and cell.num_draft:
                 for block in "ab":
-                    store.append_pooled([PooledRecord(cell.key, "server", 3, 60, 20, 60, 40, block)])
+                    store.append([PooledRecord(cell.key, "server", 3, 60, 20, 60, 40, block)])
         store.compact()
     return request.param, folder
 

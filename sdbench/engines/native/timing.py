@@ -67,13 +67,13 @@ def time_plan(decoder: Decoder, plan: LatencyPlan, prompts: Prompts, store: Stor
     warm_up(timed, groups)
     with Bar("timing", num_timed(timed, plan.todo)) as bar:
         for block in latency_pass(timed, plan, run.seed):
-            store.append_timings(block)
+            store.append(block)
             for record in block:
                 bar.add(tokens=record.tokens)
     timings = read(store.folder).timings
     timings = timings[timings["pass_id"] == plan.pass_id].sort_values("started_at")  # those of earlier jobs among them
     records = records_of(timings)
-    store.append_calls(calls(records, plan.points, run, prompts))
+    store.append(calls(records, plan.points, run, prompts))
     for sentence in (drift_sentence(timings), outlier_sentence(records)):
         if sentence:
             warn(sentence)

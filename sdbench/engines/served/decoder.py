@@ -113,7 +113,7 @@ class ServedDecoder:
             except EngineError as error:
                 raise self.servers.explained(client, error) from error
             if (record := pooled(cell, texts, before, after)) is not None:
-                self.store.append_pooled([record])
+                self.store.append([record])
 
     def body(self, client: Client, point: Point, prompt: Sequence[int], item: WorkItem) -> dict[str, Any]:
         """The request for one text."""

@@ -86,8 +86,8 @@ class ServedEngine(ServedDecoder):
             ):
                 records = loads(block, answers, block_s, plan)
                 if block.concurrency == SINGLE:
-                    store.append_timings([_timing(block, answer, plan) for answer in answers])
-                store.append_loads(records)
+                    store.append([_timing(block, answer, plan) for answer in answers])
+                store.append(records)
                 for record in records:
                     bar.add(tokens=record.tokens)
         warn_of_overhead(store, plan.pass_id)

@@ -22,14 +22,7 @@ from sdbench.metrics.stats.intervals import (
     ratio_interval,
     statistic_interval,
 )
-from sdbench.metrics.stats.paired import (
-    detectable,
-    holm,
-    mcnemar,
-    paired_interval,
-    paired_p_value,
-    tango,
-)
+from sdbench.metrics.stats.paired import detectable, holm, mcnemar, paired_interval, paired_p_value, tango
 from sdbench.metrics.stats.resample import affordable, resampled, student
 
 __all__ = [

@@ -54,12 +54,7 @@ def _conservative(columns: Array, bounds: tuple[float, float], level: float) -> 
 
 
 def mean_interval(
-    values: ArrayLike,
-    *,
-    level: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-    bounds: Bounds | None = None,
+    values: ArrayLike, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0, bounds: Bounds | None = None
 ) -> Estimate:
     """A mean of values within bounds (None: unknown)."""
     x, level = values_of(values), check_level(level)
