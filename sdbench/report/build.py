@@ -81,7 +81,9 @@ def worked_out(
     advice = tuple(recommend(folder, recorded_margin(folder) if margin is None else margin) for folder in results)
     if speed is not None:
         advice = tuple(
-            replace(each, advices=tuple(map(at_speed, each.weighed, repeat(speed), (old.margin for old in each.advices))))
+            replace(
+                each, advices=tuple(map(at_speed, each.weighed, repeat(speed), (old.margin for old in each.advices)))
+            )
             for each in advice
         )
     options = [] if margin is None else [f"margin={option_text(margin)}"]

@@ -55,7 +55,9 @@ class Findings:
 
         names = names_of(self.summary.set_index("cell"))
         for row in self.summary.to_dict("records"):
-            labels = {name: row[name] for name in LABELS if row.get(name) == row.get(name) and row.get(name) is not None}
+            labels = {
+                name: row[name] for name in LABELS if row.get(name) == row.get(name) and row.get(name) is not None
+            }
             numbers = {
                 str(name): float(value)
                 for name, value in row.items()
