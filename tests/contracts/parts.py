@@ -13,6 +13,7 @@ import yaml
 from sdbench.config.sweep import flat
 from sdbench.prepare.rules import rule_of
 from sdbench.verify import Head
+from sdbench.verify.head import SHIP
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
@@ -22,7 +23,7 @@ HEADS = {
     kind: Head(kind, ("tv", "target_entropy"), {"weight": torch.tensor([[3.0, -1.0]]), "bias": torch.tensor([0.5])})
     for kind in ("ensemble", "judge")
 }
-KINDS = {"Diversed": "ensemble", "Judge": "judge"}
+KIND_OF_FOLDER = {folder: kind for kind, folder in SHIP.items()}  # `trained: FOLDER` says which heads a knob takes
 sys.path.insert(0, str(EXAMPLES))  # modules outside the package, as a user's own
 
 
@@ -74,6 +75,6 @@ def _named(tree: dict[str, Any]) -> Named:
         key: value for key, value in tree.items() if key not in ("name", "_target_", "knobs", "choices", "draws")
     }
     knobs = tree.get("knobs") or {}
-    if name in KINDS:
-        options["head"], knobs = HEADS[KINDS[name]], {key: says for key, says in knobs.items() if key != "head"}
+    heads = {key: HEADS[KIND_OF_FOLDER[says["trained"]]] for key, says in knobs.items() if "trained" in says}
+    options, knobs = options | heads, {key: says for key, says in knobs.items() if key not in heads}
     return Named(tree["name"], getattr(import_module(module), name), options, knobs)

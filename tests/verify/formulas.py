@@ -1,7 +1,7 @@
 """The law that each token-wise rule emits, written from its paper's equation with numpy: no code is shared with the rules.
 
-p and q are [N,V], without zeros; a setting's knobs are keyword arguments. FORMULAS has one entry for each file of configs/verifier
-that names a token-wise rule.
+p and q are [N,V], without zeros; a setting's knobs are keyword arguments. FORMULAS is a second source for the rules of
+configs/verifier that stand in it; a new rule need not.
 """
 
 from collections.abc import Callable

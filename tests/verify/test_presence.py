@@ -13,10 +13,11 @@ import yaml
 from scripts import audit_matrix
 from sdbench.config import config_dir
 from sdbench.verify import Head
+from tests.contracts.parts import parts
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (config_dir() / "verifier").glob("*.yaml"))
-ONE_TEMPERATURE = {"asd": "0", "mentored": "1"}  # their limits
+TEMPERATURES = {"zero": ["0"], "above_zero": ["1"]}  # of a rule with this limit
 
 
 def trees(name: str) -> dict[str, object]:
@@ -32,7 +33,8 @@ WITHOUT_HEAD = [name for name in NAMES if "head" not in trees(name)]
 
 
 def temperatures(name: str) -> list[str]:
-    return [ONE_TEMPERATURE[name]] if name in ONE_TEMPERATURE else ["0", "1"]
+    named = next(named for named in parts("verifier") if named.name == name)
+    return TEMPERATURES.get(named.make(**named.settings()[0]).limits.temperature, ["0", "1"])
 
 
 @pytest.mark.results
