@@ -44,8 +44,8 @@ AGAINST: Sequence[tuple[str, Sequence[str]]] = (("quality", ("target", "draft"))
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """The panels of one knob, from above, and its marks.curves."""
+class KnobColumn:
+    """The panels of one knob, from above, and its curves."""
 
     knob: str
     drawn: list[marks.Curve]
@@ -58,13 +58,13 @@ class Column:
         return room
 
 
-def columns_of(drawn: Sequence[marks.Curve], *, rows: int, height: float) -> tuple[Figure, list[Column]]:
-    """Make a column of panels for each knob of these marks.curves, one below the other `rows` times."""
+def columns_of(drawn: Sequence[marks.Curve], *, rows: int, height: float) -> tuple[Figure, list[KnobColumn]]:
+    """Make a column of panels for each knob of these curves, one below the other `rows` times."""
     knobs = marks.knobs_of(drawn)
     width = COLUMN if len(knobs) == 1 else PAGE
     figure, axes = panels(columns=len(knobs), rows=rows, width=width, height=height, sharex="col", sharey="row")
     columns = [
-        Column(knob, [curve for curve in drawn if curve.knob == knob], axes[index :: len(knobs)])
+        KnobColumn(knob, [curve for curve in drawn if curve.knob == knob], axes[index :: len(knobs)])
         for index, knob in enumerate(knobs)
     ]
     for column in columns:
@@ -76,7 +76,7 @@ def columns_of(drawn: Sequence[marks.Curve], *, rows: int, height: float) -> tup
 
 
 def draw_along(axis: Axes, drawn: Sequence[marks.Curve], y: str, *, has_legend: bool = True) -> None:
-    """Draw a measure against the knob, each curve with its marks.band, joined to the lossless point where it ends there."""
+    """Draw a measure against the knob, each curve with its band, joined to the lossless point where it ends there."""
     mark, colour = BASELINES["lossless"]
     for curve in drawn:
         marks.band(axis, curve.line, "x", y, curve.colour)
@@ -90,13 +90,13 @@ def draw_along(axis: Axes, drawn: Sequence[marks.Curve], y: str, *, has_legend: 
 
 
 def dodged_x(curve: marks.Curve, index: int, count: int) -> pd.Series:
-    """Return x, a little to the side, so that the intervals of several marks.curves do not lie on each other."""
+    """Return x, a little to the side, so that the intervals of several curves do not lie on each other."""
     x = curve.cells["x"]
     return x + 0.014 * max(float(x.max() - x.min()), 0.1) * (index - (count - 1) / 2)
 
 
 def name_curves(room: Room, drawn: Sequence[marks.Curve], y: str) -> None:
-    """Name each of two marks.curves where it is furthest from the other and has room; more have a legend."""
+    """Name each of two curves where it is furthest from the other and has room; more have a legend."""
     for curve in drawn:
         room.block_line(curve.line["x"], curve.line[y])
         room.block_marks(curve.cells["x"], curve.cells[y])
@@ -137,7 +137,7 @@ def against_knob(sweep: Sweep) -> Figure | None:
     return figure
 
 
-def draw_expectation(column: Column) -> None:
+def draw_expectation(column: KnobColumn) -> None:
     """Draw crosses at the exact expected acceptance, where it is known."""
     known = marks.having(column.drawn, "acceptance_expected")
     look: dict[str, Any] = {"marker": "x", "color": INK, "markersize": 3.4, "mew": 0.8, "linestyle": ""}

@@ -27,7 +27,7 @@ def with_theory(sweep: Sweep, cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def theory_curves(sweep: Sweep, known: Iterable[marks.Curve], *columns: str) -> list[marks.Curve]:
-    """Return the marks.curves with theory beside their cells, of those that have all these columns."""
+    """Return the curves with theory beside their cells, of those that have all these columns."""
     joined = [replace(c, cells=with_theory(sweep, c.cells), end=with_theory(sweep, c.end)) for c in known]
     return marks.having(joined, *columns)
 

@@ -94,14 +94,14 @@ def by_example(generations: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
 
 def changes(scores: pd.DataFrame, sweep: Sweep) -> pd.Series:
     """Return each example's largest change against lossless over the swept settings; positive is better."""
-    gaps = pd.DataFrame(index=scores.index)
+    gaps: dict[object, pd.Series] = {}
     for key, verifier in sweep.cells["verifier"].items():
         base = reference(sweep.cells, str(key), "lossless")
         if verifier not in BASELINES and base is not None and base != key:
             gaps[key] = sign_of(sweep.metric) * (scores[key] - scores[base])
-    if gaps.empty or gaps.isna().all(axis=None):
+    values = pd.DataFrame(gaps, index=scores.index).to_numpy(dtype=np.float64)
+    if np.isnan(values).all():
         return pd.Series(np.nan, index=scores.index)
-    values = gaps.to_numpy(dtype=np.float64)
     largest = np.argmax(np.nan_to_num(np.abs(values), nan=-1.0), axis=1)
     return pd.Series(values[np.arange(len(values)), largest], index=scores.index)
 

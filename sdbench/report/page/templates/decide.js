@@ -35,7 +35,28 @@ function showStates(article, decision, margin) {
     mark.classList.toggle("advised", mark.dataset.cell === decision.setting);
     mark.classList.toggle("rejected", rows.some((row) => row.dataset.cell === mark.dataset.cell && row.className === "failed"));
   }
+  nameMarks(svg);
 }
+
+// Names where there is room: first what is recommended and lossless, then what failed, then the others; the rest on hover.
+function nameMarks(svg) {
+  const marks = [...svg.querySelectorAll(".point")], taken = marks.map((mark) => mark.querySelector(".dot").getBBox());
+  const rank = (mark) => ["advised", "best", "rejected"].findIndex((name) => mark.classList.contains(name)) + 4 * !/advised|best|rejected/.test(mark.getAttribute("class"));
+  for (const mark of marks) mark.classList.remove("named", "crowded");
+  for (const mark of marks.sort((a, b) => rank(a) - rank(b))) {
+    mark.classList.add("named");
+    const text = mark.querySelector("text"), box = text.getBBox();
+    const isFree = box.x > 0 && box.x + box.width < svg.viewBox.baseVal.width && box.y > 0 && taken.every((other) =>
+      box.x + box.width < other.x || other.x + other.width < box.x || box.y + box.height < other.y || other.y + other.height < box.y);
+    if (isFree) taken.push(box);
+    else {
+      mark.classList.remove("named");
+      mark.classList.add("crowded");
+    }
+  }
+}
+
+for (const svg of document.querySelectorAll(".plane svg")) nameMarks(svg);
 
 for (const article of document.querySelectorAll(".verdict")) {
   const mover = article.querySelector('[data-part="mover"]');

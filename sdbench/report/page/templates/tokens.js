@@ -1,9 +1,9 @@
 // One token and what is known about it. Texts are a model's words: they go into the page by textContent alone.
 const ORIGINS = {
-  a: { name: "accepted draft", text: "The draft proposed it, the rule kept it." },
-  r: { name: "replacement", text: "The draft's token was refused; this one was drawn instead." },
+  a: { name: "accepted draft", text: "The draft proposed it and the rule kept it." },
+  r: { name: "replacement", text: "The draft's token was rejected; this one was drawn instead." },
   b: { name: "bonus", text: "The target's own token after a fully kept draft." },
-  o: { name: "own token", text: "This model decodes by itself: nothing was drafted." },
+  o: { name: "own token", text: "This model decodes alone: nothing was drafted." },
 };
 
 function element(name, className, text) {
@@ -84,7 +84,7 @@ function showTip(span, token) {
   const has = (key) => token[key] !== null && token[key] !== undefined;
   if (has("p")) tip.append(meter("p", token.p, "the target's probability of the drafted token"));
   if (has("q")) tip.append(meter("q", token.q, "the draft's probability of the drafted token"));
-  if (has("tv")) tip.append(meter("tv", token.tv, "total variation between the two laws here"));
+  if (has("tv")) tip.append(meter("tv", token.tv, "total variation between the two distributions here"));
   if (!has("p")) tip.append(element("p", "tip-text", token.origin === "a" || token.origin === "r" ? "p and q were not recorded." : ORIGINS[token.origin].text));
   if (token.origin !== "o") tip.append(element("p", "tip-foot", "round " + token.round + ", place " + token.slot));
   tip.hidden = false;
