@@ -12,7 +12,7 @@ after them. Titles and captions stand in captions.toml. Files of an earlier repo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import repeat
@@ -30,7 +30,9 @@ from sdbench.report.captions import FIGURES, TABLES
 from sdbench.report.figures import draw_figures
 from sdbench.report.figures.style import FORMATS, save, styled
 from sdbench.report.frames import frames
+from sdbench.report.joint import JointDecision, decide_jointly
 from sdbench.report.page import write_page
+from sdbench.report.page.verdicts import match_advice
 from sdbench.report.sweep import Sweep, sweeps_of
 
 MARGIN = 5.0  # points of 100; used where a run recorded none
@@ -48,6 +50,7 @@ class WorkedOut:
     sweeps: tuple[Sweep, ...]
     metrics: tuple[Callable[[], Metrics], ...]  # every score of each folder, worked out when first needed
     options: tuple[str, ...] = ()  # of the command, such as margin=1
+    joint: JointDecision | None = None  # one setting for all sweeps, where joint=true asks for it
 
     @property
     def home(self) -> Path:
@@ -73,7 +76,11 @@ def build(folder: str | os.PathLike[str], others: Iterable[str | os.PathLike[str
 
 
 def worked_out(
-    folders: Iterable[str | os.PathLike[str]], *, margin: Margin | None = None, speed: float | None = None
+    folders: Iterable[str | os.PathLike[str]],
+    *,
+    margin: Margin | None = None,
+    speed: float | None = None,
+    is_joint: bool = False,
 ) -> WorkedOut:
     """Read every folder, summarise and decide: at the margin of its last run unless one is given, or at a fixed speed."""
     results = tuple(map(read, folders))
@@ -88,8 +95,24 @@ def worked_out(
         )
     options = [] if margin is None else [f"margin={option_text(margin)}"]
     options += [] if speed is None else [f"speed={speed:g}"]
+    options += ["joint=true"] if is_joint else []
     metrics = tuple(cache(partial(metrics_of, folder)) for folder in results)
-    return WorkedOut(results, summaries, advice, tuple(sweeps_of(results, summaries, metrics)), metrics, tuple(options))
+    sweeps = sweeps_of(results, summaries, metrics)
+    advice = tuple(retitle(sweeps, results, advice))
+    joint = decide_jointly(advice) if is_joint else None
+    return WorkedOut(results, summaries, advice, tuple(sweeps), metrics, tuple(options), joint)
+
+
+def retitle(
+    sweeps: Sequence[Sweep], results: Sequence[Results], advice: Sequence[Recommendation]
+) -> Iterator[Recommendation]:
+    """Yield the advice under the titles of the report, which tell the sweeps of several folders apart."""
+    matched = {id(each.weighed): each.sweep.title for each in match_advice(sweeps, results, advice)}
+    for folder in advice:
+        titles = [matched.get(id(weighed), weighed.title) for weighed in folder.weighed]
+        named = list(zip(folder.advices, folder.weighed, titles, strict=True))
+        advices = [replace(each, text=title + each.text.removeprefix(old.title)) for each, old, title in named]
+        yield Recommendation(tuple(advices), tuple(replace(old, title=title) for _, old, title in named))
 
 
 def option_text(margin: Margin) -> str:
@@ -107,7 +130,8 @@ def write(work: WorkedOut, out: str | os.PathLike[str] | None = None) -> Report:
     tables = write_tables(home, work)
     figures = write_figures(home / "figures", work.sweeps)
     options = (*work.options, *([] if out is None else [f"out={os.fspath(out)}"]))
-    return Report(write_page(home, work.results, work.sweeps, work.advice, options), figures, tables)
+    joint = work.joint.text if work.joint else ""
+    return Report(write_page(home, work.results, work.sweeps, work.advice, options, joint), figures, tables)
 
 
 def recorded_margin(results: Results) -> Margin:

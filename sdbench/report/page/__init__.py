@@ -27,7 +27,7 @@ from sdbench.report.page.drawings import Drawing, drawings_of
 from sdbench.report.page.facts import facts_of, failures_of, merge_warnings, runs_of, warnings_of
 from sdbench.report.page.measures import MEASURES, WORDS
 from sdbench.report.page.tables import tables_of
-from sdbench.report.page.verdicts import advised_cell, card_of, match_advice
+from sdbench.report.page.verdicts import advised_cell, card_of, match_advice, with_minus
 from sdbench.report.sweep import Sweep, heading
 
 ROOM = 10**7 - 5 * 10**5  # bytes of a page, less what the list of examples takes
@@ -48,8 +48,12 @@ def write_page(
     sweeps: Sequence[Sweep],
     advice: Sequence[Recommendation],
     options: Sequence[str] = (),
+    joint: str = "",
 ) -> Path:
-    """Render the page into `home`; its figures are the SVG files below home/figures. `options`: of the command that made it."""
+    """Render the page into `home`; its figures are the SVG files below home/figures.
+
+    `options` are those of the command that made it, `joint` is the decision for all sweeps together.
+    """
     advised = match_advice(sweeps, results, advice)
     drawings, missing = split_by_room(drawings_of(home / "figures", sweeps), FIGURES_ROOM)
     cells = {sweep.title: advised_cell(sweep, advised) for sweep in sweeps}
@@ -64,6 +68,7 @@ def write_page(
         "warnings": merge_warnings({sweep.title: warnings_of(sweep) for sweep in sweeps}),
         "drawings": drawings,
         "missing": missing,
+        "joint": with_minus(joint),
         "measures": MEASURES,
         "words": WORDS,
         "runs": runs_of(results),

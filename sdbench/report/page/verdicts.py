@@ -156,8 +156,13 @@ def words_of(advised: Advised, advice: Advice) -> dict[str, Any]:
     label = "" if setting is None else str(advised.sweep.cells.at[setting, "label"])
     headline = {"ship": f"Ship {label}", "stay": f"Stay {label}", "none": "No recommendation"}[advice.kind]
     _, _, text = advice.text.partition(": ")  # it begins with the pair and the task, which stand above it
-    text = re.sub(r"(?<![\w.=-])-(?=\d)", MINUS, text[:1].upper() + text[1:])
+    text = with_minus(text[:1].upper() + text[1:])
     return {"headline": headline, "text": text, "setting": setting or "", "facts": facts_of(advised.weighed, advice)}
+
+
+def with_minus(text: str) -> str:
+    """Return a sentence with true minus signs before its numbers."""
+    return re.sub(r"(?<![\w.=-])-(?=\d)", MINUS, text)
 
 
 def facts_of(weighed: Weighed, advice: Advice) -> tuple[Fact, ...]:

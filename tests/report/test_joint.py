@@ -1,0 +1,92 @@
+"""One setting for several folders: safe on each of them, or named with where it fails; every sentence names its folder."""
+
+import pytest
+
+from sdbench.metrics.recommend import Recommendation, decide
+from sdbench.metrics.safety import Comparison
+from sdbench.metrics.stats import Estimate
+from sdbench.metrics.weigh import Gain, Weighed
+from sdbench.report.__main__ import main
+from sdbench.report.joint import decide_jointly
+from sdbench.types import Metric
+from tests.records.synthetic import write_synthetic
+
+WS = (0.9, 0.7, 0.5)
+
+
+def recommendation(title: str, worst: tuple[float, ...], *, margin: float = 5.0, is_faster: bool = True, **fields):
+    """A folder of one sweep whose settings w = .9, .7, .5 have these limits of their losses; the more lenient is faster."""
+    tests = [
+        Comparison(f"{title}-{w}", "ensemble", f"w={w}", 5, Estimate(0.0, -0.1, 0.1, 200), limit + 2, limit, 0.0)
+        for w, limit in zip(WS, worst, strict=True)
+    ]
+    over = Estimate(1.2, 1.1 if is_faster else 0.9, 1.3, 8)
+    sweep = Weighed(
+        "pair",
+        "task",
+        title,
+        Metric("strict", "share", bounds=(0, 1)),
+        (tuple(tests),),
+        gains={test.cell: Gain({"lossless": over}, "lossless") for test in tests},
+        modelled={test.cell: 2.0 + index for index, test in enumerate(tests)},
+        names={test.cell: f"ensemble w={w} K=5" for test, w in zip(tests, WS, strict=True)}
+        | {"lossless": "lossless K=5"},
+        **fields,
+    )
+    return Recommendation((decide(sweep, margin),), (sweep,))
+
+
+def test_the_fastest_setting_that_is_safe_on_all_is_shipped():
+    joint = decide_jointly([recommendation("A", (-2.0, -3.0, -4.0)), recommendation("B", (-1.0, -4.5, -9.0))])
+    assert joint.setting == "ensemble w=0.7 K=5"
+    assert joint.text == (
+        "joint: ship ensemble w=0.7 K=5: safe on all 2 sweeps (at worst -4.5 points, on B); "
+        "over lossless: 1.20× [1.10, 1.30] on A, 1.20× [1.10, 1.30] on B."
+    )
+
+
+def test_each_folder_keeps_its_margin():
+    two = recommendation("A", (-2.0, -3.0, -4.0), margin=2.5), recommendation("B", (-1.0, -4.5, -9.0))
+    assert decide_jointly(two).setting == "ensemble w=0.9 K=5"
+
+
+def test_without_a_common_setting_it_says_where_each_fails():
+    joint = decide_jointly([recommendation("A", (-2.0, -6.0, -9.0)), recommendation("B", (-7.0, -8.0, -9.0))])
+    assert joint.setting is None
+    assert joint.text.startswith("joint: none is safe on all 2 sweeps: ensemble w=0.9 K=5 fails on B (at worst -7.0); ")
+    assert "ensemble w=0.7 K=5 fails on A (at worst -6.0), B (not reached)" in joint.text
+
+
+def test_a_speed_up_must_be_proven_on_all():
+    joint = decide_jointly([recommendation("A", (-2.0,) * 3), recommendation("B", (-2.0,) * 3, is_faster=False)])
+    assert joint.text.startswith("joint: stay lossless; ensemble w=0.5 K=5 is safe on all 2 sweeps")
+    assert "a speed-up over lossless is not proven on all" in joint.text
+
+
+def test_a_sweep_that_cannot_be_decided_is_named():
+    joint = decide_jointly([recommendation("A", (-2.0,) * 3), recommendation("B", (-2.0,) * 3, problem="n is small")])
+    assert joint.text == "joint: none: B: n is small."
+
+
+def test_a_single_sweep_is_refused():
+    with pytest.raises(ValueError, match="needs two sweeps or more"):
+        decide_jointly([recommendation("A", (-2.0,) * 3)])
+
+
+def test_the_terminal_and_the_page_tell_folders_apart(tmp_path, capsys):
+    homes = [write_synthetic(tmp_path / name, n=3, ws=(0.5,), timing_examples=0) for name in ("first", "second")]
+    assert main([*map(str, homes), "joint=true"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    titles = [f"llama-tiny on gsm8k-tiny ({name})" for name in ("first", "second")]
+    assert [line.partition(":")[0] for line in printed[:3]] == [*titles, "joint"]
+    page = (tmp_path / "report-first+second" / "report.html").read_text()
+    assert all(title in page for title in titles)
+    assert 'id="joint">joint: none: ' in page
+    assert "up to 5&nbsp;%" in page, "the chance that one of two recommendations errs"
+    assert "joint=true" in page
+
+
+def test_a_joint_that_is_no_yes_or_no_is_one_sentence(tmp_path, capsys):
+    home = write_synthetic(tmp_path / "home", n=3, ws=(0.5,), timing_examples=0)
+    assert main([str(home), "joint=maybe"]) == 2
+    assert "joint must be true or false, got maybe" in capsys.readouterr().err
