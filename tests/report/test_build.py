@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import sdbench
 from sdbench.metrics import divergence
 from sdbench.metrics.summary import summarise
+from sdbench.records import Store
 from sdbench.report import build
 from sdbench.report.__main__ import main
 from sdbench.report.build import DRAWN
@@ -21,7 +23,7 @@ from sdbench.report.figures import DRAW
 from sdbench.report.figures.grids import GRIDS
 from sdbench.report.figures.style import CYCLE, MARKS, styled
 from sdbench.report.sweep import MOST_NAMED, sweeps_of
-from tests.records.synthetic import write_synthetic
+from tests.records.synthetic import Shape, sweep, write_synthetic
 
 ALONE = set(DRAW) - {"divergence", "load"}  # what a sampled sweep with times of our own engine has by itself
 
@@ -87,6 +89,20 @@ def test_a_new_report_voids_the_note_of_what_the_page_shows(tmp_path):
     (home / DRAWN).write_text("the page at margin 5")
     assert main([str(home), "margin=1"]) == 0
     assert not (home / DRAWN).exists()
+
+
+def test_two_dtypes_in_one_folder_have_a_report(tmp_path):
+    """Retention looked up lossless by draft length, of which such a folder has two."""
+    home, shape = write_synthetic(tmp_path / "two", n=8, ws=(0.5,), timing_examples=0), Shape(64)
+    first = sweep("llama-tiny", "gsm8k-tiny", ws=(0.5,), num_drafts=(5,), temperature=1.0)
+    others = [replace(c, content={**c.content, "dtype": "bfloat16"}) for c in first]
+    with Store.open(home, config={}, provenance={}) as store:
+        store.add_cells(others)
+        store.append_generations([shape.decode(c, str(i)) for c in others for i in range(8)])
+    build(home)
+    retention = pd.read_csv(home / "tables" / "retention.csv")
+    assert len(retention) == 2
+    assert retention["retention"].notna().all()
 
 
 def test_the_front_and_its_volume_agree_with_the_summary(folder):
