@@ -14,7 +14,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from sdbench.metrics import acceptance, divergence, pareto, quality, theory
+from sdbench.metrics import acceptance, divergence, pareto, quality, speed, theory
 from sdbench.metrics.cells import BASELINES, STRICTEST, metrics_of, strict_value, table_of, titles
 from sdbench.metrics.export import Metrics
 from sdbench.metrics.load import load_table
@@ -114,6 +114,20 @@ class Sweep:
         x = strict_value(curve["x"], curve["rank"])
         end = lossless[lossless["num_draft"] == first["num_draft"]].iloc[:1]
         return end.assign(x=np.nan if x is None else x, curve=name)
+
+    @cached_property
+    def answer_times(self) -> pd.DataFrame:
+        """By cell: seconds from the prompt to the end of an answer in the newest latency pass, median and 95th percentile."""
+        timings, names = self.select(speed.latest_pass(self.results.timings)), ["answer_p50_s", "answer_p95_s"]
+        seconds = (timings["prefill_s"] + timings["decode_s"]).groupby([timings["cell"], timings["example"]]).mean()
+        by_cell = seconds.groupby(level="cell")
+        return pd.DataFrame({name: by_cell.quantile(q) for name, q in zip(names, (0.5, 0.95), strict=True)})
+
+    @property
+    def batch_size(self) -> int | None:
+        """Texts that were timed at once; None where the run's configuration does not have it."""
+        timing = self.results.config.get("timing")
+        return int(timing.get("batch_size", 1)) if isinstance(timing, Mapping) else None
 
     @cached_property
     def load(self) -> pd.DataFrame:

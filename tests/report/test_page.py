@@ -108,7 +108,7 @@ def test_the_recommendation_shows_its_tests(tree):
     facts = dict(zip(answer.xpath(".//dl/div/dt/text()"), answer.xpath(".//dl/div/dd/b/text()"), strict=True))
     assert list(facts) == ["Cost", "Gain over lossless", "Over the target alone"]
     assert facts["Cost"].endswith(" points")
-    steps = answer.xpath(".//table//tbody/tr")
+    steps = answer.xpath(".//table[@class='ladder']//tbody/tr")
     assert [step.xpath("string(th)") for step in steps] == ["ensemble w=0.7 K=5", "ensemble w=0.3 K=5"]
     assert all(step.xpath("string(td[last()])") == "✓ yes" for step in steps)
     assert tree.xpath("//tr[@class='advised']/th")[0].text_content() == "ensemble w=0.3 K=5 ★ recommended"

@@ -59,7 +59,9 @@ def write_page(
     cells = {sweep.title: advised_cell(sweep, advised) for sweep in sweeps}
     context: dict[str, Any] = {
         "title": heading(sweeps) if sweeps else ", ".join(folder.name for folder in results),
-        "answers": [card_of(each, index) for index, each in enumerate(advised)],
+        "answers": [
+            card_of(each, index, [id(s) for s in sweeps].index(id(each.sweep))) for index, each in enumerate(advised)
+        ],
         "sweeps": [
             {"title": sweep.title, "facts": facts_of(sweep), "tables": tables_of(sweep, cells[sweep.title])}
             for sweep in sweeps

@@ -15,6 +15,7 @@ from sdbench.metrics.speed import drift
 from sdbench.metrics.text import names_of
 from sdbench.metrics.weigh import SMALL
 from sdbench.records import Results
+from sdbench.report.page.losses import check_lossless
 from sdbench.report.page.measures import MEASURES
 from sdbench.report.sweep import Sweep
 
@@ -54,6 +55,7 @@ def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
         "Draft length K": ", ".join(str(k) for k in sorted(set(cells["num_draft"])) if k > 0),
         "Decoding": _joined(decoding, is_named=True),
         "Numbers": _joined(numbers, is_named=True),
+        "Lossless against the target alone": check_lossless(sweep)[0],
         "Examples": f"{generations['example'].nunique()}{several}",
         "Machine": _machine_of(sweep.results),
     }
@@ -149,6 +151,10 @@ def warnings_of(sweep: Sweep) -> list[str]:
                 f"{MEASURES[name].title}: above {MANY:.0%} in {len(high)} of {len(rows)} settings, "
                 f"at most {rows.at[worst, name]:.0%} ({sweep.cells.at[worst, 'label']})."
             )
+    text, is_odd = check_lossless(sweep)
+    if is_odd:
+        advice = "More examples tell luck from a fault, and so does python -m sdbench.audit."
+        warnings.append(f"Lossless against the target alone: {text}. {advice}")
     pace = drift(sweep.select(sweep.results.timings))
     if abs(pace - 1) > DRIFT:
         warnings.append(

@@ -33,7 +33,16 @@ TABLES: Mapping[str, Sequence[str]] = {
         *("num_generations", "mean_tokens", "repeated_4grams", "loop_rate", "truncated_rate", "empty_rate"),
         *("extraction_failed_rate", "prompt_cut_rate"),
     ),
-    "Speed": ("num_timed", "tokens_per_s", *SPEEDS, "speedup_modelled", "speedup_end_to_end", "time_ratio"),
+    "Speed": (
+        "num_timed",
+        "tokens_per_s",
+        *SPEEDS,
+        "speedup_modelled",
+        "speedup_end_to_end",
+        "time_ratio",
+        "answer_p50_s",
+        "answer_p95_s",
+    ),
     "Where the time goes": (
         *("first_token_s", "round_p50_s", "round_p90_s", "round_p99_s", "num_split", "draft_s", "verify_s", "rest_s"),
     ),
@@ -113,7 +122,7 @@ def _rows(sweep: Sweep, advised: str | None, values: Iterable[Sequence[Value]]) 
 
 
 def _summary_table(title: str, names: Sequence[str], sweep: Sweep, advised: str | None) -> Table:
-    rows, is_first = sweep.rows, title == FIRST
+    rows, is_first = sweep.rows.join(sweep.answer_times), title == FIRST
     names = [name for name in names if _is_known(rows, name) or _is_known(rows, MODELLED.get(name))]
     spans = {name: _span(rows, name) for name in names if name in BARRED and is_first}
     columns = tuple(_column(name, sweep.metric) for name in names)

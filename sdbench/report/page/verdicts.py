@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sdbench.metrics.recommend import Advice, Recommendation, breakpoints, decide
-from sdbench.metrics.safety import Comparison, tested
+from sdbench.metrics.safety import ALPHA, tested
+from sdbench.metrics.sentences import needed
 from sdbench.metrics.text import format_interval, format_number
 from sdbench.metrics.weigh import Weighed
 from sdbench.records import Results
+from sdbench.report.page.losses import LossDetail, losses_of
 from sdbench.report.page.plane import Plane, depth_of, plane_of
 from sdbench.report.page.tables import MINUS
 from sdbench.report.sweep import Sweep
@@ -43,6 +45,7 @@ class LadderRow:
     change: str
     limit: str
     loops: str
+    needed: str  # examples that would show it safe, of a setting that is not
     state: str  # y within the margin, n not, - not reached
     bar: tuple[float, float]  # limit, change
 
@@ -69,6 +72,8 @@ class Card:
     facts: tuple[Fact, ...]
     ladder: tuple[LadderRow, ...]
     plane: Plane | None
+    losses: LossDetail | None  # of the recommended setting, else of the one nearest to it
+    group: int  # its sweep's place among the examples
     metric: str
     margin: float
     most: float  # the slider's end
@@ -104,8 +109,8 @@ def advised_cell(sweep: Sweep, advised: Sequence[Advised]) -> str | None:
     return next((each.advice.cell for each in advised if each.sweep is sweep), None)
 
 
-def card_of(advised: Advised, index: int) -> Card:
-    """Return what the page shows of an advice."""
+def card_of(advised: Advised, index: int, group: int) -> Card:
+    """Return what the page shows of an advice; `group` is the index of its sweep."""
     sweep, advice, weighed = advised.sweep, advised.advice, advised.weighed
     margin = advice.margin
     has_margin = not math.isnan(margin)  # where speed is fixed nothing is tested against a margin
@@ -113,14 +118,18 @@ def card_of(advised: Advised, index: int) -> Card:
     plane = plane_of(sweep, weighed, margin) if tests else None
     depth = plane.depth if plane else depth_of(tests, margin)
     span = (-depth, 0.35 * depth)
+    done = [] if not has_margin else [test for curve in weighed.curves for test in tested(curve, margin)]
+    nearest = advice.cell or next((test.cell for test in sorted(done, key=lambda test: -test.worst)), None)
     is_live = bool(tests) and has_margin
     return Card(
         name=f"answer-{index}",
         title=sweep.title,
         kind=advice.kind,
         **words_of(advised, advice),
-        ladder=ladder_of(sweep, tests, states_of(weighed, margin), span) if has_margin else (),
+        ladder=ladder_of(advised, span) if has_margin else (),
         plane=plane,
+        losses=None if nearest is None else losses_of(sweep, nearest),
+        group=group,
         metric=weighed.metric.name,
         margin=margin,
         most=round(max(depth, 1.5 * margin), 1) if is_live else 0.0,
@@ -132,21 +141,22 @@ def card_of(advised: Advised, index: int) -> Card:
     )
 
 
-def ladder_of(
-    sweep: Sweep, tests: Sequence[Comparison], states: str, span: tuple[float, float]
-) -> tuple[LadderRow, ...]:
-    """Return every test in its order."""
+def ladder_of(advised: Advised, span: tuple[float, float]) -> tuple[LadderRow, ...]:
+    """Return every test in its order, for a setting that is not safe with the number of examples that would show it safe."""
+    weighed, margin = advised.weighed, advised.advice.margin
+    tests = [test for curve in weighed.curves for test in curve]
     return tuple(
         LadderRow(
             key=test.cell,
-            label=str(sweep.cells.at[test.cell, "label"]),
+            label=str(advised.sweep.cells.at[test.cell, "label"]),
             change=signed(test.change),
             limit=signed(test.worst),
             loops=signed(test.loops),
+            needed=needed(test, margin, ALPHA / len(weighed.curves)) if state == "n" and test.change > -margin else "",
             state=state,
             bar=(_percent(test.worst, span), _percent(test.change, span)),
         )
-        for test, state in zip(tests, states, strict=True)
+        for test, state in zip(tests, states_of(weighed, margin), strict=True)
     )
 
 
@@ -157,7 +167,7 @@ def words_of(advised: Advised, advice: Advice) -> dict[str, Any]:
     headline = {"ship": f"Ship {label}", "stay": f"Stay {label}", "none": "No recommendation"}[advice.kind]
     _, _, text = advice.text.partition(": ")  # it begins with the pair and the task, which stand above it
     text = with_minus(text[:1].upper() + text[1:])
-    return {"headline": headline, "text": text, "setting": setting or "", "facts": facts_of(advised.weighed, advice)}
+    return {"headline": headline, "text": text, "setting": setting or "", "facts": facts_of(advised, advice)}
 
 
 def with_minus(text: str) -> str:
@@ -165,9 +175,11 @@ def with_minus(text: str) -> str:
     return re.sub(r"(?<![\w.=-])-(?=\d)", MINUS, text)
 
 
-def facts_of(weighed: Weighed, advice: Advice) -> tuple[Fact, ...]:
+def facts_of(advised: Advised, advice: Advice) -> tuple[Fact, ...]:
     """Return cost, gain over lossless and speed over the target alone of what is advised."""
+    weighed = advised.weighed
     chosen = next((test for curve in weighed.curves for test in curve if test.cell == advice.cell), None)
+    batch = f", batch {advised.sweep.batch_size}" if advised.sweep.batch_size else ""
     facts = []
     if chosen is not None:
         worst = f"at worst {signed(chosen.worst)} {weighed.metric.name}"
@@ -178,7 +190,7 @@ def facts_of(weighed: Weighed, advice: Advice) -> tuple[Fact, ...]:
     for title, gain in gains.items():
         if gain is not None:
             value, _, limits = format_interval(gain, 2, unit="×").partition(" ")
-            facts.append(Fact(title, value, limits))
+            facts.append(Fact(title, value, f"{limits} on {gain.n} texts{batch}" if limits else ""))
     return tuple(facts)
 
 

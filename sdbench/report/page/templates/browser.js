@@ -133,6 +133,14 @@ function linked() {
   return place < 0 ? null : { group: Number(group), place };
 }
 
+// The worst examples of a recommendation lead to the viewer where it holds them.
+for (const link of document.querySelectorAll("a[data-example]")) {
+  const group = browserData.groups[link.dataset.group];
+  if (group && group.examples.some((one) => one.id === link.dataset.example)) {
+    link.href = "#example-" + link.dataset.group + "-" + encodeURIComponent(link.dataset.example);
+  }
+}
+
 function openLinked() {
   const link = linked();
   if (!link) return false;

@@ -23,7 +23,7 @@ function showStates(article, decision, margin) {
   rows.forEach((row, place) => {
     const [name, text] = STATES[decision.states[place]];
     row.className = name;
-    row.lastElementChild.textContent = text;
+    row.querySelector(".mark").textContent = text;
   });
   const ladder = article.querySelector(".ladder");
   if (ladder) ladder.style.setProperty("--margin", Number(ladder.dataset.zero) - Number(ladder.dataset.point) * margin + "%");

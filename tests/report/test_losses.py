@@ -1,0 +1,77 @@
+"""Which examples lose, how, and whether lossless scores as the target does: recomputed from the records."""
+
+import lxml.html
+import numpy as np
+import pytest
+
+from sdbench.metrics.summary import summarise
+from sdbench.records import read
+from sdbench.report.page.losses import check_lossless, losses_of
+from sdbench.report.sweep import sweeps_of
+from tests.records.synthetic import write_synthetic
+from tests.report.pages import write
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return write_synthetic(tmp_path_factory.mktemp("losses") / "home", n=60, ws=(0.1, 0.7), timing_examples=6)
+
+
+@pytest.fixture(scope="module")
+def sweep(home):
+    results = read(home)
+    (sweep,) = sweeps_of([results], [summarise(results, resamples=50)])
+    return sweep
+
+
+def test_the_bars_count_every_example_and_the_worst_are_those_that_lose(sweep):
+    keys = sweep.cells.set_index("label").assign(key=list(sweep.cells.index))["key"]
+    key, base = keys["ensemble w=0.1 K=5"], keys["lossless K=5"]
+    detail = losses_of(sweep, key)
+    scores = sweep.results.generations.set_index(["cell", "example"])[sweep.metric.name]
+    change = scores[key] - scores[base]
+    counts = {text: count for text, count, _ in detail.bars}
+    assert sum(counts.values()) == len(change) == 60
+    assert counts["unchanged"] == (change == 0).sum()
+    assert counts["lost 50 or more"] == (change < 0).sum() > 0
+    assert len(detail.worst) == min(10, (change < 0).sum())
+    assert all(change[loss.example] < 0 for loss in detail.worst)
+    assert all(loss.kind and loss.change == "−100.0" for loss in detail.worst)
+    assert losses_of(sweep, base) is None, "lossless loses nothing against itself"
+
+
+def test_the_kinds_are_the_flags_of_the_texts(sweep):
+    key = sweep.cells.index[sweep.cells["label"] == "ensemble w=0.1 K=5"][0]
+    rows = sweep.results.generations[sweep.results.generations["cell"] == key].set_index("example")
+    for loss in losses_of(sweep, key).worst:
+        if loss.kind == "truncated":
+            assert rows.at[loss.example, "is_truncated"]
+        if loss.kind == "wrong result":
+            assert not rows.at[loss.example, "is_truncated"]
+
+
+def test_lossless_is_checked_against_the_target_alone(sweep):
+    text, is_odd = check_lossless(sweep)
+    row = sweep.points[sweep.points["verifier"] == "lossless"].iloc[0]
+    assert is_odd == (not row["difference_from_target_low"] <= 0 <= row["difference_from_target_high"])
+    assert text.startswith("a difference beyond noise" if is_odd else "no difference is shown")
+    assert "lossless K=5: " in text
+
+
+def test_the_page_shows_losses_times_of_answers_and_examples_needed(home):
+    tree = lxml.html.document_fromstring(write(home, margin=5.0).read_text(encoding="utf-8"))
+    bars = tree.xpath("//table[@class='histogram']//td[1]/text()")
+    assert sum(map(int, bars)) == 60
+    assert tree.xpath("//ol[@class='worst']/li/a/@data-example")
+    heads = [" ".join(head.text_content().split()) for head in tree.xpath("//table[caption='Speed']//th[@scope='col']")]
+    assert {"Answer, p50 ms", "Answer, p95 ms"} <= set(heads)
+    assert "Lossless against the target alone" in tree.xpath("string(//section[@id='run'])")
+
+
+def test_times_of_answers_are_those_of_the_latency_pass(sweep):
+    timings = sweep.results.timings[~sweep.results.timings["is_split"].astype(bool)]
+    key = sweep.answer_times.index[0]
+    rows = timings[timings["cell"] == key]
+    seconds = (rows["prefill_s"] + rows["decode_s"]).groupby(rows["example"]).mean()
+    assert sweep.answer_times.at[key, "answer_p50_s"] == pytest.approx(np.median(seconds))
+    assert sweep.answer_times.at[key, "answer_p95_s"] == pytest.approx(np.quantile(seconds, 0.95))
