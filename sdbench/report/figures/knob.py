@@ -106,7 +106,7 @@ def name_curves(room: Room, drawn: Sequence[marks.Curve], y: str) -> None:
     for curve, height, other in zip(drawn, values, values[::-1], strict=True):
         apart = (height - other.reindex(height.index)).abs().fillna(0).sort_values(ascending=False, kind="stable")
         labels = [Label(float(x), float(height[x]), curve.name, curve.colour, True) for x in apart.index]
-        room.place_first(labels)
+        room.add_first(labels)
 
 
 def against_knob(sweep: Sweep) -> Figure | None:

@@ -106,12 +106,12 @@ class Room:
         look = {"va": "center", "annotation_clip": False, "color": colour, "size": SMALL} | look
         self.axis.annotate(text, (x, y), (right, up), textcoords="offset points", **look)
 
-    def place_first(self, labels: Sequence[Label], *, size: float = SMALL) -> None:
+    def add_first(self, labels: Sequence[Label], *, size: float = SMALL) -> None:
         """Set the first of these labels that finds a free spot; the first at all if none does."""
         free = [label for label in labels if self._best(replace(label, is_needed=False), size) is not None]
-        self.place([(free or list(labels))[0]], size=size)
+        self.add([(free or list(labels))[0]], size=size)
 
-    def place(self, labels: Sequence[Label], *, size: float = SMALL) -> None:
+    def add(self, labels: Sequence[Label], *, size: float = SMALL) -> None:
         """Set each label in turn at the nearest spot that covers nothing; a needed one takes the least bad."""
         for label in labels:
             free = self._best(label, size)

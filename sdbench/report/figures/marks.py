@@ -177,7 +177,7 @@ def label_levels(room: Room, levels: Levels, *, size: float = SMALL) -> None:
     for name, level in levels.drawn.items():
         spots = [(x, (side, up)) for up in (1, -1) for x, side in ((right - inset, -1), (left + inset, 1))]
         labels = [Label(x, level, NAMES.get(name, name), BASELINES[name][1], True, (way,)) for x, way in spots]
-        room.place_first(labels, size=size)
+        room.add_first(labels, size=size)
 
 
 def write_n(axis: Axes, n: float, unit: str = "") -> None:

@@ -128,10 +128,10 @@ def label_plane(room: Room, sweep: Sweep, rate: str, levels: marks.Levels, *, si
         Label(at[rate], at["quality"], marks.NAMES.get(name, name), BASELINES[name][1], True)
         for name, at in firsts.items()
     ]
-    room.place(named, size=size)
+    room.add(named, size=size)
     marks.label_levels(room, levels, size=size)
     is_lossless_named = rate == "acceptance" and "lossless" in baselines
     shown = set(points.loc[points["is_on_front"], "cell"]) if len(drawn) > marks.FEW_CURVES else None
     for curve in drawn:
         labels = marks.value_labels(curve, rate, "quality", is_lossless_named=is_lossless_named, shown=shown)
-        room.place(labels, size=size)
+        room.add(labels, size=size)

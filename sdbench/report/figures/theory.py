@@ -98,7 +98,7 @@ def bound(sweep: Sweep) -> Figure | None:
     labels = [Label(cell["bias"], cell["acceptance"], "lossless", INK, True) for cell in firsts]
     for curve in drawn if len(drawn) <= marks.FEW_CURVES else drawn[-1:]:
         labels += marks.value_labels(curve, "bias", "acceptance", is_lossless_named=len(lossless) > 0)
-    room.place(labels)
+    room.add(labels)
     return figure
 
 

@@ -71,19 +71,23 @@ def write_page(
         "drawings": drawings,
         "missing": missing,
         "joint": with_minus(joint),
-        "measures": MEASURES,
-        "words": WORDS,
         "runs": runs_of(results),
         "files": [(name, caption) for name, caption in TABLES.items() if (home / name).is_file()],
         "rebuild": " ".join(["python -m sdbench.report", *map(folder_of, results), *map(shlex.quote, options)]),
-        "style": Markup(source_of("page.css") + source_of("browser.css")),
-        "early": Markup(source_of("early.js")),
-        "script": Markup('(() => {\n"use strict";\n' + "".join(map(source_of, SCRIPTS)) + "})();\n"),
+        **fixed_parts(),
     }
-    context["policy"] = policy_of([context["early"], context["script"]])
     compared = {sweep.title: first_compared(sweep, cells[sweep.title]) for sweep in sweeps}
     browser = browse(sweeps, compared, room=ROOM - len(render(context, Browser())))
     return write_whole(home / "report.html", render(context, browser))
+
+
+def fixed_parts() -> dict[str, Any]:
+    """Return what every page holds: style, scripts and their policy, and the definitions."""
+    early, script = source_of("early.js"), "".join(map(source_of, SCRIPTS))
+    script = f'(() => {{\n"use strict";\n{script}}})();\n'
+    parts = {"style": source_of("page.css") + source_of("browser.css"), "early": early, "script": script}
+    marked = {name: Markup(text) for name, text in parts.items()}
+    return {**marked, "policy": policy_of([early, script]), "measures": MEASURES, "words": WORDS}
 
 
 def folder_of(results: Results) -> str:

@@ -152,12 +152,18 @@ def ladder_of(advised: Advised, span: tuple[float, float]) -> tuple[LadderRow, .
             change=signed(test.change),
             limit=signed(test.worst),
             loops=signed(test.loops),
-            needed=needed(test, margin, ALPHA / len(weighed.curves)) if state == "n" and test.change > -margin else "",
+            needed=examples_needed(test, margin, len(weighed.curves)) if state == "n" else "",
             state=state,
             bar=(_percent(test.worst, span), _percent(test.change, span)),
         )
         for test, state in zip(tests, states_of(weighed, margin), strict=True)
     )
+
+
+def examples_needed(test: Comparison, margin: float, num_curves: int) -> str:
+    """Return how many examples would show a setting safe, such as 61 to 1,200; "" for one that loses more than the margin."""
+    text = needed(test, margin, ALPHA / num_curves) if test.change > -margin else ""
+    return text.partition(" examples")[0]
 
 
 def words_of(advised: Advised, advice: Advice) -> dict[str, Any]:

@@ -48,7 +48,7 @@ function nameMarks(svg) {
     const text = mark.querySelector("text"), box = text.getBBox();
     const isFree = box.x > 0 && box.x + box.width < svg.viewBox.baseVal.width && box.y > 0 && taken.every((other) =>
       box.x + box.width < other.x || other.x + other.width < box.x || box.y + box.height < other.y || other.y + other.height < box.y);
-    if (isFree) taken.push(box);
+    if (isFree || mark.classList.contains("advised")) taken.push(box);
     else {
       mark.classList.remove("named");
       mark.classList.add("crowded");
