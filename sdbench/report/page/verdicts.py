@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sdbench.metrics.recommend import Advice, Recommendation, breakpoints, decide
-from sdbench.metrics.safety import ALPHA, tested
+from sdbench.metrics.safety import ALPHA, Comparison, tested
 from sdbench.metrics.sentences import needed
 from sdbench.metrics.text import format_interval, format_number
 from sdbench.metrics.weigh import Weighed
