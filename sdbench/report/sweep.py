@@ -71,7 +71,7 @@ class Sweep:
         """The rows as they are drawn: shares in percent, with `label`, `curve`, `x`, `rank` and `equals` of the cells."""
         names = [str(name) for name in self.rows if str(name).startswith(("quality", "difference", "detectable"))]
         scaled = self.rows.assign(**{name: self.rows[name] * self.metric.scale for name in names})
-        more = self.cells.loc[scaled.index, ["knob", "value", "label", "curve", "x", "rank", "equals"]]
+        more = self.cells.loc[scaled.index, ["knob", "value", "label", "short", "curve", "x", "rank", "equals"]]
         plain = scaled.drop(columns=["knob", "value"])  # the summary has them as one type for other tools
         return plain.assign(cell=scaled.index).join(more).reset_index(drop=True)
 

@@ -52,7 +52,7 @@ def positions(sweep: Sweep) -> Figure | None:
     marks.write_n(axes[0], sweep.points["n"].max())
     settle(figure)
     texts = dict(zip(lines, map(marks.text_of, cells.to_dict("records")), strict=True))
-    prefix = f"{cells['knob'].iloc[0]} = " if cells["x"].notna().any() else ""
+    prefix = f"{cells['knob'].iloc[0]}=" if cells["x"].notna().any() else ""
     for axis, name in zip(axes, SHARES, strict=True):
         room, ends = Room(axis), []
         for key, line in lines.items():
@@ -108,7 +108,7 @@ def time_split(sweep: Sweep) -> Figure | None:
     # A handful of synchronised repeats can have intervals many bars long: those run out of the axes.
     longest = float(left.max())
     axis.set_xlim(0, 1.12 * (min(float(high.max()), 1.6 * longest) if high.notna().any() else longest))
-    axis.set(yticks=range(len(cells)), yticklabels=bar_names(cells), xlabel="milliseconds a token")
+    axis.set(yticks=range(len(cells)), yticklabels=cells["short"], xlabel="milliseconds a token")
     axis.set_ylim(len(cells) - 0.5, -0.5)
     axis.grid(visible=False, axis="y")
     axis.tick_params(axis="y", length=0)
@@ -125,22 +125,6 @@ def bars_of(sweep: Sweep, cells: pd.DataFrame) -> pd.DataFrame:
         curve = cells[cells["curve"] == name].sort_values("rank")
         shown.append(curve.iloc[marks.evenly(len(curve), max(2, MOST_BARS // len(sweep.curves)))])
     return pd.concat([*shown, cells[cells["verifier"] == "draft"]])
-
-
-def bar_names(cells: pd.DataFrame) -> list[str]:
-    """Name each bar by the rule's setting, or by the baseline."""
-    has_lengths = cells.loc[cells["num_draft"] > 0, "num_draft"].nunique() > 1
-    has_curves = cells.loc[cells["x"].notna(), "curve"].nunique() > 1
-    names = []
-    for cell in cells.to_dict("records"):
-        if cell["x"] == cell["x"]:
-            names.append(
-                f"{cell['curve']}, {marks.name_value(cell)}" if has_curves and cell["curve"] else marks.name_value(cell)
-            )
-        else:
-            length = f", K = {cell['num_draft']}" if has_lengths and cell["verifier"] == "lossless" else ""
-            names.append(marks.NAMES.get(str(cell["verifier"]), str(cell["curve"] or cell["verifier"])) + length)
-    return names
 
 
 def divergence(sweep: Sweep) -> Figure | None:
@@ -164,7 +148,7 @@ def divergence(sweep: Sweep) -> Figure | None:
     bottom.set(xlabel=marks.knob_label(drawn), ylabel="tokens before the\nfirst difference")
     marks.write_n(top, sweep.followed["n"].max())
     settle(figure)
-    label_ends(Room(top), ends, prefix=f"{cells['knob'].iloc[0]} = ")
+    label_ends(Room(top), ends, prefix=f"{cells['knob'].iloc[0]}=")
     return figure
 
 

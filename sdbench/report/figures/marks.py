@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
 from sdbench.metrics.cells import format_value, strict_value
-from sdbench.metrics.text import NAMES
+from sdbench.metrics.text import NAMES, setting_of
 from sdbench.metrics.weigh import SMALL as SMALL_N
 from sdbench.report.figures.labels import Label, Room
 from sdbench.report.figures.style import BASELINES, CYCLE, FAINT, GREY, MARKS, SMALL
@@ -123,8 +123,8 @@ def text_of(cell: Mapping[Any, Any]) -> str:
 
 
 def name_value(cell: Mapping[Any, Any]) -> str:
-    """Return KNOB = VALUE, or the name of a cell without a knob."""
-    return f"{cell['knob']} = {format_value(cell['value'])}" if cell["x"] == cell["x"] else text_of(cell)
+    """Return KNOB=VALUE, or the name of a cell without a knob."""
+    return setting_of(cell) if cell["x"] == cell["x"] else text_of(cell)
 
 
 def bars(axis: Axes, cells: pd.DataFrame, x: str, y: str, colour: str, **look: Any) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from sdbench.metrics.columns import estimate_of
 from sdbench.metrics.markup import booktabs, escaped, markdown, tex_line
-from sdbench.metrics.stats import Estimate
 from sdbench.metrics.text import format_interval
 from sdbench.report.paper.cells import (
     FINETUNED,
@@ -91,8 +91,7 @@ def _texts(cell: pd.Series | None) -> tuple[str, ...]:
 def _text(cell: pd.Series, name: str) -> str:
     """Return value [low, high]; of several seeds also how far they lie apart; "" where a model alone has no such number."""
     _, scale, digits = MEASURES[name]
-    estimate = Estimate(*(float(cell[f"{name}{end}"]) for end in ("", "_low", "_high")), n=0)
-    text = format_interval(estimate, digits, scale=scale, is_signed=name == "difference")
+    text = format_interval(estimate_of(cell, name), digits, scale=scale, is_signed=name == "difference")
     is_spread = text and name == "quality" and cell["num_seeds"] > 1
     return text + (f" seeds {cell['seed_low']:.1f}–{cell['seed_high']:.1f}" if is_spread else "")
 
