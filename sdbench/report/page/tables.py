@@ -33,18 +33,17 @@ TABLES: Mapping[str, Sequence[str]] = {
         *("num_generations", "mean_tokens", "repeated_4grams", "loop_rate", "truncated_rate", "empty_rate"),
         *("extraction_failed_rate", "prompt_cut_rate"),
     ),
-    "Speed": (
+    "Speed": ("num_timed", "tokens_per_s", *SPEEDS, "speedup_modelled", "speedup_end_to_end"),
+    "How long an answer takes": (
         "num_timed",
-        "tokens_per_s",
-        *SPEEDS,
-        "speedup_modelled",
-        "speedup_end_to_end",
-        "time_ratio",
+        "mean_tokens",
+        "first_token_s",
         "answer_p50_s",
         "answer_p95_s",
+        "time_ratio",
     ),
     "Where the time goes": (
-        *("first_token_s", "round_p50_s", "round_p90_s", "round_p99_s", "num_split", "draft_s", "verify_s", "rest_s"),
+        *("round_p50_s", "round_p90_s", "round_p99_s", "num_split", "draft_s", "verify_s", "rest_s"),
     ),
 }
 UNITS = {"seconds": "ms", "share": "%", "per_s": "1/s", "ratio": "×"}
