@@ -245,5 +245,5 @@ def test_of_more_curves_than_colours_the_likeliest_on_the_front_are_named(tmp_pa
     with styled():
         figure = DRAW["pareto"](sweep)
     assert figure is not None
-    named = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    named = [text.get_text() for text in figure.legends[0].get_texts()]
     assert named == [*sweep.leading, "2 others"]

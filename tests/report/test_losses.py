@@ -63,7 +63,8 @@ def test_the_page_shows_losses_times_of_answers_and_examples_needed(home):
     bars = tree.xpath("//table[@class='histogram']//td[1]/text()")
     assert sum(map(int, bars)) == 60
     assert tree.xpath("//ol[@class='worst']/li/a/@data-example")
-    heads = [" ".join(head.text_content().split()) for head in tree.xpath("//table[caption='How long an answer takes']//th[@scope='col']")]
+    table = tree.xpath("//table[caption='How long an answer takes']")[0]
+    heads = [" ".join(head.text_content().split()) for head in table.xpath(".//th[@scope='col']")]
     assert {"Answer, p50 ms", "Answer, p95 ms"} <= set(heads)
     assert "Lossless against the target alone" in tree.xpath("string(//section[@id='run'])")
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from sdbench.report.figures import marks
 from sdbench.report.figures.labels import Room
-from sdbench.report.figures.planes import X_LABELS, label_plane, plane
+from sdbench.report.figures.planes import X_LABELS, add_legend, label_plane, plane
 from sdbench.report.figures.style import COLUMN, GREY, PAGE, panels, settle
 from sdbench.report.sweep import Sweep
 
@@ -55,6 +55,7 @@ def grid(slots: Slots, rate: str) -> Figure:
         marks.write_n(axis, sweep.points["n"].max())
     for axis in axes[-len(tasks) :]:
         axis.set_xlabel(X_LABELS[rate] if len(tasks) < 3 else X_LABELS[rate].partition(" (")[0])
+    add_legend(figure, slots.values(), rate, columns=2 if len(tasks) == 1 else 5)
     settle(figure)
     for axis, slot in zip(axes, panel, strict=True):
         if slot in slots:

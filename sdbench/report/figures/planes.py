@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ def plane_figure(sweep: Sweep, rate: str) -> Figure | None:
     levels = plane(axis, sweep, rate)
     axis.set(xlabel=X_LABELS[rate], ylabel=marks.label_of(sweep.metric))
     marks.write_n(axis, sweep.points["n"].max())
+    add_legend(figure, [sweep], rate, columns=2)
     settle(figure)
     label_plane(Room(axis), sweep, rate, levels)
     return figure
@@ -67,21 +68,21 @@ def plane(axis: Axes, sweep: Sweep, rate: str) -> marks.Levels:
     front = sweep.points[sweep.points["cell"].isin(points.loc[points["is_on_front"], "cell"])]
     shade_dominated(axis, front, rate, is_high_best=sweep.metric.best == "high")
     axis.text(0.015, 0.03, levels.far, transform=axis.transAxes, color=GREY, size=SMALL)
-    if len(drawn) > 1:
-        axis.legend(handles=marks.entries(drawn, others, linewidth=0.9), loc="lower left", bbox_to_anchor=(0, 0))
-        clear_corner(axis, sweep, rate, levels)
     return levels
 
 
-def clear_corner(axis: Axes, sweep: Sweep, rate: str, levels: marks.Levels) -> None:
-    """Lift the legend off what stands in the corner that a trade-off leaves empty: a note, or the draft alone."""
-    legend, (bottom, top) = axis.get_legend(), axis.get_ylim()
-    draft = (
-        sweep.baseline("draft")["quality"].dropna() if rate == "speedup" else pd.Series([*levels.drawn.values()][1:])
-    )
-    lowest = 0.08 if levels.far else (float(draft.max()) - bottom) / (top - bottom) + 0.03 * (rate == "speedup")
-    assert legend is not None
-    legend.set_bbox_to_anchor((0, lowest if lowest < 0.3 else 0), transform=axis.transAxes)
+def add_legend(figure: Figure, sweeps: Iterable[Sweep], rate: str, *, columns: int) -> None:
+    """Name the curves below the panels, where they cover nothing; a single curve needs no name."""
+    keys = {}
+    for sweep in sweeps:
+        drawn = marks.curves(sweep, rate, "quality")
+        if len(drawn) > 1:
+            others = marks.other_curves(sweep, rate, "quality")
+            keys |= {key.get_label(): key for key in marks.entries(drawn, others, linewidth=0.9)}
+    if keys:
+        figure.legend(handles=list(keys.values()), loc="outside lower center", ncols=columns)
+        width, height = figure.get_size_inches()
+        figure.set_size_inches(width, height + 0.13 * -(-len(keys) // columns))
 
 
 def baselines_of(sweep: Sweep, rate: str) -> dict[str, pd.DataFrame]:
@@ -131,7 +132,11 @@ def label_plane(room: Room, sweep: Sweep, rate: str, levels: marks.Levels, *, si
     room.add(named, size=size)
     marks.label_levels(room, levels, size=size)
     is_lossless_named = rate == "acceptance" and "lossless" in baselines
-    shown = set(points.loc[points["is_on_front"], "cell"]) if len(drawn) > marks.FEW_CURVES else None
+    on_front = set(points.loc[points["is_on_front"], "cell"])
+    shown = on_front if len(drawn) > marks.FEW_CURVES else None
+    for cells in (curve.cells for curve in marks.other_curves(sweep, rate, "quality")):
+        leading = cells[cells["cell"].isin(on_front)].to_dict("records")
+        room.add([Label(cell[rate], cell["quality"], cell["short"], GREY) for cell in leading], size=size)
     for curve in drawn:
         labels = marks.value_labels(curve, rate, "quality", is_lossless_named=is_lossless_named, shown=shown)
         room.add(labels, size=size)
