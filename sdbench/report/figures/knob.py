@@ -75,7 +75,7 @@ def columns_of(drawn: Sequence[marks.Curve], *, rows: int, height: float) -> tup
     return figure, columns
 
 
-def draw_along(axis: Axes, drawn: Sequence[marks.Curve], y: str, *, has_legend: bool = True) -> None:
+def draw_along(axis: Axes, drawn: Sequence[marks.Curve], y: str) -> None:
     """Draw a measure against the knob, each curve with its band, joined to the lossless point where it ends there."""
     mark, colour = BASELINES["lossless"]
     for curve in drawn:
@@ -85,8 +85,12 @@ def draw_along(axis: Axes, drawn: Sequence[marks.Curve], y: str, *, has_legend: 
         axis.plot(curve.end["x"], curve.end[y], mark, color=colour, markersize=4, zorder=4)
     axis.margins(0.04, 0.08)
     axis.autoscale_view()
-    if has_legend and len(drawn) > marks.FEW_CURVES:
-        axis.legend(handles=[curve.key() for curve in drawn], loc="best", ncols=2 if len(drawn) > 3 else 1)
+
+
+def name_below(figure: Figure, drawn: Sequence[marks.Curve]) -> None:
+    """Name more curves than labels can tell apart in a legend below the panels."""
+    if len(drawn) > marks.FEW_CURVES:
+        marks.legend_below(figure, [curve.key() for curve in drawn], 3)
 
 
 def dodged_x(curve: marks.Curve, index: int, count: int) -> pd.Series:
@@ -117,7 +121,7 @@ def against_knob(sweep: Sweep) -> Figure | None:
     figure, columns = columns_of(drawn, rows=2, height=1.75)
     panel = [(column, row, *measure) for column in columns for row, measure in enumerate(AGAINST)]
     for column, row, y, _ in panel:
-        draw_along(column.axes[row], marks.having(column.drawn, y), y, has_legend=row == 0 and column is columns[0])
+        draw_along(column.axes[row], marks.having(column.drawn, y), y)
     levels = {}
     for column, row, y, names in panel:
         levels[column.knob, row] = marks.level_lines(column.axes[row], sweep, y, *names)
@@ -127,6 +131,7 @@ def against_knob(sweep: Sweep) -> Figure | None:
     columns[0].axes[0].set_ylabel(marks.label_of(sweep.metric))
     columns[0].axes[1].set_ylabel("acceptance")
     marks.write_n(columns[-1].axes[0], sweep.points["n"].max())
+    name_below(figure, drawn)
     settle(figure)
     for column, row, y, _ in panel:
         room = column.room(row)
@@ -158,10 +163,11 @@ def speed_against_knob(sweep: Sweep) -> Figure | None:
         measured, modelled = marks.having(column.drawn, "speedup"), marks.having(column.drawn, "speedup_modelled")
         draw_speeds(column.axes[0], measured, modelled)
         levels[column.knob] = marks.level_lines(column.axes[0], sweep, "speedup", "lossless")
-        kinds = {"measured": bool(measured), "modelled": bool(modelled)}
-        column.axes[0].legend(handles=_speed_keys(measured or modelled, kinds), loc="upper right")
+        column.axes[0].legend(handles=_speed_keys(column.drawn, bool(measured), bool(modelled)), loc="upper right")
     columns[0].axes[0].set_ylabel("speed-up over the target alone")
     marks.write_n(columns[-1].axes[0], sweep.points["num_timed"].max(), "texts timed")
+    if len(drawn) > 1:
+        marks.legend_below(figure, [curve.key(linestyle="") for curve in drawn], 3)
     settle(figure)
     for column in columns:
         room = column.room()
@@ -187,13 +193,12 @@ def draw_speeds(axis: Axes, measured: Sequence[marks.Curve], modelled: Sequence[
     axis.axhline(1, color=GREY, linewidth=0.7, linestyle=":", zorder=1)
 
 
-def _speed_keys(drawn: Sequence[marks.Curve], kinds: dict[str, bool]) -> list[Line2D]:
-    """Return an entry for each curve if there are several, then what filled and hollow marks are."""
+def _speed_keys(drawn: Sequence[marks.Curve], has_measured: bool, has_modelled: bool) -> list[Line2D]:
+    """Return what filled and hollow marks are."""
     colour = GREY if len(drawn) > 1 else drawn[0].colour
-    looks: dict[str, dict[str, Any]] = {"measured": {"linestyle": ""}}
-    looks["modelled"] = {"linestyle": ":", "mfc": "white", "linewidth": 0.9}
-    keys = [curve.key(linestyle="") for curve in drawn if len(drawn) > 1]
-    return keys + [marks.key(name, colour, "o", **looks[name]) for name, is_drawn in kinds.items() if is_drawn]
+    measured = [marks.key("measured", colour, "o", linestyle="")] * has_measured
+    modelled = [marks.key("modelled", colour, "o", linestyle=":", mfc="white", linewidth=0.9)] * has_modelled
+    return measured + modelled
 
 
 def lengths(sweep: Sweep) -> Figure | None:
@@ -204,7 +209,7 @@ def lengths(sweep: Sweep) -> Figure | None:
     shown = [name for name in FAILURES if sweep.swept[name].fillna(0).any()]
     figure, columns = columns_of(drawn, rows=1 + bool(shown), height=1.6 if shown else 2.0)
     for column in columns:
-        draw_along(column.axes[0], column.drawn, "mean_tokens", has_legend=column is columns[0])
+        draw_along(column.axes[0], column.drawn, "mean_tokens")
     levels = [marks.level_lines(column.axes[0], sweep, "mean_tokens", "target", "draft") for column in columns]
     marks.write_note(columns[0].axes[0], levels[0].far)
     columns[0].axes[0].set_ylabel("tokens an answer")
@@ -213,6 +218,7 @@ def lengths(sweep: Sweep) -> Figure | None:
         draw_failures(column.axes[1], column.drawn, shown)
         if column is not columns[0]:
             column.axes[1].set_ylabel("")
+    name_below(figure, drawn)
     settle(figure)
     for column, level in zip(columns, levels, strict=True):
         room = column.room()

@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from sdbench.metrics.cells import format_value, strict_value
@@ -93,6 +94,13 @@ def entries(drawn: Sequence[Curve], others: Sequence[Curve], **look: Any) -> lis
     """Return a legend's entry for each curve, and one for all others."""
     more = [key(f"{len(others)} others", FAINT, ".", linestyle="")] if others else []
     return [*(curve.key(**look) for curve in drawn), *more]
+
+
+def legend_below(figure: Figure, keys: Sequence[Line2D], columns: int) -> None:
+    """Write a legend below the panels, where it covers nothing."""
+    figure.legend(handles=keys, loc="outside lower center", ncols=columns)
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + 0.13 * -(-len(keys) // columns))
 
 
 def knobs_of(drawn: Sequence[Curve]) -> list[str]:

@@ -78,11 +78,10 @@ def add_legend(figure: Figure, sweeps: Iterable[Sweep], rate: str, *, columns: i
         drawn = marks.curves(sweep, rate, "quality")
         if len(drawn) > 1:
             others = marks.other_curves(sweep, rate, "quality")
-            keys |= {key.get_label(): key for key in marks.entries(drawn, others, linewidth=0.9)}
+            entries = marks.entries(drawn, others, linewidth=0.9)
+            keys |= {(key.get_label(), key.get_color()): key for key in entries}
     if keys:
-        figure.legend(handles=list(keys.values()), loc="outside lower center", ncols=columns)
-        width, height = figure.get_size_inches()
-        figure.set_size_inches(width, height + 0.13 * -(-len(keys) // columns))
+        marks.legend_below(figure, list(keys.values()), columns)
 
 
 def baselines_of(sweep: Sweep, rate: str) -> dict[str, pd.DataFrame]:
