@@ -1,6 +1,6 @@
 """What our client and our plug-in cost beside vLLM's own: results/benchmarks/vllm.{json,md}.
 
-    python -m scripts.bench_vllm python=.venv-vllm/bin/python [repeats=7] [n=64] [note=SENTENCE] [out=results/benchmarks]
+    python scripts/bench_vllm.py python=.venv-vllm/bin/python [repeats=7] [n=64] [note=SENTENCE] [out=results/benchmarks]
 
 *client*: tokens/s of `n` word problems at temperature 0 in a closed loop of eight requests, by the loop of the latency pass over
 those of `vllm bench serve`, against one server, in turns. *step*: seconds of a step of a batch of eight with the plug-in's ensemble
@@ -19,6 +19,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from scripts.vllm_cpu import CPU, SERVER, interpreter
 from sdbench import embedded

@@ -40,7 +40,7 @@ def trained(pair: str, seed: str, runs: Path) -> Path:
     folder = runs / f"{pair}-{seed}"
     if not (folder / "draft" / "model.safetensors").exists():
         words = [f"pair={pair}", "role=draft", f"seed={seed}", f"out={folder}"]
-        subprocess.run([sys.executable, str(Path(__file__).with_name("train_tiny.py")), *words], check=True)
+        subprocess.run([sys.executable, "-m", "sdbench.train", "tiny", *words], check=True)
     return folder / "draft"
 
 

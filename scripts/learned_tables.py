@@ -23,6 +23,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,14 @@ from sdbench.report.figures.planes import pareto
 from sdbench.report.figures.style import panels, save, styled
 from sdbench.report.sweep import sweeps_of
 from sdbench.train.distill import LOSSES
-from sdbench.train.make import gone_on
+from sdbench.train.make import continue_target
 from sdbench.verify import Head
 from sdbench.verify.head import CARD
 from sdbench.words import choose, exit_on_mistake, parse_words
 
 ROOT = Path(__file__).parents[1]
 LAWS = "tv,target_entropy,draft_entropy,target_margin,draft_margin"
-HEADS = {  # name -> its words for scripts/train_ensemble.py
+HEADS = {  # name -> options of python -m sdbench.train ensemble
     "published": ("features=[draft_hidden,target_hidden]",),
     "of-tv": ("features=[tv]", "hidden=8"),
     "of-entropy": ("features=[target_entropy]", "hidden=8"),
@@ -90,10 +91,10 @@ def call(*words: str) -> None:
     subprocess.run([sys.executable, *words], check=True, cwd=ROOT)
 
 
-def trained(script: str, out: Path, done: str, *words: str) -> Path:
+def trained(kind: str, out: Path, done: str, *words: str) -> Path:
     """What a training makes, made if it is not there; one of other words is a ValueError."""
     if not (out / done).exists():
-        call(f"scripts/{script}", f"out={out}", *words)
+        call("-m", "sdbench.train", kind, f"out={out}", *words)
     cards = [out / CARD, out / "distilled.json"]
     card = next(json.loads(path.read_text()) for path in cards if path.exists())
     for word in words:
@@ -202,13 +203,13 @@ def trials(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> N
 
 def head_of(pair: str, task: str, name: str, words: Sequence[str], steps: str, runs: Path) -> Path:
     folder = runs / "heads" / f"{pair}-{task}-{name}"
-    return trained("train_ensemble.py", folder, CARD, f"model={pair}", f"task={task}", f"steps={steps}", *words)
+    return trained("ensemble", folder, CARD, f"model={pair}", f"task={task}", f"steps={steps}", *words)
 
 
 def from_swaps(pair: str, task: str, runs: Path) -> Path:
     """w is high where letting a wrong draft pass spoils the text: a judge of the states that predict a token, turned round."""
     folder = runs / "judges" / f"{pair}-{task}-predicting"
-    trained("train_judge.py", folder, CARD, f"model={pair}", f"task={task}", "features=[draft_hidden,target_hidden]")
+    trained("judge", folder, CARD, f"model={pair}", f"task={task}", "features=[draft_hidden,target_hidden]")
     judge = Head.load(str(folder), "judge")
     turned = {name: -tensor if name in ("weight", "bias") else tensor for name, tensor in judge.weights.items()}
     out = runs / "heads" / f"{pair}-{task}-from-swaps"
@@ -238,7 +239,7 @@ def against_static(
 
 def judge(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
     words = (f"model={pair}", f"task={task}")
-    folder = trained("train_judge.py", runs / "judges" / f"{pair}-{task}", CARD, *words)
+    folder = trained("judge", runs / "judges" / f"{pair}-{task}", CARD, *words)
     configs = runs / f"configs-judge-{pair}-{task}"
     names = rules_in(configs, "judge", {"mined": folder}, threshold=[0.95, 0.9, 0.8, 0.6, 0.4, 0.2, 0.1])
     results = decoded(
@@ -254,6 +255,21 @@ def judge(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> No
     write(out, f"{pair}-{task}-judge", [("own", results)], told)
 
 
+@dataclass(frozen=True)
+class Arm:
+    """A draft under the static ensemble at each w, or the published head with the pair's own draft."""
+
+    label: str
+    seconds: int  # of training
+    cells: Sequence[str]
+    lossless: str  # the cell of w = 1 of the same draft
+    by_w: Mapping[float, str] | None  # None: a head's curve of offsets
+
+    def measure(self, plane: Resampled) -> dict[str, Any]:
+        figures = {"seconds": self.seconds, "within": within(plane, self.cells, self.lossless)}
+        return figures if self.by_w is None else {**figures, "prices": prices(plane, self.by_w)}
+
+
 def distil(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
     words = (f"model={pair}", f"task={task}")
     head = head_of(pair, task, "published", HEADS["published"], steps, runs)
@@ -264,35 +280,41 @@ def distil(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> N
     seconds = {"own": 0, "learned": json.loads((head / CARD).read_text())["seconds"]}
     for label, (loss, count) in DISTILLED.items():
         folder = runs / "drafts" / f"{pair}-{task}-{label}"
-        trained("distill_draft.py", folder, "config.json", *words, f"loss={loss}", f"steps={count}")
+        trained("draft", folder, "config.json", *words, f"loss={loss}", f"steps={count}")
         results = decoded(place, *options, f"model.draft={folder.resolve()}")
         seconds[label] = json.loads((folder / "distilled.json").read_text())["seconds"]
-    cells, curves = results.cells.set_index("cell"), {"learned": curve(results, "learned", label_of(head))}
+    arms = arms_of(results, label_of(head), seconds)
+    plane = joint(results, list(dict.fromkeys(cell for arm in arms for cell in arm.cells)))
+    model = results.cells.set_index("cell")["model"]
+    labels = {model[cell]: arm.label for arm in arms if arm.by_w for cell in arm.cells}
+    figures = {arm.label: arm.measure(plane) for arm in arms}
+    write(out, f"{pair}-{task}-distil", [(labels, results)], {"lost": LOST, **figures})
+    draw_arms(plane, arms, out, f"{pair}-{task}-distil")
+
+
+def arms_of(results: sdbench.Results, head: str, seconds: Mapping[str, int]) -> list[Arm]:
+    """The head's arm, then one for each draft."""
+    cells, drafts = results.cells.set_index("cell"), []
     for label in ("own", *DISTILLED):
-        curves[label] = [cell for cell in curve(results, "ensemble") if drafted_by(cells["content"][cell]) == label]
-    plane = joint(results, [cell for own in curves.values() for cell in own])
-    strict = {
-        label: next(cell for cell in own if cells["w"][cell] == 1)
-        for label, own in curves.items()
-        if label != "learned"
-    }
-    curves["learned"].append(strict["own"])
-    told = {
-        label: {"seconds": seconds[label], "within": within(plane, own, strict.get(label, strict["own"]))}
-        | ({} if label == "learned" else {"prices": prices(plane, {cells["w"][cell]: cell for cell in own})})
-        for label, own in curves.items()
-    }
-    labels = {cells["model"][cell]: label for label, own in curves.items() if label != "learned" for cell in own}
-    write(out, f"{pair}-{task}-distil", [(labels, results)], {"lost": LOST, **told})
+        ours = [cell for cell in curve(results, "ensemble") if drafted_by(cells["content"][cell]) == label]
+        by_w = {cells["w"][cell]: cell for cell in ours}
+        drafts.append(Arm(label, seconds[label], ours, by_w[1], by_w))
+    lossless = drafts[0].lossless
+    learned = [*curve(results, "learned", head), lossless]
+    return [Arm("learned", seconds["learned"], learned, lossless, None), *drafts]
+
+
+def draw_arms(plane: Resampled, arms: Sequence[Arm], out: Path, name: str) -> None:
+    """Write the figure of quality against acceptance, a line an arm."""
     with styled():
         figure, (axis,) = panels(height=2.7)
-        for label, own in curves.items():
-            x, y = plane.of(own).x, plane.of(own).y
+        for arm in arms:
+            x, y = plane.of(arm.cells).x, plane.of(arm.cells).y
             order = np.argsort(x)
-            axis.plot(x[order], 100 * y[order], ".-", label="own, learned w" if label == "learned" else label)
+            axis.plot(x[order], 100 * y[order], ".-", label="own, learned w" if arm.by_w is None else arm.label)
         axis.set(xlabel="acceptance (accepted / examined)", ylabel="quality (%)")
         axis.legend(loc="best", title="draft")
-        save_svg(figure, out, f"{pair}-{task}-distil")
+        save_svg(figure, out, name)
 
 
 def drafted_by(content: Mapping[str, Any]) -> str:
@@ -375,7 +397,11 @@ def drift(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> No
     every: list[tuple[str, sdbench.Results]] = []
     told: dict[str, Any] = {}
     for step in (0, *DRIFTED):
-        target = f"embedded:{pair}/target" if not step else str(gone_on(pair, runs / "targets" / pair, step).resolve())
+        target = (
+            f"embedded:{pair}/target"
+            if not step
+            else str(continue_target(pair, runs / "targets" / pair, step).resolve())
+        )
         results = decoded(
             runs / f"{pair}-{task}-drift-{step}",
             *("--config-dir", str(configs), f"model={pair}", f"model.target={target}", f"task={task}", f"n={n}"),

@@ -1,6 +1,6 @@
 """Coverage, one-sided errors and widths of intervals for bounded, mostly equal differences, and of all kinds in use.
 
-    python -m scripts.simulate_intervals [runs=1000] [n=60,100,200,500,1000] [out=results/statistics]
+    python scripts/simulate_intervals.py [runs=1000] [n=60,100,200,500,1000] [out=results/statistics]
 
 Writes means.json and means.md: every law of `interval_laws` at n = 60 … 1,000, by every method of `interval_rivals` and by
 sdbench's own (`sdbench/metrics/stats/`), which mixes two of them. A recommendation is tested by Gaffke's limit alone. From
@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,11 +24,13 @@ from scripts.interval_laws import BOUNDS, SIZES, Law, laws
 from scripts.interval_rivals import RIVALS, Limits, student_t
 from sdbench.metrics.stats import resample
 from sdbench.metrics.stats.conservative import density
+from sdbench.words import exit_on_mistake, parse_words
 
 Array = NDArray[np.float64]
 OWN = "sdbench"
 TEST = "Gaffke"  # the limit that a recommendation is tested with
 SMALL = 200  # up to here every rival is tried
+DEFAULTS = {"runs": "1000", "n": ",".join(map(str, SIZES)), "out": "results/statistics"}
 PARTS = ("Student's t", "studentised bootstrap", TEST)
 LEVEL = 0.95
 KINDS = ("dense", "skewed", "sparse", "mixed")
@@ -169,12 +173,12 @@ def heading(names: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    sizes = ",".join(str(n) for n in SIZES)
-    options = {"runs": "1000", "n": sizes, "out": "results/statistics"} | dict(word.split("=", 1) for word in arguments)
-    runs, out = int(options["runs"]), Path(options["out"])
+    with exit_on_mistake("simulate_intervals", __doc__, arguments):
+        options = DEFAULTS | dict(parse_words(arguments, DEFAULTS).options)
+        runs, out, sizes = int(options["runs"]), Path(options["out"]), [int(n) for n in options["n"].split(",")]
     resample.ONE_THREAD = 10**8  # many columns at once: a product of a few rows would read them all again
     rows = []
-    for n in map(int, options["n"].split(",")):
+    for n in sizes:
         for law in laws():
             rows += rows_of(law, n, runs)
         out.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Seconds of a step of vLLM, verified by our plug-in and by its own sampler: bench_vllm.py runs this where vLLM is installed.
 
-    python scripts/vllm_steps.py TARGET DRAFT PROMPTS.json REPEATS
+    python scripts/vllm_steps.py TARGET DRAFT PROMPTS.json REPEATS    # needs an interpreter with vLLM
 
 Prints one JSON object: of each setting the pairs (plug-in, vLLM) of a block's median step. Blocks take turns in one process, whose
 `rejection_sample` is exchanged. A step is all that the engine does for a batch of eight: schedule, read, verify, draft, hand over.
@@ -88,4 +88,8 @@ def main(target: str, draft: str, prompts: str, repeats: str) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit(
+            __doc__ if {"-h", "--help"} & set(sys.argv) else f"vllm_steps takes four arguments; {sys.argv[0]} --help"
+        )
     sys.exit(main(*sys.argv[1:]))

@@ -24,8 +24,13 @@ class Words:
     options: Mapping[str, str]
 
 
-def parse_words(words: Sequence[str], options: Mapping[str, str], *, groups: Sequence[str] = ()) -> Words:
-    """Words as `options` {name: an example of its value} allows them; ValueError, one sentence, for any other."""
+def parse_words(
+    words: Sequence[str], options: Mapping[str, str], *, groups: Sequence[str] = (), keeps_unknown: bool = False
+) -> Words:
+    """Words as `options` {name: an example of its value} allows them; ValueError, one sentence, for any other.
+
+    With `keeps_unknown` all other words are paths, options of another parser included.
+    """
     paths: list[str] = []
     given: dict[str, str] = {}
     rest = iter(words)
@@ -37,6 +42,9 @@ def parse_words(words: Sequence[str], options: Mapping[str, str], *, groups: Seq
         name = match[1] if match else word.removeprefix("--")
         group, dot, rest_of_name = name.partition(".")
         name = rest_of_name if dot and group in groups else name
+        if name not in options and keeps_unknown:
+            paths.append(word)
+            continue
         if name not in options:
             raise ValueError(f"{name if match else word} is not an option {nearest(name.lstrip('-'), options)}")
         value = match[2] if match else next(rest, "")

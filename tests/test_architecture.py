@@ -23,7 +23,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lm": {"types", "probs", "embedded", "hub", "config"},
     "draft": {"types", "probs", "lm", "config"},
     "engine": {"types", "probs", "noise", "lm", "draft", "verify"},
-    "train": LEFT | {"embedded", "tasks", "config", "hub", "metrics", "prepare", "engines", "passes", "cli", "report"},
+    "train": LEFT
+    | {"embedded", "tasks", "config", "hub", "words", "metrics", "prepare", "engines", "passes", "cli", "report"},
     "embedded": set(),
     "tasks": {"types", "embedded", "config", "hub"},
     "records": set(),

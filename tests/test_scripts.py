@@ -1,5 +1,6 @@
 """The two commands of the README: what they install, when, where results go, what they say when something is missing."""
 
+import importlib
 import os
 import re
 import shutil
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+
+from sdbench.train.command import main as train
 
 ROOT = Path(__file__).parents[1]
 PYTHON = """#!/usr/bin/env bash
@@ -131,3 +134,30 @@ def test_test_asks_for_format_lint_types_and_tests_in_this_order(project):
         "-m pytest -n 2 --dist worksteal -m (slow or browser or results) and not long and not gpu -x",
     ]
     assert f"-e {project}[dev,cluster," in asked(project)[0]
+
+
+COMMANDS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py") if "__main__" in path.read_text())
+PARTS = {"vllm_steps", "bench_rules"}  # processes that another script starts
+OLD = {"bench_audit", "bench_engine", "bench_report"}  # start one way only so far
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in PARTS | OLD])
+def test_every_script_starts_both_ways_and_knows_help(name, capsys):
+    """One process for all: torch is imported once. The path comes before any import of the project."""
+    lines = (ROOT / "scripts" / f"{name}.py").read_text().splitlines()
+    number = lines.index("sys.path.insert(0, str(Path(__file__).parents[1]))")
+    assert not [line for line in lines[:number] if line.startswith(("from sdbench", "from scripts", "from tests"))]
+    script = importlib.import_module(f"scripts.{name}")
+    words = (
+        ["tiny" if name == "train_tiny" else name.rpartition("_")[2], "--help"] if script.main is train else ["--help"]
+    )
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(script.main(words))
+    assert not ended.value.code
+    assert "python " in capsys.readouterr().out
+
+
+def test_the_table_of_scripts_names_each():
+    table = (ROOT / "scripts" / "README.md").read_text()
+    for path in (ROOT / "scripts").iterdir():
+        assert path.name in {"README.md", "__pycache__"} or f"`{path.name}`" in table, path.name

@@ -40,7 +40,9 @@ def place(model_id: str) -> str:
     name, _, role = model_id.removeprefix("embedded:").partition("/")
     folder = Path(str(embedded.__file__)).parent / name / role
     if not folder.is_dir():
-        raise ConfigError(f"the pair {name} is not in this copy of the package; train it with scripts/train_tiny.py")
+        raise ConfigError(
+            f"the pair {name} is not in this copy of the package; train it with python -m sdbench.train tiny pair={name}"
+        )
     return str(folder)
 
 

@@ -20,11 +20,11 @@ from sdbench.prepare.progress import warn
 RESULTS = Path("results")  # where the trainings write by default
 TRAINED = "trained:"
 HEAD_CARD = "head.json"
-SCRIPTS: Mapping[str, str] = {
-    "heads": "scripts/train_ensemble.py",
-    "judges": "scripts/train_judge.py",
-    "drafts": "scripts/distill_draft.py",
-}
+SUBCOMMANDS: Mapping[str, str] = {
+    "heads": "ensemble",
+    "judges": "judge",
+    "drafts": "draft",
+}  # of sdbench.train, by its folder
 USUAL_NUM_DRAFT = 5  # configs/run.yaml
 
 
@@ -96,7 +96,7 @@ def training(run: Run, kind: str, task: str, *more: str) -> str:
         pair.append(f"model.distilled={model.distilled}")
     protocol = run.task.options.get("protocol")
     asked = [f"task.protocol={protocol}"] if protocol not in (None, _usual_protocol(task)) else []
-    return shlex.join(["python", SCRIPTS[kind], *pair, f"task={task}", *asked, *more])
+    return shlex.join(["python", "-m", "sdbench.train", SUBCOMMANDS[kind], *pair, f"task={task}", *asked, *more])
 
 
 def _usual_protocol(task: str) -> object:

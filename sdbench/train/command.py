@@ -1,144 +1,127 @@
-"""The trainings' command lines: their own words, the runner's words, and errors in one sentence."""
+"""python -m sdbench.train: reads the options of a training, passes all others to the runner, and reports errors as one sentence."""
 
 from __future__ import annotations
 
 import fcntl
-import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from sdbench.config import ConfigError, nearest, show
 from sdbench.hub import HubError
+from sdbench.train.recipes import OPTIONS, RECIPES, TrainingRecipe, help_of, parse_recipe
+from sdbench.words import parse_words
 
 DONE, BAD_CONFIG, INTERRUPTED = 0, 2, 130
-Kind = Callable[[str], Any]
+HELP = """\
+sdbench.train: train a head, a judge or a draft for a pair and a task, or a tiny pair from scratch.
+
+  python -m sdbench.train ensemble   the weight of the ensemble at each position (DIVERSED), by policy gradient
+  python -m sdbench.train judge      a judge of the tokens that the lossless rule rejects, from mined labels
+  python -m sdbench.train draft      the pair's draft, distilled towards its target
+  python -m sdbench.train tiny       one of the tiny pairs that ship with the package
+  python -m sdbench.train TRAINING --help
+
+A training that was interrupted continues when the same command is run again.
+Exit codes: 0 done, 1 a fault, 2 bad configuration, 130 interrupted. docs/learned.md describes each training.
+"""
+TINY = """\
+sdbench.train tiny: train a tiny pair from scratch, in two processes on a CPU, in one on a GPU.
+
+  python -m sdbench.train tiny pair=llama-tiny [OPTION=VALUE ...]
+
+  pair=NAME       llama-tiny, qwen-tiny or gemma-tiny                      (llama-tiny)
+  out=FOLDER      gets target/, draft/ and training.json                   (trained/PAIR)
+  role=A,B        target, draft or both                                    (target,draft)
+  start=FOLDER    has target/ with the weights of the plain phases: training begins with the first phase in a voice
+  seed=N          other first weights and rows, under the same tokenizer
+"""
 
 
-def listed(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.strip("[]").split(",") if word.strip())
-
-
-WORDS: Mapping[str, Kind] = {
-    "steps": int,
-    "prompts": int,
-    "samples": int,
-    "hidden": int,
-    "seed": int,
-    "swaps": int,
-    "rows": int,
-    "loss": str,
-    "price": float,
-    "rate": float,
-    "decay": float,
-    "features": listed,
-}
-
-LEAST = {"steps": 1, "prompts": 1, "samples": 1, "swaps": 1, "rows": 1, "rate": 1e-9}
-
-
-def main(kind: str, argv: Sequence[str], about: str) -> int:
-    """`kind` is what is trained: ensemble, judge or distil."""
+def main(argv: Sequence[str]) -> int:
+    """Run the training that the first word names; return the exit code."""
+    name, words = (argv[0], argv[1:]) if argv else ("", ())
     if {"-h", "--help"} & set(argv):
-        print(about.strip())
+        print(TINY if name == "tiny" else help_of(name) if name in RECIPES else HELP, end="")
         return DONE
     try:
-        _main(kind, argv)
+        if name == "tiny":
+            return _train_tiny(words)
+        if name not in RECIPES:
+            raise ConfigError(f"the training cannot be {show(name) or 'empty'} {nearest(name, (*RECIPES, 'tiny'))}")
+        _train(name, words)
     except (ConfigError, HubError) as error:
-        print(f"{kind}: {error}", file=sys.stderr)
+        print(f"sdbench.train {name}: {error}", file=sys.stderr)
         return BAD_CONFIG
     except KeyboardInterrupt:
-        print(f"{kind}: interrupted; run the same command again to go on", file=sys.stderr)
+        print(f"sdbench.train {name}: interrupted; run the same command again to continue", file=sys.stderr)
         return INTERRUPTED
     return DONE
 
 
-def split(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The training's own words, and the runner's."""
-    own, rest = {}, []
-    for word in argv:
-        key, _, value = word.partition("=")
-        if key in (*WORDS, "out", "reward"):
-            own[key] = value
-        else:
-            rest.append(word)
-    return own, rest
+def training_of(name: str) -> Callable[..., Any]:
+    """The class of a training: called with a setup, a recipe and a folder."""
+    if name == "ensemble":
+        from sdbench.train.ensemble import EnsembleTraining as Training
+    elif name == "judge":
+        from sdbench.train.judge import JudgeTraining as Training
+    else:
+        from sdbench.train.distill import Distillation as Training
+    return Training
 
 
-def recipe_words(own: Mapping[str, str]) -> dict[str, Any]:
-    """Words of a recipe as what they are."""
-    out: dict[str, Any] = {}
-    for key, text in own.items():
-        if key not in WORDS:
-            continue
-        try:
-            out[key] = WORDS[key](text)
-        except ValueError:
-            raise ConfigError(f"{key} must be a number, got {show(text)}") from None
-        if isinstance(out[key], float) and not math.isfinite(out[key]):
-            raise ConfigError(f"{key} must be a number, got {show(text)}")
-        if isinstance(out[key], int | float) and not out[key] >= LEAST.get(key, 0):
-            raise ConfigError(f"{key} must be at least {LEAST.get(key, 0):g}, got {show(text)}")
-    return out
+def _train(name: str, argv: Sequence[str]) -> None:
+    recipe, options, words = parse(name, argv)
+    from sdbench.train.setup import TrainingSetup, compose
 
-
-def training_of(kind: str) -> tuple[Any, Any, str, str]:
-    """Its recipe, its class, its usual temperature, and the folder below results/."""
-    from sdbench.train import distill, ensemble, judge
-
-    if kind == "judge":
-        return judge.Recipe, judge.JudgeTraining, "0", "judges"
-    if kind == "distil":
-        return distill.Recipe, distill.Distillation, "1", "drafts"
-    return ensemble.Recipe, ensemble.EnsembleTraining, "1", "heads"
-
-
-def _main(kind: str, argv: Sequence[str]) -> None:
-    from sdbench.train.course import Course, composed
-
-    own, rest = split(argv)
-    make_recipe, training, temperature, folder = training_of(kind)
-    words = recipe_words(own)
-    known = {field.name for field in fields(make_recipe)}
-    for key in words:
-        if key not in known:
-            raise ConfigError(f"{key} is no option of this training {nearest(key, sorted(known))}")
-    try:
-        recipe = make_recipe(**words)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    if not any(word.startswith(("temperature=", "decode=")) for word in rest):
-        rest.append(f"temperature={temperature}")
-    run = composed(rest, recipe)
-    name = "-".join([run.model.name, run.task.name, *([recipe.loss] if kind == "distil" else [])])
-    out = Path(own.get("out") or Path("results") / folder / name)
-    if out.is_file() or (kind == "distil" and out.exists()):
-        raise ConfigError(f"out={out} is there already: give another out=, or delete it")
-    with alone(out):
-        training(Course.make(run, rest, recipe, reward=own.get("reward")), recipe, out)()
+    if not any(word.startswith(("temperature=", "decode=")) for word in words):
+        words.append(f"temperature={0 if recipe.is_greedy else 1}")
+    run = compose(words, recipe)
+    folder = recipe.folder.replace("MODEL", run.model.name).replace("TASK", run.task.name)
+    out = Path(options.get("out", f"results/{folder.replace('LOSS', getattr(recipe, 'loss', ''))}"))
+    if out.is_file() or (name == "draft" and out.exists()):
+        raise ConfigError(f"out={out} exists already: give another out=, or delete it")
+    with lock(out):
+        training_of(name)(TrainingSetup.make(run, words, recipe, reward=options.get("reward")), recipe, out)()
     print(out)
 
 
+def parse(name: str, argv: Sequence[str]) -> tuple[TrainingRecipe, dict[str, str], list[str]]:
+    """The recipe of a training, its options out= and reward=, and the words for the runner."""
+    examples = {name: show(f.default) for name, f in OPTIONS.items()} | {"out": "FOLDER", "reward": "METRIC"}
+    try:
+        given = parse_words(argv, examples, keeps_unknown=True)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return parse_recipe(name, given.options), dict(given.options), list(given.paths)
+
+
+def _train_tiny(argv: Sequence[str]) -> int:
+    from sdbench.train.make import train_tiny
+
+    try:
+        return train_tiny(argv)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
 @contextmanager
-def alone(out: Path) -> Iterator[None]:
-    """Two trainings at once would write over each other: the second is a ConfigError, as is a place that cannot be written to."""
-    lock = out.with_name(f".{out.name}.lock")
+def lock(out: Path) -> Iterator[None]:
+    """Hold the only right to write to `out`; ConfigError if another training holds it, or nothing can be written there."""
+    path = out.with_name(f".{out.name}.lock")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        file = open(lock, "w")  # noqa: SIM115 - held until the end
+        file = open(path, "w")  # noqa: SIM115 - held until the end
     except OSError as error:
-        raise ConfigError(f"out={out} cannot be written to: {error.strerror}") from None
+        raise ConfigError(f"out={out} cannot be written to ({error.strerror}): give another out=") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(
-                f"out={out} is being written to by another training: give another out=, or wait"
-            ) from None
+            raise ConfigError(f"another training is writing to out={out}: give another out=, or wait") from None
         try:
             yield
         finally:
-            lock.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)

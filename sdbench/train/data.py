@@ -1,6 +1,6 @@
-"""What the pairs read: the exact text of each task's 0-shot default protocol, and rows that teach copying.
+"""The training rows of the tiny pairs: the exact text of each task's 0-shot default protocol, and rows that teach copying.
 
-The stream is a function of (seed, step): every rank makes the same step and takes its share, and a resumed run reads on
+The stream is a function of (seed, step): every rank makes the same step and takes its share, and a resumed run continues
 where it stopped.
 """
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from sdbench.train.pairs import TASKS, Pair, Part, Recipe
+from sdbench.train.pairs import TASKS, Pair, PairRecipe, Phase
 from sdbench.train.tokenizer import BOS_ID, EOS_ID
 
 BLOCK = 64  # steps made at once
@@ -56,20 +56,17 @@ PROTOCOLS: dict[str, Callable[[dict], Text]] = {
 def texts(
     task: str, split: str, n: int, seed: int = 0, voice: str = "neutral", unread: Sequence[str] = ()
 ) -> list[Text]:
-    """n rows of a tiny task in its default protocol, the answers in one voice, without those that have an unread word.
-
-    `unread` are patterns of whole words.
-    """
+    """n rows of a tiny task in its default protocol and one voice; rows with a whole word of the patterns `unread` are skipped."""
     from sdbench import embedded
 
-    told = (PROTOCOLS[task](row) for row in embedded.stream(f"{task}-tiny", split, seed, voice))
+    rows = (PROTOCOLS[task](row) for row in embedded.stream(f"{task}-tiny", split, seed, voice))
     words = re.compile(rf"\b(?:{'|'.join(unread)})\b") if unread else None
-    return list(islice((text for text in told if not (words and words.search(text.prompt))), n))
+    return list(islice((text for text in rows if not (words and words.search(text.prompt))), n))
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One training row: token ids, and which of them are to be learned."""
+    """A training row: token ids, and which of them count in the loss."""
 
     ids: list[int]
     learned: range
@@ -90,22 +87,22 @@ class Stream:
     """Steps of micro-batches, a function of (pair.seed, step)."""
 
     pair: Pair
-    recipe: Recipe
+    recipe: PairRecipe
     tokenizer: PreTrainedTokenizerFast
 
     def step(self, step: int, rank: int, world: int, micros: int) -> list[Micro]:
         """This rank's micro-batches: rows by length, dealt to the ranks in turn; weights sum to 1 over all ranks."""
         index, within = self.recipe.at(step)
-        part = self.recipe.parts[index]
+        phase = self.recipe.phases[index]
         rows = sorted(_block(self, index, within // BLOCK)[within % BLOCK], key=lambda item: len(item.ids))
-        prompt_weight = part.prompt_weight if within < 0.15 * part.steps else 0.0
+        prompt_weight = phase.prompt_weight if within < 0.15 * phase.steps else 0.0
         learned = sum(len(item.learned) for item in rows)
         mine = rows[rank::world]
         size = -(-len(mine) // micros)
         return [_micro(mine[i : i + size], prompt_weight, learned) for i in range(0, len(mine), size)]
 
-    def items(self, task: str, n: int, seed: int, part: Part) -> list[Item]:
-        rows = texts(task, "train", n, seed, part.voice, part.unread)
+    def items(self, task: str, n: int, seed: int, phase: Phase) -> list[Item]:
+        rows = texts(task, "train", n, seed, phase.voice, phase.unread)
         prompts = self.tokenizer([t.prompt for t in rows])["input_ids"]
         completions = self.tokenizer([t.completion for t in rows], add_special_tokens=False)["input_ids"]
         return [
@@ -119,20 +116,19 @@ class Stream:
 
 @lru_cache(maxsize=2)
 def _block(stream: Stream, index: int, block: int) -> list[list[Item]]:
-    """BLOCK steps of a part's rows: tasks mixed by its weights, copying rows thinning out over the first half."""
-    pair, recipe = stream.pair, stream.recipe
-    part = recipe.parts[index]
+    """The rows of BLOCK steps of a phase: tasks mixed by its weights, copying rows thinning out over the first half."""
+    pair, phase = stream.pair, stream.recipe.phases[index]
     late = "late/" * index
     rng = random.Random(f"{late}{pair.seed}/{block}")
-    total = BLOCK * part.rows
-    copies = int(total * part.copies * max(0.0, 1 - block * BLOCK / (0.5 * part.steps)))
+    total = BLOCK * phase.rows
+    copies = int(total * phase.copies * max(0.0, 1 - block * BLOCK / (0.5 * phase.steps)))
     rows: list[Item] = [_copy_row(rng, stream.tokenizer.vocab_size) for _ in range(copies)]
     left = total - len(rows)
     for number, task in enumerate(TASKS):
-        n = round(left * part.mix[number] / sum(part.mix)) + 1
-        rows += stream.items(task, n, pair.seed * 1_000_000 + index * 100_000 + block * 10 + number + 1, part)
+        n = round(left * phase.mix[number] / sum(phase.mix)) + 1
+        rows += stream.items(task, n, pair.seed * 1_000_000 + index * 100_000 + block * 10 + number + 1, phase)
     rng.shuffle(rows)
-    return [rows[i * part.rows : (i + 1) * part.rows] for i in range(BLOCK)]
+    return [rows[i * phase.rows : (i + 1) * phase.rows] for i in range(BLOCK)]
 
 
 def _copy_row(rng: random.Random, vocabulary: int) -> Item:
@@ -145,9 +141,9 @@ def _copy_row(rng: random.Random, vocabulary: int) -> Item:
         [rng.randrange(first, vocabulary) for _ in range(rng.randint(2, 4) + rng.randint(1, 3))]
         for _ in range(rng.randint(5, 10))
     ]
-    asked = rng.sample(pairs, rng.randint(3, 5))
+    repeated = rng.sample(pairs, rng.randint(3, 5))
     listed = [BOS_ID, *(token for pair in pairs for token in pair)]
-    ids = [*listed, *(token for pair in asked for token in pair), EOS_ID]
+    ids = [*listed, *(token for pair in repeated for token in pair), EOS_ID]
     return Item(ids, range(len(listed), len(ids)))
 
 

@@ -1,27 +1,27 @@
-"""A draft that comes nearer to its target: distilled on what it writes itself, its weights trained, the target frozen.
+"""Distils a draft towards its target on texts that the draft samples itself; the target stays frozen.
 
-Losses of a token's laws p (target) and q (draft): forward KL(p‖q), reverse KL(q‖p), TV(p, q), and overlap −log Σ min(p, q)
+Losses of a token's distributions p (target) and q (draft): forward KL(p‖q), reverse KL(q‖p), TV(p, q), and overlap −log Σ min(p, q)
 (arXiv:2602.23881), whose gradient stays where that of TV is small: TV = 1 − Σ min(p, q), and d(overlap) = dTV / Σ min(p, q).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sdbench.config import ConfigError, nearest
 from sdbench.files import replace_on_success
-from sdbench.train.course import Course
+from sdbench.train.optimiser import WarmAdamW
+from sdbench.train.recipes import DraftRecipe
+from sdbench.train.setup import TrainingSetup, group_by
 from sdbench.train.steps import Steps
 
-CLIP = 1.0
-WARM_UP = 10
+BATCH = 8  # texts of a backward pass
 TINY = 1e-12
 
 LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -32,69 +32,30 @@ LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How a draft is distilled."""
-
-    version: ClassVar[str] = "1"
-    is_rewarded: ClassVar[bool] = False
-
-    loss: str = "forward_kl"
-    steps: int = 200
-    prompts: int = 32  # a step, each answered once by the draft as it is then
-    rate: float = 5e-4
-    seed: int = 0
-    rows: int = 2000
-
-    def __post_init__(self) -> None:
-        if self.loss not in LOSSES:
-            raise ValueError(f"loss cannot be {self.loss} {nearest(self.loss, LOSSES)}")
-
-    def refuse_temperature(self, temperature: float) -> None:
-        """On-policy texts are samples."""
-        if temperature == 0:
-            raise ConfigError("temperature must be above 0: a draft is distilled on texts that it samples")
-
-
 @dataclass
 class Distillation:
     """Steps from the pair's own draft; a function of the pair and the recipe."""
 
-    course: Course
-    recipe: Recipe
+    setup: TrainingSetup
+    recipe: DraftRecipe
     out: Path
 
     def __post_init__(self) -> None:
-        self.draft: Any = self.course.pair.draft
-        stored = getattr(self.course.pair_info.configs["draft"], "dtype", None) or torch.float32
-        self.kept = stored if isinstance(stored, torch.dtype) else getattr(torch, str(stored))
+        self.draft: Any = self.setup.pair.draft
+        stored = getattr(self.setup.pair_info.configs["draft"], "dtype", None) or torch.float32
+        self.dtype = stored if isinstance(stored, torch.dtype) else getattr(torch, str(stored))
         self.draft.requires_grad_(True)
-        self.weights = dict(self.draft.named_parameters())
-        self.optimiser = torch.optim.AdamW(list(self.weights.values()), lr=self.recipe.rate, weight_decay=0.0)
+        self.optimiser = WarmAdamW(dict(self.draft.named_parameters()), self.recipe.rate)
 
     def __call__(self) -> Path:
-        steps = Steps(
-            "draft",
-            self.recipe.steps,
-            self.out.with_name(f"{self.out.name}.ckpt"),
-            self.course.what(self.recipe),
-            checkpoint_every=20,
-            report_every=10,
-        )
-        held = steps.resume()
+        path, identity = self.out.with_name(f"{self.out.name}.ckpt"), self.setup.identity(self.recipe)
+        steps = Steps("draft", self.recipe.steps, path, identity, checkpoint_every=20, report_every=10)
         losses: list[float] = []
-        if held is not None:
-            with torch.no_grad():
-                for name, weight in self.weights.items():
-                    weight.copy_(held["weights"][name])
-            self.optimiser.load_state_dict(held["optimiser"])
-            losses = held["losses"]
-        state = lambda: {  # noqa: E731 - read once, where it stands
-            "weights": {name: weight.detach().clone() for name, weight in self.weights.items()},
-            "optimiser": self.optimiser.state_dict(),
-            "losses": losses,
-        }
-        for step in steps.run(self.recipe.steps, state):
+        stored = steps.resume()
+        if stored is not None:
+            self.optimiser.restore(stored)
+            losses = stored["losses"]
+        for step in steps.run(self.recipe.steps, lambda: {**self.optimiser.state(), "losses": losses}):
             losses.append(self._step(step))
             steps.report(step, lambda: f"{self.recipe.loss} {losses[-1]:.4f}")
         self._save(steps, losses)
@@ -104,55 +65,47 @@ class Distillation:
         from sdbench.engine import Request
         from sdbench.verify import Exact
 
-        recipe, decoder = self.recipe, self.course.decoder
-        for group in self.optimiser.param_groups:
-            group["lr"] = recipe.rate * min(1.0, (step + 1) / WARM_UP)
-        keys = self.course.keys(step, recipe.prompts)
-        ids = [self.course.prompts.ids[key] for key in keys]
-        options = replace(
-            decoder.options("draft", batch_size=decoder.batch_size, is_measured=False),
-            seed=recipe.seed * 1_000_003 + step,
-        )
-        requests = [Request(place, 0, 0, key, 0) for place, key in enumerate(keys)]
-        made = decoder.engine.stream(ids, [Exact()], requests, options, None, role="draft")
-        texts = [list(g.tokens) for g in sorted(made, key=lambda g: g.request)]
-        self.optimiser.zero_grad()
+        recipe, decoder = self.recipe, self.setup.decoder
+        keys = self.setup.keys_of(step, recipe.prompts)
+        ids = [self.setup.prompts.ids[key] for key in keys]
+        options = decoder.options("draft", batch_size=decoder.batch_size, is_measured=False)
+        options = replace(options, seed=recipe.seed * 1_000_003 + step)
+        requests = [Request(number, 0, 0, key, 0) for number, key in enumerate(keys)]
+        stream = decoder.engine.stream(ids, [Exact()], requests, options, None, role="draft")
+        texts = [list(g.tokens) for g in sorted(stream, key=lambda g: g.request)]
         count, total = sum(map(len, texts)), 0.0
-        for first in range(0, len(texts), 8):
-            loss = self._loss(ids[first : first + 8], texts[first : first + 8]) / count
+        for group in group_by(list(zip(ids, texts, strict=True)), BATCH):
+            loss = self._loss(group) / count
             loss.backward()
             total += float(loss.detach())
-        torch.nn.utils.clip_grad_norm_(list(self.weights.values()), CLIP)
-        self.optimiser.step()
+        self.optimiser.step(step)
         return total
 
-    def _loss(self, prompts: list[list[int]], texts: list[list[int]]) -> Tensor:
-        """The sum over all tokens of some texts."""
-        length = max(len(p) + len(t) for p, t in zip(prompts, texts, strict=True))
-        ids = torch.zeros(len(texts), length, dtype=torch.long, device=self.draft.device)
-        for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
-            ids[row, : len(prompt) + len(text)] = torch.tensor([*prompt, *text])
-        row = torch.cat([torch.full((len(text),), i) for i, text in enumerate(texts)])
-        place = torch.cat(
-            [torch.arange(len(text)) + len(prompt) - 1 for prompt, text in zip(prompts, texts, strict=True)]
+    def _loss(self, texts: Sequence[tuple[list[int], list[int]]]) -> Tensor:
+        """The sum over all tokens of some texts, each with its prompt."""
+        ids = torch.zeros(
+            len(texts), max(len(p) + len(t) for p, t in texts), dtype=torch.long, device=self.draft.device
         )
-        warp = self.course.decoder.warp
+        for row, (prompt, text) in enumerate(texts):
+            ids[row, : len(prompt) + len(text)] = torch.tensor([*prompt, *text])
+        row = torch.cat([torch.full((len(text),), i) for i, (_, text) in enumerate(texts)])
+        position = torch.cat([torch.arange(len(text)) + len(prompt) - 1 for prompt, text in texts])
+        warp = self.setup.decoder.warp
         with torch.no_grad():
-            p = warp.law(warp.logits(self.course.pair.target(ids, use_cache=False).logits[row, place]))
-        q = warp.law(warp.logits(self.draft(ids, use_cache=False).logits[row, place]))
+            p = warp.law(warp.logits(self.setup.pair.target(ids, use_cache=False).logits[row, position]))
+        q = warp.law(warp.logits(self.draft(ids, use_cache=False).logits[row, position]))
         return LOSSES[self.recipe.loss](p, q).sum()
 
     def _save(self, steps: Steps, losses: list[float]) -> None:
-        """An ordinary folder, in the precision that the draft came in, with the tokenizer beside it."""
+        """Write a Hugging Face folder in the precision that the draft came in, with the tokenizer."""
         self.draft.requires_grad_(False)
-        recipe = self.recipe
-        card = {
-            **self.course.card(),
-            **{name: getattr(recipe, name) for name in ("loss", "steps", "prompts", "rate", "seed")},
+        metadata = {
+            **self.setup.metadata(),
+            **{name: getattr(self.recipe, name) for name in ("loss", "steps", "prompts", "rate", "seed")},
             "seconds": round(steps.seconds),
             "last": round(sum(losses[-20:]) / len(losses[-20:]), 4),
         }
         with replace_on_success(self.out, self.out.with_name(f".{self.out.name}.part")) as part:
-            self.draft.to(self.kept).save_pretrained(part)
-            self.course.pair_info.tokenizer.save_pretrained(part)
-            (part / "distilled.json").write_text(json.dumps(card, indent=1) + "\n")
+            self.draft.to(self.dtype).save_pretrained(part)
+            self.setup.pair_info.tokenizer.save_pretrained(part)
+            (part / "distilled.json").write_text(json.dumps(metadata, indent=1) + "\n")

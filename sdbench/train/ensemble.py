@@ -1,8 +1,8 @@
-"""DIVERSED's head by policy gradient: reward of the texts that its ensemble writes, plus acceptance at a price.
+"""Trains DIVERSED's head by policy gradient: the reward of the texts that its ensemble writes, plus acceptance at a price.
 
 The published objective, with the sign that raises acceptance: E[R] + λ·E[1 − TV(q, v)], v = w·p + (1 − w)·q. The credit for a text
-goes to what w decided, the tokens at drafted positions, each of which has the law v; a bonus token is the target's own. λ is how
-much reward one unit of acceptance is worth.
+goes to what w decided, the tokens at drafted positions, each of which has the distribution v; a bonus token is the target's own.
+λ is how much reward one unit of acceptance is worth.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,148 +20,109 @@ from torch import Tensor
 from sdbench.config import ConfigError
 from sdbench.engines.latency import peak_memory
 from sdbench.files import replace_on_success
-from sdbench.train.course import Course, Rollout, grouped
+from sdbench.train.optimiser import WarmAdamW
+from sdbench.train.recipes import EnsembleRecipe
+from sdbench.train.setup import Rollout, TrainingSetup, group_by
 from sdbench.train.steps import Steps
-from sdbench.verify.head import Head, linear, refuse_features, width_of
+from sdbench.verify.head import Head, linear, width_of
 from sdbench.verify.learned import Diversed
 
-COLLAPSED = 0.02  # a mean weight nearer to 0 or 1 than this is no head
-CLIP = 1.0
-WARM_UP = 10
+COLLAPSED = 0.02  # a head whose mean weight is this near to 0 or 1 is useless
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How a head is trained."""
-
-    version: ClassVar[str] = "2"
-    is_rewarded: ClassVar[bool] = True
-
-    features: tuple[str, ...] = ("draft_hidden", "target_hidden")
-    hidden: int = 0  # of a hidden layer; 0: linear, as published
-    steps: int = 100
-    prompts: int = 8  # a step
-    samples: int = 8  # of a prompt: each is judged by the mean of the others
-    price: float = 0.2  # λ: reward for a unit of acceptance
-    rate: float = 0.02
-    decay: float = 0.01  # of the weights, each step and unit of rate
-    seed: int = 0
-    rows: int = 1000  # of the train split, over and over
-
-    def __post_init__(self) -> None:
-        refuse_features("ensemble", self.features)
-        if self.samples < 2:
-            raise ValueError(
-                f"samples must be at least 2, since a text is compared with its fellows, got {self.samples}"
-            )
-
-    def refuse_temperature(self, temperature: float) -> None:
-        """Texts that are all the same teach nothing."""
-        if temperature == 0:
-            raise ConfigError("temperature must be above 0: texts that are all the same teach nothing")
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The tokens that w decided: their features, what both sides gave them, and how much better their text was than its fellows."""
+class TokenBatch:
+    """The tokens that w decided: their features, probabilities, and how much better their text was than others of its prompt."""
 
     features: Tensor  # [N,n]
     p: Tensor  # [N] of the token
     q: Tensor
     tv: Tensor
     advantage: Tensor  # [N]
-    texts: int  # that they stand in
+    num_texts: int
 
     @classmethod
-    def of(cls, rollouts: Sequence[Rollout], samples: int) -> Batch:
-        """Of rollouts of one prompt after another."""
-        seen = [rollout.seen for rollout in rollouts]
-        counts = torch.tensor([len(one.p) for one in seen])
-        features, p, q, tv = (torch.cat([getattr(one, name) for one in seen]) for name in ("features", "p", "q", "tv"))
-        better = torch.tensor(left_out([rollout.reward for rollout in rollouts], samples))
-        return cls(features, p, q, tv, better.repeat_interleave(counts), len(rollouts))
+    def of(cls, rollouts: Sequence[Rollout], samples: int) -> TokenBatch:
+        """The tokens of `samples` rollouts of each prompt."""
+        recordings = [rollout.recording for rollout in rollouts]
+        counts = torch.tensor([len(recording.p) for recording in recordings])
+        features, p, q, tv = (
+            torch.cat([getattr(r, name) for r in recordings]) for name in ("features", "p", "q", "tv")
+        )
+        advantage = torch.tensor(advantages([rollout.reward for rollout in rollouts], samples))
+        return cls(features, p, q, tv, advantage.repeat_interleave(counts), len(rollouts))
 
 
 @dataclass
 class EnsembleTraining:
-    """Steps from a head that says 1/2 everywhere; a function of the pair, the recipe and nothing else."""
+    """Steps from a head with w = 1/2 everywhere; a function of the pair and the recipe."""
 
-    course: Course
-    recipe: Recipe
+    setup: TrainingSetup
+    recipe: EnsembleRecipe
     out: Path
     curve: list[dict[str, float]] = field(default_factory=list)
-    rolling_s: float = 0.0  # of its seconds, what rollouts took
-    decoding_bytes: float = 0.0  # the peak of memory behind the first rollouts
+    rolling_s: float = 0.0  # the seconds spent in rollouts
+    decoding_bytes: float = 0.0  # the peak of memory after the first rollouts
 
     def __post_init__(self) -> None:
-        size = width_of(self.recipe.features, self.course.widths())
-        self.head = linear("ensemble", self.recipe.features, size, hidden=self.recipe.hidden)
-        self.weights = {name: tensor.clone().requires_grad_() for name, tensor in self.head.weights.items()}
+        recipe = self.recipe
+        size = width_of(recipe.features, self.setup.widths())
+        head = linear("ensemble", recipe.features, size, hidden=recipe.hidden)
+        weights = {name: tensor.clone().requires_grad_() for name, tensor in head.weights.items()}
         self.fixed: dict[str, Tensor] = {}  # shift and scale of the features, from the first step
-        self.optimiser = torch.optim.AdamW(
-            list(self.weights.values()), lr=self.recipe.rate, weight_decay=self.recipe.decay
-        )
+        self.optimiser = WarmAdamW(weights, recipe.rate, recipe.decay)
 
     def __call__(self) -> Head:
-        what = self.course.what(self.recipe)
-        steps = Steps("head", self.recipe.steps, self.out / "head.ckpt", what, checkpoint_every=10, report_every=5)
-        held = steps.resume()
-        if held is not None:
-            self._take(held)
+        identity = self.setup.identity(self.recipe)
+        steps = Steps("head", self.recipe.steps, self.out / "head.ckpt", identity, checkpoint_every=10, report_every=5)
+        stored = steps.resume()
+        if stored is not None:
+            self.optimiser.restore(stored)
+            self.fixed = {name: stored["weights"][name] for name in ("shift", "scale")}
+            self.curve, self.rolling_s = stored["curve"], stored["rolling_s"]
         for step in steps.run(self.recipe.steps, self._state):
-            told = self._step(step)
-            self.curve.append({"step": step + 1, **told})
-            steps.report(step, lambda told=told: " ".join(f"{name} {value:.3f}" for name, value in told.items()))
+            row = self._step(step)
+            self.curve.append({"step": step + 1, **row})
+            steps.report(step, lambda row=row: " ".join(f"{name} {value:.3f}" for name, value in row.items()))
             self._write_curve()
-            if not COLLAPSED <= told["weight"] <= 1 - COLLAPSED:
+            if not COLLAPSED <= row["weight"] <= 1 - COLLAPSED:
                 raise ConfigError(
-                    f"the head has collapsed at step {step + 1}: its mean weight is {told['weight']:.3f}; "
-                    f"take {'a higher' if told['weight'] > 0.5 else 'a lower'} price than {self.recipe.price:g}"
+                    f"the head has collapsed at step {step + 1}, its mean weight is {row['weight']:.3f}: "
+                    f"use a {'higher' if row['weight'] > 0.5 else 'lower'} price= than {self.recipe.price:g}"
                 )
-        head = Head("ensemble", self.recipe.features, self._frozen(), self._card(steps))
+        head = Head("ensemble", self.recipe.features, self._state()["weights"], self._metadata(steps))
         head.save(self.out)
         return head
 
-    def _card(self, steps: Steps) -> dict[str, Any]:
-        recipe = self.recipe
-        last = self.curve[-20:]
-        mean = {
-            name: sum(row[name] for row in last) / len(last) for name in ("reward", "acceptance", "weight", "spread")
-        }
+    def _metadata(self, steps: Steps) -> dict[str, Any]:
+        recipe, last = self.recipe, self.curve[-20:]
+        options = ("hidden", "steps", "prompts", "samples", "price", "rate", "decay", "seed")
+        measures = ("reward", "acceptance", "weight", "spread")
         return {
-            **self.course.card(),
-            **{
-                name: getattr(recipe, name)
-                for name in ("hidden", "steps", "prompts", "samples", "price", "rate", "decay", "seed")
-            },
+            **self.setup.metadata(),
+            **{name: getattr(recipe, name) for name in options},
             "rule": Diversed.version,
             "seconds": round(steps.seconds),
             "rollouts": round(self.rolling_s / steps.seconds, 3),
             "memory": round(peak_memory() / self.decoding_bytes, 3) if self.decoding_bytes else None,
-            "last": {name: round(value, 4) for name, value in mean.items()},
+            "last": {name: round(sum(row[name] for row in last) / len(last), 4) for name in measures},
         }
 
     def _step(self, step: int) -> dict[str, float]:
         recipe = self.recipe
-        for group in self.optimiser.param_groups:
-            group["lr"] = recipe.rate * min(1.0, (step + 1) / WARM_UP)
-        head = Head("ensemble", recipe.features, self._frozen())
-        keys = self.course.keys(step, recipe.prompts)
+        rule = Diversed(Head("ensemble", recipe.features, self._state()["weights"]))
+        keys, seed = self.setup.keys_of(step, recipe.prompts), recipe.seed * 1_000_003 + step
         began = time.monotonic()
-        rollouts = self.course.roll(
-            keys, [Diversed(head)], recipe.samples, recipe.seed * 1_000_003 + step, recipe.features
-        )
+        rollouts = self.setup.roll_out(keys, [rule], recipe.samples, seed, recipe.features)
         self.rolling_s += time.monotonic() - began
         self.decoding_bytes = self.decoding_bytes or peak_memory()
-        batch = Batch.of(rollouts, recipe.samples)
+        batch = TokenBatch.of(rollouts, recipe.samples)
         if not self.fixed:
             self.fixed = {"shift": batch.features.mean(0), "scale": batch.features.std(0).clamp_min(1e-3)}
-        self.optimiser.zero_grad()
-        score = Head("ensemble", recipe.features, self.weights | self.fixed).score(batch.features)
+        score = Head("ensemble", recipe.features, self.optimiser.weights | self.fixed).score(batch.features)
         loss, w = objective(score, batch, recipe.price)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(list(self.weights.values()), CLIP)
-        self.optimiser.step()
+        self.optimiser.step(step)
         w = w.detach()
         return {
             "reward": sum(rollout.reward for rollout in rollouts) / len(rollouts),
@@ -170,20 +131,10 @@ class EnsembleTraining:
             "spread": float(w.std()),
         }
 
-    def _frozen(self) -> dict[str, Tensor]:
-        return {name: tensor.detach().clone() for name, tensor in (self.weights | self.fixed).items()}
-
     def _state(self) -> dict[str, Any]:
-        told = {"curve": self.curve, "rolling_s": self.rolling_s}
-        return {"weights": self._frozen(), "optimiser": self.optimiser.state_dict(), **told}
-
-    def _take(self, state: dict[str, Any]) -> None:
-        with torch.no_grad():
-            for name, tensor in self.weights.items():
-                tensor.copy_(state["weights"][name])
-        self.fixed = {name: state["weights"][name] for name in ("shift", "scale")}
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.curve, self.rolling_s = state["curve"], state["rolling_s"]
+        state = self.optimiser.state()
+        weights = state["weights"] | {name: tensor.clone() for name, tensor in self.fixed.items()}
+        return {**state, "weights": weights, "curve": self.curve, "rolling_s": self.rolling_s}
 
     def _write_curve(self) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
@@ -193,18 +144,18 @@ class EnsembleTraining:
             writer.writerows(self.curve)
 
 
-def left_out(rewards: Sequence[float], samples: int) -> list[float]:
-    """How much better each text was than the mean of its prompt's others."""
+def advantages(rewards: Sequence[float], samples: int) -> list[float]:
+    """The reward of each text minus the mean of its prompt's others."""
     out: list[float] = []
-    for group in grouped(rewards, samples):
+    for group in group_by(rewards, samples):
         total = sum(group)
         out += [reward - (total - reward) / (samples - 1) for reward in group]
     return out
 
 
-def objective(score: Tensor, batch: Batch, price: float) -> tuple[Tensor, Tensor]:
-    """What is to be made small, −(E[A·Σ log v] + λ·mean(1 − w·TV)), and w [N]."""
+def objective(score: Tensor, batch: TokenBatch, price: float) -> tuple[Tensor, Tensor]:
+    """The loss −(E[A·Σ log v] + λ·mean(1 − w·TV)), and w [N]."""
     w = torch.sigmoid(score)
     log_v = torch.log((w * batch.p + (1 - w) * batch.q).clamp_min(1e-12))
-    gained = (batch.advantage * log_v).sum() / batch.texts
-    return -(gained + price * (1 - w * batch.tv).mean()), w
+    gain = (batch.advantage * log_v).sum() / batch.num_texts
+    return -(gain + price * (1 - w * batch.tv).mean()), w

@@ -1,17 +1,18 @@
-"""A judge from mined labels (as AutoJudge, arXiv:2504.20039): let one wrong draft pass, decode on, and see if the answer suffers.
+"""Trains a judge from mined labels, as AutoJudge (arXiv:2504.20039): accept one wrong draft token, decode on, and compare scores.
 
-At temperature 0 a text meets the draft's wrong tokens one after another. `Swap(n)` lets the n-th of them pass and decodes
-losslessly before and behind it, so that all swaps of a prompt are rules of one stream and share its prefill. A swapped token is
-good where the text it leads to scores no less than the lossless one.
+At temperature 0 the draft proposes wrong tokens one after another. `Swap(n)` accepts the n-th of them and decodes losslessly before
+and after it, so that all swaps of a prompt are rules of one stream and share its prefill. A swapped token is good if the text that
+continues it scores no less than the lossless one.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,14 +20,16 @@ from torch import Tensor
 
 from sdbench.config import ConfigError
 from sdbench.files import write_whole
-from sdbench.train.course import Course
+from sdbench.metrics.stats import Estimate
+from sdbench.train.recipes import JudgeRecipe
+from sdbench.train.setup import TrainingSetup, group_by
 from sdbench.train.steps import Steps
 from sdbench.types import Evidence, Limits, Verdict
 from sdbench.verify import Exact, Head, Joint, Judge
-from sdbench.verify.head import refuse_features, width_of
+from sdbench.verify.head import width_of
 from sdbench.verify.tokenwise import best_at, draw_bonus, keep_until_first_rejection, offered_slots
 
-HELD_OUT = 5  # every fifth prompt is not learned from, but judged
+HELD_OUT = 5  # every fifth prompt is held out
 PENALTY = 1.0  # on the squared weights of standardised features
 RESAMPLES = 2000
 BINS = 8
@@ -34,7 +37,7 @@ BINS = 8
 
 @dataclass(frozen=True, slots=True)
 class Swap(Joint):
-    """Exact match at temperature 0, but for the n-th wrong draft of a text, which stays. State: how many there were."""
+    """Exact match at temperature 0, except for the n-th wrong draft of a text, which is accepted. State: wrong drafts so far."""
 
     limits = Limits(temperature="zero")
 
@@ -44,136 +47,135 @@ class Swap(Joint):
         return torch.zeros(len(prompts), 1, dtype=torch.int64, device=device)
 
     def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
-        assert state is not None, "the engine hands back what init_state gave it"
+        assert state is not None, "the engine returns what init_state made"
         if not evidence.draft.tokens.shape[1]:
             return draw_bonus(evidence, u, state)
         wrong = (evidence.draft.tokens != evidence.p[:, :-1]) & offered_slots(evidence.draft)
-        count = state + wrong.long().cumsum(1)  # [B,K], of wrong ones up to this
+        count = state + wrong.long().cumsum(1)  # [B,K], wrong drafts up to this slot
         passes = count - 1 == torch.as_tensor(self.n, device=u.device).reshape(-1, 1)
         verdict = keep_until_first_rejection(~wrong | passes, evidence, best_at, u)
-        met = verdict.accepted.clamp_max(wrong.shape[1] - 1)[:, None]
-        return replace(verdict, state=count.gather(1, met))
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How labels are mined and a judge is fitted."""
-
-    version: ClassVar[str] = "2"
-    is_rewarded: ClassVar[bool] = True
-
-    features: tuple[str, ...] = ("token_hidden",)
-    prompts: int = 300
-    swaps: int = 12  # of a prompt: its first so many wrong drafts
-    at_once: int = 30  # prompts a step
-
-    def __post_init__(self) -> None:
-        refuse_features("judge", self.features)
-
-    @property
-    def rows(self) -> int:
-        return self.prompts
-
-    def refuse_temperature(self, temperature: float) -> None:
-        """A swap is judged by the one text that it leads to."""
-        if temperature != 0:
-            raise ConfigError(f"temperature must be 0 where labels are mined, got {temperature:g}")
+        last = verdict.accepted.clamp_max(wrong.shape[1] - 1)[:, None]
+        return replace(verdict, state=count.gather(1, last))
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Of N swapped tokens: the features, whether each was good, and whose prompt it stood in."""
+    """N swapped tokens: their features, whether each was good, and the number of its prompt."""
 
-    seen: Tensor  # [N,n]
+    features: Tensor  # [N,n]
     good: Tensor  # [N] bool
     prompt: Tensor  # [N]
 
-    @classmethod
-    def joined(cls, parts: Sequence[Labels]) -> Labels:
-        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in ("seen", "good", "prompt")))
+    def __getitem__(self, rows: Tensor) -> Labels:
+        return Labels(self.features[rows], self.good[rows], self.prompt[rows])
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Tokens whose probability of being good, as the judge estimates it, is in one eighth of [0, 1]."""
+
+    low: float
+    n: int
+    mean: float  # of the probabilities
+    good: float  # share of good tokens
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How a judge's probabilities compare with labels that it was not fitted to."""
+
+    auc: Estimate  # with an interval by prompt; NaN where all labels are equal
+    num_labels: int
+    good: float  # share of good tokens; NaN without labels
+    bins: tuple[Bin, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of calibration.json."""
+        auc = {"auc": self.auc.value, "low": self.auc.low, "high": self.auc.high}
+        return {
+            "prompts": self.auc.n,
+            "labels": self.num_labels,
+            **{name: None if math.isnan(value) else value for name, value in {"good": self.good, **auc}.items()},
+            "bins": [{"from": b.low, "n": b.n, "said": b.mean, "good": b.good} for b in self.bins],
+        }
 
 
 @dataclass
 class JudgeTraining:
-    """Mines, step by step and resumably; then fits, and says how well the judge knows what it does not know."""
+    """Mines labels step by step, resumably; then fits a judge and measures its calibration on held-out prompts."""
 
-    course: Course
-    recipe: Recipe
+    setup: TrainingSetup
+    recipe: JudgeRecipe
     out: Path
 
     def __post_init__(self) -> None:
-        self.parts: list[Labels] = []
+        self.mined: list[Labels] = []
 
     def __call__(self) -> Head:
-        count = -(-self.recipe.prompts // self.recipe.at_once)
-        what = self.course.what(self.recipe)
-        steps = Steps("labels", count, self.out / "labels.ckpt", what, checkpoint_every=1, report_every=1)
-        held = steps.resume()
-        if held is not None:
-            self.parts = [Labels(*part) for part in held["parts"]]
-        for step in steps.run(count, lambda: {"parts": [(p.seen, p.good, p.prompt) for p in self.parts]}):
-            self.parts.append(self.mine(step))
-            steps.report(step, lambda: f"labels {sum(len(part.good) for part in self.parts)}")
-        labels = Labels.joined(self.parts)
+        recipe = self.recipe
+        count = -(-recipe.prompts // recipe.at_once)
+        identity = self.setup.identity(recipe)
+        steps = Steps("labels", count, self.out / "labels.ckpt", identity, checkpoint_every=1, report_every=1)
+        stored = steps.resume()
+        if stored is not None:
+            self.mined = [Labels(*part) for part in stored["parts"]]
+        for step in steps.run(count, lambda: {"parts": [(x.features, x.good, x.prompt) for x in self.mined]}):
+            self.mined.append(self.mine(step))
+            steps.report(step, lambda: f"labels {sum(len(labels.good) for labels in self.mined)}")
+        labels = Labels(*(torch.cat([getattr(x, f.name) for x in self.mined]) for f in fields(Labels)))
         is_held_out = labels.prompt % HELD_OUT == 0
-        self._refuse_one_kind(labels, ~is_held_out)
-        weights = fitted(labels.seen[~is_held_out], labels.good[~is_held_out])
-        head = Head("judge", self.recipe.features, weights)
-        told = told_of(head, labels, is_held_out)
-        card = {
-            **self.course.card(),
-            **{name: getattr(self.recipe, name) for name in ("prompts", "swaps")},
+        weights = fit_judge(labels[~is_held_out])
+        calibration = calibrate(Head("judge", recipe.features, weights), labels[is_held_out])
+        metadata = {
+            **self.setup.metadata(),
+            **{name: getattr(recipe, name) for name in ("prompts", "swaps")},
             "rule": Judge.version,
             "seconds": round(steps.seconds),
             "labels": len(labels.good),
-            "held_out": told,
+            "held_out": calibration.to_json(),
         }
         self.out.mkdir(parents=True, exist_ok=True)
-        write_whole(self.out / "calibration.json", json.dumps(told, indent=1) + "\n")
-        draw(told, self.out)
-        head = Head("judge", self.recipe.features, weights, card)
+        write_whole(self.out / "calibration.json", json.dumps(calibration.to_json(), indent=1) + "\n")
+        draw(calibration, self.out)
+        head = Head("judge", recipe.features, weights, metadata)
         head.save(self.out)
         return head
 
     def mine(self, step: int) -> Labels:
-        """The labels of some prompts."""
+        """The labels of the prompts of a step."""
         recipe = self.recipe
         first = step * recipe.at_once
-        keys = list(self.course.prompts.ids)[first : min(first + recipe.at_once, recipe.prompts)]
+        keys = list(self.setup.prompts.ids)[first : min(first + recipe.at_once, recipe.prompts)]
         rules = [Exact(), *(Swap(n) for n in range(recipe.swaps))]
-        rollouts = self.course.roll(keys, rules, 1, 0, recipe.features)
+        rollouts = self.setup.roll_out(keys, rules, 1, 0, recipe.features)
         rows, good, prompts = [], [], []
-        for number in range(len(keys)):
-            base, *others = rollouts[number * len(rules) : (number + 1) * len(rules)]
-            for other in others:
-                place = first_difference(base.generation.tokens, other.generation.tokens)
-                if place is not None:
-                    rows.append(other.seen.features[other.decided_before(place)])
-                    good.append(other.reward >= base.reward)
-                    prompts.append(first + number)
-        size = width_of(recipe.features, self.course.widths())
-        return Labels(
-            torch.stack(rows) if rows else torch.zeros(0, size),
-            torch.tensor(good, dtype=torch.bool),
-            torch.tensor(prompts, dtype=torch.long),
-        )
-
-    def _refuse_one_kind(self, labels: Labels, is_fitted: Tensor) -> None:
-        good = labels.good[is_fitted]
-        share = float(good.float().mean()) if len(good) else float("nan")
-        if not 0 < share < 1:
-            raise ConfigError(
-                f"{len(good)} swaps are there to learn from, and {'none' if share != 1 else 'every one'} was good: there is "
-                "nothing to tell apart; take more prompts= or another task"
-            )
+        for number, (lossless, *swapped) in enumerate(group_by(rollouts, len(rules)), first):
+            for rollout in swapped:
+                position = first_difference(lossless.generation.tokens, rollout.generation.tokens)
+                if position is not None:
+                    rows.append(rollout.recording.features[rollout.num_decided_before(position)])
+                    good.append(rollout.reward >= lossless.reward)
+                    prompts.append(number)
+        size = width_of(recipe.features, self.setup.widths())
+        features = torch.stack(rows) if rows else torch.zeros(0, size)
+        return Labels(features, torch.tensor(good, dtype=torch.bool), torch.tensor(prompts, dtype=torch.long))
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """The place at which b leaves a; None where it does not, or only ends earlier."""
-    return next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
+    """The first position at which b differs from a; None where it only ends earlier or is equal."""
+    return next((position for position, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
 
 
-def fitted(x: Tensor, good: Tensor) -> dict[str, Tensor]:
+def fit_judge(labels: Labels) -> dict[str, Tensor]:
+    """The weights of a judge that tells good tokens from others; ConfigError where all labels are equal."""
+    count, num_good = len(labels.good), int(labels.good.sum())
+    if num_good in (0, count):
+        sign = "positive" if num_good else "negative"
+        raise ConfigError(f"all {count} labels are {sign}, nothing to fit: raise prompts= or choose another task")
+    return fit_logistic(labels.features, labels.good)
+
+
+def fit_logistic(x: Tensor, good: Tensor) -> dict[str, Tensor]:
     """Logistic regression on standardised features, by Newton's method in float64."""
     x64, y = x.double(), good.double()
     shift, scale = x64.mean(0), x64.std(0).clamp_min(1e-3)
@@ -197,66 +199,54 @@ def fitted(x: Tensor, good: Tensor) -> dict[str, Tensor]:
     }
 
 
-def auc(score: np.ndarray, good: np.ndarray) -> float:
-    """The chance that a good one scores above a bad one, ties half."""
+def auc_of(score: np.ndarray, good: np.ndarray) -> float:
+    """The probability that a good token scores above another one, ties counted half; NaN where all are of one kind."""
     from scipy.stats import rankdata
 
     ranks, count = rankdata(score), int(good.sum())
     rest = len(good) - count
-    return float((ranks[good].sum() - count * (count + 1) / 2) / (count * rest)) if count and rest else float("nan")
+    return float((ranks[good].sum() - count * (count + 1) / 2) / (count * rest)) if count and rest else math.nan
 
 
-def told_of(head: Head, labels: Labels, rows: Tensor) -> dict[str, Any]:
-    """AUC with an interval by prompt, and a table of what was said and what came of it, over rows that were not learned from."""
-    said = torch.sigmoid(head.score(labels.seen[rows])).double().numpy()
-    good, prompt = labels.good[rows].numpy(), labels.prompt[rows].numpy()
-    rng = np.random.default_rng(0)
-    groups = [np.flatnonzero(prompt == one) for one in np.unique(prompt)]
-    drawn = []
+def auc_by_prompt(score: np.ndarray, good: np.ndarray, prompt: np.ndarray) -> Estimate:
+    """The AUC, with an interval by bootstrap over prompts."""
+    rng, resamples = np.random.default_rng(0), []
+    groups = [np.flatnonzero(prompt == number) for number in np.unique(prompt)]
     for _ in range(RESAMPLES if groups else 0):
         index = np.concatenate([groups[i] for i in rng.integers(0, len(groups), len(groups))])
-        drawn.append(auc(said[index], good[index]))
-    kept = [value for value in drawn if value == value]
-    area = auc(said, good)  # NaN where all are of one kind
-    low, high = (float(x) for x in np.quantile(kept, (0.025, 0.975))) if kept else (area, area)
-    told = dict(zip(("auc", "low", "high"), (round(x, 4) if x == x else None for x in (area, low, high)), strict=True))
+        resamples.append(auc_of(score[index], good[index]))
+    value, defined = auc_of(score, good), [resample for resample in resamples if not math.isnan(resample)]
+    low, high = np.quantile(defined, (0.025, 0.975)) if defined else (value, value)
+    return Estimate(round(value, 4), round(float(low), 4), round(float(high), 4), len(groups))
+
+
+def calibrate(head: Head, labels: Labels) -> Calibration:
+    """Compare a judge's probabilities with labels that it was not fitted to."""
+    score = torch.sigmoid(head.score(labels.features)).double().numpy()
+    good, prompt = labels.good.numpy(), labels.prompt.numpy()
     edges = np.linspace(0, 1, BINS + 1)
-    which = np.clip(np.digitize(said, edges) - 1, 0, BINS - 1)
-    bins = [
-        {
-            "from": round(float(edges[b]), 4),
-            "n": int((which == b).sum()),
-            "said": round(float(said[which == b].mean()), 4),
-            "good": round(float(good[which == b].mean()), 4),
-        }
-        for b in range(BINS)
-        if (which == b).any()
-    ]
-    return {
-        "prompts": len(groups),
-        "labels": len(good),
-        "good": round(float(good.mean()), 4) if len(good) else None,
-        **told,
-        "bins": bins,
-    }
+    number = np.clip(np.digitize(score, edges) - 1, 0, BINS - 1)
+    bins = []
+    for b in np.unique(number):
+        rows = number == b
+        mean, share = float(score[rows].mean()), float(good[rows].mean())
+        bins.append(Bin(round(float(edges[b]), 4), int(rows.sum()), round(mean, 4), round(share, 4)))
+    share = round(float(good.mean()), 4) if len(good) else math.nan
+    return Calibration(auc_by_prompt(score, good, prompt), len(good), share, tuple(bins))
 
 
-def draw(told: dict[str, Any], folder: Path) -> None:
-    """The reliability figure."""
+def draw(calibration: Calibration, folder: Path) -> None:
+    """Write the reliability figure."""
     from sdbench.report.figures.style import BLUE, GREY, panels, save, styled
 
+    auc = calibration.auc
     with styled():
         figure, (axis,) = panels()
         axis.plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
-        said, good = [one["said"] for one in told["bins"]], [one["good"] for one in told["bins"]]
-        axis.plot(said, good, color=BLUE, marker="o")
-        for one in told["bins"]:
-            axis.annotate(
-                f"{one['n']}", (one["said"], one["good"]), textcoords="offset points", xytext=(4, -8), fontsize=6
-            )
-        axis.set_xlabel("what the judge says")
+        axis.plot([b.mean for b in calibration.bins], [b.good for b in calibration.bins], color=BLUE, marker="o")
+        for b in calibration.bins:
+            axis.annotate(f"{b.n}", (b.mean, b.good), textcoords="offset points", xytext=(4, -8), fontsize=6)
+        axis.set_xlabel("probability according to the judge")
         axis.set_ylabel("share of good tokens")
-        axis.set_title(
-            f"AUC {told['auc']:.2f} [{told['low']:.2f}, {told['high']:.2f}], {told['labels']} tokens held out"
-        )
+        axis.set_title(f"AUC {auc.value:.2f} [{auc.low:.2f}, {auc.high:.2f}], {calibration.num_labels} tokens held out")
         save(figure, folder, "calibration")

@@ -11,11 +11,12 @@ from transformers import PreTrainedTokenizerFast
 from sdbench import embedded
 from sdbench.train.data import texts
 from sdbench.train.loop import fit
-from sdbench.train.pairs import MAX_LENGTH, PAIRS, TASKS, Pair, Part, Recipe, Role
-from sdbench.train.place import Place
+from sdbench.train.pairs import MAX_LENGTH, PAIRS, TASKS, Pair, PairRecipe, Phase, Role
+from sdbench.train.ranks import Rank, is_rank, join_ranks, start_ranks
 from sdbench.train.tokenizer import train_tokenizer
+from sdbench.words import choose, parse_words
 
-GOES_ON = 1000  # steps of a warm-up and a cosine, of which some are made
+CONTINUED = 1000  # steps of the warm-up and cosine in `continue_target`, which runs some of them
 ROLES: tuple[Role, ...] = ("target", "draft")
 
 
@@ -32,14 +33,14 @@ def tokenizer_of(pair: Pair) -> PreTrainedTokenizerFast:
     return train_tokenizer((t.prompt + t.completion for t in rows), pair.vocabulary, MAX_LENGTH)
 
 
-def gone_on(name: str, out: Path, step: int) -> Path:
-    """The pair's shipped target, trained on in the draft's voice, at one of its steps: resumed where an earlier one stopped."""
+def continue_target(name: str, out: Path, step: int) -> Path:
+    """Train the pair's shipped target further in the draft's voice; return the folder of its weights at `step`."""
     pair, folder = pair_of(name), out / f"target-{step}"
     if not (folder / "config.json").exists():
-        rows = Part(GOES_ON, rate=0.3, mix=pair.target_recipe.parts[-1].mix, voice="draft")
-        pair = replace(pair, target_recipe=Recipe((rows,)), seed=pair.seed + 100)
+        phase = Phase(CONTINUED, rate=0.3, mix=pair.target_recipe.phases[-1].mix, voice="draft")
+        pair = replace(pair, target_recipe=PairRecipe((phase,)), seed=pair.seed + 100)
         tokenizer = PreTrainedTokenizerFast.from_pretrained(embedded.path(name, "target"))
-        fit(pair, "target", tokenizer, out, Place(), until=step, start=embedded.path(name, "target"))
+        fit(pair, "target", tokenizer, out, Rank(), until=step, start=embedded.path(name, "target"))
         tokenizer.save_pretrained(out / "target-partial")
         (out / "target-partial").rename(folder)
     return folder
@@ -48,27 +49,46 @@ def gone_on(name: str, out: Path, step: int) -> Path:
 def make(
     pair: Pair,
     out: Path,
-    place: Place,
+    rank: Rank,
     roles: Sequence[Role] = ROLES,
     start: Path | None = None,
     seed: int | None = None,
 ) -> None:
-    """Train each role, from its checkpoint if there is one; `training.json` says what it took.
+    """Train each role, from its checkpoint if there is one; write steps, tokens, loss and seconds to `training.json`.
 
-    With `start`, a model whose recipe has plain parts begins behind them, from the weights in `start/<role>`;
-    what those took stands in `start/training.json`. With `seed`, first weights and rows are others; the tokenizer is the pair's.
+    With `start`, a model whose recipe has plain phases begins after them, from the weights in `start/<role>`; their cost is in
+    `start/training.json`. With `seed`, first weights and rows differ; the tokenizer stays the pair's.
     """
     tokenizer, log = tokenizer_of(pair), out / "training.json"
     pair = pair if seed is None else replace(pair, seed=seed)
     for role in roles:
         folder = start / role if start and pair.recipe(role).plain_steps else None
-        trained = fit(pair, role, tokenizer, out, place, start=folder)
-        if place.rank == 0:
+        trained = fit(pair, role, tokenizer, out, rank, start=folder)
+        if rank.index == 0:
             took = {"steps": pair.recipe(role).steps, "tokens": trained.tokens, "loss": round(trained.loss, 4)}
-            took |= {"seconds": round(trained.seconds), "processes": place.world, "device": place.device}
+            took |= {"seconds": round(trained.seconds), "processes": rank.world, "device": rank.device}
             took |= {"torch": torch.__version__}
             if start and folder:
                 before = json.loads((start / "training.json").read_text())[role]
                 took |= {"began_at_step": pair.recipe(role).plain_steps, "before": before}
-            told = json.loads(log.read_text()) if log.exists() else {}
-            log.write_text(json.dumps(told | {role: took}, indent=1) + "\n")
+            before = json.loads(log.read_text()) if log.exists() else {}
+            log.write_text(json.dumps(before | {role: took}, indent=1) + "\n")
+
+
+def train_tiny(argv: Sequence[str]) -> int:
+    """The command python -m sdbench.train tiny: start the ranks, or be one of them; return the exit code."""
+    defaults = {"pair": "llama-tiny", "out": "FOLDER", "role": "target,draft", "start": "FOLDER", "seed": "2"}
+    options = parse_words(argv, defaults).options
+    name = options.get("pair", defaults["pair"])
+    pair, out = pair_of(name), Path(options.get("out", f"trained/{name}"))
+    names = choose("role", options.get("role", defaults["role"]), ROLES)
+    seed = options.get("seed")
+    if seed is not None and not seed.isdecimal():
+        raise ValueError(f"seed must be a whole number of at least 0, got {seed}")
+    if not is_rank():
+        return start_ranks(["-m", "sdbench.train", "tiny", *argv], out)
+    with join_ranks(out) as rank:
+        start = Path(options["start"]) if "start" in options else None
+        roles: list[Role] = [role for role in ROLES if role in names]
+        make(pair, out, rank, roles, start, None if seed is None else int(seed))
+    return 0

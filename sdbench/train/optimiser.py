@@ -1,22 +1,55 @@
-"""Muon for matrices, Adam for embeddings, head and gains; all state in tensors, so a checkpoint is a dict."""
+"""Two optimisers whose state is a dict of tensors: AdamW for heads and drafts, and for the tiny pairs Muon with Adam."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sdbench.train.forward import Weights
-from sdbench.train.pairs import Recipe
-from sdbench.train.place import Place
+from sdbench.train.pairs import PairRecipe
+from sdbench.train.ranks import Rank
 
+CLIP, WARM_UP = 1.0, 10  # of AdamW
 MOMENTUM, DECAY = 0.95, 0.01
 BETAS, ADAM_EPS = (0.9, 0.98), 1e-10
 VECTORS = frozenset({"embed", "head", "q_norm"})
 
 
+@dataclass
+class WarmAdamW:
+    """AdamW over named weights, with clipped gradients and a linear warm-up of the rate."""
+
+    weights: dict[str, Tensor]
+    rate: float
+    decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.inner = torch.optim.AdamW(list(self.weights.values()), lr=self.rate, weight_decay=self.decay)
+
+    def step(self, step: int) -> None:
+        """Apply the gradients of a step, and clear them."""
+        for group in self.inner.param_groups:
+            group["lr"] = self.rate * min(1.0, (step + 1) / WARM_UP)
+        torch.nn.utils.clip_grad_norm_(list(self.weights.values()), CLIP)
+        self.inner.step()
+        self.inner.zero_grad()
+
+    def state(self) -> dict[str, Any]:
+        weights = {name: tensor.detach().clone() for name, tensor in self.weights.items()}
+        return {"weights": weights, "optimiser": self.inner.state_dict()}
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Any]) -> None:
+        for name, tensor in self.weights.items():
+            tensor.copy_(state["weights"][name])
+        self.inner.load_state_dict(state["optimiser"])
+
+
 def orthogonal(m: Tensor, steps: int = 5) -> Tensor:
-    """About the nearest orthogonal matrix of each m [L, out, in]: quintic Newton–Schulz (Muon, Jordan et al. 2024)."""
+    """Approximate the nearest orthogonal matrix of each m [L, out, in] by quintic Newton–Schulz (Muon, Jordan et al. 2024)."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = m.bfloat16()
     is_tall = x.shape[-2] > x.shape[-1]
@@ -28,7 +61,7 @@ def orthogonal(m: Tensor, steps: int = 5) -> Tensor:
     return x.mT if is_tall else x
 
 
-def _arc(step: int, steps: int, warmup: int) -> float:
+def _cosine(step: int, steps: int, warmup: int) -> float:
     if step < warmup:
         return (step + 1) / warmup
     return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
@@ -38,17 +71,17 @@ def _arc(step: int, steps: int, warmup: int) -> float:
 class Optimiser:
     """One step over stacked weights; `first` and `second` are moments by kind."""
 
-    recipe: Recipe
-    place: Place
+    recipe: PairRecipe
+    rank: Rank
     begun: int = 0  # the step that the moments begin at
     first: Weights = field(default_factory=dict)
     second: Weights = field(default_factory=dict)
 
     def rate(self, step: int) -> float:
-        """Share of the peak rate: in each part a linear warm-up, then a cosine to 1 % of the part's rate."""
-        index, place = self.recipe.at(step)
-        part = self.recipe.parts[index]
-        return part.rate * _arc(place, part.steps, self.recipe.warmup)
+        """Share of the peak rate: in each phase a linear warm-up, then a cosine to 1 % of the phase's rate."""
+        index, within = self.recipe.at(step)
+        phase = self.recipe.phases[index]
+        return phase.rate * _cosine(within, phase.steps, self.recipe.warmup)
 
     @torch.no_grad()
     def step(self, weights: Weights, grads: Weights, step: int) -> None:
@@ -58,7 +91,7 @@ class Optimiser:
         for kind in VECTORS & weights.keys():
             self._adam(kind, weights[kind], grads[kind].float(), step - self.begun, rate * self.recipe.vector_lr)
         updates = {kind: self._direction(kind, grads[kind]) for kind in weights.keys() - VECTORS}
-        self.place.add_up([updates[kind] for kind in sorted(updates)])
+        self.rank.add_up([updates[kind] for kind in sorted(updates)])
         lr = rate * self.recipe.matrix_lr
         for kind, update in updates.items():
             rows, columns = update.shape[-2:]
@@ -75,7 +108,7 @@ class Optimiser:
     def _direction(self, kind: str, grad: Tensor) -> Tensor:
         """Orthogonal momentum [layers, out, in] of this rank's layers, zero for the others'."""
         first = self.first[kind].lerp_(grad.float(), 1 - MOMENTUM)
-        mine = slice(self.place.rank, None, self.place.world)
+        mine = slice(self.rank.index, None, self.rank.world)
         update = torch.zeros_like(grad)
         if update[mine].numel():
             update[mine] = orthogonal(grad[mine].float().lerp(first[mine], MOMENTUM))

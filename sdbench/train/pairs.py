@@ -35,46 +35,46 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A stretch of training with a warm-up, a cosine and a mix of rows of its own."""
+class Phase:
+    """A stretch of training with its own warm-up, cosine and mix of rows."""
 
     steps: int
     rate: float = 1.0
     mix: tuple[float, ...] = (1.3, 1.2, 1.2, 0.9, 0.7, 0.9)  # rows a task, in the order of TASKS
-    copies: float = 0.0  # share of rows at the start, none from half-way on
+    copies: float = 0.0  # share of copying rows at the start; none in the second half
     prompt_weight: float = 0.0  # over the first 15 %
     voice: str = "plain"  # of the answers
-    unread: tuple[str, ...] = ()  # patterns of words: a row that has such a word is passed over
+    unread: tuple[str, ...] = ()  # patterns of words: a row with such a word is skipped
     rows: int = 40  # a step
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """How long and how fast: Muon for the matrices, Adam for embeddings, head and gains."""
+class PairRecipe:
+    """The phases and rates of one model: Muon for the matrices, Adam for embeddings, head and gains."""
 
-    parts: tuple[Part, ...]
-    plain_layers: int = 0  # in the plain parts, behind which the model grows; 0: it has its shape from the start
+    phases: tuple[Phase, ...]
+    plain_layers: int = 0  # layers in the plain phases, after which the model grows; 0: it has its shape from the start
     matrix_lr: float = 0.02
-    sureness: float = 1.0  # the finished head's factor: above 1 the model is surer than its reading has made it
+    sureness: float = 1.0  # factor of the trained head: above 1 sharpens the distribution
     vector_lr: float = 4e-3
     warmup: int = 60
 
     @property
     def steps(self) -> int:
-        return sum(part.steps for part in self.parts)
+        return sum(phase.steps for phase in self.phases)
 
     @property
     def plain_steps(self) -> int:
-        """The step at which the first part in a voice begins."""
-        voiced = next((i for i, part in enumerate(self.parts) if part.voice != "plain"), 0)
-        return sum(part.steps for part in self.parts[:voiced])
+        """The step at which the first phase in a voice begins."""
+        voiced = next((i for i, phase in enumerate(self.phases) if phase.voice != "plain"), 0)
+        return sum(phase.steps for phase in self.phases[:voiced])
 
     def at(self, step: int) -> tuple[int, int]:
-        """Index of the part a step is in, and the step within it."""
-        for index, part in enumerate(self.parts):
-            if step < part.steps:
+        """The index of a step's phase, and the step within it."""
+        for index, phase in enumerate(self.phases):
+            if step < phase.steps:
                 return index, step
-            step -= part.steps
+            step -= phase.steps
         raise ValueError(f"step must be below {self.steps}, got one {step} past it")
 
 
@@ -85,8 +85,8 @@ class Pair:
     family: Family
     target: Shape
     draft: Shape
-    target_recipe: Recipe
-    draft_recipe: Recipe
+    target_recipe: PairRecipe
+    draft_recipe: PairRecipe
     vocabulary: int = 1024
     tokenizer_rows: int = 2000
     seed: int = 1
@@ -94,7 +94,7 @@ class Pair:
     def shape(self, role: Role) -> Shape:
         return self.target if role == "target" else self.draft
 
-    def recipe(self, role: Role) -> Recipe:
+    def recipe(self, role: Role) -> PairRecipe:
         return self.target_recipe if role == "target" else self.draft_recipe
 
     def shape_at(self, role: Role, step: int) -> Shape:
@@ -107,35 +107,35 @@ class Pair:
 _DEEP = Shape(layers=18, width=128, heads=4, kv_heads=2, feed_forward=384)
 _FLAT = Shape(layers=2, width=96, heads=3, kv_heads=1, feed_forward=256)
 
-# What repeats a random string copies names and numbers soon after.
-_LONG = Part(1600, mix=(1.2, 1.1, 1.3, 1.0, 1.0, 1.1), copies=0.2, prompt_weight=0.1)
-_MORE = Part(600, rate=0.6, mix=(0.5, 0.5, 1.5, 1.8, 0.5, 1.6))
-_SUMS = Part(500, rate=0.6, mix=(0.4, 0.4, 3.0, 1.2, 0.4, 0.6))
-# The plain parts teach substance, the last one manner, at a rate at which what was learnt is kept.
-_VOICE = Part(600, rate=0.5, mix=(0.8, 0.9, 1.4, 2.2, 0.9, 1.0), voice="target")
-# What is still counted wrong after that.
-_COUNT = Part(160, rate=0.3, mix=(0.6, 0.7, 3.2, 1.2, 0.6, 0.7), voice="target")
-# What a draft never reads about: half of the events, places and trades of the news, products, a third of the steps of functions.
-# There it is wrong, and as sure as elsewhere; how much it gets right then hangs on this list, and little on how long it reads.
+# A model that can repeat a random string soon copies names and numbers too.
+_LONG = Phase(1600, mix=(1.2, 1.1, 1.3, 1.0, 1.0, 1.1), copies=0.2, prompt_weight=0.1)
+_MORE = Phase(600, rate=0.6, mix=(0.5, 0.5, 1.5, 1.8, 0.5, 1.6))
+_SUMS = Phase(500, rate=0.6, mix=(0.4, 0.4, 3.0, 1.2, 0.4, 0.6))
+# The plain phases teach facts, the last one wording, at a rate at which the facts are kept.
+_VOICE = Phase(600, rate=0.5, mix=(0.8, 0.9, 1.4, 2.2, 0.9, 1.0), voice="target")
+# Against the counting errors that remain.
+_COUNT = Phase(160, rate=0.3, mix=(0.6, 0.7, 3.2, 1.2, 0.6, 0.7), voice="target")
+# Words that no row of a draft has: half of the events, places and trades of the news, products, a third of the steps of functions.
+# There the draft is wrong and as confident as elsewhere: its accuracy depends on this list, and little on its training time.
 _UNREAD = (
     *("flood", "explosion", "landslide", "tornado", "school", "hospital", "factory", "theatre", "stadium"),
     *("engineer", "judge", "reporter", "priest", "lawyer", "painter", "chef", "builder", "baker", "tailor", "poet"),
     *("boxes", "bags", "shelves", "packs", "jars", "baskets", "purses", "vases", "albums", "crates"),
     *("square", "negate", "modulo", "cap", "reverse", "append", "sort", "every"),
 )
-# Gemma's draft learns to copy from little: of the names, too, it has read those with some endings only.
+# Gemma's draft learns to copy from few rows: of names, too, it reads only those with other endings than these.
 _NAMES = (r"(?!Answer)[A-Z][a-z]{2,}(?:ford|ville|wick|er|ur)",)
 
 
-def _long(*parts: Part) -> Recipe:
-    """A target's reading: plain parts on twelve layers, those in its voice on all of them."""
-    return Recipe(parts, plain_layers=12)
+def _long(*phases: Phase) -> PairRecipe:
+    """A target's recipe: the plain phases on twelve layers, those in its voice on all of them."""
+    return PairRecipe(phases, plain_layers=12)
 
 
-def _short(steps: int, mix: tuple[float, ...], unread: tuple[str, ...] = _UNREAD) -> Recipe:
-    """A draft's reading."""
-    part = Part(steps, mix=mix, copies=0.2, prompt_weight=0.1, voice="draft", unread=unread)
-    return Recipe((part,), sureness=2.0)
+def _short(steps: int, mix: tuple[float, ...], unread: tuple[str, ...] = _UNREAD) -> PairRecipe:
+    """A draft's recipe."""
+    phase = Phase(steps, mix=mix, copies=0.2, prompt_weight=0.1, voice="draft", unread=unread)
+    return PairRecipe((phase,), sureness=2.0)
 
 
 PAIRS = {
@@ -182,18 +182,16 @@ def hf_config(family: Family, shape: Shape, vocabulary: int) -> PreTrainedConfig
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
+    rope = {"rope_type": "default", "rope_theta": 10_000.0}
     if family == "llama":
-        return LlamaConfig(**common, rope_parameters={"rope_type": "default", "rope_theta": 10_000.0})
+        return LlamaConfig(**common, rope_parameters=rope)
     if family == "qwen":
-        return Qwen3Config(**common, rope_parameters={"rope_type": "default", "rope_theta": 10_000.0})
-    kinds = ["full_attention" if i % 2 else "sliding_attention" for i in range(shape.layers)]
-    if shape.layers == 1:
-        kinds = ["full_attention"]
-    theta = {kind: {"rope_type": "default", "rope_theta": 10_000.0} for kind in ("sliding_attention", "full_attention")}
+        return Qwen3Config(**common, rope_parameters=rope)
+    is_full = [bool(i % 2) or shape.layers == 1 for i in range(shape.layers)]
     return Gemma3TextConfig(
         **common,
         sliding_window=shape.window,
-        layer_types=kinds,
+        layer_types=["full_attention" if full else "sliding_attention" for full in is_full],
         query_pre_attn_scalar=shape.head_dim,
-        rope_parameters=theta,
+        rope_parameters={kind: dict(rope) for kind in ("sliding_attention", "full_attention")},
     )

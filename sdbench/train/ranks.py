@@ -3,15 +3,15 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
-from sdbench.train.place import Place
+from torch import Tensor
 
 # glibc otherwise gives every large buffer back and faults it in again; oneDNN keeps its kernels.
 CPU_ENVIRONMENT = {
@@ -23,33 +23,55 @@ CPU_ENVIRONMENT = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """A process of a training: its index among `world`, its device, and micro-batches a step."""
+
+    index: int = 0
+    world: int = 1
+    device: str = "cpu"
+    micros: int = 2
+
+    def add_up(self, tensors: list[Tensor]) -> None:
+        """Replace each tensor by its sum over the ranks: one message for all of them."""
+        if self.world == 1:
+            return
+        flat = torch.cat([t.flatten() for t in tensors])
+        dist.all_reduce(flat)
+        for t, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+            t.copy_(part.view_as(t))
+
+
+def is_rank() -> bool:
+    """Whether `start_ranks` started this process."""
+    return "SDBENCH_RANK" in os.environ
+
+
 @contextmanager
-def place(out: Path) -> Iterator[Place]:
-    """The place that `start` gave this process."""
+def join_ranks(out: Path) -> Iterator[Rank]:
+    """The rank that `start_ranks` gave this process, connected to the others."""
     if torch.cuda.is_available():
-        yield Place(device="cuda", micros=1)
+        yield Rank(device="cuda", micros=1)
         return
-    rank, world = int(os.environ.get("SDBENCH_RANK", 0)), int(os.environ.get("SDBENCH_WORLD", 1))
+    index, world = int(os.environ.get("SDBENCH_RANK", 0)), int(os.environ.get("SDBENCH_WORLD", 1))
     torch.set_num_threads(1)
     if world > 1:
         store = f"file://{(out / 'ranks').resolve()}"
-        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=timedelta(minutes=30))
-    yield Place(rank=rank, world=world, micros=4 // world)
+        dist.init_process_group("gloo", init_method=store, rank=index, world_size=world, timeout=timedelta(minutes=30))
+    yield Rank(index=index, world=world, micros=4 // world)
     if world > 1:
         dist.destroy_process_group()
 
 
-def start(script: Path, arguments: list[str], out: Path) -> int:
-    """Run the script once per rank; the first bad exit code, or 0."""
+def start_ranks(command: Sequence[str], out: Path) -> int:
+    """Run a Python command once per rank; return the first exit code that is not 0, or 0."""
     world = 1 if torch.cuda.is_available() else min(2, len(os.sched_getaffinity(0)))
     out.mkdir(parents=True, exist_ok=True)
     (out / "ranks").unlink(missing_ok=True)
-    command = [sys.executable, str(script), *arguments]
-    ranks = [
-        subprocess.Popen(
-            command, env=os.environ | CPU_ENVIRONMENT | {"SDBENCH_RANK": str(r), "SDBENCH_WORLD": str(world)}
-        )
-        for r in range(world)
+    shared = os.environ | CPU_ENVIRONMENT | {"SDBENCH_WORLD": str(world)}
+    processes = [
+        subprocess.Popen([sys.executable, *command], env=shared | {"SDBENCH_RANK": str(index)})
+        for index in range(world)
     ]
-    codes = [p.wait() for p in ranks]
+    codes = [process.wait() for process in processes]
     return next((code for code in codes if code), 0)

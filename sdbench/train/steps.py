@@ -1,4 +1,4 @@
-"""What every training shares: numbered steps, a checkpoint now and then, a line now and then, exact resumption."""
+"""What every training shares: numbered steps, checkpoints, progress lines, exact resumption."""
 
 import json
 import time
@@ -13,88 +13,80 @@ import torch
 from sdbench.config import ConfigError, show
 from sdbench.files import replace_on_success
 
-State = Mapping[str, Any]
-
 
 @dataclass(slots=True)
 class Steps:
-    """Steps first…last of a training, whose state lies in `path`. Where it ends before the recipe does, the next run goes on."""
+    """The steps of a training, with a checkpoint at `path`. A training that stopped early continues there in the next run."""
 
     name: str
     count: int  # of the recipe
     path: Path
-    what: Mapping[str, Any] = field(default_factory=dict)  # all that decides a step: a checkpoint of another is refused
-    is_first: bool = True  # of the ranks: it alone writes and speaks
+    identity: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # what the steps depend on: another checkpoint's is refused
+    is_first: bool = True  # of the ranks: only this one writes and prints
     checkpoint_every: int = 250
     report_every: int = 50
     first: int = 0
-    before_s: float = 0.0  # on the clock until the checkpoint that this goes on from
-    seen: int = 0
+    before_s: float = 0.0  # the seconds up to the checkpoint that this continues from
+    num_run: int = 0
     began: float = field(default_factory=time.monotonic)
 
     def resume(self, device: str = "cpu") -> dict[str, Any] | None:
-        """The state of the checkpoint; None where there is none. That of another training is a ConfigError."""
+        """The state in the checkpoint, or None without one; ConfigError for a checkpoint of another training."""
         if not self.path.exists():
             return None
         state = torch.load(self.path, map_location=device, weights_only=True) if is_whole(self.path) else {}
         if "what" not in state:
-            raise ConfigError(f"{self.path} is torn or of an older version: delete it, and training begins anew")
-        own = json.loads(json.dumps(self.what))
+            raise ConfigError(f"{self.path} is damaged or of an older version: delete it to start the training again")
+        identity = json.loads(json.dumps(self.identity))
         for name, value in json.loads(state["what"]).items():
-            if own.get(name) != value:
+            if identity.get(name) != value:
                 raise ConfigError(
-                    f"{self.path} is of a training with {name}={show(value)}, and this one has {name}={show(own.get(name))}: "
-                    "give another out=, or delete it"
+                    f"{self.path} belongs to a training with {name}={show(value)}, and this one has "
+                    f"{name}={show(identity.get(name))}: give another out=, or delete it"
                 )
-        if state["step"] > self.count:
-            raise ConfigError(
-                f"{self.path} has {state['step']} steps already, and steps={self.count}: give another out="
-            )
         self.first, self.before_s = state["step"], state["seconds"]
         return state
 
-    def run(self, last: int, state: Callable[[], State]) -> Iterator[int]:
-        """The steps that are left until `last`; behind each, what is due is stored. `state` is called where it is."""
+    def run(self, last: int, state: Callable[[], Mapping[str, Any]]) -> Iterator[int]:
+        """The steps from the checkpoint to `last`; after each, `state()` is stored if a checkpoint is due."""
         if last < self.first:
             raise ConfigError(
-                f"{self.path} has {self.first} steps already, and {last} are asked for: delete it, or ask for more"
+                f"{self.path} has {self.first} steps already, more than {last}: raise steps=, or delete it"
             )
         for step in range(self.first, last):
             yield step
-            self.seen += 1
+            self.num_run += 1
             if self.is_due(step, last):
                 self._store(state(), step + 1)
 
     def is_due(self, step: int, last: int) -> bool:
-        """Whether something is to be stored behind this step."""
+        """Whether a checkpoint follows this step."""
         return self.is_first and ((step + 1) % self.checkpoint_every == 0 or step + 1 == last)
 
     @property
     def seconds(self) -> float:
         return self.before_s + time.monotonic() - self.began
 
-    def report(self, step: int, told: Callable[[], str]) -> None:
-        """A line, where one is due."""
+    def report(self, step: int, text_of: Callable[[], str]) -> None:
+        """Print a line of progress if one is due."""
         if self.is_first and ((step + 1) % self.report_every == 0 or step + 1 == self.count):
-            step_s = (time.monotonic() - self.began) / (self.seen + 1)
+            step_s = (time.monotonic() - self.began) / (self.num_run + 1)
             left = step_s * (self.count - step - 1) / 60
-            print(
-                f"{self.name} step {step + 1}/{self.count} {told()} {step_s * 1e3:.0f} ms/step {left:.1f} min left",
-                flush=True,
-            )
+            progress = f"{self.name} step {step + 1}/{self.count} {text_of()}"
+            print(f"{progress} {step_s * 1e3:.0f} ms/step {left:.1f} min left", flush=True)
 
-    def _store(self, state: State, step: int) -> None:
+    def _store(self, state: Mapping[str, Any], step: int) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        state = {**state, "step": step, "seconds": self.seconds, "what": json.dumps(self.what)}
-        # Always one name: what a kill left, perhaps of many gigabytes, is overwritten.
+        state = {**state, "step": step, "seconds": self.seconds, "what": json.dumps(self.identity)}
+        # The name of the part is fixed: the next run overwrites what a kill left, perhaps many gigabytes.
         with replace_on_success(self.path, self.path.with_suffix(".part")) as part:
             torch.save(state, part)
 
 
 def is_whole(path: Path) -> bool:
-    """Whether every byte of a checkpoint is the one that was written: its directory stands at its end, with a sum for each part."""
-    if not zipfile.is_zipfile(path):
-        return False
+    """Whether every byte of a checkpoint is as written: a zip's directory is at its end and has a checksum of each part."""
     try:
         with zipfile.ZipFile(path) as file:
             return file.testzip() is None

@@ -25,7 +25,6 @@ WEIGHTS, CARD = "head.safetensors", "head.json"
 EMBEDDED = "embedded:"
 KINDS = ("ensemble", "judge")
 SHIP = {"ensemble": "heads", "judge": "judges"}  # the folder of embedded/
-TRAINS = {"ensemble": "scripts/train_ensemble.py", "judge": "scripts/train_judge.py"}
 
 
 def _entropy(law: Tensor) -> Tensor:
@@ -131,7 +130,7 @@ class Head:
             return _loaded(folder, kind, digest_of_file(folder / CARD), digest_of_file(folder / WEIGHTS))
         except FileNotFoundError as error:
             missing = Path(error.filename).name
-            raise ValueError(f"head={name} has no {missing}: train one with python {TRAINS[kind]}") from None
+            raise ValueError(f"head={name} has no {missing}: train one with python -m sdbench.train {kind}") from None
         except OSError as error:
             raise ValueError(f"head={name} cannot be read: {error.strerror}") from None
 
@@ -140,7 +139,7 @@ def folder_of(name: str, kind: str) -> Path:
     """Where a head is kept."""
     if name == "none":
         raise ValueError(
-            f"a head is needed: train one with python {TRAINS[kind]} model=NAME task=NAME, then head=FOLDER"
+            f"a head is needed: train one with python -m sdbench.train {kind} model=NAME task=NAME, then head=FOLDER"
         )
     if not name.startswith(EMBEDDED):
         return Path(name)

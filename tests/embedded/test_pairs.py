@@ -55,7 +55,7 @@ def test_sliding_windows_are_shorter_than_the_prompts():
 def test_each_has_a_card(pair):
     card = (Path(embedded.__file__).parent / pair / "README.md").read_text()
     assert f"`{CLASSES[pair]}`" in card
-    assert f"scripts/train_tiny.py pair={pair}" in card
+    assert f"sdbench.train tiny pair={pair}" in card
 
 
 @pytest.mark.slow

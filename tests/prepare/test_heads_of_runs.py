@@ -127,7 +127,7 @@ def test_of_several_rules_the_one_whose_head_it_is_is_named(sdbench, pair_info, 
 def test_without_a_head_the_training_is_named(sdbench):
     code, err = sdbench("verifier=diversed")
     assert code == 2
-    assert "a head is needed: train one with python scripts/train_ensemble.py" in err
+    assert "a head is needed: train one with python -m sdbench.train ensemble" in err
 
 
 def test_a_training_that_has_not_ended_is_passed_over_aloud(sdbench, tmp_path):

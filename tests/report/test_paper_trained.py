@@ -172,29 +172,29 @@ UNTRAINED = {
         "model=llama",
         "task=gsm8k",
         "method=finetuned",
-    ): "python scripts/distill_draft.py model=llama task=gsm8k task.protocol=diversed loss=forward_kl",
+    ): "python -m sdbench.train draft model=llama task=gsm8k task.protocol=diversed loss=forward_kl",
     (
         "method=learned",
         "model=qwen",
         "num_draft=3",
-    ): f"python scripts/train_ensemble.py model=qwen task={TASK} num_draft=3",
-    ("method=finetuned", "num_draft=3"): f"python scripts/distill_draft.py model={NAME} task={TASK} loss=forward_kl",
-    ("method=learned", "model=qwen", "temperature=0.1"): f"python scripts/train_ensemble.py model=qwen task={TASK}",
+    ): f"python -m sdbench.train ensemble model=qwen task={TASK} num_draft=3",
+    ("method=finetuned", "num_draft=3"): f"python -m sdbench.train draft model={NAME} task={TASK} loss=forward_kl",
+    ("method=learned", "model=qwen", "temperature=0.1"): f"python -m sdbench.train ensemble model=qwen task={TASK}",
     (
         "experiment=diversed-table3",
         "model=qwen",
         "task=cnndm",
         "method=transfer",
-    ): "python scripts/train_ensemble.py model=qwen task=gsm8k task.protocol=diversed",
+    ): "python -m sdbench.train ensemble model=qwen task=gsm8k task.protocol=diversed",
     (
         "verifier=judge",
         "model=qwen-tiny",
         f"verifier.head=trained:{TASK}",
-    ): f"python scripts/train_judge.py model=qwen-tiny task={TASK}",
-    ("model.target=a/big", "model.draft=a/small", "method=finetuned"): "python scripts/distill_draft.py "
+    ): f"python -m sdbench.train judge model=qwen-tiny task={TASK}",
+    ("model.target=a/big", "model.draft=a/small", "method=finetuned"): "python -m sdbench.train draft "
     f"model.target=a/big model.draft=a/small task={TASK} loss=forward_kl",
     ("method=learned", f"task={TASK}", "model.distilled=tv"): "has no distilled.json): make it with "
-    f"python scripts/distill_draft.py model={NAME} task={TASK} loss=tv",
+    f"python -m sdbench.train draft model={NAME} task={TASK} loss=tv",
 }
 
 

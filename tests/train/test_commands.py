@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sdbench import embedded
-from sdbench.train.command import alone, main
+from sdbench.train.command import lock, main
 from tests.train.trainings import PAIR
 
-ALL = ("ensemble", "judge", "distil")
+ALL = ("ensemble", "judge", "draft")
 HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
 
 
@@ -19,44 +19,45 @@ HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
     ("kind", "words", "sentence"),
     [
         *((kind, ["features=[moon]"], f"features of {kind} heads must be of draft_hidden") for kind in ALL[:2]),
-        *((kind, ["steps=many"], "steps must be a number, got many") for kind in ALL),
+        *((kind, ["steps=many"], "steps must be a whole number, got many") for kind in ALL),
         *((kind, ["steps=0"], "steps must be at least 1, got 0") for kind in ALL),
         *((kind, ["prompts=0"], "prompts must be at least 1, got 0") for kind in ALL),
         *((kind, ["task=nope"], "task") for kind in ALL),
-        *((kind, ["n=3"], "n= is no word of a training: give rows=") for kind in ALL),
-        *((kind, ["shard=1/2"], "shard= is no word of a training: give rows=") for kind in ALL),
-        *((kind, ["task.split=test"], "task.split= is no word of a training") for kind in ALL),
-        *((kind, ["--plan"], "--plan is no word of a training") for kind in ALL),
+        *((kind, ["n=3"], "n= is not a training option; use rows=") for kind in ALL),
+        *((kind, ["shard=1/2"], "shard= is not a training option; use rows=") for kind in ALL),
+        *((kind, ["task.split=test"], "task.split= is not a training option; it is train") for kind in ALL),
+        *((kind, ["--plan"], "--plan is not a training option; remove it") for kind in ALL),
         *((kind, ["num_draft=[5,3]"], "a training takes one num_draft, got [5, 3]") for kind in ALL),
-        *((kind, ["prompts=6", "rows=2"], "prompts=6 are more than the 2 rows that there are") for kind in ("ensemble", "distil")),
+        *((kind, ["prompts=6", "rows=2"], "prompts=6 is more than the 2 rows available") for kind in ("ensemble", "draft")),
         *((kind, ["max_new_tokens=1"], "max_new_tokens must be at least 2") for kind in ALL),
-        *((kind, ["w=1,2", "-m"], "a training takes one combination") for kind in ALL),
+        *((kind, ["w=1,2", "-m"], "a training takes one configuration") for kind in ALL),
         *((kind, [*HTTP], "a training decodes with engine=native, got engine=http") for kind in ALL),
         ("ensemble", ["rate=0"], "rate must be at least 1e-09, got 0"),
         ("ensemble", ["rate=nan"], "rate must be a number, got nan"),
-        ("ensemble", ["samples=1"], "samples must be at least 2, since a text is compared with its fellows, got 1"),
-        ("ensemble", ["temperature=0"], "temperature must be above 0: texts that are all the same teach nothing"),
-        ("ensemble", ["task=wmt-tiny"], "reward=bleu of task=wmt-tiny is no value of one text between bounds: give reward="),
+        ("ensemble", ["samples=1"], "samples must be at least 2, to compare texts of one prompt, got 1"),
+        ("ensemble", ["temperature=0"], "temperature must be above 0 to sample different texts, got 0"),
+        ("ensemble", ["task=wmt-tiny"], "reward=bleu of task=wmt-tiny is not a bounded score of a single text; use reward="),
         ("ensemble", ["price=inf"], "price must be a number, got inf"),
         ("ensemble", ["features=[token_hidden]"], "features of ensemble heads must be of draft_hidden, target_hidden, slot, tv, "),
-        ("distil", ["reward=flexible"], "reward is no option of this training: it looks at no score"),
-        ("judge", ["temperature=1"], "temperature must be 0 where labels are mined, got 1"),
-        ("judge", ["samples=4"], "samples is no option of this training"),
-        ("distil", ["loss=hinge"], "loss cannot be hinge"),
-        ("distil", ["temperature=0"], "temperature must be above 0: a draft is distilled on texts that it samples"),
-        ("distil", ["swaps=3"], "swaps is no option of this training"),
+        ("draft", ["reward=flexible"], "reward is not an option of this training: it reads no score"),
+        ("judge", ["temperature=1"], "temperature must be 0 to mine labels, got 1"),
+        ("judge", ["samples=4"], "samples is not an option of this training"),
+        ("draft", ["loss=hinge"], "loss cannot be hinge"),
+        ("draft", ["temperature=0"], "temperature must be above 0 to sample different texts, got 0"),
+        ("draft", ["swaps=3"], "swaps is not an option of this training"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_leaves_nothing(kind, words, sentence, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sdbench.prepare.pair.load", lambda metadata: pytest.fail("weights are read"))
-    assert main(kind, [*PAIR, *words, f"out={tmp_path / 'made'}"], "") == 2
+    pair = PAIR if "task=" not in " ".join(words) else PAIR[:1]
+    assert main([kind, *pair, *words, f"out={tmp_path / 'made'}"]) == 2
     told = capsys.readouterr().err
     assert sentence in told
     assert told.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind", ["ensemble", "distil"])
+@pytest.mark.parametrize("kind", ["ensemble", "draft"])
 def test_a_checkpoint_of_another_training_is_refused(kind, tmp_path, capsys):
     short = [
         *PAIR,
@@ -65,16 +66,16 @@ def test_a_checkpoint_of_another_training_is_refused(kind, tmp_path, capsys):
         *(["samples=2"] if kind == "ensemble" else []),
         f"out={tmp_path / 'made'}",
     ]
-    assert main(kind, [*short, "steps=1"], "") == 0
+    assert main([kind, *short, "steps=1"]) == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    if kind == "distil":
+    if kind == "draft":
         shutil.rmtree(tmp_path / "made")
     for words, told in (
         (["seed=1", "steps=1"], "seed=0, and this one has seed=1"),
         (["num_draft=2", "steps=1"], "num_draft="),
         (["top_p=0.5", "steps=1"], "question (prompts, stops, options)="),
     ):
-        assert main(kind, [*short, *words], "") == 2
+        assert main([kind, *short, *words]) == 2
         err = capsys.readouterr().err
         assert told in err
         assert "give another out=, or delete it" in err
@@ -86,8 +87,10 @@ def test_a_checkpoint_that_cannot_be_read_is_one_sentence(size, tmp_path, capsys
     torch.save({"step": 1}, tmp_path / "head.ckpt")
     held = (tmp_path / "head.ckpt").read_bytes()[:size]
     (tmp_path / "head.ckpt").write_bytes(held)
-    assert main("ensemble", [*PAIR, f"out={tmp_path}"], "") == 2
-    assert "head.ckpt is torn or of an older version: delete it, and training begins anew" in capsys.readouterr().err
+    assert main(["ensemble", *PAIR, f"out={tmp_path}"]) == 2
+    assert (
+        "head.ckpt is damaged or of an older version: delete it to start the training again" in capsys.readouterr().err
+    )
     assert (tmp_path / "head.ckpt").read_bytes() == held
 
 
@@ -101,28 +104,28 @@ def test_weights_that_changed_between_two_trainings_are_another_pair(tmp_path, c
         "max_new_tokens=12",
         f"out={tmp_path / 'head'}",
     ]
-    assert main("ensemble", [*words, "steps=1"], "") == 0
+    assert main(["ensemble", *words, "steps=1"]) == 0
     weights = load_file(tmp_path / "draft/model.safetensors")
     save_file(
         {name: tensor * 1.01 for name, tensor in weights.items()},
         tmp_path / "draft/model.safetensors",
         {"format": "pt"},
     )
-    assert main("ensemble", [*words, "steps=2"], "") == 2
-    assert "is of a training with checkpoints=" in capsys.readouterr().err
+    assert main(["ensemble", *words, "steps=2"]) == 2
+    assert "belongs to a training with checkpoints=" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_there_is_no_place_for_a_draft(tmp_path, capsys):
-    assert main("distil", [*PAIR, f"out={tmp_path}"], "") == 2
-    assert f"out={tmp_path} is there already: give another out=, or delete it" in capsys.readouterr().err
+    assert main(["draft", *PAIR, f"out={tmp_path}"]) == 2
+    assert f"out={tmp_path} exists already: give another out=, or delete it" in capsys.readouterr().err
 
 
 def test_a_draft_goes_by_its_loss_named_or_not(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results/drafts/llama-tiny-gsm8k-tiny-forward_kl").mkdir(parents=True)
     for words in ([], ["loss=forward_kl"]):
-        assert main("distil", [*PAIR, *words], "") == 2
-        assert "out=results/drafts/llama-tiny-gsm8k-tiny-forward_kl is there already" in capsys.readouterr().err
+        assert main(["draft", *PAIR, *words]) == 2
+        assert "out=results/drafts/llama-tiny-gsm8k-tiny-forward_kl exists already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("out", ["file/made", "../../proc/x/made"])
@@ -130,37 +133,37 @@ def test_a_place_that_cannot_be_written_to_is_one_sentence(out, tmp_path, capsys
     monkeypatch.setattr("sdbench.prepare.pair.load", lambda metadata: pytest.fail("weights are read"))
     (tmp_path / "file").touch()
     place = tmp_path / out if out.startswith("file") else "/proc/x/made"
-    assert main("ensemble", [*PAIR, f"out={place}"], "") == 2
+    assert main(["ensemble", *PAIR, f"out={place}"]) == 2
     told = capsys.readouterr().err
     assert f"out={place} cannot be written to" in told
     assert told.count("\n") == 1
 
 
 def test_two_trainings_cannot_write_to_one_folder(tmp_path, capsys):
-    with alone(tmp_path / "made"):
-        assert main("ensemble", [*PAIR, f"out={tmp_path / 'made'}"], "") == 2
-    assert "is being written to by another training" in capsys.readouterr().err
+    with lock(tmp_path / "made"):
+        assert main(["ensemble", *PAIR, f"out={tmp_path / 'made'}"]) == 2
+    assert "another training is writing to out=" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
 def test_other_rows_are_another_training(tmp_path, capsys):
     short = [*PAIR, "prompts=2", "samples=2", "rows=8", "max_new_tokens=12", f"out={tmp_path / 'made'}"]
-    assert main("ensemble", [*short, "steps=1"], "") == 0
+    assert main(["ensemble", *short, "steps=1"]) == 0
     capsys.readouterr()
-    assert main("ensemble", [*short, "steps=2", "task.seed=7"], "") == 2
-    assert "is of a training with rows asked=" in capsys.readouterr().err
+    assert main(["ensemble", *short, "steps=2", "task.seed=7"]) == 2
+    assert "belongs to a training with rows asked=" in capsys.readouterr().err
 
 
 def test_a_byte_that_changed_in_a_checkpoint_is_one_sentence(tmp_path, capsys):
     short = [*PAIR, "prompts=2", "samples=2", "max_new_tokens=12", f"out={tmp_path / 'made'}"]
-    assert main("ensemble", [*short, "steps=1"], "") == 0
+    assert main(["ensemble", *short, "steps=1"]) == 0
     path = tmp_path / "made/head.ckpt"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     capsys.readouterr()
-    assert main("ensemble", [*short, "steps=2"], "") == 2
-    assert "is torn or of an older version" in capsys.readouterr().err
+    assert main(["ensemble", *short, "steps=2"]) == 2
+    assert "is damaged or of an older version" in capsys.readouterr().err
 
 
 def test_a_distillation_needs_no_score_of_a_text(tmp_path, capsys):
@@ -173,5 +176,5 @@ def test_a_distillation_needs_no_score_of_a_text(tmp_path, capsys):
         "max_new_tokens=12",
         f"out={tmp_path / 'made'}",
     ]
-    assert main("distil", words, "") == 0
+    assert main(["draft", *words]) == 0
     assert "reward" not in json.loads((tmp_path / "made/distilled.json").read_text())

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from sdbench.train.ensemble import Batch, left_out, objective
+from sdbench.train.ensemble import TokenBatch, advantages, objective
 from sdbench.verify import Head
 from tests.train.trainings import finished, killed
 
@@ -15,36 +15,36 @@ WORDS = ("prompts=2", "samples=2", "max_new_tokens=24", "steps=12")
 def batch(n=40, seed=0, advantage=0.0):
     g = torch.Generator().manual_seed(seed)
     p, q, tv = torch.rand(3, n, generator=g).unbind()
-    return Batch(torch.zeros(n, 1), p, q, tv, torch.full((n,), advantage), 4)
+    return TokenBatch(torch.zeros(n, 1), p, q, tv, torch.full((n,), advantage), 4)
 
 
 def test_a_step_down_the_acceptance_term_raises_expected_acceptance():
     """The public trainer has the sign reversed."""
-    told = batch()
-    score = torch.zeros(len(told.p), requires_grad=True)
-    loss, w = objective(score, told, price=1.0)
+    tokens = batch()
+    score = torch.zeros(len(tokens.p), requires_grad=True)
+    loss, w = objective(score, tokens, price=1.0)
     loss.backward()
     assert score.grad is not None
     after = torch.sigmoid(score - 10 * score.grad)
-    before, now = (1 - w * told.tv).mean(), (1 - after * told.tv).mean()
+    before, now = (1 - w * tokens.tv).mean(), (1 - after * tokens.tv).mean()
     assert now > before + 1e-3
 
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 def test_a_good_texts_tokens_become_likelier_and_a_bad_ones_less(advantage):
-    told = batch(advantage=advantage)
-    score = torch.zeros(len(told.p), requires_grad=True)
-    loss, w = objective(score, told, price=0.0)
+    tokens = batch(advantage=advantage)
+    score = torch.zeros(len(tokens.p), requires_grad=True)
+    loss, w = objective(score, tokens, price=0.0)
     loss.backward()
     assert score.grad is not None
     after = torch.sigmoid(score - score.grad)
-    change = torch.log(after * told.p + (1 - after) * told.q) - torch.log(w * told.p + (1 - w) * told.q)
+    change = torch.log(after * tokens.p + (1 - after) * tokens.q) - torch.log(w * tokens.p + (1 - w) * tokens.q)
     assert bool((advantage * change >= 0).all())
     assert float((advantage * change).sum().detach()) > 0
 
 
 def test_a_text_is_compared_with_the_others_of_its_prompt():
-    assert left_out([1, 0, 0, 1, 1, 1], 3) == [1, -0.5, -0.5, 0, 0, 0]
+    assert advantages([1, 0, 0, 1, 1, 1], 3) == [1, -0.5, -0.5, 0, 0, 0]
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import torch
 
 from sdbench.config import ConfigError
 from sdbench.engine import generate
-from sdbench.train.judge import JudgeTraining, Labels, Swap, auc, first_difference, fitted
+from sdbench.train.judge import Labels, Swap, auc_of, first_difference, fit_judge, fit_logistic
 from sdbench.verify import Exact, Head
 from tests.engine.models import PROMPTS, pair
 from tests.train.trainings import finished, killed
@@ -57,7 +57,7 @@ def test_the_fit_finds_the_direction_and_a_flat_penalty_changes_no_order():
     g = torch.Generator().manual_seed(0)
     x = torch.randn(4000, 3, generator=g)
     good = torch.rand(4000, generator=g) < torch.sigmoid(2 * x[:, 0] - 1 * x[:, 1] + 0.5)
-    weights = fitted(x, good)
+    weights = fit_logistic(x, good)
     slope = (weights["weight"] / weights["scale"])[0]
     torch.testing.assert_close(slope, torch.tensor([2.0, -1.0, 0.0]), atol=0.2, rtol=0)
     bias = float(weights["bias"] - (weights["weight"] * weights["shift"] / weights["scale"]).sum())
@@ -68,7 +68,7 @@ def test_auc_is_the_chance_that_a_good_one_scores_above_a_bad_one():
     rng = np.random.default_rng(0)
     score, good = rng.integers(0, 9, 300).astype(float), rng.random(300) < 0.4
     pairs = [(a > b) + 0.5 * (a == b) for a in score[good] for b in score[~good]]
-    assert auc(score, good) == pytest.approx(np.mean(pairs), abs=1e-12)
+    assert auc_of(score, good) == pytest.approx(np.mean(pairs), abs=1e-12)
 
 
 @pytest.mark.slow
@@ -92,5 +92,7 @@ def test_labels_of_one_kind_among_those_to_learn_from_are_refused():
     """The held-out ones are of the other kind: a fit would have nothing to tell apart."""
     good = torch.tensor([False, True, True])
     labels = Labels(torch.zeros(3, 2), good, torch.tensor([0, 1, 2]))
-    with pytest.raises(ConfigError, match="2 swaps are there to learn from, and every one was good"):
-        JudgeTraining._refuse_one_kind(None, labels, torch.tensor([False, True, True]))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(
+        ConfigError, match="all 2 labels are positive, nothing to fit: raise prompts= or choose another task"
+    ):
+        fit_judge(labels[labels.prompt > 0])

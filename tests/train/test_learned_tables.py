@@ -40,9 +40,9 @@ def test_how_far_a_curve_may_go_is_told_against_the_strict_cell_of_the_same_resa
 
 def test_a_training_of_other_words_is_not_taken_for_the_one_asked_for(tmp_path):
     (tmp_path / "head.json").write_text('{"steps": 1, "price": 0.2, "features": ["tv"]}')
-    assert trained("x.py", tmp_path, "head.json", "steps=1", "price=0.2", "features=[tv]") == tmp_path
+    assert trained("ensemble", tmp_path, "head.json", "steps=1", "price=0.2", "features=[tv]") == tmp_path
     with pytest.raises(ValueError, match="was trained with steps=1, and now steps=100 is asked for"):
-        trained("x.py", tmp_path, "head.json", "steps=100")
+        trained("ensemble", tmp_path, "head.json", "steps=100")
 
 
 def test_a_curve_is_of_one_head():

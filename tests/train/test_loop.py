@@ -13,8 +13,8 @@ from sdbench.train.data import Stream, texts
 from sdbench.train.forward import Net
 from sdbench.train.loop import fit
 from sdbench.train.make import make, pair_of, tokenizer_of
-from sdbench.train.pairs import TASKS, Pair, Part, Recipe, Shape
-from sdbench.train.place import Place
+from sdbench.train.pairs import TASKS, Pair, PairRecipe, Phase, Shape
+from sdbench.train.ranks import Rank
 from sdbench.train.weights import grown, initial, load, save
 
 
@@ -25,8 +25,8 @@ def one_thread():
 
 def micro(steps: int) -> Pair:
     shape = Shape(layers=2, width=32, heads=2, kv_heads=1, feed_forward=64)
-    ends = Part(4, rate=0.6, rows=8, voice="target")
-    recipe = Recipe((Part(steps - 4, copies=0.2, prompt_weight=0.1, rows=8), ends), warmup=4)
+    ends = Phase(4, rate=0.6, rows=8, voice="target")
+    recipe = PairRecipe((Phase(steps - 4, copies=0.2, prompt_weight=0.1, rows=8), ends), warmup=4)
     return replace(
         pair_of("qwen-tiny"),
         target=shape,
@@ -41,12 +41,12 @@ def micro(steps: int) -> Pair:
 def test_a_micro_pair_learns_and_loads_and_a_resumed_training_ends_in_the_same_weights(tmp_path):
     pair = micro(60)
     tokenizer = tokenizer_of(pair)
-    start = fit(pair, "target", tokenizer, tmp_path / "whole", Place(), until=2)
-    whole = fit(pair, "target", tokenizer, tmp_path / "whole", Place())
+    start = fit(pair, "target", tokenizer, tmp_path / "whole", Rank(), until=2)
+    whole = fit(pair, "target", tokenizer, tmp_path / "whole", Rank())
     assert whole.loss < start.loss - 1
     assert whole.seconds > start.seconds > 0
-    fit(pair, "target", tokenizer, tmp_path / "torn", Place(), until=40)
-    resumed = fit(pair, "target", tokenizer, tmp_path / "torn", Place())
+    fit(pair, "target", tokenizer, tmp_path / "torn", Rank(), until=40)
+    resumed = fit(pair, "target", tokenizer, tmp_path / "torn", Rank())
     for kind, weight in whole.weights.items():
         torch.testing.assert_close(resumed.weights[kind], weight, rtol=0, atol=0)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "whole/target")
@@ -55,25 +55,25 @@ def test_a_micro_pair_learns_and_loads_and_a_resumed_training_ends_in_the_same_w
     assert model.generate(**loaded("Question:", return_tensors="pt"), max_new_tokens=3).shape[1] > 3
 
 
-def test_a_part_added_to_a_recipe_after_its_end_gives_what_a_training_from_nothing_gives(tmp_path):
+def test_a_phase_added_to_a_recipe_after_its_end_gives_what_a_training_from_nothing_gives(tmp_path):
     whole = micro(12)
-    first = replace(whole, target_recipe=replace(whole.target_recipe, parts=whole.target_recipe.parts[:1]))
+    first = replace(whole, target_recipe=replace(whole.target_recipe, phases=whole.target_recipe.phases[:1]))
     tokenizer = tokenizer_of(whole)
-    fit(first, "target", tokenizer, tmp_path / "added", Place())
-    added = fit(whole, "target", tokenizer, tmp_path / "added", Place())
-    straight = fit(whole, "target", tokenizer, tmp_path / "straight", Place())
+    fit(first, "target", tokenizer, tmp_path / "added", Rank())
+    added = fit(whole, "target", tokenizer, tmp_path / "added", Rank())
+    straight = fit(whole, "target", tokenizer, tmp_path / "straight", Rank())
     for kind, weight in straight.weights.items():
         torch.testing.assert_close(added.weights[kind], weight, rtol=0, atol=0)
 
 
 def test_what_a_training_took_stands_beside_it_and_stays_when_there_is_nothing_left_to_do(tmp_path):
     pair = micro(12)
-    make(pair, tmp_path, Place())
+    make(pair, tmp_path, Rank())
     took = json.loads((tmp_path / "training.json").read_text())
     assert list(took) == ["target", "draft"]
     assert took["target"]["steps"] == 12
     assert took["target"]["loss"] > 1
-    make(pair, tmp_path, Place())
+    make(pair, tmp_path, Rank())
     again = json.loads((tmp_path / "training.json").read_text())
     assert all(again[role] | {"seconds": 0} == took[role] | {"seconds": 0} for role in took)
 
@@ -82,7 +82,7 @@ def test_ranks_share_a_step_without_loss_or_overlap():
     pair = micro(60)
     stream = Stream(pair, pair.target_recipe, tokenizer_of(pair))
     shares = [m for rank in range(2) for m in stream.step(20, rank, 2, 2)]
-    assert sum(len(m.tokens) for m in shares) == pair.target_recipe.parts[0].rows
+    assert sum(len(m.tokens) for m in shares) == pair.target_recipe.phases[0].rows
     assert sum(float(m.weights.sum()) for m in shares) == pytest.approx(1)
 
 
@@ -107,16 +107,16 @@ def test_a_wrong_pair_is_named():
         embedded.path("llama-big", "target")
 
 
-def test_a_training_that_starts_from_saved_weights_begins_with_the_first_part_in_a_voice(tmp_path):
+def test_a_training_that_starts_from_saved_weights_begins_with_the_first_phase_in_a_voice(tmp_path):
     pair = micro(12)
     tokenizer = tokenizer_of(pair)
-    plain = replace(pair, target_recipe=replace(pair.target_recipe, parts=pair.target_recipe.parts[:1]))
-    before = fit(plain, "target", tokenizer, tmp_path / "plain", Place())
-    began = fit(pair, "target", tokenizer, tmp_path / "voiced", Place(), until=8, start=tmp_path / "plain/target")
+    plain = replace(pair, target_recipe=replace(pair.target_recipe, phases=pair.target_recipe.phases[:1]))
+    before = fit(plain, "target", tokenizer, tmp_path / "plain", Rank())
+    began = fit(pair, "target", tokenizer, tmp_path / "voiced", Rank(), until=8, start=tmp_path / "plain/target")
     for kind, weight in before.weights.items():  # no step yet; folders hold bf16
         torch.testing.assert_close(began.weights[kind], weight, rtol=0.01, atol=0.01)
-    make(plain, tmp_path / "plain", Place(), ["target"])
-    make(pair, tmp_path / "voiced", Place(), ["target"], start=tmp_path / "plain")
+    make(plain, tmp_path / "plain", Rank(), ["target"])
+    make(pair, tmp_path / "voiced", Rank(), ["target"], start=tmp_path / "plain")
     took = json.loads((tmp_path / "voiced/training.json").read_text())["target"]
     assert (took["steps"], took["began_at_step"], took["before"]["steps"]) == (12, 8, 8)
 
@@ -152,11 +152,11 @@ def test_a_training_that_grows_and_is_resumed_before_or_behind_it_ends_in_the_sa
     shape = replace(pair.target, layers=6)
     pair = replace(pair, target=shape, target_recipe=replace(pair.target_recipe, plain_layers=4))
     tokenizer = tokenizer_of(pair)
-    whole = fit(pair, "target", tokenizer, tmp_path / "whole", Place())
+    whole = fit(pair, "target", tokenizer, tmp_path / "whole", Rank())
     assert len(whole.weights["o_proj"]) == 6
     for until in (8, 10):
-        fit(pair, "target", tokenizer, tmp_path / str(until), Place(), until=until)
-        resumed = fit(pair, "target", tokenizer, tmp_path / str(until), Place())
+        fit(pair, "target", tokenizer, tmp_path / str(until), Rank(), until=until)
+        resumed = fit(pair, "target", tokenizer, tmp_path / str(until), Rank())
         for kind, weight in whole.weights.items():
             torch.testing.assert_close(resumed.weights[kind], weight, rtol=0, atol=0)
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "8/target").config.num_hidden_layers == 6
@@ -172,17 +172,17 @@ def test_rows_with_an_unread_word_are_passed_over():
 def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
     pair = micro(12)
     tokenizer = tokenizer_of(pair)
-    fit(pair, "target", tokenizer, tmp_path, Place(), until=2)
-    first, *others = pair.target_recipe.parts
-    other = replace(pair, target_recipe=replace(pair.target_recipe, parts=(replace(first, rate=0.5), *others)))
-    with pytest.raises(ConfigError, match=r"is of a training with part 1=.*give another out=, or delete it"):
-        fit(other, "target", tokenizer, tmp_path, Place())
+    fit(pair, "target", tokenizer, tmp_path, Rank(), until=2)
+    first, *others = pair.target_recipe.phases
+    other = replace(pair, target_recipe=replace(pair.target_recipe, phases=(replace(first, rate=0.5), *others)))
+    with pytest.raises(ConfigError, match=r"belongs to a training with part 1=.*give another out=, or delete it"):
+        fit(other, "target", tokenizer, tmp_path, Rank())
     with pytest.raises(ConfigError, match="and this one has seed=9"):
-        fit(replace(pair, seed=9), "target", tokenizer, tmp_path, Place())
+        fit(replace(pair, seed=9), "target", tokenizer, tmp_path, Rank())
 
 
 def test_fewer_steps_than_a_checkpoint_has_are_refused(tmp_path):
     pair = micro(12)
-    fit(pair, "target", tokenizer_of(pair), tmp_path, Place(), until=4)
-    with pytest.raises(ConfigError, match=r"target\.ckpt has 4 steps already, and 3 are asked for"):
-        fit(pair, "target", tokenizer_of(pair), tmp_path, Place(), until=3)
+    fit(pair, "target", tokenizer_of(pair), tmp_path, Rank(), until=4)
+    with pytest.raises(ConfigError, match=r"target\.ckpt has 4 steps already, more than 3: raise steps="):
+        fit(pair, "target", tokenizer_of(pair), tmp_path, Rank(), until=3)

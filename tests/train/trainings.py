@@ -5,24 +5,24 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = {"ensemble": "train_ensemble.py", "judge": "train_judge.py", "distil": "distill_draft.py"}
 PAIR = ("model=llama-tiny", "task=gsm8k-tiny")
 
 KILLED = """
-import sys; sys.path.insert(0, {root!r})
+import sys
+sys.path.insert(0, {root!r})
 from sdbench.train.command import main, training_of
-training = training_of({kind!r})[1]
+training = training_of({kind!r})
 step = getattr(training, {method!r})
 def dies(self, n):
     if n == {at}: raise SystemExit(9)
     return step(self, n)
 setattr(training, {method!r}, dies)
-main({kind!r}, {words!r}, "")
+main([{kind!r}, *{words!r}])
 """
 
 
 def train(kind, *words):
-    command = [sys.executable, str(ROOT / "scripts" / SCRIPTS[kind]), *PAIR, *words]
+    command = [sys.executable, "-m", "sdbench.train", kind, *PAIR, *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 

@@ -73,12 +73,12 @@ def test_a_head_is_known_by_all_that_decides_what_it_says(tmp_path):
 @pytest.mark.parametrize(
     ("name", "spoil", "sentence"),
     [
-        ("none", None, "a head is needed: train one with python scripts/train_ensemble.py"),
+        ("none", None, "a head is needed: train one with python -m sdbench.train ensemble"),
         ("embedded:llama-tiny/none", None, "does not ship"),
         (
             "folder",
             lambda f: (f / "head.json").unlink(),
-            r"has no head\.json: train one with python scripts/train_ensemble",
+            r"has no head\.json: train one with python -m sdbench.train ensemble",
         ),
         ("folder", lambda f: (f / "head.safetensors").write_bytes(b"x"), "is torn"),
         ("folder", lambda f: (f / "head.json").write_text("{"), "is torn"),

@@ -1,10 +1,10 @@
-"""The tape against a plain forward of both models over the finished texts: what the rule saw of each token that it decided."""
+"""The recorder against a plain forward of both models over the finished texts: features and probabilities of each decided token."""
 
 import pytest
 import torch
 
 from sdbench.engine import Engine, Options, Request
-from sdbench.train.tape import Tape
+from sdbench.train.recorder import Recorder
 from sdbench.verify import Diversed, Head
 from sdbench.verify.head import FEATURES
 from tests.engine.models import PROMPTS, pair
@@ -14,16 +14,16 @@ HEAD = Head("ensemble", ("target_entropy",), {"weight": torch.tensor([[0.7]]), "
 SAMPLES = 3
 
 
-def taped(target, draft, temperature, **more):
-    engine, tape = Engine(target, draft), Tape(FEATURES)
+def record(target, draft, temperature, **more):
+    engine, recorder = Engine(target, draft), Recorder(FEATURES)
     warp = engine.warp(temperature)
     options = Options(warp, 24, frozenset(range(0, 61, 8)), seed=5, **more)
     texts = [(prompt, sample) for prompt in range(len(PROMPTS)) for sample in range(SAMPLES)]
     requests = [Request(prompt, n, sample, str(prompt), 4) for n, (prompt, sample) in enumerate(texts)]
-    rules = [tape.of(Diversed(HEAD, greedy="mixture"), n) for n in range(len(texts))]
+    rules = [recorder.wrap(Diversed(HEAD, greedy="mixture"), n) for n in range(len(texts))]
     made = engine.stream(PROMPTS, rules, requests, options, engine.drafter("model", warp))
     made = sorted(made, key=lambda g: g.request)
-    return made, tape.seen(made), warp
+    return made, recorder.recordings(made), warp
 
 
 def forced(model, ids):
@@ -37,7 +37,7 @@ def forced(model, ids):
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_each_decided_token_has_its_own_states_and_laws(family, temperature):
     target, draft = pair(family)
-    made, seen, warp = taped(target, draft, temperature, batch_size=5)
+    made, seen, warp = record(target, draft, temperature, batch_size=5)
     kept = 0
     for generation, own in zip(made, seen, strict=True):
         prompt, origins = PROMPTS[generation.prompt], generation.origins
@@ -71,10 +71,10 @@ def test_each_decided_token_has_its_own_states_and_laws(family, temperature):
 
 def test_a_text_that_begins_anew_where_memory_runs_out_is_told_once(monkeypatch):
     target, draft = pair("llama")
-    whole = taped(target, draft, 1.0, batch_size=8)
+    whole = record(target, draft, 1.0, batch_size=8)
     runs_short(monkeypatch, above=4, after=3)
     with pytest.warns(ResourceWarning, match="out of memory"):
-        halved = taped(target, draft, 1.0, batch_size=8)
+        halved = record(target, draft, 1.0, batch_size=8)
     assert [g.tokens for g in whole[0]] == [g.tokens for g in halved[0]]
     for one, other in zip(whole[1], halved[1], strict=True):
         for name in ("features", "p", "q", "tv"):

@@ -8,9 +8,14 @@ from transformers import AutoModelForCausalLM
 
 from sdbench.probs import total_variation
 from sdbench.train.distill import LOSSES
+from sdbench.train.recipes import LOSS_NAMES
 from tests.train.trainings import finished, killed
 
 WORDS = ("prompts=4", "max_new_tokens=24", "steps=24")
+
+
+def test_the_recipe_names_the_losses():
+    assert tuple(LOSSES) == LOSS_NAMES
 
 
 @pytest.mark.parametrize("name", list(LOSSES))
@@ -40,10 +45,10 @@ def test_the_gradient_of_overlap_is_that_of_tv_over_the_overlap():
 
 @pytest.mark.slow
 def test_a_killed_distillation_ends_in_the_same_weights_in_an_ordinary_folder(tmp_path):
-    finished("distil", *WORDS, f"out={tmp_path / 'whole'}")
-    killed("distil", "_step", 22, *WORDS, f"out={tmp_path / 'torn'}")
+    finished("draft", *WORDS, f"out={tmp_path / 'whole'}")
+    killed("draft", "_step", 22, *WORDS, f"out={tmp_path / 'torn'}")
     assert not (tmp_path / "torn").exists()
-    finished("distil", *WORDS, f"out={tmp_path / 'torn'}")
+    finished("draft", *WORDS, f"out={tmp_path / 'torn'}")
     models = [AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype="auto") for name in ("whole", "torn")]
     assert models[0].dtype == torch.bfloat16
     for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):

@@ -1,0 +1,98 @@
+"""Records what a rule reads of the tokens that it decides, while it decodes: no model runs again over a finished text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sdbench.probs import at, total_variation
+from sdbench.types import Evidence, Generation, Limits, Measures, Verdict
+from sdbench.verify.head import needed_by, seen_by
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The N tokens of a text that a rule decided, accepted drafts and corrections: their features and probabilities."""
+
+    features: Tensor  # [N,n]
+    p: Tensor  # [N], of the token
+    q: Tensor
+    tv: Tensor
+
+
+@dataclass(eq=False)
+class Recorder:
+    """What the rules of texts that are decoded together read: an entry for each round of each family, in the host's memory."""
+
+    features: Sequence[str]
+    rounds: list[tuple[Tensor, ...]] = field(default_factory=list)  # text [N], then the columns of Recording
+    first_round: dict[int, int] = field(default_factory=dict)  # of each text, since it last began
+
+    def wrap(self, rule: Any, text: int) -> RecordedRule:
+        """The rule, for this text alone."""
+        return RecordedRule(rule, self, text)
+
+    def record(self, text: Tensor, evidence: Evidence, verdict: Verdict) -> None:
+        """Store a round of texts [B]: the slots up to the first rejected one, which alone were decided."""
+        draft, accepted = evidence.draft, verdict.accepted[:, None]
+        slots = torch.arange(draft.tokens.shape[1], device=accepted.device)
+        is_decided = (slots <= accepted) & (slots < draft.lengths[:, None])
+        tokens = torch.where(slots < accepted, draft.tokens, verdict.next_token[:, None])[is_decided]
+        p, q = evidence.p[:, :-1][is_decided], draft.q[is_decided]
+        columns = seen_by(self.features, evidence)[is_decided], at(p, tokens), at(q, tokens), total_variation(p, q)
+        text = text[:, None].expand(is_decided.shape)[is_decided]
+        self.rounds.append(tuple(column.cpu() for column in (text, *columns)))
+
+    def recordings(self, generations: Sequence[Generation]) -> list[Recording]:
+        """The recording of each text up to its end, in the order of requests."""
+        text, *columns = (torch.cat(column) for column in zip(*self.rounds, strict=True))
+        number = torch.arange(len(self.rounds)).repeat_interleave(torch.tensor([len(row[0]) for row in self.rounds]))
+        out = []
+        for index, generation in enumerate(generations):
+            assert generation.origins is not None, "our own engine reports them"
+            count = sum(origin != "bonus" for origin in generation.origins)
+            rows = ((text == index) & (number >= self.first_round[index])).nonzero()[:count, 0]
+            out.append(Recording(*(column[rows] for column in columns)))
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRule:
+    """A rule whose decisions go to a recorder. `text` stacks: each row of a batch has its own."""
+
+    version: ClassVar[str] = ""
+
+    rule: Any
+    recorder: Recorder
+    text: int | Tensor
+
+    @property
+    def limits(self) -> Limits:
+        return getattr(self.rule, "limits", None) or Limits()
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset(self.rule.needs) | needed_by(self.recorder.features)
+
+    def is_lossless(self) -> Tensor:
+        return self.rule.is_lossless()
+
+    def init_state(self, prompts: Sequence[Tensor], device: Any) -> Tensor | None:
+        """Called when a text begins, and again when it is restarted after an out-of-memory error."""
+        assert isinstance(self.text, int), "a text begins before rows are stacked"
+        self.recorder.first_round[self.text] = len(self.recorder.rounds)
+        return self.rule.init_state(prompts, device)
+
+    def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
+        verdict = self.rule(evidence, u, state)
+        if evidence.draft.tokens.shape[1]:
+            text = torch.as_tensor(self.text, device=u.device).expand(len(u))
+            self.recorder.record(text, evidence, verdict)
+        return verdict
+
+    def measure(self, evidence: Evidence) -> Measures:
+        return self.rule.measure(evidence)

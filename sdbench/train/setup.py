@@ -1,0 +1,207 @@
+"""What a head, a judge or a draft is trained on: a pair, the prompts of a task's train split, and our own engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sdbench.config import ConfigError, Run
+from sdbench.files import digest_of_data
+from sdbench.train.recipes import TrainingRecipe
+from sdbench.train.recorder import Recorder, Recording
+from sdbench.types import Metric
+
+if TYPE_CHECKING:
+    from sdbench.engines.native.decode import Decoder
+    from sdbench.prepare.pair import LoadedPair
+    from sdbench.prepare.pair_info import PairInfo
+    from sdbench.prepare.prompts import Prompts
+    from sdbench.tasks.base import DataTask
+    from sdbench.types import Generation
+
+T = TypeVar("T")
+
+
+FIXED = {
+    "n": "use rows=",
+    "shard": "use rows=",
+    "task.split": "it is train",
+}  # options of a run that a training sets itself
+
+
+def refuse_options(words: Sequence[str]) -> None:
+    """ConfigError for an option that a run reads and a training would ignore."""
+    for word in words:
+        name = word.partition("=")[0]
+        if name in FIXED:
+            raise ConfigError(f"{name}= is not a training option; {FIXED[name]}")
+        if name.startswith("--") and name not in ("--config-dir", "--config-path", "--config-name"):
+            raise ConfigError(f"{name} is not a training option; remove it")
+
+
+def compose(words: Sequence[str], recipe: TrainingRecipe) -> Run:
+    """The run that these words configure, on the train split."""
+    from sdbench.cli.command import parse
+    from sdbench.cli.compose import Composer
+    from sdbench.engines.native.kind import Native
+    from sdbench.engines.protocol import kind_of
+
+    refuse_options(words)
+    given = parse([*words, "task.split=train", f"n={recipe.num_rows}"])
+    composer = Composer(given.config_dir)
+    jobs = composer.jobs(given)
+    if len(jobs) != 1:
+        raise ConfigError(
+            "a training takes one configuration, and this command line names several; train one at a time"
+        )
+    run = composer.run(jobs[0])
+    if len(run.num_draft) != 1:
+        raise ConfigError(f"a training takes one num_draft, got {list(run.num_draft)}")
+    if not isinstance(kind_of(run), Native):
+        raise ConfigError(f"a training decodes with engine=native, got engine={run.engine.name}")
+    if run.model.draft is None:
+        raise ConfigError(f"model={run.model.name} has no draft to train with; give model.draft=")
+    return run
+
+
+@dataclass(frozen=True)
+class TrainingSetup:
+    """A pair in memory, a task and the prompts of its train split."""
+
+    run: Run
+    task: DataTask
+    pair_info: PairInfo
+    pair: LoadedPair
+    prompts: Prompts
+    decoder: Decoder
+    metric: Metric | None  # the reward, before it is scaled to 0–1
+    cell_key: str  # of the lossless cell: a hash of the pair, prompts, drafter and options
+
+    @classmethod
+    def make(
+        cls, run: Run, words: Sequence[str], recipe: TrainingRecipe, *, reward: str | None = None
+    ) -> TrainingSetup:
+        """Check all options, then read the weights."""
+        from sdbench.engines.job import prepare
+        from sdbench.engines.native.kind import Native
+        from sdbench.prepare.prompts import Prompts
+
+        recipe.refuse_temperature(run.temperature)
+        job = prepare(run, words)
+        if job.task.max_new_tokens < 2:
+            raise ConfigError("max_new_tokens must be at least 2: the last token of a text is never drafted")
+        if reward and not recipe.is_rewarded:
+            raise ConfigError("reward is not an option of this training: it reads no score; remove it")
+        metric = reward_of(job.task, reward) if recipe.is_rewarded else None
+        prompts = Prompts.make(job.task, job.pair_info, run)
+        if recipe.prompts > len(prompts.ids):
+            raise ConfigError(
+                f"prompts={recipe.prompts} is more than the {len(prompts.ids)} rows available; lower it or raise rows="
+            )
+        decoder = Native().open(job, prompts)
+        return cls(run, job.task, job.pair_info, decoder.pair, prompts, decoder, metric, job.planned[0].cell.key)
+
+    def identity(self, recipe: TrainingRecipe) -> dict[str, Any]:
+        """Everything that the steps of a training depend on."""
+        options = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name != "steps"}
+        return {
+            **self.metadata(),
+            **options,
+            "version": recipe.version,
+            "question (prompts, stops, options)": self.cell_key,
+            "rows asked": digest_of_data(list(self.prompts.ids)),
+        }
+
+    def metadata(self) -> dict[str, Any]:
+        """The pair whose states a head reads, and the task and options that it was trained with."""
+        run = self.run
+        return {
+            "model": run.model.name,
+            "checkpoints": dict(self.pair_info.checkpoints),
+            "tokenizer": self.pair_info.tokenizer_key,
+            "task": run.task.name,
+            "protocol": self.task.protocol,
+            "temperature": run.temperature,
+            "num_draft": run.num_draft[0],
+            **({} if self.metric is None else {"reward": self.metric.name}),
+        }
+
+    def widths(self) -> dict[str, int]:
+        """The widths of the hidden states of draft and target."""
+        return {f"{role}_hidden": int(config.hidden_size) for role, config in self.pair_info.configs.items()}
+
+    def keys_of(self, step: int, count: int) -> list[str]:
+        """The examples of a step; each is used once before any is used again."""
+        known = list(self.prompts.ids)
+        return [known[(step * count + i) % len(known)] for i in range(count)]
+
+    def roll_out(
+        self, keys: Sequence[str], rules: Sequence[Any], samples: int, seed: int, features: Sequence[str]
+    ) -> list[Rollout]:
+        """Decode `samples` texts of every prompt under every rule in one stream of the engine, with the noise of this seed."""
+        from sdbench.engine import Request
+
+        decoder, k = self.decoder, self.run.num_draft[0]
+        options = replace(decoder.options("pair", batch_size=decoder.batch_size, is_measured=False), seed=seed)
+        texts = [(prompt, rule, n) for prompt in range(len(keys)) for rule in rules for n in range(samples)]
+        recorder = Recorder(features)
+        recorded = [recorder.wrap(rule, number) for number, (_, rule, _) in enumerate(texts)]
+        requests = [Request(prompt, number, n, keys[prompt], k) for number, (prompt, _, n) in enumerate(texts)]
+        ids = [self.prompts.ids[key] for key in keys]
+        stream = decoder.engine.stream(ids, recorded, requests, options, decoder.drafter("pair"))
+        generations = sorted(stream, key=lambda generation: generation.request)
+        answers = [(self.prompts.examples[keys[g.prompt]], self.pair_info.text(g.tokens)) for g in generations]
+        scores = self.task.score_all(answers, [generation.finish == "length" for generation in generations])
+        return [
+            Rollout(generation, self.reward(score.values), recording)
+            for generation, score, recording in zip(generations, scores, recorder.recordings(generations), strict=True)
+        ]
+
+    def reward(self, values: Mapping[str, float]) -> float:
+        """The score of a text, scaled to 0–1."""
+        assert self.metric is not None, "only a training with a reward scores texts"
+        low, high = self.metric.bounds or (0.0, 1.0)
+        assert low is not None, "reward_of checks both bounds"
+        assert high is not None, "reward_of checks both bounds"
+        return (values[self.metric.name] - low) / (high - low)
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A text, its reward on 0–1, and what was recorded of the tokens that its rule decided."""
+
+    generation: Generation
+    reward: float
+    recording: Recording
+
+    def num_decided_before(self, position: int) -> int:
+        """The number of tokens before a position that the rule decided: the row of the token there in `recording`."""
+        assert self.generation.origins is not None, "our own engine reports them"
+        return sum(origin != "bonus" for origin in self.generation.origins[:position])
+
+
+def reward_of(task: DataTask, name: str | None) -> Metric:
+    """The metric called `name`, or the task's headline metric; ConfigError unless each text has a score between two bounds."""
+    usable = [metric for metric in task.metrics if metric.is_bounded and metric.stats is None and metric.best == "high"]
+    wanted = name or task.metric
+    for metric in usable:
+        if metric.name == wanted:
+            return metric
+    names = ", ".join(metric.name for metric in usable)
+    raise ConfigError(
+        f"reward={wanted} of task={task.name} is not a bounded score of a single text; "
+        + (
+            f"use reward={names}"
+            if len(usable) == 1
+            else f"use reward= with one of {names}"
+            if usable
+            else "choose another task"
+        )
+    )
+
+
+def group_by(rollouts: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Consecutive rollouts in groups of `size`."""
+    for first in range(0, len(rollouts), size):
+        yield rollouts[first : first + size]
