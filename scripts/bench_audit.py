@@ -1,6 +1,6 @@
 """What the audit costs: results/benchmarks/audit.{json,md}.
 
-    python -m scripts.bench_audit [repeats=3] [out=results/benchmarks]
+    python scripts/bench_audit.py [repeats=3] [out=results/benchmarks]
 
 The default audit as a process, start included; in the same run, its samples with every test of them over drawing them alone, as the
 audit itself notes it; and `--help`. What is aimed at: 20 s on two cores, 1.2 times the drawing, help in 2 s.
@@ -19,6 +19,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sdbench.words import exit_on_mistake, number, parse_words
 
@@ -45,12 +47,12 @@ def once() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         clock, processor = timed(f"out={folder}/audit", cwd=folder)
         seconds = json.loads((Path(folder) / "audit/audit.json").read_text())["seconds"]
-        own_help = timed("--help", cwd=folder)[0]
+        help_s = timed("--help", cwd=folder)[0]
     return {
         "audit": clock,
         "processor": processor,
         "testing": seconds["samples"] / seconds["drawing"],
-        "help": own_help,
+        "help": help_s,
     }
 
 
@@ -59,8 +61,8 @@ def page(tree: dict[str, Any]) -> str:
         f"| {TITLES[name]} | {statistics.median(values):.2f} | {min(values):.2f} … {max(values):.2f} |"
         for name, values in tree["runs"].items()
     ]
-    said = f"{tree['repeats']} repeats on {tree['cores']} cores, load {tree['load']:.1f} at the start."
-    return "\n".join(["# The audit", "", said, "", "| what | median | range |", "|---|---|---|", *rows, ""])
+    note = f"{tree['repeats']} repeats on {tree['cores']} cores, load {tree['load']:.1f} at the start."
+    return "\n".join(["# The audit", "", note, "", "| what | median | range |", "|---|---|---|", *rows, ""])
 
 
 def main(argv: Sequence[str]) -> int:
@@ -68,9 +70,9 @@ def main(argv: Sequence[str]) -> int:
         given = parse_words(argv, DEFAULTS)
         repeats = int(number(given, "repeats") or int(DEFAULTS["repeats"]))
     out, load = Path(given.options.get("out", DEFAULTS["out"])), os.getloadavg()[0]
-    found = [once() for _ in range(repeats)]
+    runs = [once() for _ in range(repeats)]
     tree = {"repeats": repeats, "cores": os.cpu_count(), "load": load}
-    tree["runs"] = {name: [round(one[name], 3) for one in found] for name in TITLES}
+    tree["runs"] = {name: [round(run[name], 3) for run in runs] for name in TITLES}
     out.mkdir(parents=True, exist_ok=True)
     (out / "audit.json").write_text(json.dumps(tree, indent=1) + "\n")
     (out / "audit.md").write_text(page(tree))

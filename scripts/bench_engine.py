@@ -8,7 +8,7 @@ rules= measures verification rules beside Exact instead (bench_rules.py): out= t
 Everything compared takes turns in one process; a figure is the median of ratios with their smallest and largest. An embedded
 pair reads word problems of gsm8k-tiny one behind the other, a FOLDER (with target/ and draft/) and a random pair read random
 ids; random pairs draft like strangers, so their tokens/s are those of the worst case, while ratios stay fair. out= gets
-engine-PAIR-DEVICE-DTYPE.json and .md.
+engine-PAIR-DEVICE-DTYPE.json and .md. (Over 300 lines: a function for each figure, measured in the same process.)
 """
 
 import json
@@ -16,8 +16,8 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -25,16 +25,18 @@ from typing import Any
 
 import torch
 import transformers
-from bench_rules import measure_rules
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from scripts.bench_rules import Stopwatch, measure_rules
 from sdbench import tasks
-from sdbench.draft import ModelDrafter
 from sdbench.engine import Engine, generate
-from sdbench.engine.loop import BatchRun
+from sdbench.engine.loop import no_hook
 from sdbench.lm.capture import Mode
 from sdbench.lm.model import LM
 from sdbench.prepare.provenance import environment
 from sdbench.verify import Ensemble
+from sdbench.words import parsed, reading
 
 LIBRARY: Any = transformers  # its annotations of constructors and of .to() do not fit their use
 EMBEDDED = Path(__file__).parents[1] / "sdbench" / "embedded"
@@ -93,8 +95,21 @@ class Bench:
             self.engines[capture] = Engine(self.target, self.draft, capture=capture)
         return self.engines[capture]
 
+    @contextmanager
+    def timed(self) -> Iterator[Stopwatch]:
+        """Time the phases of the loop, in engines that exist by now too."""
+        stopwatch = Stopwatch(self.wait)
+        engines = [self.engine(capture) for capture in (None, "off")]
+        for engine in engines:
+            engine.hook = stopwatch
+        try:
+            yield stopwatch
+        finally:
+            for engine in engines:
+                engine.hook = no_hook
+
     def prompts(self, count: int, length: int) -> list[list[int]]:
-        """`count` texts of `length` ids, each from a place of its own in the corpus."""
+        """Return `count` texts of `length` ids, each from elsewhere in the corpus."""
         step = (len(self.corpus) - length) // count
         return [self.corpus[i * step : i * step + length] for i in range(count)]
 
@@ -161,7 +176,7 @@ def over_bare(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> I
         bench.ours(texts, [0.5], **more)
     for _ in range(bench.repeats):
         calls: list[Callable[[], Any]] = []
-        with replaced(LM, "forward", lambda honest, calls=calls: recording(honest, calls)):
+        with replaced(LM, "forward_hidden", lambda forward, calls=calls: recording(forward, calls)):
             bench.ours(texts, [0.5], capture="off", **more)
 
         def replay(calls: list[Callable[[], Any]] = calls) -> int:
@@ -181,68 +196,55 @@ def over_bare(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> I
         yield bench.figure(f"{name}: over bare forwards{way}", values, f"{count} forwards")
 
 
-def recording(honest: Callable[..., Any], calls: list[Callable[[], Any]]) -> Callable[..., Any]:
-    """Keeps every forward as it was called, inputs prepared (masks are made in the first layer that wants them, and kept)."""
+def recording(forward: Callable[..., Any], calls: list[Callable[[], Any]]) -> Callable[..., Any]:
+    """Keep every forward as it was called, inputs prepared (masks are made in the first layer that wants them, and kept)."""
 
-    def forward(*args: Any, **more: Any) -> Any:
-        calls.append(lambda: honest(*args, **more))
-        return honest(*args, **more)
+    def recorded(*args: Any, **more: Any) -> Any:
+        calls.append(lambda: forward(*args, **more))
+        return forward(*args, **more)
 
-    return forward
+    return recorded
 
 
 @contextmanager
 def replaced(home: type, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
-    honest = getattr(home, name)
-    setattr(home, name, wrap(honest))
+    method = getattr(home, name)
+    setattr(home, name, wrap(method))
     try:
         yield
     finally:
-        setattr(home, name, honest)
+        setattr(home, name, method)
 
 
-PARTS = {
-    "draft model": (LM, "forward"),  # or the target's, by role
-    "drafting beside it": (ModelDrafter, "draft"),
-    "target's law beside its forward": (BatchRun, "_score"),
-    "rule": (BatchRun, "_verify"),
-    "measures": (BatchRun, "_measures"),
-    "bookkeeping on the host": (BatchRun, "_commit"),
-    "admission": (BatchRun, "_admit"),
-    "rest of a round": (BatchRun, "_round"),
+PARTS = {  # phases of the loop, but for the forwards of the models in them
+    "draft": "drafting beside it",
+    "score": "target's law beside its forward",
+    "verify": "rule",
+    "measure": "measures",
+    "commit": "bookkeeping on the host",
+    "admit": "admission",
+    "round": "rest of a round",
 }
 
 
 def where_it_goes(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> list[Figure]:
     """Share of the wall time, run eagerly, that each part takes for itself, what it calls excepted."""
     more["capture"] = "off"
-    spent: dict[str, float] = defaultdict(float)
-    inner = [0.0]
-
-    def timed(part: str) -> Callable[[Any], Any]:
-        def wrap(honest: Any) -> Any:
-            def call(self: Any, *args: Any, **options: Any) -> Any:
-                bench.wait()
-                inner.append(0.0)
-                started = time.perf_counter()
-                try:
-                    return honest(self, *args, **options)
-                finally:
-                    bench.wait()
-                    whole = time.perf_counter() - started
-                    key = "target model" if part == "draft model" and self.role == "target" else part
-                    spent[key] += whole - inner.pop()
-                    inner[-1] += whole
-
-            return call
-
-        return wrap
-
     bench.ours(texts, [0.5], **more)
-    with ExitStack() as stack:
-        for part, (home, method) in PARTS.items():
-            stack.enter_context(replaced(home, method, timed(part)))
-        _, whole_s = bench.seconds(lambda: bench.ours(texts, [0.5], **more))
+    with bench.timed() as stopwatch:
+
+        def wrap(forward: Any) -> Any:
+            def timed(lm: LM, *args: Any, **options: Any) -> Any:
+                with stopwatch(f"{lm.role} model"):
+                    return forward(lm, *args, **options)
+
+            return timed
+
+        with replaced(LM, "forward_hidden", wrap):
+            _, whole_s = bench.seconds(lambda: bench.ours(texts, [0.5], **more))
+    spent: dict[str, float] = defaultdict(float)
+    for call in stopwatch.calls:
+        spent[PARTS.get(call.phase, call.phase)] += call.seconds - call.inner_s
     spent["outside rounds"] = whole_s - sum(spent.values())
     return [
         Figure(f"{name}: {part}, share of the time", bench.threads, s / whole_s, s / whole_s, s / whole_s, 1)
@@ -265,7 +267,7 @@ def over_machine(bench: Bench, name: str, texts: list[list[int]], **more: Any) -
 
         return forward
 
-    with replaced(LM, "forward", counting):
+    with replaced(LM, "forward_hidden", counting):
         bench.ours(texts, [0.5], capture="off", **more)
     sizes = {id(lm): sum(p.numel() for p in lm.model.parameters()) - lm.head.weight.numel() for lm, _ in calls}
     flops_s, bytes_s = best(bench, max(sizes.values()))
@@ -401,37 +403,43 @@ def random_ids(count: int, vocab: int) -> list[int]:
     return torch.randint(3, vocab, (count,), generator=torch.Generator().manual_seed(5)).tolist()
 
 
-def main(arguments: list[str]) -> None:
-    options = {"pair": "llama-tiny", "device": "cpu", "dtype": "float32", "threads": "1,2", "repeats": "3"}
-    options |= {"out": "", "rules": ""}
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if key not in options or not equals:
-            sys.exit(f"bench_engine: {argument} is not one of {', '.join(f'{k}=' for k in options)}")
-        options[key] = value
+DEFAULTS = {
+    "pair": "llama-tiny",
+    "device": "cpu",
+    "dtype": "float32",
+    "threads": "1,2",
+    "repeats": "3",
+    "out": "",
+    "rules": "",
+}
+
+
+def main(argv: Sequence[str]) -> None:
+    with reading("bench_engine", __doc__, argv):
+        words = parsed(argv, {key: value or "X" for key, value in DEFAULTS.items()})
+        if words.places:
+            raise ValueError(f"options are KEY=VALUE, got {words.places[0]}")
+    options = {**DEFAULTS, **words.options}
     transformers.logging.set_verbosity_error()
     head = "| what | threads | median | smallest | largest | n | |\n|---|---|---|---|---|---|---|"
     print(head)
     figures: list[Figure] = []
-    about: dict[str, Any] = {}
     for threads in map(int, options["threads"].split(",")):
         torch.set_num_threads(threads)
         dtype = getattr(torch, options["dtype"])
         bench = load(options["pair"], options["device"], dtype, threads, int(options["repeats"]))
-        about = about or {**options, **environment(torch.device(options["device"]))}
         for figure in measure_rules(bench, options["rules"]) if options["rules"] else measure(bench):
             print(figure.row, flush=True)
             figures.append(figure)
     if options["out"]:
-        what = "rules" if options["rules"] else "engine"
-        stem = f"{what}-{Path(options['pair']).name}-{options['device'].partition(':')[0]}-{options['dtype']}"
+        group = "rules" if options["rules"] else "engine"
+        stem = f"{group}-{Path(options['pair']).name}-{options['device'].partition(':')[0]}-{options['dtype']}"
         path = Path(options["out"]) / stem
         path.parent.mkdir(parents=True, exist_ok=True)
+        about: dict[str, Any] = {**options, **environment(torch.device(options["device"]))}
         del about["host"], about["out"]
-        text = json.dumps(
-            {"about": about, "figures": [asdict(figure) for figure in figures]}, indent=1, ensure_ascii=False
-        )
-        path.with_suffix(".json").write_text(text + "\n")
+        tree = {"about": about, "figures": [asdict(figure) for figure in figures]}
+        path.with_suffix(".json").write_text(json.dumps(tree, indent=1, ensure_ascii=False) + "\n")
         path.with_suffix(".md").write_text("\n".join([head, *(figure.row for figure in figures)]) + "\n")
 
 

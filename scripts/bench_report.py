@@ -1,6 +1,6 @@
 """Seconds of the intervals and of the whole report of a large run, from made-up records by the real writer.
 
-    python -m scripts.bench_report [n=1000] [resamples=10000] [repeats=3] [out=results/benchmarks]
+    python scripts/bench_report.py [n=1000] [resamples=10000] [repeats=3] [out=results/benchmarks]
 
 20 cells of one pair and task: two draft lengths, lossless and eight weights at each, the target alone, the draft alone. Writes
 report.json and report.md. What is aimed at: under 5 s for 10,000 resamples of 1,000 examples × 20 cells, a ratio and a mean of
@@ -21,9 +21,12 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from sdbench.metrics import stats
 from sdbench.metrics.stats import resample
 from sdbench.report.build import worked_out, write
+from sdbench.words import parsed, reading
 from tests.records.synthetic import write_synthetic
 
 CELLS = 20
@@ -103,13 +106,10 @@ def to_markdown(figures: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(argv: Sequence[str]) -> None:
     options = {"n": "1000", "resamples": "10000", "repeats": "3", "out": "results/benchmarks"}
-    for argument in arguments:
-        name, _, value = argument.partition("=")
-        if name not in options or not value:
-            sys.exit(f"bench_report: {argument} is not one of {', '.join(f'{one}=' for one in options)}")
-        options[name] = value
+    with reading("bench_report", __doc__, argv):
+        options |= parsed(argv, options).options
     figures = measured(*(int(options[name]) for name in ("n", "resamples", "repeats")))
     out = Path(options["out"])
     out.mkdir(parents=True, exist_ok=True)

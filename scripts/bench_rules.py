@@ -1,29 +1,35 @@
-"""What rules cost beside Exact: a round of mixed batches, each rule's own share of a round, and memory over a large vocabulary.
+"""What rules cost beside Exact: a round of mixed batches, each rule's share of a round, and memory over a large vocabulary.
 
-Called by `bench_engine.py rules=all`, or `rules=typical,block`. The rules are those of configs/verifier, each at the middle of its
-sweep.
+    python scripts/bench_engine.py rules=all|NAME,NAME [OPTIONS]    measures them
+    python scripts/bench_rules.py RULE [device=cpu]                 prints the peak bytes of one rule, as it measures memory
+
+The rules are those of configs/verifier, each at the middle of its sweep.
 """
 
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import yaml
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from sdbench.config import config_dir
 from sdbench.config.sweep import RuleSweep
 from sdbench.engine import generate
-from sdbench.engine.loop import BatchRun
 from sdbench.engines.latency import peak_memory
 from sdbench.prepare.rules import rule_of
 from sdbench.types import Limits
 from sdbench.verify import Ensemble, Exact
 from sdbench.verify.head import linear
+from sdbench.words import parsed, reading
 
 NEW, NUM_DRAFT, WARM_UPS = 48, 5, 2
 FOUR = ("exact", "ensemble", "lenience", "typical")
@@ -105,71 +111,68 @@ def mixed(
     return bench.figure(name, ratios, f"{len({type(rule) for rule in rules})} rules")
 
 
-def round_s(bench: Any, texts: list[list[int]], rules: list[Any], temperature: float) -> float:
-    """Of full batches alone: rounds in which rows have left would be cheaper."""
-    times: list[float] = []
-    count = min(len(texts), -(-len(texts) // len(rules)))
+class Call(NamedTuple):
+    """A phase of the loop, its rows and seconds; `inner_s` are those of phases within it."""
 
-    def timed(run: Any, batch: Any) -> None:
-        is_full = len(batch.rows) == len(texts)
-        bench.wait()
+    phase: str
+    num_rows: int
+    seconds: float
+    inner_s: float
+
+
+@dataclass
+class Stopwatch:
+    """A hook of the loop (engine/loop.py) that keeps the seconds of its phases."""
+
+    wait: Callable[[], None]
+    calls: list[Call] = field(default_factory=list)
+    _inner_s: list[float] = field(default_factory=lambda: [0.0])
+
+    @contextmanager
+    def __call__(self, phase: str, num_rows: int = 0) -> Iterator[None]:
+        self.wait()
+        self._inner_s.append(0.0)
         started = time.perf_counter()
-        honest(run, batch)
-        bench.wait()
-        if is_full:
-            times.append(time.perf_counter() - started)
+        try:
+            yield
+        finally:
+            self.wait()
+            seconds = time.perf_counter() - started
+            self.calls.append(Call(phase, num_rows, seconds, self._inner_s.pop()))
+            self._inner_s[-1] += seconds
 
-    honest = BatchRun._round
-    setattr(BatchRun, "_round", timed)  # noqa: B010 - a wrapper with other names of arguments
-    try:
-        decode(bench, texts[:count] * 2, rules, temperature, len(texts))
-    finally:
-        setattr(BatchRun, "_round", honest)  # noqa: B010
+    def seconds(self, phase: str) -> float:
+        return sum(call.seconds for call in self.calls if call.phase == phase)
+
+
+def round_s(bench: Any, texts: list[list[int]], rules: list[Any], temperature: float) -> float:
+    """Return the seconds of a round of a full batch: rounds in which rows have left would be cheaper."""
+    count = min(len(texts), -(-len(texts) // len(rules)))
+    calls = decode(bench, texts[:count] * 2, rules, temperature, len(texts)).calls
+    times = [call.seconds for call in calls if call.phase == "round" and call.num_rows == len(texts)]
     return sum(times) / len(times)
 
 
-def decode(bench: Any, texts: list[list[int]], rules: list[Any], temperature: float, batch_size: int) -> None:
-    options: dict[str, Any] = {"temperature": temperature, "num_draft": NUM_DRAFT, "max_new_tokens": NEW}
-    generate(
-        None,
-        None,
-        texts,
-        rules,
-        stop_ids=(),
-        measure=False,
-        batch_size=batch_size,
-        engine=bench.engine(None),
-        **options,
-    )
+def decode(bench: Any, texts: list[list[int]], rules: list[Any], temperature: float, batch_size: int) -> Stopwatch:
+    """Decode the texts under each rule; return what its phases took."""
+    options: dict[str, Any] = {
+        "temperature": temperature,
+        "num_draft": NUM_DRAFT,
+        "max_new_tokens": NEW,
+        "stop_ids": (),
+    }
+    with bench.timed() as stopwatch:
+        generate(None, None, texts, rules, measure=False, batch_size=batch_size, engine=bench.engine(None), **options)
+    return stopwatch
 
 
 def own_share(bench: Any, name: str, rule: Any, temperature: float) -> Any:
     """Time in the rule over that of its rounds, one text at a time."""
     texts, shares = bench.prompts(2, 64), []
     for turn in range(-WARM_UPS, bench.repeats):
-        spent = {"_verify": 0.0, "_round": 0.0}
-
-        def timed(part: str, honest: Callable[..., Any], spent: dict[str, float] = spent) -> Callable[..., Any]:
-            def call(*args: Any) -> Any:
-                bench.wait()
-                started = time.perf_counter()
-                answer = honest(*args)
-                bench.wait()
-                spent[part] += time.perf_counter() - started
-                return answer
-
-            return call
-
-        honest = {part: getattr(BatchRun, part) for part in spent}
-        for part, method in honest.items():
-            setattr(BatchRun, part, timed(part, method))
-        try:
-            decode(bench, texts, [rule], temperature, 1)
-        finally:
-            for part, method in honest.items():
-                setattr(BatchRun, part, method)
+        stopwatch = decode(bench, texts, [rule], temperature, 1)
         if turn >= 0:
-            shares.append(spent["_verify"] / spent["_round"])
+            shares.append(stopwatch.seconds("verify") / stopwatch.seconds("round"))
     return bench.figure(name, shares)
 
 
@@ -183,7 +186,7 @@ def memory(bench: Any, names: str) -> Iterator[Any]:
         "exact",
         *(name for name in rules_of(names, 1.0, widths_of(bench.target, bench.draft)) if name != "exact"),
     ]:
-        command = [sys.executable, __file__, name, bench.device]
+        command = [sys.executable, __file__, name, f"device={bench.device}"]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}
         )
@@ -212,6 +215,14 @@ def peak_bytes(name: str, device: str) -> float:
     return peak_memory() - (0 if device.startswith("cuda") else before)
 
 
-if __name__ == "__main__":
+def main(argv: Sequence[str]) -> None:
+    with reading("bench_rules", __doc__, argv):
+        words = parsed(argv, {"device": "cpu"})
+        if len(words.places) != 1:
+            raise ValueError(f"the name of one rule is needed, got {len(words.places)}")
     torch.set_num_threads(1)
-    print(peak_bytes(*sys.argv[1:3]))
+    print(peak_bytes(words.places[0], words.options.get("device", "cpu")))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
