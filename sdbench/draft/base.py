@@ -1,11 +1,17 @@
-"""What a drafter that keeps nothing for its rows need not write, and the drafter that drafts nothing."""
+"""What a drafter that keeps nothing for its rows need not write, the drafter that drafts nothing, and building by name."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+import yaml
 from torch import Tensor
 
-from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Limits, Verdict
+from sdbench.config import config_dir, nearest
+from sdbench.imports import import_object
+from sdbench.types import DRAFTER_NEEDS, Context, DraftBlock, Drafter, DraftSetup, Evidence, Limits, Verdict, needs_of
+
+INTERNAL = ("name", "choices", "knobs")  # of a drafter's file: what the configuration reads, not the drafter
 
 
 class BaseDrafter(ABC):
@@ -51,3 +57,29 @@ class NoDraft(BaseDrafter):
 
     def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
         return DraftBlock.empty(lengths)
+
+
+def class_of(drafter: object) -> tuple[Any, Mapping[str, Any]]:
+    """Return the class, and the options that its file gives it; an object is returned as it is."""
+    if not isinstance(drafter, str):
+        return drafter, {}
+    files = {path.stem: path for path in (config_dir() / "drafter").glob("*.yaml")}
+    if drafter not in files:
+        raise ValueError(f"drafter={drafter} names no file in configs/drafter {nearest(drafter, sorted(files))}")
+    tree = yaml.safe_load(files[drafter].read_text()) or {}
+    return import_object(str(tree.pop("_target_"))), {key: value for key, value in tree.items() if key not in INTERNAL}
+
+
+def build(drafter: object, setup: DraftSetup, options: Mapping[str, Any] | None = None) -> Drafter:
+    """Return a drafter for this target: an object as it is, anything else built. A need that is not met is a ValueError."""
+    kind, defaults = class_of(drafter)
+    needs = needs_of(kind, DRAFTER_NEEDS)
+    if not isinstance(kind, type):
+        return kind
+    name = drafter if isinstance(drafter, str) else kind.__name__
+    for need, part, label in (("draft", setup.draft, "draft model"), ("tokenizer", setup.tokenizer, "tokenizer")):
+        if need in needs and part is None:
+            raise ValueError(f"drafter={name} needs a {label}, and there is none")
+    if not hasattr(kind, "build"):
+        raise ValueError(f"drafter={name} must have a classmethod build(setup, …): derive it from BaseDrafter")
+    return kind.build(setup, **{**defaults, **(options or {})})  # type: ignore[attr-defined]

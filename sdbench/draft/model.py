@@ -26,26 +26,21 @@ class ModelDrafter(BaseDrafter):
     needs: ClassVar[frozenset[str]] = frozenset({"draft"})
     draws_draft_law: ClassVar[bool] = True
 
+    cache: RaggedCache  # from open to close
+
     def __init__(self, model: LM, warp: Warp) -> None:
         self.model, self.warp = model, warp
-        self._cache: RaggedCache | None = None
 
     @classmethod
     def build(cls, setup: DraftSetup) -> "ModelDrafter":  # pyright: ignore[reportIncompatibleMethodOverride]
         return cls(setup.draft, setup.warp)
 
-    @property
-    def cache(self) -> RaggedCache:
-        assert self._cache is not None, "a drafter is opened first"
-        return self._cache
-
     def open(self, num_rows: int, capacity: int, cache: RaggedCache) -> None:
-        self._cache = self.model.cache(num_rows, capacity)
+        self.cache = self.model.cache(num_rows, capacity)
 
     def close(self) -> None:
-        if self._cache is not None:
-            self.model.give_back(self._cache)
-        self._cache = None
+        self.model.give_back(self.cache)
+        del self.cache
 
     def prefill(self, prompt: Tensor, prefix: Prefix) -> Prefix:
         return self.prefill_all([prompt], [prefix])[0]

@@ -31,6 +31,5 @@ class Clock:
     def timing(self, prefill_s: float, rounds_s: list[float], split_s: list[float]) -> Timing | None:
         if not self.is_on:
             return None
-        parts = split_s if self.is_split else [float("nan")] * 3
-        first = prefill_s + (rounds_s[0] if rounds_s else 0.0)
-        return Timing(prefill_s, sum(rounds_s), first, tuple(rounds_s), *parts)
+        first_s = prefill_s + sum(rounds_s[:1])
+        return Timing(prefill_s, sum(rounds_s), first_s, tuple(rounds_s), *(split_s if self.is_split else ()))

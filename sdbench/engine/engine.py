@@ -68,11 +68,10 @@ class Engine:
         *,
         role: str = "target",
     ) -> Iterator[Generation]:
-        """Decode the requests, in the order in which they end, by the model of this role; without a drafter it decodes alone.
-
-        Those of one prompt should stand together: it is prefilled once.
+        """Decode the requests by the model of this role, alone without a drafter, and yield each as it ends. Those of a prompt
+        should stand together: it is prefilled once.
         """
-        lm, drafter = self._decoding(role), drafters.NoDraft() if drafter is None else drafter
+        lm, drafter = self.models[role == "draft"], drafters.NoDraft() if drafter is None else drafter
         for rule, num_draft in {(request.verifier, request.num_draft) for request in requests}:
             refuse_limits(drafter, verifiers[rule], options.warp, num_draft)
         for rule in verifiers:
@@ -102,11 +101,6 @@ class Engine:
             if pending:
                 self.forget()
 
-    def _decoding(self, role: str) -> LM:
-        lm = self.draft if role == "draft" else self.target
-        assert lm is not None, "the draft decodes alone where there is one"
-        return lm
-
     def rehearse(
         self,
         prompts: Sequence[Sequence[int]],
@@ -120,7 +114,7 @@ class Engine:
         """Capture, before a clock starts, each step that a stream of such requests can need: of every KV length between the
         shortest prompt and the longest text, for every number of rows. The longest come first: later caches fit into theirs.
         """
-        lm, drafter = self._decoding(role), drafters.NoDraft() if drafter is None else drafter
+        lm, drafter = self.models[role == "draft"], drafters.NoDraft() if drafter is None else drafter
         if lm.mode == "off":
             return
         k, once = request.num_draft, replace(options, max_new_tokens=1, should_stop=None)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +23,7 @@ from sdbench.lm.model import LM
 from sdbench.probs import Warp, clamp_nan_ids, has_nan_law
 from sdbench.types import DRAFTER_NEEDS, DraftBlock, Drafter, Evidence, Generation, Verdict, Verifier, needs_of
 
-# Called with a phase ("admit", or "round" and within it "draft", "score", "verify" and "commit", within that "measure") and the
-# number of rows; its context is entered around the phase.
+# A context around a phase ("admit", or "round", in it "draft", "score", "verify" and "commit", in that "measure") of so many rows.
 PhaseHook = Callable[[str, int], AbstractContextManager[object]]
 
 
@@ -62,7 +62,10 @@ class BatchRun:
         self.queue = deque(self.pending.items())
         self.num_ids = self.options.warp.vocab_size or self.target.vocab_size
         self.clock = Clock(self.target.device, self.options.timing)
-        self.needs = _needs(self.verifiers, self.options.warp)
+        needs = {name for rule in self.verifiers for name in needs_of(rule)}
+        if "raw_if_greedy" in needs and self.options.warp.is_greedy:
+            needs.add("raw")
+        self.needs = frozenset(needs - {"raw_if_greedy"})
         self.drafter_needs = needs_of(self.drafter, DRAFTER_NEEDS)
         waiting = self.pending.values()
         self.prefixes = Prefixes(self.target, self.drafter, self.prompts, waiting, self.num_rows, self.clock)
@@ -168,17 +171,15 @@ class BatchRun:
             return parts[0]
         return Verdict(torch.cat([v.accepted for v in parts]), torch.cat([v.next_token for v in parts]))
 
-    def _measures(self, batch: Batch, evidence: Evidence) -> Tensor | None:
-        """Return [B,5,K] float64: p, q, tv, expected, bias."""
+    def _measures(self, batch: Batch, evidence: Evidence) -> list[Any]:
+        """Return for each row p, q, tv, expected and bias, a list [K] each; None where they are off."""
         if not self.options.is_measured:
-            return None
+            return [None] * len(batch.rows)
         if not evidence.draft.tokens.shape[1]:
-            return torch.zeros(len(batch.rows), NUM_MEASURES, 0)
-        parts = []
-        for rows, rule, _ in batch.families():
-            m = rule.measure(evidence.rows(rows))
-            parts.append(torch.stack([x.double() for x in (m.p, m.q, m.tv, m.expected, m.bias)], 1))
-        return torch.cat(parts)
+            return [[[]] * NUM_MEASURES] * len(batch.rows)
+        measures = [rule.measure(evidence.rows(rows)) for rows, rule, _ in batch.families()]
+        parts = [torch.stack([x.double() for x in (m.p, m.q, m.tv, m.expected, m.bias)], 1) for m in measures]
+        return torch.cat(parts).tolist()
 
     def _commit(self, batch: Batch, wanted: list[int], ids: Tensor, evidence: Evidence, verdict: Verdict) -> None:
         """Write the block behind each text (what lies past its new length is overwritten later), then count on the host."""
@@ -188,13 +189,12 @@ class BatchRun:
         on_host = torch.cat((offered, accepted, next_token, ids), 1).tolist()
         with self.hook("measure", len(batch.rows)):
             measures = self._measures(batch, evidence)
-        values = None if measures is None else measures.tolist()
-        for number, (row, (length, kept, token, scored, *drafted)) in enumerate(zip(batch.rows, on_host, strict=True)):
+        rows = zip(batch.rows, wanted, on_host, measures, strict=True)
+        for row, most, (length, kept, token, scored, *drafted), measured in rows:
             draft = drafted[:length]
             is_nan = has_nan_law((token, scored, *draft), self.num_ids)
-            if is_nan or not 0 <= kept <= length <= wanted[number] or min(draft, default=0) < 0:
-                self._refuse(row, draft, kept, length, wanted[number])
-            measured = None if values is None else values[number]
+            if is_nan or not 0 <= kept <= length <= most or min(draft, default=0) < 0:
+                self._refuse(row, draft, kept, length, most)
             row.commit(length, kept, token, drafted, measured, self.options.stop_ids, self.options.should_stop)
         self.drafter.observe(emitted, evidence, verdict)
 
@@ -207,10 +207,8 @@ class BatchRun:
             raise ValueError(f"{drafter} drafted the token {lowest}, which is no id")
         if not 0 <= kept <= length:
             raise ValueError(f"a rule accepted {kept} of {length} drafted tokens")
-        role = "draft" if has_nan_law(draft, self.num_ids) else "target"
-        raise ValueError(
-            f"the {role} model's logits are NaN at prompt {row.request.prompt}: check its weights and dtype"
-        )
+        role, prompt = "draft" if has_nan_law(draft, self.num_ids) else "target", row.request.prompt
+        raise ValueError(f"the {role} model's logits are NaN at prompt {prompt}: check its weights and dtype")
 
 
 def _score(
@@ -223,11 +221,3 @@ def _score(
     logits = warp.logits(raw)
     extra = {"raw": logits, "target_hidden": hidden}
     return warp.law(logits), *(extra[name] for name in wanted)
-
-
-def _needs(verifiers: Sequence[Verifier], warp: Warp) -> frozenset[str]:
-    """Return what the rules read, under these warpers."""
-    needs = {name for rule in verifiers for name in needs_of(rule)}
-    if "raw_if_greedy" in needs and warp.is_greedy:
-        needs.add("raw")
-    return frozenset(needs - {"raw_if_greedy"})
