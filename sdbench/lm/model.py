@@ -104,18 +104,17 @@ class LM:
         return self.forward_hidden(ids, plan, cache, keep=keep)[0]
 
     def forward_hidden(self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0) -> tuple[Tensor, Tensor]:
-        """Return logits [B,T,V], and the last hidden states [B,T,d], after the final norm: what the head reads."""
-        with self._running(plan) as states:
+        """Return logits as `forward` does, and the last hidden states [B,T,d] of all ids, after the final norm."""
+        with self._running(plan, keep) as states:
             logits = self.model(
-                input_ids=ids, position_ids=plan.positions, past_key_values=cache, use_cache=True, logits_to_keep=keep
+                input_ids=ids, position_ids=plan.positions, past_key_values=cache, use_cache=True
             ).logits
         return logits, states[0]
 
     def prefill_all(self, prompts: Sequence[Tensor], *, with_hidden: bool = False) -> list[Prefix]:
         """Return keys and values of several prompts [L], chunk by chunk; no logits but the last position's are made.
 
-        Shorter ones end in padding, which no token before it sees. With hidden states, a chunk's are kept, and its logits
-        made for them to be seen.
+        Shorter ones end in padding, which no token before it sees.
         """
         lengths = [len(prompt) for prompt in prompts]
         capacity = max(1, *lengths)
@@ -128,10 +127,8 @@ class LM:
             stop = start + chunk.shape[1]
             positions = torch.arange(start, stop, device=ids.device).expand(len(prompts), -1)
             plan = Plan(positions, (positions + rows).flatten(), stop, self._levels, self.layer_masks, start)
-            if with_hidden:
-                states.append(self.forward_hidden(chunk, plan, cache)[1])
-            else:
-                self.forward(chunk, plan, cache, keep=1)
+            hidden = self.forward_hidden(chunk, plan, cache, keep=1)[1]
+            states += [hidden] if with_hidden else []
         prefixes = [cache.read(row, length) for row, length in enumerate(lengths)]
         if not states:
             return prefixes
@@ -139,14 +136,23 @@ class LM:
         return [replace(prefix, hidden=hidden[row, : prefix.length]) for row, prefix in enumerate(prefixes)]
 
     @contextmanager
-    def _running(self, plan: Plan) -> Iterator[list[Tensor]]:
-        """Set our attention for one forward only (the model may be others' too); record the states that its head reads."""
+    def _running(self, plan: Plan, keep: int) -> Iterator[list[Tensor]]:
+        """Set our attention for one forward only (the model may be others' too), hand its head the states of the last `keep`
+        ids, and record those of all.
+        """
         states: list[Tensor] = []
+
+        def head_input(_: Any, inputs: tuple[Tensor, ...]) -> Tensor:
+            states.append(inputs[0])
+            # Contiguous in every stride: from a slice, matmul copies the head's weight once a row (docs/notes/head_copy.md).
+            kept = inputs[0][:, -keep:]
+            return kept.flatten(0, 1).clone(memory_format=torch.contiguous_format).view(kept.shape)
+
         before = [config._attn_implementation_internal for config in self._configs]
         # In a trace the weights are constants, which must not require a gradient.
         learning = [p for p in self.model.parameters() if p.requires_grad] if torch._C._get_tracing_state() else []
         token = CURRENT.set(plan)
-        hook = self.head.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
+        hook = self.head.register_forward_pre_hook(head_input)
         for config in self._configs:
             config._attn_implementation_internal = self.attention
         try:
