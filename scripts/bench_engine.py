@@ -36,7 +36,7 @@ from sdbench.lm.capture import Mode
 from sdbench.lm.model import LM
 from sdbench.prepare.provenance import environment
 from sdbench.verify import Ensemble
-from sdbench.words import parsed, reading
+from sdbench.words import exit_on_mistake, parse_words
 
 LIBRARY: Any = transformers  # its annotations of constructors and of .to() do not fit their use
 EMBEDDED = Path(__file__).parents[1] / "sdbench" / "embedded"
@@ -415,10 +415,10 @@ DEFAULTS = {
 
 
 def main(argv: Sequence[str]) -> None:
-    with reading("bench_engine", __doc__, argv):
-        words = parsed(argv, {key: value or "X" for key, value in DEFAULTS.items()})
-        if words.places:
-            raise ValueError(f"options are KEY=VALUE, got {words.places[0]}")
+    with exit_on_mistake("bench_engine", __doc__, argv):
+        words = parse_words(argv, {key: value or "X" for key, value in DEFAULTS.items()})
+        if words.paths:
+            raise ValueError(f"options are KEY=VALUE, got {words.paths[0]}")
     options = {**DEFAULTS, **words.options}
     transformers.logging.set_verbosity_error()
     head = "| what | threads | median | smallest | largest | n | |\n|---|---|---|---|---|---|---|"

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from sdbench.metrics import stats
 from sdbench.metrics.stats import resample
 from sdbench.report.build import worked_out, write
-from sdbench.words import parsed, reading
+from sdbench.words import exit_on_mistake, parse_words
 from tests.records.synthetic import write_synthetic
 
 CELLS = 20
@@ -108,8 +108,8 @@ def to_markdown(figures: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str]) -> None:
     options = {"n": "1000", "resamples": "10000", "repeats": "3", "out": "results/benchmarks"}
-    with reading("bench_report", __doc__, argv):
-        options |= parsed(argv, options).options
+    with exit_on_mistake("bench_report", __doc__, argv):
+        options |= parse_words(argv, options).options
     figures = measured(*(int(options[name]) for name in ("n", "resamples", "repeats")))
     out = Path(options["out"])
     out.mkdir(parents=True, exist_ok=True)

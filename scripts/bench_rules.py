@@ -29,7 +29,7 @@ from sdbench.prepare.rules import rule_of
 from sdbench.types import Limits
 from sdbench.verify import Ensemble, Exact
 from sdbench.verify.head import linear
-from sdbench.words import parsed, reading
+from sdbench.words import exit_on_mistake, parse_words
 
 NEW, NUM_DRAFT, WARM_UPS = 48, 5, 2
 FOUR = ("exact", "ensemble", "lenience", "typical")
@@ -216,12 +216,12 @@ def peak_bytes(name: str, device: str) -> float:
 
 
 def main(argv: Sequence[str]) -> None:
-    with reading("bench_rules", __doc__, argv):
-        words = parsed(argv, {"device": "cpu"})
-        if len(words.places) != 1:
-            raise ValueError(f"the name of one rule is needed, got {len(words.places)}")
+    with exit_on_mistake("bench_rules", __doc__, argv):
+        words = parse_words(argv, {"device": "cpu"})
+        if len(words.paths) != 1:
+            raise ValueError(f"the name of one rule is needed, got {len(words.paths)}")
     torch.set_num_threads(1)
-    print(peak_bytes(words.places[0], words.options.get("device", "cpu")))
+    print(peak_bytes(words.paths[0], words.options.get("device", "cpu")))
 
 
 if __name__ == "__main__":
