@@ -158,7 +158,6 @@ def refuse_too_long(
     for model, number in product(models, sorted(numbers)):
         size = len(prompts[number])
         if model.limit is not None and size + max_new_tokens > model.limit:
-            raise ValueError(
-                f"max_new_tokens={max_new_tokens} after the {size} tokens of prompt {number} exceeds the {model.limit} "
-                f"positions of the {model.role} model{why_limited(model.config)}"
-            )
+            text = f"max_new_tokens={max_new_tokens} after the {size} tokens of prompt {number}"
+            limit = f"the {model.limit} positions of the {model.role} model{why_limited(model.config)}"
+            raise ValueError(f"{text} exceeds {limit}")

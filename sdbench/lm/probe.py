@@ -40,6 +40,7 @@ class Probed(Protocol):
     limit: int | None
     device: torch.device
     dtype: torch.dtype
+    head: Any
     attention: str
     layer_masks: Mapping[int, LayerMask]
     prefill_all: Any
@@ -79,7 +80,12 @@ def _measure(lm: Probed) -> tuple[Mapping[int, LayerMask], float]:
     starts = SHORT, length - STEPS
     lm.attention, lm.layer_masks = PROBE, {}
     with torch.inference_mode():
-        theirs = [lm.model(input_ids=text[None, : n + STEPS], use_cache=False).logits[0, -STEPS:] for n in starts]
+        # Logits of the last positions alone: those of a whole window over a large vocabulary take a gigabyte.
+        hook = lm.head.register_forward_pre_hook(lambda _, inputs: inputs[0][:, -STEPS:].contiguous())
+        try:
+            theirs = [lm.model(input_ids=text[None, : n + STEPS], use_cache=False).logits[0, -STEPS:] for n in starts]
+        finally:
+            hook.remove()
         cache = RaggedCache(lm.config.num_hidden_layers, len(starts), length)
         for row, start in enumerate(starts):
             cache.write(row, lm.prefill_all([text[:start]])[0])

@@ -146,6 +146,14 @@ def test_a_model_is_asked_once_and_left_as_it_was():
     assert [first.layer_masks[layer].local for layer in (0, 1)] == [12, None]
 
 
+def test_the_probe_makes_the_logits_of_a_few_positions_only():
+    """All of a window's over a large vocabulary would take a gigabyte."""
+    model, sizes = tiny("gemma3", sliding_window=40), []
+    model.register_forward_hook(lambda module, inputs, output: sizes.append(output.logits.shape[1]))
+    LM(model)
+    assert 0 < max(sizes) <= 4
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_rounding_is_no_reason_to_refuse(dtype):
     assert LM(tiny("gemma2", attention="eager").to(dtype)).dtype == dtype
