@@ -138,10 +138,9 @@ def test_test_asks_for_format_lint_types_and_tests_in_this_order(project):
 
 COMMANDS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py") if "__main__" in path.read_text())
 PARTS = {"vllm_steps", "bench_rules"}  # processes that another script starts
-OLD = {"bench_audit", "bench_engine", "bench_report"}  # start one way only so far
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in PARTS | OLD])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in PARTS])
 def test_every_script_starts_both_ways_and_knows_help(name, capsys):
     """One process for all: torch is imported once. The path comes before any import of the project."""
     lines = (ROOT / "scripts" / f"{name}.py").read_text().splitlines()
