@@ -15,6 +15,8 @@
 
 What is trained and decoded stays in `runs`: run it again after an interruption, and only what is missing is done. `out` gets what
 is to be committed: PAIR-TASK-PART.csv, a row a cell, and PAIR-TASK-PART.json with the comparisons and their intervals.
+
+(Over 300 lines: six studies that share how they train, decode and compare.)
 """
 
 from __future__ import annotations
