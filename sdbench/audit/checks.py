@@ -10,10 +10,10 @@ from sdbench.audit.laws import HiddenRandomnessError, claims_draft_law, draft_af
 from sdbench.audit.outcomes import UnknownLawError
 from sdbench.audit.report import ExactCheck
 from sdbench.audit.source import ModelOutputs, Sampling, Side, Source, Tables, run_model
-from sdbench.audit.subject import Subject
+from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.audit.texts import RoundBatch, require_rounds
 from sdbench.engine import Engine
-from sdbench.types import DraftBlock, Evidence, Generation
+from sdbench.types import DraftBlock, Evidence, Generation, Limits
 from sdbench.verify import ASD, Exact
 
 MAX_DEVIATIONS = 20  # that are kept in words
@@ -35,12 +35,10 @@ def counter_errors(g: Generation, num_draft: int, budget: int) -> Iterator[str]:
         if not 0 <= accepted <= examined <= drafted <= num_draft:
             yield f"round {number} has drafted {drafted}, examined {examined}, accepted {accepted}"
     num_drafted, num_accepted = sum(counts[0]), sum(counts[2])
-    for name, counted, in_text in (
-        ("accepted", num_accepted, origins.count("accepted")),
-        ("drafted", num_drafted, len(drafts)),
-    ):
-        if in_text != counted:
-            yield f"{counted} tokens are counted as {name}, but the text has {in_text}"
+    in_text = {"accepted": (num_accepted, origins.count("accepted")), "drafted": (num_drafted, len(drafts))}
+    for name, (counted, present) in in_text.items():
+        if present != counted:
+            yield f"{counted} tokens are counted as {name}, but the text has {present}"
     if len(origins) != len(g.tokens) or not 0 < len(g.tokens) <= budget:
         yield f"the text has {len(g.tokens)} tokens and {len(origins)} origins; at most {budget} were requested"
     if num_accepted + len(counts[0]) - len(g.tokens) not in (0, 1):
@@ -99,8 +97,7 @@ def check_invariance(subject: Subject, which: Sequence[int], samples: int = 4) -
         return []
     count = len(subject.prompts)
     samples = samples if not subject.sampling.is_greedy else 1
-    mixed = replace(subject, settings=[*subject.settings, replace(subject.settings[0], name="exact", rule=Exact())])
-    traced = replace(subject)
+    mixed, traced = replace(subject, settings=[*subject.settings, AuditedRule("exact", Exact())]), replace(subject)
     traced.engine = Engine(subject.target, subject.draft, subject.tokenizer, subject.vocab_size, capture="trace")
     traced.engine.capture_at_once()
     reversed_order = {"prompts": list(subject.prompts)[::-1], "keys": list(range(count))[::-1]}
@@ -144,7 +141,9 @@ def check_greedy(subject: Subject, which: Sequence[int]) -> list[ExactCheck]:
     """
     zero, compared = Sampling(0.0), []
     prompts = greedy_prompts(subject)
-    which = [number for number in which if _is_greedy_rule(subject.settings[number].rule)]
+    fixed = [number for number in which if not subject.settings[number].is_random(zero)]
+    limits = {number: getattr(subject.settings[number].rule, "limits", None) or Limits() for number in fixed}
+    which = [number for number in fixed if limits[number].temperature != "above_zero"]
     if not which:
         return []
     decoded = subject.decode(which, 1, look=901, sampling=zero, prompts=prompts)
@@ -178,11 +177,6 @@ def budget_errors(subject: Subject, rule: Any, prompt: Sequence[int], g: Generat
     spent, budget = float((logits.max(-1).values - chosen).sum()), float(rule.budget)
     if spent > budget + subject.rounding * len(g.tokens) * (1 + float(logits.abs().max())):
         yield f"prompt {g.prompt}: {list(g.tokens)} has a regret of {spent:.6g}, but its budget is {budget:g}"
-
-
-def _is_greedy_rule(rule: Any) -> bool:
-    limits = getattr(rule, "limits", None)
-    return (limits is None or limits.temperature != "above_zero") and not getattr(rule, "draws_if_greedy", True)
 
 
 def _gap(subject: Subject, text: Sequence[int]) -> float:

@@ -55,11 +55,12 @@ class ClaimTest(Protocol):
 
 
 def worst_of(tables: Sequence[tuple[CountEvidence, CellNames]]) -> ContingencyCell:
-    """The cell of the largest |z| in several tables of counts, the first of equals."""
-    deviations = [np.abs(counts.deviations()) for counts, _ in tables]
+    """The cell of the largest |z| = |seen − expected|/√expected in several tables, the first of equals."""
+    expected = [counts.law * counts.size for counts, _ in tables]
+    deviations = [abs(t[0].raw - e) / np.sqrt(np.maximum(e, 1e-12)) for t, e in zip(tables, expected, strict=True)]
     index = int(np.argmax([z.max() for z in deviations]))
     (counts, name), cell = tables[index], int(deviations[index].argmax())
-    return ContingencyCell(name(cell), float(counts.raw[cell]), float(counts.law[cell] * counts.size))
+    return ContingencyCell(name(cell), float(counts.raw[cell]), float(expected[index][cell]))
 
 
 class TableTest:

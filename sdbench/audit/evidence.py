@@ -78,11 +78,6 @@ class CountEvidence:
         law[-1] += 0.0 if rest > 0 else tv
         return law.clip(0)
 
-    def deviations(self) -> Floats:
-        """z of every cell before pooling: (seen − expected)/√expected."""
-        expected = self.law * self.size
-        return (self.raw - expected) / np.sqrt(np.maximum(expected, 1e-12))
-
     def effect(self) -> tuple[float, float, float]:
         """TV between counts and claim with its 95 % interval: McDiarmid's, less what sampling noise adds to the mean."""
         n = max(self.size, 1)

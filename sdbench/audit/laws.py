@@ -100,9 +100,8 @@ class TextLaws:
 
     def round(self, prompt: int, depth: int, state: int = 0) -> RoundLaw:
         """What a round emits that begins behind `depth` tokens, in the state of this number."""
-        if (prompt, depth, state) not in self._rounds:
-            self._rounds[prompt, depth, state] = self._compute_round(prompt, depth, state)
-        return self._rounds[prompt, depth, state]
+        key = prompt, depth, state
+        return self._rounds[key] if key in self._rounds else self._rounds.setdefault(key, self._compute_round(*key))
 
     def _compute_round(self, prompt: int, depth: int, state: int) -> RoundLaw:
         """Add up what every block that may be drafted contributes.

@@ -52,7 +52,7 @@ def audit(subject: Subject, options: AuditOptions | None = None) -> AuditReport:
     times, seconds = [time.perf_counter()], dict[str, float]()
     source = subject.source()
     plan = plan_tests(subject, options, source)
-    _refuse_unknown(subject, options)
+    refuse_unknown_laws(subject, options)
     times.append(time.perf_counter())
     names = [setting.name for setting in subject.settings]
     rows, total = sample(names, plan.settings, options, horizon=plan.horizon, draw=subject.sampler(seconds))
@@ -67,7 +67,7 @@ def audit(subject: Subject, options: AuditOptions | None = None) -> AuditReport:
     return AuditReport("+".join(names), rows, total, seconds, subject.engine.target.device)
 
 
-def _refuse_unknown(subject: Subject, options: AuditOptions) -> None:
+def refuse_unknown_laws(subject: Subject, options: AuditOptions) -> None:
     """An unknown law is no pass: the user names the claims that remain."""
     if not {"law", "acceptance"} & set(options.claims):
         return

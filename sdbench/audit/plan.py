@@ -59,15 +59,10 @@ def plan_tests(subject: Subject, options: AuditOptions, source: Source) -> Audit
         except Exception:  # noqa: BLE001 - a user's rule may raise anything: that is a result, not a crash
             faults[number] = traceback.format_exc()
 
-    def tests_of(setting: AuditedRule, horizon: int) -> list[ClaimTest]:
-        is_known = setting.name not in unknown
-        if isinstance(source, Tables):
-            return enumerated_tests(subject, setting, source, options, horizon, is_known)
-        return token_tests(subject, setting, source, options, horizon, is_known)
-
     def all_tests(horizon: int) -> list[RuleTests]:
+        tests_of: Any = enumerated_tests if isinstance(source, Tables) else token_tests
         settings = [
-            RuleTests(number, tests_of(setting, horizon))
+            RuleTests(number, tests_of(subject, setting, source, options, horizon, setting.name not in unknown))
             for number, setting in enumerate(subject.settings)
             if setting.is_random(subject.sampling) and number not in faults
         ]

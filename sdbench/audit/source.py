@@ -93,7 +93,7 @@ class Tables:
     depth: int
 
     def __post_init__(self) -> None:
-        self.cache: dict[Any, Any] = {}  # blocks of drafters (laws.py) and distributions of texts (plan.py)
+        self.cache: dict[Any, Any] = {}  # blocks of drafters (laws.py) and laws of texts (plan.py)
         self.tables = {s: [self._run(model, prompt) for prompt in self.prompts] for s, model in self.models.items()}
 
     def _run(self, model: Any, prompt: Sequence[int]) -> list[ModelOutputs]:

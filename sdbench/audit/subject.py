@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import sdbench
@@ -103,7 +103,6 @@ class Subject:
         **options: Any,
     ) -> list[list[Generation]]:
         """Texts of each of these settings, decoded in one stream; `look` selects the noise beside the seed."""
-        warped = sampling or self.sampling
         options = {
             "num_draft": self.num_draft,
             "max_new_tokens": self.budget,
@@ -111,20 +110,12 @@ class Subject:
             "seed": self.seed * 1000 + look,
             "batch_size": self.batch_size,
             "engine": self.engine,
+            **asdict(sampling or self.sampling),
             "drafter": self.helper if sampling is None else self.build_drafter(sampling),
             **options,
         }
-        generations = sdbench.generate(
-            None,
-            None,
-            self.prompts if prompts is None else prompts,
-            [self.settings[number].rule for number in which],
-            samples=samples,
-            temperature=warped.temperature,
-            top_k=warped.top_k,
-            top_p=warped.top_p,
-            **options,
-        )
+        texts, rules = self.prompts if prompts is None else prompts, [self.settings[number].rule for number in which]
+        generations = sdbench.generate(None, None, texts, rules, samples=samples, **options)
         return [[g for g in generations if g.verifier == index] for index in range(len(which))]
 
     def arrays(self, generations: Sequence[Generation]) -> tuple[TextBatch, RoundBatch]:
