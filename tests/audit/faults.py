@@ -41,8 +41,8 @@ def rows_of(block: DraftBlock) -> Tensor:
 class WrongResidual(Ensemble):
     """What replaces a rejected draft is drawn from p, not from norm((p − q)+)."""
 
-    def correction(self, evidence: Evidence, place: Tensor) -> Tensor:
-        return evidence.p[torch.arange(len(place)), place]
+    def correction(self, evidence: Evidence, slot: Tensor) -> Tensor:
+        return evidence.p[torch.arange(len(slot)), slot]
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,10 @@ class StandIn:
     has_counters: bool = True
     has_ids: bool = True
     version: str = "0.32.0"
-    has_plugin: bool = False  # sdbench's: then a rule that there is not is a client's mistake
+    has_plugin: bool = (
+        False  # sdbench's: then a rule that there is not is a client's mistake, and w = 0 keeps every draft
+    )
+    is_core_idle: bool = False  # only the front end has the plug-in
     faults: list[str] = field(default_factory=list)
     seen: list[dict[str, Any]] = field(default_factory=list)
     step_s: float = 0.0
@@ -202,6 +205,11 @@ class StandIn:
             await asyncio.sleep(0.5)
         begin = time.perf_counter()
         text = await asyncio.to_thread(self.maker, body)
+        knobs = json.loads(body.get("vllm_xargs", {}).get("sdbench_knobs", "{}"))
+        if self.has_plugin and not self.is_core_idle and knobs.get("w") == 0 and text.drafted:
+            k = text.drafted[0]
+            steps = -(-(len(text.ids) - 1) // (k + 1))
+            text = Text(text.ids, [k] * steps, [k] * steps)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         await self._stream(request, response, text, body, fault, begin)

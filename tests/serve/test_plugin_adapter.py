@@ -1,12 +1,15 @@
 """The plug-in's adapter and knobs with torch alone: flattened laws are judged as our rules judge them row by row."""
 
 import json
+import random
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from sdbench.config import config_dir
+from sdbench.imports import import_object
 from sdbench.types import DraftBlock, Evidence
 from sdbench.verify import Ensemble, Exact, Lenience, Typical
 
@@ -128,11 +131,100 @@ def test_the_law_of_the_first_token_is_the_rules_own():
     assert bool(((seen - v).abs() <= 4 * (v * (1 - v) / count).sqrt() + 1e-9).all())
 
 
-def test_laws_that_are_none_are_an_error_and_no_endless_request():
-    batch = Flattened([2], seed=4)
-    batch.logits[0, 0] = float("nan")
-    with pytest.raises(ValueError, match="hold a NaN"):
-        batch.judged([Exact()], [False])
+class Raising(Ensemble):
+    """A rule that fails for one of its settings."""
+
+    def accept(self, p, q):
+        if bool((torch.as_tensor(self.w) == 0.25).any()):
+            raise RuntimeError("no luck with these laws")
+        return super().accept(p, q)
+
+
+class Massless(Ensemble):
+    """A rule that has nothing to draw from."""
+
+    def accept(self, p, q):
+        return torch.zeros_like(p)
+
+    def replace(self, p, q):
+        return torch.full_like(p, float("nan"))
+
+
+def test_a_row_at_fault_is_decoded_losslessly_and_its_neighbours_as_ever(caplog):
+    batch = Flattened([3, 2, 4, 1], seed=4)
+    rules = [Raising(0.5), Raising(0.25), Ensemble(0.5), Massless(0.5)]
+    lossless, lenient = batch.judged([Exact()] * 4, [False] * 4), batch.judged([Ensemble(0.5)] * 4, [False] * 4)
+    assert batch.judged(rules, [False] * 4) == [lenient[0], lossless[1], lenient[2], lossless[3]]
+    assert "no luck with these laws" in caplog.text
+    assert "no token has mass" in caplog.text
+
+
+@pytest.mark.parametrize("is_greedy", [False, True])
+def test_logits_that_are_no_numbers_end_no_engine(caplog, is_greedy):
+    batch = Flattened([2, 2], seed=4)
+    sound = batch.judged([Exact()] * 2, [is_greedy] * 2)
+    batch.logits[0], batch.logits[1, 0] = float("nan"), float("inf")
+    first, second = batch.judged([Exact()] * 2, [is_greedy] * 2)
+    assert first
+    assert all(0 <= token < V for token in first)
+    assert second == sound[1]
+    assert "NaN or infinite at 2 positions" in caplog.text
+
+
+@pytest.mark.parametrize("is_greedy", [False, True])
+@pytest.mark.parametrize(
+    "rule", [Exact(), Typical(), Ensemble(0.0, greedy="mixture")], ids=lambda rule: type(rule).__name__
+)
+def test_padded_drafts_are_rejected(rule, is_greedy):
+    """−1 stands for a draft that is to be rejected, as under asynchronous scheduling: its token is the target's own."""
+    rule = Exact() if is_greedy and rule.needs else rule
+    batch = Flattened([4, 3], seed=5)
+    batch.ids[2:4] = PLACEHOLDER
+    short = Flattened([2, 3], seed=5)
+    short.logits = torch.cat((batch.logits[:2], batch.logits[4:]))
+    short.probs = torch.cat((batch.probs[:2], batch.probs[4:]))
+    short.ids, short.u = torch.cat((batch.ids[:2], batch.ids[4:])), batch.u[:, [0, 1, 2, 4]]
+    law = batch.logits[2].softmax(-1)
+    token = (
+        law.argmax() if is_greedy else (law.double().cumsum(-1) > batch.u[0, -1] * law.double().sum()).nonzero()[0, 0]
+    )
+    short.bonus = torch.stack((token[None], batch.bonus[1]))
+    assert batch.judged([rule] * 2, [is_greedy] * 2) == short.judged([rule] * 2, [is_greedy] * 2)
+
+
+def test_2000_requests_with_any_knobs_are_refused_in_the_front_end_or_judged():
+    generator = random.Random(0)
+    files = [path.read_text() for path in (config_dir() / "verifier").glob("*.yaml")]
+    targets = sorted(line.split()[1] for text in files for line in text.splitlines() if line.startswith("_target_:"))
+    odd = [*[0, 1, 0.5] * 8, -1, 2, 2.5, 0.5, 1e308, -1e308, 10**30, 1e-320, None, True, "nan", "", "mixture", "ratio"]
+    taken = 0
+    for number in range(2000):
+        target = generator.choice(targets)
+        fields = list(getattr(import_object(target), "__dataclass_fields__", {}))
+        values = {field: generator.choice(odd) for field in fields if generator.random() < 0.7}
+        is_greedy = generator.random() < 0.5
+        extra = {"sdbench_rule": target, "sdbench_knobs": json.dumps(values)}
+        try:
+            rule = rule_of(extra, 0.0 if is_greedy else 1.0)
+        except ValueError:
+            continue
+        taken += 1
+        batch = Flattened([3, 2], seed=number)
+        batch.judged([rule, Exact()], [is_greedy, is_greedy])
+    assert taken > 40
+
+
+def test_knobs_have_the_range_and_the_kind_of_their_yaml():
+    for values, says in (
+        ({"k": 2.5}, "k of sdbench.verify.TopKRelaxed must be a whole number"),
+        ({"k": 0}, "must be a whole number between 1 and 1000"),
+        ({"slack": "both"}, "slack of sdbench.verify.TopKRelaxed cannot be both"),
+        ({"delta": None}, "delta of sdbench.verify.TopKRelaxed must not be null"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            rule_of({"sdbench_rule": "sdbench.verify.TopKRelaxed", "sdbench_knobs": json.dumps(values)}, 1.0)
+    with pytest.raises(ValueError, match="must be a number between 0 and 10, got 1e"):
+        rule_of({"sdbench_rule": "sdbench.verify.Contrastive", "sdbench_knobs": '{"beta": 1e308, "alpha": 0}'}, 1.0)
 
 
 def test_expand_repeats_rows_and_replaces_first():
@@ -166,8 +258,8 @@ def test_a_request_names_its_rule():
 @pytest.mark.parametrize(
     ("extra", "temperature", "says"),
     [
-        (knobs(w=1.5), 1.0, "must be in"),
-        (knobs(w="much"), 1.0, "could not convert"),
+        (knobs(w=1.5), 1.0, "must be a number between 0 and 1, got 1.5"),
+        (knobs(w="much"), 1.0, "must be a number between 0 and 1, got much"),
         (knobs(v=1), 1.0, "must be an object with"),
         (knobs(), 1.0, "cannot be made"),
         (knobs(w=0.5), 0.0, "raw_if_greedy"),

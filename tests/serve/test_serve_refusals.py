@@ -95,6 +95,14 @@ def test_a_probe_leaves_room_for_a_whole_block(refused, standin):
     assert "drafts 9 tokens a step" in refused("engine=http", f"engine.url={server.url}", "num_draft=12")
 
 
+def test_a_plugin_in_the_front_end_only(refused, standin):
+    """The core verifies by its own sampler: without this probe, lossless texts would be recorded under lenient names."""
+    server = standin(has_plugin=True, is_core_idle=True)
+    options = {"verifier": "ensemble", "w": "[0.5]", "verifier.greedy": "mixture"}
+    message = refused("engine=http", f"engine.url={server.url}", "engine.plugin=true", **options)
+    assert "rejects drafts at w = 0" in message
+
+
 def test_a_port_in_use(refused, tmp_path):
     import sys
 
@@ -123,9 +131,9 @@ def test_an_interpreter_without_vllm_and_none(refused):
     [
         (
             "engine.args.port=8000",
-            "engine.args.port is sdbench's to say: it follows from model=, num_draft= and engine.port",
+            "sdbench sets engine.args.port itself, from model=, num_draft= and engine.port; remove it",
         ),
-        ("engine.args.speculative_config=x", "engine.args.speculative_config is sdbench's to say"),
+        ("engine.args.speculative_config=x", "sdbench sets engine.args.speculative_config itself"),
         ("engine.request.tensor_parallel_size=8", "engine=vllm engine.args.tensor_parallel_size=VALUE starts one so"),
         ("engine.at_once=0", "engine.at_once"),
         ("verifier.depth=3", "depth"),
@@ -145,12 +153,12 @@ SLIPS = [
     (("verifier=ensemble", "w=0.5"), "verifier=ensemble is no rule of such a server"),
     (("verifier=block", "engine.plugin=true"), "judges a block as a whole"),
     (("verifier=ensemble", "w=0.5", "engine.plugin=true"), "reads logits of the draft at temperature 0"),
-    (("num_draft=[3,5]",), "engine.url is one server with one rule at one draft length, and this run asks for 2"),
+    (("num_draft=[3,5]",), "engine.url is one server with one rule at one draft length, and this run needs 2"),
     (
         ("engine.request.num_speculative_tokens=3",),
         "engine.request.num_speculative_tokens is an option that a server is started",
     ),
-    (("engine.request.temperature=1",), "engine.request.temperature is sdbench's to say"),
+    (("engine.request.temperature=1",), "sdbench sets engine.request.temperature itself"),
     (("engine.args.tensor_parallel_size=8",), "engine.args is not an option"),
     (("dtype=float64",), "dtype=float64 is an option of engine=native"),
     (("model.quantization=bnb-int8",), "model.quantization is an option of engine=native"),

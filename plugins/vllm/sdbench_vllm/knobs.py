@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from inspect import isabstract
 from typing import Any
 
+from sdbench.config import Knob, config_dir
 from sdbench.imports import import_object
 from sdbench.types import needs_of
 from sdbench.verify import Exact, Tokenwise
@@ -48,11 +49,34 @@ def _made(name: str, knobs: str, *, is_greedy: bool) -> Tokenwise:
         )
     if not all(isinstance(value, str | bool | int | float | type(None)) for value in values.values()):
         raise ValueError(f"{KNOBS} of {name} must be numbers and words, got {knobs!r}")
+    declared = declared_knobs().get(found.__name__, {})
     try:
-        rule = found(**values)
+        rule = found(
+            **{knob: check_knob(f"{knob} of {name}", value, declared.get(knob)) for knob, value in values.items()}
+        )
     except TypeError as error:
         raise ValueError(f"{name} cannot be made with {knobs!r}: {error}") from None
+    except OverflowError:
+        raise ValueError(f"{KNOBS} of {name} has a number that is too large, got {knobs!r}") from None
     unmet = needs_of(rule) - (frozenset() if is_greedy else frozenset({"raw_if_greedy"}))
     if unmet:
         raise ValueError(f"{name} with {knobs!r} reads {sorted(unmet)[0]}, which vLLM does not hand over")
     return rule
+
+
+@cache
+def declared_knobs() -> dict[str, dict[str, Any]]:
+    """Class name -> the knobs that its YAML declares, with range and kind: the table of sdbench's command line."""
+    import yaml
+
+    trees = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in (config_dir() / "verifier").glob("*.yaml")]
+    return {str(tree["_target_"]).rpartition(".")[2]: tree.get("knobs") or {} for tree in trees}
+
+
+def check_knob(key: str, value: Any, declared: Mapping[str, Any] | None) -> Any:
+    """The value in the kind that its YAML declares; ValueError outside its range. The rule itself checks undeclared fields."""
+    if declared is None:
+        return value
+    if value is None:
+        raise ValueError(f"{key} must not be null")
+    return Knob.check(key, key, value, declared).values[0]

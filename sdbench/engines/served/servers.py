@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,6 +157,7 @@ class Servers:
             self._compare_tokenizers(client)
             self._look_for_the_plugin(client, setting)
             answer = self._probe(client, setting)
+            self._refuse_idle_plugin(client, setting)
             tells_steps = self._tells(client, setting, answer, version)
             facts = {
                 "url": url,
@@ -238,13 +240,33 @@ class Servers:
                 "install plugins/vllm and sdbench into its environment, and start it with VLLM_PLUGINS=sdbench"
             )
 
-    def _probe(self, client: Client, setting: ServerSetting) -> Answer:
-        """A short answer to the first prompt, for what comes with it."""
+    def _refuse_idle_plugin(self, client: Client, setting: ServerSetting) -> None:
+        """At w = 0 the plug-in keeps every draft; a core without it verifies by vLLM's sampler, whatever the front end checks."""
+        if setting.rule != PLUGIN or client.dialect.extra is None:
+            return
+        knobs = json.dumps({"w": 0.0, "greedy": "mixture"})
+        rule = {"sdbench_rule": "sdbench.verify.Ensemble", "sdbench_knobs": knobs}
+        body = self._probe_body(client, setting) | {client.dialect.extra: rule}
+        steps = self.pump.run(client.complete(body)).steps
+        rounds = [] if steps is None else list(zip(steps["accepted"], steps["drafted"], strict=True))
+        if any(
+            accepted < drafted for accepted, drafted in rounds[:-1] or rounds
+        ):  # a text may end inside its last round
+            raise ConfigError(
+                f"the server at {client.url} rejects drafts at w = 0, where sdbench's plug-in accepts all of them: its engine core "
+                "does not run the plug-in; start it with VLLM_PLUGINS=sdbench and VLLM_USE_V2_MODEL_RUNNER=0 in the environment"
+            )
+
+    def _probe_body(self, client: Client, setting: ServerSetting) -> dict[str, Any]:
+        """Ask for a short answer to the first prompt."""
         point, (example, prompt) = self._points[setting], next(iter(self.prompts.ids.items()))
         seed, model = seed_of(self.job.run.seed, WorkItem("", example, 0)), self._names[client.url]
         most = max(PROBED, setting.num_draft + 2)  # one token without a draft, then room for a whole block
-        body = request_body(self.kind, client.dialect, self.job, point, prompt, model=model, seed=seed, most=most)
-        answer = self.pump.run(client.complete(body))
+        return request_body(self.kind, client.dialect, self.job, point, prompt, model=model, seed=seed, most=most)
+
+    def _probe(self, client: Client, setting: ServerSetting) -> Answer:
+        """A short answer to the first prompt, for what comes with it."""
+        answer = self.pump.run(client.complete(self._probe_body(client, setting)))
         own = self.job.pair_info.text(answer.ids)
         if answer.text and not _is_same(own, answer.text):
             raise ConfigError(self._other_ids(client, f"{show(answer.text)!r} there is {show(own)!r} here"))
