@@ -1,15 +1,18 @@
 """A setting has one name, and the settings one order: at the terminal, on the page, in results.json and in the figures."""
 
 import json
+import re
+from types import SimpleNamespace
 
 import lxml.html
 import pytest
 
+from sdbench.passes.table import print_table
 from sdbench.records import read
 from sdbench.report.build import worked_out, write
 from sdbench.report.figures.decode import time_split
 from sdbench.report.figures.style import styled
-from tests.records.synthetic import write_synthetic
+from tests.records.synthetic import sweep, write_synthetic
 
 NAMES = ["target alone", "plain generate", "lossless K=3", "lossless K=5"]
 NAMES += [f"ensemble w={w} K={k}" for k in (3, 5) for w in (0.7, 0.3)] + ["draft alone"]
@@ -30,6 +33,16 @@ def test_the_json_s_names_are_those_of_the_page(work, tmp_path):
     assert {name.partition("@")[2].partition(" T=")[0] for name in document["results"]} == set(NAMES) - {
         "plain generate"
     }, "it was timed only"
+
+
+def test_the_terminal_s_names_are_those_of_the_page(work, capsys):
+    cells = sweep("llama-tiny", "gsm8k-tiny", ws=(0.3, 0.7), num_drafts=(3, 5), temperature=1.0)
+    named = SimpleNamespace(name="any")
+    run = SimpleNamespace(model=named, task=named, temperature=1.0, num_draft=(3, 5), seed=0)
+    print_table(run, cells, work.summaries[0])
+    lines = [re.split(r"\s{2,}", line.strip())[0] for line in capsys.readouterr().out.splitlines()]
+    untimed = [name for name in NAMES if name != "plain generate"]  # no cell of the run
+    assert [line for line in lines if line in NAMES] == untimed
 
 
 def test_the_figures_names_are_those_of_the_page(work):

@@ -11,6 +11,7 @@ import lxml.html
 import pytest
 
 from sdbench.metrics import summary
+from sdbench.metrics.cells import SETTINGS
 from sdbench.metrics.export import metrics_of
 from sdbench.records import Store
 from sdbench.report import page as pages
@@ -197,7 +198,7 @@ def test_every_measure_and_word_is_defined(tree):
     assert {*TERMS, *(measure.title for measure in MEASURES.values())} <= set(terms)
     columns = {column for table in tables.TABLES.values() for column in table}
     assert columns <= set(MEASURES)
-    labels = {"metric", "is_lossless", "knobs", "cell"}
+    labels = {"metric", "is_lossless", "knobs", "cell", "protocol", "dtype", *SETTINGS}
     assert {*summary.WITH_INTERVALS, *summary.PLAIN} - labels <= set(MEASURES)
 
 
