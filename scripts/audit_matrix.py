@@ -27,6 +27,7 @@ from sdbench.audit.build import build
 from sdbench.audit.command import AuditOptions, parse_audit
 from sdbench.audit.native import audit, knob_results
 from sdbench.audit.report import finite
+from sdbench.cli import compose_run
 from sdbench.config import ConfigError, config_dir
 from sdbench.verify.head import SHIP, Head
 from sdbench.words import choose, exit_on_mistake, number, parse_words
@@ -106,13 +107,16 @@ def run(
         try:
             # On the random pair, unless the rule has a head of this one: no weights are read for a refusal.
             build(
-                parse_audit(command_line([rule], drafter, temperature, warper, model if head_of(rule, model) else ""))
+                parse_audit(
+                    command_line([rule], drafter, temperature, warper, model if head_of(rule, model) else ""),
+                    compose_run,
+                )
             )
         except ConfigError as error:
             lines.append({"rule": rule, "verdict": "not applicable", "why": str(error)})
         else:
             able.append(rule)
-    built = build(parse_audit(command_line(able, drafter, temperature, warper, model)))
+    built = build(parse_audit(command_line(able, drafter, temperature, warper, model), compose_run))
     report = audit(built.subject, AuditOptions(tv=tv, samples=samples if model else None))
     results = [*report.rows, *knob_results(built)]
     for rule in able:

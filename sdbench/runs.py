@@ -1,4 +1,4 @@
-"""Summarise a results folder: runs, missing cells, who is working. `python -m sdbench.runs [FOLDER ...]`
+"""Summarise a results folder: runs, missing cells, who is working.
 
 What is missing is counted cell by cell, against what the newest command of a folder asked for with all its shards. A generation
 that `force=true` asked for anew counts as missing. Read from the records alone; nothing is changed.
@@ -6,14 +6,22 @@ that `force=true` asked for anew counts as missing. Read from the records alone;
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sdbench.records import SchemaError, read
+from sdbench.records import read
 from sdbench.records.claims import jobs_at_work
+from sdbench.subcommand import Exit, Subcommand
+
+HELP = """sdbench.runs: summarise results folders: texts held, missing and failed, and the jobs that are working.
+
+  python -m sdbench runs [FOLDER …]     a run's folder, or one that holds several (results)
+
+Expected is what the newest command of a folder asked for, all its shards together. Nothing is changed.
+Exit codes: 0 done, 1 something unexpected happened, 2 bad configuration, 130 interrupted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +61,17 @@ def state_of(folder: Path) -> RunState:
     return RunState(folder.name, held.total(), missing, failed, tuple(jobs_at_work(folder / "claims")))
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print a line a run; return 0, or 2 where a folder holds none."""
-    for word in argv or ["results"]:
-        try:
-            lines = [state.line for state in states_of(Path(word))]
-        except (SchemaError, ValueError) as error:
-            print(f"sdbench.runs: {error}", file=sys.stderr)
-            return 2
+def run(words: Sequence[str], _compose: None) -> int:
+    """Print a line for each run."""
+    for word in words or ["results"]:
+        lines = [state.line for state in states_of(Path(word))]
         if not lines:
-            print(f"sdbench.runs: there is no results folder in {word}", file=sys.stderr)
-            return 2
+            raise ValueError(f"there is no results folder in {word}")
         print("\n".join(lines))
-    return 0
+    return Exit.DONE
 
+
+COMMAND = Subcommand("sdbench.runs", lambda _: HELP, run, mistakes=(ValueError,))
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    COMMAND.main()

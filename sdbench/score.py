@@ -25,12 +25,15 @@ from sdbench.config import nearest, refuse_unknown
 from sdbench.config.checks import integer, switch
 from sdbench.errors import json_fault
 from sdbench.metrics.quality import all_metrics
+from sdbench.subcommand import Exit, Subcommand
 from sdbench.tasks.base import DataTask
 from sdbench.tasks.data import rows_hash
 from sdbench.types import Example, Prompt, Score
 from sdbench.words import parse_words
 
-USAGE = """python -m sdbench.score task=NAME predictions=FILE [KEY=VALUE ...]
+HELP = """sdbench.score: score completions of any engine as a run would. One JSON object goes to stdout, messages go to stderr.
+
+  python -m sdbench score task=NAME predictions=FILE [KEY=VALUE ...]
 
   task=NAME             one of the files in configs/task, for example gsm8k
   predictions=FILE      one JSON object a line: id, completion; several lines of one id are samples (and said);
@@ -42,7 +45,9 @@ USAGE = """python -m sdbench.score task=NAME predictions=FILE [KEY=VALUE ...]
   protocol=NAME and every other option of the task's file, also written task.protocol=NAME
 
 Ids are the data set's own (task_id, id) or, where it has none, the row's number from 0. An id of the data without a
-prediction counts as failed. Accuracies and pass@k are on 0-1, ROUGE, BLEU and chrF on 0-100."""
+prediction counts as failed. Accuracies and pass@k are on 0-1, ROUGE, BLEU and chrF on 0-100.
+
+Exit codes: 0 done, 1 something unexpected happened, 2 bad configuration, 130 interrupted."""
 
 DEFAULTS = {"per_example": False, "level": 0.95, "resamples": 10_000, "bootstrap_seed": 0}
 EXAMPLES = {"task": "gsm8k", "predictions": "preds.jsonl", "out": "scores.json"}
@@ -255,31 +260,17 @@ def say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if {"-h", "--help"} & set(arguments):
-        print(USAGE)
-        return 0
+def score(words: Sequence[str], _compose: None) -> int:
+    """Print the scores as one JSON object."""
     warnings.showwarning = lambda message, *_: say(str(message))
-    try:
-        with redirect_stdout(sys.stderr):  # libraries that print must not spoil the JSON
-            result = run(arguments)
-    except (ValueError, OSError, RuntimeError) as error:  # RuntimeError: no sandbox holds here
-        say(f"sdbench.score: {_sentence(error)}")
-        return 2
+    with redirect_stdout(sys.stderr):  # libraries that print must not spoil the JSON
+        result = run(words)
     print(json.dumps(result, ensure_ascii=False))
-    return 0
+    return Exit.DONE
 
 
-def _sentence(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return f"there is no file {error.filename}"
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename} cannot be used: {error.strerror}"
-    if isinstance(error, UnicodeDecodeError):
-        return f"the file is not UTF-8 text: {error}"
-    return " ".join(str(error).split())
-
+# RuntimeError: no sandbox holds here
+COMMAND = Subcommand("sdbench.score", lambda _: HELP, score, mistakes=(ValueError, OSError, RuntimeError))
 
 if __name__ == "__main__":
-    sys.exit(main())
+    COMMAND.main()

@@ -16,6 +16,11 @@ from sdbench.config import nearest
 OPTION = re.compile(r"(?:--)?([A-Za-z_]+(?:\.[A-Za-z_]+)?)=(.*)", re.DOTALL)
 
 
+def key_of(word: str) -> str:
+    """The key of KEY=VALUE, without the marks that Hydra puts before it."""
+    return word.partition("=")[0].lstrip("+~")
+
+
 @dataclass(frozen=True, slots=True)
 class Words:
     """Paths in their order, and each option as text."""

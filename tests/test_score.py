@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-from sdbench.score import main
+from sdbench.score import COMMAND
 
 ROWS = Path(__file__).parent / "tasks" / "rows"
 
@@ -28,7 +28,7 @@ def score(tmp_path, capsys):
         lines = [line if isinstance(line, str) else json.dumps(line) for line in predictions]
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         data = ROWS / f"{data or task}.jsonl" if not isinstance(data, Path) else data
-        code = main([f"task={task}", f"predictions={path}", f"data={data}", *more])
+        code = COMMAND([f"task={task}", f"predictions={path}", f"data={data}", *more])
         out, err = capsys.readouterr()
         return code, json.loads(out) if out else None, err
 
@@ -80,7 +80,7 @@ def test_where_the_result_goes_is_checked_before_anything_is_scored(score, tmp_p
 def test_a_line_that_is_no_text_is_named(tmp_path, capsys):
     path = tmp_path / "predictions.jsonl"
     path.write_bytes(b'{"id": 0, "completion": "a"}\n{"id": 1, "completion": "\xff"}\n')
-    assert main(["task=gsm8k", f"predictions={path}", f"data={ROWS / 'gsm8k.jsonl'}"]) == 2
+    assert COMMAND(["task=gsm8k", f"predictions={path}", f"data={ROWS / 'gsm8k.jsonl'}"]) == 2
     assert "predictions.jsonl line 2 is not UTF-8 text" in capsys.readouterr().err
 
 
@@ -185,7 +185,7 @@ def test_the_length_limit_marks_truncation_where_it_is_given(score):
 
 
 def test_tiny_tasks_score_all_their_rows(score, tmp_path):
-    code = main(
+    code = COMMAND(
         [
             "task=gsm8k-tiny",
             f"predictions={_write(tmp_path, [{'id': 0, 'completion': 'no'}])}",
@@ -267,7 +267,7 @@ def test_a_mistake_is_one_sentence_and_code_2(score, lines, more, sentence):
     ],
 )
 def test_a_mistake_in_names_is_one_sentence_and_code_2(arguments, sentence, capsys):
-    assert main(arguments) == 2
+    assert COMMAND(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert sentence in err

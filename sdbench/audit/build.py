@@ -9,7 +9,6 @@ from sdbench.audit.command import AuditCommand
 from sdbench.audit.laws import MAX_TEXTS
 from sdbench.audit.source import Sampling
 from sdbench.audit.subject import AuditedRule, Subject, min_num_draft
-from sdbench.cli.compose import Composer
 from sdbench.config import ConfigError, RuleSweep, Run
 from sdbench.prepare.heads import named as labels_of
 from sdbench.prepare.refuse import refuse_broken_limits
@@ -31,20 +30,17 @@ class BuiltAudit:
     markers: Markers
 
 
-def compose(given: AuditCommand) -> Run:
-    """The runner's composition, at temperature 1 unless another is named: greedy texts show little of a distribution."""
-    words, composer = given.configuration, Composer(given.configuration.config_dir)
+def run_of(given: AuditCommand) -> Run:
+    """The run that is audited, at temperature 1 unless another is named: greedy texts show little of a distribution."""
+    words = given.configuration
     if not any(map(given.has, ("temperature", "decode", "experiment"))):
-        words = replace(words, overrides=(*words.overrides, "temperature=1"))
-    jobs = composer.jobs(words)
-    if len(jobs) != 1:
-        raise ConfigError("the audit takes one combination at a time, but this command line names several jobs")
-    return with_trained(composer.run(jobs[0]))
+        words = (*words, "temperature=1")
+    return with_trained(given.compose(words))
 
 
 def build(given: AuditCommand) -> BuiltAudit:
     """Check everything, and load the models."""
-    run = compose(given)
+    run = run_of(given)
     parts = build_parts(run)
     refuse_broken_limits(run, parts)
     for built in parts.sweeps:

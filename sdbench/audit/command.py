@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sdbench.cli.command import Command, key_of, parse
 from sdbench.config import ConfigError, nearest, show
+from sdbench.subcommand import Compose
+from sdbench.words import key_of
 
 CLAIMS = ("law", "losslessness", "q", "acceptance", "prefixes", "pit", "knob", "invariance", "greedy", "counters")
 OPTIONS = ("backend", "mode", "generations", "replay", "samples", "tv", "claims", "out")
@@ -53,7 +54,8 @@ class AuditCommand:
     argv: tuple[str, ...]
     values: Mapping[str, str]
     options: AuditOptions
-    configuration: Command
+    configuration: tuple[str, ...]
+    compose: Compose
 
     def has(self, key: str) -> bool:
         """Whether a key of the configuration, or one below it, is given."""
@@ -61,20 +63,18 @@ class AuditCommand:
 
     @property
     def keys(self) -> list[str]:
-        return [key_of(word) for word in self.configuration.overrides]
+        return [key_of(word) for word in self.configuration]
 
 
-def parse_audit(argv: Sequence[str]) -> AuditCommand:
+def parse_audit(argv: Sequence[str], compose: Compose) -> AuditCommand:
     values = {key_of(word): word.partition("=")[2] for word in argv if _is_option(word)}
-    configuration = parse([word for word in argv if not _is_option(word)])
-    if configuration.is_multirun or configuration.show not in (None, "help"):
-        raise ConfigError("the audit takes KEY=VALUE and --config-dir only: run it once for each combination")
+    configuration = tuple(word for word in argv if not _is_option(word))
     backend = values.get("backend", BACKENDS[0])
     if backend not in BACKENDS:
         raise ConfigError(f"backend cannot be {show(backend)} (choices: {', '.join(BACKENDS)})")
     if "mode" in values and backend != "transformers":
         raise ConfigError("mode= belongs to backend=transformers: give both")
-    return AuditCommand(tuple(argv), values, _options_of(values), configuration)
+    return AuditCommand(tuple(argv), values, _options_of(values), configuration, compose)
 
 
 def _is_option(word: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sdbench.audit.build import compose
+from sdbench.audit.build import run_of
 from sdbench.audit.claims import ClaimTest
 from sdbench.audit.command import AuditCommand
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, PrefixTest
@@ -32,7 +32,7 @@ def audit_file(given: AuditCommand) -> AuditReport:
     lines = read_lines(file)
     if not given.has("model"):
         raise ConfigError(f"generations={show(file)} needs the model that they were sampled from: give model=NAME")
-    run = compose(given)
+    run = run_of(given)
     if run.temperature == 0:
         raise ConfigError("generations= tests sampled texts, and temperature=0 samples nothing: give their temperature")
     metadata = pair.find(run.model, device=run.device, dtype=run.dtype)

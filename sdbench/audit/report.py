@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from sdbench.audit.claims import ClaimVerdict, ContingencyCell, Effect
+from sdbench.subcommand import Exit
 
-EXIT_CODES: dict[ClaimVerdict, int] = {"sound": 0, "violated": 1, "too few": 3}
+EXIT_CODES: dict[ClaimVerdict, int] = {"sound": Exit.DONE, "violated": Exit.FAILED, "too few": Exit.TOO_FEW}
 WIDTH = 150
 COLOURS = {"sound": "green", "violated": "red", "too few": "yellow"}
 NUMBERS = ("log e", "p corrected", "detected at .95", "samples")  # right-aligned columns

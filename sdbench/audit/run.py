@@ -15,28 +15,10 @@ from typing import TYPE_CHECKING, Any
 from sdbench.audit.command import HELP, AuditCommand, parse_audit
 from sdbench.config import ConfigError, show
 from sdbench.hub import HubError
-from sdbench.passes.faults import report_fault
+from sdbench.subcommand import Compose, Exit, Subcommand
 
 if TYPE_CHECKING:
     from sdbench.audit.report import AuditReport
-
-
-def main(argv: Sequence[str]) -> int:
-    if {"-h", "--help"} & set(argv):
-        print(HELP, end="")
-        return 0
-    try:
-        given = parse_audit(argv)
-        return replay(given.values["replay"]) if "replay" in given.values else run_audit(given)
-    except (ConfigError, HubError) as error:
-        print(f"sdbench.audit: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("sdbench.audit: interrupted; run the same command again", file=sys.stderr)
-        return 130
-    except Exception as error:  # noqa: BLE001 - the net: whatever it is, it is one sentence and a file
-        report_fault(error, None)
-        return 4
 
 
 def backend_of(given: AuditCommand) -> Callable[[AuditCommand], AuditReport]:
@@ -74,13 +56,13 @@ def run_audit(given: AuditCommand) -> int:
     return EXIT_CODES[report.verdict]
 
 
-def replay(file: str) -> int:
+def replay(file: str, compose: Compose) -> int:
     """Run a recorded command again, print the most deviating cell of the claim, and return the exit code of its verdict."""
     from sdbench.audit.report import EXIT_CODES
 
     try:
         tree: Any = json.loads(Path(file).read_text())
-        given, key = parse_audit(tree["argv"]), (tree["row"]["setting"], tree["row"]["claim"])
+        given, key = parse_audit(tree["argv"], compose), (tree["row"]["setting"], tree["row"]["claim"])
     except (OSError, ValueError, KeyError, TypeError):
         raise ConfigError(f"replay={show(file)} is not a replay file of the audit") from None
     rows = [row for row in backend_of(given)(given).rows if (row.setting, row.claim) == key]
@@ -91,3 +73,18 @@ def replay(file: str) -> int:
         if "Traceback" in row.note:
             print(row.note, file=sys.stderr)
     return EXIT_CODES[rows[0].verdict]
+
+
+def run(words: Sequence[str], compose: Compose) -> int:
+    given = parse_audit(words, compose)
+    return replay(given.values["replay"], compose) if "replay" in given.values else run_audit(given)
+
+
+COMMAND = Subcommand(
+    "sdbench.audit",
+    lambda _: HELP,
+    run,
+    mistakes=(ConfigError, HubError),
+    fault=Exit.FAULT,
+    interrupted="interrupted; run the same command again",
+)

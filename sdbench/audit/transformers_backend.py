@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from sdbench.audit import pairs
-from sdbench.audit.build import compose
+from sdbench.audit.build import run_of
 from sdbench.audit.checks import plain_text
 from sdbench.audit.claims import ClaimTest, LawTest, TableTest
 from sdbench.audit.command import AuditCommand, AuditOptions
@@ -95,7 +95,7 @@ def audit_generate(given: AuditCommand) -> AuditReport:
     name = given.values.get("mode", MODES[0])
     if name not in MODES:
         raise ConfigError(f"mode cannot be {name} {nearest(name, MODES)}")
-    run = compose(given)
+    run = run_of(given)
     if given.has("model") or given.has("verifier") or given.has("drafter"):
         raise ConfigError("backend=transformers makes its own pair and rule: give mode= only")
     options = given.options if "tv" in given.values else replace(given.options, tv=TV)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sdbench.config import ConfigError, nearest, show
+from sdbench.words import key_of
 
 OWN = (
     "verifier",
@@ -72,10 +73,6 @@ def parse(argv: Sequence[str]) -> Command:
             overrides.append(word)
     warn_of_repeated(overrides)
     return Command(tuple(overrides), is_multirun, folder, shown, group)
-
-
-def key_of(word: str) -> str:
-    return word.partition("=")[0].lstrip("+~")
 
 
 def classes_of_ones_own(words: Sequence[str]) -> list[str]:

@@ -36,13 +36,15 @@ from sdbench.cli.command import (
     classes_of_ones_own,
     collapse,
     expand,
-    key_of,
     misspelt,
+    parse,
     refuse_contradictions,
     without_the_default,
 )
 from sdbench.config import GROUPS, KEYS, ConfigError, nearest, show
 from sdbench.errors import first_line
+from sdbench.subcommand import Exit
+from sdbench.words import key_of
 
 MAIN = "run"
 INTERNAL = ("_target_", "name", "knobs", "choices")  # of a group's file: not for the command line
@@ -276,13 +278,27 @@ def slug(model_id: str) -> str:
     return re.sub(r"[^\w.+=-]", "_", "-".join(kept))[:90].lstrip(".") or "model"
 
 
+def compose_one(words: Sequence[str]) -> config.Run:
+    """The one run of a command line that has KEY=VALUE words and --config-dir only."""
+    command = parse(words)
+    if command.is_multirun or command.show is not None:
+        raise ConfigError(
+            "only KEY=VALUE words and --config-dir DIR are possible here: run it once for each combination"
+        )
+    composer = Composer(command.config_dir)
+    jobs = composer.jobs(command)
+    if len(jobs) != 1:
+        raise ConfigError("one combination at a time is possible here, and this command line names several")
+    return composer.run(jobs[0])
+
+
 def job(cfg: DictConfig) -> int:
     """What a launcher runs, perhaps on another machine: imported there by name."""
-    from sdbench.passes.job import INTERRUPTED, run_job
+    from sdbench.passes.job import run_job
 
     words = collapse([str(word) for word in HydraConfig.get().overrides.task])
     code = run_job(config.check(Composer.tree(cfg, words)), words)
-    if code == INTERRUPTED:
+    if code == Exit.INTERRUPTED:
         raise KeyboardInterrupt  # the launcher must not start the next
     return code
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from sdbench.config import ConfigError, Run
 from sdbench.hub import HubError
-from sdbench.passes.faults import report_fault, sigterm_as_ctrl_c
 from sdbench.passes.slurm import batch_job, name_batch_job
 from sdbench.prepare.progress import engine_warnings, warn
 from sdbench.records import SchemaError, Store, StoreError
 from sdbench.records.parts import cannot_write
+from sdbench.subcommand import Exit, report_fault, sigterm_as_ctrl_c
 from sdbench.types import EngineError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sdbench.prepare.pair_info import PairInfo
     from sdbench.prepare.prompts import Prompts
 
-DONE, FAILED, BAD_CONFIG, INTERRUPTED = 0, 1, 2, 130
 PROMPTS_COMPARED = 64  # of those stored, evenly spread
 
 
@@ -34,19 +33,19 @@ def run_job(run: Run, words: Sequence[str]) -> int:
             return _run(run, words)
     except (ConfigError, HubError, SchemaError) as error:
         print(f"sdbench: {error}", file=sys.stderr)
-        return BAD_CONFIG
+        return Exit.BAD_CONFIG
     except (StoreError, EngineError) as error:
         print(f"sdbench: {error}", file=sys.stderr)
-        return FAILED
+        return Exit.FAILED
     except KeyboardInterrupt:
         again = shlex.join(["python", "-m", "sdbench", *words])
         print(f"sdbench: interrupted; what was finished is in {run.folder}; go on with: {again}", file=sys.stderr)
-        return INTERRUPTED
+        return Exit.INTERRUPTED
     except Exception as error:
         if _is_a_launchers(error):
             raise
         report_fault(error, run.folder)
-        return FAILED
+        return Exit.FAILED
 
 
 def _is_a_launchers(error: Exception) -> bool:
@@ -64,7 +63,7 @@ def _run(run: Run, words: Sequence[str]) -> int:
         failed = _passes(job, scorers)
     finally:
         scorers.close()
-    return FAILED if failed else DONE
+    return Exit.FAILED if failed else Exit.DONE
 
 
 def _passes(job: Job, scorers: Scorers) -> dict[str, str]:

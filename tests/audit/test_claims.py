@@ -19,12 +19,17 @@ from sdbench.audit.command import AuditOptions
 from sdbench.audit.evidence import AcceptanceEvidence, CountEvidence, least_tv
 from sdbench.audit.laws import DraftedBlocks, TextLaws
 from sdbench.audit.outcomes import UnknownLawError, outcomes, why_unknown
-from sdbench.audit.run import main
 from sdbench.audit.source import Forwards, Sampling, Tables, evidence_of
 from sdbench.audit.subject import AuditedRule, Subject
+from sdbench.cli import main as front_door
 from sdbench.types import DraftBlock, Evidence, Verdict
 from sdbench.verify import ASD, Block, Cactus, Coin, Ensemble, Exact, FLy, Lenience, Typical, Within
 from tests.audit.faults import Spending
+
+
+def main(words):
+    return front_door(["audit", *words])
+
 
 ROOT = Path(__file__).parents[2]
 LAW = np.array([0.4, 0.3, 0.2, 0.1])

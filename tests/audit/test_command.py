@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sdbench.audit.run import main
+from sdbench.cli import main as front_door
 
 ROOT = Path(__file__).parents[2]
 STRANGERS = '''
@@ -55,6 +55,10 @@ def strangers(tmp_path, monkeypatch):
     return tmp_path
 
 
+def main(words):
+    return front_door(["audit", *words])
+
+
 def said(capsys, *argv: str) -> tuple[int, str, str]:
     code = main(list(argv))
     out, err = capsys.readouterr()
@@ -62,7 +66,7 @@ def said(capsys, *argv: str) -> tuple[int, str, str]:
 
 
 def test_help_brings_no_torch():
-    code = "import sys\nfrom sdbench.audit.run import main\nmain(['--help'])\nsys.exit('torch' in sys.modules)"
+    code = "import sys\nfrom sdbench.cli import main\nmain(['audit', '--help'])\nsys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Exit codes: 0 sound, 1 a claim is violated, 2 bad configuration, 3 not enough samples" in done.stdout

@@ -64,7 +64,7 @@ left = {}
 for name, (entry, words) in json.loads(sys.argv[1]).items():
     err, out = io.StringIO(), io.StringIO()
     with contextlib.redirect_stderr(err), contextlib.redirect_stdout(out):
-        code = {"run": cli.main, "score": score.main}[entry](words)
+        code = {"run": cli.main, "score": score.COMMAND}[entry](words)
     left[name] = [code, err.getvalue(), out.getvalue()]
 print("\\n" + json.dumps(left))
 """

@@ -1,0 +1,51 @@
+"""python -m sdbench report: write the page, figures and tables of results folders anew, from their records alone."""
+
+import sys
+from collections.abc import Sequence
+
+from sdbench.subcommand import Exit, Subcommand
+from sdbench.words import by_task, number, parse_words
+
+HELP = """sdbench.report: write report.html, figures/ and tables/ of results folders anew, from their records alone.
+
+  python -m sdbench report results/NAME [results/OTHER …] [margin=POINTS | speed=TIMES] [joint=true] [out=FOLDER]
+
+  margin=POINTS   decide at another margin: the acceptable loss of quality, in points of 100 (default: that of the last run);
+                  by task as 'margin={gsm8k: 1, cnndm: 0.5}'
+  speed=TIMES     decide for a speed instead: the least loss at so many times the speed of the target alone, such as speed=1.5
+  joint=true      of several folders: one setting that is safe on all of them, or where the nearest ones fail
+  out=FOLDER      where to write (default: results/NAME; for several folders: beside them, named after them)
+
+Exit codes: 0 done, 1 something unexpected happened, 2 bad configuration, 130 interrupted.
+"""
+OPTIONS = {"margin": "1", "speed": "1.5", "joint": "true", "out": "reports/mine"}
+
+
+def run(words: Sequence[str], _compose: None) -> int:
+    if not words:
+        print(HELP, file=sys.stderr)
+        return Exit.BAD_CONFIG
+    from sdbench.report.build import worked_out, write
+
+    given = parse_words(words, OPTIONS)
+    if not given.paths:
+        raise ValueError("name a results folder, such as results/NAME")
+    margin, speed = by_task(given, "margin"), number(given, "speed")
+    if margin is not None and speed is not None:
+        raise ValueError("margin and speed are two questions: give one of them")
+    joint = given.options.get("joint", "false")
+    if joint not in ("true", "false"):
+        raise ValueError(f"joint must be true or false, got {joint}")
+    work = worked_out(given.paths, margin=margin, speed=speed, is_joint=joint == "true")
+    for decision in (*work.advice, *filter(None, [work.joint])):
+        print(decision.text, flush=True)
+    report = write(work, given.options.get("out"))
+    names = sorted({path.stem for path in report.figures})
+    print(f"tables:  {len(report.tables)} files: {report.tables[0]}, others beside it and in tables/")
+    if names:
+        print(f"figures: {len(names)} in {report.figures[0].parent}, each as pdf, svg and png: {', '.join(names)}")
+    print(f"report:  {report.page}")
+    return Exit.DONE
+
+
+COMMAND = Subcommand("sdbench.report", lambda _: HELP, run, mistakes=(ValueError, OSError))

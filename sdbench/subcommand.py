@@ -1,0 +1,129 @@
+"""What every subcommand shares: one table of exit codes, one form of --help, one net under what it raises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdbench.config import ConfigError, show
+from sdbench.errors import first_line
+
+if TYPE_CHECKING:
+    from sdbench.config import Run
+
+Compose = Callable[[Sequence[str]], "Run"]  # the words of a command line -> the one run that they describe
+
+
+class Exit(IntEnum):
+    """How a command ends."""
+
+    DONE = 0  # of an audit: every claim is sound
+    FAILED = 1  # some cells failed, or something unexpected happened; of an audit: a claim is violated
+    BAD_CONFIG = 2
+    TOO_FEW = 3  # of an audit: not enough samples to tell
+    FAULT = 4  # of an audit: an error in the audit itself, which is no verdict
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """A command: `run(words, compose)` returns its exit code, and `mistakes` are the exceptions that are the user's.
+
+    `compose` is None where the command runs as a program of its own.
+    """
+
+    name: str  # how its messages begin
+    help: Callable[[Sequence[str]], str]
+    run: Callable[[Sequence[str], Any], int]
+    mistakes: tuple[type[Exception], ...] = (ConfigError,)
+    fault: Exit = Exit.FAILED
+    interrupted: str = "interrupted; run the same command again to continue"
+
+    def main(self) -> None:
+        """As a program of its own."""
+        sys.exit(self(sys.argv[1:]))
+
+    def __call__(self, words: Sequence[str], compose: Compose | None = None) -> int:
+        if {"-h", "--help"} & set(words):
+            print_text(self.help(words).strip())
+            return Exit.DONE
+        try:
+            with sigterm_as_ctrl_c():
+                return self.run(words, compose)
+        except self.mistakes as error:
+            print(f"{self.name}: {sentence_of(error)}", file=sys.stderr)
+            return Exit.BAD_CONFIG
+        except KeyboardInterrupt:
+            print(f"{self.name}: {self.interrupted}", file=sys.stderr)
+            return Exit.INTERRUPTED
+        except Exception as error:  # noqa: BLE001 - the net: whatever it is, it is one sentence and a file
+            report_fault(error, None)
+            return self.fault
+
+
+def print_text(text: str) -> None:
+    """Print to a reader that may leave early, as `| head` does."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at its end
+
+
+def sentence_of(error: Exception) -> str:
+    """A user's mistake as one line."""
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"there is no file {error.filename}"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename} cannot be used: {error.strerror}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"the file is not UTF-8 text: {error}"
+    return str(error) if isinstance(error, ConfigError) else " ".join(str(error).split())
+
+
+def report_fault(error: Exception, folder: Path | None) -> None:
+    """One sentence to stderr; the traceback to `folder`/errors, or to the system's temporary folder."""
+    name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{type(error).__name__}.txt"
+    text = "".join(traceback.format_exception(error))
+    print(
+        f"sdbench: {type(error).__name__}: {show(first_line(error))}; the traceback is {_keep(name, text, folder)}",
+        file=sys.stderr,
+    )
+
+
+def _keep(name: str, text: str, folder: Path | None) -> str:
+    """Where the traceback was written; the text itself where nothing can be written."""
+    places = [*([] if folder is None else [folder / "errors"]), Path(tempfile.gettempdir())]
+    for place in places:
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text(text)
+        except OSError:
+            continue
+        return f"in {place / name}"
+    return f"here, as no folder takes it:\n{text}"
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """A scheduler's SIGTERM ends a job as Ctrl-C does; a launcher that has a use of its own for it keeps it."""
+    is_free = (
+        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+    if is_free:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if is_free:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
