@@ -84,7 +84,7 @@ def test_a_version_without_token_ids_and_one_without_the_flag(refused, standin):
 @pytest.mark.parametrize("num_draft", [3, 7])
 def test_a_server_that_drafts_more_or_less_than_num_draft(refused, standin, num_draft):
     server = standin(lambda body: Text([5] * 8, [3, 2], [5, 5]))
-    message = refused("engine=http", f"engine.url={server.url}", f"num_draft={num_draft}")
+    message = refused("engine=http", f"engine.url={server.url}", num_draft=num_draft)
     assert "drafts 5 tokens a step: write num_draft=5" in message
     assert f"num_speculative_tokens={num_draft}" in message
 
@@ -92,7 +92,7 @@ def test_a_server_that_drafts_more_or_less_than_num_draft(refused, standin, num_
 def test_a_probe_leaves_room_for_a_whole_block(refused, standin):
     """A server that drafts no further than the request's end is not taken for one that drafts less."""
     server = standin(lambda body: Text([5] * 2, [0], [min(9, body["max_tokens"] - 2)]))
-    assert "drafts 9 tokens a step" in refused("engine=http", f"engine.url={server.url}", "num_draft=12")
+    assert "drafts 9 tokens a step" in refused("engine=http", f"engine.url={server.url}", num_draft=12)
 
 
 def test_a_plugin_in_the_front_end_only(refused, standin):
