@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from sdbench.train.command import main
+from sdbench.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main(["judge", *sys.argv[1:]]))
+    main("train", "judge")

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "draft": {"types", "probs", "lm", "config"},
     "engine": {"types", "probs", "noise", "lm", "draft", "verify"},
     "train": LEFT
-    | {"embedded", "tasks", "config", "hub", "words", "metrics", "prepare", "engines", "passes", "cli", "report"},
+    | {"embedded", "tasks", "config", "hub", "metrics", "prepare", "engines", "report", "words", "subcommand"},
     "embedded": set(),
     "tasks": {"types", "embedded", "config", "hub"},
     "records": set(),
@@ -86,26 +87,47 @@ def room(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports_of(path: Path) -> set[tuple[str, int]]:
-    """(module, line) of every import outside `if TYPE_CHECKING`, relative ones resolved."""
-    imports: set[tuple[str, int]] = set()
-    package = ["sdbench", *path.relative_to(PACKAGE).parts[:-1]]
+def import_nodes(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Every import outside `if TYPE_CHECKING`."""
+    if isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.unparse(tree.test):
+        return
+    if isinstance(tree, ast.Import | ast.ImportFrom):
+        yield tree
+    for child in ast.iter_child_nodes(tree):
+        yield from import_nodes(child)
 
-    def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            return
+
+def module_of(node: ast.ImportFrom, path: Path) -> str:
+    """The module that names are taken from, a relative one resolved."""
+    package = ["sdbench", *path.relative_to(PACKAGE).parts[:-1]]
+    base = package[: len(package) - node.level + 1] if node.level else []
+    return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def imports_of(path: Path) -> set[tuple[str, int]]:
+    """(module, line) of every import outside `if TYPE_CHECKING`."""
+    imports: set[tuple[str, int]] = set()
+    for node in import_nodes(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             imports.update((alias.name, node.lineno) for alias in node.names)
-        if isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
+        else:
+            module = module_of(node, path)
             imports.add((module, node.lineno))
             imports.update((f"{module}.{alias.name}", node.lineno) for alias in node.names if module == "sdbench")
-        for child in ast.iter_child_nodes(node):
-            visit(child)
-
-    visit(ast.parse(path.read_text()))
     return imports
+
+
+def files_imported_by(path: Path, files: Mapping[str, Path]) -> set[str]:
+    """Modules of the package that a file imports: of a package's names, those that are files count as themselves."""
+    modules: set[str] = set()
+    for node in import_nodes(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        else:
+            module = module_of(node, path)
+            names = {f"{module}.{alias.name}" for alias in node.names}
+            modules |= (names & set(files)) | ({module} if names - set(files) else set())
+    return modules & set(files)
 
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
@@ -234,3 +256,43 @@ def test_names_say_what_they_are(room_name):
     names = {name for path in FILES if room(path) == room_name for name in names_to_avoid(ast.parse(path.read_text()))}
     new = names - set(TO_RENAME.get(room_name, "").split())
     assert not new, f"{room_name}: rename {', '.join(sorted(new))} (a function is a verb or x_of, a variable a noun)"
+
+
+def file_name(path: Path) -> str:
+    """The module of a file, dotted."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_files_never_import_each_other_in_a_circle():
+    """Imports inside functions count too; those for annotations alone do not."""
+    files = {file_name(path): path for path in FILES}
+    waiting = {name: files_imported_by(path, files) - {name} for name, path in files.items()}
+    while free := {name for name, needs in waiting.items() if not needs}:
+        waiting = {name: needs - free for name, needs in waiting.items() if name not in free}
+    assert not waiting, f"these files import each other, or what does: {', '.join(sorted(waiting))}"
+
+
+def class_names(path: Path) -> set[str]:
+    """Classes of a file and its CamelCase aliases."""
+    tree = ast.parse(path.read_text())
+    classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    targets = [node.targets[0] for node in tree.body if isinstance(node, ast.Assign)]
+    aliases = {node.id for node in targets if isinstance(node, ast.Name)}
+    return classes | {name for name in aliases if name[0].isupper() and not name.isupper()}
+
+
+def test_a_class_name_stands_once_in_the_package():
+    homes: dict[str, list[str]] = {}
+    for path in FILES:
+        for name in class_names(path):
+            homes.setdefault(name, []).append(str(path.relative_to(PACKAGE)))
+    twice = {name: paths for name, paths in homes.items() if len(paths) > 1}
+    assert not twice, f"give each its own name: {twice}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_file_of_over_300_lines_gives_its_reason(path):
+    text = path.read_text()
+    docstring = ast.get_docstring(ast.parse(text)) or ""
+    assert text.count("\n") <= 300 or "lines" in docstring, "split it, or say in its first lines why it is so long"

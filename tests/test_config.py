@@ -6,7 +6,8 @@ import pytest
 
 from sdbench import config
 from sdbench.cli.command import Command, collapse, expand, parse
-from sdbench.cli.compose import Composer, slug
+from sdbench.cli.compose import Composer
+from sdbench.cli.pair_name import slug
 from sdbench.config import GROUPS, KEYS, ConfigError, config_dir
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -41,6 +39,8 @@ from sdbench.cli.command import (
     refuse_contradictions,
     without_the_default,
 )
+from sdbench.cli.jobs import exit_code_of, name_of_job
+from sdbench.cli.pair_name import name_the_pair
 from sdbench.config import GROUPS, KEYS, ConfigError, nearest, show
 from sdbench.errors import first_line
 from sdbench.subcommand import Exit
@@ -52,7 +52,6 @@ ENDINGS = {1: "some cells failed", 2: "bad configuration", 130: "interrupted"}
 CHOOSABLE = (*GROUPS, "hydra/launcher")
 OPTIONAL = ("experiment", "method")
 ALL = "verifier=all"  # every rule that can run at the job's temperature and needs no head
-SPLIT = re.compile(r"[:/\\]+")
 
 
 class Composer:
@@ -139,10 +138,10 @@ class Composer:
         try:
             results = launcher.launch(expanded, initial_job_idx=0)
         except Exception as error:  # noqa: BLE001 - launchers raise whatever the first job that died left behind
-            said = f"sdbench: a job died{_which(error, lines)} ({type(error).__name__}: {first_line(error)})"
+            said = f"sdbench: a job died{name_of_job(error, lines)} ({type(error).__name__}: {first_line(error)})"
             print(f"{said}; the others go on: when they have ended, run the same command again", file=sys.stderr)
             return [1]
-        codes = [_exit_code(result) for result in results]
+        codes = [exit_code_of(result) for result in results]
         shared = set(lines[0]).intersection(*lines[1:]) if len(lines) > 1 else set()
         for line, code in zip(lines, codes, strict=True):
             if code:
@@ -260,24 +259,6 @@ def knobs_of(tree: Any, *, where: str = "verifier.") -> set[str]:
     return {knob for name in tree for knob in knobs_of(tree.get(name), where=f"{where}{name}.")}
 
 
-def name_the_pair(model: Any, keys: Collection[str]) -> None:
-    """A pair that is named on the command line gets a name of its own, and so does one whose draft was distilled."""
-    if not isinstance(model, DictConfig):
-        return
-    if {"model.target", "model.draft"} & set(keys) and "model.name" not in keys:
-        ids = [str(model.get(key)) for key in ("target", "draft") if model.get(key)]
-        model.name = "+".join(map(slug, ids)) or "model"
-    if model.get("distilled"):
-        model.name = f"{model.get('name')}+{model.get('distilled')}"
-
-
-def slug(model_id: str) -> str:
-    """A folder name for a hub id or a path: its last part, or the last two where that says only target or draft."""
-    parts = [part for part in SPLIT.split(model_id) if part not in ("", ".", "..")]
-    kept = parts[-2:] if parts and parts[-1] in ("target", "draft", "model", "checkpoint") else parts[-1:]
-    return re.sub(r"[^\w.+=-]", "_", "-".join(kept))[:90].lstrip(".") or "model"
-
-
 def compose_one(words: Sequence[str]) -> config.Run:
     """The one run of a command line that has KEY=VALUE words and --config-dir only."""
     command = parse(words)
@@ -301,19 +282,3 @@ def job(cfg: DictConfig) -> int:
     if code == Exit.INTERRUPTED:
         raise KeyboardInterrupt  # the launcher must not start the next
     return code
-
-
-def _which(error: Exception, lines: Sequence[Sequence[str]]) -> str:
-    """The pair and the task of the job that an error of submitit names by its place in the array."""
-    named = re.search(r"Job \d+(?:_(\d+))?\b", str(error))
-    place = int(named[1] or 0) if named else len(lines)
-    return f": {' '.join(lines[place])}" if place < len(lines) else ""
-
-
-def _exit_code(result: JobReturn) -> int:
-    if result.status is JobStatus.COMPLETED:
-        return int(result.return_value)
-    error = result._return_value
-    trace = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else str(error)
-    print(f"sdbench: a job died: {' '.join(result.overrides or [])}\n{trace}", file=sys.stderr)
-    return 1

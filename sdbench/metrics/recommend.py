@@ -89,7 +89,7 @@ def decide(sweep: Weighed, margin: float, *, written: str = "") -> Advice:
     bare = replace(bare, tests=tests)
     if best is None:
         return replace(bare, text=f"{sweep.title}: {sentences.none(sweep, tests, margin, written)}")
-    words = sentences.Words(sweep, best, margin, written)
+    words = sentences.Wording(sweep, best, margin, written)
     gain = sweep.gains.get(best.cell)
     if gain is None:
         return replace(bare, text=f"{sweep.title}: {words.untimed()}")

@@ -27,7 +27,7 @@ LIMIT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class Wording:
     """The sentences about the setting `best`, safe at a margin that is called `written`."""
 
     sweep: Weighed

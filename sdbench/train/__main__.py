@@ -1,8 +1,6 @@
 """python -m sdbench.train"""
 
-import sys
-
-from sdbench.train.command import main
+from sdbench.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main("train")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any
 
 from sdbench.config import ConfigError, nearest, show
 from sdbench.hub import HubError
+from sdbench.subcommand import Compose, Exit, Subcommand
 from sdbench.train.recipes import OPTIONS, RECIPES, TrainingRecipe, help_of, parse_recipe
 from sdbench.words import parse_words
 
-DONE, BAD_CONFIG, INTERRUPTED = 0, 2, 130
 HELP = """\
 sdbench.train: train a head, a judge or a draft for a pair and a task, or a tiny pair from scratch.
 
@@ -40,25 +39,23 @@ sdbench.train tiny: train a tiny pair from scratch, in two processes on a CPU, i
 """
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the training that the first word names; return the exit code."""
-    name, words = (argv[0], argv[1:]) if argv else ("", ())
-    if {"-h", "--help"} & set(argv):
-        print(TINY if name == "tiny" else help_of(name) if name in RECIPES else HELP, end="")
-        return DONE
-    try:
-        if name == "tiny":
-            return _train_tiny(words)
-        if name not in RECIPES:
-            raise ConfigError(f"the training cannot be {show(name) or 'empty'} {nearest(name, (*RECIPES, 'tiny'))}")
-        _train(name, words)
-    except (ConfigError, HubError) as error:
-        print(f"sdbench.train {name}: {error}", file=sys.stderr)
-        return BAD_CONFIG
-    except KeyboardInterrupt:
-        print(f"sdbench.train {name}: interrupted; run the same command again to continue", file=sys.stderr)
-        return INTERRUPTED
-    return DONE
+def run(words: Sequence[str], compose: Compose) -> int:
+    """Run the training that the first word names."""
+    name, rest = (words[0], words[1:]) if words else ("", ())
+    if name == "tiny":
+        return _train_tiny(rest)
+    if name not in RECIPES:
+        raise ConfigError(f"the training cannot be {show(name) or 'empty'} {nearest(name, (*RECIPES, 'tiny'))}")
+    _train(name, rest, compose)
+    return Exit.DONE
+
+
+def help_text(words: Sequence[str]) -> str:
+    name = words[0]
+    return TINY if name == "tiny" else help_of(name) if name in RECIPES else HELP
+
+
+COMMAND = Subcommand("sdbench.train", help_text, run, mistakes=(ConfigError, HubError))
 
 
 def training_of(name: str) -> Callable[..., Any]:
@@ -72,13 +69,13 @@ def training_of(name: str) -> Callable[..., Any]:
     return Training
 
 
-def _train(name: str, argv: Sequence[str]) -> None:
+def _train(name: str, argv: Sequence[str], compose: Compose) -> None:
     recipe, options, words = parse(name, argv)
-    from sdbench.train.setup import TrainingSetup, compose
+    from sdbench.train.setup import TrainingSetup, run_of
 
     if not any(word.startswith(("temperature=", "decode=")) for word in words):
         words.append(f"temperature={0 if recipe.is_greedy else 1}")
-    run = compose(words, recipe)
+    run = run_of(words, recipe, compose)
     folder = recipe.folder.replace("MODEL", run.model.name).replace("TASK", run.task.name)
     out = Path(options.get("out", f"results/{folder.replace('LOSS', getattr(recipe, 'loss', ''))}"))
     if out.is_file() or (name == "draft" and out.exists()):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sdbench.config import ConfigError, Run
 from sdbench.files import digest_of_data
+from sdbench.subcommand import Compose
 from sdbench.train.recipes import TrainingRecipe
 from sdbench.train.recorder import Recorder, Recording
 from sdbench.types import Metric
@@ -40,22 +41,13 @@ def refuse_options(words: Sequence[str]) -> None:
             raise ConfigError(f"{name} is not a training option; remove it")
 
 
-def compose(words: Sequence[str], recipe: TrainingRecipe) -> Run:
+def run_of(words: Sequence[str], recipe: TrainingRecipe, compose: Compose) -> Run:
     """The run that these words configure, on the train split."""
-    from sdbench.cli.command import parse
-    from sdbench.cli.compose import Composer
     from sdbench.engines.native.kind import Native
     from sdbench.engines.protocol import kind_of
 
     refuse_options(words)
-    given = parse([*words, "task.split=train", f"n={recipe.num_rows}"])
-    composer = Composer(given.config_dir)
-    jobs = composer.jobs(given)
-    if len(jobs) != 1:
-        raise ConfigError(
-            "a training takes one configuration, and this command line names several; train one at a time"
-        )
-    run = composer.run(jobs[0])
+    run = compose([*words, "task.split=train", f"n={recipe.num_rows}"])
     if len(run.num_draft) != 1:
         raise ConfigError(f"a training takes one num_draft, got {list(run.num_draft)}")
     if not isinstance(kind_of(run), Native):

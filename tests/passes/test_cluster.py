@@ -7,7 +7,7 @@ import pytest
 from sdbench import runs
 from sdbench.cli import main
 from sdbench.cli.command import LISTED
-from sdbench.cli.compose import _which
+from sdbench.cli.jobs import name_of_job
 from sdbench.cli.plan import _hours
 from sdbench.engines.job import Models
 from sdbench.passes.slurm import name_batch_job
@@ -77,25 +77,25 @@ def test_the_page_is_drawn_where_records_have_changed_and_left_out_where_asked(w
 
 
 def test_runs_say_how_far_they_are_and_who_is_at_work(whole, words, tmp_path, capsys, no_figures):
-    assert runs.main([str(whole.parent)]) == 0
+    assert runs.COMMAND([str(whole.parent)]) == 0
     line = capsys.readouterr().out
     assert line.startswith(NAME)
     assert "held       20   missing        0   failed   0   at work: nobody" in line
     with Store.open(tmp_path / "mine", provenance={"planned": {"cells": ["a", "b"], "examples": 3, "samples": 2}}):
-        assert runs.main([str(tmp_path)]) == 0
+        assert runs.COMMAND([str(tmp_path)]) == 0
         line = capsys.readouterr().out
     assert "held        0   missing       12" in line
     assert line.strip().endswith(str(os.getpid()))
-    assert runs.main([str(tmp_path / "nothing")]) == 2
+    assert runs.COMMAND([str(tmp_path / "nothing")]) == 2
     assert "there is no results folder" in capsys.readouterr().err
 
 
 def test_a_cancelled_job_is_named_by_its_pair_and_task():
     lines = [["model=a", "task=x"], ["model=b", "task=x"]]
     error = RuntimeError("Job 17_1 (task: 0) with path /a/b\nhas not produced any output (state: CANCELLED)")
-    assert _which(error, lines) == ": model=b task=x"
-    assert _which(RuntimeError("Job 17 (task: 0) has"), lines[:1]) == ": model=a task=x"
-    assert _which(RuntimeError("no room"), lines) == ""
+    assert name_of_job(error, lines) == ": model=b task=x"
+    assert name_of_job(RuntimeError("Job 17 (task: 0) has"), lines[:1]) == ": model=a task=x"
+    assert name_of_job(RuntimeError("no room"), lines) == ""
 
 
 @pytest.mark.parametrize(("code", "says"), [(0, ""), (1, "Slurm does not name this job sdbench-a-x: no such job")])

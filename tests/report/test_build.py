@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 import sdbench
+from sdbench.cli import main as front_door
 from sdbench.metrics import divergence
 from sdbench.metrics.summary import summarise
 from sdbench.records import Store
 from sdbench.report import build
-from sdbench.report.__main__ import main
 from sdbench.report.build import DRAWN
 from sdbench.report.captions import FIGURES, TABLES
 from sdbench.report.figures import DRAW
@@ -24,6 +24,11 @@ from sdbench.report.figures.grids import GRIDS
 from sdbench.report.figures.style import CYCLE, MARKS, styled
 from sdbench.report.sweep import MOST_NAMED, sweeps_of
 from tests.records.synthetic import Shape, sweep, write_synthetic
+
+
+def main(words):
+    return front_door(["report", *words])
+
 
 ALONE = set(DRAW) - {"divergence", "load"}  # what a sampled sweep with times of our own engine has by itself
 

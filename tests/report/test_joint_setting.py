@@ -2,14 +2,19 @@
 
 import pytest
 
+from sdbench.cli import main as front_door
 from sdbench.metrics.recommend import Recommendation, decide
 from sdbench.metrics.safety import Comparison
 from sdbench.metrics.stats import Estimate
 from sdbench.metrics.weigh import Gain, Weighed
-from sdbench.report.__main__ import main
 from sdbench.report.joint import decide_jointly
 from sdbench.types import Metric
 from tests.records.synthetic import write_synthetic
+
+
+def main(words):
+    return front_door(["report", *words])
+
 
 WS = (0.9, 0.7, 0.5)
 

@@ -8,8 +8,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sdbench import embedded
-from sdbench.train.command import lock, main
+from sdbench.cli import main as front_door
+from sdbench.train.command import lock
 from tests.train.trainings import PAIR
+
+
+def main(words):
+    return front_door(["train", *words])
+
 
 ALL = ("ensemble", "judge", "draft")
 HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")

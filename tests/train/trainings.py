@@ -10,14 +10,15 @@ PAIR = ("model=llama-tiny", "task=gsm8k-tiny")
 KILLED = """
 import sys
 sys.path.insert(0, {root!r})
-from sdbench.train.command import main, training_of
+from sdbench.cli import main as front_door
+from sdbench.train.command import training_of
 training = training_of({kind!r})
 step = getattr(training, {method!r})
 def dies(self, n):
     if n == {at}: raise SystemExit(9)
     return step(self, n)
 setattr(training, {method!r}, dies)
-main([{kind!r}, *{words!r}])
+front_door(['train', {kind!r}, *{words!r}])
 """
 
 

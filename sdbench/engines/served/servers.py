@@ -91,11 +91,10 @@ class Servers:
 
     def explained(self, client: Client, error: EngineError) -> EngineError:
         """The same error, or why the server that was started here has died."""
-        own = next((server for server in self._open.values() if server.client is client), None)
-        death = None if own is None or own.process is None else own.process.death(within_s=DYING_S)
-        if death is None:
-            return error
-        return EngineError(f"{death}\nwhat was finished is in the records, and the same command goes on from there")
+        processes = (server.process for server in self._open.values() if server.client is client)
+        death = next((process.death(within_s=DYING_S) for process in processes if process is not None), None)
+        rest = "what was finished is in the records, and the same command goes on from there"
+        return error if death is None else EngineError(f"{death}\n{rest}")
 
     def _url(self, setting: ServerSetting) -> str:
         name = self._points[setting].cell.verifier
