@@ -13,16 +13,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 from sdbench.records import GenerationRecord, Store
+from sdbench.types import EngineError
 
 if TYPE_CHECKING:
     from sdbench.tasks.base import DataTask
     from sdbench.types import Example, Score
 
+Batched = tuple[GenerationRecord, "Example"]
 OnFailure = Callable[[str, str | None, str], None]  # cell, example, message
 BATCH, EVERY_S = 64, 2.0  # a part is written when so many are finished, or after so many seconds
 ENDS = (signal.SIGINT, signal.SIGTERM)  # the parent's to answer
@@ -55,12 +58,26 @@ class Scorers:
     """A pool and what is in flight. `put` never waits; `drain` does."""
 
     def __init__(self, task: DataTask, *, workers: int | None = None) -> None:
-        count = workers or max(1, min(4, (os.cpu_count() or 2) - 1))
-        context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start, initargs=(task,))
-        self._waiting: list[tuple[GenerationRecord, Example]] = []
-        self._flying: list[tuple[Future[list[Score]], list[GenerationRecord]]] = []
+        self._task, self._count = task, workers or max(1, min(4, (os.cpu_count() or 2) - 1))
+        self._pool, self._is_second = self._new_pool(), False
+        self._waiting: list[Batched] = []
+        self._flying: list[tuple[Future[list[Score]], list[Batched]]] = []
         self._since_s = time.monotonic()
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(self._count, mp_context=context, initializer=_start, initargs=(self._task,))
+
+    def _replace_pool(self) -> None:
+        """Go on with a new pool, once, after the system has killed a worker; what was in flight is scored again."""
+        if self._is_second:
+            raise EngineError(
+                "a scoring process was killed twice (is memory short?): what was scored is in the records, run the same command again"
+            )
+        self._is_second = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool, batches = self._new_pool(), [batch for _, batch in self._flying]
+        self._flying = [(self._submit(_score, *_arguments(batch)), batch) for batch in batches]
 
     def start(self) -> None:
         """A worker starts now, while the models load; where there is nothing to score, none does."""
@@ -88,29 +105,39 @@ class Scorers:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
         try:
             return self._pool.submit(what, *arguments)
+        except BrokenProcessPool:
+            self._replace_pool()
+            return self._pool.submit(what, *arguments)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _send(self) -> None:
         self._since_s = time.monotonic()
         if self._waiting:
-            pairs = [(example, record.text) for record, example in self._waiting]
-            truncated = [record.finish == "length" for record, _ in self._waiting]
-            self._flying.append((self._submit(_score, pairs, truncated), [record for record, _ in self._waiting]))
+            self._flying.append((self._submit(_score, *_arguments(self._waiting)), self._waiting))
             self._waiting = []
 
     def _write(self, store: Store, failed: OnFailure, *, wait: bool) -> None:
         while self._flying and (wait or self._flying[0][0].done()):
-            future, records = self._flying.pop(0)
+            future, batch = self._flying[0]
             try:
                 scores = future.result()
+            except BrokenProcessPool:
+                self._replace_pool()
+                continue
             except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
-                for record in records:
+                self._flying.pop(0)
+                for record, _ in batch:
                     failed(record.cell, record.example, f"scoring failed: {error}")
                 continue
+            self._flying.pop(0)
             store.append_generations(
-                [_with_score(record, score) for record, score in zip(records, scores, strict=True)]
+                [_with_score(record, score) for (record, _), score in zip(batch, scores, strict=True)]
             )
+
+
+def _arguments(batch: Sequence[Batched]) -> tuple[list[tuple[Example, str]], list[bool]]:
+    return [(example, record.text) for record, example in batch], [record.finish == "length" for record, _ in batch]
 
 
 def _with_score(record: GenerationRecord, score: Score) -> GenerationRecord:

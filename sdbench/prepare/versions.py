@@ -1,8 +1,8 @@
 """What a class and the files it is given do, as something that changes when they do: for the keys of cells.
 
-A class of the package carries `version`. One from outside may too, and is keyed by its source as well: the module of the class
-and of its bases, and what these import from beside themselves. Not covered: other packages that it imports; the provenance does not
-name them either.
+A class of the package carries `version`. One from outside may too, and is keyed by its source as well: every file of its own
+top-level package, and of whatever these import that is neither an installed library nor part of Python or of this package, imported
+already or only inside a function. Not covered: libraries; the provenance names the versions of those that matter.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import ast
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from importlib.util import resolve_name
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from sdbench.config import ConfigError
@@ -42,20 +42,19 @@ def version_of_rule(rule: object) -> str | None:
 
 def sources(kind: type) -> set[Path]:
     """The files whose content decides what a class from outside the package does."""
-    waiting = [base.__module__ for base in kind.__mro__ if _is_own(base.__module__, kind)]
+    own_top, paths = _top(kind.__module__), set[Path]()
+    waiting = [base.__module__ for base in kind.__mro__]
     seen: set[str] = set()
-    paths: set[Path] = set()
     while waiting:
-        name = waiting.pop()
-        if name in seen:
+        top = _top(waiting.pop())
+        if top in seen or top == PACKAGE:
             continue
-        seen.add(name)
-        module = sys.modules[name]
-        path = _file(module)
-        if path is None:
+        seen.add(top)
+        files = _files_of(top) if top == own_top or not _is_library(top) else []
+        if not files and top == own_top:
             raise ConfigError(f"{kind.__module__}.{kind.__qualname__} has no source file: put the class into a module")
-        paths.add(path)
-        waiting += [other for other in _imports(module, path) if _is_beside(other, path.parent)]
+        paths.update(files)
+        waiting += [name for path in files for name in _imports(path)]
     return paths
 
 
@@ -80,38 +79,32 @@ def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _is_own(module: str, kind: type) -> bool:
-    """Whether a base is the user's: not the package's, Python's, or that of another installed library."""
-    top = _top(module)
-    if top == _top(kind.__module__):
-        return True
-    path = _file(sys.modules.get(module))
-    is_library = path is None or {"site-packages", "dist-packages"} & set(path.parts)
-    return top != PACKAGE and top not in sys.stdlib_module_names and not is_library
+def _is_library(top: str) -> bool:
+    files = () if top in sys.stdlib_module_names else _files_of(top, is_probe=True)
+    return not files or bool({"site-packages", "dist-packages"} & set(files[0].parts))
 
 
-def _imports(module: ModuleType, path: Path) -> Iterator[str]:
-    """Modules that the source of a module imports, or takes a name from."""
+def _files_of(top: str, *, is_probe: bool = False) -> list[Path]:
+    """The file of a top-level module, or all Python files of a top-level package; with `is_probe` the first is enough."""
+    module = sys.modules.get(top)
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError):  # a module that was made by hand
+        spec = None
+    folders = list((spec and spec.submodule_search_locations) or getattr(module, "__path__", ()))
+    if folders:
+        files = (path.resolve() for folder in folders for path in Path(folder).rglob("*.py"))
+        return list(islice(files, 1)) if is_probe else sorted(files)
+    file = (spec.origin if spec and spec.has_location else None) or getattr(module, "__file__", None)
+    return [Path(file).resolve()] if file else []
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Modules of other packages that a source imports."""
     if path.suffix != ".py":
         return
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        if isinstance(node, ast.ImportFrom):
-            name = (
-                resolve_name("." * node.level + (node.module or ""), module.__package__ or "")
-                if node.level
-                else node.module
-            )
-            yield str(name)
-            yield from (f"{name}.{alias.name}" for alias in node.names)
-
-
-def _is_beside(module: str, folder: Path) -> bool:
-    path = _file(sys.modules.get(module))
-    return path is not None and path.is_relative_to(folder) and _top(module) != PACKAGE
-
-
-def _file(module: ModuleType | None) -> Path | None:
-    name = getattr(module, "__file__", None)
-    return None if name is None else Path(name).resolve()
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module

@@ -103,7 +103,9 @@ def test_what_a_part_cannot_do_is_one_sentence_before_weights_are_read(words, tm
     }
     for words_, sentence in refused.items():
         capsys.readouterr()
-        assert main([*given, *words_]) == 2, words_
+        keys = {word.partition("=")[0] for word in words_}
+        others = [word for word in given if word.partition("=")[0] not in keys]  # an option given twice is a warning
+        assert main([*others, *words_]) == 2, words_
         said = capsys.readouterr().err
         assert said.count("\n") == 1, said
         assert sentence in said
@@ -125,3 +127,31 @@ def test_samples_at_temperature_zero_need_a_rule_that_draws(words, tmp_path, cap
     assert "samples=2 at temperature=0" in capsys.readouterr().err
     assert main([*given, "verifier.greedy=mixture"]) == 0
     assert len(read(tmp_path / NAME).generations) == 2 * 4
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A rule in mine/rules, its helper one folder up, and one beside the package that is imported inside a function."""
+    (tmp_path / "mine" / "rules").mkdir(parents=True)
+    (tmp_path / "mine" / "rules" / "rule.py").write_text(
+        "from mine.common import FACTOR\n"
+        "class R:\n    version = '1'\n    def accept(self):\n        from late_helper import OTHER\n        return FACTOR * OTHER\n"
+    )
+    (tmp_path / "mine" / "common.py").write_text("FACTOR = 1.0\n")
+    (tmp_path / "late_helper.py").write_text("OTHER = 1.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("mine", "late_helper")]:
+        sys.modules.pop(name)
+
+
+@pytest.mark.parametrize("file", ["mine/common.py", "late_helper.py"])
+def test_an_edited_helper_is_another_version_wherever_it_lies_and_whenever_it_is_imported(package, file):
+    from sdbench.imports import import_object
+    from sdbench.prepare.versions import sources, version_of
+
+    rule = import_object("mine.rules.rule.R")
+    before = version_of(rule)
+    assert {path.name for path in sources(rule)} == {"rule.py", "common.py", "late_helper.py"}
+    (package / file).write_text((package / file).read_text().replace("1.0", "1e-9"))
+    assert version_of(rule) != before

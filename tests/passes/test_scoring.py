@@ -1,0 +1,68 @@
+"""Workers that the system kills: a new pool once, then one sentence; no text is lost."""
+
+import os
+import signal
+
+import pytest
+
+from sdbench import tasks
+from sdbench.passes.scoring import Scorers
+from sdbench.records import GenerationRecord
+from sdbench.types import EngineError
+
+
+class Written:
+    """Keeps what a store would append."""
+
+    def __init__(self):
+        self.records = []
+
+    def append_generations(self, records):
+        self.records += records
+
+
+@pytest.fixture
+def scorers():
+    task = tasks.load("gsm8k-tiny", n=4)
+    running = Scorers(task, workers=1)
+    running.start()
+    yield task, running
+    running.close()
+
+
+def put_all(task, running, written):
+    for example in task.examples():
+        ends = {"prompt_tokens": 1, "text": "#### 1", "finish": "eos", "ids": (1,)}
+        record = GenerationRecord("c", example.id, 0, **ends, origin=None, rounds=None, draft_ids=None)
+        running.put(record, example, written, pytest.fail)
+
+
+def kill_workers(running):
+    """Kill them as the system does when memory is short, and wait until the pool knows."""
+    running._submit(os.getpid).result()
+    for process in list(running._pool._processes.values()):
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+
+
+def test_a_killed_worker_costs_no_text(scorers):
+    task, running = scorers
+    written = Written()
+    kill_workers(running)
+    put_all(task, running, written)
+    running.drain(written, pytest.fail)
+    assert sorted(record.example for record in written.records) == sorted(task.ids)
+    assert all(record.scores for record in written.records)
+
+
+def test_a_second_killed_worker_is_one_sentence(scorers):
+    task, running = scorers
+    written = Written()
+    kill_workers(running)
+    put_all(task, running, written)
+    running.drain(written, pytest.fail)
+    kill_workers(running)
+    with pytest.raises(EngineError, match="killed twice"):
+        put_all(task, running, written)
+        running.drain(written, pytest.fail)
+    assert len(written.records) == len(task.ids), "what was scored before is kept"
