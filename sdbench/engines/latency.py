@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdbench.records import TimingRecord
+from sdbench.prepare.progress import warn
+from sdbench.records import Results, TimingRecord
 from sdbench.types import Axis
 
 if TYPE_CHECKING:
@@ -55,6 +56,14 @@ def machine() -> str:
     parts = [platform.node(), platform.machine(), f"{os.cpu_count()}cpu"]
     parts += [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return " ".join(parts)
+
+
+def warn_of_another_machine(results: Results, cells: Sequence[str], where: str) -> None:
+    """Say that a new pass begins where these cells were timed elsewhere only."""
+    timings = results.timings
+    others = sorted(set(timings.loc[timings["cell"].isin(list(cells)), "machine"]) - {where})
+    if others:
+        warn(f"speeds in these records were timed on {others[-1]}, and this is {where}: a new latency pass begins")
 
 
 def new_pass_id() -> str:

@@ -62,7 +62,7 @@ class EngineKind(Protocol):
         """Return an engine that is ready to decode; a ConfigError for an option of the run that it cannot serve."""
         ...
 
-    def plan_timing(self, run: Run, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
+    def plan_timing(self, job: Job, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
         """What the newest latency pass on this machine lacks of these cells; None where it lacks nothing."""
         ...
 

@@ -72,7 +72,7 @@ class Scorers:
         """Go on with a new pool, once, after the system has killed a worker; what was in flight is scored again."""
         if self._is_second:
             raise EngineError(
-                "a scoring process was killed twice (is memory short?): what was scored is in the records, run the same command again"
+                "a scoring process was killed twice (is memory short?): what was scored is in the records; run the command again"
             )
         self._is_second = True
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -114,7 +114,8 @@ class Scorers:
     def _send(self) -> None:
         self._since_s = time.monotonic()
         if self._waiting:
-            self._flying.append((self._submit(_score, *_arguments(self._waiting)), self._waiting))
+            future = self._submit(_score, *_arguments(self._waiting))  # which may replace what is in flight
+            self._flying.append((future, self._waiting))
             self._waiting = []
 
     def _write(self, store: Store, failed: OnFailure, *, wait: bool) -> None:

@@ -120,11 +120,19 @@ def set_threads(models: Sequence[PreTrainedModel]) -> None:
     """On a CPU one thread multiplies narrow matrices faster than several that wait for each other; OMP_NUM_THREADS wins."""
     import torch
 
-    widest = max(model.config.get_text_config().hidden_size for model in models)
-    is_narrow = widest < NARROW and all(model.device.type == "cpu" for model in models)
+    widths = [model.config.get_text_config().hidden_size for model in models]
+    is_on_cpu = all(model.device.type == "cpu" for model in models)
+    torch.set_num_threads(num_threads(widths, is_on_cpu=is_on_cpu))
+
+
+def num_threads(widths: Sequence[int], *, is_on_cpu: bool) -> int:
+    """How many threads models of these hidden sizes get."""
+    import torch
+
     usual = usual_threads()
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1 if is_narrow else usual)
+    if "OMP_NUM_THREADS" in os.environ:
+        return torch.get_num_threads()
+    return 1 if is_on_cpu and max(widths) < NARROW else usual
 
 
 @cache

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from sdbench import tasks
 from sdbench.cli import main
@@ -197,3 +198,17 @@ def test_an_answer_as_long_as_the_model_is_refused(words, tmp_path, capsys):
 @pytest.mark.parametrize("task", [name for name in tasks.names() if name.endswith("-tiny")])
 def test_the_tiny_tasks_leave_the_tiny_pairs_room_for_their_prompts(task):
     assert tasks.load(task).max_new_tokens <= MAX_LENGTH // 2
+
+
+def test_other_threads_begin_a_pass_of_their_own_and_say_so(words, tmp_path, capfd):
+    given = untimed(words(tmp_path, n=1, w=0.3, report="off", **{"timing.examples": 1, "timing.cells": 1}))
+    before, passes = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 2):
+            torch.set_num_threads(threads)
+            assert main(given) == 0
+            passes.append(set(read(tmp_path / NAME).timings["pass_id"]))
+            assert ("a new latency pass begins" in capfd.readouterr().err) == (len(passes) == 2)
+    finally:
+        torch.set_num_threads(before)
+    assert [len(ids) for ids in passes] == [1, 2, 2], "the third run finds all of it timed"

@@ -48,10 +48,10 @@ class Native:
         longest = max(map(len, prompts.ids.values()), default=0)
         return NativeEngine.make(run, job.pair_info, pair, job.task, longest)
 
-    def plan_timing(self, run: Run, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
+    def plan_timing(self, job: Job, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
         from sdbench.engines.native.timing import plan_timing
 
-        return plan_timing(run, points, prompts, store)
+        return plan_timing(job, points, prompts, store)
 
 
 class NativeEngine(Decoder):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sdbench import plan
 from sdbench.config import Run
-from sdbench.engines.latency import Clocked, LatencyPlan, machine, new_pass_id, on_the_clock
+from sdbench.engines.latency import Clocked, LatencyPlan, machine, new_pass_id, on_the_clock, warn_of_another_machine
 from sdbench.engines.native.plain import plain_generate
 from sdbench.engines.native.trials import (
     ExampleGroup,
@@ -24,6 +24,7 @@ from sdbench.engines.native.trials import (
     warm_up,
 )
 from sdbench.prepare.cells import Point
+from sdbench.prepare.pair import num_threads
 from sdbench.prepare.progress import Bar, warn
 from sdbench.records import CallRecord, Cell, Store, TimingRecord, read
 from sdbench.types import needs_of
@@ -31,15 +32,17 @@ from sdbench.types import needs_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sdbench.engines.job import Job
     from sdbench.engines.native.decode import Decoder
+    from sdbench.prepare.pair_info import PairInfo
     from sdbench.prepare.prompts import Prompts
 
 
-def plan_timing(run: Run, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
+def plan_timing(job: Job, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
     """Choose what is not yet timed on this machine: cells spread over the sweep, lossless, the target alone twice."""
     from sdbench.metrics.recommend import timed_settings
 
-    timing = run.timing
+    run, timing = job.run, job.run.timing
     assert timing is not None
     groups = units(list(prompts.ids)[: timing.examples], timing.batch_size)
     if not groups:
@@ -48,11 +51,21 @@ def plan_timing(run: Run, points: Sequence[Point], prompts: Prompts, store: Stor
     results = read(store.folder)
     chosen = on_the_clock(points, timing.cells, timed_settings(results, run.margin))
     cells = [*(point.cell.key for point in chosen), generate_cell(points, run.model.attention).key]
-    where, todo = machine(), trials_of(groups, timing.repeats)
+    where, todo = machine_of(job.pair_info), trials_of(groups, timing.repeats)
     earlier = None if run.force else plan.newest_pass(results, cells, list(map(name_of, groups)), machine=where)
+    if earlier is None and not run.force:
+        warn_of_another_machine(results, cells, where)
     if earlier is not None:
         todo = [trial for trial in todo if trial.key not in earlier.done]
     return LatencyPlan(new_pass_id() if earlier is None else earlier.pass_id, where, chosen, todo) if todo else None
+
+
+def machine_of(pair_info: PairInfo) -> str:
+    """The machine with what of it decides a second: the device, and on a CPU the number of threads."""
+    device = pair_info.metadata.device
+    widths = [config.hidden_size for config in pair_info.configs.values()]
+    threads = f" {num_threads(widths, is_on_cpu=True)} threads" if device == "cpu" else ""
+    return f"{machine()} {device}{threads}"
 
 
 def time_plan(decoder: Decoder, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from sdbench.engines.served.options import HttpOptions, VllmOptions
 
 if TYPE_CHECKING:
-    from sdbench.config import Run
     from sdbench.engines.job import Job
     from sdbench.engines.latency import LatencyPlan
     from sdbench.engines.served.timing import ServedEngine
@@ -27,11 +26,11 @@ class _Served:
         assert isinstance(self, HttpOptions)
         return ServedEngine(self, job, prompts, store)
 
-    def plan_timing(self, run: Run, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
+    def plan_timing(self, job: Job, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
         from sdbench.engines.served.timing import plan_timing
 
         assert isinstance(self, HttpOptions)
-        return plan_timing(self, run, points, prompts, store)
+        return plan_timing(self, job.run, points, prompts, store)
 
 
 @dataclass(kw_only=True)

@@ -15,7 +15,16 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from sdbench.config import Run
-from sdbench.engines.latency import Clocked, LatencyPlan, machine, new_pass_id, on_the_clock, order, timing_record
+from sdbench.engines.latency import (
+    Clocked,
+    LatencyPlan,
+    machine,
+    new_pass_id,
+    on_the_clock,
+    order,
+    timing_record,
+    warn_of_another_machine,
+)
 from sdbench.engines.served.decoder import ServedDecoder
 from sdbench.plan import WorkItem
 from sdbench.prepare.progress import Bar, warn
@@ -67,6 +76,8 @@ def plan_timing(
     where, examples = machine(), list(prompts.ids)[: timing.examples]
     pass_id, done = (new_pass_id(), set()) if run.force else newest(results, blocks, examples, where)
     todo = sorted(blocks - done)
+    if not done and not run.force:
+        warn_of_another_machine(results, [block.cell for block in blocks], where)
     return LatencyPlan(pass_id, where, chosen, todo) if todo else None
 
 
