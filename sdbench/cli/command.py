@@ -163,7 +163,9 @@ def warn_of_repeated(words: Sequence[str]) -> None:
     """Warn of each option that is given more than once: Hydra takes the last one."""
     given: dict[str, list[str]] = {}
     for word in words:
-        given.setdefault(word.partition("=")[0], []).append(word)
+        key, sign, _ = word.partition("=")
+        if key and sign:
+            given.setdefault(key, []).append(word)
     for key, repeated in given.items():
         if len(repeated) > 1:
             from sdbench.prepare.progress import warn

@@ -122,7 +122,9 @@ def set_threads(models: Sequence[PreTrainedModel]) -> None:
 
     widths = [model.config.get_text_config().hidden_size for model in models]
     is_on_cpu = all(model.device.type == "cpu" for model in models)
-    torch.set_num_threads(num_threads(widths, is_on_cpu=is_on_cpu))
+    threads = num_threads(widths, is_on_cpu=is_on_cpu)
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(threads)
 
 
 def num_threads(widths: Sequence[int], *, is_on_cpu: bool) -> int:

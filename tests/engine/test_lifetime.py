@@ -87,9 +87,9 @@ def test_a_change_is_another_fingerprint_and_no_change_is_none(change):
 def test_steps_are_captured_once_for_an_engine_and_anew_for_a_call_without_one(monkeypatch):
     from sdbench.lm.capture import CapturedSteps
 
-    honest, captured = CapturedSteps._captured, []
+    honest, captured = CapturedSteps._capture_step, []
     monkeypatch.setattr(
-        CapturedSteps, "_captured", lambda self, step, *more: captured.append(step) or honest(self, step, *more)
+        CapturedSteps, "_capture_step", lambda self, step, *more: captured.append(step) or honest(self, step, *more)
     )
     models = pair("llama")
     engine = sdbench.Engine(*models, capture="graphs")

@@ -138,7 +138,7 @@ def test_a_trace_that_gives_other_values_is_not_used():
     with pytest.warns(
         UserWarning, match="cannot be traced, so all of them run eagerly: once captured, it gives other values"
     ):
-        CapturedSteps("trace")._captured(step, "step", 64, (torch.ones(2),))
+        CapturedSteps("trace")._capture_step(step, "step", 64, (torch.ones(2),))
 
 
 def test_caches_and_captured_steps_are_kept_for_the_next_call_and_dropped_when_weights_move():
@@ -170,13 +170,13 @@ def test_captured_steps_do_not_keep_a_model_alive(capture):
 def test_few_captured_steps_serve_a_whole_stream(monkeypatch):
     target, draft = pair("llama")
     made = []
-    honest = CapturedSteps._captured
+    honest = CapturedSteps._capture_step
 
     def counting(self, step, kind, length, inputs):
         made.append([tuple(x.shape) for x in inputs])
         return honest(self, step, kind, length, inputs)
 
-    monkeypatch.setattr(CapturedSteps, "_captured", counting)
+    monkeypatch.setattr(CapturedSteps, "_capture_step", counting)
     rules = [Ensemble(w=w) for w in (0.2, 0.5, 0.8)]
     sdbench.generate(target, draft, PROMPTS, rules, max_new_tokens=20, batch_size=8, capture="graphs", stop_ids=())
     assert len(made) <= 2 * 4, "one for draft and target, times the powers of two up to 8 rows"

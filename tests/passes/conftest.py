@@ -19,11 +19,15 @@ def micro_pair(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def words(micro_pair):
+    from micro import overridden
+
     def make(results: Path, **options: object) -> list[str]:
         given = {"w": "[0.3,1]", "n": 4, "max_new_tokens": 24, "timing": "off", "dtype": "float64", "device": "cpu"}
         given |= {"temperature": 1}  # where texts of different settings differ, and samples of one
         pair = [f"model.target={micro_pair}/target", f"model.draft={micro_pair}/draft", "model.name=micro"]
-        return [*pair, f"results={results}", *(f"{key}={value}" for key, value in {**given, **options}.items())]
+        return overridden(
+            [*pair, f"results={results}"], *(f"{key}={value}" for key, value in {**given, **options}.items())
+        )
 
     return make
 

@@ -38,3 +38,9 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END)
+
+
+def overridden(given: list[str], *words: str) -> list[str]:
+    """A command line with options in the place of its own: one that is given twice is a warning."""
+    keys = {word.partition("=")[0] for word in words}
+    return [*(word for word in given if word.partition("=")[0] not in keys), *words]

@@ -1,6 +1,7 @@
 """Options of a run through the command line: each does what it says, or says in one sentence what it needs."""
 
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -28,11 +29,14 @@ def refused(words: list[str], capsys) -> str:
 
 
 def save_huge(folder, shape: list[int]) -> str:
-    """A checkpoint whose header promises far more than any machine has, and no weight behind it."""
+    """A checkpoint with far more weights than any machine has: a file of zeros that takes no room on the disk."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    header = json.dumps({"weight": {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]}}).encode()
-    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    size = 2 * math.prod(shape)
+    header = json.dumps({"weight": {"dtype": "BF16", "shape": shape, "data_offsets": [0, size]}}).encode()
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + size)
     return str(folder)
 
 
@@ -123,14 +127,14 @@ def test_weights_that_cannot_be_quantised_here_are_one_sentence(tmp_path, capsys
 
 def test_a_batch_that_is_too_large_is_halved_until_it_fits(words, tmp_path, whole, monkeypatch, capsys):
     """Memory for three rows of a judging call, whatever is asked for; the records are those of any batch."""
-    forward = LM.forward
+    forward = LM.forward_hidden
 
     def scarce(self, ids, *args, **options):
         if len(ids) > 3:
             raise torch.OutOfMemoryError(f"{len(ids)} rows")
         return forward(self, ids, *args, **options)
 
-    monkeypatch.setattr(LM, "forward", scarce)
+    monkeypatch.setattr(LM, "forward_hidden", scarce)
     assert main(words(tmp_path, batch_size="auto")) == 0
     said = capsys.readouterr().err
     assert "out of memory with 12 rows; going on with 6" in said

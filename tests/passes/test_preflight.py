@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from micro import byte_tokenizer
+from micro import byte_tokenizer, overridden
 from transformers import AutoConfig
 
 from sdbench.cli import main
@@ -27,7 +27,7 @@ def refused(words, tmp_path, capsys, monkeypatch):
 
     def run(*more: str, **options: object) -> str:
         capsys.readouterr()
-        assert main([*words(tmp_path / "results", n=1, **options), *more]) == 2
+        assert main(overridden(words(tmp_path / "results", n=1, **options), *more)) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1, said
         assert not (tmp_path / "results").exists()
@@ -132,7 +132,7 @@ def test_any_other_exception_is_one_sentence_and_a_file(words, tmp_path, capsys,
     def broken(*_, **__):
         raise ZeroDivisionError("nobody expected it\nnor this")
 
-    monkeypatch.setattr("sdbench.prepare.cells.points", broken)
+    monkeypatch.setattr("sdbench.engines.job.points", broken)
     assert main(words(tmp_path, n=1)) == 1
     said = capsys.readouterr().err.splitlines()
     assert "Traceback" not in "".join(said)

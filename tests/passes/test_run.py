@@ -169,15 +169,17 @@ def test_what_is_timed_is_what_was_decoded_alone_and_in_batches(words, tmp_path,
     captured on it.
     """
     late: list[object] = []
-    honest, warm_up = CapturedSteps._captured, timing.warm_up
+    honest, warm_up = CapturedSteps._capture_step, timing.warm_up
 
     def watched(*given: object) -> None:
         warm_up(*given)  # type: ignore[arg-type]
-        monkeypatch.setattr(CapturedSteps, "_captured", lambda self, *args: late.append(args) or honest(self, *args))
+        monkeypatch.setattr(
+            CapturedSteps, "_capture_step", lambda self, *args: late.append(args) or honest(self, *args)
+        )
 
     monkeypatch.setattr(timing, "warm_up", watched)
     for size in (1, 2):
-        monkeypatch.setattr(CapturedSteps, "_captured", honest)
+        monkeypatch.setattr(CapturedSteps, "_capture_step", honest)
         assert main(untimed(words(tmp_path, w=0.3, **{"timing.examples": 4, "timing.batch_size": size}))) == 0
     assert not late
     results = read(tmp_path / NAME)

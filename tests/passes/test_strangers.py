@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from micro import overridden
 
 from sdbench.cli import main
 from sdbench.records import read
@@ -103,9 +104,7 @@ def test_what_a_part_cannot_do_is_one_sentence_before_weights_are_read(words, tm
     }
     for words_, sentence in refused.items():
         capsys.readouterr()
-        keys = {word.partition("=")[0] for word in words_}
-        others = [word for word in given if word.partition("=")[0] not in keys]  # an option given twice is a warning
-        assert main([*others, *words_]) == 2, words_
+        assert main(overridden(given, *words_)) == 2, words_
         said = capsys.readouterr().err
         assert said.count("\n") == 1, said
         assert sentence in said

@@ -36,7 +36,7 @@ HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
         *((kind, ["num_draft=[5,3]"], "a training takes one num_draft, got [5, 3]") for kind in ALL),
         *((kind, ["prompts=6", "rows=2"], "prompts=6 is more than the 2 rows available") for kind in ("ensemble", "draft")),
         *((kind, ["max_new_tokens=1"], "max_new_tokens must be at least 2") for kind in ALL),
-        *((kind, ["w=1,2", "-m"], "a training takes one configuration") for kind in ALL),
+        *((kind, ["w=1,2", "-m"], "run it once for each combination") for kind in ALL),
         *((kind, [*HTTP], "a training decodes with engine=native, got engine=http") for kind in ALL),
         ("ensemble", ["rate=0"], "rate must be at least 1e-09, got 0"),
         ("ensemble", ["rate=nan"], "rate must be a number, got nan"),
