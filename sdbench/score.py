@@ -145,14 +145,14 @@ def report_counts(counts: Mapping[str, int]) -> None:
         say(f"every id has {given[repeated[0]]} lines: they count as samples")
     elif repeated:
         say(
-            f"{len(repeated)} of {len(given)} ids have more lines than others, which count as samples: {_listed(repeated)}"
+            f"{len(repeated)} of {len(given)} ids have more lines than others, which count as samples: {_list(repeated)}"
         )
     missing = [key for key, count in counts.items() if not count]
     if missing:
-        say(f"{len(missing)} of {len(counts)} ids have no prediction and count as failed: {_listed(missing)}")
+        say(f"{len(missing)} of {len(counts)} ids have no prediction and count as failed: {_list(missing)}")
 
 
-def _listed(ids: Sequence[str]) -> str:
+def _list(ids: Sequence[str]) -> str:
     return ", ".join(ids[:MOST_NAMED]) + (", …" if len(ids) > MOST_NAMED else "")
 
 
@@ -186,8 +186,8 @@ def aggregate(task: DataTask, answers: Sequence[ScoredAnswer], options: Mapping[
     """Return every metric with its interval by example; JSON has no NaN, so an unknown limit is null."""
     estimates = all_metrics(table(answers), list(map(task.metric_of, answers[0].score.values)), **options)
     metrics: dict[str, Any] = {
-        name: {"value": one.value} | {end: _finite(getattr(one, end)) for end in ("low", "high")}
-        for name, one in estimates.items()
+        name: {"value": estimate.value} | {end: _finite(getattr(estimate, end)) for end in ("low", "high")}
+        for name, estimate in estimates.items()
     }
     if "bleu" in task.signatures:
         metrics["bleu_signature"] = {"value": task.signatures["bleu"], "low": None, "high": None}

@@ -103,14 +103,14 @@ def report_fault(error: Exception, folder: Path | None) -> None:
 
 def _keep(name: str, text: str, folder: Path | None) -> str:
     """Where the traceback was written; the text itself where nothing can be written."""
-    places = [*([] if folder is None else [folder / "errors"]), Path(tempfile.gettempdir())]
-    for place in places:
+    parents = [*([] if folder is None else [folder / "errors"]), Path(tempfile.gettempdir())]
+    for parent in parents:
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            (place / name).write_text(text)
+            parent.mkdir(parents=True, exist_ok=True)
+            (parent / name).write_text(text)
         except OSError:
             continue
-        return f"in {place / name}"
+        return f"in {parent / name}"
     return f"here, as no folder takes it:\n{text}"
 
 

@@ -10,7 +10,7 @@ from sdbench.audit.laws import MAX_TEXTS
 from sdbench.audit.source import Sampling
 from sdbench.audit.subject import AuditedRule, Subject, min_num_draft
 from sdbench.config import ConfigError, RuleSweep, Run
-from sdbench.prepare.heads import named as labels_of
+from sdbench.prepare.heads import with_labels as labels_of
 from sdbench.prepare.refuse import refuse_broken_limits
 from sdbench.prepare.rules import Parts, build_parts, rule_of
 from sdbench.prepare.trained import with_trained

@@ -83,7 +83,7 @@ def classes_of_ones_own(words: Sequence[str]) -> list[str]:
 
 def expand(words: Sequence[str]) -> list[str]:
     """What Hydra is told: `verifier=[a,b]` as one package a rule, the options of a class of one's own as new keys."""
-    own = tuple(f"{group}." for group in classes_of_ones_own(words))
+    prefixes = tuple(f"{group}." for group in classes_of_ones_own(words))
     expanded: list[str] = []
     for word in words:
         several = LIST.fullmatch(word)
@@ -97,7 +97,7 @@ def expand(words: Sequence[str]) -> list[str]:
             expanded += ["~verifier", *(f"{AT}{name}={name}" for name in names)]
         else:
             # Keys that no file names: of open groups, and the tasks of a margin.
-            is_new = key_of(word).startswith((*own, *OPEN)) or word.startswith("margin={")
+            is_new = key_of(word).startswith((*prefixes, *OPEN)) or word.startswith("margin={")
             expanded.append(f"++{word.lstrip('+')}" if is_new else word)
     return expanded
 
@@ -124,24 +124,24 @@ def refuse_contradictions(words: Sequence[str]) -> None:
 def misspelt(word: str) -> str:
     """Why a word cannot be read, in our words instead of the grammar's."""
     key, _, value = word.partition("=")
-    said = f"{show(word)} cannot be read as KEY=VALUE"
+    start = f"{show(word)} cannot be read as KEY=VALUE"
     if value.startswith("="):
-        return f"{said}: write {show(key)}{show(value)}, with one equals sign"
+        return f"{start}: write {show(key)}{show(value)}, with one equals sign"
     for opening, closing in ("[]", "{}", "()"):
         if value.count(opening) > value.count(closing):
-            return f"{said}: a bracket is not closed, {closing} is missing"
+            return f"{start}: a bracket is not closed, {closing} is missing"
         if value.count(opening) < value.count(closing):
-            return f"{said}: {opening} is missing before {closing}"
+            return f"{start}: {opening} is missing before {closing}"
     if not word.isascii():
         strange = next(char for char in word if not char.isascii())
-        return f"{said}: a value with letters such as {strange} stands in quotes, as '{show(key)}=\"{show(value)}\"'"
-    return f"{said}: lists are KEY=[A,B], and a value with other signs than letters, digits, . _ - + / : @ stands in quotes"
+        return f"{start}: a value with letters such as {strange} stands in quotes, as '{show(key)}=\"{show(value)}\"'"
+    return f"{start}: lists are KEY=[A,B], and a value with other signs than letters, digits, . _ - + / : @ stands in quotes"
 
 
 def without_the_default(group: str, tree: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """Of a class of one's own: what the command line says of it, and a name. Its lists of numbers are swept."""
-    own = f"{group}."  # name= and n= of the run are no options of the class
-    given = {key_of(word).removeprefix(own).split(".")[0] for word in words if key_of(word).startswith(own)}
+    prefix = f"{group}."  # name= and n= of the run are no options of the class
+    given = {key_of(word).removeprefix(prefix).split(".")[0] for word in words if key_of(word).startswith(prefix)}
     kept = {key: value for key, value in tree.items() if key in given}
     kept.setdefault("name", str(kept["_target_"]).rpartition(".")[2].lower())
     swept = {key: {} for key, value in kept.items() if group == "verifier" and _is_numbers(value)}
@@ -154,7 +154,9 @@ def without_the_default(group: str, tree: Mapping[str, Any], words: Sequence[str
 
 def _is_numbers(value: object) -> bool:
     numbers = (
-        [isinstance(one, int | float) and not isinstance(one, bool) for one in value] if isinstance(value, list) else []
+        [isinstance(item, int | float) and not isinstance(item, bool) for item in value]
+        if isinstance(value, list)
+        else []
     )
     return bool(numbers) and all(numbers)
 

@@ -138,15 +138,15 @@ class Composer:
         try:
             results = launcher.launch(expanded, initial_job_idx=0)
         except Exception as error:  # noqa: BLE001 - launchers raise whatever the first job that died left behind
-            said = f"sdbench: a job died{name_of_job(error, lines)} ({type(error).__name__}: {first_line(error)})"
-            print(f"{said}; the others go on: when they have ended, run the same command again", file=sys.stderr)
+            sentence = f"sdbench: a job died{name_of_job(error, lines)} ({type(error).__name__}: {first_line(error)})"
+            print(f"{sentence}; the others go on: when they have ended, run the same command again", file=sys.stderr)
             return [1]
         codes = [exit_code_of(result) for result in results]
         shared = set(lines[0]).intersection(*lines[1:]) if len(lines) > 1 else set()
         for line, code in zip(lines, codes, strict=True):
             if code:
-                own = " ".join(word for word in line if word not in shared)
-                print(f"sdbench: {ENDINGS.get(code, f'code {code}')}: {own}", file=sys.stderr)
+                rest = " ".join(word for word in line if word not in shared)
+                print(f"sdbench: {ENDINGS.get(code, f'code {code}')}: {rest}", file=sys.stderr)
         return codes
 
     def _compose(self, overrides: Sequence[str], *, mode: RunMode = RunMode.RUN) -> DictConfig:

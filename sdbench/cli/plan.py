@@ -31,11 +31,11 @@ def show_plan(run: Run) -> int:
     todo = Counter(
         item.cell for item in plan.missing([point.cell for point in planned], list(prompts.ids), run.samples, held)
     )
-    asked = len(prompts.ids) * run.samples
+    each = len(prompts.ids) * run.samples
     print(f"{run.folder}: {len(planned)} cells x {len(prompts.ids)} examples x {run.samples} samples")
     for key, name in names_of_cells([point.cell for point in planned]).items():
-        print(f"  {name:<48} held {asked - todo[key]:>7,}   missing {todo[key]:>7,}")
-    print(f"  {'all':<48} held {asked * len(planned) - todo.total():>7,}   missing {todo.total():>7,}")
+        print(f"  {name:<48} held {each - todo[key]:>7,}   missing {todo[key]:>7,}")
+    print(f"  {'all':<48} held {each * len(planned) - todo.total():>7,}   missing {todo.total():>7,}")
     print(f"download: {_download(job)}")
     print(f"memory: {_memory(job)}")
     print(f"time: {_hours(results, todo)}")
@@ -77,7 +77,7 @@ def _download(job: Job) -> str:
     needed = [checkpoint for checkpoint in job.pair_info.metadata.checkpoints.values() if not is_here(checkpoint)]
     if not needed:
         return "nothing"
-    sizes = [f"{one.id} ({one.bytes(one.dtype, None) / GIB:.1f} GiB)" for one in needed]
+    sizes = [f"{checkpoint.id} ({checkpoint.bytes(checkpoint.dtype, None) / GIB:.1f} GiB)" for checkpoint in needed]
     return " and ".join(sizes)
 
 
@@ -85,7 +85,10 @@ def _memory(job: Job) -> str:
     from sdbench.lm.load import free_bytes
 
     metadata = job.pair_info.metadata
-    weights = sum(one.bytes(metadata.dtype, metadata.quantization(role)) for role, one in metadata.checkpoints.items())
+    weights = sum(
+        checkpoint.bytes(metadata.dtype, metadata.quantization(role))
+        for role, checkpoint in metadata.checkpoints.items()
+    )
     free = free_bytes(metadata.device, is_spread=job.run.model.device_map is not None)
     there = "" if free is None else f", {free / GIB:.1f} GiB free on {metadata.device}"
     return f"{weights / GIB:.2f} GiB of weights{there}; keys and values take what is left"

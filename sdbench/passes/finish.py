@@ -63,8 +63,8 @@ def print_problems(results: Results, failed: Mapping[str, str]) -> None:
     """What failed in this run by its name, then what else the reader found; the reason of a failure once."""
     for name, message in failed.items():
         print(f"sdbench: failed: {name}: {message}", file=sys.stderr)
-    said = set(failed.values())
+    printed = set(failed.values())
     for problem in results.problems:
-        if problem.message not in said:
-            said.add(problem.message)
+        if problem.message not in printed:
+            printed.add(problem.message)
             print(f"sdbench: {problem.kind}: {problem.name}: {problem.message}", file=sys.stderr)

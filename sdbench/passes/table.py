@@ -40,12 +40,12 @@ def print_table(run: Run, cells: Sequence[Cell], frame: pd.DataFrame) -> None:
     table.box = SIMPLE_HEAD
     heads = ["acceptance", "tokens/round", "bias", "speed-up", f"{metric}, of 100", "against lossless"]
     lines = [_line(row, scales[str(key)]) for key, row in zip(shown.index, shown.to_dict("records"), strict=True)]
-    kept = [place for place, head in enumerate(heads) if head != "speed-up" or any(line[place] for line in lines)]
+    kept = [index for index, head in enumerate(heads) if head != "speed-up" or any(line[index] for line in lines)]
     table.add_column("setting", no_wrap=True)
-    for place in kept:
-        table.add_column(heads[place], justify="right", no_wrap=True)
+    for index in kept:
+        table.add_column(heads[index], justify="right", no_wrap=True)
     for name, line in zip(names.values(), lines, strict=True):
-        table.add_row(name, *(line[place] for place in kept))
+        table.add_row(name, *(line[index] for index in kept))
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
     if any(cell.startswith("~") for line in lines for cell in line):
         print("~ modelled: the cell's recorded rounds at the measured prices of single calls")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.config import Knob, Run
 from sdbench.files import digest_of_data
-from sdbench.prepare.heads import contents, named
+from sdbench.prepare.heads import contents, with_labels
 from sdbench.prepare.rules import Parts
 from sdbench.prepare.versions import files_of, version_of, version_of_rule
 from sdbench.records import Cell
@@ -75,7 +75,7 @@ class _CellMaker:
         self, name: str, role: str, rule: Verifier, k: int, setting: Mapping[str, Any], knobs: tuple[Knob, ...]
     ) -> Cell:
         run, task = self.run, self.task
-        setting = named(rule, setting)
+        setting = with_labels(rule, setting)
         return Cell(
             model=run.model.name,
             task=run.task.name,

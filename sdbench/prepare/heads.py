@@ -26,7 +26,7 @@ def heads_of(rule: object, prefix: str = "") -> dict[str, Head]:
     return heads
 
 
-def named(rule: object, setting: Mapping[str, Any]) -> dict[str, Any]:
+def with_labels(rule: object, setting: Mapping[str, Any]) -> dict[str, Any]:
     """A setting in which a head goes by what it is, wherever it lies."""
     return {**setting, **{option: head.label for option, head in heads_of(rule).items()}}
 

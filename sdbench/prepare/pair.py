@@ -33,7 +33,7 @@ class LoadedPair:
         return {"target": self.target, **({} if self.draft is None else {"draft": self.draft})}
 
 
-def place(model_id: str) -> str:
+def folder_of(model_id: str) -> str:
     """A hub id or a folder; `embedded:NAME/ROLE` is a folder of the package."""
     if not model_id.startswith("embedded:"):
         return model_id
@@ -46,19 +46,19 @@ def place(model_id: str) -> str:
     return str(folder)
 
 
-def device_of(asked: str) -> str:
+def device_of(name: str) -> str:
     """`auto` is the first accelerator there is; one that is not there is a mistake, not a reason to be slow."""
-    if asked == "cpu":
-        return asked
+    if name == "cpu":
+        return name
     import torch
 
-    if asked == "auto":
+    if name == "auto":
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         return "cpu" if accelerator is None else accelerator.type
-    backend = getattr(torch, asked.partition(":")[0], None)  # torch.hpu is there where its plug-in is
+    backend = getattr(torch, name.partition(":")[0], None)  # torch.hpu is there where its plug-in is
     if backend is None or not backend.is_available():
-        raise ConfigError(f"device={asked} is not available on this machine; use device=cpu or device=auto")
-    return asked
+        raise ConfigError(f"device={name} is not available on this machine; use device=cpu or device=auto")
+    return name
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ def find(model: Model, *, device: str, dtype: str, is_read: bool = True) -> Pair
 
     for quantization in (model.quantization, model.draft_quantization):
         lm.require_packages(quantization, model.device_map)
-    checkpoints = {"target": lm.find(model.target, place(model.target), revision=model.target_revision)}
+    checkpoints = {"target": lm.find(model.target, folder_of(model.target), revision=model.target_revision)}
     if model.draft is not None:
-        checkpoints["draft"] = lm.find(model.draft, place(model.draft), revision=model.draft_revision)
+        checkpoints["draft"] = lm.find(model.draft, folder_of(model.draft), revision=model.draft_revision)
     where = device_of(device)
     kind = dtype if dtype != "auto" else "float32" if where == "cpu" else None
     metadata = PairMetadata(model, checkpoints, where, kind)

@@ -95,8 +95,8 @@ def training(run: Run, kind: str, task: str, *more: str) -> str:
     if kind != "drafts" and model.distilled is not None:
         pair.append(f"model.distilled={model.distilled}")
     protocol = run.task.options.get("protocol")
-    asked = [f"task.protocol={protocol}"] if protocol not in (None, _usual_protocol(task)) else []
-    return shlex.join(["python", "-m", "sdbench.train", SUBCOMMANDS[kind], *pair, f"task={task}", *asked, *more])
+    words = [f"task.protocol={protocol}"] if protocol not in (None, _usual_protocol(task)) else []
+    return shlex.join(["python", "-m", "sdbench.train", SUBCOMMANDS[kind], *pair, f"task={task}", *words, *more])
 
 
 def _usual_protocol(task: str) -> object:

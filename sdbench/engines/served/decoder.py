@@ -74,14 +74,14 @@ class ServedDecoder:
         by_setting: dict[ServerSetting, list[WorkItem]] = {}
         for item in items:
             by_setting.setdefault(self.setting(points[item.cell]), []).append(item)
-        for setting in sorted(by_setting, key=lambda one: not self.servers.is_open(one)):
+        for setting in sorted(by_setting, key=lambda setting: not self.servers.is_open(setting)):
             server = self.servers.at(setting)
             if server.tells_steps or setting.role != "pair":
-                yield from self._answered(server.client, by_setting[setting], points, ids)
+                yield from self._stream_with_steps(server.client, by_setting[setting], points, ids)
             else:
-                yield from self._pooled(server.client, by_setting[setting], points, ids)
+                yield from self._stream_with_sums(server.client, by_setting[setting], points, ids)
 
-    def _answered(
+    def _stream_with_steps(
         self, client: Client, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]
     ) -> Iterator[tuple[WorkItem, Generation]]:
         async def work(item: WorkItem) -> Answer:
@@ -91,14 +91,14 @@ class ServedDecoder:
             for item, answer in self.pump.each(items, work, self.most):
                 yield item, self.generation(client, points[item.cell], answer, item.sample)
         except EngineError as error:
-            raise self.servers.explained(client, error) from error
+            raise self.servers.explain(client, error) from error
 
-    def _pooled(
+    def _stream_with_sums(
         self, client: Client, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]
     ) -> Iterator[tuple[WorkItem, Generation]]:
         """Cell by cell, so that what a server counts in the meantime is the cell's."""
         for cell in dict.fromkeys(item.cell for item in items):
-            own = [item for item in items if item.cell == cell]
+            of_cell = [item for item in items if item.cell == cell]
             texts: list[Answer] = []
 
             async def work(item: WorkItem, texts: list[Answer] = texts) -> Answer:
@@ -107,12 +107,12 @@ class ServedDecoder:
 
             try:
                 before = self.pump.run(client.counters())
-                for item, answer in self.pump.each(own, work, self.most):
+                for item, answer in self.pump.each(of_cell, work, self.most):
                     yield item, self.generation(client, points[cell], answer, item.sample)
                 after = self.pump.run(client.counters())
             except EngineError as error:
-                raise self.servers.explained(client, error) from error
-            if (record := pooled(cell, texts, before, after)) is not None:
+                raise self.servers.explain(client, error) from error
+            if (record := pool(cell, texts, before, after)) is not None:
                 self.store.append([record])
 
     def body(self, client: Client, point: Point, prompt: Sequence[int], item: WorkItem) -> dict[str, Any]:
@@ -142,13 +142,13 @@ class ServedDecoder:
 
     def _cut(self, client: Client, role: str, answer: Answer) -> tuple[tuple[int, ...], bool]:
         stops, most, known = set(self.stop_ids(role)), self.job.task.max_new_tokens, self._num_ids
-        for place, token in enumerate(answer.ids[:most], start=1):
+        for end, token in enumerate(answer.ids[:most], start=1):
             if not isinstance(token, int) or not 0 <= token < known:
                 raise EngineError(
                     f"the server at {client.url} answers with the token id {token}, and the model has {known}"
                 )
-            if token in stops or (self.should_stop is not None and self.should_stop(answer.ids[:place])):
-                return answer.ids[:place], True
+            if token in stops or (self.should_stop is not None and self.should_stop(answer.ids[:end])):
+                return answer.ids[:end], True
         return answer.ids[:most], False
 
     @cached_property
@@ -173,7 +173,7 @@ class ServedDecoder:
             raise EngineError(f"{error} ({client.url})") from error
 
 
-def pooled(
+def pool(
     cell: str, texts: Sequence[Answer], before: Mapping[str, float] | None, after: Mapping[str, float] | None
 ) -> PooledRecord | None:
     """What came with each text, added up; else how far the server's counters went meanwhile; None where neither is told."""
@@ -181,7 +181,7 @@ def pooled(
         return None
     totals = [text.totals for text in texts if text.totals is not None]
     if len(totals) == len(texts):
-        sums = {name: sum(float(one[name]) for one in totals) for name in ("steps", "drafted", "accepted")}
+        sums = {name: sum(float(total[name]) for total in totals) for name in ("steps", "drafted", "accepted")}
     elif before is not None and after is not None:
         sums = {name: after[name] - before[name] for name in ("steps", "drafted", "accepted")}
         if min(sums.values()) < 0:

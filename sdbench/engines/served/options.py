@@ -69,7 +69,7 @@ class HttpOptions:
     def __post_init__(self) -> None:
         self.dialect = Dialect.check(self.dialect or {})
         self.plugin = switch("engine.plugin", self.plugin)
-        self.concurrency = [integer("engine.concurrency", one, 1, 4096) for one in as_list("", self.concurrency)]
+        self.concurrency = [integer("engine.concurrency", level, 1, 4096) for level in as_list("", self.concurrency)]
         self.patience = Patience(
             integer("engine.retries", self.retries, 0, 100),
             number("engine.wait_s", self.wait_s, 0, 3600),
@@ -118,10 +118,10 @@ class HttpOptions:
 
     def points(self, run: Run, planned: Sequence[Point]) -> list[Point]:
         """Their cells say by which engine; those for which no server is named are left out, and said."""
-        kept = self._served(planned, {point.cell.key: self.setting(run, point) for point in planned})
-        return [replace(point, cell=self._keyed(run, point)) for point in kept]
+        kept = self._cells_with_server(planned, {point.cell.key: self.setting(run, point) for point in planned})
+        return [replace(point, cell=self._with_key(run, point)) for point in kept]
 
-    def _served(self, planned: Sequence[Point], settings: Mapping[str, ServerSetting]) -> list[Point]:
+    def _cells_with_server(self, planned: Sequence[Point], settings: Mapping[str, ServerSetting]) -> list[Point]:
         """Cells for which a server is named, or which engine.url can serve; a warning names the others.
 
         One server has one rule and one draft length. Where lossless would need another one than the other cells of engine.url,
@@ -159,7 +159,7 @@ class HttpOptions:
                 f"verifier={name} is no rule of such a server {nearest(name, self.rules)}; with sdbench's plug-in inside, and "
                 "engine.plugin=true, it takes every rule that judges one token at a time"
             )
-        return ServerSetting("pair", point.num_draft, json.dumps(_filled(self.rules[name], point), sort_keys=True))
+        return ServerSetting("pair", point.num_draft, json.dumps(_fill_knobs(self.rules[name], point), sort_keys=True))
 
     def extra(self, point: Point) -> dict[str, Any]:
         """What a request carries for the plug-in."""
@@ -177,7 +177,7 @@ class HttpOptions:
         setting = self.setting(run, point)
         return {"name": run.engine.name, "rule": setting.rule, "request": dict(self.request)}
 
-    def _keyed(self, run: Run, point: Point) -> Cell:
+    def _with_key(self, run: Run, point: Point) -> Cell:
         data = point.cell.to_json()
         loading = tuple(
             f"{role}_{what}" for role in ("target", "draft") for what in ("dtype", "attention", "quantization")
@@ -247,7 +247,7 @@ class VllmOptions(HttpOptions):
                 "(vllm#55005): engine.plugin=true repairs it, and temperature=0 is not touched by it"
             )
 
-    def _served(self, planned: Sequence[Point], settings: Mapping[str, ServerSetting]) -> list[Point]:
+    def _cells_with_server(self, planned: Sequence[Point], settings: Mapping[str, ServerSetting]) -> list[Point]:
         return list(planned)
 
     def decides(self, run: Run, point: Point) -> dict[str, Any]:
@@ -259,7 +259,7 @@ def _ours(name: str) -> str:
     return "speculative" if name in ("speculative_config", "model") else name
 
 
-def _filled(rule: Mapping[str, Any], point: Point) -> dict[str, Any]:
+def _fill_knobs(rule: Mapping[str, Any], point: Point) -> dict[str, Any]:
     """A rule's command line, its $KNOBS filled in."""
     filled = {}
     for key, value in rule.items():

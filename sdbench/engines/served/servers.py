@@ -12,7 +12,7 @@ from sdbench.config import ConfigError, show
 from sdbench.engines.served.request import request_body, seed_of
 from sdbench.engines.served.setting import PLUGIN, ServerSetting
 from sdbench.plan import WorkItem
-from sdbench.prepare.pair import place
+from sdbench.prepare.pair import folder_of
 from sdbench.prepare.progress import warn
 from sdbench.prepare.provenance import gpus
 from sdbench.serve.client import Answer, Client, UnansweredError
@@ -68,7 +68,7 @@ class Servers:
             self._open[setting] = self._open.pop(setting)
             return self._open[setting]
         is_started = self.kind.is_started_here
-        server = self._started(setting) if is_started else self._looked_at(setting, self._url(setting), None)
+        server = self._start(setting) if is_started else self._looked_at(setting, self._url(setting), None)
         self._open[setting] = server
         self.store.add_server(server.facts)
         return server
@@ -89,7 +89,7 @@ class Servers:
         """Under which name the model is asked for."""
         return self._names[client.url]
 
-    def explained(self, client: Client, error: EngineError) -> EngineError:
+    def explain(self, client: Client, error: EngineError) -> EngineError:
         """The same error, or why the server that was started here has died."""
         processes = (server.process for server in self._open.values() if server.client is client)
         death = next((process.death(within_s=DYING_S) for process in processes if process is not None), None)
@@ -102,7 +102,7 @@ class Servers:
         assert url is not None, "a cell without a server was left out"
         return url.rstrip("/").removesuffix("/v1")
 
-    def _started(self, setting: ServerSetting) -> OpenServer:
+    def _start(self, setting: ServerSetting) -> OpenServer:
         kind: VllmOptions = self.kind  # pyright: ignore[reportAssignmentType]
         while len(self._open) >= kind.at_once:
             self._close(next(iter(self._open)))
@@ -110,7 +110,7 @@ class Servers:
         port = port_of(kind.host, kind.port)
         url = f"http://{kind.host}:{port}"
         usual = kind.always if setting.role == "pair" else kind.alone
-        model = place(self._model_id("draft" if setting.role == "draft" else "target"))
+        model = folder_of(self._model_id("draft" if setting.role == "draft" else "target"))
         args = {"model": model, "host": kind.host, "port": port, **usual, **kind.args}
         words = words_of(kind.python, kind.entry, args, self._speculative(kind, setting))
         log = Path(self.job.run.folder) / "servers" / f"{setting.role}-{port}.log"
@@ -135,7 +135,7 @@ class Servers:
         if setting.role != "pair":
             return None
         rule = {} if setting.rule == PLUGIN else json.loads(setting.rule)
-        draft = {"model": place(self._model_id("draft"))} if kind.speculative.get("method") == "draft_model" else {}
+        draft = {"model": folder_of(self._model_id("draft"))} if kind.speculative.get("method") == "draft_model" else {}
         return {**draft, **kind.speculative, "num_speculative_tokens": setting.num_draft, **rule}
 
     def _model_id(self, role: str) -> str:
@@ -179,22 +179,22 @@ class Servers:
 
     def _version(self, client: Client) -> str | None:
         try:
-            said = self.pump.run(client.get(client.dialect.version))
+            answer = self.pump.run(client.get(client.dialect.version))
         except UnansweredError as error:
             raise ConfigError(
                 f"no server answers at {client.url} ({error}): start it, or write its address as engine.url=URL"
             ) from None
-        return None if at(said, "version") is None else str(at(said, "version"))
+        return None if at(answer, "version") is None else str(at(answer, "version"))
 
     def _served_name(self, client: Client, setting: ServerSetting) -> str:
         listing = self.pump.run(client.get("/v1/models"))
-        models = [one for one in (at(listing, "data") or []) if isinstance(one, dict)]
+        models = [model for model in (at(listing, "data") or []) if isinstance(model, dict)]
         if not models:
             raise ConfigError(
                 f"the server at {client.url} lists no models at /v1/models: engine.url is the address before /v1"
             )
-        ids, asked = (
-            [str(one.get("id")) for one in models],
+        ids, wanted = (
+            [str(model.get("id")) for model in models],
             self._model_id("draft" if setting.role == "draft" else "target"),
         )
         if self.kind.model is not None:
@@ -203,11 +203,11 @@ class Servers:
                     f"engine.model={show(self.kind.model)} is not served at {client.url}, which has {', '.join(ids)}"
                 )
             return self.kind.model
-        for one in models:
-            if {str(one.get("id")), str(one.get("root"))} & {asked, place(asked)}:
-                return str(one.get("id"))
+        for model in models:
+            if {str(model.get("id")), str(model.get("root"))} & {wanted, folder_of(wanted)}:
+                return str(model.get("id"))
         raise ConfigError(
-            f"the server at {client.url} serves {', '.join(ids)}, and this run asks for {asked}: write model= as it is served, or "
+            f"the server at {client.url} serves {', '.join(ids)}, and this run asks for {wanted}: write model= as it is served, or "
             f"engine.model={ids[0]} if that is the same model under another name"
         )
 
@@ -215,11 +215,11 @@ class Servers:
         """A text as ids, here and there."""
         if client.dialect.tokenize is None:
             return
-        own = list(self.job.pair_info.tokenizer(SAMPLE, add_special_tokens=False)["input_ids"])
+        ours = list(self.job.pair_info.tokenizer(SAMPLE, add_special_tokens=False)["input_ids"])
         body = {"model": self._names[client.url], "prompt": SAMPLE, "add_special_tokens": False}
         theirs = at(self.pump.run(client.get(client.dialect.tokenize, body)), "tokens")
-        if theirs is not None and list(theirs) != own:
-            raise ConfigError(self._other_ids(client, f"{theirs[:6]} and {own[:6]} begin the same text"))
+        if theirs is not None and list(theirs) != ours:
+            raise ConfigError(self._other_ids(client, f"{theirs[:6]} and {ours[:6]} begin the same text"))
 
     def _other_ids(self, client: Client, why: str) -> str:
         return (
@@ -266,9 +266,9 @@ class Servers:
     def _probe(self, client: Client, setting: ServerSetting) -> Answer:
         """A short answer to the first prompt, for what comes with it."""
         answer = self.pump.run(client.complete(self._probe_body(client, setting)))
-        own = self.job.pair_info.text(answer.ids)
-        if answer.text and not _is_same(own, answer.text):
-            raise ConfigError(self._other_ids(client, f"{show(answer.text)!r} there is {show(own)!r} here"))
+        ours = self.job.pair_info.text(answer.ids)
+        if answer.text and not _is_same(ours, answer.text):
+            raise ConfigError(self._other_ids(client, f"{show(answer.text)!r} there is {show(ours)!r} here"))
         return answer
 
     def _tells(self, client: Client, setting: ServerSetting, answer: Answer, version: str | None) -> bool:
@@ -284,17 +284,17 @@ class Servers:
                 )
             return True
         if answer.totals is None and self.pump.run(client.counters()) is None:
-            said = f"the server at {client.url} (version {version or 'unknown'}) counts no drafts"
+            sentence = f"the server at {client.url} (version {version or 'unknown'}) counts no drafts"
             if client.dialect.flag is not None:
-                raise ConfigError(f"{said}: it does not speculate, or was started without {client.dialect.flag}")
-            warn(f"{said}: acceptance stays empty")
+                raise ConfigError(f"{sentence}: it does not speculate, or was started without {client.dialect.flag}")
+            warn(f"{sentence}: acceptance stays empty")
             return False
         source = "sums with each text" if answer.totals is not None else "its counters, whatever else it does meanwhile"
         warn(f"the server at {client.url} tells no rounds: acceptance is pooled over a cell from {source}")
         return False
 
 
-def _is_same(own: str, theirs: str) -> bool:
+def _is_same(ours: str, theirs: str) -> bool:
     """Texts may differ by blanks at their ends, and by half a character at the last."""
-    one, other = own.strip().rstrip("\ufffd"), theirs.strip().rstrip("\ufffd")
-    return one.startswith(other) or other.startswith(one)
+    text, other = ours.strip().rstrip("\ufffd"), theirs.strip().rstrip("\ufffd")
+    return text.startswith(other) or other.startswith(text)

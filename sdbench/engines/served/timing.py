@@ -110,9 +110,9 @@ def newest(results: object, wanted: set[LoadBlock], examples: Sequence[str], whe
     cells = {block.cell for block in wanted}
     frame = frame[(frame["machine"] == where) & frame["cell"].isin(cells)]
     for pass_id in sorted(set(frame["pass_id"]), reverse=True):
-        own = frame[frame["pass_id"] == pass_id]
-        if set(own["example"]) == set(examples):
-            keys = own.groupby(["cell", "repeat", "concurrency"])["example"].nunique()
+        of_pass = frame[frame["pass_id"] == pass_id]
+        if set(of_pass["example"]) == set(examples):
+            keys = of_pass.groupby(["cell", "repeat", "concurrency"])["example"].nunique()
             whole = {LoadBlock(str(c), int(r), int(n)) for (c, r, n), count in keys.items() if count == len(examples)}  # type: ignore[misc]
             return str(pass_id), whole
     return new_pass_id(), set()
@@ -131,12 +131,12 @@ def run_blocks(
     for repeat in sorted({block.repeat for block in todo}):
         for setting in list(groups)[:: -1 if repeat % 2 else 1]:
             points = groups[setting]
-            own = [block for block in todo if block.repeat == repeat and block.cell in {p.cell.key for p in points}]
-            for point in points if own else ():
+            blocks = [block for block in todo if block.repeat == repeat and block.cell in {p.cell.key for p in points}]
+            for point in points if blocks else ():
                 closed_loop(decoder, point, examples[:1], prompts, SINGLE)  # warm
-            for visit, concurrency in enumerate(sorted({block.concurrency for block in own})):
-                for place in order(len(points), 2 * visit + repeat, seed):
-                    block = LoadBlock(points[place].cell.key, repeat, concurrency)
+            for visit, concurrency in enumerate(sorted({block.concurrency for block in blocks})):
+                for index in order(len(points), 2 * visit + repeat, seed):
+                    block = LoadBlock(points[index].cell.key, repeat, concurrency)
                     if block in todo:
                         answers, block_s = closed_loop(decoder, by_key[block.cell], examples, prompts, concurrency)
                         yield block, answers, block_s
@@ -161,7 +161,7 @@ def closed_loop(
         answers = [pair for pair in answers if pair[0] not in again]
         answers += decoder.pump.each(again, work, SINGLE)
     except EngineError as error:
-        raise decoder.servers.explained(client, error) from error
+        raise decoder.servers.explain(client, error) from error
     done = []
     for example, answer in answers:
         generation = decoder.generation(client, point, answer, 0)
