@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdbench.metrics.stats.conservative import conservative_limits, hidden_share
-from sdbench.metrics.stats.resample import student, studentised
+from sdbench.metrics.stats.resample import student, studentised_limits
 
 Array = NDArray[np.float64]
 Limits = tuple[Array, Array]
@@ -129,7 +129,7 @@ def by_skewness(values: Array, bounds: Bounds, level: float) -> Limits:
 def bootstrap(values: Array, bounds: Bounds, level: float, resamples: int = 1_000) -> Limits:
     """The studentised bootstrap alone, cut at the bounds."""
     parts = [
-        studentised(values[:, i : i + BLOCK], level=level, resamples=resamples, seed=i)
+        studentised_limits(values[:, i : i + BLOCK], level=level, resamples=resamples, seed=i)
         for i in range(0, values.shape[1], BLOCK)
     ]
     low, high = (np.concatenate(ends) for ends in zip(*parts, strict=True))

@@ -128,7 +128,7 @@ def curve(results: sdbench.Results, name: str, head: str | None = None) -> list[
     return list(own["cell"] if head is None else own["cell"][own["knob_head"] == head])
 
 
-def compared(results: sdbench.Results, heads: Mapping[str, str | None], static: str) -> dict[str, Any]:
+def compare_settings(results: sdbench.Results, heads: Mapping[str, str | None], static: str) -> dict[str, Any]:
     """Each rule's quality over the static curve's at equal acceptance, and what area of the plane each dominates."""
     every = {name: curve(results, name, head) for name, head in {**heads, static: None}.items()}
     plane = joint(results, [cell for cells in every.values() for cell in cells])
@@ -230,7 +230,7 @@ def against_static(
         *("--config-dir", str(configs), f"model={pair}", f"task={task}", f"n={n}", "temperature=1"),
         *(f"verifier=[ensemble,{names}]", f"w={json.dumps(STATIC)}"),
     )
-    told: dict[str, Any] = {"against": "ensemble", **compared(results, labels_of(heads), "ensemble")}
+    told: dict[str, Any] = {"against": "ensemble", **compare_settings(results, labels_of(heads), "ensemble")}
     for head, folder in heads.items():
         card = json.loads((folder / CARD).read_text())
         told[head] |= {key: card[key] for key in ("seconds", "rollouts", "memory", "last", "held_out") if key in card}
@@ -251,7 +251,7 @@ def judge(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> No
         "verifier.fsd-kl.threshold=[0.05,0.1,0.2,0.4,0.8,1.2,1.6,2.4,4]",
     )
     label = Head.load(str(folder), "judge").label
-    told = {"against": "fsd-kl", **compared(results, {"mined": label, "ensemble": None}, "fsd-kl")}
+    told = {"against": "fsd-kl", **compare_settings(results, {"mined": label, "ensemble": None}, "fsd-kl")}
     told["held_out"] = json.loads((folder / "calibration.json").read_text())
     told["mined"]["head"] = label
     write(out, f"{pair}-{task}-judge", [("own", results)], told)
@@ -384,7 +384,7 @@ def transfer(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) ->
             *(f"verifier=[ensemble,{names}]", f"w={json.dumps(UNDER)}"),
         )
         every.append(("own", results))
-        told[other] = compared(results, labels_of(heads), "ensemble")
+        told[other] = compare_settings(results, labels_of(heads), "ensemble")
     write(out, f"{pair}-transfer", every, told)
 
 
@@ -410,7 +410,7 @@ def drift(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> No
             *("temperature=1", f"verifier=[ensemble,{names}]", f"w={json.dumps(UNDER)}"),
         )
         every.append((f"step {step}", results))
-        told[str(step)] = compared(results, labels_of({"frozen": frozen}), "ensemble")
+        told[str(step)] = compare_settings(results, labels_of({"frozen": frozen}), "ensemble")
     write(out, f"{pair}-{task}-drift", every, told)
 
 

@@ -59,7 +59,7 @@ class CountEvidence:
         mean = logsumexp(np.stack(log_ratios), axis=0) - np.log(len(SHARES))
         return np.where(seen[..., ~is_possible].sum(-1) > 0, np.inf, mean)
 
-    def shifted(self, tv: float) -> Floats:
+    def shift_evenly(self, tv: float) -> Floats:
         """The distribution at this TV whose difference is spread most evenly, and so is hardest to detect.
 
         Where one cell has nearly all mass, that mass goes to cells that are hardly ever expected, or never.
@@ -158,7 +158,7 @@ def _least_tv_of(part: Sequence[CountEvidence], sizes: Sequence[int], log_wanted
         total = np.zeros(200)
         for counts, size in zip(part, sizes, strict=True):
             if size:
-                law = counts.shifted(tv)
+                law = counts.shift_evenly(tv)
                 total += counts.log_e(generator.multinomial(size, law / law.sum(), 200).astype(float))
         return float((total >= log_wanted).mean()) >= POWER
 

@@ -35,10 +35,10 @@ def random_model(*, layers: int, seed: int, vocab: int = VOCAB) -> Any:
         tie_word_embeddings=False,
         eos_token_id=vocab - 1,
     )
-    return _seeded(Gemma3ForCausalLM, config, seed, SPREAD)
+    return with_random_weights(Gemma3ForCausalLM, config, seed, SPREAD)
 
 
-def _seeded(kind: Any, config: Any, seed: int, spread: float) -> Any:
+def with_random_weights(kind: Any, config: Any, seed: int, spread: float) -> Any:
     """A model in float64 whose laws are neither flat nor one-hot."""
     import torch
 
@@ -63,7 +63,7 @@ def random_llama(*, layers: int, seed: int, vocab: int = VOCAB, spread: float = 
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(**SIZES, vocab_size=vocab, num_hidden_layers=layers, initializer_range=0.35, eos_token_id=None)
-    model = _seeded(LlamaForCausalLM, config, seed, spread / 2)
+    model = with_random_weights(LlamaForCausalLM, config, seed, spread / 2)
     options = model.generation_config
     options.num_assistant_tokens, options.num_assistant_tokens_schedule = 3, "constant"
     options.assistant_confidence_threshold = 0

@@ -68,7 +68,7 @@ def plan_tests(subject: Subject, options: AuditOptions, source: Source) -> Audit
         ]
         return [setting for setting in settings if setting.tests]
 
-    def stated(settings: Sequence[RuleTests]) -> list[TableTest]:
+    def table_tests(settings: Sequence[RuleTests]) -> list[TableTest]:
         return [test for setting in settings for test in setting.tests if isinstance(test, TableTest)]
 
     first = all_tests(SIZES[0])
@@ -76,12 +76,12 @@ def plan_tests(subject: Subject, options: AuditOptions, source: Source) -> Audit
 
     def is_enough(size: float) -> bool:
         sizes = [int(size)] * len(subject.prompts)
-        return all(test.least(sizes, log_wanted) <= options.tv for test in stated(all_tests(int(size))))
+        return all(test.least(sizes, log_wanted) <= options.tv for test in table_tests(all_tests(int(size))))
 
     if options.samples is not None:
         horizon = options.samples
     else:
-        horizon = int(min(first_of(SIZES, is_enough), SIZES[-1])) if stated(first) else FALLBACK
+        horizon = int(min(first_of(SIZES, is_enough), SIZES[-1])) if table_tests(first) else FALLBACK
         horizon = horizon if isinstance(source, Tables) else max(horizon, MIN_TRAINED)
     broken = [RuleTests(number, [], fault=fault) for number, fault in faults.items()]
     return AuditPlan([*all_tests(horizon), *broken], horizon)

@@ -74,7 +74,7 @@ def sample(
             total += len(texts[0].tokens)
             setting.add(texts)
         drawn += count
-    return [row for one in settings for row in one.results(names[one.setting], num_tests, options)], total
+    return [row for setting in settings for row in setting.results(names[setting.setting], num_tests, options)], total
 
 
 def _draw_each(

@@ -110,16 +110,16 @@ def along(cells: pd.DataFrame) -> pd.DataFrame:
     for _, group in cells.groupby(["sweep", "verifier"], sort=False):
         knob = main_knob([axes[key] for key in group.index])
         for key, cell in zip(group.index, group.to_dict("records"), strict=True):
-            own = next((axis for axis in axes[key] if axis.knob == knob), None)
-            place = ("", None, None, None) if own is None else (own.knob, own.value, own.rank, own.equals)
-            rows[key] = (*place, _others(cell, axes[key], knob))
+            main = next((axis for axis in axes[key] if axis.knob == knob), None)
+            along = ("", None, None, None) if main is None else (main.knob, main.value, main.rank, main.equals)
+            rows[key] = (*along, _others(cell, axes[key], knob))
     frame = pd.DataFrame([rows[key] for key in cells.index], columns=list(ALONG), index=cells.index, dtype=object)
     return frame.astype({"rank": "float64"})
 
 
 def main_knob(axes: Sequence[Sequence[Axis]]) -> str | None:
     """The knob that a rule's cells are put in order by."""
-    ordered = [axis for own in axes for axis in own if axis.rank is not None]
+    ordered = [axis for cell_axes in axes for axis in cell_axes if axis.rank is not None]
     names = list(dict.fromkeys(axis.knob for axis in ordered))
     varying = [name for name in names if len({axis.value for axis in ordered if axis.knob == name}) > 1]
     return next(iter([*varying, *names]), None)
@@ -162,11 +162,11 @@ def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
     """The baseline a cell is compared with: of the same sweep; lossless of the same draft length first."""
     sweeps = cells["sweep"] if "sweep" in cells else sweep_of(cells)
     same = cells[sweeps == sweeps.at[key]]
-    own = same[same["verifier"] == verifier]
-    if own.empty and verifier == "lossless":
-        own = lossless_rules(same)
-    near = own[own["num_draft"] == cells.at[key, "num_draft"]]
-    chosen = near if len(near) else own
+    baselines = same[same["verifier"] == verifier]
+    if baselines.empty and verifier == "lossless":
+        baselines = lossless_rules(same)
+    near = baselines[baselines["num_draft"] == cells.at[key, "num_draft"]]
+    chosen = near if len(near) else baselines
     return str(chosen.index[0]) if len(chosen) else None
 
 

@@ -43,8 +43,8 @@ def against_greedy(results: Results, references: Sequence[Results] | None = None
         if home is None or key is None or key == cell["cell"] or cell["cell"] not in by_cell:
             continue
         if key not in texts:
-            own = home.tokens[home.tokens["cell"] == key]
-            texts[key] = {row.example: np.asarray(row.ids) for row in own.itertuples() if row.sample == 0}  # type: ignore[misc]
+            tokens = home.tokens[home.tokens["cell"] == key]
+            texts[key] = {row.example: np.asarray(row.ids) for row in tokens.itertuples() if row.sample == 0}  # type: ignore[misc]
         for row in by_cell[cell["cell"]].itertuples():
             greedy = texts[key].get(str(row.example))
             if greedy is not None:

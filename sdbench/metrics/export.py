@@ -108,22 +108,22 @@ def to_results_json(
     names = unique_names_of(cells.loc[list(metrics)])
     speeds = summary.set_index("cell")
     document: dict[str, Any] = {"results": {}, "n-samples": {}, "configs": {}, "versions": {}}
-    for key, own in metrics.items():
-        if not own:
+    for key, estimates in metrics.items():
+        if not estimates:
             continue
         cell, name = cells.loc[key], names[key]
         entry: dict[str, Any] = {"alias": name}
-        for metric, value in own.items():
+        for metric, value in estimates.items():
             entry[f"{metric},none"] = value.value
             entry |= {f"{metric}_{end},none": _or_null(getattr(value, end)) for end in ("low", "high")}
         columns = [f"{speed}{end}" for speed in SPEEDS for end in ("", "_low", "_high")]
         entry |= {column: _or_null(float(speeds.at[key, column])) for column in columns if key in speeds.index}
         document["results"][name] = entry
-        document["n-samples"][name] = {"effective": max(value.n for value in own.values())}
+        document["n-samples"][name] = {"effective": max(value.n for value in estimates.values())}
         document["configs"][name] = {"task": cell["task"], "model": cell["model"], "protocol": cell["protocol"]}
         document["versions"][name] = ((cell["content"] or {}).get("task") or {}).get("version")
     if advice is not None:
-        decisions = [_decision(one, names) for one in advice.advices]
+        decisions = [_decision(decision, names) for decision in advice.advices]
         document["recommendations"] = decisions
         if len(decisions) == 1:
             document |= {name: decisions[0][name] for name in ("recommended", "margin", "tests")}
@@ -143,14 +143,14 @@ def _decision(advice: Advice, names: Mapping[str, str]) -> dict[str, Any]:
         "margin": _or_null(advice.margin),
         "text": advice.text,
         **{name: _or_null(value) for name, value in limits.items()},
-        "tests": [_test(one, advice.margin, names) for one in advice.tests],
+        "tests": [_test(test, advice.margin, names) for test in advice.tests],
     }
 
 
-def _test(one: Comparison, margin: float, names: Mapping[str, str]) -> dict[str, Any]:
-    numbers = {"change": one.change, "worst": one.worst, "loops": one.loops}
-    labels = {"setting": names[one.cell], "cell": one.cell, "verifier": one.verifier, "num_draft": one.num_draft}
-    outcome = {"n": one.difference.n, "is_passed": one.is_safe(margin)}
+def _test(test: Comparison, margin: float, names: Mapping[str, str]) -> dict[str, Any]:
+    numbers = {"change": test.change, "worst": test.worst, "loops": test.loops}
+    labels = {"setting": names[test.cell], "cell": test.cell, "verifier": test.verifier, "num_draft": test.num_draft}
+    outcome = {"n": test.difference.n, "is_passed": test.is_safe(margin)}
     return labels | {name: _or_null(value) for name, value in numbers.items()} | outcome
 
 

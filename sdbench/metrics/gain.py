@@ -56,18 +56,18 @@ class Passes:
     def _ratio(
         self, cell: str, base: str, columns: list[str], powers: tuple[int, ...], level: float
     ) -> Estimate | None:
-        own = self.newest(cell, [base])
-        if own is None:
+        frame = self.newest(cell, [base])
+        if frame is None:
             return None
-        pair = pd.concat([own.loc[cell, columns], own.loc[base, columns]], axis=1, join="inner")
+        pair = pd.concat([frame.loc[cell, columns], frame.loc[base, columns]], axis=1, join="inner")
         return rates_interval(pair.to_numpy(dtype=np.float64), powers, level=level) if len(pair) else None
 
     def best_of(self, keys: Sequence[str], cell: str) -> str | None:
         """Of `keys` the one with the most tokens a second in the newest pass that timed `cell` and any of them."""
-        own = self.newest(cell, keys)
-        if own is None:
+        frame = self.newest(cell, keys)
+        if frame is None:
             return None
-        held = own.groupby(level="cell").sum()
+        held = frame.groupby(level="cell").sum()
         held = held[held.index.isin(list(keys))]
         return str((held["tokens"] / held["decode_s"]).idxmax())
 
@@ -97,7 +97,7 @@ def lossless_settings(cells: pd.DataFrame) -> list[str]:
 
     The strict end of a lenient rule is the lossless rule again, and stands for it only where that was not run.
     """
-    own = cells.index[cells["verifier"] == "lossless"]
+    lossless = cells.index[cells["verifier"] == "lossless"]
     rules = lossless_rules(cells)
-    others = rules.index[rules["rank"] != 0] if len(own) else rules.index
-    return [str(key) for key in (*own, *others)]
+    others = rules.index[rules["rank"] != 0] if len(lossless) else rules.index
+    return [str(key) for key in (*lossless, *others)]

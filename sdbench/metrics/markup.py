@@ -27,7 +27,7 @@ def booktabs(columns: str, head: Sequence[str], rows: Sequence[str]) -> str:
 
 def tex_row(cells: Sequence[str]) -> str:
     """One line of a tabular from plain texts."""
-    return tex_line(escaped(cell) for cell in cells)
+    return tex_line(escape_latex(cell) for cell in cells)
 
 
 def tex_line(cells: Iterable[str]) -> str:
@@ -35,6 +35,6 @@ def tex_line(cells: Iterable[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
-def escaped(text: str) -> str:
+def escape_latex(text: str) -> str:
     """Plain text as LaTeX."""
     return text.translate(str.maketrans(ESCAPES))

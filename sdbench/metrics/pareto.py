@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from sdbench.metrics import quality, speed
 from sdbench.metrics.acceptance import RATES
 from sdbench.metrics.cells import metric_of
-from sdbench.metrics.stats import NAN, Array, Estimate, resampled
+from sdbench.metrics.stats import NAN, Array, Estimate, bootstrap_sums
 from sdbench.records import Results
 from sdbench.types import Metric
 
@@ -116,7 +116,7 @@ def joint(
 
 def _qualities(rows: quality.Rows, metric: Metric, resamples: int, seed: int) -> tuple[float, Array]:
     values, sign = np.asarray(rows, dtype=np.float64).reshape(len(rows), -1), quality.sign_of(metric)
-    sums = resampled(values, resamples=resamples, seed=seed)
+    sums = bootstrap_sums(values, resamples=resamples, seed=seed)
     if rows.ndim == 1:
         return sign * float(values.mean()), sign * sums[:, 0] / len(values)
     corpus = quality.corpus_of(metric)
@@ -133,7 +133,7 @@ def _rates(
         ],
         axis=1,
     )  # [n,2C]
-    return _ratios(counts.sum(0)), _ratios(resampled(counts, resamples=resamples, seed=seed))
+    return _ratios(counts.sum(0)), _ratios(bootstrap_sums(counts, resamples=resamples, seed=seed))
 
 
 def _speedups(pairs: Mapping[str, pd.DataFrame], resamples: int, seed: int) -> tuple[Array, Array]:
@@ -144,7 +144,7 @@ def _speedups(pairs: Mapping[str, pd.DataFrame], resamples: int, seed: int) -> t
     for frame in framed[1:]:
         units = units.union(frame.index)
     sums = np.concatenate([frame[names].reindex(units, fill_value=0.0).to_numpy(np.float64) for frame in framed], 1)
-    draws = resampled(sums, resamples=resamples, seed=seed + 1)  # other draws than those of the qualities
+    draws = bootstrap_sums(sums, resamples=resamples, seed=seed + 1)  # other draws than those of the qualities
 
     def ratio(of: Array) -> Array:
         rate = _ratios(of)  # own and baseline's tokens a second, in turn

@@ -172,13 +172,13 @@ def influence(rows: Array, metric: Metric) -> Array:
 
 def all_metrics(generations: pd.DataFrame, metrics: Sequence[Metric], **options: float) -> dict[str, Estimate]:
     """Every metric of one cell; of a share NAME@1 also NAME@k for each k up to the number of samples."""
-    estimates = {one.name: quality(rows_of(generations, one), one, **options) for one in metrics}
-    for one in metrics:
-        name, at, first = one.name.rpartition("@")
-        if not at or first != "1" or one.unit != "share":
+    estimates = {metric.name: quality(rows_of(generations, metric), metric, **options) for metric in metrics}
+    for metric in metrics:
+        name, at, first = metric.name.rpartition("@")
+        if not at or first != "1" or metric.unit != "share":
             continue
-        counts = generations.groupby("example", sort=True)[one.name].agg(["count", "sum"])
+        counts = generations.groupby("example", sort=True)[metric.name].agg(["count", "sum"])
         for k in range(2, int(counts["count"].min()) + 1):
             values = pass_at_k(counts["count"], counts["sum"], k)
-            estimates[f"{name}@{k}"] = within(mean_interval(values, bounds=one.bounds, **options), one)  # type: ignore[arg-type]
+            estimates[f"{name}@{k}"] = within(mean_interval(values, bounds=metric.bounds, **options), metric)  # type: ignore[arg-type]
     return estimates

@@ -23,7 +23,7 @@ from typing import Literal
 
 from sdbench.metrics import sentences
 from sdbench.metrics.gain import at_level
-from sdbench.metrics.safety import ALPHA, Comparison, tested
+from sdbench.metrics.safety import ALPHA, Comparison, run_in_sequence
 from sdbench.metrics.stats import Estimate, holm
 from sdbench.metrics.weigh import Margin, Weighed, margin_of, weigh_sweeps
 from sdbench.records import Results
@@ -70,7 +70,7 @@ def recommend(results: Results, margin: Margin, *, resamples: int = 10_000, seed
         if not value > 0:
             raise ValueError(f"margin must be above 0 points, got {value}")
     sweeps = weigh_sweeps(results, resamples=resamples, seed=seed)
-    return Recommendation(tuple(decide(one, margin_of(margin, one.task)) for one in sweeps), sweeps)
+    return Recommendation(tuple(decide(sweep, margin_of(margin, sweep.task)) for sweep in sweeps), sweeps)
 
 
 def decide(sweep: Weighed, margin: float, *, written: str = "") -> Advice:
@@ -81,7 +81,7 @@ def decide(sweep: Weighed, margin: float, *, written: str = "") -> Advice:
         return replace(bare, text=f"{sweep.title}: none: {sweep.problem}.")
     if sweep.quality is not None and not sweep.quality.low > margin:
         return replace(bare, text=f"{sweep.title}: none: {sentences.at_the_floor(sweep, sweep.quality, written)}")
-    tests = tuple(test for curve in sweep.curves for test in tested(curve, margin))
+    tests = tuple(test for curve in sweep.curves for test in run_in_sequence(curve, margin))
     safe = [test for test in tests if test.is_safe(margin)]
     timed = [test for test in safe if test.cell in sweep.gains]
     proven = proven_faster(sweep, timed)
@@ -111,7 +111,7 @@ def proven_faster(sweep: Weighed, timed: Sequence[Comparison]) -> list[Compariso
 
 def fastest(sweep: Weighed, settings: Sequence[Comparison]) -> Comparison | None:
     """Return the setting with the most answers a second by the model, the more lenient where the model is silent."""
-    places = {test.cell: place for curve in sweep.curves for place, test in enumerate(curve)}
+    places = {test.cell: index for curve in sweep.curves for index, test in enumerate(curve)}
     return max(settings, key=lambda test: (sweep.answers_of(test.cell), places[test.cell]), default=None)
 
 
@@ -155,9 +155,9 @@ def timed_settings(results: Results, margin: Margin, *, resamples: int = 2_000, 
         chosen |= dict.fromkeys(sweep.lossless)
         points = margin_of(margin, sweep.task)
         for curve in sweep.curves:
-            safe = [one for one in tested(curve, points) if one.is_safe(points)]
-            place = max(len(safe) - 1, 0)
-            chosen |= dict.fromkeys(one.cell for one in curve[max(place - 1, 0) : place + 2])
+            safe = [test for test in run_in_sequence(curve, points) if test.is_safe(points)]
+            last = max(len(safe) - 1, 0)
+            chosen |= dict.fromkeys(test.cell for test in curve[max(last - 1, 0) : last + 2])
     return list(chosen)
 
 

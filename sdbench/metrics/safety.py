@@ -72,7 +72,7 @@ def sequences(group: pd.DataFrame) -> list[list[str]]:
     return [list(part.index) for _, part in ordered.groupby(names.loc[ordered.index], sort=True)]
 
 
-def compared(
+def compare_settings(
     order: Sequence[str],
     cells: pd.DataFrame,
     rows: Mapping[str, Rows],
@@ -87,15 +87,15 @@ def compared(
         if base is None or base not in rows:
             break
         gap = quality.difference(rows[key], rows[base], metric, level=1 - 2 * alpha, **options)
-        own, changes = cells.loc[key], _changes(rows[key], rows[base], metric, gap)
+        cell, changes = cells.loc[key], _changes(rows[key], rows[base], metric, gap)
         first, second = quality.shared(rows[key], rows[base])
         more = _more_failures(failures or {}, key, base)
         done.append(
             Comparison(
                 key,
-                str(own["verifier"]),
-                setting_of(own),
-                int(own["num_draft"]),
+                str(cell["verifier"]),
+                setting_of(cell),
+                int(cell["num_draft"]),
                 gap,
                 quality.points(gap.value, metric),
                 _worst(changes, gap, metric, alpha, is_pass_fail=quality.is_pass_fail(first, second, metric)),
@@ -131,11 +131,11 @@ def _more_failures(failures: Mapping[str, pd.DataFrame], key: str, base: str) ->
     return {str(way): 100 * float(points) for way, points in more.items()}
 
 
-def tested(sequence: Sequence[Comparison], margin: float) -> list[Comparison]:
+def run_in_sequence(sequence: Sequence[Comparison], margin: float) -> list[Comparison]:
     """Fixed-sequence testing: the settings up to and including the first that is not safe."""
     done: list[Comparison] = []
-    for one in sequence:
-        done.append(one)
-        if not one.is_safe(margin):
+    for test in sequence:
+        done.append(test)
+        if not test.is_safe(margin):
             break
     return done

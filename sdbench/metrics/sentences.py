@@ -69,8 +69,8 @@ class Wording:
         if self.best.num_differing == 0:
             limit = f"a loss of up to {-worst:.{digits}f} points of {name} cannot be excluded at n = {n}"
             return f"no example changed; {limit} (margin {self.written})"
-        change = f"{signed(self.best.change)} points of {name} against lossless"
-        return f"{change}, at worst {signed(worst, digits)} (margin {self.written}, n={n})"
+        change = f"{format_signed(self.best.change)} points of {name} against lossless"
+        return f"{change}, at worst {format_signed(worst, digits)} (margin {self.written}, n={n})"
 
     def _with_notes(self, text: str, untimed: str | None = None, *, is_shipped: bool = False) -> str:
         """Add what a reader has to know beside the decision."""
@@ -87,7 +87,7 @@ class Wording:
 
 def at_speed(sweep: Weighed, best: Comparison, gain: Gain, over_target: Estimate, speed: float) -> str:
     """A setting that is fast enough, and what it loses."""
-    change = f"{signed(best.change)} points of {sweep.metric.name} against lossless, at worst {signed(best.worst)}"
+    change = f"{format_signed(best.change)} points of {sweep.metric.name} against lossless, at worst {format_signed(best.worst)}"
     over = f"{ratio_text(over_target)} the target alone (asked for {speed:g}×), {gain_text(sweep, gain, best.cell)}"
     return f"ship {sweep.names[best.cell]}: {over}; {change} (n={best.difference.n})."
 
@@ -166,7 +166,7 @@ def _none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: s
     more = needed(best, margin, ALPHA / len(sweep.curves)) if written == f"{margin:g}" else ""
     tail = f"; {more}" if more else ""
     return (
-        f"none: n is too small to tell (n={best.difference.n}); nearest is {sweep.names[best.cell]}: {signed(best.change)} "
+        f"none: n is too small to tell (n={best.difference.n}); nearest is {sweep.names[best.cell]}: {format_signed(best.change)} "
         f"points of {sweep.metric.name} against lossless, {limit} (margin {written}){tail}."
     )
 
@@ -216,7 +216,7 @@ def rounded(count: float) -> str:
     return f"{math.ceil(count / 10**digits) * 10**digits:,}"
 
 
-def signed(points: float, digits: int = 1) -> str:
+def format_signed(points: float, digits: int = 1) -> str:
     """Return +0.5, -1.2."""
     return format_number(points, digits, is_signed=True)
 

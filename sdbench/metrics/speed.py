@@ -120,7 +120,7 @@ def pace_of_splits(timings: pd.DataFrame) -> float:
     return 1.0 if np.isnan(pace) else float(pace)
 
 
-def modelled(generations: pd.DataFrame, calls: pd.DataFrame, **options: float) -> Estimate:
+def modelled_speedup(generations: pd.DataFrame, calls: pd.DataFrame, **options: float) -> Estimate:
     """Speed-up of one cell's recorded rounds at one pass's `prices`, by example at fixed prices; NaN without a price."""
     unknown = Estimate(NAN, NAN, NAN, 0)
     if calls.empty:

@@ -61,13 +61,13 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
         }
         if key in parts:
             calls = speed.prices(results.calls, results.timings, str(cell["model"]), str(cell["task"]))
-            row |= _counted(parts[key], calls, options)
+            row |= _counts_and_rates(parts[key], calls, options)
         if key in pooled:
-            row |= _pooled(pooled[key])
+            row |= _pooled_sums(pooled[key])
         if key in repetition:
-            row |= _repeated(repetition[key], options)
+            row |= _repetition(repetition[key], options)
         if key in rows:
-            row |= _judged(key, cells, rows, options)
+            row |= _quality_columns(key, cells, rows, options)
         for name, estimate in timed.get(key, {}).items():
             row |= spread(name, estimate) | {"num_timed": estimate.n}
         if key in timed:
@@ -94,14 +94,14 @@ def _of_one_type(values: pd.Series) -> pd.Series:
     return values.map(lambda value: None if value is None or value != value else format_value(value))
 
 
-def _repeated(part: pd.DataFrame, options: dict[str, Any]) -> dict[str, float]:
+def _repetition(part: pd.DataFrame, options: dict[str, Any]) -> dict[str, float]:
     """Repeated 4-grams and loops of one cell, a share of each example's texts."""
     means = part.groupby("example", sort=True)[["repeated", "is_loop"]].mean()
     row = spread("repeated_4grams", quality.quality(means["repeated"], Metric("repeated_4grams", "share"), **options))
     return row | spread("loop_rate", quality.quality(means["is_loop"], Metric("loop_rate", "share"), **options))
 
 
-def _pooled(part: pd.DataFrame) -> dict[str, Any]:
+def _pooled_sums(part: pd.DataFrame) -> dict[str, Any]:
     """Sums over all texts of a cell: no interval, for no example's share in them is known."""
     drafted, accepted, steps = (float(part[name].sum(skipna=False)) for name in ("drafted", "accepted", "steps"))
     values = (accepted / drafted if drafted else None, 1 + accepted / steps if steps else None)
@@ -116,11 +116,11 @@ def _over_lossless(key: str, cells: pd.DataFrame, passes: Passes, level: float) 
     return {} if over is None else spread("speedup_over_lossless", over)
 
 
-def _counted(part: pd.DataFrame, calls: pd.DataFrame, options: dict[str, Any]) -> dict[str, Any]:
+def _counts_and_rates(part: pd.DataFrame, calls: pd.DataFrame, options: dict[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {"n": part["example"].nunique(), "num_generations": len(part)}
     for name, estimate in acceptance.rates(part, **options).items():
         row |= spread(name, estimate)
-    row |= spread("speedup_modelled", speed.modelled(part, calls, **options))
+    row |= spread("speedup_modelled", speed.modelled_speedup(part, calls, **options))
     whole = part.groupby("example", sort=True)
     row |= spread("mean_tokens", mean_interval(whole["tokens"].mean(), **options))
     for flag, name in zip(FLAGS, RATES_OF_FLAGS, strict=True):
@@ -130,7 +130,7 @@ def _counted(part: pd.DataFrame, calls: pd.DataFrame, options: dict[str, Any]) -
     return row
 
 
-def _judged(key: str, cells: pd.DataFrame, rows: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+def _quality_columns(key: str, cells: pd.DataFrame, rows: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     metric = metric_of(cells, key)
     row = spread("quality", quality.quality(rows[key], metric, **options))
     for name, verifier in (("difference", "lossless"), ("difference_from_target", "target")):

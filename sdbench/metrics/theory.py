@@ -47,11 +47,11 @@ def predicted(results: Results, ws: ArrayLike | None = None, *, resamples: int =
     options = {"resamples": resamples, "seed": seed}
     rows = []
     for key, cell in lossless.iterrows():
-        own = results.tokens[(results.tokens["cell"] == key) & results.tokens["p"].notna()]
-        if own.empty:
+        tokens = results.tokens[(results.tokens["cell"] == key) & results.tokens["p"].notna()]
+        if tokens.empty:
             continue
-        blocks = results.rounds[results.rounds["cell"] == key].merge(own[["example", "sample"]])
-        p, q = (np.concatenate([np.asarray(values) for values in own[name]]) for name in ("p", "q"))
+        blocks = results.rounds[results.rounds["cell"] == key].merge(tokens[["example", "sample"]])
+        p, q = (np.concatenate([np.asarray(values) for values in tokens[name]]) for name in ("p", "q"))
         codes, examples = pd.factorize(blocks["example"], sort=True)
         for w in grid:
             accepted, examined = expected_counts(p, q, blocks["drafted"].to_numpy(), float(w))

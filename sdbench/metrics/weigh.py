@@ -16,7 +16,7 @@ from sdbench.metrics import quality, speed
 from sdbench.metrics.cells import BASELINES, metric_of, reference, table_of, titles
 from sdbench.metrics.degenerate import degenerate
 from sdbench.metrics.gain import Passes, lossless_settings, p_value_of
-from sdbench.metrics.safety import ALPHA, FAILURES, LOOP, Comparison, compared, sequences
+from sdbench.metrics.safety import ALPHA, FAILURES, LOOP, Comparison, compare_settings, sequences
 from sdbench.metrics.stats import NAN, Estimate, affordable, ratio_interval
 from sdbench.metrics.text import names_of
 from sdbench.records import Results
@@ -87,7 +87,7 @@ class Weighed:
     @property
     def n(self) -> int:
         """Examples of the smallest comparison."""
-        return min((one.difference.n for curve in self.curves for one in curve), default=0)
+        return min((test.difference.n for curve in self.curves for test in curve), default=0)
 
     def answers_of(self, cell: str) -> float:
         """Return the modelled speed in answers instead of tokens; 0 where there is none."""
@@ -157,14 +157,16 @@ class _Weigher:
         sweep = str(group["sweep"].iloc[0])
         same = self.cells[self.cells["sweep"] == sweep]
         failures = self._failures(same)
-        curves = [compared(o, self.cells, self.rows, ALPHA / len(orders), self.options, failures) for o in orders]
+        curves = [
+            compare_settings(o, self.cells, self.rows, ALPHA / len(orders), self.options, failures) for o in orders
+        ]
         keys, lossless = [key for order in orders for key in order], lossless_settings(same)
         timing = self.results.config.get("timing") or {}
         return replace(
             bare,
             curves=tuple(map(tuple, curves)),
             gains=self._gains(keys, lossless),
-            modelled={key: self._modelled(key) for key in keys},
+            modelled={key: self._modelled_speed(key) for key in keys},
             names=names_of(same),
             lossless={key: self._over_target(key) for key in lossless},
             lengths={key: self._length(key, bases[key]) for key in keys},
@@ -245,16 +247,16 @@ class _Weigher:
     def _over_target(self, key: str) -> Estimate | None:
         """Speed over the fastest target-alone baseline of the same pass."""
         alone = self.cells.index[self.cells["verifier"].isin(speed.ALONE) & self._is_same_pair(key)]
-        best = self._passes.best_of([str(one) for one in alone], key)
+        best = self._passes.best_of([str(key_alone) for key_alone in alone], key)
         return None if best is None else self._passes.ratio(key, best)
 
     def _is_same_pair(self, key: str) -> pd.Series:
         return (self.cells["model"] == self.cells.at[key, "model"]) & (self.cells["task"] == self.cells.at[key, "task"])
 
-    def _modelled(self, key: str) -> float:
+    def _modelled_speed(self, key: str) -> float:
         model, task = str(self.cells.at[key, "model"]), str(self.cells.at[key, "task"])
         calls = speed.prices(self.results.calls, self.results.timings, model, task)
-        return speed.modelled(self.parts[key], calls, resamples=100).value
+        return speed.modelled_speedup(self.parts[key], calls, resamples=100).value
 
 
 def _in_points(estimate: Estimate, metric: Metric, zero: float = 0.0) -> Estimate:

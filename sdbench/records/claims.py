@@ -36,7 +36,7 @@ def machine_boot() -> str:
     return " ".join(parts)
 
 
-def started(pid: int) -> str:
+def start_of_process(pid: int) -> str:
     """When a process started, in ticks, so that a reused id is not taken for it; "" where the system does not say."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -52,7 +52,7 @@ def is_running(pid: int, start: str) -> bool:
         return False
     except PermissionError:
         pass
-    return not start or started(pid) == start
+    return not start or start_of_process(pid) == start
 
 
 class Claims:
@@ -65,7 +65,7 @@ class Claims:
         self._mine: set[str] = set()
         self._beat_file = self._job_file(self.job)
         folder.mkdir(parents=True, exist_ok=True)
-        facts = {"boot": self._boot, "pid": os.getpid(), "start": started(os.getpid())}
+        facts = {"boot": self._boot, "pid": os.getpid(), "start": start_of_process(os.getpid())}
         self._beat_file.write_text(json.dumps(facts))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat_for_ever, args=(beat_s,), name="heartbeat", daemon=True)
@@ -79,7 +79,7 @@ class Claims:
         """Those of `units` that are now ours (or were)."""
         units = set(units)
         if not units <= self._mine:
-            with self._locked():
+            with self._lock():
                 elsewhere = self._claimed_elsewhere()
                 self._mine |= {unit for unit in units if digest(unit) not in elsewhere}
                 self._write()
@@ -124,7 +124,7 @@ class Claims:
         write_whole(path, "\n".join(sorted(map(digest, self._mine))), part=path.with_suffix(".new"))
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         path = self.folder / "lock"
         while True:
             try:

@@ -87,8 +87,8 @@ class Results:
         frame = table.select([*KEY, *stored]).to_pandas()
         flags = {name: "boolean" for name in stored if name.startswith("flag.") and frame[name].isna().any()}
         frame = frame.astype(flags)
-        frame.columns = [_shown(name) for name in frame.columns]
-        return self._labelled(frame)
+        frame.columns = [_column_name(name) for name in frame.columns]
+        return self._with_labels(frame)
 
     def held(self) -> set[tuple[str, str, int]]:
         """Return (cell, example, sample) of every generation but those that `force` asked for anew, as `Store.held`."""
@@ -115,8 +115,8 @@ class Results:
         import pyarrow.compute as pc
 
         table = self._token_rows([*KEY, *ROUND_COLUMNS])
-        told = pc.call_function("list_value_length", [table["round_drafted"]])
-        lengths = told.fill_null(0).to_numpy()  # no list: an engine that tells no rounds
+        num_rounds = pc.call_function("list_value_length", [table["round_drafted"]])
+        lengths = num_rounds.fill_null(0).to_numpy()  # no list: an engine that tells no rounds
         rows = np.repeat(np.arange(len(lengths)), lengths)
         columns: dict[str, Any] = {name: table[name].take(pa.array(rows)).to_pandas() for name in KEY}
         columns["round"] = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -132,7 +132,7 @@ class Results:
     @cached_property
     def timings(self) -> pd.DataFrame:
         """One row an example timed once; the labels joined from the cells."""
-        return self._labelled(self._plain("timings", TIMING_KEY))
+        return self._with_labels(self._plain("timings", TIMING_KEY))
 
     @cached_property
     def calls(self) -> pd.DataFrame:
@@ -142,12 +142,12 @@ class Results:
     @cached_property
     def loads(self) -> pd.DataFrame:
         """One row a request of a closed loop; the labels joined from the cells."""
-        return self._labelled(self._plain("loads", (*TIMING_KEY[:5], "concurrency")))
+        return self._with_labels(self._plain("loads", (*TIMING_KEY[:5], "concurrency")))
 
     @cached_property
     def pooled(self) -> pd.DataFrame:
         """One row a block of texts whose rounds a server did not tell; the labels joined from the cells."""
-        return self._labelled(self._plain("pooled", ("cell", "block")))
+        return self._with_labels(self._plain("pooled", ("cell", "block")))
 
     @cached_property
     def vocabulary(self) -> dict[str, list[str]]:
@@ -186,8 +186,8 @@ class Results:
             parts = self._snapshot.tables("tokens", columns)
         except FileNotFoundError:  # merged since, perhaps with others that were not there yet
             now = read(self.path)._token_rows(columns)
-            place = {key: row for row, key in enumerate(_keys(now))}
-            return now.take(pa.array([place[key] for key in _keys(self._rows) if key in place], pa.int64()))
+            row_of = {key: row for row, key in enumerate(_keys(now))}
+            return now.take(pa.array([row_of[key] for key in _keys(self._rows) if key in row_of], pa.int64()))
         if not parts:
             return tokens_schema().empty_table().select(columns)
         starts = dict(zip(parts, np.cumsum([0, *(len(table) for table in parts.values())]), strict=False))
@@ -202,11 +202,11 @@ class Results:
         table = pa.concat_tables([empty, *self._tables[kind].values()], promote_options="default")
         return table.to_pandas().drop_duplicates(list(key), ignore_index=True).drop(columns="run")
 
-    def _labelled(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def _with_labels(self, frame: pd.DataFrame) -> pd.DataFrame:
         labels = self.cells[["cell", *LABELS]]
         joined = frame[["cell"]].merge(labels, on="cell", how="left")[list(LABELS)]
-        for place, name in enumerate(LABELS, start=1):
-            frame.insert(place, name, joined[name].to_numpy() if joined[name].dtype.kind in "if" else joined[name])
+        for index, name in enumerate(LABELS, start=1):
+            frame.insert(index, name, joined[name].to_numpy() if joined[name].dtype.kind in "if" else joined[name])
         return frame
 
     def _judge(self) -> None:
@@ -216,8 +216,8 @@ class Results:
         latest: dict[tuple[str, str | None], str] = {}
         old: Counter[str] = Counter()
         for cell, example, stem, epoch in zip(cells, examples, stems, epochs, strict=True):
-            for place in ((cell, example), (cell, None)):
-                latest[place] = max(stem, latest.get(place, ""))
+            for scope in ((cell, example), (cell, None)):
+                latest[scope] = max(stem, latest.get(scope, ""))
             old[cell] += epoch < self._snapshot.epochs.get(cell, 0)
         for failure in self._snapshot.failures:
             cell, example = failure["cell"], failure["example"]
@@ -286,6 +286,6 @@ def _ranks(column: pa.ChunkedArray) -> np.ndarray:
     return ranks[np.asarray(encoded.indices)]
 
 
-def _shown(name: str) -> str:
+def _column_name(name: str) -> str:
     kind, dot, rest = name.partition(".")
     return {"score": rest, "flag": rest, "stats": f"stats_{rest}"}[kind] if dot else name

@@ -55,7 +55,7 @@ class Store:
         self._epochs: dict[str, int] = {}
         self._outstanding: dict[str, set[GenerationKey]] = {}  # claimed unit -> what of it is not yet written
         self._given_up: set[tuple[str, str | None]] = set()  # (cell, example or all) that failed in this job
-        self._own: dict[str, list[str]] = {kind: [] for kind in ("generations", *PLAIN)}
+        self._stems: dict[str, list[str]] = {kind: [] for kind in ("generations", *PLAIN)}
 
     @classmethod
     def open(
@@ -150,7 +150,10 @@ class Store:
     def append(self, records: Sequence[TimingRecord | CallRecord | LoadRecord | PooledRecord]) -> None:
         """Write one part of records of one kind: of a latency pass, of costs per call, of a closed loop, of pooled counts."""
         if records:
-            kind, stem = next(kind for kind, made in PLAIN.items() if isinstance(records[0], made)), new_stem()
+            kind, stem = (
+                next(kind for kind, record_type in PLAIN.items() if isinstance(records[0], record_type)),
+                new_stem(),
+            )
             commit_table(self._path(kind, stem), plain_table(records, kind, run=self.run), owner=self.claims.job)
             self._wrote(kind, stem)
 
@@ -230,7 +233,7 @@ class Store:
         try:
             torn = self._look(lambda snapshot: set_aside(snapshot, self.records))
             snapshot = self._snapshot()
-            for kind in self._own:
+            for kind in self._stems:
                 small = [stem for stem, path in snapshot.parts[kind].items() if _size(path) < LARGE_BYTES]
                 compact(snapshot, self.records, kind, small, owner=self.claims.job)
             return torn
@@ -243,10 +246,10 @@ class Store:
     def _wrote(self, kind: str, stem: str) -> None:
         from sdbench.records.compact import compact
 
-        self._own[kind].append(stem)
-        if len(self._own[kind]) >= COMPACT_AT:
-            merged = compact(self._snapshot(), self.records, kind, self._own[kind], owner=self.claims.job)
-            self._own[kind] = []
+        self._stems[kind].append(stem)
+        if len(self._stems[kind]) >= COMPACT_AT:
+            merged = compact(self._snapshot(), self.records, kind, self._stems[kind], owner=self.claims.job)
+            self._stems[kind] = []
             self._held.seen.update(merged)
 
     def _give_back(self, done: set[GenerationKey]) -> None:

@@ -19,7 +19,7 @@ LABELS = ["model", "task", "temperature", "verifier", WEIGHT, "knob", "value", "
 def front(sweep: Sweep) -> pd.DataFrame:
     """Return where each cell lies in both planes, in the metric's own scale, and its chance of being on the front."""
     points = [area.points.assign(plane=PLANES[rate]) for rate, area in sweep.fronts.items()]
-    return labelled(sweep, pd.concat(points)) if points else pd.DataFrame()
+    return with_labels(sweep, pd.concat(points)) if points else pd.DataFrame()
 
 
 def volume(sweep: Sweep) -> pd.DataFrame:
@@ -31,7 +31,7 @@ def volume(sweep: Sweep) -> pd.DataFrame:
         {"plane": PLANES[rate], "curve": curve, **spread("value", area), "bias": bias, "n": area.n}
         for (rate, curve), (area, bias) in sweep.volumes.items()
     ]
-    return headed(sweep, rows)
+    return with_heading(sweep, rows)
 
 
 def areas(sweep: Sweep) -> pd.DataFrame:
@@ -41,7 +41,7 @@ def areas(sweep: Sweep) -> pd.DataFrame:
         labels = {"plane": PLANES[rate], "first": first, "second": second}
         for name, estimate in measures.items():
             rows.append(labels | {"measure": name} | spread("value", estimate) | {"n": estimate.n})
-    return headed(sweep, rows)
+    return with_heading(sweep, rows)
 
 
 def order(sweep: Sweep) -> pd.DataFrame:
@@ -55,7 +55,7 @@ def order(sweep: Sweep) -> pd.DataFrame:
             outcome = published_claims.check_monotone(joint.of(keys), sweep.rows["acceptance"].to_dict())
             labels = {end: sweep.cells["label"].get(outcome[end], "") for end in ("slower", "faster")}
             rows.append({"curve": name, "timed": len(keys), **outcome, **labels})
-    return headed(sweep, rows)
+    return with_heading(sweep, rows)
 
 
 def retention(sweep: Sweep) -> pd.DataFrame:
@@ -68,7 +68,7 @@ def retention(sweep: Sweep) -> pd.DataFrame:
         published_claims.retention_of(known.loc[keys], float(base[keys[0]]))
         for keys in lossless[(base > 0) & same_length].groupby(lossless).groups.values()
     ]
-    return labelled(sweep, pd.concat(parts).reset_index(names="cell")) if parts else pd.DataFrame()
+    return with_labels(sweep, pd.concat(parts).reset_index(names="cell")) if parts else pd.DataFrame()
 
 
 FRAMES: Mapping[str, Callable[[Sweep], pd.DataFrame]] = {
@@ -77,11 +77,11 @@ FRAMES: Mapping[str, Callable[[Sweep], pd.DataFrame]] = {
     "areas": areas,
     "order": order,
     "retention": retention,
-    "positions": lambda sweep: labelled(sweep, sweep.positions),
-    "load": lambda sweep: labelled(sweep, sweep.load),
+    "positions": lambda sweep: with_labels(sweep, sweep.positions),
+    "load": lambda sweep: with_labels(sweep, sweep.load),
     "laws": lambda sweep: sweep.laws,
     "predicted": lambda sweep: sweep.predicted,
-    "divergence": lambda sweep: labelled(sweep, sweep.followed),
+    "divergence": lambda sweep: with_labels(sweep, sweep.followed),
 }
 
 
@@ -109,13 +109,13 @@ def recommendation(advice: Sequence[Recommendation]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def labelled(sweep: Sweep, frame: pd.DataFrame) -> pd.DataFrame:
+def with_labels(sweep: Sweep, frame: pd.DataFrame) -> pd.DataFrame:
     """Return a frame by cell with its labels in front, in the order of the summary."""
     joined = sweep.rows.reset_index()[["cell", *LABELS]].merge(frame, on="cell", how="inner")
     return joined[[*LABELS, *(name for name in joined if name not in ("cell", *LABELS)), "cell"]]
 
 
-def headed(sweep: Sweep, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def with_heading(sweep: Sweep, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return rows about a whole sweep, with its labels in front."""
     head = {"model": sweep.model, "task": sweep.task, "temperature": sweep.temperature}
     frame = pd.DataFrame([{**head, **row} for row in rows])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sdbench.metrics.recommend import Recommendation
-from sdbench.metrics.safety import Comparison, tested
+from sdbench.metrics.safety import Comparison, run_in_sequence
 from sdbench.metrics.text import format_interval, format_number
 from sdbench.metrics.weigh import Weighed
 
@@ -46,16 +46,17 @@ def decide_jointly(advice: Sequence[Recommendation]) -> JointDecision:
         failures = [f"{name} fails on {_failures(name, sweeps, tests, is_safe[name])}" for name in nearest]
         return JointDecision(None, f"joint: none is safe on all {len(sweeps)} sweeps: {'; '.join(failures)}.")
     best = max(
-        common, key=lambda name: min(_modelled(sweep, known[name]) for sweep, known in zip(sweeps, tests, strict=True))
+        common,
+        key=lambda name: min(_modelled_speed(sweep, known[name]) for sweep, known in zip(sweeps, tests, strict=True)),
     )
     return JointDecision(best, f"joint: {_describe(best, sweeps, [known[best] for known in tests])}")
 
 
 def _tests_by_name(sweep: Weighed, margin: float) -> dict[str, Comparison]:
-    return {sweep.names[test.cell]: test for curve in sweep.curves for test in tested(curve, margin)}
+    return {sweep.names[test.cell]: test for curve in sweep.curves for test in run_in_sequence(curve, margin)}
 
 
-def _modelled(sweep: Weighed, test: Comparison) -> float:
+def _modelled_speed(sweep: Weighed, test: Comparison) -> float:
     speed = sweep.modelled.get(test.cell, math.nan)
     return 0.0 if math.isnan(speed) else speed
 

@@ -56,7 +56,7 @@ def by_rows(law: Callable[[Tensor, Tensor, Tensor], Tensor], p: Tensor, q: Tenso
     values = torch.as_tensor(value, dtype=torch.float64, device=p.device).expand(p.shape[:-1]).flatten()
     step = max(1, ROWS // size)
     parts = zip(p.reshape(-1, size).split(step), q.reshape(-1, size).split(step), values.split(step), strict=True)
-    return torch.cat([law(a.double(), b.double(), one).to(p.dtype) for a, b, one in parts]).reshape(p.shape)
+    return torch.cat([law(a.double(), b.double(), knob).to(p.dtype) for a, b, knob in parts]).reshape(p.shape)
 
 
 def _cuts(p: Tensor, q: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,15 +119,15 @@ class Cactus(Tokenwise):
         return is_all(self.delta == 0)
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
-        return ratio(_raised(p, knob(self.delta, p)), q).clamp_max(1)
+        return ratio(_raise_law(p, knob(self.delta, p)), q).clamp_max(1)
 
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
         raise AssertionError("what replaces a draft depends on it: see replace_rejected")
 
     def replace_rejected(self, p: Tensor, q: Tensor, x: Tensor) -> Tensor:
-        scale = _scale(p, _raised(p, knob(self.delta, p))).gather(-1, x[..., None])
+        scale = _scale(p, _raise_law(p, knob(self.delta, p))).gather(-1, x[..., None])
         is_x = dense(x, p.shape[-1], p.dtype) > 0
-        return excess(torch.where(is_x, _raised(p, knob(self.delta, p)), scale * p), q)
+        return excess(torch.where(is_x, _raise_law(p, knob(self.delta, p)), scale * p), q)
 
     def out(self, p: Tensor, q: Tensor) -> Tensor:
         """By sums over tokens in order, since each rejected x has a scale of its own: Σ over x of w_x·(s_x·p − q)+."""
@@ -135,7 +135,7 @@ class Cactus(Tokenwise):
 
     @staticmethod
     def _out(p64: Tensor, q64: Tensor, delta: Tensor) -> Tensor:
-        raised = _raised(p64, delta[..., None])
+        raised = _raise_law(p64, delta[..., None])
         kept = torch.minimum(q64, raised)
         scale, refused = _scale(p64, raised), q64 - kept
         order = ratio(q64, p64).argsort(-1)  # tokens that any scale reaches first
@@ -154,7 +154,7 @@ class Cactus(Tokenwise):
         return kept + over.clamp_min(0) + rest * p64
 
 
-def _raised(p: Tensor, delta: Tensor | float) -> Tensor:
+def _raise_law(p: Tensor, delta: Tensor | float) -> Tensor:
     """γ of each token."""
     return (p + (2 * delta * p * (1 - p).clamp_min(0)).sqrt()).clamp_max(1)
 

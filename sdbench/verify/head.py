@@ -118,8 +118,13 @@ class Head:
         weights = write_whole(
             folder / WEIGHTS, save({name: tensor.contiguous() for name, tensor in self.weights.items()})
         )
-        own = {"format": FORMAT, "kind": self.kind, "features": list(self.features), "weights": digest_of_file(weights)}
-        card = {**own, **self.card, **own}  # a card may be that of the head which this one was made of
+        facts = {
+            "format": FORMAT,
+            "kind": self.kind,
+            "features": list(self.features),
+            "weights": digest_of_file(weights),
+        }
+        card = {**facts, **self.card, **facts}  # a card may be that of the head which this one was made of
         write_whole(folder / CARD, json.dumps(card, indent=1) + "\n")
 
     @classmethod
@@ -127,7 +132,7 @@ class Head:
         """The head in a folder, or one that ships (embedded:PAIR/TASK): one object for one content. ValueError in a sentence."""
         folder = folder_of(name, kind)
         try:
-            return _loaded(folder, kind, digest_of_file(folder / CARD), digest_of_file(folder / WEIGHTS))
+            return _load_head(folder, kind, digest_of_file(folder / CARD), digest_of_file(folder / WEIGHTS))
         except FileNotFoundError as error:
             missing = Path(error.filename).name
             raise ValueError(f"head={name} has no {missing}: train one with python -m sdbench.train {kind}") from None
@@ -153,7 +158,7 @@ def folder_of(name: str, kind: str) -> Path:
 
 
 @cache
-def _loaded(folder: Path, kind: str, _card: str, digest: str) -> Head:
+def _load_head(folder: Path, kind: str, _card: str, digest: str) -> Head:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

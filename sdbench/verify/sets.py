@@ -170,5 +170,5 @@ def kth_largest(p: Tensor, k: int | Tensor) -> Tensor:
     if not isinstance(k, Tensor):
         return p.topk(min(k, p.shape[-1]), -1).values[..., -1:]
     largest = p.topk(min(int(k.max()), p.shape[-1]), -1).values
-    place = (k.to(p.device)[(..., *[None] * (p.ndim - k.ndim))] - 1).clamp_max(largest.shape[-1] - 1)
-    return largest.gather(-1, place.expand(*p.shape[:-1], 1))
+    index = (k.to(p.device)[(..., *[None] * (p.ndim - k.ndim))] - 1).clamp_max(largest.shape[-1] - 1)
+    return largest.gather(-1, index.expand(*p.shape[:-1], 1))

@@ -67,9 +67,9 @@ def test_the_stated_power_holds():
     """At the TV that is said to be found with probability .95, fresh samples find it at least that often, less noise."""
     counts, wanted = CountEvidence(np.full(16, 1 / 16), 2000), math.log(1200)
     tv = least_tv([[counts]], [2000], wanted)
-    drawn = np.random.default_rng(9).multinomial(2000, counts.shifted(tv), 1000).astype(float)
+    drawn = np.random.default_rng(9).multinomial(2000, counts.shift_evenly(tv), 1000).astype(float)
     assert (counts.log_e(drawn) >= wanted).mean() > 0.93
-    assert abs(np.abs(counts.shifted(tv) - counts.expected).sum() / 2 - tv) < 1e-12
+    assert abs(np.abs(counts.shift_evenly(tv) - counts.expected).sum() / 2 - tv) < 1e-12
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,9 @@ def scores(rng, n, cells, metric, loss):
 
 
 def made(order, cells, rows, margin, alpha=ALPHA, resamples=1000):
-    return safety.tested(safety.compared(order, cells, rows, alpha, {"resamples": resamples, "seed": 0}), margin)
+    return safety.run_in_sequence(
+        safety.compare_settings(order, cells, rows, alpha, {"resamples": resamples, "seed": 0}), margin
+    )
 
 
 def passed(rng, n, metric, loss, margin, rules=("ensemble",), resamples=1000):

@@ -160,7 +160,7 @@ def test_a_recommendation_counts_losses_that_no_example_showed():
             },
         ]
     ).set_index("cell")
-    (one,) = safety.compared(["lenient"], cells, rows, ALPHA, {"resamples": 1000, "seed": 0})
+    (one,) = safety.compare_settings(["lenient"], cells, rows, ALPHA, {"resamples": 1000, "seed": 0})
     assert one.difference.low > -0.5
     assert one.worst == pytest.approx(one.change - 100 * stats.hidden_share(100), abs=0.3)
     assert one.num_differing == 100

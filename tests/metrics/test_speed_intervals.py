@@ -74,7 +74,7 @@ def equal_cells(rng, n, cells, resamples=300):
     """Cells of one true point (1, 0.5), measured on the same examples."""
     shared = rng.normal(size=(n, 1))
     y = 0.5 + 0.35 * (shared + rng.normal(size=(n, cells)))
-    ys = stats.resampled(y, resamples=resamples, seed=0) / n
+    ys = stats.bootstrap_sums(y, resamples=resamples, seed=0) / n
     ones = np.ones((resamples, cells))
     return pareto.Resampled(tuple(map(str, range(cells))), ones[0], y.mean(0), ones, ys, n)
 

@@ -11,7 +11,7 @@ import pytest
 from sdbench.metrics.summary import summarise
 from sdbench.records import read
 from sdbench.report.page import browser as browsers
-from sdbench.report.page.browser import browse, changes, choose, packed, script_json
+from sdbench.report.page.browser import browse, changes, choose, pack, script_json
 from sdbench.report.sweep import Sweep, sweeps_of
 from tests.records.synthetic import write_synthetic
 from tests.report.pages import unpacked
@@ -127,7 +127,7 @@ def test_hostile_texts_stay_data():
     hostile = {
         "text": '</script><script>alert(1)</script><!-- & "\u2028 \u202e שלום \U0001f469\u200d\U0001f4bb \x00 \ud800'
     }
-    assert unpacked(packed(hostile)) == hostile
+    assert unpacked(pack(hostile)) == hostile
     text = script_json(hostile)
     assert json.loads(text) == hostile
     assert text.isascii()

@@ -16,7 +16,7 @@ from sdbench.metrics.export import metrics_of
 from sdbench.records import Store
 from sdbench.report import page as pages
 from sdbench.report.page import split_by_room, tables
-from sdbench.report.page.drawings import drawing_of, themed
+from sdbench.report.page.drawings import declare_colour, drawing_of
 from sdbench.report.page.measures import MEASURES
 from sdbench.report.page.measures import WORDS as TERMS
 from sdbench.report.sweep import sweeps_of
@@ -190,7 +190,7 @@ def test_a_drawing_follows_the_theme_and_keeps_its_shape(home):
     assert "fill: #ffffff; fill: var(--paper)" in drawing.svg
     assert "scale(0.015625)" in drawing.svg
     assert 'width="' not in drawing.svg.split(">")[0]
-    assert themed("stroke", "#222222").startswith("stroke: #222222; stroke: light-dark(#222222, #e")
+    assert declare_colour("stroke", "#222222").startswith("stroke: #222222; stroke: light-dark(#222222, #e")
 
 
 def test_every_measure_and_word_is_defined(tree):

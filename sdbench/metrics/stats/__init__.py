@@ -23,7 +23,7 @@ from sdbench.metrics.stats.intervals import (
     statistic_interval,
 )
 from sdbench.metrics.stats.paired import detectable, holm, mcnemar, paired_interval, paired_p_value, tango
-from sdbench.metrics.stats.resample import affordable, resampled, student
+from sdbench.metrics.stats.resample import affordable, bootstrap_sums, student
 
 __all__ = [
     "NAN",
@@ -31,6 +31,7 @@ __all__ = [
     "Bounds",
     "Estimate",
     "affordable",
+    "bootstrap_sums",
     "check_level",
     "conservative_limits",
     "detectable",
@@ -47,7 +48,6 @@ __all__ = [
     "proportion_interval",
     "rates_interval",
     "ratio_interval",
-    "resampled",
     "statistic_interval",
     "student",
     "tango",

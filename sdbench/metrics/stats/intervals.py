@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from sdbench.metrics.stats.base import NAN, Array, Bounds, Estimate, check_bounds, check_level, values_of
 from sdbench.metrics.stats.conservative import conservative_limits, density, known_or_guessed, trust
-from sdbench.metrics.stats.resample import FEW, quantiles, resampled, student, studentised
+from sdbench.metrics.stats.resample import FEW, bootstrap_sums, quantiles, student, studentised_limits
 
 Ends = tuple[Array, Array]  # lower and upper limits [C]
 
@@ -21,7 +21,7 @@ def mean_limits(
     """Limits [C] of the means of columns [n,C], n > 1; NaN where nothing varies and the bound is unknown."""
 
     def dense() -> Ends:
-        return studentised(columns, level=level, resamples=resamples, seed=seed)
+        return studentised_limits(columns, level=level, resamples=resamples, seed=seed)
 
     return mixed(columns, dense, check_bounds(columns, bounds), level=level)
 
@@ -38,7 +38,7 @@ def mixed(columns: Array, dense: Callable[[], Ends], bounds: tuple[float, float]
         if (weight > 0).any():
             ends = limits()
             low, high = (
-                np.where(weight > 0, end + weight * own, end) for end, own in zip((low, high), ends, strict=True)
+                np.where(weight > 0, end + weight * limit, end) for end, limit in zip((low, high), ends, strict=True)
             )
     return np.clip(low, *bounds), np.clip(high, *bounds)  # NaN stays NaN
 
@@ -115,7 +115,7 @@ def _log_ratio_limits(a: Array, b: Array, *, level: float, resamples: int, seed:
 def _log_ratio_pivots(e: Array, b: Array, ratio: float, error: float, *, resamples: int, seed: int) -> Array:
     """[R,1] of residuals e = num − ratio·den: those of a resample with ratio r are e − (r − ratio)·b, nothing cancels."""
     n = len(e)
-    sums = resampled(np.stack([e, b, e * e, e * b, b * b], 1), resamples=resamples, seed=seed)
+    sums = bootstrap_sums(np.stack([e, b, e * e, e * b, b * b], 1), resamples=resamples, seed=seed)
     with np.errstate(divide="ignore", invalid="ignore"):
         se, sb, see, seb, sbb = sums.T
         sa, shift = se + ratio * sb, se / sb
@@ -200,7 +200,7 @@ def statistic_interval(
     left_out = statistic(total - rows)
 
     def dense() -> Ends:
-        draws = statistic(resampled(rows, resamples=resamples, seed=seed))
+        draws = statistic(bootstrap_sums(rows, resamples=resamples, seed=seed))
         return _bca_limits(value, draws, left_out, level=level)
 
     # Centred on the value itself: a jackknife's own correction of bias is no part of the estimate that is reported.

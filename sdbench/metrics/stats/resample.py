@@ -27,7 +27,7 @@ def _weights(n: int, resamples: int, seed: int, chunk: int) -> Array:
     return np.bincount(draws.ravel(), minlength=size * n).reshape(size, n).astype(np.float64)
 
 
-def resampled(columns: Array, *, resamples: int, seed: int) -> Array:
+def bootstrap_sums(columns: Array, *, resamples: int, seed: int) -> Array:
     """Sums [R,C] of columns [n,C] over bootstrap samples; the same draws for every column, cell and call of one n."""
     n = len(columns)
     step = max(1, CHUNK // n)
@@ -66,14 +66,14 @@ def student(n: int, level: float) -> float:
     return float(stdtrit(n - 1, (1 + level) / 2))
 
 
-def studentised(columns: Array, *, level: float, resamples: int, seed: int) -> tuple[Array, Array]:
+def studentised_limits(columns: Array, *, level: float, resamples: int, seed: int) -> tuple[Array, Array]:
     """Limits [C] of the means of columns [n,C], n > 1 (Efron and Tibshirani 1993, ch. 12); Student's below FEW."""
     n = len(columns)
     means, errors = columns.mean(0), columns.std(0, ddof=1) / math.sqrt(n)
     if n < FEW:
         return means - student(n, level) * errors, means + student(n, level) * errors
     centred = columns - means
-    sums = resampled(np.concatenate([centred, centred**2], 1), resamples=resamples, seed=seed) / n
+    sums = bootstrap_sums(np.concatenate([centred, centred**2], 1), resamples=resamples, seed=seed) / n
     shift, square = np.split(sums, 2, axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         drawn = np.sqrt(np.maximum(square - shift**2, 0) / (n - 1))

@@ -62,7 +62,7 @@ def _add(browser: Browser, sweep: Sweep, compared: Sequence[str], limit: int, ro
     metrics = scores_of(cells.iloc[0].to_dict(), stored) if len(cells) else []
     examples: list[dict[str, Any]] = []
     for pick in chosen.to_dict("records"):
-        key, chunk = pick["example"], packed(texts.example(pick["example"]))
+        key, chunk = pick["example"], pack(texts.example(pick["example"]))
         room -= len(chunk)
         if room < 0:
             browser.notes.append(
@@ -184,7 +184,7 @@ def describe_cell(sweep: Sweep, key: str) -> dict[str, Any]:
     return description | {"is_alone": cell["verifier"] in ("target", "draft")}
 
 
-def packed(example: Mapping[str, Any]) -> str:
+def pack(example: Mapping[str, Any]) -> str:
     """Return an example in base64; the same example gives the same letters."""
     text = json.dumps(example, ensure_ascii=True, separators=(",", ":"), default=int)
     return base64.b64encode(zlib.compress(text.encode("ascii"), 6)).decode("ascii")

@@ -87,7 +87,7 @@ def drawing_of(path: Path) -> Drawing:
     source = re.sub(r"<(metadata|style)\b.*?</\1>\s*|<!--.*?-->\s*", "", source, flags=re.DOTALL)
     source = _IDS.sub(lambda match: f"{match[1]}{path.stem}-", source)
     source = _COORDINATES.sub(_shorten, source)
-    source = _COLOURS.sub(lambda match: themed(match[1], match[2]), source)
+    source = _COLOURS.sub(lambda match: declare_colour(match[1], match[2]), source)
     source = re.sub(r">\s*\n\s*<", ">\n<", source)
     width = float(re.findall(r'viewBox="0 0 ([\d.]+) ', source)[0])
     head = f'<svg role="img" aria-label="{escape(f"{caption.title}. {caption.text}")}"'
@@ -102,7 +102,7 @@ def _shorten(match: re.Match[str]) -> str:
     return f'{match[1]}="{_LONG.sub(lambda number: number[1], match[2])}"'
 
 
-def themed(name: str, colour: str) -> str:
+def declare_colour(name: str, colour: str) -> str:
     """Return a declaration for light pages, and after it one for both that old browsers skip; white is the page's paper."""
     if colour.lower() == "#ffffff":
         return f"{name}: {colour}; {name}: var(--paper)"

@@ -49,12 +49,12 @@ def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
         "Target": _weights(sweep, "target"),
         "Draft": _weights(sweep, "draft"),
         "Task": f"{first['task']}, protocol {first['protocol']}, headline {sweep.metric.name}",
-        "Data": _joined(task, ("dataset", "dataset_config", "split", "revision")),
+        "Data": _join(task, ("dataset", "dataset_config", "split", "revision")),
         "Prompt": str(task.get("source") or ""),
         "Rules": ", ".join(sorted(set(cells["verifier"]) - {"target", "draft", "generate"})),
         "Draft length K": ", ".join(str(k) for k in sorted(set(cells["num_draft"])) if k > 0),
-        "Decoding": _joined(decoding, is_named=True),
-        "Numbers": _joined(numbers, is_named=True),
+        "Decoding": _join(decoding, is_named=True),
+        "Numbers": _join(numbers, is_named=True),
         "Lossless against the target alone": check_lossless(sweep)[0],
         "Examples": f"{generations['example'].nunique()}{several}",
         "Machine": _machine_of(sweep.results),
@@ -76,11 +76,11 @@ def _machine_of(results: Results) -> str:
     """Return the device of the last run."""
     entry: Mapping[str, Any] = next(reversed(results.provenance.values()), {})
     device, threads = entry.get("device"), entry.get("threads")
-    name = _joined(device, ("name", "type")) if isinstance(device, Mapping) else str(device or "")
+    name = _join(device, ("name", "type")) if isinstance(device, Mapping) else str(device or "")
     return name if not name or not threads else f"{name}, {threads} thread{'' if threads == 1 else 's'}"
 
 
-def _joined(source: Mapping[str, Any], keys: Iterable[str] | None = None, *, is_named: bool = False) -> str:
+def _join(source: Mapping[str, Any], keys: Iterable[str] | None = None, *, is_named: bool = False) -> str:
     parts = [(key, source.get(key)) for key in (source if keys is None else keys)]
     return ", ".join(
         f"{key} {value}" if is_named else str(value) for key, value in parts if value not in (None, "", [])
@@ -108,13 +108,13 @@ def _when(stem: str) -> str:
 def _machine(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     device, versions, load, task = (entry.get(name) for name in ("device", "versions", "load", "task"))
     shown = {
-        "device": _joined(device) if isinstance(device, Mapping) else device,
+        "device": _join(device) if isinstance(device, Mapping) else device,
         "threads": entry.get("threads"),
         "load": ", ".join(f"{value:.1f}" for value in load) if isinstance(load, list | tuple) else load,
         "platform": entry.get("platform"),
         "python": entry.get("python"),
         "commit": entry.get("commit") or entry.get("git"),
-        "versions": _joined(versions, is_named=True) if isinstance(versions, Mapping) else versions,
+        "versions": _join(versions, is_named=True) if isinstance(versions, Mapping) else versions,
         "sandbox": entry.get("sandbox") or (task.get("sandbox") if isinstance(task, Mapping) else None),
     }
     return [(term.capitalize(), str(value)) for term, value in shown.items() if value not in (None, "", [])]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sdbench.metrics.recommend import Advice, Recommendation, breakpoints, decide
-from sdbench.metrics.safety import ALPHA, Comparison, tested
+from sdbench.metrics.safety import ALPHA, Comparison, run_in_sequence
 from sdbench.metrics.sentences import needed
 from sdbench.metrics.text import format_interval, format_number
 from sdbench.metrics.weigh import Weighed
@@ -118,7 +118,7 @@ def card_of(advised: Advised, index: int, group: int) -> Card:
     plane = plane_of(sweep, weighed, margin) if tests else None
     depth = plane.depth if plane else depth_of(tests, margin)
     span = (-depth, 0.35 * depth)
-    done = [] if not has_margin else [test for curve in weighed.curves for test in tested(curve, margin)]
+    done = [] if not has_margin else [test for curve in weighed.curves for test in run_in_sequence(curve, margin)]
     nearest = advice.cell or next((test.cell for test in sorted(done, key=lambda test: -test.worst)), None)
     is_live = bool(tests) and has_margin
     return Card(
@@ -149,9 +149,9 @@ def ladder_of(advised: Advised, span: tuple[float, float]) -> tuple[LadderRow, .
         LadderRow(
             key=test.cell,
             label=str(advised.sweep.cells.at[test.cell, "label"]),
-            change=signed(test.change),
-            limit=signed(test.worst),
-            loops=signed(test.loops),
+            change=format_signed(test.change),
+            limit=format_signed(test.worst),
+            loops=format_signed(test.loops),
             needed=examples_needed(test, margin, len(weighed.curves)) if state == "n" else "",
             state=state,
             bar=(_percent(test.worst, span), _percent(test.change, span)),
@@ -188,8 +188,8 @@ def facts_of(advised: Advised, advice: Advice) -> tuple[Fact, ...]:
     batch = f", batch {advised.sweep.batch_size}" if advised.sweep.batch_size else ""
     facts = []
     if chosen is not None:
-        worst = f"at worst {signed(chosen.worst)} {weighed.metric.name}"
-        facts.append(Fact("Cost", f"{signed(chosen.change)} points", worst))
+        worst = f"at worst {format_signed(chosen.worst)} {weighed.metric.name}"
+        facts.append(Fact("Cost", f"{format_signed(chosen.change)} points", worst))
     elif advice.kind == "stay":
         facts.append(Fact("Cost", "none", "the target’s own distribution"))
     gains = {"Gain over lossless": advice.gain if chosen else None, "Over the target alone": advice.speedup}
@@ -204,7 +204,7 @@ def states_of(weighed: Weighed, margin: float) -> str:
     """Return a letter a comparison: y within the margin, n not, - not reached."""
     letters = []
     for curve in weighed.curves:
-        done = [] if math.isnan(margin) else tested(curve, margin)
+        done = [] if math.isnan(margin) else run_in_sequence(curve, margin)
         letters += ["y" if test.is_safe(margin) else "n" for test in done] + ["-"] * (len(curve) - len(done))
     return "".join(letters)
 
@@ -224,7 +224,7 @@ def decisions_of(advised: Advised) -> list[dict[str, Any]]:
     return decisions
 
 
-def signed(points: float) -> str:
+def format_signed(points: float) -> str:
     """Return points with a sign and a true minus; "" where they are not known."""
     return "" if math.isnan(points) else format_number(points, 1, is_signed=True).replace("-", MINUS)
 

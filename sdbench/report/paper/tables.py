@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from sdbench.metrics.columns import estimate_of
-from sdbench.metrics.markup import booktabs, escaped, markdown, tex_line
+from sdbench.metrics.markup import booktabs, escape_latex, markdown, tex_line
 from sdbench.metrics.text import format_interval
 from sdbench.report.paper.cells import (
     FINETUNED,
@@ -111,12 +111,12 @@ def published_entries(exhibit: Exhibit, rows: pd.DataFrame) -> list[Entry]:
         heads = [""] if method != "diversed" or exhibit.name != "table3" else list(dict.fromkeys(group["note"]))
         for head in heads:
             part = group[group["note"] == head] if head else group
-            texts = tuple(_published(part[part["task"] == task]) for task in exhibit.tasks)
+            texts = tuple(_published_cells(part[part["task"] == task]) for task in exhibit.tasks)
             entries.append(Entry(str(model), f"DIVERSED, {head}" if head else METHODS[str(method)], texts, True))
     return entries
 
 
-def _published(row: pd.DataFrame) -> tuple[str, ...]:
+def _published_cells(row: pd.DataFrame) -> tuple[str, ...]:
     """Return rate and quality under the columns they might belong to."""
     if row.empty:
         return ("",) * len(MEASURES)
@@ -203,13 +203,13 @@ def _latex_row(line: Entry, above: str) -> str:
         text
         for cell in line.cells
         for text in (
-            (rf"\multicolumn{{2}}{{c}}{{{escaped(cell[0])}}}", *map(escaped, cell[2:]))
+            (rf"\multicolumn{{2}}{{c}}{{{escape_latex(cell[0])}}}", *map(escape_latex, cell[2:]))
             if line.is_published
-            else map(escaped, cell)
+            else map(escape_latex, cell)
         )
     ]
     start = r"\addlinespace" + "\n" if above and line.pair != above else ""
-    return start + tex_line([escaped(line.pair) if line.pair != above else "", escaped(line.rule), *cells])
+    return start + tex_line([escape_latex(line.pair) if line.pair != above else "", escape_latex(line.rule), *cells])
 
 
 def long_form(exhibit: Exhibit, cells: pd.DataFrame) -> pd.DataFrame:
