@@ -26,4 +26,4 @@ def slug(model_id: str) -> str:
     """A folder name for a hub id or a path: its last part, or the last two where that says only target or draft."""
     parts = [part for part in SPLIT.split(model_id) if part not in ("", ".", "..")]
     kept = parts[-2:] if parts and parts[-1] in ("target", "draft", "model", "checkpoint") else parts[-1:]
-    return re.sub(r"[^\w.+=-]", "_", "-".join(kept))[:90].lstrip(".") or "model"
+    return re.sub(r"[^\w.+=-]", "_", "-".join(kept).removesuffix(".gguf"))[:90].lstrip(".") or "model"

@@ -45,11 +45,12 @@ def show_plan(run: Run) -> int:
 def prefetch(run: Run) -> int:
     """Models and data into the caches."""
     from sdbench.engines.job import prepare
-    from sdbench.lm.load import download
+    from sdbench.lm.load import download, weights_folder
 
     job = prepare(run, ())
     for checkpoint in job.pair_info.metadata.checkpoints.values():
         download(checkpoint)
+        weights_folder(checkpoint, job.pair_info.metadata.dtype)
     print(f"sdbench: {run.model.name} and the data of {run.task.name} are on this machine")
     return 0
 

@@ -43,6 +43,7 @@ QUANTIZATION = ("bnb-int8", "bnb-nf4", "torchao-int8", "torchao-int4")
 class Model:
     """A pair. `target` and `draft` are hub ids, folders, or `embedded:NAME/target` for the pairs that ship inside.
 
+    Each may be a GGUF file, for which `tokenizer`, a hub id or a folder, replaces the one inside.
     `distilled` is the loss by which this draft was distilled for the task: the result takes its place, and the pair a name
     of its own.
     """
@@ -51,6 +52,7 @@ class Model:
     target: str
     draft: str | None
     distilled: str | None = None
+    tokenizer: str | None = None
     target_revision: str | None = None
     draft_revision: str | None = None
     attention: str | None = None
@@ -64,7 +66,7 @@ class Model:
         refuse_unknown("model.", tree, cls.__dataclass_fields__)
         for key in ("name", "target"):
             checks.string(f"model.{key}", tree.get(key))
-        for key in ("draft", "target_revision", "draft_revision", "device_map", "distilled"):
+        for key in ("draft", "tokenizer", "target_revision", "draft_revision", "device_map", "distilled"):
             if tree.get(key) is not None:
                 checks.string(f"model.{key}", tree[key])
         for key in ("attention", "quantization", "draft_quantization"):

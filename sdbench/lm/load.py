@@ -7,8 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,8 @@ from sdbench.config import ConfigError
 from sdbench.errors import first_line
 from sdbench.files import digest_of, digest_of_file
 from sdbench.hub import explain, fetch, is_offline
+from sdbench.lm.gguf import GGUFFile, find_file, is_gguf
+from sdbench.lm.quantized import QUANTIZED, quantization_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -25,14 +25,9 @@ SMALL = ["*.json", "*.jinja", "*.txt", "tokenizer.model"]
 WEIGHTS = ["*.safetensors", "pytorch_model*.bin"]
 ELSEWHERE = ["*/*"]  # original/, onnx/, metal/ … hold the same weights in other forms
 WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-QUANTIZED = {  # bytes a weight, scales included; packages needed
-    "bnb-int8": (1.1, ["bitsandbytes"]),
-    "bnb-nf4": (0.6, ["bitsandbytes"]),
-    "torchao-int8": (1.1, ["torchao"]),
-    "torchao-int4": (0.6, ["torchao", "mslk"]),
-}
 _NAMES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 UNCOUNTED = None, "float32"  # weights and type of a checkpoint without safetensors
+TENSOR_FILES = (".safetensors", ".bin", ".pt", ".pth")
 ROOM = 1.1  # activations and the allocator, of the weights; keys and values are the batch's business
 
 
@@ -45,6 +40,12 @@ class Checkpoint:
     commit: str | None  # None: a folder that is no hub snapshot
     parameters: int | None  # None: no safetensors, so unknown before loading
     dtype: str
+    gguf: GGUFFile | None = None  # the folder was made from it
+    tokenizer: Path | None = None  # in place of the folder's own
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        return self.tokenizer or self.folder
 
     def bytes(self, dtype: str | None, quantization: str | None) -> float:
         """What the weights take in memory."""
@@ -58,6 +59,8 @@ class Checkpoint:
 
     def identity(self) -> str:
         """One line for the provenance, and for the key of a cell: it changes when the weights do."""
+        if self.gguf is not None:
+            return self.gguf.identity
         if self.commit is not None:
             return f"{self.id}@{self.commit}"
         weights = (
@@ -68,8 +71,14 @@ class Checkpoint:
         return f"sha256:{digest_of(*weights)}"
 
 
-def find(id: str, folder: str | None = None, *, revision: str | None = None) -> Checkpoint:
-    """Return the checkpoint of a hub id or a folder, from its metadata: no weights are read or downloaded."""
+def find(
+    id: str, folder: str | None = None, *, revision: str | None = None, tokenizer: str | None = None
+) -> Checkpoint:
+    """Return the checkpoint of a hub id, a folder or a GGUF file, from its metadata: no weights are read, and only a GGUF
+    file, which holds its metadata itself, is downloaded. `tokenizer` replaces the one in a GGUF file.
+    """
+    if is_gguf(id):
+        return _find_gguf(id, revision, tokenizer)
     path = Path(folder or id)
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -77,6 +86,10 @@ def find(id: str, folder: str | None = None, *, revision: str | None = None) -> 
                 f"model {id} is a folder without config.json: name one that holds config.json, weights and a tokenizer"
             )
         return Checkpoint(id, path, None, *(_count_weights(path) or UNCOUNTED))
+    if id.endswith(TENSOR_FILES):
+        raise ConfigError(
+            f"model {id} is a file of weights: give the folder that holds it with config.json and a tokenizer"
+        )
     if id.count("/") != 1 or id.startswith((".", "/", "~")):
         raise ConfigError(f"model {id} is neither a folder on this machine nor an id of the hub such as Qwen/Qwen3-8B")
 
@@ -99,6 +112,29 @@ def find(id: str, folder: str | None = None, *, revision: str | None = None) -> 
         return Checkpoint(id, here, here.name, *(counted or UNCOUNTED))
 
     return fetch(metadata, id, revision=revision)
+
+
+def _find_gguf(id: str, revision: str | None, tokenizer: str | None) -> Checkpoint:
+    file = find_file(id, revision=revision)
+    if tokenizer is None and not file.has_tokenizer:
+        raise ConfigError(f"{id} has no tokenizer inside: give one by model.tokenizer=, a hub id or a folder")
+    folder = None if tokenizer is None else _tokenizer_folder(tokenizer)
+    return Checkpoint(id, file.folder, None, file.parameters, file.dtype, file, folder)
+
+
+def _tokenizer_folder(id: str) -> Path:
+    if Path(id).is_dir():
+        return Path(id)
+    from huggingface_hub import snapshot_download
+
+    return fetch(lambda: Path(snapshot_download(id, allow_patterns=SMALL, ignore_patterns=ELSEWHERE)), id)
+
+
+def weights_folder(checkpoint: Checkpoint, dtype: str | None) -> Path:
+    """Return where the weights are: for a GGUF file a dequantised copy in a dtype, which the first call makes."""
+    if checkpoint.gguf is None:
+        return checkpoint.folder
+    return checkpoint.gguf.weights(dtype or checkpoint.dtype)
 
 
 def is_here(checkpoint: Checkpoint) -> bool:
@@ -170,10 +206,11 @@ def load_model(
         options["device_map"] = device_map or {"": device}
     elif device_map is not None:
         options["device_map"] = device_map
+    folder = weights_folder(checkpoint, dtype)
     try:
-        config = AutoConfig.from_pretrained(checkpoint.folder)
+        config = AutoConfig.from_pretrained(folder)
         from_pretrained: Any = AutoModelForCausalLM.from_pretrained
-        loaded, info = from_pretrained(checkpoint.folder, config=config, output_loading_info=True, **options)
+        loaded, info = from_pretrained(folder, config=config, output_loading_info=True, **options)
     except ImportError as error:
         raise ConfigError(f"{checkpoint.id} cannot be loaded so: {first_line(error)}") from error
     except (OSError, ValueError, KeyError) as error:
@@ -198,33 +235,9 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(checkpoint.folder)
+        return AutoTokenizer.from_pretrained(checkpoint.tokenizer_folder)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ConfigError(f"the tokenizer of {checkpoint.id} cannot be loaded: {first_line(error)}") from error
-
-
-def require_packages(quantization: str | None, device_map: str | None) -> None:
-    """Raise where a package that these options need beside transformers is missing; none is imported."""
-    needed = QUANTIZED[quantization][1] if quantization else []
-    needed = [*needed, "accelerate"] if quantization or device_map else []
-    missing = [package for package in needed if find_spec(package) is None]
-    if missing:
-        option = f"quantization={quantization}" if quantization else f"device_map={device_map}"
-        raise ConfigError(f"{option} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
-
-
-def quantization_config(name: str) -> Any:
-    """Return transformers' configuration of bitsandbytes (bnb-int8, bnb-nf4) or torchao (torchao-int8, torchao-int4)."""
-    import torch
-    import transformers
-
-    require_packages(name, None)
-    if name.startswith("torchao"):
-        kind = {"torchao-int8": "Int8WeightOnlyConfig", "torchao-int4": "Int4WeightOnlyConfig"}[name]
-        return transformers.TorchAoConfig(getattr(import_module("torchao.quantization"), kind)())
-    nf4 = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
-    options: dict[str, Any] = {"load_in_8bit": True} if name == "bnb-int8" else nf4
-    return transformers.BitsAndBytesConfig(**options)
 
 
 def _count_weights(folder: Path) -> tuple[int, str] | None:

@@ -79,12 +79,20 @@ def find(model: Model, *, device: str, dtype: str, is_read: bool = True) -> Pair
     can be, before anything heavy is imported. `is_read`: whether the weights will be, in this process.
     """
     from sdbench.lm import load as lm
+    from sdbench.lm.quantized import require_packages
 
     for quantization in (model.quantization, model.draft_quantization):
-        lm.require_packages(quantization, model.device_map)
-    checkpoints = {"target": lm.find(model.target, folder_of(model.target), revision=model.target_revision)}
+        require_packages(quantization, model.device_map)
+    names = {"target": (model.target, model.target_revision)}
     if model.draft is not None:
-        checkpoints["draft"] = lm.find(model.draft, folder_of(model.draft), revision=model.draft_revision)
+        names["draft"] = model.draft, model.draft_revision
+    tokenizer = None if model.tokenizer is None else folder_of(model.tokenizer)
+    checkpoints = {
+        role: lm.find(name, folder_of(name), revision=revision, tokenizer=tokenizer)
+        for role, (name, revision) in names.items()
+    }
+    if tokenizer is not None and all(checkpoint.gguf is None for checkpoint in checkpoints.values()):
+        raise ConfigError(f"model.tokenizer={model.tokenizer} is read for .gguf files only: remove it")
     where = device_of(device)
     kind = dtype if dtype != "auto" else "float32" if where == "cpu" else None
     metadata = PairMetadata(model, checkpoints, where, kind)

@@ -177,7 +177,7 @@ def _refuse_two_vocabularies(run: Run, pair_info: PairInfo) -> None:
             f"model.draft={run.model.draft} has {rows} ids and {run.model.target} {target_rows}, of which its tokenizer uses "
             f"{len(target_tokens)}: a pair needs one vocabulary, so give a draft of the same family"
         )
-    if not any((draft.folder / name).is_file() for name in TOKENIZER_FILES):
+    if not any((draft.tokenizer_folder / name).is_file() for name in TOKENIZER_FILES):
         raise ConfigError(
             f"model.draft={run.model.draft} has no tokenizer, so nothing shows that its ids are those of {run.model.target}: "
             "if they are, copy the tokenizer's files of the target into a local folder of the draft"

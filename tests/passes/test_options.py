@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sdbench.cli import main
-from sdbench.lm.load import QUANTIZED
 from sdbench.lm.model import LM
+from sdbench.lm.quantized import QUANTIZED
 from sdbench.prepare import pair as pairs
 from sdbench.records import read
 from tests.records.equality import assert_same_records

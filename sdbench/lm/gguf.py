@@ -1,0 +1,259 @@
+"""GGUF files as checkpoints: each becomes a folder of the cache, which the rest of the package reads as any other.
+
+The folder is named by the file's hash. Configuration, tokenizer and stop ids are written when the file is first named, the
+weights when they are first needed, dequantised by transformers into one dtype. Not covered: files in several parts, and rope
+scaling, which transformers does not read from them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from huggingface_hub import constants
+
+from sdbench.config import ConfigError
+from sdbench.errors import first_line
+from sdbench.files import digest_of, digest_of_file, replace_on_success, write_whole
+from sdbench.hub import fetch
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader
+
+CACHE = Path(constants.HF_HOME, "sdbench", "gguf")
+FORMAT = 1  # of the folders: another number makes them anew
+CARD = "gguf.json"
+ON_HUB = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)")
+OWN_DTYPES = {"F32": "float32", "F16": "float16"}  # of kinds; the others are made from bfloat16
+TORN = ValueError, IndexError, KeyError, OSError, OverflowError
+CONTROL = 3  # a token's type
+# Ends of a text or a turn by their names, as llama.cpp has them: a file names one or two ids, publishers often mean more.
+ENDS = frozenset(
+    ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<EOT>")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFFile:
+    """A file on this machine by its content; `kind` is its quantisation, such as Q4_K_M."""
+
+    id: str
+    path: Path
+    digest: str  # SHA-256
+    kind: str
+    parameters: int
+    dtype: str  # that of the weights before they were quantised
+
+    @property
+    def identity(self) -> str:
+        return f"sha256:{self.digest[:20]} ({self.kind} GGUF)"
+
+    @property
+    def folder(self) -> Path:
+        """Configuration, tokenizer and stop ids, as transformers writes them."""
+        return _folder_of(self.digest)
+
+    @property
+    def has_tokenizer(self) -> bool:
+        return (self.folder / "tokenizer_config.json").is_file()
+
+    def weights(self, dtype: str) -> Path:
+        """Return the folder of the weights in a dtype; the first call dequantises them, which takes a minute for 1.5 B."""
+        try:
+            return _write_once(self.folder / dtype, lambda part: self._dequantise(part, dtype))
+        except (NotImplementedError, *TORN) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{self.id} cannot be dequantised into {self.folder}: {first_line(error)}") from error
+
+    def _dequantise(self, part: Path, dtype: str) -> None:
+        import torch
+        import transformers
+
+        _require_packages(self.id)
+        options: dict[str, Any] = {"dtype": getattr(torch, dtype), "gguf_file": self.path.name}
+        if hasattr(transformers, "GgufConfig"):  # else the weights are never kept packed
+            options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+        options["config"] = transformers.AutoConfig.from_pretrained(self.folder)
+        from_pretrained: Any = transformers.AutoModelForCausalLM.from_pretrained
+        model, info = from_pretrained(self.path.parent, output_loading_info=True, **options)
+        if info["missing_keys"]:
+            raise ConfigError(
+                f"{self.id} has no weights for {min(info['missing_keys'])}: it is of another architecture"
+            )
+        model.hf_quantizer = None  # transformers would refuse to write what it read from GGUF
+        if hasattr(model.config, "quantization_config"):
+            del model.config.quantization_config
+        model.generation_config = transformers.GenerationConfig.from_pretrained(self.folder)
+        model.save_pretrained(part)
+
+
+def is_gguf(id: str) -> bool:
+    """Return whether a checkpoint's name is that of a GGUF file, here or on the hub."""
+    return id.endswith(".gguf")
+
+
+def find_file(id: str, *, revision: str | None = None) -> GGUFFile:
+    """Return a local file, or one of the hub such as org/repo:file.gguf, which is downloaded unless it is in the cache."""
+    path = Path(id).expanduser()
+    on_hub = ON_HUB.fullmatch(id)
+    if not path.is_file() and on_hub is not None:
+        path = _download(on_hub[1], on_hub[2], revision)
+    if not path.is_file():
+        raise ConfigError(f"there is no file {id}: give the path of a .gguf file, or org/repo:file.gguf of the hub")
+    digest = _digest(path)
+    try:
+        folder = _write_once(_folder_of(digest), lambda part: _describe(id, path, part))
+    except OSError as error:
+        raise ConfigError(f"{id} cannot be read into {CACHE}: {first_line(error)}") from error
+    return GGUFFile(id, path, digest, **json.loads((folder / CARD).read_text()))
+
+
+def _download(repo: str, name: str, revision: str | None) -> Path:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    def request() -> Path:
+        try:
+            return Path(hf_hub_download(repo, name, revision=revision))
+        except LocalEntryNotFoundError:
+            raise
+        except EntryNotFoundError as error:
+            page = f"{constants.ENDPOINT}/{repo}/tree/{revision or 'main'}"
+            raise ConfigError(f"{repo} has no file {name}: see {page}") from error
+
+    return fetch(request, repo, revision=revision)
+
+
+def _folder_of(digest: str) -> Path:
+    return CACHE / f"{digest[:20]}-{FORMAT}"
+
+
+def _digest(path: Path) -> str:
+    """SHA-256 of a file: the hub's own where the file is its, else computed once for a path, size and time of change."""
+    real = path.resolve()
+    if real.parent.name == "blobs" and re.fullmatch(r"[0-9a-f]{64}", real.name):
+        return real.name
+    state = real.stat()
+    known = CACHE / "hashes" / digest_of(f"{real} {state.st_size} {state.st_mtime_ns}")
+    if not known.is_file():
+        known.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(known, digest_of_file(real, digits=64))
+    return known.read_text()
+
+
+def _write_once(folder: Path, write: Callable[[Path], None]) -> Path:
+    """Return a folder of the cache, which `write` fills where it is missing: whole or not at all."""
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with replace_on_success(folder) as part:
+                part.mkdir(exist_ok=True)
+                write(part)
+        except OSError:
+            if not folder.is_dir():  # else another process was faster
+                raise
+    return folder
+
+
+def _require_packages(id: str) -> None:
+    missing = [package for package in ("gguf", "accelerate") if find_spec(package) is None]
+    if missing:
+        raise ConfigError(f"{id} needs {' and '.join(missing)}: pip install 'sdbench[gguf]'")
+
+
+def _describe(id: str, path: Path, part: Path) -> None:
+    """Write what a file holds beside its weights, or raise what is wrong with it."""
+    _require_packages(id)
+    from gguf import GGUFReader
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoTokenizer, GenerationConfig
+
+    try:
+        reader = GGUFReader(path)
+        architecture = str(_value(reader, "general.architecture", required=True))
+        stops = _stop_ids(reader)
+    except TORN as error:
+        raise ConfigError(f"{id} is torn, or no GGUF file ({first_line(error)}): copy or download it again") from error
+    _refuse_unread(id, reader, architecture)
+    if not stops:
+        raise ConfigError(f"{id} names no end-of-text token (tokenizer.ggml.eos_token_id): convert the model again")
+    unknown = (
+        f"{id} is of the architecture {architecture}, which transformers does not read from GGUF as a language model"
+    )
+    try:
+        config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    except (ValueError, KeyError, NotImplementedError) as error:
+        raise ConfigError(f"{unknown}: give the publisher's own repository") from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ConfigError(f"{unknown}: give the publisher's own repository")
+    parameters = sum(int(tensor.n_elements) for tensor in reader.tensors)
+    shapes = {str(tensor.name): [int(size) for size in tensor.shape] for tensor in reader.tensors}
+    if "token_embd.weight" in shapes:
+        config.vocab_size = shapes["token_embd.weight"][-1]
+    config.save_pretrained(part)
+    special: dict[str, Any] = {"eos_token_id": stops if len(stops) > 1 else stops[0]}
+    special |= {name: getattr(config, name, None) for name in ("bos_token_id", "pad_token_id")}
+    GenerationConfig(**special).save_pretrained(part)
+    if _value(reader, "tokenizer.ggml.model") not in (None, "none", "no_vocab"):
+        try:
+            AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(part)
+        except Exception as error:  # what tokenizers raises is of no narrower class
+            sentence = f"the tokenizer inside {id} cannot be read ({first_line(error)}): convert the model again"
+            raise ConfigError(sentence) from error
+    kind = _kind(reader)
+    card = {"kind": kind, "parameters": parameters, "dtype": OWN_DTYPES.get(kind, "bfloat16")}
+    (part / CARD).write_text(json.dumps(card))
+
+
+def _refuse_unread(id: str, reader: GGUFReader, architecture: str) -> None:
+    """Raise for what changes the weights or their use and is read by no line of transformers."""
+    if int(_value(reader, "split.count") or 1) > 1:
+        raise ConfigError(
+            f"{id} is one of several parts: join them with llama-gguf-split --merge FIRST.gguf WHOLE.gguf"
+        )
+    scaling = str(_value(reader, f"{architecture}.rope.scaling.type") or "none")
+    factors = [str(tensor.name) for tensor in reader.tensors if str(tensor.name).startswith("rope_f")]
+    if architecture != "gpt-oss" and (scaling != "none" or factors):
+        raise ConfigError(
+            f"{id} scales its rotary positions ({factors[0] if factors else scaling}), which transformers does not read from "
+            "GGUF: give the publisher's own repository"
+        )
+
+
+def _value(reader: GGUFReader, key: str, *, required: bool = False) -> Any:
+    field = reader.get_field(key)
+    if field is None and required:
+        raise KeyError(f"no {key}")
+    return None if field is None else field.contents()
+
+
+def _stop_ids(reader: GGUFReader) -> list[int]:
+    """Return the ids that end a text: the file's own, then its control tokens with a known name."""
+    keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
+    ids = [int(index) for key in keys if (index := _value(reader, key)) is not None]
+    tokens, types = (_value(reader, f"tokenizer.ggml.{name}") or [] for name in ("tokens", "token_type"))
+    ids += [index for index, (token, kind) in enumerate(zip(tokens, types, strict=False)) if _is_end(token, kind)]
+    return list(dict.fromkeys(ids))
+
+
+def _is_end(token: str, kind: int) -> bool:
+    return kind == CONTROL and token in ENDS
+
+
+def _kind(reader: GGUFReader) -> str:
+    """Return the quantisation that the file states, or else the type of most of its weights."""
+    from gguf import LlamaFileType
+
+    try:
+        return LlamaFileType(int(_value(reader, "general.file_type"))).name.partition("_")[2]
+    except (ValueError, TypeError):
+        counts: Counter[str] = Counter()
+        for tensor in reader.tensors:
+            counts[tensor.tensor_type.name] += int(tensor.n_elements)
+        return counts.most_common(1)[0][0]

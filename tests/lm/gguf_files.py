@@ -1,0 +1,106 @@
+"""GGUF files as llama.cpp's converter writes them, from small models of transformers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Kind
+
+ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "gemma3_text": "gemma3"}
+FILE_TYPES = {
+    "F32": gguf.LlamaFileType.ALL_F32,
+    "F16": gguf.LlamaFileType.MOSTLY_F16,
+    "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
+    "Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
+}
+
+
+def tiny(family: str, *, hidden: int = 64, layers: int = 6, vocab: int = 1024) -> Any:
+    """A random model; gemma3 has its usual five windows and one full layer."""
+    from transformers import Gemma3TextConfig, LlamaConfig, Qwen2Config
+    from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    kinds: dict[str, Any] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "gemma3": Gemma3TextConfig}
+    sizes = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers, "vocab_size": vocab}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256}
+    extra = {"head_dim": hidden // 4, "sliding_window": 8, "query_pre_attn_scalar": 256}  # no file holds the last
+    config = kinds[family](**sizes, **heads, **(extra if family == "gemma3" else {}), initializer_range=0.2)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name:  # all the same otherwise
+                weight.add_(0.1 * torch.randn_like(weight))
+    return model
+
+
+def write(
+    path: Path, model: Any, *, kind: str = "F16", tokenizer: Path | None = None, more: dict[str, str] | None = None
+) -> Path:
+    """Write a model, with the tokenizer of a folder; `more` is text under further keys."""
+    config = model.config
+    architecture = ARCHITECTURES[config.model_type]
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_file_type(FILE_TYPES[kind])
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if architecture == "gemma3":
+        writer.add_key_length(head_dim)
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_rope_freq_base(config.rope_parameters["full_attention"]["rope_theta"])
+    else:
+        writer.add_rope_dimension_count(head_dim)
+        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_eos_token_id(2)
+    for key, text in (more or {}).items():
+        writer.add_string(key, text)
+    if tokenizer is not None:
+        _add_tokenizer(writer, tokenizer)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], config.num_hidden_layers)
+    for name, weight in model.state_dict().items():
+        if not (name == "lm_head.weight" and config.tie_word_embeddings):
+            stem, _, suffix = name.rpartition(".")
+            _add_tensor(writer, f"{names.get_name(stem)}.{suffix}", weight.float().numpy(), config, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add_tensor(writer: gguf.GGUFWriter, name: str, x: np.ndarray, config: Any, kind: str) -> None:
+    if config.model_type == "llama" and ("attn_q" in name or "attn_k" in name):  # llama.cpp rotates pairs, not halves
+        heads = config.num_attention_heads if "attn_q" in name else config.num_key_value_heads
+        x = x.reshape(heads, 2, x.shape[0] // heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+    if config.model_type == "gemma3_text" and "norm" in name:
+        x = x + 1
+    stored = Kind.F32 if x.ndim == 1 else Kind[kind]
+    writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(x), stored), raw_dtype=stored)
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, folder: Path) -> None:
+    """Byte-level BPE, as the pairs of the package have."""
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    special = {entry["id"] for entry in rules["added_tokens"]}
+    tokens = sorted(rules["model"]["vocab"], key=rules["model"]["vocab"].get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    writer.add_token_types(
+        [gguf.TokenType.CONTROL if index in special else gguf.TokenType.NORMAL for index in range(len(tokens))]
+    )
+    writer.add_token_merges([" ".join(pair) for pair in rules["model"]["merges"]])
+    writer.add_bos_token_id(1)
+    writer.add_pad_token_id(0)
+    writer.add_add_bos_token(True)
+    writer.add_chat_template((folder / "chat_template.jinja").read_text())
