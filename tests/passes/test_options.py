@@ -59,7 +59,7 @@ def test_a_model_that_does_not_fit_is_refused_from_its_metadata(words, tmp_path,
     ],
 )
 def test_a_missing_package_is_named_with_how_to_install_it(words, tmp_path, capsys, monkeypatch, option, packages):
-    monkeypatch.setattr("sdbench.lm.load.find_spec", lambda name: None)  # as on a machine without them
+    monkeypatch.setattr("sdbench.lm.quantized.find_spec", lambda name: None)  # as on a machine without them
     said = refused([*words(tmp_path), option], capsys)
     assert f"needs {' and '.join(packages)}: pip install {' '.join(packages)}" in said
 

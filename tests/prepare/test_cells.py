@@ -227,7 +227,7 @@ ELSEWHERE = {  # fields whose change is tested by itself
 @pytest.fixture
 def no_packages(monkeypatch):
     monkeypatch.setattr(
-        "sdbench.lm.load.find_spec", lambda name: SimpleNamespace()
+        "sdbench.lm.quantized.find_spec", lambda name: SimpleNamespace()
     )  # quantisation is planned, not done
 
 
