@@ -215,6 +215,7 @@ ELSEWHERE = {  # fields whose change is tested by itself
     "RuleSweep.target": "the same",
     "Model.target_revision": "a commit of the hub is part of the checkpoint's identity: tests/lm/test_load.py",
     "Model.draft_revision": "the same",
+    "Model.tokenizer": "what the tokenizer does is part of the key: tests/lm/test_gguf.py, for GGUF files only",
     "Knob.name": "a name of a constructor's argument, which is in the settings",
     "Knob.values": "its values are in the settings",
     "Knob.is_text": "what a text names is keyed by its content: tests/run/test_heads.py",
