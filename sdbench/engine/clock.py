@@ -14,7 +14,7 @@ class Clock:
         if mode not in (None, False, True, "split"):
             raise ValueError(f'timing must be True, False or "split", got {mode!r}')
         self.is_on, self.is_split = bool(mode), mode == "split"
-        self._wait = torch.get_device_module(device).synchronize if device.type in ("cuda", "xpu", "mps") else None
+        self._wait = None if device.type == "cpu" else torch.get_device_module(device).synchronize
 
     def read(self) -> float:
         """Now, all that was asked of the device done; 0 when off."""

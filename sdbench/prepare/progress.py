@@ -65,7 +65,8 @@ class Bar:
 
     def _facts(self) -> str:
         elapsed = max(time.monotonic() - self.started_s, 1e-9)
-        facts = [f"{self.tokens / elapsed:,.0f} tokens/s"] if self.tokens else []
+        pace = self.tokens / elapsed
+        facts = [f"{pace:,.0f} tokens/s" if pace >= 10 else f"{pace:.2g} tokens/s"] if self.tokens else []
         facts += [f"acceptance {self.accepted / self.examined:.3f}"] if self.examined else []
         return ", ".join(facts)
 

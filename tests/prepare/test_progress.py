@@ -62,3 +62,10 @@ def test_a_warning_is_said_once(capsys):
     for _ in range(3):
         warn("prompts were cut for this test")
     assert capsys.readouterr().err == "sdbench: warning: prompts were cut for this test\n"
+
+
+def test_a_slow_pace_is_no_zero():
+    bar = Bar("decoding", 4, stream=io.StringIO())
+    bar.started_s -= 100
+    bar.add(tokens=40)
+    assert "0.4 tokens/s" in bar._line()
