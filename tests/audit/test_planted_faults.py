@@ -10,6 +10,7 @@ from sdbench.audit.command import AuditOptions, parse_audit
 from sdbench.audit.native import audit
 from sdbench.audit.pairs import random_pair
 from sdbench.audit.subject import AuditedRule
+from sdbench.cli import compose_run
 from sdbench.types import Evidence, Verdict
 from sdbench.verify import FLy
 from tests.audit.faults import FAULTS, HONEST, Fault
@@ -64,7 +65,7 @@ class ShortWindow(FLy):
 @pytest.mark.parametrize(("rule", "said"), [(FLy, "sound"), (ShortWindow, "violated")])
 def test_a_joint_rule_is_held_to_its_law_on_a_trained_pair_too(rule, said):
     """Where nothing can be enumerated: round by round, given what was drafted."""
-    subject = build(parse_audit(["verifier=fly", "verifier.window=2", "model=llama-tiny"])).subject
+    subject = build(parse_audit(["verifier=fly", "verifier.window=2", "model=llama-tiny"], compose_run)).subject
     subject.settings = [AuditedRule("fly", rule(window=2, entropy=0.01))]
     report = audit(subject, AuditOptions(tv=1, samples=150, claims=("pit", "acceptance")))
     assert {row.claim for row in report.rows} == {"pit", "acceptance"}

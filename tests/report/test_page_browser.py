@@ -240,6 +240,7 @@ def test_the_margin_is_moved_and_decided_again(visit):
     assert headline.inner_text() == "Ship ensemble w=0.3 K=5"
     before = float(band.get_attribute("height"))
     mover = answer.locator("[data-part=mover]")
+    margin = mover.input_value()
     mover.evaluate("one => { one.value = 0.5; one.dispatchEvent(new Event('input')) }")
     assert headline.inner_text() == "No recommendation"
     assert "0.50 points" in answer.locator("[data-part=sentence]").inner_text()
@@ -247,7 +248,7 @@ def test_the_margin_is_moved_and_decided_again(visit):
     assert answer.locator(".point.advised").count() == 0
     answer.locator("summary").first.click()
     assert answer.locator(".ladder .mark").nth(1).inner_text() == "✗ no"
-    mover.evaluate("one => { one.value = one.max; one.dispatchEvent(new Event('input')) }")
+    mover.evaluate(f"one => {{ one.value = {margin}; one.dispatchEvent(new Event('input')) }}")
     assert headline.inner_text() == "Ship ensemble w=0.3 K=5"
     assert answer.locator(".point.advised").count() == 1
 
