@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -35,7 +36,6 @@ from sdbench.words import choose, exit_on_mistake, number, parse_words
 WARPERS = ("", "top_k=2", "top_p=0.8")
 MARKERS = ["verifier.within.begin=Answer", "verifier.within.end='####'"]  # single tokens of the embedded pairs
 KNOBS = {"fly": ["verifier.fly.window=2"]}  # its default window asks for five drafts
-HEADS = {"diversed": "ensemble", "judge": "judge"}  # the kind of a rule's head
 HEADS_TASK = "gsm8k-tiny"
 TV = {False: 0.08, True: 0.1}  # to be found on the random pair, and on a trained one
 TRAINED_SAMPLES = 300  # texts of a prompt by default, each a hundred times the work of the random pair's
@@ -55,6 +55,13 @@ def names(group: str) -> list[str]:
     return sorted(path.stem for path in (config_dir() / group).glob("*.yaml"))
 
 
+def kind_of_head(rule: str) -> str | None:
+    """The kind of a rule's trained head, from the knobs of its file; None for a rule without one."""
+    knobs = yaml.safe_load((config_dir() / "verifier" / f"{rule}.yaml").read_text()).get("knobs") or {}
+    folders = {knob["trained"] for knob in knobs.values() if knob and "trained" in knob}
+    return next((kind for kind, folder in SHIP.items() if folder in folders), None)
+
+
 def combinations(model: str, rules: Sequence[str]) -> Iterator[tuple[str, str, str, Sequence[str]]]:
     """(drafter, temperature, warper, rules of one batch)."""
     if model:
@@ -70,10 +77,11 @@ def combinations(model: str, rules: Sequence[str]) -> Iterator[tuple[str, str, s
 
 def head_of(rule: str, model: str) -> str | None:
     """The name of the head that ships for a trained pair, if there is one."""
-    folder = (
-        Path(embedded.__file__).parent / SHIP[HEADS[rule]] / model / HEADS_TASK if rule in HEADS and model else None
-    )
-    return f"embedded:{model}/{HEADS_TASK}" if folder is not None and folder.is_dir() else None
+    kind = kind_of_head(rule)
+    if kind is None or not model:
+        return None
+    folder = Path(str(embedded.__file__)).parent / SHIP[kind] / model / HEADS_TASK
+    return f"embedded:{model}/{HEADS_TASK}" if folder.is_dir() else None
 
 
 def head_words(rule: str, model: str) -> list[str]:
@@ -136,7 +144,7 @@ def run(
                 "texts": max((row.samples for row in rows if row.claim == "law"), default=0),
                 "largest_log_e": largest,
                 "found_tv": max(least, default=None),
-                **({"head": Head.load(head, HEADS[rule]).label} if (head := head_of(rule, model)) else {}),
+                **({"head": Head.load(head, str(kind_of_head(rule))).label} if (head := head_of(rule, model)) else {}),
                 "why": "; ".join(bad),
             }
         )

@@ -14,7 +14,7 @@ from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.audit.texts import RoundBatch, require_rounds
 from sdbench.engine import Engine
 from sdbench.types import DraftBlock, Evidence, Generation, Limits
-from sdbench.verify import ASD, Exact
+from sdbench.verify import Exact
 
 MAX_DEVIATIONS = 20  # that are kept in words
 
@@ -169,12 +169,11 @@ def check_greedy(subject: Subject, which: Sequence[int]) -> list[ExactCheck]:
 
 
 def budget_errors(subject: Subject, rule: Any, prompt: Sequence[int], g: Generation) -> Iterator[str]:
-    """The published bound of a rule with a regret budget: all regrets of a text sum to at most the budget."""
-    if not isinstance(rule, ASD):
+    """A rule that bounds what a text may spend says so by `spending`, and every text must keep to it."""
+    if not hasattr(rule, "spending"):
         return
     logits = last_outputs(subject.target, [*prompt, *g.tokens[:-1]], len(g.tokens), subject.vocab).logits.double()
-    chosen = logits.gather(-1, torch.tensor(g.tokens)[:, None])[:, 0]
-    spent, budget = float((logits.max(-1).values - chosen).sum()), float(rule.budget)
+    spent, budget = rule.spending(logits, torch.tensor(g.tokens))
     if spent > budget + subject.rounding * len(g.tokens) * (1 + float(logits.abs().max())):
         yield f"prompt {g.prompt}: {list(g.tokens)} has a regret of {spent:.6g}, but its budget is {budget:g}"
 

@@ -46,6 +46,11 @@ class ASD(Joint):
         knobs = (self.budget, self.gap, self.mismatches)
         return torch.stack(torch.broadcast_tensors(*(torch.as_tensor(value) == 0 for value in knobs))).any(0)
 
+    def spending(self, logits: Tensor, tokens: Tensor) -> tuple[float, float]:
+        """The published bound on a text, as (all regrets of its tokens, what they may be): logits [n,V] of the target at each."""
+        regrets = logits.max(-1).values - logits.gather(-1, tokens[:, None])[:, 0]
+        return float(regrets.sum()), float(self.budget)
+
     def init_state(self, prompts: Sequence[Tensor], device: Any) -> Tensor:
         """[B,1]: the regret that the text has spent."""
         return torch.zeros(len(prompts), 1, dtype=torch.float64, device=device)
