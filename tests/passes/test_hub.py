@@ -34,7 +34,7 @@ def test_a_gated_pair_says_what_to_do_before_anything_heavy_is_imported(hub, tmp
 
 def test_a_pair_that_does_not_fit_is_refused_without_a_byte_of_its_weights(hub, tmp_path):
     (hub.root / "models" / "org").mkdir(exist_ok=True)
-    save_huge(hub.root / "models" / "org" / "huge", [1_000_000, 405_000])
+    save_huge(hub.root / "models" / "org" / "huge", [1_000_000, 405_000], is_whole=False)
     words = ["model.target=org/huge", "model.draft=Qwen/Qwen3-8B", "device=cpu"]
     done = sdbench(words, cwd=tmp_path, env=hub.env(tmp_path / "home"))
     assert done.code == 2
