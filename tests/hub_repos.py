@@ -8,7 +8,7 @@ from typing import Any
 GATED = frozenset(
     [
         *("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"),
-        *("google/gemma-3-12b-it", "google/gemma-3-4b-it", "google/gemma-3-1b-it"),
+        *("google/gemma-3-12b-it", "google/gemma-3-4b-it", "google/gemma-3-1b-it", "google/gemma-3-270m"),
     ]
 )
 CHAT = (
@@ -22,7 +22,7 @@ WORDS = (
 
 
 def make_models(root: Path) -> None:
-    """Seven checkpoints of some 50,000 weights, one tokenizer, a chat template."""
+    """Checkpoints of some 50,000 weights, one tokenizer, a chat template."""
     import torch
     import transformers as t
 
@@ -49,14 +49,24 @@ def make_models(root: Path) -> None:
     def gemma() -> Any:
         return t.Gemma3ForConditionalGeneration(t.Gemma3Config(text_config=text.to_dict(), **both))
 
+    def llama() -> Any:
+        return t.LlamaForCausalLM(t.LlamaConfig(**size))
+
     makers = {
-        "meta-llama/Llama-3.1-8B-Instruct": lambda: t.LlamaForCausalLM(t.LlamaConfig(**size)),
-        "meta-llama/Llama-3.2-1B-Instruct": lambda: t.LlamaForCausalLM(t.LlamaConfig(**size)),
+        "meta-llama/Llama-3.1-8B-Instruct": llama,
+        "meta-llama/Llama-3.2-1B-Instruct": llama,
+        "HuggingFaceTB/SmolLM2-1.7B-Instruct": llama,
+        "HuggingFaceTB/SmolLM2-135M-Instruct": llama,
+        **{
+            f"Qwen/Qwen2.5-Coder-{parameters}-Instruct": lambda: t.Qwen2ForCausalLM(t.Qwen2Config(**size))
+            for parameters in ("7B", "1.5B", "0.5B")
+        },
         "Qwen/Qwen3-8B": lambda: t.Qwen3ForCausalLM(t.Qwen3Config(**size)),
         "Qwen/Qwen3-0.6B": lambda: t.Qwen3ForCausalLM(t.Qwen3Config(**size)),
         "google/gemma-3-12b-it": gemma,
         "google/gemma-3-4b-it": gemma,
         "google/gemma-3-1b-it": lambda: t.Gemma3ForCausalLM(text),
+        "google/gemma-3-270m": lambda: t.Gemma3ForCausalLM(text),
     }
     for id, make in makers.items():
         model = make()

@@ -131,6 +131,17 @@ def test_a_study_is_narrowed_by_pair_task_and_n(composer):
     assert (run.model.name, run.task.name, run.n, run.temperature) == ("qwen", "xsum", 7, 0.1)
 
 
+def test_the_real_pair_has_an_experiment_for_each_of_the_six_tasks(composer):
+    rows = {"humaneval": 164, "mbpp": 250, "gsm8k": 100, "wmt": 300, "xsum": 150, "cnndm": 40}
+    for task, n in rows.items():
+        (run,) = runs_of(composer, f"experiment=real-{task}")
+        assert (run.task.name, run.n, run.dtype, run.temperature) == (task, n, "bfloat16", 0)
+        assert run.model.name == "qwen-coder-small"
+        assert {0.3, 0.5, 0.7, 0.9} <= {setting["w"] for setting in run.verifiers[0].settings}
+        (run,) = runs_of(composer, f"experiment=real-{task}", "decode=sampling", "top_p=0.95", "model=smollm2")
+        assert (run.model.name, run.temperature, run.top_p) == ("smollm2", 1, 0.95)
+
+
 def test_help_and_readme_name_every_experiment():
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
     listed = next(line for line in text().splitlines() if line.strip().startswith("experiment=") and "NAME" not in line)

@@ -56,6 +56,41 @@ def test_a_gated_pair_on_a_hub_data_set_runs_end_to_end(hub, tmp_path):
     assert not [line for line in hub.log[begin:] if "train-" in line or "validation-" in line]
 
 
+SMALL_PAIRS = """
+from sdbench.cli import compose_run, main
+from sdbench.prepare import pair
+for name in ("qwen-coder-small", "qwen-coder", "smollm2"):
+    assert main(["--plan", f"model={name}", "task=gsm8k", "task.chat=true", "device=cpu", "n=2"]) == 0
+run = compose_run(["model=gemma-270m"])
+print(sorted(pair.find(run.model, device="cpu", dtype="auto").checkpoints))
+"""
+
+
+def test_the_configs_of_small_pairs_name_repositories_with_one_vocabulary(hub, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SMALL_PAIRS],
+        env=hub.env(tmp_path / "home", "hf_granted"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    downloads = [line for line in done.stdout.splitlines() if line.startswith("download: ")]
+    for line, (target, draft) in zip(
+        downloads,
+        [
+            ("Qwen/Qwen2.5-Coder-1.5B-Instruct", "Qwen/Qwen2.5-Coder-0.5B-Instruct"),
+            ("Qwen/Qwen2.5-Coder-7B-Instruct", "Qwen/Qwen2.5-Coder-0.5B-Instruct"),
+            ("HuggingFaceTB/SmolLM2-1.7B-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+        ],
+        strict=True,
+    ):
+        assert target in line
+        assert draft in line
+    assert done.stdout.endswith("['target']\n")
+
+
 CASES = """
 import contextlib, io, json, os, sys, time
 time.sleep = lambda seconds: None  # between one try and the next
