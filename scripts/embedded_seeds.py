@@ -17,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import pandas as pd
 
 import sdbench
+from scripts.tiny.make import pair_of
 from sdbench import embedded
 from sdbench.metrics.export import metrics_of, metrics_table
 from sdbench.metrics.summary import summarise
-from sdbench.train.make import pair_of
 from sdbench.words import exit_on_mistake, parse_words
 
 WS = "w=[1,0.9,0.8,0.7,0.6,0.5,0.2,0]"
@@ -40,7 +40,7 @@ def trained(pair: str, seed: str, runs: Path) -> Path:
     folder = runs / f"{pair}-{seed}"
     if not (folder / "draft" / "model.safetensors").exists():
         words = [f"pair={pair}", "role=draft", f"seed={seed}", f"out={folder}"]
-        subprocess.run([sys.executable, "-m", "sdbench.train", "tiny", *words], check=True)
+        subprocess.run([sys.executable, Path(__file__).with_name("train_tiny.py"), *words], check=True)
     return folder / "draft"
 
 

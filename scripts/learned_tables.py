@@ -37,6 +37,7 @@ import yaml
 from matplotlib.figure import Figure
 
 import sdbench
+from scripts.tiny.make import continue_target
 from sdbench.audit.report import finite
 from sdbench.config import config_dir
 from sdbench.metrics.pareto import Resampled, front_of, gain, joint, volume_of
@@ -45,7 +46,6 @@ from sdbench.report.figures.planes import pareto
 from sdbench.report.figures.style import panels, save, styled
 from sdbench.report.sweep import sweeps_of
 from sdbench.train.distill import LOSSES
-from sdbench.train.make import continue_target
 from sdbench.verify import Head
 from sdbench.verify.head import CARD
 from sdbench.words import choose, exit_on_mistake, parse_words

@@ -1,11 +1,46 @@
-"""The old name of python -m sdbench.train tiny, with the same options."""
+"""One of the tiny pairs that ship with the package, trained from scratch: in two processes on a CPU, in one on a GPU.
+
+    python scripts/train_tiny.py [pair=llama-tiny] [OPTION=VALUE ...]
+
+pair=NAME       llama-tiny, qwen-tiny or gemma-tiny                      (llama-tiny)
+out=FOLDER      gets target/, draft/ and training.json                   (trained/PAIR)
+role=A,B        target, draft or both                                    (target,draft)
+start=FOLDER    has target/ with the weights of the plain phases: training begins with the first phase in a voice
+seed=N          other first weights and rows, under the same tokenizer
+
+A training that was interrupted continues when the same command is run again.
+"""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from sdbench.__main__ import main
+from scripts.tiny.make import ROLES, make, pair_of
+from scripts.tiny.pairs import Role
+from scripts.tiny.ranks import is_rank, join_ranks, start_ranks
+from sdbench.words import choose, exit_on_mistake, parse_words
+
+DEFAULTS = {"pair": "llama-tiny", "out": "FOLDER", "role": "target,draft", "start": "FOLDER", "seed": "2"}
+
+
+def main(words: Sequence[str]) -> None:
+    """Start the ranks, or be one of them."""
+    with exit_on_mistake("train_tiny", __doc__, words):
+        options = parse_words(words, DEFAULTS).options
+        name, seed = options.get("pair", DEFAULTS["pair"]), options.get("seed")
+        pair, out = pair_of(name), Path(options.get("out", f"trained/{name}"))
+        names = choose("role", options.get("role", DEFAULTS["role"]), ROLES)
+        if seed is not None and not seed.isdecimal():
+            raise ValueError(f"seed must be a whole number of at least 0, got {seed}")
+        if not is_rank():
+            raise SystemExit(start_ranks([__file__, *words], out))
+        with join_ranks(out) as rank:
+            start = Path(options["start"]) if "start" in options else None
+            roles: list[Role] = [role for role in ROLES if role in names]
+            make(pair, out, rank, roles, start, None if seed is None else int(seed))
+
 
 if __name__ == "__main__":
-    main("train", "tiny")
+    main(sys.argv[1:])

@@ -24,8 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lm": {"types", "probs", "embedded", "hub", "config"},
     "draft": {"types", "probs", "lm", "config"},
     "engine": {"types", "probs", "noise", "lm", "draft", "verify"},
-    "train": LEFT
-    | {"embedded", "tasks", "config", "hub", "metrics", "prepare", "engines", "report", "words", "subcommand"},
+    "train": LEFT | {"tasks", "config", "hub", "metrics", "prepare", "engines", "report", "words", "subcommand"},
     "embedded": set(),
     "tasks": {"types", "embedded", "config", "hub"},
     "records": set(),
@@ -204,7 +203,6 @@ TO_RENAME = {
     "metrics": "mixed needed predicted rounded shared untimed",
     "records": "asked held",
     "report": "bound measured predicted styled",
-    "train": "hidden",
     "verify": "kept seen settled",
 }
 

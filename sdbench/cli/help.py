@@ -22,7 +22,7 @@ Also, each with its own --help (python -m sdbench.report and so on are the same)
   python -m sdbench report FOLDER ...   page, figures and tables anew from records; decide at another margin
   python -m sdbench score task=NAME predictions=FILE   score completions of any engine
   python -m sdbench audit [KEY=VALUE ...]   test whether a rule, a drafter or an engine emits the distribution it claims
-  python -m sdbench train TRAINING [KEY=VALUE ...]   train a head, a judge, a draft or a tiny pair
+  python -m sdbench train TRAINING [KEY=VALUE ...]   train a head, a judge or a draft
   python -m sdbench runs [FOLDER ...]   runs of a folder: texts held, missing and failed, jobs at work
 
 What is run

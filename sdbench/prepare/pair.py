@@ -41,7 +41,7 @@ def folder_of(model_id: str) -> str:
     folder = Path(str(embedded.__file__)).parent / name / role
     if not folder.is_dir():
         raise ConfigError(
-            f"the pair {name} is not in this copy of the package; train it with python -m sdbench.train tiny pair={name}"
+            f"the pair {name} is not in this copy of the package; train it in a checkout: python scripts/train_tiny.py pair={name}"
         )
     return str(folder)
 

@@ -15,44 +15,33 @@ from sdbench.train.recipes import OPTIONS, RECIPES, TrainingRecipe, help_of, par
 from sdbench.words import parse_words
 
 HELP = """\
-sdbench.train: train a head, a judge or a draft for a pair and a task, or a tiny pair from scratch.
+sdbench.train: train a head, a judge or a draft for a pair and a task.
 
   python -m sdbench.train ensemble   the weight of the ensemble at each position (DIVERSED), by policy gradient
   python -m sdbench.train judge      a judge of the tokens that the lossless rule rejects, from mined labels
   python -m sdbench.train draft      the pair's draft, distilled towards its target
-  python -m sdbench.train tiny       one of the tiny pairs that ship with the package
   python -m sdbench.train TRAINING --help
 
 A training that was interrupted continues when the same command is run again.
 Exit codes: 0 done, 1 a fault, 2 bad configuration, 130 interrupted. docs/learned.md describes each training.
 """
-TINY = """\
-sdbench.train tiny: train a tiny pair from scratch, in two processes on a CPU, in one on a GPU.
-
-  python -m sdbench.train tiny pair=llama-tiny [OPTION=VALUE ...]
-
-  pair=NAME       llama-tiny, qwen-tiny or gemma-tiny                      (llama-tiny)
-  out=FOLDER      gets target/, draft/ and training.json                   (trained/PAIR)
-  role=A,B        target, draft or both                                    (target,draft)
-  start=FOLDER    has target/ with the weights of the plain phases: training begins with the first phase in a voice
-  seed=N          other first weights and rows, under the same tokenizer
-"""
+TINY = "the tiny pairs are trained from scratch in a checkout of the repository, by python scripts/train_tiny.py"
 
 
 def run(words: Sequence[str], compose: Compose) -> int:
     """Run the training that the first word names."""
     name, rest = (words[0], words[1:]) if words else ("", ())
     if name == "tiny":
-        return _train_tiny(rest)
+        raise ConfigError(TINY)
     if name not in RECIPES:
-        raise ConfigError(f"the training cannot be {show(name) or 'empty'} {nearest(name, (*RECIPES, 'tiny'))}")
+        raise ConfigError(f"the training cannot be {show(name) or 'empty'} {nearest(name, RECIPES)}")
     _train(name, rest, compose)
     return Exit.DONE
 
 
 def help_text(words: Sequence[str]) -> str:
     name = words[0]
-    return TINY if name == "tiny" else help_of(name) if name in RECIPES else HELP
+    return help_of(name) if name in RECIPES else HELP
 
 
 COMMAND = Subcommand("sdbench.train", help_text, run, mistakes=(ConfigError, HubError))
@@ -93,15 +82,6 @@ def parse(name: str, argv: Sequence[str]) -> tuple[TrainingRecipe, dict[str, str
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return parse_recipe(name, given.options), dict(given.options), list(given.paths)
-
-
-def _train_tiny(argv: Sequence[str]) -> int:
-    from sdbench.train.make import train_tiny
-
-    try:
-        return train_tiny(argv)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
 
 
 @contextmanager

@@ -4,12 +4,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from scripts.tiny.data import PROTOCOLS
 from sdbench import embedded
 from sdbench.embedded.facts import article_facts, share_stated
 from sdbench.embedded.grammar.draw import Draw
 from sdbench.embedded.grammar.voices import AGREED, LEANS, Voice
 from sdbench.engine import generate
-from sdbench.train.data import PROTOCOLS
 from sdbench.verify import Ensemble
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from scripts.tiny.data import texts
+from scripts.tiny.make import pair_of, tokenizer_of
+from scripts.tiny.pairs import TASKS
 from sdbench import embedded
 from sdbench.embedded import PAIRS, ROLES
-from sdbench.train.data import texts
-from sdbench.train.make import pair_of, tokenizer_of
-from sdbench.train.pairs import TASKS
 
 CLASSES = {"llama-tiny": "LlamaForCausalLM", "qwen-tiny": "Qwen3ForCausalLM", "gemma-tiny": "Gemma3ForCausalLM"}
 
@@ -55,7 +55,7 @@ def test_sliding_windows_are_shorter_than_the_prompts():
 def test_each_has_a_card(pair):
     card = (Path(embedded.__file__).parent / pair / "README.md").read_text()
     assert f"`{CLASSES[pair]}`" in card
-    assert f"sdbench.train tiny pair={pair}" in card
+    assert f"scripts/train_tiny.py pair={pair}" in card
 
 
 @pytest.mark.slow

@@ -7,11 +7,11 @@ from itertools import islice, pairwise
 
 import pytest
 
+from scripts.tiny.data import PROTOCOLS
 from sdbench import embedded
 from sdbench.embedded.grammar.draw import Draw
 from sdbench.embedded.grammar.synonyms import SYNONYMS, reword
 from sdbench.embedded.grammar.voices import AGREED, DRAFT_LEAN, LEANS, VOICES, Voice
-from sdbench.train.data import PROTOCOLS
 
 TASKS = tuple(embedded.GRAMMARS)
 

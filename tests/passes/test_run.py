@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from scripts.tiny.pairs import MAX_LENGTH
 from sdbench import tasks
 from sdbench.cli import main
 from sdbench.engines.native import timing
 from sdbench.lm.capture import CapturedSteps
 from sdbench.records import read
-from sdbench.train.pairs import MAX_LENGTH
 from tests.records.equality import assert_same_records
 
 SUMMARY = [

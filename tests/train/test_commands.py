@@ -184,3 +184,8 @@ def test_a_distillation_needs_no_score_of_a_text(tmp_path, capsys):
     ]
     assert main(["draft", *words]) == 0
     assert "reward" not in json.loads((tmp_path / "made/distilled.json").read_text())
+
+
+def test_a_tiny_pair_is_trained_in_a_checkout(capsys):
+    assert main(["tiny", "pair=llama-tiny"]) == 2
+    assert capsys.readouterr().err.endswith("in a checkout of the repository, by python scripts/train_tiny.py\n")

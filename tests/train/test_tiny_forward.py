@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F  # its usual name
 
-from sdbench.train.forward import GeluTanh, Net, Rms, Silu
-from sdbench.train.pairs import Family, Shape
-from sdbench.train.weights import initial, to_model
+from scripts.tiny.forward import GeluTanh, Net, Rms, Silu
+from scripts.tiny.pairs import Family, Shape
+from scripts.tiny.weights import initial, to_model
 
 SHAPE = Shape(layers=3, width=32, heads=4, kv_heads=2, feed_forward=48, window=5)
 

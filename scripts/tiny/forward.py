@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # its usual name
 
-from sdbench.train.pairs import GEMMA_POST_GAIN, Family, Shape
+from scripts.tiny.pairs import GEMMA_POST_GAIN, Family, Shape
 
 EPS = 1e-5
 THETA = 10_000.0

@@ -8,13 +8,12 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from scripts.tiny.data import texts
+from scripts.tiny.loop import fit
+from scripts.tiny.pairs import MAX_LENGTH, PAIRS, TASKS, Pair, PairRecipe, Phase, Role
+from scripts.tiny.ranks import Rank
+from scripts.tiny.tokenizer import train_tokenizer
 from sdbench import embedded
-from sdbench.train.data import texts
-from sdbench.train.loop import fit
-from sdbench.train.pairs import MAX_LENGTH, PAIRS, TASKS, Pair, PairRecipe, Phase, Role
-from sdbench.train.ranks import Rank, is_rank, join_ranks, start_ranks
-from sdbench.train.tokenizer import train_tokenizer
-from sdbench.words import choose, parse_words
 
 CONTINUED = 1000  # steps of the warm-up and cosine in `continue_target`, which runs some of them
 ROLES: tuple[Role, ...] = ("target", "draft")
@@ -73,22 +72,3 @@ def make(
                 took |= {"began_at_step": pair.recipe(role).plain_steps, "before": before}
             before = json.loads(log.read_text()) if log.exists() else {}
             log.write_text(json.dumps(before | {role: took}, indent=1) + "\n")
-
-
-def train_tiny(argv: Sequence[str]) -> int:
-    """The command python -m sdbench.train tiny: start the ranks, or be one of them; return the exit code."""
-    defaults = {"pair": "llama-tiny", "out": "FOLDER", "role": "target,draft", "start": "FOLDER", "seed": "2"}
-    options = parse_words(argv, defaults).options
-    name = options.get("pair", defaults["pair"])
-    pair, out = pair_of(name), Path(options.get("out", f"trained/{name}"))
-    names = choose("role", options.get("role", defaults["role"]), ROLES)
-    seed = options.get("seed")
-    if seed is not None and not seed.isdecimal():
-        raise ValueError(f"seed must be a whole number of at least 0, got {seed}")
-    if not is_rank():
-        return start_ranks(["-m", "sdbench.train", "tiny", *argv], out)
-    with join_ranks(out) as rank:
-        start = Path(options["start"]) if "start" in options else None
-        roles: list[Role] = [role for role in ROLES if role in names]
-        make(pair, out, rank, roles, start, None if seed is None else int(seed))
-    return 0

@@ -7,15 +7,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from scripts.tiny.data import Stream, texts
+from scripts.tiny.forward import Net
+from scripts.tiny.loop import fit
+from scripts.tiny.make import make, pair_of, tokenizer_of
+from scripts.tiny.pairs import TASKS, Pair, PairRecipe, Phase, Shape
+from scripts.tiny.ranks import Rank
+from scripts.tiny.weights import grown, initial, load, save
 from sdbench import embedded
 from sdbench.config import ConfigError
-from sdbench.train.data import Stream, texts
-from sdbench.train.forward import Net
-from sdbench.train.loop import fit
-from sdbench.train.make import make, pair_of, tokenizer_of
-from sdbench.train.pairs import TASKS, Pair, PairRecipe, Phase, Shape
-from sdbench.train.ranks import Rank
-from sdbench.train.weights import grown, initial, load, save
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from sdbench.train.pairs import TASKS, Pair, PairRecipe, Phase
-from sdbench.train.tokenizer import BOS_ID, EOS_ID
+from scripts.tiny.pairs import TASKS, Pair, PairRecipe, Phase
+from scripts.tiny.tokenizer import BOS_ID, EOS_ID
 
 BLOCK = 64  # steps made at once
 PAD_TO = 16

@@ -8,13 +8,13 @@ from torch import Tensor
 from torch.nn import functional as F  # its usual name
 from transformers import PreTrainedTokenizerFast
 
-from sdbench.train.data import Micro, Stream
-from sdbench.train.forward import Net, Weights
-from sdbench.train.optimiser import Optimiser
-from sdbench.train.pairs import Pair, Role
-from sdbench.train.ranks import Rank
+from scripts.tiny.data import Micro, Stream
+from scripts.tiny.forward import Net, Weights
+from scripts.tiny.optimiser import Optimiser
+from scripts.tiny.pairs import Pair, Role
+from scripts.tiny.ranks import Rank
+from scripts.tiny.weights import grown, initial, load, save
 from sdbench.train.steps import Steps
-from sdbench.train.weights import grown, initial, load, save
 
 CHECKPOINT_EVERY = 250
 

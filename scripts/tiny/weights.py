@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from sdbench.train.forward import Net, Weights
-from sdbench.train.pairs import GEMMA_POST_GAIN, Family, hf_config
+from scripts.tiny.forward import Net, Weights
+from scripts.tiny.pairs import GEMMA_POST_GAIN, Family, hf_config
 
 QK_GAIN = 1.5
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)\.weight")
