@@ -27,12 +27,22 @@ OUTCOMES = {"timeout": "is_timeout", "memory": "is_out_of_memory", "crash": "is_
 MISSING = ("ModuleNotFoundError: No module named",)  # how a program ends that imports a package that is not here
 
 
+def continue_prompt(given: str, text: str, _: Sequence[str]) -> str:
+    """Prompt and answer, unchanged."""
+    return given + text
+
+
+def to_fence(given: str, text: str, _: Sequence[str]) -> str:
+    """The prompt, and the answer up to the fence that ends it."""
+    return given + text.split("```")[0]
+
+
 @dataclass(frozen=True, kw_only=True)
 class CodeProtocol(Protocol):
     """A protocol that turns an answer into a program: from `given`, the answer up to its stop string, and the entry points."""
 
     given: str = ""  # the part of the prompt that the answer continues, a template over the task's fields
-    program: Callable[[str, str, Sequence[str]], str]
+    program: Callable[[str, str, Sequence[str]], str] = continue_prompt
     chat_program: Callable[[str, str, Sequence[str]], str] | None = None  # of the chat form; None: the same
 
 
@@ -149,13 +159,3 @@ class CodeTask(DataTask):
     def environment(self) -> dict[str, Any]:
         """The sandbox that holds here and what its self-test proved; refuses where none does."""
         return super().environment() | self._sandbox.record()
-
-
-def continue_prompt(given: str, text: str, _: Sequence[str]) -> str:
-    """Prompt and answer, unchanged."""
-    return given + text
-
-
-def to_fence(given: str, text: str, _: Sequence[str]) -> str:
-    """The prompt, and the answer up to the fence that ends it."""
-    return given + text.split("```")[0]

@@ -14,8 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from sdbench.tasks.base import DataTask
-from sdbench.tasks.protocol import Protocol
-from sdbench.tasks.wei import wei
+from sdbench.tasks.protocol import Fields, Protocol, read_protocols, read_words
 from sdbench.types import Example, Metric, Score
 
 # lm-eval's `flexible-extract`. It takes "..." for a number; kept as it is for parity, `numeric` is the cure.
@@ -112,51 +111,25 @@ class MathProtocol(Protocol):
     gold: Callable[[str], str | None] = lm_eval_normal
 
 
-PROTOCOLS: Mapping[str, MathProtocol] = {
-    "lm-eval": MathProtocol(
-        source="lm-evaluation-harness gsm8k 3.0",
-        ask="Question: {question}\nAnswer:",
-        num_shots=5,
-        shots="drawn",
-        max_new_tokens=512,  # lm-eval's own 256 cuts long chains; the truncation rate is recorded
-        stop=("Question:", "</s>", "<|im_end|>"),
-        strict=by_pattern(r"#### (\-?[0-9\.\,]+)", 0),
-    ),
-    "cot": MathProtocol(
-        source="lm-evaluation-harness gsm8k_cot 3.0, read unstripped; shots of Wei et al. 2022 (arXiv:2201.11903)",
-        ask="Q: {question}\nA:",
-        num_shots=8,
-        fixed_shots=wei("The answer is {}."),
-        max_new_tokens=512,
-        stop=("Q:", "</s>", "<|im_end|>"),
-        strict=by_pattern(r"The answer is (\-?[0-9\.\,]+).", 0),
-    ),
-    "llama": MathProtocol(
-        source="lm-evaluation-harness gsm8k_cot_llama 4.0, after Meta's Llama 3.1 evaluations; turns",
-        ask=(
-            "Given the following problem, reason and give a final answer to the problem.\nProblem: {question}\n"
-            'Your response should end with "The final answer is [answer]" where [answer] is the response to the '
-            "problem.\n"
-        ),
-        answer="{answer}",
-        is_chat=True,
-        num_shots=8,
-        fixed_shots=wei("The final answer is {}"),
-        max_new_tokens=512,
-        stop=("<|eot_id|>", "<|start_header_id|>user<|end_header_id|>", "Q:", "</s>", "<|im_end|>"),
-        strict=by_pattern(r"The final answer is ((-?[$0-9.,]{2,})|(-?[0-9]+))", -1),
-    ),
-    "diversed": MathProtocol(
-        source="DIVERSED, released code (arXiv:2604.07622)",
-        ask="Question: {question}\n\nAnswer:",
-        max_new_tokens=352,
-        stop=("Question:",),
-        prompt_limit=2048,
-        strict=diversed_strict,
-        flexible=diversed_flexible,
-        gold=diversed_flexible,
-    ),
-}
+def wei(ending: str) -> tuple[Fields, ...]:
+    """The exemplars of Wei et al. 2022 as shots; `ending` states the answer in the words of a protocol."""
+    shots: list[dict[str, str]] = read_words("wei")
+    return tuple({"question": s["question"], "answer": f"{s['reasons']} {ending.format(s['number'])}"} for s in shots)
+
+
+PROTOCOLS: Mapping[str, MathProtocol] = read_protocols(
+    "gsm8k",
+    MathProtocol,
+    {
+        "lm-eval": {"strict": by_pattern(r"#### (\-?[0-9\.\,]+)", 0)},
+        "cot": {"strict": by_pattern(r"The answer is (\-?[0-9\.\,]+).", 0), "fixed_shots": wei("The answer is {}.")},
+        "llama": {
+            "strict": by_pattern(r"The final answer is ((-?[$0-9.,]{2,})|(-?[0-9]+))", -1),
+            "fixed_shots": wei("The final answer is {}"),
+        },
+        "diversed": {"strict": diversed_strict, "flexible": diversed_flexible, "gold": diversed_flexible},
+    },
+)
 
 
 @dataclass(kw_only=True)

@@ -12,88 +12,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sdbench.tasks.base import Row
-from sdbench.tasks.code import CodeProtocol, CodeTask, continue_prompt, to_fence
+from sdbench.tasks.code import CodeProtocol, CodeTask, to_fence
 from sdbench.tasks.evalplus import sanitize
 from sdbench.tasks.extract import Candidate, Definition, bound_names, fenced_blocks, names_in, parse
-from sdbench.tasks.protocol import Fields
+from sdbench.tasks.protocol import Fields, read_protocols
 
-LM_EVAL_STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
-LM_EVAL_ASK = (
-    "Write a solution to the following problem and make sure that it passes the tests:\n```python\n{prompt}\n```\n"
-)
-LM_EVAL_BEGIN = "Here is the completed function:\n```python\n{prompt}\n"
 FENCED = frozenset({"fence"})
-EVALPLUS_STOP = ("<|endoftext|>", "<|endofmask|>", "</s>", "\nif __name__", "\ndef main(", "\nprint(")
-
-
-PROTOCOLS: Mapping[str, CodeProtocol] = {
-    "lm-eval": CodeProtocol(
-        source="lm-evaluation-harness humaneval 1.0; the chat form is its humaneval_instruct 4.0",
-        given="{prompt}",
-        program=continue_prompt,
-        chat_program=to_fence,
-        ask="{prompt}",
-        answer="{answer}",
-        chat_ask=LM_EVAL_ASK,
-        chat_answer="{answer}\n```",
-        chat_prefix=LM_EVAL_BEGIN,
-        max_new_tokens=1024,
-        stop=LM_EVAL_STOP,
-    ),
-    "llama": CodeProtocol(
-        source="lm-evaluation-harness humaneval_instruct 4.0, after Meta's Llama 3.1 evaluations; one turn",
-        given="{prompt}",
-        program=to_fence,
-        ask=LM_EVAL_ASK + LM_EVAL_BEGIN,
-        answer="{answer}\n```",
-        chat_ask=LM_EVAL_ASK,
-        chat_answer="{answer}\n```",
-        chat_prefix=LM_EVAL_BEGIN,
-        is_chat=True,
-        max_new_tokens=1024,
-        stop=LM_EVAL_STOP,
-    ),
-    "bigcode": CodeProtocol(
-        source="bigcode-evaluation-harness humaneval; the prompt without outer whitespace",
-        given="{stripped_prompt}",
-        program=continue_prompt,
-        ask="{stripped_prompt}",
-        answer="\n{answer}",
-        max_new_tokens=512,
-        stop=("\nclass", "\ndef", "\n#", "\n@", "\nprint", "\nif", "\n```", "<file_sep>"),
-    ),
-    "evalplus": CodeProtocol(
-        source="evalplus 0.3 (arXiv:2305.01210), its chat form and its sanitize; HumanEval's own tests",
-        given="{stripped_prompt}\n",
-        program=lambda given, text, entry_points: sanitize(given + text, entry_points),
-        chat_program=lambda _, text, entry_points: sanitize(text, entry_points),
-        ask="{stripped_prompt}\n",
-        answer="{answer}",
-        chat_ask=(
-            "Please provide a self-contained Python script that solves the following problem in a markdown code "
-            "block:\n```\n{stripped_prompt}\n```\n"
-        ),
-        chat_answer="{stripped_prompt}\n{answer}\n```",
-        chat_prefix=(
-            "Below is a Python script with a self-contained function that solves the problem and passes corresponding "
-            "tests:\n```python\n"
-        ),
-        is_chat=True,
-        max_new_tokens=768,
-        stop=(*EVALPLUS_STOP, "\ndef ", "\nclass ", "\nimport ", "\nfrom ", "\nassert "),
-        chat_stop=(*EVALPLUS_STOP, "\n```\n"),
-    ),
-    "diversed": CodeProtocol(
-        source="DIVERSED, released code (arXiv:2604.07622); its grader is absent: read as lm-eval reads",
-        given="{prompt}",
-        program=continue_prompt,
-        ask="Write a Python function to solve the following problem:\n\n{prompt}",
-        answer="{answer}",
-        max_new_tokens=128,
-        stop=LM_EVAL_STOP,
-        prompt_limit=2048,
-    ),
-}
+PROTOCOLS: Mapping[str, CodeProtocol] = read_protocols(
+    "humaneval",
+    CodeProtocol,
+    {
+        "lm-eval": {"chat_program": to_fence},
+        "llama": {"program": to_fence},
+        "evalplus": {
+            "program": lambda given, text, entry_points: sanitize(given + text, entry_points),
+            "chat_program": lambda _, text, entry_points: sanitize(text, entry_points),
+        },
+    },
+)
 
 
 @dataclass(kw_only=True)

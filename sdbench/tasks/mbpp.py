@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sdbench.tasks.base import Row
-from sdbench.tasks.code import CodeProtocol, CodeTask, continue_prompt
+from sdbench.tasks.code import CodeProtocol, CodeTask
 from sdbench.tasks.extract import Candidate, bound_names, fenced_blocks, parse
-from sdbench.tasks.protocol import Fields
+from sdbench.tasks.protocol import Fields, read_protocols
 
-AUTHORS_SHOTS = ("2", "3", "4")
-BIGCODE_ASK = '"""\n{text}\n{first_test}\n"""\n'
 LANGUAGE = re.compile(r"\w*\n?")
 
 
@@ -39,62 +37,7 @@ def _block(text: str) -> str | None:
     return None if opened is None or end < 0 else text[opened.end() : end].removesuffix("\n")
 
 
-PROTOCOLS: Mapping[str, CodeProtocol] = {
-    "lm-eval": CodeProtocol(
-        source="lm-evaluation-harness mbpp 1.0, the authors' prompt",
-        program=continue_prompt,
-        ask=(
-            "You are an expert Python programmer, and here is your task: {text} Your code should pass these tests:\n\n"
-            "{tests}\n[BEGIN]\n"
-        ),
-        answer="{answer}\n[DONE]",
-        chat_answer="{answer}\n[DONE]",
-        num_shots=3,
-        shot_ids=AUTHORS_SHOTS,
-        max_new_tokens=512,
-        stop=("[DONE]",),
-    ),
-    "llama": CodeProtocol(
-        source="lm-evaluation-harness mbpp_instruct 1.0, after Meta's Llama 3.1 evaluations; turns",
-        program=first_block,
-        ask=(
-            "You are an expert Python programmer, and here is your task:\n{text}\n"
-            "Your code should pass these tests:\n{tests}\n```python\n"
-        ),
-        answer="{answer}\n```",
-        chat_ask=(
-            "You are an expert Python programmer, and here is your task:\n{text}\n"
-            "Your code should pass these tests:\n{tests}"
-        ),
-        chat_answer="{answer}\n```",
-        chat_prefix="\n```python\n",
-        is_chat=True,
-        num_shots=3,
-        shot_ids=AUTHORS_SHOTS,
-        max_new_tokens=256,
-    ),
-    "bigcode": CodeProtocol(
-        source="bigcode-evaluation-harness mbpp (InCoder's form)",
-        given=BIGCODE_ASK,
-        program=continue_prompt,
-        ask=BIGCODE_ASK,
-        answer="{answer}",
-        max_new_tokens=512,
-        stop=("\nclass", "\nassert", '\n"""', "\nprint", "\nif", "\n<|/", "\n```"),
-    ),
-    "diversed": CodeProtocol(
-        source="DIVERSED, released code (arXiv:2604.07622), on its split; its grader is absent: read as lm-eval reads",
-        program=continue_prompt,
-        ask=(
-            "Write a Python function to solve the following problem:\n\n{text}\n\n"
-            "Your solution should pass these tests:\n{test_list}"
-        ),
-        answer="{answer}",
-        split="validation",
-        max_new_tokens=128,
-        prompt_limit=2048,
-    ),
-}
+PROTOCOLS: Mapping[str, CodeProtocol] = read_protocols("mbpp", CodeProtocol, {"llama": {"program": first_block}})
 
 
 @dataclass(kw_only=True)

@@ -1,14 +1,34 @@
-"""Prompt protocols: how a harness words a question, shows its shots and ends an answer."""
+"""Prompt protocols: how a harness words a question, shows its shots and ends an answer. Their words stand in protocols/*.yaml."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from string import Formatter
+from typing import Any, TypeVar
 
 from sdbench.types import Message, Prompt
 
 Fields = Mapping[str, str]
+P = TypeVar("P", bound="Protocol")
+
+
+def read_words(name: str) -> Any:
+    """The tree of protocols/NAME.yaml."""
+    import yaml
+
+    return yaml.safe_load((Path(__file__).parent / "protocols" / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+def read_protocols(name: str, kind: type[P], code: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, P]:
+    """The protocols of protocols/NAME.yaml, the first the default; `code`: what a protocol has beside its words, by its name."""
+    trees: Mapping[str, Mapping[str, Any]] = read_words(name)
+    words = {
+        protocol: {key: tuple(value) if isinstance(value, list) else value for key, value in tree.items()}
+        for protocol, tree in trees.items()
+    }
+    return {protocol: kind(**words[protocol], **(code or {}).get(protocol, {})) for protocol in words}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,12 @@ Not covered: BERTScore and faithfulness, which need models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from sdbench.config.checks import optional_integer
 from sdbench.tasks.base import DataTask
-from sdbench.tasks.protocol import Protocol
+from sdbench.tasks.protocol import Protocol, read_protocols
 from sdbench.tasks.rouge import TYPES, rouge, signature
 from sdbench.types import Example, Metric, Score
 
@@ -62,33 +61,7 @@ class CnnDm(Summaries):
 
     FIELDS = ("article", "highlights")
     reference = "highlights"
-    PROTOCOLS: ClassVar[Mapping[str, Protocol]] = {
-        "lm-eval": SummaryProtocol(
-            source="lm-evaluation-harness cnn_dailymail_abisee 1.0; newlines are kept, which it collapses",
-            ask="Summarize the following article:\n\n{article}\n\nSummary:",
-            max_new_tokens=128,
-        ),
-        "lighteval": SummaryProtocol(
-            source="lighteval summarization:cnn-dm; it reports ROUGE without the stemmer",
-            ask="Article: {article}\n\nTL;DR:",
-            max_new_tokens=128,
-            stop=("\n",),
-        ),
-        "spec-bench": SummaryProtocol(
-            source="Spec-Bench (arXiv:2401.07851), one turn",
-            ask="Summarize: {article}",
-            answer="\n\n{answer}",
-            is_chat=True,
-            max_new_tokens=1024,
-        ),
-        "diversed": SummaryProtocol(
-            source="DIVERSED, released code (arXiv:2604.07622); it reports ROUGE-2 without the stemmer",
-            ask="Summarize the following article:\n\nArticle: {article}\n\nSummary:",
-            max_new_tokens=128,
-            stop=("\n\nArticle:",),
-            prompt_limit=2048,
-        ),
-    }
+    PROTOCOLS = read_protocols("cnndm", SummaryProtocol)
 
 
 @dataclass(kw_only=True)
@@ -98,25 +71,4 @@ class XSum(Summaries):
     FIELDS = ("document", "summary")
     reference = "summary"
     metric = "rouge2"  # as the source of its prompt reports: two single sentences share half of their longest subsequence by chance
-    PROTOCOLS: ClassVar[Mapping[str, Protocol]] = {
-        "sdbench": SummaryProtocol(
-            source="DIVERSED's words, 64 tokens, nothing cut before scoring: lm-eval has no prompt of its own for XSum",
-            ask="Write a concise summary of the following document:\n\nDocument: {document}\n\nSummary:",
-            max_new_tokens=64,
-            stop=("\n\nDocument:",),
-        ),
-        "lighteval": SummaryProtocol(
-            source="lighteval summarization:xsum; it reports ROUGE without the stemmer",
-            ask="Document: {document}\n\nA one-sentence summary of the above document is:",
-            max_new_tokens=64,
-            stop=("\n",),
-        ),
-        "diversed": SummaryProtocol(
-            source="DIVERSED, released code (arXiv:2604.07622); it reports ROUGE-2 without the stemmer",
-            ask="Write a concise summary of the following document:\n\nDocument: {document}\n\nSummary:",
-            max_new_tokens=128,
-            stop=("\n\nDocument:",),
-            prompt_limit=2048,
-            truncate_words=32,
-        ),
-    }
+    PROTOCOLS = read_protocols("xsum", SummaryProtocol)

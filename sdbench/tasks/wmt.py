@@ -6,54 +6,16 @@ Not covered: TER, COMET (a model), other pairs of languages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 from sdbench.tasks.base import DataTask, Row
-from sdbench.tasks.protocol import Fields, Protocol
+from sdbench.tasks.protocol import Fields, Protocol, read_protocols
 from sdbench.types import Example, Metric, Score
 
 LANGUAGES = {"de": "German", "en": "English"}
 DIRECTIONS = ("de-en", "en-de")
-
-PROTOCOLS: Mapping[str, Protocol] = {
-    "lm-eval": Protocol(
-        source="lm-evaluation-harness wmt16 1.0 (its wmt14 has no German, the words are the same)",
-        ask="{source_language} phrase: {source}\n{target_language} phrase:",
-        answer="  {answer}",  # its target begins with a blank, and so does its delimiter
-        max_new_tokens=256,
-        stop=("\n",),
-        shots="drawn",
-    ),
-    "lighteval": Protocol(
-        source="lighteval wmt16:de-en, wmt14:de-en",
-        instruction=(
-            "Translate {source_language} to {target_language}, do not explain, only output the translation.\n\n"
-        ),
-        ask="{source_language} phrase: {source}\n{target_language} phrase:",
-        max_new_tokens=256,
-        stop=("\n",),
-    ),
-    "spec-bench": Protocol(
-        source="Spec-Bench (arXiv:2401.07851), one turn",
-        ask="Translate {source_language} to {target_language}: {source}",
-        answer="\n\n{answer}",
-        is_chat=True,
-        max_new_tokens=1024,
-    ),
-    "diversed": Protocol(
-        source="DIVERSED, released code (arXiv:2604.07622); it reports the mean of lower-cased sentence BLEU",
-        ask=(
-            "Translate the following {source_language} text to {target_language}:\n\n{source_language}: {source}\n\n"
-            "{target_language}:"
-        ),
-        max_new_tokens=128,
-        stop=("\n\n{target_language}:",),
-        prompt_limit=2048,
-    ),
-}
 
 
 @cache
@@ -71,7 +33,7 @@ class WMT(DataTask):
 
     direction: str = "de-en"
 
-    PROTOCOLS: ClassVar[Mapping[str, Protocol]] = PROTOCOLS
+    PROTOCOLS = read_protocols("wmt", Protocol)
     FIELDS = ("translation",)
     metric = "bleu"
     metrics = (
