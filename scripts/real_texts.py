@@ -1,0 +1,82 @@
+"""Are greedy texts of real checkpoints those of transformers' own `generate`? In float32, on five prompts for each model.
+
+    python scripts/real_texts.py CHECKPOINT [CHECKPOINT …] [tokens=48] [out=results/real]
+
+A checkpoint is a GGUF file, a folder or an id of the hub. Each model decodes the prompts by `generate`, by the engine alone, and
+by the engine with itself as draft (lossless, where every draft should be kept). The last prompt is longer than Gemma 3's windows.
+`out` gets texts.md, a row a model. The exit status is 1 if a text differs.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+
+from sdbench import generate
+from sdbench.files import write_whole
+from sdbench.lm.load import find, load_model, load_tokenizer
+from sdbench.metrics.markup import markdown
+from sdbench.verify import Exact
+from sdbench.words import exit_on_mistake, parse_words
+
+ROOT = Path(__file__).parents[1]
+PROMPTS = (
+    "def is_palindrome(text: str) -> bool:\n",
+    "The three primary colours are",
+    "A train leaves at 9:40 and arrives at 12:15. How long does the journey take? Let us count:",
+    "Translate into French: The library opens at nine and closes at six.\n",
+    "",  # the project's own README, cut to LONG tokens
+)
+LONG = 700
+NUM_DRAFT = 5
+
+
+def compare(name: str, num_tokens: int) -> dict[str, str]:
+    """Return how many texts of one checkpoint equal those of `generate`."""
+    checkpoint = find(name)
+    tokenizer: Any = load_tokenizer(checkpoint)
+    model: Any = load_model(checkpoint, device="cpu", dtype="float32")
+    readme = tokenizer((ROOT / "README.md").read_text())["input_ids"][:LONG]
+    ids = [tokenizer(text)["input_ids"] if text else readme for text in PROMPTS]
+    options: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": num_tokens, "capture": "off"}
+    reference = [generated(model, prompt, num_tokens) for prompt in ids]
+    alone = [text.tokens for text in generate(model, None, ids, [Exact()], **options)]
+    pair = generate(model, model, ids, [Exact()], num_draft=NUM_DRAFT, **options)
+    kept, examined = (sum(sum(getattr(text, counts) or ()) for text in pair) for counts in ("accepted", "examined"))
+    return {
+        "model": Path(name).name,
+        "alone": f"{sum(a == b for a, b in zip(alone, reference, strict=True))} of {len(ids)}",
+        "lossless": f"{sum(text.tokens == b for text, b in zip(pair, reference, strict=True))} of {len(ids)}",
+        "drafts kept": f"{kept} of {examined}",
+        "tokens": str(sum(map(len, reference))),
+    }
+
+
+def generated(model: Any, prompt: list[int], num_tokens: int) -> tuple[int, ...]:
+    """Return the new ids of transformers' greedy `generate`, of one prompt without padding."""
+    ids = torch.tensor([prompt])
+    output = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, repetition_penalty=1.0, max_new_tokens=num_tokens
+    )
+    return tuple(output[0, len(prompt) :].tolist())
+
+
+def main(words: list[str]) -> int:
+    with exit_on_mistake("real_texts", __doc__, words):
+        given = parse_words(words, {"tokens": "48", "out": "results/real"})
+        if not given.paths:
+            raise ValueError("name at least one checkpoint: a GGUF file, a folder or an id of the hub")
+        path = Path(given.options.get("out", "results/real")) / "texts.md"
+        rows = [compare(name, int(given.options.get("tokens", "48"))) for name in given.paths]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, markdown(list(rows[0]), [list(row.values()) for row in rows], num_left=1))
+    print(path.read_text())
+    every = f"{len(PROMPTS)} of {len(PROMPTS)}"
+    return int(any(every != row["alone"] or every != row["lossless"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
