@@ -7,16 +7,19 @@ The greedy text is that of a cell at temperature 0 with the same pair and task: 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sdbench.metrics.cells import settings_of
 from sdbench.metrics.columns import spread, spread_names
 from sdbench.metrics.stats import Estimate, is_binary, mean_interval, proportion_interval
 from sdbench.records import Results
 
 COLUMNS = ["cell", "example", "sample", "tokens", "prefix", "is_same"]
+EXACT = ("float32", "float64")  # in which a block and single steps choose the same tokens
 
 
 def greedy_reference(cells: pd.DataFrame, cell: pd.Series) -> str | None:
@@ -53,6 +56,62 @@ def against_greedy(results: Results, references: Sequence[Results] | None = None
                 is_same = prefix == len(ids) == len(greedy)
                 followed.append((cell["cell"], row.example, row.sample, len(ids), prefix, is_same))
     return pd.DataFrame(followed, columns=COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class EqualTexts:
+    """How many texts of a lossless setting at T = 0 equal the target's own, and where the earliest difference is."""
+
+    name: str
+    dtype: str
+    num_equal: int
+    num: int
+    token: int  # from 1; 0 where all texts are equal
+    example: str
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether texts differ in a dtype in which rounding does not explain it."""
+        return self.num_equal < self.num and self.dtype in EXACT
+
+    @property
+    def count(self) -> str:
+        """The number in words."""
+        return f"{self.name} equals the target alone in {self.num_equal} of {self.num} texts ({self.dtype})"
+
+    @property
+    def text(self) -> str:
+        """The number, and of texts that differ where and why."""
+        if self.num_equal == self.num:
+            return self.count
+        cause = (
+            f"a fault, for rounding does not explain it in {self.dtype}; python -m sdbench.audit finds the rule at fault"
+            if self.is_fault
+            else "possibly rounding of near-ties, which a block of tokens and single tokens may round differently"
+        )
+        return f"{self.count}; the earliest difference is at token {self.token}, in example {self.example}: {cause}"
+
+
+def equal_texts(results: Results, cells: pd.DataFrame) -> list[EqualTexts]:
+    """Compare the texts of lossless settings at T = 0 with the target's own. `cells`: those of a sweep by key, with `label`."""
+    target = cells.index[cells["verifier"] == "target"]
+    if target.empty or cells["temperature"].iloc[0] != 0:
+        return []
+    ids, compared = results.ids, []
+    pairs = ids.merge(ids[ids["cell"] == target[0]], on=["example", "sample"], suffixes=("", "_target"))
+    for key, cell in cells[cells["is_lossless"].astype(bool) & (cells["num_draft"] > 0)].iterrows():
+        part = pairs[pairs["cell"] == key]
+        first = {  # of each text that differs
+            str(row.example): common_prefix(np.asarray(row.ids), np.asarray(row.ids_target)) + 1
+            for row in part.itertuples()
+            if not np.array_equal(np.asarray(row.ids), np.asarray(row.ids_target))
+        }
+        example = min(first, key=lambda name: first[name], default="")
+        dtype = settings_of(cell.to_dict())["dtype"] or "dtype not recorded"
+        if len(part):
+            counts = len(part) - len(first), len(part), first.get(example, 0)
+            compared.append(EqualTexts(str(cell["label"]), dtype, *counts, example))
+    return compared
 
 
 def _has_greedy(sources: Sequence[Results]) -> bool:

@@ -16,6 +16,7 @@ from sdbench.trackers import Findings
 
 if TYPE_CHECKING:
     from sdbench.prepare.cells import Point
+    from sdbench.report.sweep import Sweep
 
 
 def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None:
@@ -29,6 +30,7 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None
     print_table(run, cells, frame)
     advice = outcome.advice[0].text
     print(advice)
+    print_equal_texts(outcome.sweeps, {cell.key for cell in cells})
     print_problems(results, {name: failed[key] for key, name in names_of_cells(cells).items() if key in failed})
     sys.stdout.flush()
     page = run.folder / "report.html"
@@ -44,6 +46,14 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None
     ):
         print(f"{name + ':':<9}{path}")
     track(run, Findings(run.folder, results.config, frame, advice))
+
+
+def print_equal_texts(sweeps: Sequence[Sweep], keys: set[str]) -> None:
+    """Print in how many texts at T = 0 lossless equals the target alone, in the sweeps of these cells; a fault as an error."""
+    for each in (each for sweep in sweeps if keys & set(sweep.cells.index) for each in sweep.equal_texts):
+        print(
+            f"sdbench: FAULT: {each.text}" if each.is_fault else each.text, file=sys.stderr if each.is_fault else None
+        )
 
 
 def is_drawn(run: Run) -> bool:

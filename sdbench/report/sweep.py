@@ -207,6 +207,11 @@ class Sweep:
         return self.select(divergence.against_greedy(self.results, self.references))
 
     @cached_property
+    def equal_texts(self) -> list[divergence.EqualTexts]:
+        """At T = 0, for each lossless setting how many texts equal the target's own."""
+        return divergence.equal_texts(self.results, self.cells)
+
+    @cached_property
     def followed(self) -> pd.DataFrame:
         return divergence.follow(self.divergence, resamples=RESAMPLES)
 

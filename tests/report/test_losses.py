@@ -1,15 +1,19 @@
 """Which examples lose, how, and whether lossless scores as the target does: recomputed from the records."""
 
+from dataclasses import replace
+
 import lxml.html
 import numpy as np
 import pytest
 
 from sdbench.metrics.summary import summarise
-from sdbench.records import read
+from sdbench.passes.finish import print_equal_texts
+from sdbench.records import Store, read
 from sdbench.report.page.losses import check_lossless, losses_of
 from sdbench.report.sweep import sweeps_of
-from tests.records.synthetic import write_synthetic
-from tests.report.pages import write
+from tests.records.synthetic import Shape, write_synthetic
+from tests.records.synthetic import sweep as sweep_cells
+from tests.report.pages import MODEL, TASK, write
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +23,10 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sweep(home):
+    return only_sweep(home)
+
+
+def only_sweep(home):
     results = read(home)
     (sweep,) = sweeps_of([results], [summarise(results, resamples=50)])
     return sweep
@@ -76,3 +84,37 @@ def test_times_of_answers_are_those_of_the_latency_pass(sweep):
     seconds = (rows["prefill_s"] + rows["decode_s"]).groupby(rows["example"]).mean()
     assert sweep.answer_times.at[key, "answer_p50_s"] == pytest.approx(np.median(seconds))
     assert sweep.answer_times.at[key, "answer_p95_s"] == pytest.approx(np.quantile(seconds, 0.95))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_texts_that_differ_from_the_target_s_own_are_rounding_in_half_precision_and_a_fault_elsewhere(
+    dtype, tmp_path, capsys
+):
+    """One of twelve lossless texts parts at its third token: a warning in bfloat16, among the failures in float64."""
+    home, cells = tmp_path / "home", sweep_cells(MODEL, TASK, ws=(0.5,), num_drafts=(5,), temperature=0.0)
+    cells = [replace(cell, content={**cell.content, "dtype": dtype}) for cell in cells]
+    with Store.open(home, config={"model": MODEL}, provenance={}) as store:
+        store.add_cells(cells)
+        for example in map(str, range(12)):
+            rows = {cell.verifier: Shape(48).decode(cell, example) for cell in cells}
+            ids = np.asarray(rows["target"].ids).copy()
+            ids[2] += example == "7"
+            rows["lossless"] = replace(rows["lossless"], ids=ids)
+            store.append_generations(list(rows.values()))
+    (compared,) = only_sweep(home).equal_texts
+    count = f"lossless K=5 equals the target alone in 11 of 12 texts ({dtype})"
+    assert compared.text.startswith(f"{count}; the earliest difference is at token 3, in example 7: ")
+    assert compared.is_fault == (dtype == "float64")
+    tree = lxml.html.document_fromstring(write(home).read_text(encoding="utf-8"))
+    notices = tree.xpath("//div[@id='warnings']")[0]
+    failures, warnings = (
+        "".join(notices.xpath("./ul[@class='failures']//text()")),
+        notices.xpath("string(./ul[not(@class)])"),
+    )
+    assert (compared.text in failures, compared.text in warnings) == (compared.is_fault, not compared.is_fault)
+    assert count in tree.xpath("string(//section[@id='run'])")
+    print_equal_texts([only_sweep(home)], {cells[0].key})
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == (
+        ("", f"sdbench: FAULT: {compared.text}\n") if compared.is_fault else (f"{compared.text}\n", "")
+    )

@@ -66,7 +66,7 @@ def write_page(
             {"title": sweep.title, "facts": facts_of(sweep), "tables": tables_of(sweep, cells[sweep.title])}
             for sweep in sweeps
         ],
-        "failures": failures_of(results),
+        "failures": failures_of(results, sweeps),
         "warnings": merge_warnings({sweep.title: warnings_of(sweep) for sweep in sweeps}),
         "drawings": drawings,
         "missing": missing,

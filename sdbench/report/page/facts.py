@@ -56,6 +56,7 @@ def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
         "Decoding": _join(decoding, is_named=True),
         "Numbers": _join(numbers, is_named=True),
         "Lossless against the target alone": check_lossless(sweep)[0],
+        "Texts at T = 0": "; ".join(compared.count for compared in sweep.equal_texts),
         "Examples": f"{generations['example'].nunique()}{several}",
         "Machine": _machine_of(sweep.results),
     }
@@ -120,9 +121,9 @@ def _machine(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(term.capitalize(), str(value)) for term, value in shown.items() if value not in (None, "", [])]
 
 
-def failures_of(results: Sequence[Results]) -> list[str]:
-    """Return what could not be read or made, cells by their names."""
-    failures = []
+def failures_of(results: Sequence[Results], sweeps: Sequence[Sweep]) -> list[str]:
+    """Return what could not be read or made, cells by their names, and lossless texts that are not the target's own."""
+    failures = [f"{sweep.title}: {each.text}" for sweep in sweeps for each in sweep.equal_texts if each.is_fault]
     for folder in results:
         cells = table_of(folder.cells)
         labels = names_of(cells)
@@ -155,6 +156,7 @@ def warnings_of(sweep: Sweep) -> list[str]:
     if is_odd:
         advice = "More examples tell luck from a fault, and so does python -m sdbench.audit."
         warnings.append(f"Lossless against the target alone: {text}. {advice}")
+    warnings += [each.text for each in sweep.equal_texts if each.num_equal < each.num and not each.is_fault]
     pace = drift(sweep.select(sweep.results.timings))
     if abs(pace - 1) > DRIFT:
         warnings.append(
