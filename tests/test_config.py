@@ -6,8 +6,7 @@ import pytest
 
 from sdbench import config
 from sdbench.cli.command import Command, collapse, expand, parse
-from sdbench.cli.compose import Composer
-from sdbench.cli.pair_name import slug
+from sdbench.cli.compose import Composer, slug
 from sdbench.config import GROUPS, KEYS, ConfigError, config_dir
 
 
@@ -44,7 +43,7 @@ def test_the_default_is_the_tiny_llama_over_w_at_temperature_zero(composer):
 
 
 def test_the_top_level_keys_are_those_that_are_promised(composer):
-    tree = composer.tree(composer._compose(()), ())
+    tree = composer.tree(composer.compose(()), ())
     assert sorted(tree) == sorted(KEYS)
 
 
@@ -138,6 +137,32 @@ def sure(tmp_path) -> Composer:
     return Composer(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("verifier=typical", "verifier.eps=0.3"),
+        ("experiment=real-gsm8k", "verifier.mix=logit", "n=3"),
+        ("verifier._target_=mine.Rule", "verifier.level=[1,2]"),
+    ],
+)
+def test_one_run_is_composed_once(monkeypatch, words):
+    composer, compositions = Composer(), []
+    compose = composer.hydra.compose_config
+    monkeypatch.setattr(composer.hydra, "compose_config", lambda *a, **k: compositions.append(a) or compose(*a, **k))
+    (job,) = composer.jobs(parse(list(words)))
+    assert composer.run(job) == composer.run(job)
+    composer.yaml([job])
+    assert len(compositions) == 1
+
+
+def test_a_target_alone_is_refused_with_the_ways_on(composer):
+    with pytest.raises(ConfigError, match=r"model.target=org/big has no draft: give model.draft=ID.*model.draft=null"):
+        composer.run(("model.target=org/big",))
+    for words in (("model=qwen",), ("experiment=real-wmt",), ("model.draft=null",), ("model.draft=org/small",)):
+        assert composer.run((*words, "model.target=org/big")).model.target == "org/big"
+
+
 def eps_of(composer: Composer, *words: str) -> list[object]:
     """The values of eps, of every job and rule that has it."""
     runs = [composer.run(job) for job in composer.jobs(parse(list(words)))]
@@ -160,7 +185,7 @@ def test_a_knob_that_only_its_line_under_knobs_names_is_set_as_any_other(sure):
     for words, said in (
         (
             ["verifier=sure", "verifier.esp=0.3"],
-            "verifier.esp is not an option (did you mean eps? choices: floor, eps)",
+            "verifier.esp is not an option (did you mean eps? choices: eps, floor)",
         ),
         (["verifier=sure", "verifier.w=0.3"], "write w=VALUE, without verifier"),
         (["verifier=sure", "verifier.eps=3"], "verifier.eps must be a number between 0 and 1, got 3"),
@@ -277,7 +302,7 @@ COMBINED = {
     ("verifier=topk-relaxed", "verifier.k=2.5"): "verifier.k must be a whole number between 1 and 1000, got 2.5",
     ("verifier=fsd-js", "w=0.5"): "verifier=fsd-js takes no w, got w=0.5",
     ("verifier=coin", "verifier.rule.delta=2"): "verifier.rule.delta must be a number between 0 and 1, got 2",
-    ("verifier=coin", "verifier.rule.dleta=0.2"): "verifier.rule.dleta is not an option .did you mean delta",
+    ("verifier=coin", "verifier.rule.dleta=0.2"): "verifier.rule.dleta is not an option .did you mean rule.delta",
     ("verifier=within", "verifier.begin=true"): "verifier.begin must be a text, got true",
 }
 

@@ -83,7 +83,7 @@ def classes_of_ones_own(words: Sequence[str]) -> list[str]:
 
 def expand(words: Sequence[str]) -> list[str]:
     """What Hydra is told: `verifier=[a,b]` as one package a rule, the options of a class of one's own as new keys."""
-    prefixes = tuple(f"{group}." for group in classes_of_ones_own(words))
+    prefixes = ("verifier.", *(f"{group}." for group in classes_of_ones_own(words)), *OPEN)
     expanded: list[str] = []
     for word in words:
         several = LIST.fullmatch(word)
@@ -96,8 +96,8 @@ def expand(words: Sequence[str]) -> list[str]:
                 raise ConfigError(f"verifier={show(word.partition('=')[2])} names {twice} twice")
             expanded += ["~verifier", *(f"{AT}{name}={name}" for name in names)]
         else:
-            # Keys that no file names: of open groups, and the tasks of a margin.
-            is_new = key_of(word).startswith((*prefixes, *OPEN)) or word.startswith("margin={")
+            # Keys that no file names: knobs, which stand under `knobs:` alone, open groups, and the tasks of a margin.
+            is_new = key_of(word).startswith(prefixes) or word.startswith("margin={")
             expanded.append(f"++{word.lstrip('+')}" if is_new else word)
     return expanded
 

@@ -7,23 +7,19 @@ hydra.main turns errors into stack dumps with exit code 1 and drops what jobs re
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.callbacks import Callbacks
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
-from hydra.types import HydraContext, RunMode
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -32,25 +28,21 @@ from sdbench import config
 from sdbench.cli.command import (
     Command,
     classes_of_ones_own,
-    collapse,
     expand,
     misspelt,
     parse,
     refuse_contradictions,
     without_the_default,
 )
-from sdbench.cli.jobs import exit_code_of, name_of_job
-from sdbench.cli.pair_name import name_the_pair
 from sdbench.config import GROUPS, KEYS, ConfigError, nearest, show
 from sdbench.errors import first_line
-from sdbench.subcommand import Exit
 from sdbench.words import key_of
 
 MAIN = "run"
 INTERNAL = ("_target_", "name", "knobs", "choices")  # of a group's file: not for the command line
-ENDINGS = {1: "some cells failed", 2: "bad configuration", 130: "interrupted"}
 CHOOSABLE = (*GROUPS, "hydra/launcher")
 OPTIONAL = ("experiment", "method")
+PATH_MARKS = re.compile(r"[:/\\]+")
 ALL = "verifier=all"  # every rule that can run at the job's temperature and needs no head
 
 
@@ -66,6 +58,7 @@ class Composer:
             )
         GlobalHydra.instance().clear()
         self.hydra = Hydra.create_main_hydra2(task_name="sdbench", config_search_path=search)
+        self._composed: dict[tuple[Any, ...], DictConfig] = {}
 
     def options(self, group: str) -> list[str]:
         """The files of a group, those of the user's folder among them."""
@@ -73,19 +66,19 @@ class Composer:
 
     def jobs(self, command: Command) -> list[tuple[str, ...]]:
         """The overrides of every job: one, or one per combination for -m or an experiment that is a sweep."""
-        parsed = [self._parse(word) for word in command.overrides]
+        parsed = [_parse(word) for word in command.overrides]
         refuse_contradictions(command.overrides)
         for override in parsed:
             self._check(override, is_multirun=command.is_multirun)
         given = {override.key_or_group for override in parsed}
         if not command.is_multirun and not given & {"experiment", "hydra.mode"}:
             return [self._with_all_rules(command.overrides)]
-        cfg = self._compose(_without_sweeps(command.overrides, parsed))
+        cfg = self.compose(without_sweeps(command.overrides))
         params: Mapping[str, Any] = cfg.hydra.sweeper.get("params") or {}
         if not command.is_multirun and cfg.hydra.mode != RunMode.MULTIRUN:
             return [self._with_all_rules(command.overrides)]
         words = [f"{key}={value}" for key, value in params.items() if key not in given]
-        overrides = [*map(self._parse, words), *parsed]
+        overrides = [*map(_parse, words), *parsed]
         batches = BasicSweeper.split_arguments(overrides, max_batch_size=None)
         return [self._with_all_rules(job) for batch in batches for job in batch]
 
@@ -106,11 +99,11 @@ class Composer:
     def run(self, overrides: Sequence[str]) -> config.Run:
         """One job, composed, resolved and checked."""
         words = self._with_all_rules(overrides)
-        return config.check(self.tree(self._compose(words), words))
+        return config.check(self.tree(self.compose(words), words))
 
     def yaml(self, jobs: Sequence[Sequence[str]]) -> str:
         """The resolved tree of every job."""
-        return "---\n".join(OmegaConf.to_yaml(self.tree(self._compose(job), job)) for job in jobs)
+        return "---\n".join(OmegaConf.to_yaml(self.tree(self.compose(job), job)) for job in jobs)
 
     @staticmethod
     def tree(cfg: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
@@ -125,50 +118,21 @@ class Composer:
             tree[group] = without_the_default(group, tree[group], overrides)
         return tree
 
-    def launch(self, jobs: Sequence[Sequence[str]], command: Command) -> list[int]:
-        """All jobs through Hydra's launcher; the exit code of each. One that dies takes no other with it."""
-        parsed = [self._parse(word) for word in command.overrides]
-        cfg = self._compose(_without_sweeps(command.overrides, parsed), mode=RunMode.MULTIRUN)
-        context = HydraContext(config_loader=self.hydra.config_loader, callbacks=Callbacks(cfg))
-        launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=job, config=cfg)
-        lines = [[word for word in line if not word.startswith("hydra")] for line in jobs]
-        expanded = [self._with_knobs(line) for line in lines]
-        logs = f"; what they say is below {cfg.hydra.sweep.dir}" if "submitit_folder" in cfg.hydra.launcher else ""
-        print(f"sdbench: {len(lines)} jobs{logs}", file=sys.stderr)
-        try:
-            results = launcher.launch(expanded, initial_job_idx=0)
-        except Exception as error:  # noqa: BLE001 - launchers raise whatever the first job that died left behind
-            sentence = f"sdbench: a job died{name_of_job(error, lines)} ({type(error).__name__}: {first_line(error)})"
-            print(f"{sentence}; the others go on: when they have ended, run the same command again", file=sys.stderr)
-            return [1]
-        codes = [exit_code_of(result) for result in results]
-        shared = set(lines[0]).intersection(*lines[1:]) if len(lines) > 1 else set()
-        for line, code in zip(lines, codes, strict=True):
-            if code:
-                rest = " ".join(word for word in line if word not in shared)
-                print(f"sdbench: {ENDINGS.get(code, f'code {code}')}: {rest}", file=sys.stderr)
-        return codes
-
-    def _compose(self, overrides: Sequence[str], *, mode: RunMode = RunMode.RUN) -> DictConfig:
-        try:
-            return self.hydra.compose_config(
-                MAIN,
-                self._with_knobs(overrides),
-                run_mode=mode,
-                with_log_configuration=False,
-                validate_sweep_overrides=False,
-            )
-        except (HydraException, OmegaConfBaseException, YAMLError, OSError) as error:
-            raise ConfigError(self._explain(error, overrides)) from None
-
-    def _with_knobs(self, overrides: Sequence[str]) -> list[str]:
-        """What Hydra is told: a knob that stands under `knobs:` alone is a key that no file has, and may be set all the same."""
-        words = expand(overrides)
-        groups = [word for word in overrides if key_of(word) in CHOOSABLE]
-        if not any(key_of(word).startswith("verifier.") for word in overrides if word not in groups):
-            return words
-        knobs = knobs_of(self._compose(groups).get("verifier"))
-        return [f"++{word}" if key_of(word) in knobs and not word.startswith("+") else word for word in words]
+    def compose(self, overrides: Sequence[str], *, mode: RunMode = RunMode.RUN) -> DictConfig:
+        """The tree that these words describe, composed once however often it is read."""
+        key = mode, *expand(overrides)
+        if key not in self._composed:
+            try:
+                self._composed[key] = self.hydra.compose_config(
+                    MAIN,
+                    list(key[1:]),
+                    run_mode=mode,
+                    with_log_configuration=False,
+                    validate_sweep_overrides=False,
+                )
+            except (HydraException, OmegaConfBaseException, YAMLError, OSError) as error:
+                raise ConfigError(self._explain(error, overrides)) from None
+        return self._composed[key]
 
     def _explain(self, error: Exception, overrides: Sequence[str]) -> str:
         """Hydra's complaint as one sentence; where a key inside a group is unknown, with the keys there are."""
@@ -179,7 +143,7 @@ class Composer:
         parts = next(
             (w.partition("=")[0].lstrip("+~").split(".") for w in overrides if match[1] in w), match[1].split(".")
         )
-        node: Any = self._compose(groups)
+        node: Any = self.compose(groups)
         for depth, part in enumerate(parts):
             if not isinstance(node, DictConfig):
                 above = ".".join(parts[:depth])
@@ -193,15 +157,6 @@ class Composer:
                 return f"{named} is not an option {nearest(part, dict.fromkeys([*names, *map(str, knobs)]))}"
             node = node[part]
         return first_line(error)
-
-    @staticmethod
-    def _parse(word: str) -> Override:
-        if "=" not in word and not word.startswith("~"):
-            raise ConfigError(f"{show(word)} is not KEY=VALUE {nearest(word, KEYS)}")
-        try:
-            return OverridesParser.create().parse_override(word)
-        except HydraException:
-            raise ConfigError(misspelt(word)) from None
 
     def _check(self, override: Override, *, is_multirun: bool) -> None:
         key = override.key_or_group
@@ -236,9 +191,18 @@ class Composer:
                 raise ConfigError(f"{group}={show(name)} names no file in configs/{group} {nearest(name, names)}")
 
 
-def _without_sweeps(words: Sequence[str], parsed: Sequence[Override]) -> list[str]:
+def _parse(word: str) -> Override:
+    if "=" not in word and not word.startswith("~"):
+        raise ConfigError(f"{show(word)} is not KEY=VALUE {nearest(word, KEYS)}")
+    try:
+        return OverridesParser.create().parse_override(word)
+    except HydraException:
+        raise ConfigError(misspelt(word)) from None
+
+
+def without_sweeps(words: Sequence[str]) -> list[str]:
     """The words that are the same for all jobs and that Hydra understands."""
-    return [w for w, override in zip(words, parsed, strict=True) if not override.is_sweep_override() and w != ALL]
+    return [word for word in words if not _parse(word).is_sweep_override() and word != ALL]
 
 
 def refuse_names_of_the_package(folder: Path) -> None:
@@ -250,13 +214,27 @@ def refuse_names_of_the_package(folder: Path) -> None:
             )
 
 
-def knobs_of(tree: Any, *, where: str = "verifier.") -> set[str]:
-    """The keys of the knobs that a rule declares, or several rules under their names; w has a key of its own."""
-    if not isinstance(tree, DictConfig):
-        return set()
-    if isinstance(tree.get("knobs"), DictConfig):
-        return {f"{where}{knob}" for knob in tree["knobs"] if knob != "w"}
-    return {knob for name in tree for knob in knobs_of(tree.get(name), where=f"{where}{name}.")}
+def name_the_pair(model: Any, keys: Collection[str]) -> None:
+    """A pair that is named on the command line gets a name of its own, and so does one whose draft was distilled."""
+    if not isinstance(model, DictConfig):
+        return
+    if "model.target" in keys and not {"model", "experiment", "model.draft"} & set(keys):
+        raise ConfigError(
+            f"model.target={show(model.get('target'))} has no draft: give model.draft=ID, a smaller model with the same "
+            "vocabulary, or model.draft=null with a drafter that needs no draft model"
+        )
+    if {"model.target", "model.draft"} & set(keys) and "model.name" not in keys:
+        ids = [str(model.get(key)) for key in ("target", "draft") if model.get(key)]
+        model.name = "+".join(map(slug, ids)) or "model"
+    if model.get("distilled"):
+        model.name = f"{model.get('name')}+{model.get('distilled')}"
+
+
+def slug(model_id: str) -> str:
+    """A folder name for a hub id or a path: its last part, or the last two where that says only target or draft."""
+    parts = [part for part in PATH_MARKS.split(model_id) if part not in ("", ".", "..")]
+    kept = parts[-2:] if parts and parts[-1] in ("target", "draft", "model", "checkpoint") else parts[-1:]
+    return re.sub(r"[^\w.+=-]", "_", "-".join(kept).removesuffix(".gguf"))[:90].lstrip(".") or "model"
 
 
 def compose_one(words: Sequence[str]) -> config.Run:
@@ -271,14 +249,3 @@ def compose_one(words: Sequence[str]) -> config.Run:
     if len(jobs) != 1:
         raise ConfigError("one combination at a time is possible here, and this command line names several")
     return composer.run(jobs[0])
-
-
-def job(cfg: DictConfig) -> int:
-    """What a launcher runs, perhaps on another machine: imported there by name."""
-    from sdbench.passes.job import run_job
-
-    words = collapse([str(word) for word in HydraConfig.get().overrides.task])
-    code = run_job(config.check(Composer.tree(cfg, words)), words)
-    if code == Exit.INTERRUPTED:
-        raise KeyboardInterrupt  # the launcher must not start the next
-    return code

@@ -39,7 +39,9 @@ def run(words: Sequence[str], _compose: Compose) -> int:
         check_login(each)  # a missing library or login is said before anything is decoded
     if len(jobs) == 1 and not command.is_multirun:
         return run_job(runs[0], words)
-    codes = composer.launch(jobs, command)
+    from sdbench.cli.launch import launch
+
+    codes = launch(composer, jobs, command)
     return next((code for code in (Exit.INTERRUPTED, Exit.FAILED, Exit.BAD_CONFIG) if code in codes), Exit.DONE)
 
 

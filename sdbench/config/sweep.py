@@ -91,8 +91,11 @@ class RuleSweep:
             raise ConfigError(f"{where}.name cannot be {name}: every run has a cell of that name; give another")
         declared: Mapping[str, Any] = tree.get("knobs") or {}
         options = flat({key: value for key, value in tree.items() if key not in (*INTERNAL, "draws")})
+        if "w" in options:
+            raise ConfigError(f"{where}.w is not an option: write w=VALUE, without {where}")
         if declared:
-            refuse_unknown(f"{where}.", options, (*declared, *(key for key in options if key.endswith("._target_"))))
+            settable = {name: value for name, value in options.items() if not name.endswith("._target_")}
+            refuse_unknown(f"{where}.", settable, [name for name in declared if name != "w"])
         given = {knob: (f"{where}.{knob}", options.get(knob)) for knob in declared}
         if w is not None and "w" in declared:
             given["w"] = ("w", w)
@@ -108,9 +111,12 @@ def check_rules(tree: Mapping[str, Any], w: object) -> tuple[RuleSweep, ...]:
     if "_target_" in tree:
         rules = (RuleSweep.check(tree, w),)
     else:
-        for key, value in tree.items():
-            if not isinstance(value, Mapping):
-                raise ConfigError(f"verifier.{key}={show(value)} belongs to no rule: write verifier.RULE.{key}=VALUE")
+        names = [key for key, value in tree.items() if isinstance(value, Mapping) and "_target_" in value]
+        for key in tree:
+            if key not in names:
+                raise ConfigError(
+                    f"verifier.{key} is not an option: write verifier.RULE.{key}=VALUE {nearest(key, names)}"
+                )
         rules = tuple(RuleSweep.check(value, w, where=f"verifier.{key}") for key, value in tree.items())
     names = [rule.name for rule in rules]
     for name in names:

@@ -7,7 +7,7 @@ import pytest
 from sdbench import runs
 from sdbench.cli import main
 from sdbench.cli.command import LISTED
-from sdbench.cli.jobs import name_of_job
+from sdbench.cli.launch import name_of_job
 from sdbench.cli.plan import _hours
 from sdbench.engines.job import Models
 from sdbench.passes.slurm import name_batch_job

@@ -1,0 +1,73 @@
+"""The jobs of a multirun: started by Hydra's launcher, each perhaps on another machine, and what comes back from them."""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+
+from hydra._internal.callbacks import Callbacks
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.types import HydraContext, RunMode
+from omegaconf import DictConfig
+
+from sdbench import config
+from sdbench.cli.command import Command, collapse, expand
+from sdbench.cli.compose import Composer, without_sweeps
+from sdbench.errors import first_line
+from sdbench.subcommand import Exit
+
+ENDINGS = {1: "some cells failed", 2: "bad configuration", 130: "interrupted"}
+
+
+def launch(composer: Composer, jobs: Sequence[Sequence[str]], command: Command) -> list[int]:
+    """All jobs through Hydra's launcher; the exit code of each. One that dies takes no other with it."""
+    cfg = composer.compose(without_sweeps(command.overrides), mode=RunMode.MULTIRUN)
+    context = HydraContext(config_loader=composer.hydra.config_loader, callbacks=Callbacks(cfg))
+    launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=job, config=cfg)
+    lines = [[word for word in line if not word.startswith("hydra")] for line in jobs]
+    logs = f"; what they say is below {cfg.hydra.sweep.dir}" if "submitit_folder" in cfg.hydra.launcher else ""
+    print(f"sdbench: {len(lines)} jobs{logs}", file=sys.stderr)
+    try:
+        results = launcher.launch([expand(line) for line in lines], initial_job_idx=0)
+    except Exception as error:  # noqa: BLE001 - launchers raise whatever the first job that died left behind
+        sentence = f"sdbench: a job died{name_of_job(error, lines)} ({type(error).__name__}: {first_line(error)})"
+        print(f"{sentence}; the others go on: when they have ended, run the same command again", file=sys.stderr)
+        return [1]
+    codes = [exit_code_of(result) for result in results]
+    shared = set(lines[0]).intersection(*lines[1:]) if len(lines) > 1 else set()
+    for line, code in zip(lines, codes, strict=True):
+        if code:
+            rest = " ".join(word for word in line if word not in shared)
+            print(f"sdbench: {ENDINGS.get(code, f'code {code}')}: {rest}", file=sys.stderr)
+    return codes
+
+
+def job(cfg: DictConfig) -> int:
+    """What a launcher runs, perhaps on another machine: imported there by name."""
+    from sdbench.passes.job import run_job
+
+    words = collapse([str(word) for word in HydraConfig.get().overrides.task])
+    code = run_job(config.check(Composer.tree(cfg, words)), words)
+    if code == Exit.INTERRUPTED:
+        raise KeyboardInterrupt  # the launcher must not start the next
+    return code
+
+
+def name_of_job(error: Exception, lines: Sequence[Sequence[str]]) -> str:
+    """The pair and the task of the job that an error of submitit names by its place in the array."""
+    match = re.search(r"Job \d+(?:_(\d+))?\b", str(error))
+    index = int(match[1] or 0) if match else len(lines)
+    return f": {' '.join(lines[index])}" if index < len(lines) else ""
+
+
+def exit_code_of(result: JobReturn) -> int:
+    if result.status is JobStatus.COMPLETED:
+        return int(result.return_value)
+    error = result._return_value
+    trace = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else str(error)
+    print(f"sdbench: a job died: {' '.join(result.overrides or [])}\n{trace}", file=sys.stderr)
+    return Exit.FAILED
