@@ -26,6 +26,7 @@ Mode = Literal["off", "trace", "graphs", "compile"]
 CapturedStep = Callable[..., tuple[Tensor, ...]]  # of a KV length, in a trace a tensor, and of tensors
 
 PATIENCE = 64  # calls of a step before it is traced unasked: by then it has cost about what tracing costs
+NARROW = 512  # hidden sizes below this spend their time on a CPU in Python and in waiting for threads, not in products
 WARM_UP = 2  # runs before a capture: what libraries set up on first use must not be captured
 # How far a captured step may be from the step itself, of the largest value of a row; ids must be equal.
 AGREE = {torch.float64: 1e-9, torch.float32: 1e-3}
@@ -33,7 +34,7 @@ AGREE_IF_HALF = 0.03
 
 
 def mode_of(capture: Mode | None, model: PreTrainedModel) -> Mode:
-    """Return the mode that a model runs in. None: graphs on one CUDA device, traces on the CPU, off elsewhere.
+    """Return the mode that a model runs in. None: graphs on one CUDA device, traces of a narrow model on the CPU, off elsewhere.
 
     A model on several devices runs eagerly, as one on a GPU does whose frequencies depend on the length; where another mode was
     requested, with a warning.
@@ -48,7 +49,8 @@ def mode_of(capture: Mode | None, model: PreTrainedModel) -> Mode:
             "rotary frequencies that do not depend on the length"  # the model reads them off the device in every call
         )
     if need is None:
-        default: dict[str, Mode] = {"cuda": "graphs", "cpu": "trace"}
+        on_cpu: Mode = "trace" if model.config.get_text_config().hidden_size < NARROW else "off"
+        default: dict[str, Mode] = {"cuda": "graphs", "cpu": on_cpu}
         return capture or default.get(model.device.type, "off")
     if capture not in (None, "off"):
         warnings.warn(f"capture={capture} needs {need}: its steps run eagerly", stacklevel=4)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from sdbench.lm.load import Checkpoint
 
-NARROW = 512  # a hidden size
 
 
 @dataclass(frozen=True)
@@ -138,6 +137,8 @@ def set_threads(models: Sequence[PreTrainedModel]) -> None:
 def num_threads(widths: Sequence[int], *, is_on_cpu: bool) -> int:
     """How many threads models of these hidden sizes get."""
     import torch
+
+    from sdbench.lm.capture import NARROW
 
     usual = usual_threads()
     if "OMP_NUM_THREADS" in os.environ:

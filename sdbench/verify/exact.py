@@ -38,4 +38,7 @@ class Exact(Greedy):
     def measure(self, evidence: Evidence) -> Measures:
         x, p, q = evidence.draft.tokens, evidence.p[:, :-1], evidence.draft.q
         tv = measured_tv(p, q)
-        return Measures(at(p, x), at(q, x), tv, 1 - tv, torch.zeros_like(tv))
+        expected, bias = 1 - tv, torch.zeros_like(tv)
+        if evidence.is_greedy:  # of two tokens, not of the distributions behind them, which nothing here reads
+            tv = torch.full_like(tv, torch.nan)
+        return Measures(at(p, x), at(q, x), tv, expected, bias)
