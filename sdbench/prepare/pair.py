@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sdbench.lm.load import Checkpoint
 
 
-
 @dataclass(frozen=True)
 class LoadedPair:
     """Both models in evaluation mode, on their device."""

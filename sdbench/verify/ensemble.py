@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from sdbench.probs import at, excess
+from sdbench.probs import excess
 from sdbench.types import Evidence, Measures
 from sdbench.verify.greedy import GreedyLaw, greedy_measures
-from sdbench.verify.tokenwise import Tokenwise, knob, measured_tv, ratio
+from sdbench.verify.tokenwise import Tokenwise, knob, measured_tv, measures_of, ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +87,11 @@ class Ensemble(GreedyLaw):
     def measure(self, evidence: Evidence) -> Measures:
         if evidence.is_greedy and self.greedy == "blend":
             return greedy_measures(evidence)
-        x, p, q = evidence.draft.tokens, evidence.p[:, :-1], evidence.draft.q
         if self.mix == "logit":
             return Tokenwise.measure(self, evidence)
-        tv = measured_tv(p, q)
+        tv = measured_tv(evidence.p[:, :-1], evidence.draft.q)
         w = knob(self.settled(evidence).w, tv)
-        return Measures(at(p, x), at(q, x), tv, 1 - w * tv, (1 - w) * tv)
+        return measures_of(evidence, tv, 1 - w * tv, (1 - w) * tv)
 
 
 def _share(w: Tensor, logits: Tensor) -> Tensor:

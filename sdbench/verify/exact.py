@@ -6,10 +6,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sdbench.probs import at, excess
+from sdbench.probs import excess
 from sdbench.types import Evidence, Measures
 from sdbench.verify.greedy import Greedy
-from sdbench.verify.tokenwise import measured_tv, ratio
+from sdbench.verify.tokenwise import measured_tv, measures_of, ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,5 @@ class Exact(Greedy):
         return torch.tensor([True])
 
     def measure(self, evidence: Evidence) -> Measures:
-        x, p, q = evidence.draft.tokens, evidence.p[:, :-1], evidence.draft.q
-        tv = measured_tv(p, q)
-        expected, bias = 1 - tv, torch.zeros_like(tv)
-        if evidence.is_greedy:  # of two tokens, not of the distributions behind them, which nothing here reads
-            tv = torch.full_like(tv, torch.nan)
-        return Measures(at(p, x), at(q, x), tv, expected, bias)
+        tv = measured_tv(evidence.p[:, :-1], evidence.draft.q)
+        return measures_of(evidence, tv, 1 - tv, torch.zeros_like(tv))

@@ -3,18 +3,16 @@
 import torch
 from torch import Tensor
 
-from sdbench.probs import at
 from sdbench.types import Evidence, Measures
 from sdbench.verify.rule import Rule
-from sdbench.verify.tokenwise import measured_tv
+from sdbench.verify.tokenwise import measured_tv, measures_of
 
 
 class Joint(Rule):
     """A rule whose acceptance probability and bias are not known: both are NaN."""
 
     def measure(self, evidence: Evidence) -> Measures:
-        x, p, q = evidence.draft.tokens, evidence.p[:, :-1], evidence.draft.q
-        return Measures(at(p, x), at(q, x), measured_tv(p, q), **unknown_measures(evidence))
+        return measures_of(evidence, measured_tv(evidence.p[:, :-1], evidence.draft.q), **unknown_measures(evidence))
 
 
 def unknown_measures(evidence: Evidence) -> dict[str, Tensor]:

@@ -91,8 +91,8 @@ class Tokenwise(Rule, ABC):
 
     def measure(self, evidence: Evidence) -> Measures:
         """Return Σ q·a and TV(out, p) by definition, computed a few positions at a time."""
-        x, p, q = evidence.draft.tokens, evidence.p[:, :-1], evidence.draft.q
-        rule, tv, size = self.settled(evidence), measured_tv(p, q), law_size(p, q)
+        p, q = evidence.p[:, :-1], evidence.draft.q
+        rule, size = self.settled(evidence), law_size(p, q)
 
         def work(part: Part) -> Tensor:
             of_part, p_part, q_part = at_part(rule, part), dense(p[part], size), dense(q[part], size)
@@ -100,8 +100,8 @@ class Tokenwise(Rule, ABC):
             return torch.stack((expected, total_variation(of_part.out(p_part, q_part), p_part)), -1)
 
         # Sums of float32 laws may be a rounding above 1, which is no probability.
-        expected, bias = in_parts(work, x.shape, size).clamp_max_(1).unbind(-1)
-        return Measures(at(p, x), at(q, x), tv, expected, bias)
+        expected, bias = in_parts(work, evidence.draft.tokens.shape, size).clamp_max_(1).unbind(-1)
+        return measures_of(evidence, measured_tv(p, q), expected, bias)
 
 
 def draw_bonus(evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
@@ -143,6 +143,13 @@ def measured_tv(p: Tensor, q: Tensor) -> Tensor:
     step = max(1, CHUNK // (p.shape[0] * p.shape[2]))
     parts = zip(p.split(step, 1), q.split(step, 1), strict=True)
     return torch.cat([total_variation(a, b) for a, b in parts], 1).clamp_max_(1)
+
+
+def measures_of(evidence: Evidence, tv: Tensor, expected: Tensor, bias: Tensor) -> Measures:
+    """Return the measures of a rule that reads p and q as they are; at temperature 0 these are tokens, and `tv` [B,K] is NaN."""
+    x = evidence.draft.tokens
+    tv = torch.full_like(tv, torch.nan) if evidence.is_greedy else tv
+    return Measures(at(evidence.p[:, :-1], x), at(evidence.draft.q, x), tv, expected, bias)
 
 
 def law_size(p: Tensor, q: Tensor) -> int:

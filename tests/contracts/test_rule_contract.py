@@ -199,6 +199,23 @@ def test_measures_are_what_the_law_says_or_nothing(named: Named):
 
 
 @by_rule
+def test_at_temperature_0_tv_is_that_of_the_un_tempered_distributions_or_null(named: Named):
+    """So that no two rules disagree in it: lossless decoding, w = 1 of the ensemble and what reads the chosen tokens alone."""
+    p, q = laws(16, seed=13)
+    ids, tokens, lengths = p.argmax(-1), q.argmax(-1), torch.full((16,), K)
+    tv = (p[:, :-1] - q).abs().sum(-1) / 2
+    draft = DraftBlock(tokens, tokens, lengths, logits=q.log(), hidden=torch.zeros(16, K, 4, dtype=p.dtype))
+    evidence = Evidence(ids, draft, True, p.log(), torch.zeros(16, K + 1, 4, dtype=p.dtype))
+    for setting in named.settings():
+        rule = named.make(**setting)
+        if limits_of(rule).temperature == "above_zero":
+            continue
+        measured = rule.measure(evidence).tv
+        assert measured.isnan().all() or torch.allclose(measured, tv, atol=1e-12)
+        assert {"raw", "raw_if_greedy"} & needs_of(rule) or measured.isnan().all(), "it does not read the distributions"
+
+
+@by_rule
 def test_contracts_are_declared(named: Named):
     rule = named.make(**named.settings()[0])
     assert isinstance(rule.version, str)

@@ -12,7 +12,7 @@ import sdbench
 from sdbench.engine import Engine
 from sdbench.engine.loop import Options
 from sdbench.engine.row import Request
-from sdbench.lm.capture import PATIENCE, CapturedSteps, mode_of
+from sdbench.lm.capture import NARROW, PATIENCE, CapturedSteps, mode_of
 from sdbench.lm.model import LM
 from sdbench.prepare.pair_info import PairInfo
 from sdbench.probs import Warp
@@ -45,9 +45,11 @@ def test_off_is_the_step_itself():
         CapturedSteps("off")(lambda x: (x,), "same", x)  # type: ignore[arg-type]
 
 
-def test_on_a_cpu_steps_are_traced_unless_asked_otherwise():
+def test_on_a_cpu_steps_of_a_narrow_model_are_traced_unless_asked_otherwise():
     model = tiny("llama")
     assert mode_of(None, model) == "trace"
+    wide = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: SimpleNamespace(hidden_size=NARROW)))
+    assert mode_of(None, cast(Any, SimpleNamespace(**vars(wide), device=torch.device("cpu")))) == "off"
     assert mode_of("off", model) == "off"
     assert mode_of("graphs", model) == "graphs"
     with pytest.raises(ValueError, match="capture must be"):
