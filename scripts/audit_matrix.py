@@ -29,13 +29,14 @@ from sdbench.audit.command import AuditOptions, parse_audit
 from sdbench.audit.native import audit, knob_results
 from sdbench.audit.report import finite
 from sdbench.cli import compose_run
-from sdbench.config import ConfigError, config_dir
+from sdbench.config import ConfigError, RuleSweep, config_dir
+from sdbench.prepare.rules import rule_of
+from sdbench.types import Limits
 from sdbench.verify.head import SHIP, Head
 from sdbench.words import choose, exit_on_mistake, number, parse_words
 
 WARPERS = ("", "top_k=2", "top_p=0.8")
-MARKERS = ["verifier.within.begin=Answer", "verifier.within.end='####'"]  # single tokens of the embedded pairs
-KNOBS = {"fly": ["verifier.fly.window=2"]}  # its default window asks for five drafts
+MARKERS = ("Answer", "'####'")  # what begins and ends a span: single tokens of the embedded pairs
 HEADS_TASK = "gsm8k-tiny"
 TV = {False: 0.08, True: 0.1}  # to be found on the random pair, and on a trained one
 TRAINED_SAMPLES = 300  # texts of a prompt by default, each a hundred times the work of the random pair's
@@ -55,10 +56,16 @@ def names(group: str) -> list[str]:
     return sorted(path.stem for path in (config_dir() / group).glob("*.yaml"))
 
 
+def sweep_of(rule: str) -> RuleSweep:
+    """Every knob that declares a sweep at all of its values."""
+    tree = yaml.safe_load((config_dir() / "verifier" / f"{rule}.yaml").read_text())
+    swept = [knob for knob, declared in (tree.get("knobs") or {}).items() if "sweep" in declared]
+    return RuleSweep.check({**tree, **dict.fromkeys(swept)}, None)
+
+
 def kind_of_head(rule: str) -> str | None:
     """The kind of a rule's trained head, from the knobs of its file; None for a rule without one."""
-    knobs = yaml.safe_load((config_dir() / "verifier" / f"{rule}.yaml").read_text()).get("knobs") or {}
-    folders = {knob["trained"] for knob in knobs.values() if knob and "trained" in knob}
+    folders = {knob.trained for knob in sweep_of(rule).knobs}
     return next((kind for kind, folder in SHIP.items() if folder in folders), None)
 
 
@@ -89,12 +96,38 @@ def head_words(rule: str, model: str) -> list[str]:
     return [f"verifier.{rule}.head={head}"] if head else []
 
 
+def marker_words(rule: str) -> list[str]:
+    """The texts that begin and end a span, for a rule whose knobs are such texts."""
+    knobs = [knob.name for knob in sweep_of(rule).knobs if knob.is_text and not knob.trained]
+    return [f"verifier.{rule}.{knob}={marker}" for knob, marker in zip(knobs, MARKERS, strict=False)]
+
+
+def short_words(rule: str) -> list[str]:
+    """The values of a sweep at which a rule asks for the fewest drafts, for each knob that changes how many it asks for.
+
+    All texts of so many tokens are enumerated.
+    """
+    if kind_of_head(rule):
+        return []
+    sweep, words = sweep_of(rule), list[str]()
+    least = [(getattr(rule_of(sweep.target, s), "limits", None) or Limits()).num_draft[0] for s in sweep.settings]
+    for knob in sweep.knobs:
+        by_value = {
+            value: min(n for n, setting in zip(least, sweep.settings, strict=True) if setting[knob.name] == value)
+            for value in knob.values
+        }
+        if len(set(by_value.values())) > 1:
+            words.append(f"verifier.{rule}.{knob.name}={min(by_value, key=lambda value: by_value[value])}")
+    return words
+
+
 def command_line(rules: Sequence[str], drafter: str, temperature: str, warper: str, model: str = "") -> list[str]:
     listed = f"verifier=[{','.join(rules)}]" if len(rules) > 1 else f"verifier={rules[0]}"
-    knobs = [word for rule in rules for word in [*KNOBS.get(rule, []), *head_words(rule, model)]]
+    knobs = [word for rule in rules for word in [*short_words(rule), *head_words(rule, model)]]
+    knobs += [word for rule in rules if model for word in marker_words(rule)]
     if len(rules) == 1:
         knobs = [word.replace(f"verifier.{rules[0]}.", "verifier.") for word in knobs]
-    pair = [f"model={model}", *(MARKERS if "within" in rules else [])] if model else []
+    pair = [f"model={model}"] if model else []
     return [*pair, listed, f"drafter={drafter}", f"temperature={temperature}", *([warper] if warper else []), *knobs]
 
 

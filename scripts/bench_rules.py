@@ -26,25 +26,24 @@ from sdbench.config.sweep import RuleSweep
 from sdbench.engine import generate
 from sdbench.engines.latency import peak_memory
 from sdbench.prepare.rules import rule_of
+from sdbench.train.recipes import RECIPES
 from sdbench.types import Limits
 from sdbench.verify import Ensemble, Exact
-from sdbench.verify.head import linear
+from sdbench.verify.head import SHIP, linear, width_of
 from sdbench.words import exit_on_mistake, parse_words
 
 NEW, NUM_DRAFT, WARM_UPS = 48, 5, 2
 FOUR = ("exact", "ensemble", "lenience", "typical")
-MARKERS = {"begin": 5, "end": 6}
+MARKERS = (5, 6)  # ids that begin and end a span
 VOCAB, BATCH = 128_256, 8
 EXACT = Exact()
 
 
-HEADS = {"diversed": ("ensemble", ("draft_hidden", "target_hidden")), "judge": ("judge", ("token_hidden",))}
 Widths = dict[str, int]  # of the states of draft and target
 
 
 def widths_of(target: Any, draft: Any) -> Widths:
-    widths = {f"{role}_hidden": int(model.config.hidden_size) for role, model in (("target", target), ("draft", draft))}
-    return widths | {"token_hidden": widths["target_hidden"]}
+    return {f"{role}_hidden": int(model.config.hidden_size) for role, model in (("target", target), ("draft", draft))}
 
 
 def rules_of(names: str, temperature: float, widths: Widths) -> dict[str, Any]:
@@ -60,10 +59,13 @@ def rules_of(names: str, temperature: float, widths: Widths) -> dict[str, Any]:
 def middle(tree: dict[str, Any], widths: Widths) -> Any:
     sweep = RuleSweep.check(tree, None)
     setting = dict(sweep.settings[len(sweep.settings) // 2])
-    if tree["name"] in HEADS:
-        kind, features = HEADS[tree["name"]]
-        setting["head"] = linear(kind, features, sum(widths[name] for name in features))
-    return rule_of(sweep.target, {**setting, **{name: MARKERS[name] for name in MARKERS if name in setting}})
+    texts = [knob.name for knob in sweep.knobs if knob.is_text and not knob.trained]
+    setting |= dict(zip(texts, MARKERS, strict=False))
+    for knob in sweep.knobs:
+        if kind := next((kind for kind, folder in SHIP.items() if folder == knob.trained), None):
+            recipe: Any = RECIPES[kind]()
+            setting[knob.name] = linear(kind, recipe.features, width_of(recipe.features, widths))
+    return rule_of(sweep.target, setting)
 
 
 def works(rule: Any, temperature: float) -> bool:

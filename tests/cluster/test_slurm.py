@@ -46,7 +46,7 @@ def slurm(tmp_path):
 @pytest.fixture
 def configs(tmp_path):
     """Two micro pairs, and a task whose data are not there yet."""
-    from micro import save_pair
+    from tests.cli.micro import save_pair
 
     folder = tmp_path / "conf"
     (folder / "model").mkdir(parents=True)

@@ -1,9 +1,9 @@
 """What goes to the engine: stop strings wherever they fall, batches that fit."""
 
 import pytest
-from micro import byte_tokenizer
 
 from sdbench.engines.native.decode import stopper
+from tests.cli.micro import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 

@@ -104,7 +104,7 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing_written(tmp_path: Path):
     )
     if mounted.returncode:
         pytest.skip(
-            f"only root mounts a small disk ({mounted.stderr.strip()}); the test before this one, and tests/passes/test_ends.py, "
+            f"only root mounts a small disk ({mounted.stderr.strip()}); the test before this one, and tests/cli/test_ends.py, "
             "limit the size of files instead, for everyone"
         )
     try:

@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 @pytest.fixture(scope="session")
 def served_pair(tmp_path_factory) -> Path:
-    from tests.passes.micro import save_pair
+    from tests.cli.micro import save_pair
 
     return save_pair(tmp_path_factory.mktemp("served"))
 
@@ -53,7 +53,7 @@ def served_words(served_pair) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def no_figures(monkeypatch):
-    from tests.passes.conftest import no_drawing
+    from tests.cli.conftest import no_drawing
 
     monkeypatch.setattr("sdbench.report.write", no_drawing)
 

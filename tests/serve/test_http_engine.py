@@ -34,7 +34,7 @@ def texts(folder: Path) -> dict[tuple[str, str], str]:
 def native_run(served_words, tmp_path_factory) -> Path:
     results = tmp_path_factory.mktemp("native")
     with pytest.MonkeyPatch.context() as patch:
-        from tests.passes.conftest import no_drawing
+        from tests.cli.conftest import no_drawing
 
         patch.setattr("sdbench.report.write", no_drawing)
         assert main([*served_words(results), "dtype=float64"]) == 0
