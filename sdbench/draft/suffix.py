@@ -1,0 +1,90 @@
+"""Suffix statistics: the distribution of what followed earlier occurrences of the text's ending."""
+
+from bisect import bisect_right
+from collections import Counter
+from itertools import accumulate
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sdbench.draft.lookup import TextDrafter
+from sdbench.draft.text_index import TextIndex
+from sdbench.probs import Warp
+from sdbench.types import Context, DraftBlock, DraftSetup
+
+Drawn = tuple[int, Counter[int]]  # a token, and the counts it was drawn by
+
+
+class SuffixDrafter(TextDrafter):
+    """SuffixDecoding's statistics (Oliaro et al. 2024, arXiv:2411.04975) over a row's own prompt and output.
+
+    The earlier occurrences that agree longest with the text's ending are followed. q of the first token is the share of each token
+    that follows them; a drawn token keeps the occurrences that continue with it. A block is at most `factor` times as long as the
+    agreement, and ends before a distribution whose likeliest token has a share below `least`: this never looks at a drawn token.
+    Other requests' outputs are not read, as the paper's are: what is emitted would depend on the order of the requests.
+    """
+
+    version: ClassVar[str] = "1"
+
+    def __init__(self, warp: Warp, vocab_size: int, shortest: int, longest: int, factor: float, least: float) -> None:
+        super().__init__(shortest, longest)
+        if not (factor > 0 and 0 < least <= 1):
+            raise ValueError(f"factor must be above 0 and least in (0, 1], got factor={factor:g}, least={least:g}")
+        self.warp, self.vocab_size, self.factor, self.least = warp, vocab_size, factor, least
+
+    @classmethod
+    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, setup: DraftSetup, shortest: int = 1, longest: int = 16, factor: float = 2.0, least: float = 0.1
+    ) -> "SuffixDrafter":
+        size = setup.target.vocab_size
+        return cls(setup.warp, min(size, setup.warp.vocab_size or size), shortest, longest, factor, least)
+
+    def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
+        self.read(context)
+        limits, uniforms = lengths.tolist(), u.tolist()
+        blocks: list[list[Drawn]] = [[] for _ in limits]
+        for row, text in self.texts.items():
+            if row < len(blocks):
+                blocks[row] = self.draw_block(text, limits[row], uniforms[row])
+        block = self.block_of([[token for token, _ in drawn] for drawn in blocks], lengths)
+        if self.warp.is_greedy and "raw" not in needs:
+            return block
+        law = torch.zeros(*block.tokens.shape, self.vocab_size, device=lengths.device)
+        law[..., 0] = 1.0  # of slots that are not offered
+        for row, drawn in enumerate(blocks):
+            for slot, (_, counts) in enumerate(drawn):
+                law[row, slot, 0] = 0.0
+                law[row, slot, list(counts)] = law.new_tensor(list(counts.values())) / counts.total()
+        q = block.tokens if self.warp.is_greedy else law
+        return DraftBlock(block.tokens, q, block.lengths, law.log() if "raw" in needs else None)
+
+    def draw_block(self, text: TextIndex, limit: int, uniforms: list[float]) -> list[Drawn]:
+        """Return the tokens of a row's block with the counts that each was drawn by."""
+        positions, agreed = followed_stands(text, self.longest)
+        block: list[Drawn] = []
+        for slot in range(min(limit, int(self.factor * agreed))):
+            following = {
+                position: text.tokens[position + slot] for position in positions if position + slot < len(text)
+            }
+            counts = Counter(following.values())
+            if not counts or max(counts.values()) < self.least * counts.total():
+                break
+            token = max(counts, key=counts.__getitem__) if self.warp.is_greedy else draw_token(counts, uniforms[slot])
+            block.append((token, counts))
+            positions = [position for position, after in following.items() if after == token]
+        return block
+
+
+def followed_stands(text: TextIndex, longest: int) -> tuple[list[int], int]:
+    """Return the positions of the occurrences that agree longest with the text's ending, the latest first, and for how long."""
+    positions = list(text.earlier(longest))
+    agreed = max((length for _, length in positions), default=0)
+    return [position for position, length in positions if length == agreed], agreed
+
+
+def draw_token(counts: Counter[int], u: float) -> int:
+    """Draw a token in proportion to its count by inverse CDF, in the order of ids."""
+    tokens = sorted(counts)
+    sums = list(accumulate(counts[token] for token in tokens))
+    return tokens[bisect_right(sums, u * sums[-1])]

@@ -1,0 +1,64 @@
+"""Where the ending of a growing text occurred before: zlib's hash chains over tokens, about 20 bytes a token."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+MIX = 0x9E3779B1  # Knuth's multiplier, 2^32 over the golden ratio
+
+
+class TextIndex:
+    """A text with the earlier occurrences of its last tokens, which can be copied without reading the text again.
+
+    A position is the number of tokens before it; 0 means none. `newest[h]` is the last position whose `shortest` preceding tokens
+    hash to h, and `before[i]` the last one before position i + 1 with the same hash. Collisions go when tokens are compared.
+    """
+
+    def __init__(self, shortest: int, tokens: Sequence[int] = ()) -> None:
+        self.shortest = shortest
+        self.tokens, self.before, self.newest = array("i"), array("i"), array("i", bytes(4 * 64))
+        self.extend(tokens)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def copy(self) -> TextIndex:
+        """Return an index of the same text that grows apart from this one."""
+        copied = TextIndex(self.shortest)
+        copied.tokens, copied.before, copied.newest = self.tokens[:], self.before[:], self.newest[:]
+        return copied
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens."""
+        if len(self) + len(tokens) > len(self.newest):
+            size = 1 << (len(self) + len(tokens)).bit_length()
+            old, self.newest, self.before = self.tokens, array("i", bytes(4 * size)), array("i")
+            self.tokens = array("i")
+            tokens = [*old, *tokens]
+        for token in tokens:
+            self.tokens.append(token)
+            slot = self._slot()
+            self.before.append(self.newest[slot])
+            self.newest[slot] = len(self.tokens)
+
+    def _slot(self) -> int:
+        value = 0
+        for token in self.tokens[-self.shortest :]:
+            value = (value * MIX + token + 1) & 0xFFFFFFFF
+        return (value * MIX >> 15) & (len(self.newest) - 1)
+
+    def earlier(self, longest: int) -> Iterator[tuple[int, int]]:
+        """Yield (position, length) of each earlier occurrence of the text's ending, the latest first.
+
+        `length` tokens agree, at least `shortest`; the count stops at `longest`.
+        """
+        tokens, end = self.tokens, len(self.tokens)
+        position = self.before[-1] if end else 0
+        while position:
+            length, most = 0, min(longest, position)
+            while length < most and tokens[position - 1 - length] == tokens[end - 1 - length]:
+                length += 1
+            if length >= self.shortest:
+                yield position, length
+            position = self.before[position - 1]
