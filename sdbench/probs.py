@@ -11,6 +11,8 @@ from torch import Tensor
 
 COLDEST = 1e-6  # logits over less overflow float32, and the law is that of temperature 0 long before
 CHUNK = 1 << 24  # elements of a law that are measured at a time: temporaries stay below 64 MB in float32
+HEAD = 2048  # of the largest logits, which decide most cuts by top_p
+ROUNDING = {torch.float32: 3e-5, torch.float64: 1e-10}  # how far two sums of one law may be apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +55,39 @@ class Warp:
             smallest = logits.topk(self.top_k).values[..., -1:]
             logits = logits.masked_fill(logits < smallest, -torch.inf)
         if self.top_p is not None and self.top_p < 1:
-            ordered, order = logits.sort(stable=False)
-            drop = ordered.softmax(-1).cumsum(-1) <= 1 - self.top_p
-            drop[..., -1] = False
-            logits = logits.masked_fill(drop.scatter(-1, order, drop), -torch.inf)
+            logits = cut_tail(logits, self.top_p)
         return logits.softmax(-1)
+
+
+def cut_tail(logits: Tensor, top_p: float) -> Tensor:
+    """Return logits [..., V] with −∞ for the least likely tokens, whose mass together is at most 1 − top_p.
+
+    On a CPU the largest logits alone are sorted, a whole row only where they do not decide it: where they hold less than
+    top_p, where equal logits are on both sides of the cut, or where the cut is as near as rounding.
+    """
+    if logits.device.type != "cpu" or logits.shape[-1] < 2 * HEAD or torch._C._get_tracing_state() is not None:
+        return _cut_sorted(logits, top_p)
+    rows = logits.flatten(0, -2)
+    head = rows.topk(HEAD).values
+    share = (head.double() - rows.logsumexp(-1, keepdim=True).double()).exp_()
+    before = share.cumsum(-1) - share  # the mass of the tokens that are more likely
+    count = (before < top_p).sum(-1, keepdim=True)  # of the tokens that stay; HEAD where the row holds a NaN
+    last, first_out = (count - 1).clamp_min(0), count.clamp_max(HEAD - 1)
+    distance = torch.minimum(top_p - before.gather(-1, last), before.gather(-1, first_out) - top_p)
+    smallest = head.gather(-1, last)
+    is_decided = (smallest > head.gather(-1, first_out)) & (distance > ROUNDING[logits.dtype])
+    cut = rows.masked_fill(rows < smallest, -torch.inf)
+    undecided = (~is_decided)[:, 0].nonzero()[:, 0]
+    if len(undecided):
+        cut[undecided] = _cut_sorted(rows[undecided], top_p)
+    return cut.view_as(logits)
+
+
+def _cut_sorted(logits: Tensor, top_p: float) -> Tensor:
+    ordered, order = logits.sort(stable=False)
+    drop = ordered.softmax(-1).cumsum(-1) <= 1 - top_p
+    drop[..., -1] = False
+    return logits.masked_fill(drop.scatter(-1, order, drop), -torch.inf)
 
 
 def has_nan_law(ids: Iterable[int], vocab_size: int) -> bool:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from sdbench import probs
 from sdbench.probs import Warp, at, dense, draw, excess, is_ids, total_variation
 
 V = 5
@@ -164,3 +165,34 @@ def test_ids_of_the_padding_get_no_mass():
 def test_bad_warpers_are_sentences(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         Warp(**options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@steady
+@given(
+    st.integers(8, 200),
+    st.sampled_from((0.05, 0.5, 0.9, 0.95, 0.999)),
+    st.sampled_from((None, 1.0, 0.25)),  # logits are multiples of it: ties
+    st.floats(0.1, 8),
+    st.integers(0, 2**31),
+)
+def test_the_head_of_a_vocabulary_gives_what_a_full_sort_gives(dtype, size, top_p, step, spread, seed):
+    logits = torch.randn(2, 3, size, dtype=dtype, generator=torch.Generator().manual_seed(seed)) * spread
+    logits = logits if step is None else (logits / step).round() * step
+    logits[0, 0, : size // 2] = -torch.inf
+    logits[1, 2, 3] = torch.nan
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probs, "HEAD", 4)
+        cut = probs.cut_tail(logits, top_p)
+    torch.testing.assert_close(cut, probs._cut_sorted(logits, top_p), rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_row_is_sorted_whole_only_where_its_head_does_not_decide(monkeypatch):
+    sizes, honest = [], probs._cut_sorted
+    monkeypatch.setattr(probs, "_cut_sorted", lambda rows, top_p: (sizes.append(len(rows)), honest(rows, top_p))[1])
+    logits = torch.zeros(4, 50_000)
+    logits[:3, :100] = 12 + torch.randn(
+        3, 100, generator=torch.Generator().manual_seed(0)
+    )  # some .97 of the mass or more
+    Warp(top_p=0.9).law(logits)
+    assert sizes == [1], "a flat row alone"

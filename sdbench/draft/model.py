@@ -52,7 +52,7 @@ class ModelDrafter(BaseDrafter):
         self.cache.write(row, prefix)
 
     def move(self, source: int, row: int) -> None:
-        self.cache.move(source, row, self.cache.capacity)
+        self.cache.move(source, row, self.cache.slots)
 
     def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
         if not k:
@@ -75,7 +75,7 @@ class ModelDrafter(BaseDrafter):
         plans = self.model.plan(positions, cache, kv_length).split([2, *[1] * (k - 1)])
         tokens: list[Tensor] = []
         laws: list[Tensor] = []
-        kept: dict[str, list[Tensor]] = {"raw": [], "draft_hidden": []}
+        kept: dict[str, list[Tensor]] = {name: [] for name in wanted}
         for plan, uniforms in zip(plans, u.unbind(1), strict=True):
             raw, hidden = self.model.forward_hidden(ids, plan, cache, keep=1)
             logits = self.warp.logits(raw[:, 0])
@@ -84,6 +84,8 @@ class ModelDrafter(BaseDrafter):
             ids = clamp_nan_ids(token, logits.shape[-1])[:, None]
             tokens.append(token)
             laws.append(ids[:, 0] if self.warp.is_greedy else q)
-            kept["raw"].append(logits)
-            kept["draft_hidden"].append(hidden[:, -1])
+            if "raw" in kept:
+                kept["raw"].append(logits)
+            if "draft_hidden" in kept:
+                kept["draft_hidden"].append(hidden[:, -1])
         return torch.stack(tokens, 1), torch.stack(laws, 1), *(torch.stack(kept[name], 1) for name in wanted)

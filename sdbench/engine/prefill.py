@@ -11,7 +11,8 @@ from torch import Tensor
 from sdbench.engine.clock import Clock
 from sdbench.engine.row import Request
 from sdbench.lm.cache import Prefix
-from sdbench.lm.model import CHUNK, LM
+from sdbench.lm.memory import CHUNK
+from sdbench.lm.model import LM
 from sdbench.types import DRAFTER_NEEDS, Drafter, needs_of
 
 

@@ -1,4 +1,7 @@
-"""Keys and values, compact per row: a rollback is a shorter length, nothing else; the lengths live with the engine."""
+"""Keys and values, compact per row: a rollback is a shorter length, nothing else; the lengths live with the engine.
+
+Room is made as texts grow, for all rows at once: a budget of tokens that no text uses takes no memory.
+"""
 
 from dataclasses import dataclass
 
@@ -8,6 +11,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from sdbench.lm.capture import CapturedSteps
 from sdbench.lm.plan import current
+
+ROOM = 512  # slots come in multiples of it, and half as many more at a time: few copies, and few captures anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +25,32 @@ class Prefix:
 
 
 class RaggedLayer(CacheLayerMixin):
-    """Keys and values [R,C+1,G,D] of one layer; slot C is scratch. `update` writes where the current plan says."""
+    """Keys and values [R,S+1,G,D] of one layer; slot S is scratch. `update` writes where the current plan says."""
 
     is_sliding = False  # sliding layers keep everything too: what they see is the mask's matter
 
-    def __init__(self, num_rows: int, capacity: int) -> None:
+    def __init__(self, num_rows: int, slots: int) -> None:
         super().__init__()
-        self.num_rows, self.capacity = num_rows, capacity
-        self.stores: tuple[Tensor, ...] = ()  # [R,C+1,G,D], keys and values
+        self.num_rows, self.slots = num_rows, slots
+        self.stores: tuple[Tensor, ...] = ()  # [R,S+1,G,D], keys and values
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Room in the dtype, on the device and in the number of heads that the model itself shows."""
         self.stores = tuple(
-            torch.zeros(self.num_rows, self.capacity + 1, x.shape[1], x.shape[3], dtype=x.dtype, device=x.device)
+            torch.zeros(self.num_rows, self.slots + 1, x.shape[1], x.shape[3], dtype=x.dtype, device=x.device)
             for x in (key_states, value_states)
         )
         self.is_initialized = True
+
+    def grow(self, slots: int) -> None:
+        """Make room for longer texts: a copy, of keys and then of values, so that one of them exists twice at a time."""
+        before, self.slots = self.slots, slots
+        stores, self.stores = list(self.stores), ()
+        while stores:
+            store = stores.pop(0)
+            larger = store.new_zeros(len(store), slots + 1, *store.shape[2:])
+            larger[:, :before] = store[:, :before]
+            self.stores += (larger,)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -59,16 +74,26 @@ class RaggedLayer(CacheLayerMixin):
         return 0
 
     def get_max_length(self) -> int:
-        return self.capacity
+        return self.slots
 
 
 class RaggedCache(Cache):
-    """R rows of at most C tokens, in every layer."""
+    """R rows of at most C tokens, in every layer, with room for S of them so far (None: for all)."""
 
-    def __init__(self, num_layers: int, num_rows: int, capacity: int) -> None:
-        self.ragged = [RaggedLayer(num_rows, capacity) for _ in range(num_layers)]
+    def __init__(self, num_layers: int, num_rows: int, capacity: int, slots: int | None = None) -> None:
+        self.slots = capacity if slots is None else slots
+        self.ragged = [RaggedLayer(num_rows, self.slots) for _ in range(num_layers)]
         super().__init__(layers=list(self.ragged))
         self.num_rows, self.capacity, self.steps = num_rows, capacity, CapturedSteps()
+
+    def reserve(self, length: int) -> None:
+        """Make room for texts of this length. Steps that were captured over the smaller cache are captured anew."""
+        if length <= self.slots:
+            return
+        self.slots = slots_for(length, self.slots, self.capacity)
+        self.steps = self.steps.renew()
+        for layer in self.ragged:
+            layer.grow(self.slots)
 
     def read(self, row: int, length: int) -> Prefix:
         """The first `length` slots of a row: views, which keep the cache alive."""
@@ -78,6 +103,7 @@ class RaggedCache(Cache):
         """Start a row from a prompt."""
         if not prefix.length:
             return
+        self.reserve(prefix.length)
         for layer, states in zip(self.ragged, prefix.layers, strict=True):
             if not layer.is_initialized:
                 layer.lazy_initialization(*(x[None].transpose(1, 2) for x in states))
@@ -90,9 +116,10 @@ class RaggedCache(Cache):
             for store in stores:
                 store[row, :length] = store[source, :length]
 
-    def num_bytes(self) -> int:
-        """Bytes a row."""
-        return sum(store.nbytes // self.num_rows for stores in self._stores() for store in stores)
-
     def _stores(self) -> list[tuple[Tensor, ...]]:
         return [layer.stores for layer in self.ragged if layer.is_initialized]
+
+
+def slots_for(length: int, slots: int, capacity: int) -> int:
+    """Return the slots of a cache that has some and must hold texts of a length."""
+    return min(capacity, -(-max(length, slots * 3 // 2) // ROOM) * ROOM)

@@ -69,6 +69,12 @@ class CapturedSteps:
         self._traces: dict[Hashable, CapturedStep] = {}
         self._pool: Any = None  # memory that the graphs of one cache share: they never run at once
 
+    def renew(self) -> "CapturedSteps":
+        """Return the same without a captured step: what they wrote to is gone."""
+        steps = CapturedSteps(self.mode, self.holds_for)
+        steps.patience = self.patience
+        return steps
+
     def __call__(self, step: CapturedStep, name: Hashable, length: int, *inputs: Tensor) -> tuple[Tensor, ...]:
         """step(length, *inputs). No later step overwrites the results."""
         if not isinstance(length, int):

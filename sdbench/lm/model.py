@@ -11,17 +11,16 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from sdbench.lm.attention import NAME
-from sdbench.lm.cache import Prefix, RaggedCache
+from sdbench.lm.cache import ROOM, Prefix, RaggedCache
 from sdbench.lm.capture import PATIENCE, CapturedSteps, Mode, mode_of
 from sdbench.lm.fingerprint import fingerprint
+from sdbench.lm.memory import CHUNK
 from sdbench.lm.plan import CURRENT, Plan
 from sdbench.lm.probe import probe
 from sdbench.lm.rope import longest_text
 from sdbench.lm.split_kv import kernel_for
 
-CHUNK = 512  # prompt tokens a prefill call takes
 BUCKET = 64  # KV lengths are multiples of it, or of a sixteenth of themselves: few shapes, little padding
-ROOM = 512  # capacities of caches that are kept for their captured steps are multiples of it
 OWN_ATTENTION = {  # model types whose attention is more than a mask over keys and values
     "deepseek_v32": "an indexer that chooses which keys are read",
     "glm_moe_dsa": "an indexer that chooses which keys are read",
@@ -60,14 +59,16 @@ class LM:
         return min(1 << (count - 1).bit_length(), num_rows) if self.mode in ("graphs", "compile") else count
 
     def cache(self, num_rows: int, capacity: int) -> RaggedCache:
-        """Return room for R texts: where steps are captured the cache given back last, while what they hold for still holds."""
+        """Return a cache of R texts of at most `capacity` tokens, for which `kv_length` makes room: where steps are captured the
+        cache given back last, while what they hold for still holds.
+        """
         num_layers = self.config.num_hidden_layers
         if self.mode == "off":
-            return RaggedCache(num_layers, num_rows, capacity)
+            return RaggedCache(num_layers, num_rows, capacity, 0)
         holds_for = self.mode, num_rows, fingerprint(self.model)
         cache, self._kept = self._kept, None
         if cache is None or cache.steps.holds_for != holds_for or cache.capacity < capacity:
-            cache = RaggedCache(num_layers, num_rows, -(-capacity // ROOM) * ROOM)
+            cache = RaggedCache(num_layers, num_rows, -(-capacity // ROOM) * ROOM, 0)
             cache.steps = CapturedSteps(self.mode, holds_for)
         cache.steps.patience = self.patience
         return cache
@@ -83,8 +84,10 @@ class LM:
         self._kept = None
 
     def kv_length(self, longest: int, cache: RaggedCache) -> int:
-        """How many slots are read where no text is longer than this."""
-        return min(self.rounded(longest), cache.capacity)
+        """Return how many slots are read where no text is longer than this, after making room for them."""
+        length = min(self.rounded(longest), cache.capacity)
+        cache.reserve(length)
+        return length
 
     def rounded(self, longest: int) -> int:
         """Round a length up to the next of those that steps are made for."""
@@ -92,8 +95,10 @@ class LM:
         return -(-longest // width) * width
 
     def plan(self, positions: Tensor, cache: RaggedCache, length: int) -> Plan:
-        """Plan tokens at positions [B,T], −1 … capacity, that see among the first `length` slots."""
-        slots = cache.capacity + 1
+        """Plan tokens at positions [B,T], −1 … `length`, that see among the first `length` slots."""
+        if isinstance(length, int):  # else a tracer's; `kv_length` has made room
+            cache.reserve(length)
+        slots = cache.slots + 1
         row = torch.arange(0, len(positions) * slots, slots, device=positions.device)
         index = positions.remainder(slots).add_(row[:, None])  # −1, before a text, is the scratch slot
         inside = positions.clamp(0, (self.limit or slots) - 1)

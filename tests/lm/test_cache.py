@@ -1,10 +1,14 @@
-"""Keys and values per row: scattered where the plan says, copied for rows that share a prompt, moved, never zeroed or grown."""
+"""Keys and values per row: scattered where the plan says, copied for rows that share a prompt, moved, grown with the texts."""
 
+import pytest
 import torch
 
-from sdbench.lm.cache import RaggedCache
+import sdbench
+from sdbench.lm import cache as room
+from sdbench.lm.cache import RaggedCache, RaggedLayer
 from sdbench.lm.model import LM
 from sdbench.lm.plan import CAUSAL, CURRENT, Plan
+from sdbench.verify import Ensemble, Exact
 from tests.engine.models import tiny
 
 ROWS, CAPACITY, HEADS, WIDTH = 3, 7, 2, 4
@@ -78,12 +82,42 @@ def test_a_prefix_starts_any_number_of_rows_and_moves_take_only_the_text():
             assert (store[1, 3:] == 0).all()
 
 
-def test_bytes_of_a_row_are_those_of_its_compact_heads():
+def bytes_of(cache: RaggedCache) -> int:
+    return sum(store.nbytes for layer in cache.ragged for store in layer.stores)
+
+
+def test_room_is_made_as_texts_grow_and_not_for_a_budget_that_no_text_uses(monkeypatch):
+    monkeypatch.setattr(room, "ROOM", 16)
     model = LM(tiny("llama"), capture="off")
-    cache = model.cache(2, 9)
+    cache = model.cache(2, 10_000)
     with torch.inference_mode():
         cache.write(0, model.prefill_all([torch.tensor([5, 6])])[0])
-    assert cache.num_bytes() == 2 * 2 * 10 * 2 * 8 * 8  # layers · (keys, values) · slots · heads of 4 · width · bytes
+        row_of_a_slot = 2 * 2 * 2 * 8 * 8  # layers · (keys, values) · heads of 4 · width · bytes
+        assert bytes_of(cache) == 2 * 17 * row_of_a_slot
+        before = cache.read(0, 2)
+        for length, slots in ((16, 16), (17, 32), (33, 48), (49, 80), (10_000, 10_000)):
+            cache.reserve(length)
+            assert bytes_of(cache) == 2 * (slots + 1) * row_of_a_slot
+    for old, new in zip(before.layers, cache.read(0, 2).layers, strict=True):
+        assert torch.equal(old[0], new[0])
+        assert torch.equal(old[1], new[1])
+
+
+@pytest.mark.parametrize("capture", ["off", "trace", "graphs"])
+def test_texts_are_the_same_however_often_the_cache_grows(capture, monkeypatch):
+    target, draft = tiny("llama", seed=0), tiny("llama", seed=1)
+    prompts = [[5, 6, 7], list(range(5, 60)), [9] * 100]
+    options = {"max_new_tokens": 90, "stop_ids": (), "batch_size": 4, "num_draft": 3, "capture": capture}
+    grown, texts = [], {}
+    honest = RaggedLayer.grow
+    monkeypatch.setattr(RaggedLayer, "grow", lambda layer, slots: (honest(layer, slots), grown.append(slots)))
+    for step in (512, 8):
+        monkeypatch.setattr(room, "ROOM", step)
+        grown.clear()
+        decoded = sdbench.generate(target, draft, prompts, [Exact(), Ensemble(w=0.5)], **options)
+        texts[step] = [generation.tokens for generation in decoded]
+        assert (len(set(grown)) > 1) == (step == 8)
+    assert texts[8] == texts[512]
 
 
 def test_masks_of_a_round_are_those_of_its_steps():

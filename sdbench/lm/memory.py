@@ -1,0 +1,77 @@
+"""How much memory a run takes at its peak, from shapes alone: no weights are read, and torch is not imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+CHUNK = 512  # prompt tokens a prefill call takes
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What of a model takes memory: its weights, the keys and values of a token, and distributions over its vocabulary."""
+
+    weights: float  # bytes
+    token: int  # bytes of the keys and values of one token, in all layers
+    vocab_size: int
+    width: int  # bytes of a number of its dtype
+
+    @classmethod
+    def of(cls, config: Any, weights: float, width: int) -> ModelShape:
+        """Return the shape that a transformers configuration describes."""
+        config = config.get_text_config()
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return cls(weights, 2 * config.num_hidden_layers * heads * head_dim * width, config.vocab_size, width)
+
+
+@dataclass(frozen=True, slots=True)
+class PeakBytes:
+    """The parts of a run's peak."""
+
+    weights: float
+    cache: float  # keys and values of all rows, and of a prompt on its way into them
+    laws: float  # logits and distributions of a round
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.cache + self.laws
+
+
+def peak_bytes(
+    target: ModelShape,
+    draft: ModelShape | None,
+    *,
+    num_rows: int,
+    length: int,
+    num_draft: int,
+    temperature: float = 0.0,
+    top_p: float | None = None,
+    keeps_logits: bool = False,
+    is_captured: bool = False,
+) -> PeakBytes:
+    """Return what a batch of `num_rows` texts, the longest of `length` tokens with its answer, takes at its peak.
+
+    draft None: the target alone, or a drafter without a model. keeps_logits: a rule reads un-tempered logits ("raw" in its needs,
+    or "raw_if_greedy" at temperature 0). is_captured: steps are replayed as CUDA graphs, whose memory serves nothing else.
+    Activations are left out: some 0.1 GiB for an 8B.
+    """
+    models = [target] if draft is None else [target, draft]
+    k = 0 if draft is None else num_draft
+    slots = num_rows * (length + num_draft + 2) + max(CHUNK, length)
+    wide = max(4, target.width)  # laws are float32, or float64 where the model is
+    is_sampled = temperature > 0
+    kept = wide * (is_sampled + keeps_logits)  # bytes of a slot and id, from the draft to the verdict
+    logits = wide + (target.width if target.width < wide else 0)
+    warped = is_sampled * wide * (1 if temperature in (0, 1) else 2)
+    if is_sampled and top_p is not None and top_p < 1:
+        warped += 4 * wide + 9  # a full sort: values, ids of int64, sums, what is cut
+    drafting, scoring, held = 2 * k * kept, (num_draft + 1) * (logits + warped), k * kept
+    # A graph keeps what it works on, and its results are copied.
+    numbers = drafting + scoring + held + (num_draft + 1) * kept if is_captured else max(drafting, held + scoring)
+    return PeakBytes(
+        sum(model.weights for model in models),
+        sum(model.token for model in models) * slots,
+        num_rows * target.vocab_size * numbers,
+    )
