@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import sdbench
 from sdbench.embedded import GRAMMARS, PAIRS
-from sdbench.metrics.export import metrics_of, metrics_table
+from sdbench.metrics.export import metrics_of, metrics_table, write_scores
 from sdbench.metrics.summary import summarise
 from sdbench.report.figures.planes import pareto
 from sdbench.report.figures.style import save, styled
@@ -58,6 +58,7 @@ def write(run: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     summary = summarise(results)
     summary.to_csv(folder / "summary.csv", index=False)
+    write_scores(folder / "scores.parquet", results)
     scores = metrics_table(results, metrics_of(results))
     scores[["cell", "metric", "value", "low", "high", "n"]].to_csv(folder / "metrics.csv", index=False)
     if folder.name.endswith("-greedy"):

@@ -40,6 +40,7 @@ import sdbench
 from scripts.tiny.make import continue_target
 from sdbench.audit.report import finite
 from sdbench.config import config_dir
+from sdbench.metrics.export import write_scores
 from sdbench.metrics.pareto import Resampled, front_of, gain, joint, volume_of
 from sdbench.metrics.summary import summarise
 from sdbench.report.figures.planes import pareto
@@ -172,6 +173,7 @@ def write(
         frame.insert(0, "draft", label if isinstance(label, str) else frame["model"].map(label))
         frames.append(frame)
     pd.concat(frames).to_csv(out / f"{name}.csv", index=False)
+    write_scores(out / f"{name}-scores.parquet", *(one for _, one in results))
     (out / f"{name}.json").write_text(json.dumps(finite(told), indent=1) + "\n")
 
 

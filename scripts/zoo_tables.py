@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 
 import sdbench
 from sdbench.config import config_dir
+from sdbench.metrics.export import write_scores
 from sdbench.metrics.markup import markdown
 from sdbench.metrics.stats import Estimate
 from sdbench.metrics.summary import summarise
@@ -56,6 +57,7 @@ def write(run: Path, folder: Path) -> None:
     (sweep,) = sweeps_of([results], [summary])
     folder.mkdir(parents=True, exist_ok=True)
     summary[CELLS].to_csv(folder / "summary.csv", index=False, float_format="%.6g")
+    write_scores(folder / "scores.parquet", results)
     for name, make in TABLES.items():
         make(sweep).to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")
     with styled():

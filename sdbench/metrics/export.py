@@ -15,7 +15,7 @@ import pandas as pd
 
 from sdbench.files import write_whole
 from sdbench.metrics import quality
-from sdbench.metrics.cells import scores_of, table_of
+from sdbench.metrics.cells import metric_of, scores_of, table_of
 from sdbench.metrics.columns import estimate_of
 from sdbench.metrics.markup import booktabs, markdown, tex_row
 from sdbench.metrics.recommend import Advice, Recommendation
@@ -40,6 +40,8 @@ SHOWN = {
     "speedup_over_lossless": "over lossless",
 }
 WHOLE = ("num_draft", "n")
+COUNTED = ("tokens", "rounds", "drafted", "examined", "accepted")
+SCORES = ("cell", "example", "sample", "score", "stats", *COUNTED)
 SPEEDS = ("speedup", "speedup_over_lossless")
 
 
@@ -187,6 +189,32 @@ def to_model_index(summary: pd.DataFrame) -> str:
     return yaml.safe_dump({"model-index": models}, sort_keys=False, allow_unicode=True)
 
 
+def scores_of_texts(*folders: Results) -> pd.DataFrame:
+    """One row a text: cell, example (its row number or name), sample, headline score, what a corpus score sums, counts.
+
+    With it every interval of a rate or of a quality can be worked out again. It holds no prompt, reference or text.
+    """
+    parts = []
+    for results in folders:
+        cells = table_of(results.cells)
+        for key, part in results.generations.groupby("cell", sort=True):
+            if quality.is_held(part, metric := metric_of(cells, str(key))):
+                names = {metric.name: "score", f"stats_{metric.name}": "stats"}
+                parts.append(part.rename(columns=names).reindex(columns=SCORES))
+    frame = pd.concat(parts) if parts else pd.DataFrame(columns=list(SCORES))
+    small = {"sample": "int16", "score": "float32"} | dict.fromkeys(
+        COUNTED, "Int16"
+    )
+    return frame.sort_values(["cell", "example", "sample"], kind="stable", ignore_index=True).astype(small)
+
+
+def write_scores(path: Path, *folders: Results) -> Path:
+    """Write `scores_of_texts` as Parquet, small enough to be committed beside tables."""
+    parquet = io.BytesIO()
+    scores_of_texts(*folders).to_parquet(parquet, index=False, compression="zstd")
+    return write_whole(path, parquet.getvalue())
+
+
 def export(
     results: Results,
     summary: pd.DataFrame,
@@ -207,4 +235,5 @@ def export(
     paths = [write_whole(folder / name, text) for name, text in texts.items()]
     parquet = io.BytesIO()
     summary.to_parquet(parquet, index=False)
-    return [*paths, write_whole(folder / "summary.parquet", parquet.getvalue())]
+    paths.append(write_whole(folder / "summary.parquet", parquet.getvalue()))
+    return [*paths, write_scores(folder / "scores.parquet", results)]

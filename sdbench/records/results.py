@@ -49,6 +49,13 @@ class Results:
         self._tables = {kind: self._snapshot.tables(kind) for kind in ("generations", *PLAIN)}
         self._rows = _winners(self._tables["generations"], set(self._snapshot.parts["tokens"]))
 
+    @classmethod
+    def of_frames(cls, name: str, **frames: Any) -> Results:
+        """Return results of several folders together, which hold these frames and nothing else."""
+        results = cls.__new__(cls)
+        results.__dict__ |= {"name": name, **frames}
+        return results
+
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Torn or missing parts, failures that no later record has made good, cells whose `force` is unfinished."""

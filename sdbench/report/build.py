@@ -1,7 +1,8 @@
 """The whole report of one or several results folders.
 
     results/NAME/report.html
-                 summary.csv  summary.parquet  summary.md  summary.tex  model-index.yaml  results.json     of NAME alone
+                 summary.csv  summary.parquet  summary.md  summary.tex  scores.parquet  model-index.yaml  results.json
+                                                   of NAME alone
                  figures/FIGURE.svg .pdf .png      or FIGURE-SUFFIX where the folders hold several sweeps
                  tables/TABLE.csv                  what the figures draw, and every test behind the recommendation
 
@@ -15,7 +16,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import repeat
 from pathlib import Path
 
 import pandas as pd
@@ -23,6 +23,7 @@ import pandas as pd
 from sdbench.files import write_whole
 from sdbench.metrics.export import Metrics, export, metrics_of, metrics_table
 from sdbench.metrics.recommend import Recommendation, at_speed, recommend
+from sdbench.metrics.seeds import pool_seeds
 from sdbench.metrics.summary import summarise
 from sdbench.metrics.weigh import Margin
 from sdbench.records import Results, read
@@ -30,7 +31,7 @@ from sdbench.report.captions import FIGURES, TABLES
 from sdbench.report.figures import draw_figures
 from sdbench.report.figures.style import FORMATS, save, styled
 from sdbench.report.frames import frames
-from sdbench.report.joint import JointDecision, decide_jointly
+from sdbench.report.joint import decide_jointly
 from sdbench.report.page import write_page
 from sdbench.report.page.verdicts import match_advice
 from sdbench.report.sweep import Sweep, sweeps_of
@@ -50,7 +51,9 @@ class WorkedOut:
     sweeps: tuple[Sweep, ...]
     metrics: tuple[Callable[[], Metrics], ...]  # every score of each folder, worked out when first needed
     options: tuple[str, ...] = ()  # of the command, such as margin=1
-    joint: JointDecision | None = None  # one setting for all sweeps, where joint=true asks for it
+    together: tuple[
+        str, ...
+    ] = ()  # what is decided of several sweeps: seeds pooled, and one setting where joint=true asks for it
 
     @property
     def home(self) -> Path:
@@ -85,22 +88,26 @@ def worked_out(
     """Read every folder, summarise and decide: at the margin of its last run unless one is given, or at a fixed speed."""
     results = tuple(map(read, folders))
     summaries = tuple(map(summarise, results))
-    advice = tuple(recommend(folder, recorded_margin(folder) if margin is None else margin) for folder in results)
-    if speed is not None:
-        advice = tuple(
-            replace(
-                each, advices=tuple(map(at_speed, each.weighed, repeat(speed), (old.margin for old in each.advices)))
-            )
-            for each in advice
-        )
+
+    def advise(folder: Results) -> Recommendation:
+        advice = recommend(folder, recorded_margin(folder) if margin is None else margin)
+        if speed is None:
+            return advice
+        pairs = zip(advice.weighed, advice.advices, strict=True)
+        return replace(advice, advices=tuple(at_speed(weighed, speed, each.margin) for weighed, each in pairs))
+
+    advice = tuple(map(advise, results))
     options = [] if margin is None else [f"margin={option_text(margin)}"]
     options += [] if speed is None else [f"speed={speed:g}"]
     options += ["joint=true"] if is_joint else []
     metrics = tuple(cache(partial(metrics_of, folder)) for folder in results)
     sweeps = sweeps_of(results, summaries, metrics)
     advice = tuple(retitle(sweeps, results, advice))
-    joint = decide_jointly(advice) if is_joint else None
-    return WorkedOut(results, summaries, advice, tuple(sweeps), metrics, tuple(options), joint)
+    together = (
+        [f"{pooled.name}: {each.text}" for each in advise(pooled).advices] if (pooled := pool_seeds(results)) else []
+    )
+    together += [decide_jointly(advice).text] if is_joint else []
+    return WorkedOut(results, summaries, advice, tuple(sweeps), metrics, tuple(options), tuple(together))
 
 
 def retitle(
@@ -130,8 +137,8 @@ def write(work: WorkedOut, out: str | os.PathLike[str] | None = None) -> Report:
     tables = write_tables(home, work)
     figures = write_figures(home / "figures", work.sweeps)
     options = (*work.options, *([] if out is None else [f"out={os.fspath(out)}"]))
-    joint = work.joint.text if work.joint else ""
-    return Report(write_page(home, work.results, work.sweeps, work.advice, options, joint), figures, tables)
+    page = write_page(home, work.results, work.sweeps, work.advice, options, " ".join(work.together))
+    return Report(page, figures, tables)
 
 
 def recorded_margin(results: Results) -> Margin:

@@ -37,8 +37,8 @@ def run(words: Sequence[str], _compose: None) -> int:
     if joint not in ("true", "false"):
         raise ValueError(f"joint must be true or false, got {joint}")
     work = worked_out(given.paths, margin=margin, speed=speed, is_joint=joint == "true")
-    for decision in (*work.advice, *filter(None, [work.joint])):
-        print(decision.text, flush=True)
+    for text in (*(advice.text for advice in work.advice), *work.together):
+        print(text, flush=True)
     report = write(work, given.options.get("out"))
     names = sorted({path.stem for path in report.figures})
     print(f"tables:  {len(report.tables)} files: {report.tables[0]}, others beside it and in tables/")

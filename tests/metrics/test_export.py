@@ -7,8 +7,10 @@ import pytest
 import yaml
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from sdbench.metrics import export
+from sdbench.metrics import acceptance, export, quality
+from sdbench.metrics.cells import metric_of, table_of
 from sdbench.metrics.recommend import recommend
+from sdbench.metrics.stats import ratio_interval
 from sdbench.metrics.summary import summarise
 
 
@@ -29,6 +31,23 @@ def test_csv_and_parquet_hold_the_same_rows(folder, summary):
     assert list(csv.columns) == list(parquet.columns) == list(summary.columns)
     pd.testing.assert_series_equal(csv["acceptance"], parquet["acceptance"])
     assert csv["w"].isna().sum() == summary["w"].isna().sum()
+
+
+@pytest.mark.parametrize("kind", ["results", "translations"])
+def test_every_interval_can_be_worked_out_again_from_the_scores(kind, request, tmp_path):
+    results = request.getfixturevalue(kind)
+    cells, frame = table_of(results.cells), pd.read_parquet(export.write_scores(tmp_path / "scores.parquet", results))
+    assert set(frame["cell"]) == set(results.generations["cell"])
+    assert not frame.map(lambda value: isinstance(value, str) and value in set(results.generations["text"])).any().any()
+    for key, part in results.generations.groupby("cell"):
+        metric, own = metric_of(cells, key), frame[frame["cell"] == key]
+        own = own.rename(columns={"score": metric.name, "stats": f"stats_{metric.name}"})
+        old, new = (quality.quality(quality.rows_of(each, metric), metric, resamples=1000) for each in (part, own))
+        assert (new.value, new.low, new.high) == pytest.approx((old.value, old.low, old.high), rel=1e-6, nan_ok=True)
+        if cells.at[key, "num_draft"]:
+            sums = own.groupby("example")[["accepted", "examined"]].sum().to_numpy(float)
+            old, new = acceptance.rates(part)["acceptance"], ratio_interval(*sums.T, bounds=(0, 1))
+            assert (new.value, new.low, new.high) == pytest.approx((old.value, old.low, old.high), abs=0.01)
 
 
 def test_markdown_has_a_line_for_each_cell_and_no_nan(folder, summary):

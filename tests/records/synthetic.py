@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +268,7 @@ def write_synthetic(
                 cells = sweep(model, task, temperature=temperature, **look)
                 if is_block_too:
                     cells += [cell(model, task, "block", num_draft=k, temperature=temperature) for k in num_drafts]
+                cells = [replace(c, content={**c.content, "seed": seed}) for c in cells]
                 store.add_cells(cells)
                 store.add_examples(cells[0].asked, map(str, range(n)), asked)
                 keys = [(c, f"{i}", s) for i in range(n) for s in range(samples) for c in cells]
@@ -285,7 +286,7 @@ def asked(example: str) -> tuple[str, str]:
 
 
 def _latency_pass(store, cells, model, task, shape, examples, repeats, num_drafts) -> None:
-    plain = cell(model, task, "generate", temperature=cells[0].temperature)
+    plain = replace(cell(model, task, "generate", temperature=cells[0].temperature), content=cells[0].content)
     store.add_cells([plain])
     pass_id = f"pass-{model}-{task}"
     for c in [*cells, plain]:

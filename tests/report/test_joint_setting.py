@@ -2,11 +2,14 @@
 
 import pytest
 
+import sdbench
 from sdbench.cli import main as front_door
-from sdbench.metrics.recommend import Recommendation, decide
+from sdbench.metrics.recommend import Recommendation, decide, recommend
 from sdbench.metrics.safety import Comparison
+from sdbench.metrics.seeds import pool_seeds
 from sdbench.metrics.stats import Estimate
 from sdbench.metrics.weigh import Gain, Weighed
+from sdbench.report.build import worked_out
 from sdbench.report.joint import decide_jointly
 from sdbench.types import Metric
 from tests.records.synthetic import write_synthetic
@@ -89,6 +92,28 @@ def test_the_terminal_and_the_page_tell_folders_apart(tmp_path, capsys):
     assert 'id="joint">joint: none: ' in page
     assert "up to 5&nbsp;%" in page, "the chance that one of two recommendations errs"
     assert "joint=true" in page
+
+
+def test_seeds_of_one_setting_are_pooled_to_one_verdict_by_example(tmp_path):
+    """Three seeds are three texts of each of 60 examples, not 180 examples."""
+    homes = [
+        write_synthetic(tmp_path / f"s{seed}", n=60, ws=(0.9, 1.0), timing_examples=6, seed=seed) for seed in range(3)
+    ]
+    folders = list(map(sdbench.read, homes))
+    pooled = pool_seeds(folders)
+    assert pooled is not None
+    assert pooled.generations.groupby("cell")["example"].nunique().eq(60).all()
+    assert pooled.generations.groupby(["cell", "example"])["sample"].agg(set).eq({0, 1, 2}).all()
+    (curve,), single = recommend(pooled, 5.0).weighed[0].curves, recommend(folders[0], 5.0).weighed[0].curves[0]
+    assert curve[0].difference.n == 60
+    means = [folder.generations.groupby("cell")["strict"].mean().mean() for folder in folders]
+    assert pooled.generations["strict"].mean() == pytest.approx(sum(means) / 3)
+    assert curve[0].error < single[0].error, "texts of an example are averaged"
+    assert pool_seeds(folders[:1]) is None
+    assert pool_seeds([folders[0], folders[0]]) is None, "the same texts twice are no second seed"
+    (text,) = worked_out(homes, margin=45).together
+    assert text.startswith("seeds 0, 1, 2 pooled: llama-tiny on gsm8k-tiny: ")
+    assert "(margin 45, n=60)" in text
 
 
 def test_a_joint_that_is_no_yes_or_no_is_one_sentence(tmp_path, capsys):
