@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CHUNK = 512  # prompt tokens a prefill call takes
+WORK = 6 << 18  # numbers that a rule works on at a time (verify/tokenwise.py, SLICE), temporaries included
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,14 @@ def peak_bytes(
     warped = is_sampled * wide * (1 if temperature in (0, 1) else 2)
     if is_sampled and top_p is not None and top_p < 1:
         warped += 4 * wide + 9  # a full sort: values, ids of int64, sums, what is cut
-    drafting, scoring, held = 2 * k * kept, (num_draft + 1) * (logits + warped), k * kept
+    a_slot = num_rows * target.vocab_size
+    held, judged = a_slot * k * kept, a_slot * (num_draft + 1) * kept
+    drafting, scoring = 2 * held, a_slot * (num_draft + 1) * (logits + warped)
+    judging = held + judged + wide * WORK
     # A graph keeps what it works on, and its results are copied.
-    numbers = drafting + scoring + held + (num_draft + 1) * kept if is_captured else max(drafting, held + scoring)
+    laws = drafting + scoring + judging if is_captured else max(drafting, held + scoring, judging)
     return PeakBytes(
         sum(model.weights for model in models),
         sum(model.token for model in models) * slots,
-        num_rows * target.vocab_size * numbers,
+        laws,
     )

@@ -1,0 +1,83 @@
+"""The peak of a run's memory, worked out from shapes: measured on small models, and by arithmetic on large ones."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import sdbench
+from sdbench.lm.memory import ModelShape, peak_bytes
+from sdbench.verify import Ensemble, Exact
+from tests.engine.models import tiny
+
+VOCAB, ROWS, K, PROMPT, NEW = 12_000, 24, 3, 200, 5
+
+
+def measured_peak(call: Any) -> int:
+    """The most bytes of tensors that live at once, beyond those before the call."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    kineto: Any = profiler.profiler
+    events = [e for e in kineto.kineto_results.events() if e.name() == "[memory]"]
+    live = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        most = max(most, live)
+    return most
+
+
+def shape_of(model: Any) -> ModelShape:
+    weights = sum({x.data_ptr(): x.nbytes for x in model.parameters()}.values())
+    return ModelShape.of(model.config, weights, model.dtype.itemsize)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "rule"),
+    [
+        (0, None, Exact()),
+        (0, None, Ensemble(w=0.5)),
+        (1, None, Exact()),
+        (0.7, None, Ensemble(w=0.5)),
+        (1, 0.9, Exact()),
+    ],
+)
+def test_the_peak_is_within_15_per_cent(temperature, top_p, rule, dtype):
+    options = {"vocab": VOCAB, "num_key_value_heads": 4, "head_dim": 32}
+    target, draft = (tiny("qwen3", seed=seed, layers=2, **options).to(dtype).requires_grad_(False) for seed in (0, 1))
+    generator = torch.Generator().manual_seed(0)
+    prompts = torch.randint(5, VOCAB, (ROWS, PROMPT), generator=generator).tolist()
+    warp: dict[str, Any] = {"temperature": temperature, "top_p": top_p}
+
+    def call() -> None:
+        more = {"max_new_tokens": NEW, "stop_ids": (), "batch_size": ROWS, "num_draft": K}
+        sdbench.generate(target, draft, prompts, [rule], capture="off", **more, **warp)
+
+    need = peak_bytes(
+        shape_of(target),
+        shape_of(draft),
+        num_rows=ROWS,
+        length=PROMPT + NEW,
+        num_draft=K,
+        keeps_logits=temperature == 0 and not isinstance(rule, Exact),
+        **warp,
+    )
+    peak = measured_peak(call)
+    assert peak + need.weights == pytest.approx(need.total, rel=0.15)
+
+
+def test_the_peak_of_an_8b_and_of_a_70b():
+    """Llama 3 with its 1B draft in bfloat16: 32 rows of 2,048 tokens, K = 5, without a rule that reads logits."""
+    draft = ModelShape(2.47e9, 2 * 16 * 8 * 64 * 2, 128_256, 2)
+    for weights, layers, wanted in ((16.06e9, 32, 29.79), (141.1e9, 80, 168.16)):
+        target = ModelShape(weights, 2 * layers * 8 * 128 * 2, 128_256, 2)
+        need = peak_bytes(target, draft, num_rows=32, length=2048, num_draft=5)
+        assert need.laws == 32 * 6 * 128_256 * (2 + 4)  # logits as they come, and in float32
+        slots = 32 * 2055 + 2048
+        assert need.cache == slots * (target.token + draft.token)
+        assert need.total / 1e9 == pytest.approx(wanted, rel=0.001)
+    sampled = peak_bytes(target, draft, num_rows=32, length=2048, num_draft=5, temperature=1)
+    assert sampled.laws == 32 * 128_256 * (5 * 4 + 6 * (2 + 4 + 4)), (
+        "the draft's laws, and logits and laws of the target"
+    )
