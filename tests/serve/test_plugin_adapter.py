@@ -3,20 +3,26 @@
 import json
 import random
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
 
-from sdbench.config import config_dir
+from sdbench.config import ConfigError, config_dir
+from sdbench.engines.served.plugin import refuse_for_the_plugin, request_of
 from sdbench.imports import import_object
 from sdbench.types import DraftBlock, Evidence
-from sdbench.verify import Ensemble, Exact, Lenience, Typical
+from sdbench.verify import CascadeV2, Ensemble, Exact, Lenience, Typical
+from tests.contracts.parts import parts
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "plugins" / "vllm"))
 
-from sdbench_vllm.adapter import PLACEHOLDER, expand, judged, uniforms  # noqa: E402
+from sdbench_vllm import seam  # noqa: E402
+from sdbench_vllm.adapter import PLACEHOLDER, FlatBatch, expand, judged, uniforms  # noqa: E402
 from sdbench_vllm.knobs import LOSSLESS, rule_of  # noqa: E402
 from sdbench_vllm.seam import SEAM, _rewind_on_the_cpu, differences  # noqa: E402
 
@@ -24,25 +30,33 @@ V = 7
 
 
 class Flattened:
-    """A ragged batch as vLLM hands it over."""
+    """A ragged batch as vLLM hands it over. `raw` are logits at temperature 1 without a cut, target and draft."""
 
-    def __init__(self, num_draft: list[int], seed: int, *, is_drawn: bool = True) -> None:
+    def __init__(self, num_draft: list[int], seed: int, *, is_drawn: bool = True, temperature: float = 1.0) -> None:
         generator = torch.Generator().manual_seed(seed)
         count, rows = sum(num_draft), len(num_draft)
-        self.num_draft = num_draft
-        self.logits = torch.randn(count, V, generator=generator)
-        self.probs = torch.softmax(torch.randn(count, V, generator=generator), -1) if is_drawn else None
-        law = torch.full((count, V), 1 / V) if self.probs is None else self.probs
+        self.num_draft, self.temperature = num_draft, temperature
+        self.raw = torch.randn(2, count, V, generator=generator)
+        self.logits = self.raw[0] / temperature
+        self.logs = (self.raw[1] / temperature).log_softmax(-1) if is_drawn else None
+        law = torch.full((count, V), 1 / V) if self.logs is None else self.logs.exp()
         self.ids = (
             torch.multinomial(law, 1, generator=generator)[:, 0].int() if count else torch.zeros(0, dtype=torch.int32)
         )
         self.bonus = torch.randint(0, V, (rows, 1), generator=generator)
         self.u = torch.rand(rows, max(num_draft, default=0) + 1, dtype=torch.float64, generator=generator)
 
-    def judged(self, rules, is_greedy) -> list[list[int]]:
-        out = judged(
-            rules, torch.tensor(is_greedy), self.ids, self.num_draft, self.probs, self.logits, self.bonus, self.u
+    def judgement(self, rules, is_greedy):
+        temperature = torch.full((len(self.num_draft),), self.temperature)
+        batch = FlatBatch(
+            *(torch.tensor(is_greedy), self.ids, self.num_draft, self.logs, self.logits, self.bonus, self.u),
+            raw_logits=self.raw[0],
+            temperature=temperature,
         )
+        return judged(rules, batch)
+
+    def judged(self, rules, is_greedy) -> list[list[int]]:
+        out = self.judgement(rules, is_greedy).emitted
         assert out.dtype == torch.int32
         assert out.shape == self.u.shape
         rows = out.tolist()
@@ -52,20 +66,20 @@ class Flattened:
         return [[token for token in row if token != PLACEHOLDER] for row in rows]
 
     def by_hand(self, row: int, rule, *, is_greedy: bool) -> list[int]:
-        """One row alone, by the rule itself."""
+        """One row alone, by the rule itself, with the evidence that the native engine has."""
         start, k = sum(self.num_draft[:row]), self.num_draft[row]
         part = slice(start, start + k)
         x = self.ids[part].long()[None]
-        lengths = torch.tensor([k])
-        u = torch.cat((self.u[row, :k], self.u[row, -1:]))[None]
+        raw_p = torch.nn.functional.pad(self.raw[0, part], (0, 0, 0, 1))[None]
+        raw_q = None if self.logs is None else self.raw[1, part][None]
         if is_greedy:
-            p = torch.cat((self.logits[part].argmax(-1), self.bonus[row]))[None]
-            evidence = Evidence(p, DraftBlock(x, x, lengths), is_greedy=True)
+            p, q = torch.cat((self.logits[part].argmax(-1), self.bonus[row]))[None], x
         else:
             bonus = torch.nn.functional.one_hot(self.bonus[row], V).float()
             p = torch.cat((self.logits[part].softmax(-1), bonus))[None]
-            evidence = Evidence(p, DraftBlock(x, x if self.probs is None else self.probs[part][None], lengths))
-        verdict = rule(evidence, u)
+            q = x if self.logs is None else (self.raw[1, part] / self.temperature).softmax(-1)[None]
+        evidence = Evidence(p, DraftBlock(x, q, torch.tensor([k]), raw_q), is_greedy, raw_p)
+        verdict = rule(evidence, torch.cat((self.u[row, :k], self.u[row, -1:]))[None])
         return [*x[0, : int(verdict.accepted)].tolist(), int(verdict.next_token)]
 
 
@@ -80,12 +94,68 @@ def test_a_mixed_ragged_batch_is_judged_as_each_row_alone(seed, is_drawn):
     batch = Flattened(num_draft, seed, is_drawn=is_drawn)
     rules = [RULES[row % len(RULES)] for row in range(9)]
     is_greedy = [bool(flag) for flag in torch.randint(0, 2, (9,), generator=shuffle)]
-    rules = [
-        Exact() if greedy and rule.needs else rule  # what reads logits there is refused by its knobs
-        for rule, greedy in zip(rules, is_greedy, strict=True)
-    ]
     expected = [batch.by_hand(row, rule, is_greedy=is_greedy[row]) for row, rule in enumerate(rules)]
     assert batch.judged(rules, is_greedy) == expected
+
+
+OUTSIDE = {
+    "asd": "carries a state from block to block",
+    "block": "judges a block as a whole",
+    "diversed": "reads a head of trained weights",  # a trained one reads hidden states too
+    "fly": "judges a block as a whole",
+    "judge": "judges a block as a whole",
+    "within": "carries a state from block to block",
+}
+NAMED = [named for named in parts("verifier") if named.target.__module__.startswith("sdbench.")]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 0.3])
+@pytest.mark.parametrize("named", [named for named in NAMED if named.name not in OUTSIDE], ids=str)
+def test_every_tokenwise_rule_decides_as_in_the_native_engine(named, temperature):
+    """As a request carries it, in a batch as vLLM hands it over: rules may read laws that are neither tempered nor one-hot."""
+    is_greedy, num_decided = temperature == 0, 0
+    for seed, setting in enumerate(named.settings()):
+        rule = named.make(**setting)
+        refuse_for_the_plugin(named.name, rule)
+        if is_greedy and rule.limits.temperature == "above_zero":
+            with pytest.raises(ValueError, match="needs a temperature above 0"):
+                rule_of(request_of(rule), temperature)
+            continue
+        carried = rule_of(request_of(rule), temperature)
+        assert carried == rule
+        batch = Flattened([4, 0, 2, 5], seed, temperature=temperature or 1.0)
+        judgement = batch.judgement([carried] * 4, [is_greedy] * 4)
+        assert not judgement.faults
+        expected = [batch.by_hand(row, rule, is_greedy=is_greedy) for row in range(4)]
+        assert batch.judged([carried] * 4, [is_greedy] * 4) == expected
+        num_decided += 1
+    assert num_decided or named.make(**named.settings()[0]).limits.temperature == "above_zero"
+
+
+@pytest.mark.parametrize("named", [named for named in NAMED if named.name in OUTSIDE], ids=str)
+def test_what_the_plugin_cannot_take_is_refused_with_its_reason(named):
+    with pytest.raises(ConfigError, match=OUTSIDE[named.name]):
+        refuse_for_the_plugin(named.name, named.make(**named.settings()[0]))
+
+
+def test_states_of_models_are_out_of_reach():
+    rule = SimpleNamespace(needs=frozenset({"target_hidden"}))
+    with pytest.raises(ConfigError, match="reads hidden states of the target, which vLLM's verification does not see"):
+        refuse_for_the_plugin("custom", rule)
+
+
+def test_a_cut_at_temperature_1_leaves_un_tempered_laws_whole():
+    rule, seeds = CascadeV2(0.7), range(30)
+    cut, whole = [], []
+    for seed in seeds:
+        batch = Flattened([4, 4], seed)
+        batch.logits = batch.logits.masked_fill(batch.logits < batch.logits.topk(2).values[:, -1:], -torch.inf)
+        assert batch.judged([rule] * 2, [False] * 2) == [batch.by_hand(row, rule, is_greedy=False) for row in range(2)]
+        cut.append(batch.judged([rule] * 2, [False] * 2))
+        batch.raw = batch.raw.clone()
+        batch.raw[0] = batch.logits
+        whole.append(batch.judged([rule] * 2, [False] * 2))
+    assert cut != whole, "what is cut would be missing from the set"
 
 
 def test_where_all_is_kept_the_engines_own_bonus_follows():
@@ -116,16 +186,9 @@ def test_the_law_of_the_first_token_is_the_rules_own():
     logits, law = torch.randn(1, V, generator=generator), torch.softmax(torch.randn(1, V, generator=generator), -1)
     ids = torch.multinomial(law[0], count, replacement=True, generator=generator).int()
     u = torch.rand(count, 2, dtype=torch.float64, generator=generator)
-    out = judged(
-        [Ensemble(w=w)] * count,
-        torch.zeros(count, dtype=torch.bool),
-        ids,
-        [1] * count,
-        law.expand(count, V),
-        logits.expand(count, V),
-        torch.zeros(count, dtype=torch.int64),
-        u,
-    )
+    is_greedy, bonus = torch.zeros(count, dtype=torch.bool), torch.zeros(count, dtype=torch.int64)
+    laws = law.log().expand(count, V), logits.expand(count, V)
+    out = judged([Ensemble(w=w)] * count, FlatBatch(is_greedy, ids, [1] * count, *laws, bonus, u)).emitted
     seen = torch.bincount(out[:, 0].long(), minlength=V) / count
     v = w * logits.softmax(-1)[0] + (1 - w) * law[0]
     assert bool(((seen - v).abs() <= 4 * (v * (1 - v) / count).sqrt() + 1e-9).all())
@@ -155,6 +218,9 @@ def test_a_row_at_fault_is_decoded_losslessly_and_its_neighbours_as_ever(caplog)
     rules = [Raising(0.5), Raising(0.25), Ensemble(0.5), Massless(0.5)]
     lossless, lenient = batch.judged([Exact()] * 4, [False] * 4), batch.judged([Ensemble(0.5)] * 4, [False] * 4)
     assert batch.judged(rules, [False] * 4) == [lenient[0], lossless[1], lenient[2], lossless[3]]
+    faults = batch.judgement(rules, [False] * 4).faults
+    assert set(faults) == {1, 3}
+    assert "no luck with these laws" in faults[1]
     assert "no luck with these laws" in caplog.text
     assert "no token has mass" in caplog.text
 
@@ -177,12 +243,11 @@ def test_logits_that_are_no_numbers_end_no_engine(caplog, is_greedy):
 )
 def test_padded_drafts_are_rejected(rule, is_greedy):
     """−1 stands for a draft that is to be rejected, as under asynchronous scheduling: its token is the target's own."""
-    rule = Exact() if is_greedy and rule.needs else rule
     batch = Flattened([4, 3], seed=5)
     batch.ids[2:4] = PLACEHOLDER
     short = Flattened([2, 3], seed=5)
-    short.logits = torch.cat((batch.logits[:2], batch.logits[4:]))
-    short.probs = torch.cat((batch.probs[:2], batch.probs[4:]))
+    short.logits, short.logs = (torch.cat((x[:2], x[4:])) for x in (batch.logits, batch.logs))
+    short.raw = torch.cat((batch.raw[:, :2], batch.raw[:, 4:]), 1)
     short.ids, short.u = torch.cat((batch.ids[:2], batch.ids[4:])), batch.u[:, [0, 1, 2, 4]]
     law = batch.logits[2].softmax(-1)
     token = (
@@ -262,7 +327,8 @@ def test_a_request_names_its_rule():
         (knobs(w="much"), 1.0, "must be a number between 0 and 1, got much"),
         (knobs(v=1), 1.0, "must be an object with"),
         (knobs(), 1.0, "cannot be made"),
-        (knobs(w=0.5), 0.0, "raw_if_greedy"),
+        ({"sdbench_rule": "sdbench.verify.Mentored", "sdbench_knobs": '{"divergence": 0.1}'}, 0.0, "above 0"),
+        ({"sdbench_rule": "sdbench.verify.Coin", "sdbench_knobs": '{"rule": {"eps": 1}}'}, 1.0, "must be a rule with"),
         ({"sdbench_rule": "sdbench.verify.Block"}, 1.0, "no rule of sdbench.verify"),
         ({"sdbench_rule": "os.system"}, 1.0, "no rule of sdbench.verify"),
         ({"sdbench_rule": "sdbench.verify.Tokenwise"}, 1.0, "no rule of sdbench.verify"),
@@ -277,8 +343,6 @@ def test_a_knob_that_is_none_is_a_value_error(extra, temperature, says):
 
 
 def test_what_our_side_sends_is_what_the_plugin_reads():
-    from types import SimpleNamespace
-
     from sdbench.engines.served import Http
 
     kind = Http(url="http://h:1", plugin=True)
@@ -287,8 +351,6 @@ def test_what_our_side_sends_is_what_the_plugin_reads():
 
 
 def test_a_seeds_generator_goes_back_where_a_prompt_is_not_yet_read():
-    from types import SimpleNamespace
-
     import numpy as np
 
     class Runner:
@@ -315,6 +377,80 @@ def test_a_seeds_generator_goes_back_where_a_prompt_is_not_yet_read():
     again = runner._sample(None, None)
     assert again[0] != first[0]
     assert again[1] == first[1]
+
+
+def test_a_request_whose_rule_cannot_judge_ends_with_an_error_and_no_other_does():
+    """From the judge through the runner's report to the scheduler, with vLLM's parts as far as the plug-in touches them."""
+    batch = Flattened([3, 2], seed=4)
+
+    class Runner:
+        def __init__(self) -> None:
+            self.input_batch = SimpleNamespace(req_ids=["sound", "fault"])
+            params = SimpleNamespace(extra_args=knobs(w=0.5), temperature=1.0)
+            self.requests = {name: SimpleNamespace(sampling_params=params) for name in ("sound", "fault")}
+
+        def _sample(self, logits, spec_decode_metadata):
+            seam._now.rules[1] = Raising(0.25)
+            metadata = SimpleNamespace(all_greedy=False, all_random=True, temperature=torch.ones(2), generators={})
+            ids = batch.ids, batch.num_draft, 3, None
+            return seam.rejection_sample(*ids, batch.logs, batch.logits, batch.bonus, metadata)
+
+        def _bookkeeping_sync(self, scheduled):
+            return ({}, None)
+
+    class Scheduler:
+        requests: ClassVar = {
+            name: SimpleNamespace(num_nans_in_logits=0, status="RUNNING") for name in ("sound", "fault")
+        }
+
+        def update_from_output(self, scheduler_output, model_runner_output):
+            return {name: module.check_stop(request, 8) for name, request in self.requests.items()}
+
+    finished = SimpleNamespace(FINISHED_ERROR="ERROR")
+    module = SimpleNamespace(Scheduler=Scheduler, check_stop=lambda request, most: False, RequestStatus=finished)
+    seam._say_whose_rows(Runner)
+    seam._end_at_fault(module)
+    runner = Runner()
+    out = runner._sample(None, None)
+    assert out.shape == (2, 4)
+    assert bool((out[:, 0] >= 0).all()), "both go on with a token"
+    (nans, _) = runner._bookkeeping_sync(None)
+    assert nans == {"fault": seam.AT_FAULT}
+    stopped = Scheduler().update_from_output(None, SimpleNamespace(num_nans_in_logits=nans))
+    assert stopped == {"sound": False, "fault": True}
+    assert Scheduler.requests["fault"].status == "ERROR"
+
+
+def test_drafts_come_with_log_laws_at_temperature_0_too():
+    seen = []
+
+    class Proposer:
+        _enable_probabilistic_draft_probs = True
+
+        def _sample_draft_tokens(self, hidden_states, sampling_metadata):
+            seen.append(sampling_metadata)
+            return draw(hidden_states, sampling_metadata)
+
+    def inner(logits, sampling_metadata):
+        logits.div_(sampling_metadata.temperature.clamp_min(1)[:, None])
+        return logits.argmax(-1), logits.softmax(-1)
+
+    draw = seam.with_log_laws(inner)
+    seam._draft_by_laws(Proposer)
+    logits = 50 * torch.randn(3, V, generator=torch.Generator().manual_seed(0))
+    tokens, logs = Proposer()._sample_draft_tokens(logits.clone(), Metadata(all_greedy=True))
+    assert not seen[0].all_greedy
+    assert torch.equal(tokens, logits.argmax(-1))
+    assert torch.equal(logs, logits.log_softmax(-1))
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Of vLLM's the fields that decide how drafts are drawn."""
+
+    all_greedy: bool
+    all_random: bool = False
+    temperature: torch.Tensor | None = None
 
 
 def test_without_the_known_vllm_the_seam_is_refused():

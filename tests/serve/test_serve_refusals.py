@@ -152,7 +152,7 @@ URL = "engine.url=http://127.0.0.1:9"
 SLIPS = [
     (("verifier=ensemble", "w=0.5"), "verifier=ensemble is no rule of such a server"),
     (("verifier=block", "engine.plugin=true"), "judges a block as a whole"),
-    (("verifier=ensemble", "w=0.5", "engine.plugin=true"), "reads logits of the draft at temperature 0"),
+    (("verifier=fly", "verifier.entropy=0.3", "verifier.window=2", "engine.plugin=true"), "judges a block as a whole"),
     (("num_draft=[3,5]",), "engine.url is one server with one rule at one draft length, and this run needs 2"),
     (
         ("engine.request.num_speculative_tokens=3",),

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from sdbench.types import DraftBlock, Evidence, Verdict
 from sdbench.verify import Exact, Tokenwise, family, stack
@@ -35,50 +38,75 @@ def uniforms(num_rows: int, num_slots: int, generators: Mapping[int, torch.Gener
     return u.clamp_max_(1 - 2.0**-52)
 
 
-def judged(
-    rules: Sequence[Tokenwise],
-    is_greedy: Tensor,
-    draft_ids: Tensor,
-    num_draft: Sequence[int],
-    draft_probs: Tensor | None,
-    target_logits: Tensor,
-    bonus_ids: Tensor,
-    u: Tensor,
-) -> Tensor:
-    """What each row emits, int32 [B,K+1], PLACEHOLDER behind it. Nothing raises here: an exception would end the engine for all.
+@dataclass(frozen=True)
+class FlatBatch:
+    """What vLLM hands over of the rows to be judged, its tokens flattened."""
 
-    A row whose rule raises or finds no token with mass is judged by the lossless rule, and the error is logged. Logits that are NaN
+    is_greedy: Tensor  # [B]
+    draft_ids: Tensor  # [num_tokens]
+    num_draft: Sequence[int]
+    draft_logs: Tensor | None  # [num_tokens,V] log-laws that drafts were drawn from, or None where they were chosen
+    target_logits: Tensor  # [num_tokens,V] processed, cut and divided by the temperature (by 1 in greedy rows)
+    bonus_ids: Tensor  # [B] or [B,1], which the engine has drawn
+    u: Tensor  # [B,K+1]
+    raw_logits: Tensor | None = None  # [num_tokens,V] of the target, neither cut nor divided; None: as target_logits
+    temperature: Tensor | None = None  # [B]; None: 1
+
+
+class Judgement(NamedTuple):
+    """What rows emit, and why some of them were decoded losslessly instead of by their rule."""
+
+    emitted: Tensor  # [B,K+1] int32, PLACEHOLDER behind the last token
+    faults: dict[int, str]  # row -> the reason
+
+
+def reads_raw(rule: Tokenwise, *, is_greedy: bool) -> bool:
+    """Whether a rule reads un-tempered laws at this temperature."""
+    return "raw" in rule.needs or (is_greedy and "raw_if_greedy" in rule.needs)
+
+
+def judged(rules: Sequence[Tokenwise], batch: FlatBatch) -> Judgement:
+    """Judge each row by its rule. Nothing raises here: an exception would end the engine for all.
+
+    A row whose rule raises or finds no token with mass is judged by the lossless rule, and is among the faults. Logits that are NaN
     count as −inf; a position without a finite one gets a flat law.
-
-    is_greedy [B]; draft_ids [num_tokens]; draft_probs [num_tokens,V], or None where drafts were chosen, not drawn;
-    target_logits [num_tokens,V], processed, cut and divided by the temperature (by 1 in greedy rows); bonus_ids [B] or [B,1],
-    which the engine has drawn; u [B,K+1].
     """
-    is_broken = ~torch.isfinite(target_logits.amax(-1, keepdim=True))
-    if bool(is_broken.any()):
-        _log.error(
-            "the target's logits are NaN or infinite at %d positions: their texts are junk", int(is_broken.sum())
-        )
-        target_logits = target_logits.nan_to_num(nan=-torch.inf, posinf=torch.finfo(target_logits.dtype).max)
-        target_logits = torch.where(target_logits.amax(-1, keepdim=True) == -torch.inf, 0.0, target_logits)
-    device, num_rows, num_slots = target_logits.device, len(num_draft), u.shape[1] - 1
-    lengths = torch.tensor(num_draft, device=device)
+    batch, u = _with_finite_logits(batch), batch.u
+    device, num_rows, num_slots = u.device, len(batch.num_draft), u.shape[1] - 1
+    lengths = torch.tensor(batch.num_draft, device=device)
     there = torch.arange(num_slots, device=device) < lengths[:, None]  # [B,K]
-    tokens = torch.zeros(num_rows, num_slots, dtype=torch.int64, device=device).masked_scatter_(there, draft_ids.long())
-    place = torch.zeros(num_rows, num_slots, dtype=torch.int64, device=device)
-    place.masked_scatter_(there, torch.arange(len(draft_ids), device=device))  # of each draft among the flattened
+    tokens, place = (torch.zeros(num_rows, num_slots, dtype=torch.int64, device=device) for _ in range(2))
+    tokens.masked_scatter_(there, batch.draft_ids.long())
+    place.masked_scatter_(there, torch.arange(len(batch.draft_ids), device=device))  # of each draft among the flattened
     offered = (there & (tokens >= 0)).long().cumprod(1).sum(1)  # [B] drafts before the first that is padded
     tokens = tokens.clamp_min(0)
     emitted = torch.full((num_rows, num_slots + 1), PLACEHOLDER, dtype=torch.int32, device=device)
-    for members in _families(rules, is_greedy.tolist()):
-        rows, greedy = torch.tensor(members, device=device), bool(is_greedy[members[0]])
-        drafts = (tokens[rows], offered[rows], lengths[rows], place[rows], bonus_ids.view(-1).long()[rows])
-        evidence = _evidence(*drafts, draft_probs, target_logits, is_greedy=greedy)
-        emitted[rows] = _judge_safely([rules[row] for row in members], evidence, u[rows])
-    return emitted
+    faults: dict[int, str] = {}
+    for members in _families(rules, batch.is_greedy.tolist()):
+        rows = torch.tensor(members, device=device)
+        evidence = _evidence(batch, rules[members[0]], rows, tokens[rows], offered[rows], lengths[rows], place[rows])
+        judgement = _judge_safely([rules[row] for row in members], evidence, u[rows])
+        emitted[rows] = judgement.emitted
+        faults |= {members[row]: reason for row, reason in judgement.faults.items()}
+    return Judgement(emitted, faults)
 
 
-def _judge_safely(rules: Sequence[Tokenwise], evidence: Evidence, u: Tensor) -> Tensor:
+def _with_finite_logits(batch: FlatBatch) -> FlatBatch:
+    logits = batch.target_logits
+    is_broken = ~torch.isfinite(logits.amax(-1, keepdim=True))
+    if not bool(is_broken.any()):
+        return batch
+    _log.error("the target's logits are NaN or infinite at %d positions: their texts are junk", int(is_broken.sum()))
+
+    def mended(x: Tensor) -> Tensor:
+        x = x.nan_to_num(nan=-torch.inf, posinf=torch.finfo(x.dtype).max)
+        return torch.where(x.amax(-1, keepdim=True) == -torch.inf, 0.0, x)
+
+    raw = None if batch.raw_logits is None else mended(batch.raw_logits)
+    return replace(batch, target_logits=mended(logits), raw_logits=raw)
+
+
+def _judge_safely(rules: Sequence[Tokenwise], evidence: Evidence, u: Tensor) -> Judgement:
     """What rows of one family emit [b,K+1]; those at fault, found by judging each alone, emit what the lossless rule does."""
     try:
         emitted = _emitted(stack(list(rules), u.device)(evidence, u), evidence.draft.tokens)
@@ -87,23 +115,25 @@ def _judge_safely(rules: Sequence[Tokenwise], evidence: Evidence, u: Tensor) -> 
         error: object = "no token has mass"
     except Exception as caught:  # noqa: BLE001 - whatever it is, the other requests of the batch go on
         if len(rules) > 1:
-            alone = [torch.tensor([row], device=u.device) for row in range(len(rules))]
-            return torch.cat(
-                [_judge_safely([rules[row]], evidence.rows(index), u[index]) for row, index in enumerate(alone)]
-            )
+            parts = []
+            for row, rule in enumerate(rules):
+                index = torch.tensor([row], device=u.device)
+                parts.append(_judge_safely([rule], evidence.rows(index), u[index]))
+            faults = {row: reason for row, part in enumerate(parts) for reason in part.faults.values()}
+            return Judgement(torch.cat([part.emitted for part in parts]), faults)
         emitted, error = torch.full(u.shape, PLACEHOLDER, dtype=torch.int32, device=u.device), caught
         is_at_fault = torch.ones(1, dtype=torch.bool, device=u.device)
-    if bool(is_at_fault.any()):
-        rows = is_at_fault.nonzero()[:, 0]
+    rows = is_at_fault.nonzero()[:, 0]
+    if len(rows):
         _log.error("%s cannot judge %d rows (%s): they are decoded losslessly", rules[int(rows[0])], len(rows), error)
         part = evidence.rows(rows)
         emitted[rows] = _emitted(Exact()(part, u[rows]), part.draft.tokens)
-    return emitted
+    return Judgement(emitted, {row: f"{rules[row]} cannot judge it ({error})" for row in rows.tolist()})
 
 
 def _emitted(verdict: Verdict, tokens: Tensor) -> Tensor:
     """Accepted drafts and the token behind them, int32 [b,K+1]."""
-    emitted = torch.nn.functional.pad(tokens.int(), (0, 1))
+    emitted = pad(tokens.int(), (0, 1))
     slots = torch.arange(emitted.shape[1], device=tokens.device)
     emitted = torch.where(slots < verdict.accepted[:, None], emitted, PLACEHOLDER)
     return emitted.scatter(1, verdict.accepted[:, None], verdict.next_token.int()[:, None])
@@ -122,33 +152,40 @@ def _families(rules: Sequence[Tokenwise], is_greedy: Sequence[bool]) -> list[lis
 
 
 def _evidence(
-    tokens: Tensor,
-    offered: Tensor,
-    lengths: Tensor,
-    place: Tensor,
-    bonus: Tensor,
-    draft_probs: Tensor | None,
-    target_logits: Tensor,
-    *,
-    is_greedy: bool,
+    batch: FlatBatch, rule: Tokenwise, rows: Tensor, tokens: Tensor, offered: Tensor, lengths: Tensor, place: Tensor
 ) -> Evidence:
-    """The laws of some rows [b]. Greedy ones are ids: all mass on the likeliest token; a missing draft's slot holds any law.
+    """The laws of the rows [b] of one family. Greedy ones are ids: all mass on the likeliest token; a missing draft's slot holds
+    any law.
 
     The bonus stands in slot `lengths` as it was drawn, so that drawing from it draws it. `offered` is less where drafts are padded:
     the token there is drawn from the target.
     """
-    num_slots, size = tokens.shape[1], target_logits.shape[-1]
-    if not len(target_logits):
-        target_logits = target_logits.new_zeros(1, size)  # no row drafts: slots hold a law that nobody reads
-        draft_probs = None
-    if is_greedy:
-        p = torch.cat((target_logits.argmax(-1)[place], bonus[:, None]), 1)
-        return Evidence(
-            p.scatter(1, lengths[:, None], bonus[:, None]), DraftBlock(tokens, tokens, offered), is_greedy=True
+    if not tokens.shape[1]:
+        bonus = batch.bonus_ids.view(-1).long()[rows, None]
+        return Evidence(bonus, DraftBlock.empty(lengths), bool(batch.is_greedy[rows[0]]))
+    logits, draft_logs, bonus = batch.target_logits, batch.draft_logs, batch.bonus_ids.view(-1).long()[rows]
+    if not len(logits):
+        logits, draft_logs = (
+            logits.new_zeros(1, logits.shape[-1]),
+            None,
+        )  # no row drafts: slots hold a law that nobody reads
+    is_greedy = bool(batch.is_greedy[rows[0]])
+    raw = draft_raw = None
+    if reads_raw(rule, is_greedy=is_greedy):
+        # A law at temperature T is that of the logits divided by T: times T its logarithm has the un-tempered law again.
+        raw = pad(
+            (logits if batch.raw_logits is None or not len(batch.raw_logits) else batch.raw_logits)[place], (0, 0, 0, 1)
         )
-    law = target_logits.softmax(-1, dtype=torch.float32)
-    certain = torch.zeros(len(tokens), size, dtype=law.dtype, device=law.device).scatter_(1, bonus[:, None], 1)
-    p = torch.cat((law[place], certain[:, None]), 1)  # [b,K+1,V]
-    p[torch.arange(len(tokens), device=p.device), lengths] = certain
-    q = tokens if draft_probs is None else draft_probs.float()[place]
-    return Evidence(p, DraftBlock(tokens, q, offered)) if num_slots else Evidence(p, DraftBlock.empty(lengths))
+        draft_raw = None if draft_logs is None else draft_logs[place]
+        if draft_raw is not None and batch.temperature is not None and not is_greedy:
+            draft_raw = draft_raw * batch.temperature[rows, None, None]
+    if is_greedy:
+        p = torch.cat((logits.argmax(-1)[place], bonus[:, None]), 1)
+        p, q = p.scatter(1, lengths[:, None], bonus[:, None]), tokens
+    else:
+        law = logits.softmax(-1, dtype=torch.float32)
+        certain = torch.zeros(len(tokens), law.shape[-1], device=law.device).scatter_(1, bonus[:, None], 1)
+        p = torch.cat((law[place], certain[:, None]), 1)  # [b,K+1,V]
+        p[torch.arange(len(tokens), device=p.device), lengths] = certain
+        q = tokens if draft_logs is None else draft_logs[place].exp()
+    return Evidence(p, DraftBlock(tokens, q, offered, draft_raw), is_greedy, raw)

@@ -27,11 +27,15 @@ def rule_of(extra: Mapping[str, Any] | None, temperature: float) -> Tokenwise:
         return LOSSLESS
     if not isinstance(name, str) or not isinstance(knobs, str):
         raise ValueError(f"{RULE} and {KNOBS} must be texts, got {name!r} and {knobs!r}")
-    return _made(name, knobs, is_greedy=temperature == 0)
+    rule = _made(name, knobs)
+    settings = {"num_draft": 1, "has_draft_model": True, "has_logits": True}
+    if broken := rule.limits.broken_by(name, temperature=temperature, **settings):
+        raise ValueError(broken)
+    return rule
 
 
 @lru_cache(maxsize=4096)
-def _made(name: str, knobs: str, *, is_greedy: bool) -> Tokenwise:
+def _made(name: str, knobs: str) -> Tokenwise:
     try:
         found = import_object(name) if name.startswith("sdbench.verify.") else None
     except (ImportError, AttributeError):
@@ -47,20 +51,24 @@ def _made(name: str, knobs: str, *, is_greedy: bool) -> Tokenwise:
         raise ValueError(
             f"{KNOBS} of {name} must be an object with {', '.join(sorted(known)) or 'nothing'}, got {knobs!r}"
         )
-    if not all(isinstance(value, str | bool | int | float | type(None)) for value in values.values()):
+    inner = {knob: value for knob, value in values.items() if isinstance(value, dict)}
+    for knob, value in inner.items():  # a rule of its own, as that of a coin
+        if set(value) != {RULE, KNOBS} or not isinstance(value[RULE], str):
+            raise ValueError(f"{knob} of {name} must be a rule with {RULE} and {KNOBS}, got {value!r}")
+        values[knob] = _made(value[RULE], json.dumps(value[KNOBS]))
+    plain = {knob: value for knob, value in values.items() if knob not in inner}
+    if not all(isinstance(value, str | bool | int | float | type(None)) for value in plain.values()):
         raise ValueError(f"{KNOBS} of {name} must be numbers and words, got {knobs!r}")
     declared = declared_knobs().get(found.__name__, {})
+    values |= {knob: check_knob(f"{knob} of {name}", value, declared.get(knob)) for knob, value in plain.items()}
     try:
-        rule = found(
-            **{knob: check_knob(f"{knob} of {name}", value, declared.get(knob)) for knob, value in values.items()}
-        )
+        rule = found(**values)
     except TypeError as error:
         raise ValueError(f"{name} cannot be made with {knobs!r}: {error}") from None
     except OverflowError:
         raise ValueError(f"{KNOBS} of {name} has a number that is too large, got {knobs!r}") from None
-    unmet = needs_of(rule) - (frozenset() if is_greedy else frozenset({"raw_if_greedy"}))
-    if unmet:
-        raise ValueError(f"{name} with {knobs!r} reads {sorted(unmet)[0]}, which vLLM does not hand over")
+    if states := needs_of(rule) & {"target_hidden", "draft_hidden"}:
+        raise ValueError(f"{name} reads {sorted(states)[0]}, the states of a model, which vLLM does not hand over")
     return rule
 
 
@@ -75,7 +83,9 @@ def declared_knobs() -> dict[str, dict[str, Any]]:
 
 def check_knob(key: str, value: Any, declared: Mapping[str, Any] | None) -> Any:
     """The value in the kind that its YAML declares; ValueError outside its range. The rule itself checks undeclared fields."""
-    if declared is None:
+    if declared is None or (
+        isinstance(value, float) and value == declared.get("strict")
+    ):  # the strict end may be infinite
         return value
     if value is None:
         raise ValueError(f"{key} must not be null")

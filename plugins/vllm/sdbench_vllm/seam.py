@@ -2,6 +2,12 @@
 
 `rejection_sample` of `vllm.v1.sample.rejection_sampler` is replaced. Its metadata name no requests, so the runner's `_sample` is
 wrapped: it says whose rows are about to be judged. Knobs are checked in the front end, where a bad one is a 400.
+
+Rules may read un-tempered laws. Those of the target are kept before vLLM divides and cuts its logits. A drafter hands over
+log-laws instead of probabilities, of which small ones would be rounded to 0, and does so at temperature 0 too.
+
+A request whose rule cannot judge is decoded losslessly for the step and ends with an error: its row is reported with AT_FAULT as
+its number of NaNs, which vLLM carries from the worker to the scheduler.
 """
 
 from __future__ import annotations
@@ -24,11 +30,25 @@ SEAM = {
     "vllm.v1.sample.rejection_sampler:expand_batch_to_tokens": (
         *("x", "cu_num_tokens", "num_tokens", "replace_from", "replace_to"),
     ),
+    "vllm.v1.sample.rejection_sampler:apply_sampling_constraints": (
+        "logits",
+        "cu_num_draft_tokens",
+        "sampling_metadata",
+    ),
+    "vllm.v1.spec_decode.llm_base_proposer:compute_probs_and_sample_next_token": ("logits", "sampling_metadata"),
+    "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer._sample_draft_tokens": (
+        *("self", "hidden_states", "sampling_metadata"),
+    ),
+    "vllm.v1.core.sched.scheduler:Scheduler.update_from_output": ("self", "scheduler_output", "model_runner_output"),
+    "vllm.v1.core.sched.scheduler:check_stop": ("request", "max_model_len"),
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner._sample": ("self", "logits", "spec_decode_metadata"),
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner._bookkeeping_sync": ("self",),
     "vllm.sampling_params:SamplingParams._verify_extra_args": ("self",),
 }
-_now = threading.local()  # .rules: of the rows that are being sampled
+AT_FAULT = -1  # as a number of NaNs: the rule of the request could not judge
+_now = (
+    threading.local()
+)  # of the rows that are being sampled: .rules, .raw_logits (None where none reads them), .faults
 _log = logging.getLogger("vllm.sdbench")
 
 
@@ -64,7 +84,9 @@ def differences() -> list[str]:
 def install() -> None:
     """Once a process; RuntimeError for a seam that is not the known one, which ends the start of the server."""
     os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
+    import vllm.v1.core.sched.scheduler as scheduler  # pyright: ignore[reportMissingImports]
     import vllm.v1.sample.rejection_sampler as sampler  # pyright: ignore[reportMissingImports]
+    import vllm.v1.spec_decode.llm_base_proposer as proposer  # pyright: ignore[reportMissingImports]
 
     if getattr(sampler, "sdbench_is_in", False):
         return
@@ -79,6 +101,10 @@ def install() -> None:
 
     sampler.rejection_sample = rejection_sample
     sampler.expand_batch_to_tokens = expand
+    sampler.apply_sampling_constraints = keeping_raw_logits(sampler.apply_sampling_constraints)
+    proposer.compute_probs_and_sample_next_token = with_log_laws(proposer.compute_probs_and_sample_next_token)
+    _draft_by_laws(proposer.SpecDecodeBaseProposer)
+    _end_at_fault(scheduler)
     _check_in_the_front_end(SamplingParams)
     _say_whose_rows(GPUModelRunner)
     _rewind_on_the_cpu(GPUModelRunner)
@@ -91,7 +117,7 @@ def rejection_sample(
     num_draft_tokens: list[int],
     max_spec_len: int,
     cu_num_draft_tokens: Any,
-    draft_probs: Any,
+    draft_logs: Any,
     target_logits: Any,
     bonus_token_ids: Any,
     sampling_metadata: Any,
@@ -101,21 +127,93 @@ def rejection_sample(
     """vLLM's contract: int32 [B, max_spec_len + 1], −1 past the last token. Profile runs have no requests: lossless."""
     import torch
 
-    from sdbench_vllm.adapter import judged, uniforms
+    from sdbench_vllm.adapter import FlatBatch, judged, uniforms
     from sdbench_vllm.knobs import LOSSLESS
 
     rows = len(num_draft_tokens)
     rules = getattr(_now, "rules", None)
     rules = rules if rules is not None and len(rules) == rows else [LOSSLESS] * rows
-    device = target_logits.device
+    temperature = sampling_metadata.temperature
     if sampling_metadata.all_greedy:
         is_greedy = torch.ones(rows, dtype=torch.bool)
     elif sampling_metadata.all_random:
         is_greedy = torch.zeros(rows, dtype=torch.bool)
     else:
-        is_greedy = (sampling_metadata.temperature == 0).cpu()
-    u = uniforms(rows, max_spec_len, sampling_metadata.generators, device)
-    return judged(rules, is_greedy, draft_token_ids, num_draft_tokens, draft_probs, target_logits, bonus_token_ids, u)
+        is_greedy = (temperature == 0).cpu()
+    u = uniforms(rows, max_spec_len, sampling_metadata.generators, target_logits.device)
+    batch = FlatBatch(
+        *(is_greedy, draft_token_ids, num_draft_tokens, draft_logs, target_logits, bonus_token_ids, u),
+        raw_logits=getattr(_now, "raw_logits", None),
+        temperature=temperature,
+    )
+    judgement = judged(rules, batch)
+    _now.faults = judgement.faults
+    return judgement.emitted
+
+
+def keeping_raw_logits(inner: Any) -> Any:
+    """vLLM's function that divides and cuts the target's logits in place; what they were is kept where a rule reads it."""
+    from sdbench_vllm.adapter import reads_raw
+
+    def apply_sampling_constraints(
+        logits: Any, cu_num_draft_tokens: Any, sampling_metadata: Any, *more: Any, **named: Any
+    ) -> Any:
+        rules = getattr(_now, "rules", None) or ()
+        is_needed = not sampling_metadata.all_greedy and any(reads_raw(rule, is_greedy=True) for rule in rules)
+        _now.raw_logits = logits.clone() if is_needed else None
+        return inner(logits, cu_num_draft_tokens, sampling_metadata, *more, **named)
+
+    return apply_sampling_constraints
+
+
+def with_log_laws(inner: Any) -> Any:
+    """vLLM's function that draws the drafts; instead of their laws it returns the logarithms [B,V]."""
+
+    def compute_probs_and_sample_next_token(logits: Any, sampling_metadata: Any, *more: Any, **named: Any) -> Any:
+        tokens, _ = inner(logits, sampling_metadata, *more, **named)  # it divides the logits in place
+        return tokens, logits.log_softmax(-1, dtype=_float32())
+
+    return compute_probs_and_sample_next_token
+
+
+def _float32() -> Any:
+    import torch
+
+    return torch.float32
+
+
+def _draft_by_laws(proposer: Any) -> None:
+    """Where all requests are greedy, vLLM's drafter computes no law: as rows at temperature 0 beside others they get one."""
+    from dataclasses import replace
+
+    inner = proposer._sample_draft_tokens
+
+    def _sample_draft_tokens(self: Any, hidden_states: Any, sampling_metadata: Any) -> Any:
+        if self._enable_probabilistic_draft_probs and sampling_metadata.all_greedy:
+            zeros = hidden_states.new_zeros(len(hidden_states), dtype=_float32())
+            sampling_metadata = replace(sampling_metadata, all_greedy=False, all_random=False, temperature=zeros)
+        return inner(self, hidden_states, sampling_metadata)
+
+    proposer._sample_draft_tokens = _sample_draft_tokens
+
+
+def _end_at_fault(scheduler: Any) -> None:
+    """A request that the worker reports with AT_FAULT ends with an error."""
+    update, stop = scheduler.Scheduler.update_from_output, scheduler.check_stop
+
+    def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
+        for name, count in (model_runner_output.num_nans_in_logits or {}).items():
+            if count == AT_FAULT and name in self.requests:
+                self.requests[name].num_nans_in_logits = AT_FAULT
+        return update(self, scheduler_output, model_runner_output)
+
+    def check_stop(request: Any, max_model_len: int) -> bool:
+        if request.num_nans_in_logits != AT_FAULT:
+            return stop(request, max_model_len)
+        request.status = scheduler.RequestStatus.FINISHED_ERROR
+        return True
+
+    scheduler.Scheduler.update_from_output, scheduler.check_stop = update_from_output, check_stop
 
 
 def _check_in_the_front_end(params: Any) -> None:
@@ -131,22 +229,30 @@ def _check_in_the_front_end(params: Any) -> None:
 
 
 def _say_whose_rows(runner: Any) -> None:
+    """The rules of the rows are known while they are sampled; those at fault are reported with the step."""
     from sdbench_vllm.knobs import LOSSLESS, rule_of
 
-    inner = runner._sample
+    inner, book = runner._sample, runner._bookkeeping_sync
 
     def rule(self: Any, request: str) -> Any:
         params = self.requests[request].sampling_params
         return LOSSLESS if params is None else rule_of(params.extra_args, params.temperature)
 
     def _sample(self: Any, logits: Any, spec_decode_metadata: Any, *more: Any, **named: Any) -> Any:
-        _now.rules = [rule(self, request) for request in self.input_batch.req_ids]
+        names = list(self.input_batch.req_ids)
+        _now.rules, _now.faults = [rule(self, request) for request in names], {}
         try:
             return inner(self, logits, spec_decode_metadata, *more, **named)
         finally:
-            _now.rules = None
+            self.sdbench_faults = [names[row] for row in _now.faults]
+            _now.rules = _now.raw_logits = None
 
-    runner._sample = _sample
+    def _bookkeeping_sync(self: Any, *given: Any, **named: Any) -> Any:
+        done = book(self, *given, **named)
+        done[0].update(dict.fromkeys(self.sdbench_faults, AT_FAULT))
+        return done
+
+    runner._sample, runner._bookkeeping_sync = _sample, _bookkeeping_sync
 
 
 def _rewind_on_the_cpu(runner: Any) -> None:

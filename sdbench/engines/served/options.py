@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sdbench.config import ConfigError, Run, nearest, show
 from sdbench.config.checks import as_list, integer, number, string, switch
-from sdbench.engines.served.plugin import knobs_of, refuse_for_the_plugin
 from sdbench.engines.served.setting import PLUGIN, ServerSetting
 from sdbench.prepare.progress import warn
 from sdbench.records import Cell
@@ -151,7 +150,9 @@ class HttpOptions:
         if point.role != "pair":
             return ServerSetting(point.role)
         if self.plugin:
-            refuse_for_the_plugin(run, point)
+            from sdbench.engines.served.plugin import refuse_for_the_plugin
+
+            refuse_for_the_plugin(point.cell.verifier, point.rule)
             return ServerSetting("pair", point.num_draft, PLUGIN)
         name = point.cell.verifier
         if name not in self.rules:
@@ -165,12 +166,9 @@ class HttpOptions:
         """What a request carries for the plug-in."""
         if not (self.plugin and point.role == "pair"):
             return {}
-        from sdbench import verify
+        from sdbench.engines.served.plugin import request_of
 
-        kind = type(point.rule)
-        is_exported = getattr(verify, kind.__name__, None) is kind
-        name = f"{'sdbench.verify' if is_exported else kind.__module__}.{kind.__qualname__}"
-        return {"sdbench_rule": name, "sdbench_knobs": json.dumps(knobs_of(point.rule), sort_keys=True)}
+        return request_of(point.rule)
 
     def decides(self, run: Run, point: Point) -> dict[str, Any]:
         """Of its options those that decide a text."""

@@ -2,43 +2,61 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sdbench.config import ConfigError, Run
+from sdbench import verify
+from sdbench.config import ConfigError
+from sdbench.types import needs_of
+from sdbench.verify import Head, Tokenwise
 
-if TYPE_CHECKING:
-    from sdbench.prepare.cells import Point
+STATES = {"target_hidden": "the target", "draft_hidden": "the draft"}
 
 
-def refuse_for_the_plugin(run: Run, point: Point) -> None:
-    """It judges one token at a time, from the two laws that the server drew from."""
-    from sdbench.types import needs_of
-    from sdbench.verify.tokenwise import Tokenwise
-
-    name, rule = point.cell.verifier, point.rule
-    if not isinstance(rule, Tokenwise):
-        raise ConfigError(
-            f"verifier={name} judges a block as a whole, and the plug-in takes rules that judge one token at a time"
+def refuse_for_the_plugin(name: str, rule: Any) -> None:
+    """It takes every rule that judges one token at a time from the laws of target and draft; of any other the reason is said."""
+    states = [STATES[need] for need in sorted(needs_of(rule) & set(STATES))]
+    if states:
+        why = f"reads hidden states of {states[0]}, which vLLM's verification does not see"
+    elif isinstance(rule, Tokenwise) and isinstance(getattr(rule, "head", None), Head):
+        why = "reads a head of trained weights, which no request carries"
+    elif not isinstance(rule, Tokenwise):
+        has_state = type(rule).init_state is not Tokenwise.init_state
+        why = (
+            "carries a state from block to block, which vLLM does not keep"
+            if has_state
+            else "judges a block as a whole"
         )
-    knobs = knobs_of(rule)
-    if type(rule).__module__.split(".")[:2] != ["sdbench", "verify"] or not all(map(_is_plain, knobs.values())):
-        raise ConfigError(
-            f"verifier={name} is no rule of sdbench.verify with plain knobs, which alone a request can carry to the plug-in"
-        )
-    unmet = sorted(needs_of(rule) - (frozenset({"raw_if_greedy"}) if run.temperature > 0 else frozenset()))
-    if unmet:
-        what = {"raw_if_greedy": "logits of the draft at temperature 0"}.get(unmet[0], unmet[0])
-        instead = "give it greedy=mixture or a temperature above 0" if hasattr(rule, "greedy") else "leave it out"
-        raise ConfigError(
-            f"verifier={name} reads {what}, which a server does not hand to the plug-in: {instead}, or use engine=native"
-        )
+    elif not _is_plain(rule):
+        why = "is no rule of sdbench.verify with plain knobs, which alone a request can carry"
+    else:
+        return
+    raise ConfigError(
+        f"verifier={name} {why}: the plug-in takes rules that judge one token at a time; use engine=native"
+    )
 
 
-def knobs_of(rule: Any) -> dict[str, Any]:
-    """The fields of a rule."""
+def request_of(rule: Any) -> dict[str, str]:
+    """What a request carries of a rule: its class and its knobs as JSON."""
+    tree = _tree(rule)
+    return {**tree, "sdbench_knobs": json.dumps(tree["sdbench_knobs"], sort_keys=True)}
+
+
+def _tree(rule: Any) -> dict[str, Any]:
+    kind = type(rule)
+    is_exported = getattr(verify, kind.__name__, None) is kind
+    name = f"{'sdbench.verify' if is_exported else kind.__module__}.{kind.__qualname__}"
+    knobs = {name: _tree(value) if isinstance(value, Tokenwise) else value for name, value in _knobs_of(rule).items()}
+    return {"sdbench_rule": name, "sdbench_knobs": knobs}
+
+
+def _knobs_of(rule: Any) -> dict[str, Any]:
     return {knob.name: getattr(rule, knob.name) for knob in fields(rule)} if is_dataclass(rule) else {}
 
 
-def _is_plain(value: object) -> bool:
-    return isinstance(value, str | bool | int | type(None)) or (isinstance(value, float) and abs(value) < float("inf"))
+def _is_plain(rule: Any) -> bool:
+    """Whether it and the rules within it are of sdbench.verify, with numbers and words as knobs."""
+    is_ours = type(rule).__module__.split(".")[:2] == ["sdbench", "verify"]
+    values = _knobs_of(rule).values()
+    return is_ours and all(isinstance(x, str | bool | int | float | None) or _is_plain(x) for x in values)
