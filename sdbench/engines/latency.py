@@ -12,7 +12,7 @@ import random
 import secrets
 import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,40 +111,14 @@ def _curve(point: Point) -> Hashable:
 
 
 def timing_record(
-    plan: LatencyPlan,
-    cell: str,
-    example: str,
-    repeat: int,
-    clocked: Clocked,
-    *,
-    started_at: float,
-    load: float = math.nan,
-    is_split: bool = False,
-    peak_memory_bytes: float = math.nan,
+    plan: LatencyPlan, cell: str, example: str, repeat: int, clocked: Clocked, *, started_at: float
 ) -> TimingRecord:
     """Return a measurement as its record."""
-    p50, p90, p99 = (quantile(clocked.rounds_s, share) for share in (0.5, 0.9, 0.99))
+    seconds = asdict(clocked)
+    rounds_s = seconds.pop("rounds_s")
+    quantiles = {f"round_p{percent}_s": quantile(rounds_s, percent / 100) for percent in (50, 90, 99)}
     return TimingRecord(
-        pass_id=plan.pass_id,
-        machine=plan.machine,
-        cell=cell,
-        example=example,
-        repeat=repeat,
-        tokens=clocked.tokens,
-        rounds=clocked.rounds,
-        prefill_s=clocked.prefill_s,
-        decode_s=clocked.decode_s,
-        first_token_s=clocked.first_token_s,
-        round_p50_s=p50,
-        round_p90_s=p90,
-        round_p99_s=p99,
-        draft_s=clocked.draft_s,
-        verify_s=clocked.verify_s,
-        rest_s=clocked.rest_s,
-        started_at=started_at,
-        load=load,
-        is_split=is_split,
-        peak_memory_bytes=peak_memory_bytes,
+        plan.pass_id, plan.machine, cell, example, repeat, **seconds, **quantiles, started_at=started_at
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -9,7 +11,7 @@ from sdbench.metrics.columns import spread, spread_names
 from sdbench.metrics.stats import NAN, median_interval, rates_interval
 
 RATES = ("tokens_per_s_user", "first_token_s", "speedup_user")
-COLUMNS = ["cell", "concurrency", "n", *spread_names(RATES), "tokens_per_s_all", "speedup_all", "overhead"]
+COLUMNS = ["cell", "concurrency", "reached", "n", *spread_names(RATES), "tokens_per_s_all", "speedup_all", "overhead"]
 KEY = ["cell", "concurrency"]
 
 
@@ -23,7 +25,8 @@ def load_table(loads: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
         current = part[part["pass_id"] == newest]
         same = loads[(loads["pass_id"] == newest) & (loads["concurrency"] == concurrency)]
         base = same[same["verifier"] == "target"]
-        row = {"cell": cell, "concurrency": int(concurrency), "n": current["example"].nunique()}
+        row: dict[str, Any] = {"cell": cell, "concurrency": int(concurrency), "n": current["example"].nunique()}
+        row["reached"] = current["reached"].mean()
         sums = current.groupby("example", sort=True)[["tokens", "decode_s"]].sum()
         row |= spread("tokens_per_s_user", rates_interval(sums.to_numpy(np.float64), (1, -1), level=level))
         row |= spread("first_token_s", median_interval(current.groupby("example")["first_token_s"].mean(), level=level))
@@ -37,9 +40,9 @@ def load_table(loads: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
 
 
 def in_all(part: pd.DataFrame) -> float:
-    """Tokens of all users over the seconds of their blocks; NaN where a block was disturbed."""
-    blocks = part.groupby(["repeat"]).agg(tokens=("tokens", "sum"), block_s=("block_s", "first"))
-    return float(blocks["tokens"].sum() / blocks["block_s"].sum(skipna=False)) if len(blocks) else NAN
+    """Tokens a second of all users, while all of them were busy; NaN where a block was disturbed."""
+    blocks = part.groupby("repeat").agg(tokens=("held_tokens", "sum"), seconds=("held_s", "first"))
+    return float(blocks["tokens"].sum() / blocks["seconds"].sum(skipna=False)) if len(blocks) else NAN
 
 
 def overhead(part: pd.DataFrame) -> float:

@@ -149,7 +149,7 @@ class Results:
     @cached_property
     def loads(self) -> pd.DataFrame:
         """One row a request of a closed loop; the labels joined from the cells."""
-        return self._with_labels(self._plain("loads", (*TIMING_KEY[:5], "concurrency")))
+        return self._with_labels(self._plain("loads", (*TIMING_KEY[:5], "concurrency", "cycle")))
 
     @cached_property
     def pooled(self) -> pd.DataFrame:

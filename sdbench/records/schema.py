@@ -107,7 +107,8 @@ class CallRecord:
 class LoadRecord:
     """One request of a closed loop in which so many are under way at once; seconds by the client's clock and by the server's.
 
-    `block_s` is what all requests of the cell took together, from the first that was sent to the last that ended.
+    `block_s` is what all requests of the cell took together, from the first that was sent to the last that ended, `held_s` the part
+    of it in which all users were busy: `reached` requests were under way then, on average.
     """
 
     pass_id: str
@@ -124,6 +125,10 @@ class LoadRecord:
     server_decode_s: float = NAN
     server_queue_s: float = NAN
     started_at: float = NAN
+    cycle: int = 0  # examples are asked in a cycle
+    held_s: float = NAN
+    held_tokens: float = NAN  # of this request, those that came within `held_s`
+    reached: float = NAN
 
 
 @dataclass(frozen=True, slots=True)

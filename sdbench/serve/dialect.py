@@ -31,6 +31,7 @@ class Dialect:
     request: Mapping[str, Any] = field(default_factory=dict)
     top_k_all: int = -1
     extra: str | None = None  # the field of a request that carries what plug-ins read
+    salt: str | None = None  # the field of a request that keeps its prompt out of a cache of prompts
     version: str | None = "/version"
     tokenize: str | None = None
     info: str | None = None

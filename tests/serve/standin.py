@@ -127,6 +127,8 @@ class StandIn:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._loop.is_closed():
+            return
         asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

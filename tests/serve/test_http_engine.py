@@ -166,32 +166,78 @@ def test_without_steps_acceptance_is_pooled_and_marked(
 
 def test_the_latency_pass_is_a_closed_loop_at_each_concurrency(served_words, standin, tmp_path):
     server, target = standin(step_s=0.001), standin(num_draft=0, step_s=0.001)
-    timing = ["timing.examples=4", "engine.concurrency=[1,3]"]
+    timing = ["timing.examples=4", "engine.concurrency=[1,9]"]
     words = [word for word in served_words(tmp_path, n=4) if word != "timing=off"]
     assert main([*words, *engine_words(server, target), *timing]) == 0
-    assert server.most_under_way >= 3
+    assert server.most_under_way == 9, "examples are asked in a cycle: four of them give nine users work"
     results = read(tmp_path / NAME)
     loads, timings = results.loads, results.timings
-    assert set(loads["concurrency"]) == {1, 3}
-    assert loads.groupby(["cell", "concurrency"]).size().eq(4).all()
+    assert set(loads["concurrency"]) == {1, 9}
+    sizes = loads.groupby(["cell", "concurrency"]).size().unstack()
+    assert (sizes[1] == 4).all()
+    assert (sizes[9] == 28).all(), "whole cycles, three requests of each user or more"
+    reached = loads.groupby("concurrency")["reached"].mean()
+    assert 0.8 < reached[1] <= 1
+    assert 7 < reached[9] <= 9
     assert set(timings["cell"]) == set(loads["cell"])
     assert len(timings) == 8
     assert (loads["first_token_s"] > 0).all()
-    assert (loads["block_s"] >= loads["decode_s"]).all()
+    assert (loads["block_s"] >= loads["held_s"]).all()
+    assert (loads["held_s"] >= loads["decode_s"]).all() or (loads["held_tokens"] <= loads["tokens"]).all()
     assert (loads["server_decode_s"] > 0).all()
     summary = pd.read_csv(tmp_path / NAME / "summary.csv").set_index("verifier")
     assert summary.at["target", "speedup"] == pytest.approx(1)
     assert summary.at["lossless", "speedup"] > 0
     table = load_table(loads)
     assert len(table) == 4
+    assert table["reached"].gt(0).all()
     assert table["tokens_per_s_all"].gt(0).all()
     figure = drawn(sweeps_of([results], [summarise(results)])[0])
     assert figure is not None
-    assert [axis.get_title(loc="left") for axis in figure.axes] == ["1 at once", "3 at once"]
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["1 at once", "9 at once"]
     assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim(), "what load costs is seen by comparing panels"
     asked = len(server.seen)
     assert main([*words, *engine_words(server, target), *timing]) == 0
     assert len(server.seen) == asked, "what is timed is not timed again"
+    salts = [body["cache_salt"] for body in server.seen if "cache_salt" in body]
+    assert len(salts) == len(set(salts)) >= 32, "each timed prompt is read anew"
+    assert len(salts) < len(server.seen), "those of the quality pass are not timed"
+
+
+def timed_at(words, *servers) -> int:
+    return main([*words, *engine_words(*servers), "timing.examples=4", "timing.repeats=1"])
+
+
+def test_another_server_begins_another_latency_pass_and_says_so(served_words, standin, tmp_path, capsys):
+    words = [word for word in served_words(tmp_path, n=4) if word != "timing=off"]
+    server, target = standin(step_s=0.002), standin(num_draft=0, step_s=0.002)
+    assert timed_at(words, server) == 0
+    capsys.readouterr()
+    slow = standin(step_s=0.01)
+    assert timed_at(words, slow, target) == 0
+    assert "a new latency pass begins" in capsys.readouterr().err
+    timings = read(tmp_path / NAME).timings
+    by_pass = {name: set(part["verifier"]) for name, part in timings.groupby("pass_id")}
+    assert sorted(map(len, by_pass.values())) == [1, 2], "no pass has cells of two nodes"
+    asked = len(slow.seen)
+    assert timed_at(words, slow, target) == 0
+    assert len(slow.seen) == asked, "the same servers: the pass goes on, and lacks nothing"
+    slow.version = "0.32.1"
+    assert timed_at(words, slow, target) == 0
+    assert "a new latency pass begins" in capsys.readouterr().err
+    assert len(slow.seen) > asked
+
+
+def test_what_was_timed_on_servers_that_are_gone_is_not_missed(served_words, standin, tmp_path):
+    words = [word for word in served_words(tmp_path, n=4) if word != "timing=off"]
+    server = standin()
+    assert timed_at(words, server) == 0
+    address = server.url
+    server.__exit__()
+    held = len(read(tmp_path / NAME).timings)
+    options = ["engine=http", f"engine.url={address}", "timing.examples=4", "timing.repeats=1"]
+    assert main([*words, *options]) == 0
+    assert len(read(tmp_path / NAME).timings) == held
 
 
 def test_a_lenient_server_without_a_lossless_one_has_a_table_and_no_recommendation(

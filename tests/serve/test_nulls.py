@@ -57,6 +57,8 @@ def served(request, tmp_path_factory) -> tuple[str, Path]:
                         2.0 * level,
                         0.09,
                         0.1 * level,
+                        held_s=2.0 * level,
+                        held_tokens=20,
                     )
                     for e in range(N)
                     for level in (1, 8, 32)

@@ -102,19 +102,10 @@ def latency_pass(timed_cells: Sequence[TimedCell], plan: LatencyPlan, seed: int)
 
 
 def _measure(timed_cell: TimedCell, trial: Trial, plan: LatencyPlan) -> TimingRecord:
-    started_at, load = time.time(), _load()
+    started_at, load = time.time(), os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
     clocked = timed_cell.time(trial.unit, trial.is_split)
-    return timing_record(
-        plan,
-        timed_cell.cell,
-        name_of(trial.unit),
-        trial.repeat,
-        clocked,
-        started_at=started_at,
-        load=load,
-        is_split=trial.is_split,
-        peak_memory_bytes=peak_memory(),
-    )
+    record = timing_record(plan, timed_cell.cell, name_of(trial.unit), trial.repeat, clocked, started_at=started_at)
+    return replace(record, load=load, is_split=trial.is_split, peak_memory_bytes=peak_memory())
 
 
 class Outliers:
@@ -151,10 +142,6 @@ def _is_uneven(record: TimingRecord) -> bool:
     """Some rounds took far longer than most: their sum is far above what the median round makes of it."""
     even_s = record.rounds * record.round_p50_s
     return record.rounds >= FEW_ROUNDS and record.decode_s > math.exp(OUTLIER) * even_s
-
-
-def _load() -> float:
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
 
 
 def drift_sentence(timings: pd.DataFrame) -> str | None:

@@ -145,6 +145,12 @@ class HttpOptions:
             )
         return [point for point in planned if point in shared or point.cell.verifier in self.urls]
 
+    def url_of(self, verifier: str) -> str:
+        """The address before /v1 of the server of these cells."""
+        url = self.urls.get(verifier, self.url)
+        assert url is not None, "a cell without a server was left out"
+        return url.rstrip("/").removesuffix("/v1")
+
     def setting(self, run: Run, point: Point) -> ServerSetting:
         """What a server has to be for this cell; a rule that it cannot be told is a ConfigError."""
         if point.role != "pair":

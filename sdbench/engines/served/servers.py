@@ -68,7 +68,11 @@ class Servers:
             self._open[setting] = self._open.pop(setting)
             return self._open[setting]
         is_started = self.kind.is_started_here
-        server = self._start(setting) if is_started else self._looked_at(setting, self._url(setting), None)
+        server = (
+            self._start(setting)
+            if is_started
+            else self._looked_at(setting, self.kind.url_of(self._points[setting].cell.verifier), None)
+        )
         self._open[setting] = server
         self.store.add_server(server.facts)
         return server
@@ -95,12 +99,6 @@ class Servers:
         death = next((process.death(within_s=DYING_S) for process in processes if process is not None), None)
         rest = "what was finished is in the records, and the same command goes on from there"
         return error if death is None else EngineError(f"{death}\n{rest}")
-
-    def _url(self, setting: ServerSetting) -> str:
-        name = self._points[setting].cell.verifier
-        url = self.kind.urls.get(name, self.kind.url)
-        assert url is not None, "a cell without a server was left out"
-        return url.rstrip("/").removesuffix("/v1")
 
     def _start(self, setting: ServerSetting) -> OpenServer:
         kind: VllmOptions = self.kind  # pyright: ignore[reportAssignmentType]

@@ -1,20 +1,27 @@
 """The latency pass against servers: closed loops of so many requests at once, the cells of one server interleaved.
 
-A block is one cell, all timed examples, one number of requests under way. At concurrency 1 the requests are single, and stand
-among the timings as the native engine's do: speed-ups form from these. Every block, that of concurrency 1 too, stands among
-the loads. Where cells need several servers and not all may run at once, a repeat goes from server to server and the next
-one back. Each cell of a server is warmed up before its first block. Start-up is counted nowhere.
+A block is one cell and one number of requests under way. Alone, each timed example is asked once, and its timing stands among
+those of the native engine's kind: speed-ups form from these. Else the examples are asked in a cycle, until each user has asked
+ASKS times; all speeds of a block are those of the time in which every user was busy. All blocks stand among the loads. Where
+cells need several servers and not all may run at once, a repeat goes from server to server and the next one back. Each cell of a
+server is warmed up before its first block. Start-up is counted nowhere.
+
+A pass belongs to its servers: to their addresses and to what they say of themselves.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import re
+import secrets
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from sdbench.config import Run
 from sdbench.engines.latency import (
     Clocked,
     LatencyPlan,
@@ -28,19 +35,23 @@ from sdbench.engines.latency import (
 from sdbench.engines.served.decoder import ServedDecoder
 from sdbench.plan import WorkItem
 from sdbench.prepare.progress import Bar, warn
-from sdbench.records import LoadRecord, Store, TimingRecord, read
-from sdbench.serve.client import Answer
+from sdbench.prepare.provenance import gpus
+from sdbench.records import LoadRecord, Results, Store, TimingRecord, read
+from sdbench.serve.client import Answer, Client, UnansweredError
+from sdbench.serve.dialect import at
+from sdbench.serve.pump import Pump
 from sdbench.types import EngineError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from sdbench.engines.served.options import HttpOptions
+    from sdbench.config import Run
+    from sdbench.engines.served.options import HttpOptions, VllmOptions
     from sdbench.engines.served.setting import ServerSetting
     from sdbench.prepare.cells import Point
     from sdbench.prepare.prompts import Prompts
 
 SINGLE = 1
+ASKS = 3  # of each user, at the least
+UNKNOWN = "?"  # of a server that does not answer now: what it said of itself when it was timed counts
 
 
 class LoadBlock(NamedTuple):
@@ -51,19 +62,32 @@ class LoadBlock(NamedTuple):
     concurrency: int
 
 
-class TimedRequest(NamedTuple):
+class Ask(NamedTuple):
     """One request of a block."""
 
     example: str
+    cycle: int
+
+
+@dataclass(frozen=True)
+class TimedRequest:
+    """A request with its answer, sent at `begin` by this process's clock."""
+
+    ask: Ask
     answer: Answer
+    begin: float
     tokens: int
     rounds: int
+
+    @property
+    def end(self) -> float:
+        return self.begin + (self.answer.chunks[-1][0] if self.answer.chunks else 0.0)
 
 
 def plan_timing(
     kind: HttpOptions, run: Run, points: Sequence[Point], prompts: Prompts, store: Store
 ) -> LatencyPlan | None:
-    """Choose the blocks that the newest pass on this machine lacks."""
+    """Choose the blocks that the newest pass on these servers lacks."""
     from sdbench.metrics.recommend import timed_settings
 
     timing, results = run.timing, read(store.folder)
@@ -73,12 +97,69 @@ def plan_timing(
     blocks = {
         LoadBlock(point.cell.key, repeat, n) for point in chosen for repeat in range(timing.repeats) for n in levels
     }
-    where, examples = machine(), list(prompts.ids)[: timing.examples]
-    pass_id, done = (new_pass_id(), set()) if run.force else newest(results, blocks, examples, where)
-    todo = sorted(blocks - done)
-    if not done and not run.force:
-        warn_of_another_machine(results, [block.cell for block in blocks], where)
-    return LatencyPlan(pass_id, where, chosen, todo) if todo else None
+    plan = LatencyPlan(new_pass_id(), where_timed(kind, chosen), chosen, sorted(blocks))
+    if not run.force:
+        plan = continued(plan, results, list(prompts.ids)[: timing.examples])
+        if len(plan.todo) == len(blocks):
+            warn_of_another_machine(results, [block.cell for block in blocks], plan.machine)
+    return plan if plan.todo else None
+
+
+def where_timed(kind: HttpOptions, points: Sequence[Point]) -> str:
+    """What decides a second: this machine, and each server with what it says of itself."""
+    if kind.is_started_here:
+        vllm: VllmOptions = kind  # pyright: ignore[reportAssignmentType]
+        started = {"installed": vllm.installed, "env": vllm.env, "gpus": gpus()}
+        return f"{machine()}; {vllm.module} {vllm.installed.get('version')} {_digest(started)}"
+    pump = Pump()
+    try:
+        urls = sorted({kind.url_of(point.cell.verifier) for point in points})
+        return "; ".join([machine(), *(f"{url} {_said_by(kind, url, pump)}" for url in urls)])
+    finally:
+        pump.close()
+
+
+def _said_by(kind: HttpOptions, url: str, pump: Pump) -> str:
+    """A server's version, and a digest of its models and its configuration; UNKNOWN where it does not answer."""
+    dialect, client = kind.dialect, Client(url, kind.dialect, kind.patience, kind.headers)
+    pump.run(client.open())
+    try:
+        version, listing, info = (pump.run(client.get(x)) for x in (dialect.version, "/v1/models", dialect.info))
+    except UnansweredError:
+        return UNKNOWN
+    finally:
+        pump.run(client.close())
+    models = [[at(model, key) for key in ("id", "root", "max_model_len")] for model in at(listing, "data") or []]
+    return f"{at(version, 'version')} {_digest([models, info])}"
+
+
+def _digest(facts: object) -> str:
+    """Some digits of what is in the facts; a new name that a server takes at each start does not count."""
+    text = re.sub(r'"instance_id": "[^"]*"', "", json.dumps(facts, sort_keys=True, default=str))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def continued(plan: LatencyPlan, results: Results, examples: Sequence[str]) -> LatencyPlan:
+    """The plan as the rest of the newest pass there over the same examples that holds cells of this sweep, where there is any."""
+    frame = results.loads
+    frame = frame[frame["cell"].isin({block.cell for block in plan.todo})]
+    for (pass_id, where), part in sorted(
+        frame.groupby(["pass_id", "machine"]), reverse=True, key=lambda group: group[0]
+    ):
+        if _is_there(str(where), plan.machine) and set(part["example"]) == set(examples):
+            held = {LoadBlock(str(c), int(r), int(n)) for c, r, n in part[[*LoadBlock._fields]].to_numpy()}
+            todo = [block for block in plan.todo if block not in held]  # a block is appended whole
+            return LatencyPlan(str(pass_id), str(where), plan.points, todo)
+    return plan
+
+
+def _is_there(timed: str, now: str) -> bool:
+    """Whether both name the same servers, as far as these answer now."""
+    before, after = timed.split("; "), now.split("; ")
+    return len(before) == len(after) and all(
+        x == y or (y.endswith(f" {UNKNOWN}") and x.startswith(y.removesuffix(UNKNOWN)))
+        for x, y in zip(before, after, strict=True)
+    )
 
 
 class ServedEngine(ServedDecoder):
@@ -91,104 +172,108 @@ class ServedEngine(ServedDecoder):
         groups: dict[ServerSetting, list[Point]] = {}
         for point in plan.points:
             groups.setdefault(self.setting(point), []).append(point)
-        with Bar("timing", len(plan.todo) * len(examples)) as bar:
-            for block, answers, block_s in run_blocks(
-                self, groups, set(plan.todo), examples, prompts, self.job.run.seed
-            ):
-                records = loads(block, answers, block_s, plan)
+        if self.kind.dialect.salt is None:
+            warn(
+                "requests of this kind of server carry no cache salt: first-token times may be those of cached prompts"
+            )
+        num_asks = sum(len(asks_of(examples, block.concurrency)) for block in plan.todo)
+        with Bar("timing", num_asks) as bar:
+            for block, point in ordered_blocks(self, groups, set(plan.todo), examples[:1], prompts):
+                requests = closed_loop(self, point, asks_of(examples, block.concurrency), prompts, block.concurrency)
                 if block.concurrency == SINGLE:
-                    store.append([_timing(block, answer, plan) for answer in answers])
-                store.append(records)
-                for record in records:
-                    bar.add(tokens=record.tokens)
+                    store.append([_timing(block, request, plan) for request in requests])
+                store.append(loads(block, requests, plan))
+                for request in requests:
+                    bar.add(tokens=request.tokens)
         warn_of_overhead(store, plan.pass_id)
 
 
-def newest(results: object, wanted: set[LoadBlock], examples: Sequence[str], where: str) -> tuple[str, set[LoadBlock]]:
-    """The newest pass here over the same examples that holds cells of this sweep, and its whole blocks; else a new one."""
-    frame: pd.DataFrame = results.loads  # type: ignore[attr-defined]
-    cells = {block.cell for block in wanted}
-    frame = frame[(frame["machine"] == where) & frame["cell"].isin(cells)]
-    for pass_id in sorted(set(frame["pass_id"]), reverse=True):
-        of_pass = frame[frame["pass_id"] == pass_id]
-        if set(of_pass["example"]) == set(examples):
-            keys = of_pass.groupby(["cell", "repeat", "concurrency"])["example"].nunique()
-            whole = {LoadBlock(str(c), int(r), int(n)) for (c, r, n), count in keys.items() if count == len(examples)}  # type: ignore[misc]
-            return str(pass_id), whole
-    return new_pass_id(), set()
+def asks_of(examples: Sequence[str], concurrency: int) -> list[Ask]:
+    """Whole cycles through the examples: one for a single user, else as many as give each user ASKS requests."""
+    cycles = 1 if concurrency == SINGLE else math.ceil(ASKS * concurrency / len(examples))
+    return [Ask(example, cycle) for cycle in range(cycles) for example in examples]
 
 
-def run_blocks(
+def ordered_blocks(
     decoder: ServedDecoder,
     groups: dict[ServerSetting, list[Point]],
     todo: set[LoadBlock],
-    examples: Sequence[str],
+    warm: Sequence[str],
     prompts: Prompts,
-    seed: int,
-) -> Iterator[tuple[LoadBlock, list[TimedRequest], float]]:
+) -> Iterator[tuple[LoadBlock, Point]]:
     """Repeat by repeat, server by server and back, at each number of requests the cells of a server in an order of their own."""
-    by_key = {point.cell.key: point for points in groups.values() for point in points}
     for repeat in sorted({block.repeat for block in todo}):
         for setting in list(groups)[:: -1 if repeat % 2 else 1]:
             points = groups[setting]
             blocks = [block for block in todo if block.repeat == repeat and block.cell in {p.cell.key for p in points}]
             for point in points if blocks else ():
-                closed_loop(decoder, point, examples[:1], prompts, SINGLE)  # warm
+                closed_loop(decoder, point, asks_of(warm, SINGLE), prompts, SINGLE)
             for visit, concurrency in enumerate(sorted({block.concurrency for block in blocks})):
-                for index in order(len(points), 2 * visit + repeat, seed):
+                for index in order(len(points), 2 * visit + repeat, decoder.job.run.seed):
                     block = LoadBlock(points[index].cell.key, repeat, concurrency)
                     if block in todo:
-                        answers, block_s = closed_loop(decoder, by_key[block.cell], examples, prompts, concurrency)
-                        yield block, answers, block_s
+                        yield block, points[index]
 
 
 def closed_loop(
-    decoder: ServedDecoder, point: Point, examples: Sequence[str], prompts: Prompts, concurrency: int
-) -> tuple[list[TimedRequest], float]:
+    decoder: ServedDecoder, point: Point, asks: Sequence[Ask], prompts: Prompts, concurrency: int
+) -> list[TimedRequest]:
     """Each user asks again when it has its answer. A request that had to be asked again is asked alone afterwards: its seconds
     are not those of a server at work."""
     client = decoder.servers.at(decoder.setting(point)).client
 
-    async def work(example: str) -> Answer:
-        item = WorkItem(point.cell.key, example, 0)
-        return await client.complete(decoder.body(client, point, prompts.ids[example], item))
+    async def work(ask: Ask) -> tuple[float, Answer]:
+        body = decoder.body(client, point, prompts.ids[ask.example], WorkItem(point.cell.key, ask.example, 0))
+        if client.dialect.salt is not None:  # the quality pass has sent the same prompts
+            body.setdefault(client.dialect.salt, secrets.token_hex(8))
+        return time.perf_counter(), await client.complete(body)
 
     try:
-        begin = time.perf_counter()
-        answers = list(decoder.pump.each(examples, work, concurrency))
-        block_s = time.perf_counter() - begin
-        again = [example for example, answer in answers if answer.num_asked > 1]
-        answers = [pair for pair in answers if pair[0] not in again]
-        answers += decoder.pump.each(again, work, SINGLE)
+        answers = list(decoder.pump.each(asks, work, concurrency))
+        again = [ask for ask, (_, answer) in answers if answer.num_asked > 1]
+        answers = [pair for pair in answers if pair[0] not in again] + list(decoder.pump.each(again, work, SINGLE))
     except EngineError as error:
         raise decoder.servers.explain(client, error) from error
     done = []
-    for example, answer in answers:
+    for ask, (begin, answer) in sorted(answers, key=lambda pair: pair[0]):
         generation = decoder.generation(client, point, answer, 0)
         rounds = len(answer.chunks) if generation.drafted is None else len(generation.drafted)
-        done.append(TimedRequest(example, answer, len(generation.tokens), rounds))
-    return sorted(done), block_s if not again else math.nan
+        done.append(TimedRequest(ask, answer, begin if not again else math.nan, len(generation.tokens), rounds))
+    return done
 
 
-def loads(block: LoadBlock, answers: Sequence[TimedRequest], block_s: float, plan: LatencyPlan) -> list[LoadRecord]:
+def loads(block: LoadBlock, requests: Sequence[TimedRequest], plan: LatencyPlan) -> list[LoadRecord]:
+    """The requests of a block; those of a disturbed one have no common seconds."""
+    begins, ends = ([getattr(request, name) for request in requests] for name in ("begin", "end"))
+    # All users are busy from the last one's first request until nothing is left to ask and one has its answer.
+    held = sorted(begins)[min(block.concurrency, len(begins)) - 1], min((end for end in ends if end >= max(begins)), default=math.nan)
+    held_s = held[1] - held[0]
+    under_way_s = sum(
+        max(0.0, min(end, held[1]) - max(begin, held[0])) for begin, end in zip(begins, ends, strict=True)
+    )
     return [
         LoadRecord(
             pass_id=plan.pass_id,
             machine=plan.machine,
             cell=block.cell,
-            example=request.example,
+            example=request.ask.example,
             repeat=block.repeat,
             concurrency=block.concurrency,
             tokens=request.tokens,
             first_token_s=request.answer.first_token_s,
             decode_s=request.answer.decode_s,
-            block_s=block_s,
-            server_first_token_s=request.answer.server_s["first_token"],
-            server_decode_s=request.answer.server_s["decode"],
-            server_queue_s=request.answer.server_s["queue"],
+            block_s=max(ends) - min(begins),
+            **{f"server_{name}_s": seconds for name, seconds in request.answer.server_s.items()},
             started_at=request.answer.started_at,
+            cycle=request.ask.cycle,
+            held_s=held_s,
+            held_tokens=min(
+                request.tokens,
+                sum(new for when, new in request.answer.chunks if held[0] <= request.begin + when <= held[1]),
+            ),
+            reached=under_way_s / held_s if held_s else math.nan,
         )
-        for request in answers
+        for request in requests
     ]
 
 
@@ -203,7 +288,7 @@ def _timing(block: LoadBlock, request: TimedRequest, plan: LatencyPlan) -> Timin
         first_token_s=answer.first_token_s,
         rounds_s=tuple(after - before for before, after in pairwise(times)),
     )
-    return timing_record(plan, block.cell, request.example, block.repeat, clocked, started_at=answer.started_at)
+    return timing_record(plan, block.cell, request.ask.example, block.repeat, clocked, started_at=answer.started_at)
 
 
 def warn_of_overhead(store: Store, pass_id: str) -> None:
