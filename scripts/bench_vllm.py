@@ -26,7 +26,7 @@ from scripts.vllm_cpu import CPU, SERVER, interpreter
 from sdbench import embedded
 from sdbench.cli.compose import Composer
 from sdbench.engines.job import prepare
-from sdbench.engines.served.timing import closed_loop
+from sdbench.engines.served.timing import Ask, closed_loop
 from sdbench.prepare.prompts import Prompts
 from sdbench.prepare.provenance import config_of, provenance
 from sdbench.records import Store
@@ -75,8 +75,9 @@ def client_ratios(python: str, n: int, repeats: int, folder: Path) -> dict[str, 
                     if name == "theirs":
                         measured[name] = rival(own, folder)
                         continue
-                    done, block_s = closed_loop(decoder, point, examples, prompts, AT_ONCE)
+                    done = closed_loop(decoder, point, [Ask(example, 0) for example in examples], prompts, AT_ONCE)
                     count = sum(len(one.answer.ids) for one in done)
+                    block_s = max(one.end for one in done) - min(one.begin for one in done)
                     measured[name] = count / block_s, count
                 if turn:
                     pairs.append((measured["ours"][0], measured["theirs"][0]))

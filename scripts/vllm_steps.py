@@ -23,31 +23,38 @@ WS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.2)  # a sweep in one batch
 SETTINGS = {"T = 0": (0.0, False), "T = 1": (1.0, False), "T = 1, a seed for each request": (1.0, True)}
 
 
-def parts(sampler: Any, runner: Any) -> dict[str, Any]:
-    """What the plug-in exchanges, as it stands now."""
-    return {
-        "rejection_sample": sampler.rejection_sample,
-        "_sample": runner._sample,
-        "_bookkeeping_sync": runner._bookkeeping_sync,
-    }
+def parts() -> list[tuple[Any, str]]:
+    """What the plug-in exchanges, by owner and name."""
+    import vllm.v1.sample.rejection_sampler as sampler  # pyright: ignore[reportMissingImports]
+    import vllm.v1.spec_decode.llm_base_proposer as proposer  # pyright: ignore[reportMissingImports]
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # pyright: ignore[reportMissingImports]
+
+    return [
+        *((sampler, "rejection_sample"), (sampler, "apply_sampling_constraints")),
+        *((GPUModelRunner, "_sample"), (GPUModelRunner, "_bookkeeping_sync")),
+        (proposer, "compute_probs_and_sample_next_token"),
+        (proposer.SpecDecodeBaseProposer, "_sample_draft_tokens"),
+    ]
 
 
-def put(sampler: Any, runner: Any, own: dict[str, Any]) -> None:
-    sampler.rejection_sample = own["rejection_sample"]
-    runner._sample, runner._bookkeeping_sync = own["_sample"], own["_bookkeeping_sync"]
+def current() -> list[Any]:
+    return [getattr(owner, name) for owner, name in parts()]
+
+
+def put(values: list[Any]) -> None:
+    for (owner, name), value in zip(parts(), values, strict=True):
+        setattr(owner, name, value)
 
 
 def main(target: str, draft: str, prompts: str, repeats: str) -> int:
-    import vllm.v1.sample.rejection_sampler as sampler  # pyright: ignore[reportMissingImports]
     from vllm import LLM, SamplingParams  # pyright: ignore[reportMissingImports]
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # pyright: ignore[reportMissingImports]
 
-    standard = parts(sampler, GPUModelRunner)
+    standard = current()
     speculative = {"method": "draft_model", "model": draft, "draft_sample_method": "probabilistic"}
     size: Any = {"dtype": "float32", "max_model_len": 512, "enforce_eager": True}
     llm = LLM(model=target, speculative_config={**speculative, "num_speculative_tokens": NUM_DRAFT}, **size)
-    plugged = parts(sampler, GPUModelRunner)
-    assert plugged["rejection_sample"] is not standard["rejection_sample"], "the plug-in did not load"
+    plugged = current()
+    assert plugged[0] is not standard[0], "the plug-in did not load"
     texts = [{"prompt_token_ids": ids} for ids in json.loads(Path(prompts).read_text())[:BATCH]]
     engine = llm.llm_engine
     step, seconds = engine.step, []
@@ -62,7 +69,7 @@ def main(target: str, draft: str, prompts: str, repeats: str) -> int:
     engine.step = timed
 
     def block(*, is_ours: bool, temperature: float, has_seed: bool) -> float:
-        put(sampler, GPUModelRunner, plugged if is_ours else standard)
+        put(plugged if is_ours else standard)
         seconds.clear()
         knobs = [json.dumps({"w": w, "greedy": "mixture"}) for w in WS]
         extra = [

@@ -114,12 +114,10 @@ def timing_record(
     plan: LatencyPlan, cell: str, example: str, repeat: int, clocked: Clocked, *, started_at: float
 ) -> TimingRecord:
     """Return a measurement as its record."""
-    seconds = asdict(clocked)
-    rounds_s = seconds.pop("rounds_s")
-    quantiles = {f"round_p{percent}_s": quantile(rounds_s, percent / 100) for percent in (50, 90, 99)}
-    return TimingRecord(
-        plan.pass_id, plan.machine, cell, example, repeat, **seconds, **quantiles, started_at=started_at
-    )
+    values: dict[str, Any] = asdict(clocked)
+    rounds_s = values.pop("rounds_s")
+    values |= {f"round_p{percent}_s": quantile(rounds_s, percent / 100) for percent in (50, 90, 99)}
+    return TimingRecord(plan.pass_id, plan.machine, cell, example, repeat, **values, started_at=started_at)
 
 
 def quantile(values: Sequence[float], share: float) -> float:

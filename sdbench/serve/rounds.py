@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sdbench.types import EngineError, Origin
 
 
-@dataclass(frozen=True, slots=True)
-class CountedRounds:
+class CountedRounds(NamedTuple):
     """As in `types.Generation`; origins are None where steps without drafts lie somewhere between the others."""
 
     drafted: tuple[int, ...]

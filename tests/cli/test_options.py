@@ -142,6 +142,21 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits(words, tmp_path, whol
     assert_same_records(tmp_path / NAME, whole)
 
 
+def test_rows_are_halved_before_the_system_ends_the_process(words, tmp_path, whole, monkeypatch, capsys):
+    """On a CPU no allocator says that memory runs out: with little left, fewer rows go on, and the records are those of any batch."""
+    from sdbench.engines.native import memory
+
+    plenty, little = 2**40, 2**20
+    free = iter([plenty, plenty, plenty, little, plenty, little, *[plenty] * 10_000])
+    monkeypatch.setattr("sdbench.lm.load.free_bytes", lambda *_, **__: next(free))
+    monkeypatch.setattr(memory, "CHECK_S", 0)
+    assert main(words(tmp_path, batch_size=12)) == 0
+    said = capsys.readouterr().err
+    assert "out of memory with 12 rows; going on with 6" in said
+    assert "out of memory with 6 rows; going on with 3" in said
+    assert_same_records(tmp_path / NAME, whole)
+
+
 def test_lists_of_draft_lengths_and_samples_share_a_stream_and_give_what_single_runs_give(words, tmp_path, capsys):
     given = {"n": 2, "w": "[0.3,0.6]", "max_new_tokens": 12, "samples": 2}
     assert main(words(tmp_path / "one", num_draft="[2,4]", **given)) == 0

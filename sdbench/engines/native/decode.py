@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from sdbench.config import Run
+from sdbench.engines.native.memory import MemoryGuard
 from sdbench.imports import import_object
 from sdbench.plan import WorkItem
 from sdbench.prepare.cells import Point
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from sdbench.types import Drafter, Generation
 
 ROWS_ON_CPU = 64
-SHARE_OF_FREE = 0.6  # of an accelerator's free memory, for keys and values; laws and activations take the rest
 MOST_ROWS = 512
+SHARE_OF_FREE = 0.6  # of free memory, for keys, values and distributions; activations take the rest
+LAWS = 6  # float32 tensors [K+1,V] of a row at a time: distributions and logits of both models, and what a rule makes of them
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Decoder:
 
     @classmethod
     def make(cls, run: Run, pair_info: PairInfo, pair: LoadedPair, task: DataTask, longest: int) -> Self:
-        size = run.batch_size or rows_that_fit(pair, longest + task.max_new_tokens)
+        size = run.batch_size or rows_that_fit(pair, longest + task.max_new_tokens, max(run.num_draft))
         return cls(run, pair_info, pair, task, size)
 
     def close(self) -> None:
@@ -51,6 +53,8 @@ class Decoder:
         from sdbench.engine import Engine
 
         engine = Engine(self.pair.target, self.pair.draft, self.pair_info.tokenizer)
+        if self.pair.target.device.type == "cpu":
+            engine.hook = MemoryGuard()
         head: Any = self.pair.target.get_output_embeddings()
         used = min(len(self.pair_info.tokenizer), int(head.weight.shape[0]))  # the rest of the matrix is padding
         engine.vocab_size = min(engine.vocab_size or used, used)
@@ -153,17 +157,17 @@ def stopper(text: Callable[[Sequence[int]], str], stops: Sequence[str]) -> Calla
     return should_stop
 
 
-def rows_that_fit(pair: LoadedPair, length: int) -> int:
-    """A batch size: what free memory holds of keys and values; the engine halves it where that was too much."""
+def rows_that_fit(pair: LoadedPair, length: int, num_draft: int) -> int:
+    """A batch size: what free memory holds of keys, values and distributions; the engine halves it where that was too much."""
     from sdbench.lm.load import free_bytes
 
-    if pair.target.device.type == "cpu":
-        return ROWS_ON_CPU
-    free = free_bytes(str(pair.target.device))
+    device = pair.target.device
+    most, free = ROWS_ON_CPU if device.type == "cpu" else MOST_ROWS, free_bytes(str(device))
     if free is None:
-        return MOST_ROWS
-    row = sum(map(bytes_a_token, pair.models.values())) * length
-    return max(1, min(MOST_ROWS, int(SHARE_OF_FREE * free / row)))
+        return most
+    cache = sum(map(bytes_a_token, pair.models.values())) * length
+    laws = LAWS * (num_draft + 1) * pair.target.config.get_text_config().vocab_size * 4
+    return max(1, min(most, int(SHARE_OF_FREE * free / (cache + laws))))
 
 
 def bytes_a_token(model: PreTrainedModel) -> int:

@@ -1,14 +1,18 @@
-"""Out of memory while models load: how much was missing, and what to do about it."""
+"""Out of memory: a sentence where models load, fewer rows where they decode."""
 
 from __future__ import annotations
 
 import re
+import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sdbench.prepare.pair import PairMetadata
 
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+LOW_BYTES = 2**29  # of the system; with less left it may end the process at the next allocation
+CHECK_S = 0.5  # between two looks
 ASKED = re.compile(r"allocate\D{0,20}([\d.]+) (bytes|KiB|MiB|GiB)")
 
 
@@ -27,3 +31,26 @@ def out_of_memory(error: Exception, metadata: PairMetadata, free: int | None) ->
         f"out of memory while loading {names}: {how_much}{had}, for {need / 2**30:.2f} GiB of weights; use dtype=bfloat16, "
         "model.quantization=bnb-nf4, model.device_map=auto over more GPUs, or a smaller pair"
     )
+
+
+class MemoryGuard:
+    """A hook of the decode loop on a CPU, where no allocator says that memory runs out: the system ends the process instead.
+
+    Before that it raises what an allocator raises elsewhere, and the engine goes on with half the rows. A single row goes on as it is.
+    """
+
+    def __init__(self) -> None:
+        self._checked_s = 0.0
+
+    def __call__(self, phase: str, num_rows: int) -> AbstractContextManager[object]:
+        import torch
+
+        from sdbench.lm.load import free_bytes
+
+        now_s = time.monotonic()
+        if phase in ("admit", "round") and num_rows > 1 and now_s - self._checked_s >= CHECK_S:
+            self._checked_s = now_s
+            free = free_bytes("cpu")
+            if free is not None and free < LOW_BYTES:
+                raise torch.OutOfMemoryError(f"the system has {free / 2**20:.0f} MiB left")
+        return nullcontext()

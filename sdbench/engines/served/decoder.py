@@ -20,8 +20,8 @@ from sdbench.types import EngineError, Generation
 
 if TYPE_CHECKING:
     from sdbench.engines.job import Job
-    from sdbench.engines.served.options import HttpOptions
-    from sdbench.engines.served.setting import ServerSetting
+    from sdbench.engines.latency import LatencyPlan
+    from sdbench.engines.served.options import Http, ServerSetting
     from sdbench.prepare.cells import Point
     from sdbench.prepare.prompts import Prompts
     from sdbench.records import Store
@@ -32,7 +32,7 @@ AT_A_TIME = 64  # requests under way in the quality pass
 class ServedDecoder:
     """Decodes a sweep on servers."""
 
-    def __init__(self, kind: HttpOptions, job: Job, prompts: Prompts, store: Store) -> None:
+    def __init__(self, kind: Http, job: Job, prompts: Prompts, store: Store) -> None:
         self.kind, self.job, self.store = kind, job, store
         self.pump = Pump()
         self.servers = Servers(kind, job, prompts, store, self.pump)
@@ -75,45 +75,42 @@ class ServedDecoder:
         for item in items:
             by_setting.setdefault(self.setting(points[item.cell]), []).append(item)
         for setting in sorted(by_setting, key=lambda setting: not self.servers.is_open(setting)):
-            server = self.servers.at(setting)
-            if server.tells_steps or setting.role != "pair":
-                yield from self._stream_with_steps(server.client, by_setting[setting], points, ids)
-            else:
-                yield from self._stream_with_sums(server.client, by_setting[setting], points, ids)
+            server, parts = self.servers.at(setting), [by_setting[setting]]
+            is_pooled = setting.role == "pair" and not server.tells_steps
+            if is_pooled:  # cell by cell, so that what the server counts in the meantime is the cell's
+                cells = dict.fromkeys(item.cell for item in by_setting[setting])
+                parts = [[item for item in by_setting[setting] if item.cell == cell] for cell in cells]
+            for part in parts:
+                try:
+                    yield from self._stream(server.client, part, points, ids, is_pooled=is_pooled)
+                except EngineError as error:
+                    raise self.servers.explain(server.client, error) from error
 
-    def _stream_with_steps(
-        self, client: Client, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]
+    def _stream(
+        self,
+        client: Client,
+        items: Sequence[WorkItem],
+        points: Mapping[str, Point],
+        ids: Mapping[str, list[int]],
+        *,
+        is_pooled: bool,
     ) -> Iterator[tuple[WorkItem, Generation]]:
         async def work(item: WorkItem) -> Answer:
             return await client.complete(self.body(client, points[item.cell], ids[item.example], item))
 
-        try:
-            for item, answer in self.pump.each(items, work, self.most):
-                yield item, self.generation(client, points[item.cell], answer, item.sample)
-        except EngineError as error:
-            raise self.servers.explain(client, error) from error
+        texts: list[Answer] = []
+        before = self.pump.run(client.counters()) if is_pooled else None
+        for item, answer in self.pump.each(items, work, self.most):
+            texts.append(answer)
+            yield item, self.generation(client, points[item.cell], answer, item.sample)
+        after = self.pump.run(client.counters()) if is_pooled else None
+        if is_pooled and (record := pool(items[0].cell, texts, before, after)) is not None:
+            self.store.append([record])
 
-    def _stream_with_sums(
-        self, client: Client, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]
-    ) -> Iterator[tuple[WorkItem, Generation]]:
-        """Cell by cell, so that what a server counts in the meantime is the cell's."""
-        for cell in dict.fromkeys(item.cell for item in items):
-            of_cell = [item for item in items if item.cell == cell]
-            texts: list[Answer] = []
+    def time(self, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:
+        from sdbench.engines.served.timing import time_plan
 
-            async def work(item: WorkItem, texts: list[Answer] = texts) -> Answer:
-                texts.append(await client.complete(self.body(client, points[item.cell], ids[item.example], item)))
-                return texts[-1]
-
-            try:
-                before = self.pump.run(client.counters())
-                for item, answer in self.pump.each(of_cell, work, self.most):
-                    yield item, self.generation(client, points[cell], answer, item.sample)
-                after = self.pump.run(client.counters())
-            except EngineError as error:
-                raise self.servers.explain(client, error) from error
-            if (record := pool(cell, texts, before, after)) is not None:
-                self.store.append([record])
+        time_plan(self, plan, prompts, store)
 
     def body(self, client: Client, point: Point, prompt: Sequence[int], item: WorkItem) -> dict[str, Any]:
         """The request for one text."""
@@ -126,18 +123,15 @@ class ServedDecoder:
         tokens, is_cut = self._cut(client, point.role, answer)
         is_stopped = is_cut or answer.is_stopped
         counts = self._counts(client, point, answer, tokens, is_stopped=is_stopped)
+        unknown = None if point.role == "pair" else ()
         return Generation(
             prompt=0,
             verifier=0,
             sample=sample,
             tokens=tokens,
             finish="stop" if is_stopped else "length",
-            drafted=None if counts is None else counts.drafted,
-            examined=None if counts is None else counts.examined,
-            accepted=None if counts is None else counts.accepted,
-            origins=None if counts is None else counts.origins,
-            draft_tokens=None if point.role == "pair" else (),
-            **dict.fromkeys(("p", "q", "tv", "expected", "bias"), None if point.role == "pair" else ()),
+            **(dict.fromkeys(CountedRounds._fields) if counts is None else counts._asdict()),
+            **dict.fromkeys(("draft_tokens", "p", "q", "tv", "expected", "bias"), unknown),
         )
 
     def _cut(self, client: Client, role: str, answer: Answer) -> tuple[tuple[int, ...], bool]:

@@ -1,4 +1,4 @@
-"""Engines that are servers, as the runner knows them: their options, which cells they can make, what is in the keys."""
+"""Engines that are servers, those that run already (Http) and vLLM servers that are started here (Vllm): options, cells, keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sdbench.config import ConfigError, Run, nearest, show
 from sdbench.config.checks import as_list, integer, number, string, switch
-from sdbench.engines.served.setting import PLUGIN, ServerSetting
 from sdbench.prepare.progress import warn
 from sdbench.records import Cell
 from sdbench.serve.client import Patience
@@ -18,9 +17,15 @@ from sdbench.serve.dialect import Dialect
 from sdbench.serve.plugin import draws_from_laws
 
 if TYPE_CHECKING:
+    from sdbench.engines.job import Job
+    from sdbench.engines.latency import LatencyPlan
+    from sdbench.engines.served.decoder import ServedDecoder
     from sdbench.prepare.cells import Point
     from sdbench.prepare.pair import PairMetadata
+    from sdbench.prepare.prompts import Prompts
+    from sdbench.records import Store
 
+PLUGIN = "sdbench"
 SERVED_LAW = "serve-1"  # raise it when the same server would be asked otherwise
 # Options of a run that say how models are loaded here, and their default; a server has its own.
 OF_THIS_PROCESS = {"device": "auto", "dtype": "auto"}
@@ -45,8 +50,21 @@ OF_A_SERVER = (
 )
 
 
+@dataclass(frozen=True)
+class ServerSetting:
+    """What a server cannot change while it runs: who decodes, how many tokens are drafted, by which rule it verifies."""
+
+    role: str
+    num_draft: int = 0
+    rule: str = ""  # JSON of its command line; PLUGIN: with each request
+
+    @property
+    def label(self) -> str:
+        return self.role if self.role != "pair" else f"num_draft={self.num_draft} {self.rule}"
+
+
 @dataclass(kw_only=True)
-class HttpOptions:
+class Http:
     """Servers that run already."""
 
     is_started_here: ClassVar[bool] = False
@@ -94,6 +112,16 @@ class HttpOptions:
                     f"engine.request.{name} is an option that a server is started with, and no request changes it: "
                     f"engine=vllm engine.args.{name}=VALUE starts one so"
                 )
+
+    def open(self, job: Job, prompts: Prompts, store: Store) -> ServedDecoder:
+        from sdbench.engines.served.decoder import ServedDecoder
+
+        return ServedDecoder(self, job, prompts, store)
+
+    def plan_timing(self, job: Job, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
+        from sdbench.engines.served.timing import plan_timing
+
+        return plan_timing(self, job.run, points, prompts, store)
 
     def find(self, run: Run) -> PairMetadata:
         """Tokenizer and configuration are read here, the weights are the server's."""
@@ -192,7 +220,7 @@ class HttpOptions:
 
 
 @dataclass(kw_only=True)
-class VllmOptions(HttpOptions):
+class Vllm(Http):
     """Servers that are started here, one for each setting."""
 
     is_started_here: ClassVar[bool] = True

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sdbench.engines.job import Job
-    from sdbench.engines.served.options import HttpOptions
+    from sdbench.engines.served.options import Http
     from sdbench.plan import WorkItem
     from sdbench.prepare.cells import Point
     from sdbench.serve.dialect import Dialect
 
 
 def request_body(
-    kind: HttpOptions,
+    kind: Http,
     dialect: Dialect,
     job: Job,
     point: Point,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, show
+from sdbench.engines.served.options import PLUGIN, ServerSetting
 from sdbench.engines.served.request import request_body, seed_of
-from sdbench.engines.served.setting import PLUGIN, ServerSetting
 from sdbench.plan import WorkItem
 from sdbench.prepare.pair import folder_of
 from sdbench.prepare.progress import warn
@@ -23,7 +23,7 @@ from sdbench.types import EngineError
 
 if TYPE_CHECKING:
     from sdbench.engines.job import Job
-    from sdbench.engines.served.options import HttpOptions, VllmOptions
+    from sdbench.engines.served.options import Http, Vllm
     from sdbench.prepare.prompts import Prompts
     from sdbench.records import Store
     from sdbench.serve.pump import Pump
@@ -47,7 +47,7 @@ class OpenServer:
 class Servers:
     """By setting; where they are started here, at most `engine.at_once` run, and the one asked longest ago gives way."""
 
-    def __init__(self, kind: HttpOptions, job: Job, prompts: Prompts, store: Store, pump: Pump) -> None:
+    def __init__(self, kind: Http, job: Job, prompts: Prompts, store: Store, pump: Pump) -> None:
         self.kind, self.job, self.prompts, self.store, self.pump = kind, job, prompts, store, pump
         self._open: dict[ServerSetting, OpenServer] = {}
         self._names: dict[str, str] = {}
@@ -101,7 +101,7 @@ class Servers:
         return error if death is None else EngineError(f"{death}\n{rest}")
 
     def _start(self, setting: ServerSetting) -> OpenServer:
-        kind: VllmOptions = self.kind  # pyright: ignore[reportAssignmentType]
+        kind: Vllm = self.kind  # pyright: ignore[reportAssignmentType]
         while len(self._open) >= kind.at_once:
             self._close(next(iter(self._open)))
         assert kind.python is not None
@@ -127,7 +127,7 @@ class Servers:
             process.close()
             raise
 
-    def _speculative(self, kind: VllmOptions, setting: ServerSetting) -> Mapping[str, Any] | None:
+    def _speculative(self, kind: Vllm, setting: ServerSetting) -> Mapping[str, Any] | None:
         import json
 
         if setting.role != "pair":

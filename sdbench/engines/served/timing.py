@@ -32,7 +32,6 @@ from sdbench.engines.latency import (
     timing_record,
     warn_of_another_machine,
 )
-from sdbench.engines.served.decoder import ServedDecoder
 from sdbench.plan import WorkItem
 from sdbench.prepare.progress import Bar, warn
 from sdbench.prepare.provenance import gpus
@@ -44,8 +43,8 @@ from sdbench.types import EngineError
 
 if TYPE_CHECKING:
     from sdbench.config import Run
-    from sdbench.engines.served.options import HttpOptions, VllmOptions
-    from sdbench.engines.served.setting import ServerSetting
+    from sdbench.engines.served.decoder import ServedDecoder
+    from sdbench.engines.served.options import Http, ServerSetting, Vllm
     from sdbench.prepare.cells import Point
     from sdbench.prepare.prompts import Prompts
 
@@ -84,9 +83,7 @@ class TimedRequest:
         return self.begin + (self.answer.chunks[-1][0] if self.answer.chunks else 0.0)
 
 
-def plan_timing(
-    kind: HttpOptions, run: Run, points: Sequence[Point], prompts: Prompts, store: Store
-) -> LatencyPlan | None:
+def plan_timing(kind: Http, run: Run, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
     """Choose the blocks that the newest pass on these servers lacks."""
     from sdbench.metrics.recommend import timed_settings
 
@@ -105,10 +102,10 @@ def plan_timing(
     return plan if plan.todo else None
 
 
-def where_timed(kind: HttpOptions, points: Sequence[Point]) -> str:
+def where_timed(kind: Http, points: Sequence[Point]) -> str:
     """What decides a second: this machine, and each server with what it says of itself."""
     if kind.is_started_here:
-        vllm: VllmOptions = kind  # pyright: ignore[reportAssignmentType]
+        vllm: Vllm = kind  # pyright: ignore[reportAssignmentType]
         started = {"installed": vllm.installed, "env": vllm.env, "gpus": gpus()}
         return f"{machine()}; {vllm.module} {vllm.installed.get('version')} {_digest(started)}"
     pump = Pump()
@@ -119,7 +116,7 @@ def where_timed(kind: HttpOptions, points: Sequence[Point]) -> str:
         pump.close()
 
 
-def _said_by(kind: HttpOptions, url: str, pump: Pump) -> str:
+def _said_by(kind: Http, url: str, pump: Pump) -> str:
     """A server's version, and a digest of its models and its configuration; UNKNOWN where it does not answer."""
     dialect, client = kind.dialect, Client(url, kind.dialect, kind.patience, kind.headers)
     pump.run(client.open())
@@ -162,30 +159,22 @@ def _is_there(timed: str, now: str) -> bool:
     )
 
 
-class ServedEngine(ServedDecoder):
-    """Servers that can also be timed."""
-
-    def time(self, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:
-        timing = self.job.run.timing
-        assert timing is not None
-        examples = list(prompts.ids)[: timing.examples]
-        groups: dict[ServerSetting, list[Point]] = {}
-        for point in plan.points:
-            groups.setdefault(self.setting(point), []).append(point)
-        if self.kind.dialect.salt is None:
-            warn(
-                "requests of this kind of server carry no cache salt: first-token times may be those of cached prompts"
-            )
-        num_asks = sum(len(asks_of(examples, block.concurrency)) for block in plan.todo)
-        with Bar("timing", num_asks) as bar:
-            for block, point in ordered_blocks(self, groups, set(plan.todo), examples[:1], prompts):
-                requests = closed_loop(self, point, asks_of(examples, block.concurrency), prompts, block.concurrency)
-                if block.concurrency == SINGLE:
-                    store.append([_timing(block, request, plan) for request in requests])
-                store.append(loads(block, requests, plan))
-                for request in requests:
-                    bar.add(tokens=request.tokens)
-        warn_of_overhead(store, plan.pass_id)
+def time_plan(decoder: ServedDecoder, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:
+    """Time the blocks of a plan, and append each as it ends."""
+    timing = decoder.job.run.timing
+    assert timing is not None
+    examples = list(prompts.ids)[: timing.examples]
+    if decoder.kind.dialect.salt is None:
+        warn("requests of this kind of server carry no cache salt: first-token times may be those of cached prompts")
+    with Bar("timing", sum(len(asks_of(examples, block.concurrency)) for block in plan.todo)) as bar:
+        for block, point in ordered_blocks(decoder, plan, asks_of(examples[:1], SINGLE), prompts):
+            requests = closed_loop(decoder, point, asks_of(examples, block.concurrency), prompts, block.concurrency)
+            if block.concurrency == SINGLE:
+                store.append([_timing(block, request, plan) for request in requests])
+            store.append(loads(block, requests, plan))
+            for request in requests:
+                bar.add(tokens=request.tokens)
+    warn_of_overhead(store, plan.pass_id)
 
 
 def asks_of(examples: Sequence[str], concurrency: int) -> list[Ask]:
@@ -195,23 +184,22 @@ def asks_of(examples: Sequence[str], concurrency: int) -> list[Ask]:
 
 
 def ordered_blocks(
-    decoder: ServedDecoder,
-    groups: dict[ServerSetting, list[Point]],
-    todo: set[LoadBlock],
-    warm: Sequence[str],
-    prompts: Prompts,
+    decoder: ServedDecoder, plan: LatencyPlan, warm: Sequence[Ask], prompts: Prompts
 ) -> Iterator[tuple[LoadBlock, Point]]:
     """Repeat by repeat, server by server and back, at each number of requests the cells of a server in an order of their own."""
-    for repeat in sorted({block.repeat for block in todo}):
-        for setting in list(groups)[:: -1 if repeat % 2 else 1]:
-            points = groups[setting]
-            blocks = [block for block in todo if block.repeat == repeat and block.cell in {p.cell.key for p in points}]
+    groups: dict[ServerSetting, list[Point]] = {}
+    for point in plan.points:
+        groups.setdefault(decoder.setting(point), []).append(point)
+    for repeat in sorted({block.repeat for block in plan.todo}):
+        for points in list(groups.values())[:: -1 if repeat % 2 else 1]:
+            keys = {point.cell.key for point in points}
+            blocks = {block for block in plan.todo if block.repeat == repeat and block.cell in keys}
             for point in points if blocks else ():
-                closed_loop(decoder, point, asks_of(warm, SINGLE), prompts, SINGLE)
+                closed_loop(decoder, point, warm, prompts, SINGLE)
             for visit, concurrency in enumerate(sorted({block.concurrency for block in blocks})):
                 for index in order(len(points), 2 * visit + repeat, decoder.job.run.seed):
                     block = LoadBlock(points[index].cell.key, repeat, concurrency)
-                    if block in todo:
+                    if block in blocks:
                         yield block, points[index]
 
 
@@ -246,7 +234,10 @@ def loads(block: LoadBlock, requests: Sequence[TimedRequest], plan: LatencyPlan)
     """The requests of a block; those of a disturbed one have no common seconds."""
     begins, ends = ([getattr(request, name) for request in requests] for name in ("begin", "end"))
     # All users are busy from the last one's first request until nothing is left to ask and one has its answer.
-    held = sorted(begins)[min(block.concurrency, len(begins)) - 1], min((end for end in ends if end >= max(begins)), default=math.nan)
+    held = (
+        sorted(begins)[min(block.concurrency, len(begins)) - 1],
+        min((end for end in ends if end >= max(begins)), default=math.nan),
+    )
     held_s = held[1] - held[0]
     under_way_s = sum(
         max(0.0, min(end, held[1]) - max(begin, held[0])) for begin, end in zip(begins, ends, strict=True)
