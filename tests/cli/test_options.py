@@ -143,7 +143,7 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits(words, tmp_path, whol
 
 
 def test_rows_are_halved_before_the_system_ends_the_process(words, tmp_path, whole, monkeypatch, capsys):
-    """On a CPU no allocator says that memory runs out: with little left, fewer rows go on, and the records are those of any batch."""
+    """On a CPU no allocator says that memory runs out: with little left, fewer rows go on, with the same records."""
     from sdbench.engines.native import memory
 
     plenty, little = 2**40, 2**20

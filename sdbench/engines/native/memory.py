@@ -36,7 +36,7 @@ def out_of_memory(error: Exception, metadata: PairMetadata, free: int | None) ->
 class MemoryGuard:
     """A hook of the decode loop on a CPU, where no allocator says that memory runs out: the system ends the process instead.
 
-    Before that it raises what an allocator raises elsewhere, and the engine goes on with half the rows. A single row goes on as it is.
+    Before that it raises what an allocator raises elsewhere, and the engine goes on with half the rows. A single row goes on.
     """
 
     def __init__(self) -> None:
