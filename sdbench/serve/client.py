@@ -71,6 +71,7 @@ class Client:
     dialect: Dialect
     patience: Patience = field(default_factory=Patience)
     headers: Mapping[str, str] = field(default_factory=dict)
+    model: str = ""  # the name under which it serves the model
     _session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:

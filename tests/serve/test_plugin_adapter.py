@@ -444,6 +444,25 @@ def test_drafts_come_with_log_laws_at_temperature_0_too():
     assert torch.equal(logs, logits.log_softmax(-1))
 
 
+def test_logits_are_kept_before_the_cut_where_a_rule_reads_them_and_a_step_without_drafts_is_not_cut():
+    calls = []
+
+    def inner(logits, cu_num_draft_tokens, sampling_metadata):
+        calls.append(len(logits))
+        return logits.div_(2).masked_fill_(logits < logits.max(), -torch.inf)
+
+    constrain, metadata = seam.keeping_raw_logits(inner), Metadata(all_greedy=False, all_random=True)
+    logits = torch.randn(3, V, generator=torch.Generator().manual_seed(0))
+    for rules, is_kept in (([Exact()], False), ([Exact(), CascadeV2(0.5)], True), ([Ensemble(0.5)], False)):
+        seam._now.rules = rules
+        constrain(logits.clone(), None, metadata)
+        assert (seam._now.raw_logits is not None) == is_kept
+        assert not is_kept or torch.equal(seam._now.raw_logits, logits)
+    seam._now.rules = seam._now.raw_logits = None
+    assert constrain(logits[:0], None, metadata).shape == (0, V)
+    assert calls == [3, 3, 3], "vLLM's cut by top_k ends its CPU engine where it has nothing to cut"
+
+
 @dataclass(frozen=True)
 class Metadata:
     """Of vLLM's the fields that decide how drafts are drawn."""

@@ -1,9 +1,10 @@
-"""vLLM's CPU build with the embedded llama pair: run where SDBENCH_VLLM names the python of `scripts/vllm_env`.
+"""vLLM's CPU build with the embedded llama pair, by the python of `scripts/vllm_env`: SDBENCH_VLLM names it, or .venv-vllm has it.
 
 Some ten servers start one after another; a comparison of more texts is what `scripts/vllm_tables.py` makes.
 """
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -32,14 +33,15 @@ from sdbench.serve.command import port_of, words_of
 from sdbench.serve.process import Server
 
 ROOT = Path(__file__).parents[2]
-PYTHON = os.environ.get("SDBENCH_VLLM")
+HERE = ROOT / ".venv-vllm" / "bin" / "python"
+PYTHON = os.environ.get("SDBENCH_VLLM") or (str(HERE) if HERE.exists() else None)
 N = 20
 NEAR_TIE = 1e-3  # in logits: float32, and sums in another order
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         PYTHON is None,
-        reason="SDBENCH_VLLM names no python with vLLM: scripts/vllm_env makes one, of 3.5 GB and with other pins",
+        reason="neither SDBENCH_VLLM nor .venv-vllm has a python with vLLM: scripts/vllm_env makes one, of 3.5 GB",
     ),
 ]
 
@@ -234,6 +236,52 @@ def fit(pairs: Sequence[tuple[int, ...]], expected: Mapping[tuple[int, int], flo
     counts, shares = (np.array(column, float) for column in zip(*cells, strict=True))
     counts, shares = np.append(counts, count - counts.sum()), np.append(shares, count - shares.sum())
     return float(chi2.sf(((counts - shares) ** 2 / shares).sum(), len(counts) - 1))
+
+
+def test_the_documented_command_starts_a_server_that_the_documented_run_measures(tmp_path):
+    """Both commands of docs/engines.md as they stand there, but for interpreter, port and n."""
+    page = (ROOT / "docs" / "engines.md").read_text().replace("\\\n", " ")
+    start, measure = (
+        next(line for line in page.splitlines() if word in line)
+        for word in ("python -m vllm.entrypoints", "python -m sdbench model=llama-tiny task=gsm8k-tiny 'w=[0.5,1]'")
+    )
+    port = port_of("127.0.0.1", None)
+    words = [
+        part.replace(".venv-vllm/bin/python", str(PYTHON)).replace("8000", str(port)) for part in shlex.split(start)
+    ]
+    env = dict(part.split("=", 1) for part in words[: words.index(str(PYTHON))])
+    server = Server.start(
+        words[len(env) :], f"http://127.0.0.1:{port}", tmp_path / "log", env={**ENV, **env}, grace_s=20
+    )
+    try:
+        server.wait_until_ready("/health", 900)
+        given = [part.replace("8000", str(port)) for part in shlex.split(measure)[5:]]
+        results = run(tmp_path, *given, "n=5")
+        assert len(results.generations) == 15
+        cut = ("temperature=1", "top_k=1", "n=2", "w=[0]", "name=cut")
+        done = command(tmp_path, *(part for part in given if not part.startswith("w=")), *cut)
+        assert done.returncode == 0, "vLLM's own cut by top_k ends its engine"
+    finally:
+        server.close()
+
+
+GREEDY = ("ensemble", "typical", "lenience", "cascade-v2", "confidence")
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_rules_that_read_un_tempered_laws_accept_as_in_the_native_engine(temperature, plugin_words, tmp_path):
+    knobs = (
+        "w=0.5",
+        "verifier.lenience.lenience=0.3",
+        "verifier.cascade-v2.alpha=0.5",
+        "verifier.confidence.threshold=0.5",
+    )
+    words = (f"temperature={temperature}", f"verifier=[{','.join(GREEDY)}]", "verifier.typical.eps=0.3", *knobs)
+    rates = []
+    for side, more in (("native", []), ("vllm", plugin_words)):
+        frame = run(tmp_path / side, *words, *more).generations.groupby("verifier")[["accepted", "examined"]].sum()
+        rates.append((frame["accepted"] / frame["examined"])[list(GREEDY)])
+    assert (rates[0] - rates[1]).abs().max() < 0.06, "n = 20: six points"
 
 
 def test_sampling_without_the_plugin_is_refused(tmp_path):

@@ -152,14 +152,20 @@ def rejection_sample(
 
 
 def keeping_raw_logits(inner: Any) -> Any:
-    """vLLM's function that divides and cuts the target's logits in place; what they were is kept where a rule reads it."""
+    """vLLM's function that divides and cuts the target's logits in place; what they were is kept where a rule reads it.
+
+    A step in which no row drafts is left alone.
+    """
     from sdbench_vllm.adapter import reads_raw
 
     def apply_sampling_constraints(
         logits: Any, cu_num_draft_tokens: Any, sampling_metadata: Any, *more: Any, **named: Any
     ) -> Any:
+        if not len(logits):  # no row drafts: vLLM's cut by top_k takes the maximum of nothing on a CPU
+            return logits
         rules = getattr(_now, "rules", None) or ()
-        is_needed = not sampling_metadata.all_greedy and any(reads_raw(rule, is_greedy=True) for rule in rules)
+        some_greedy = not sampling_metadata.all_random
+        is_needed = not sampling_metadata.all_greedy and any(reads_raw(rule, is_greedy=some_greedy) for rule in rules)
         _now.raw_logits = logits.clone() if is_needed else None
         return inner(logits, cu_num_draft_tokens, sampling_metadata, *more, **named)
 

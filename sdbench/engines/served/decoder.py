@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from sdbench.engines.native.decode import stopper
-from sdbench.engines.served.request import request_body, seed_of
+from sdbench.engines.served.request import request_body
 from sdbench.engines.served.servers import Servers
 from sdbench.plan import WorkItem
 from sdbench.records import PooledRecord
@@ -114,9 +114,7 @@ class ServedDecoder:
 
     def body(self, client: Client, point: Point, prompt: Sequence[int], item: WorkItem) -> dict[str, Any]:
         """The request for one text."""
-        model, seed = self.servers.name_of(client), seed_of(self.job.run.seed, item)
-        most = self.job.task.max_new_tokens
-        return request_body(self.kind, client.dialect, self.job, point, prompt, model=model, seed=seed, most=most)
+        return request_body(self.kind, self.job, client.model, point, prompt, item, self.job.task.max_new_tokens)
 
     def generation(self, client: Client, point: Point, answer: Answer, sample: int) -> Generation:
         """The text up to its end as our engine would end it, with its rounds; what a server does not tell is None."""

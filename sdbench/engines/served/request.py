@@ -11,22 +11,13 @@ if TYPE_CHECKING:
     from sdbench.engines.served.options import Http
     from sdbench.plan import WorkItem
     from sdbench.prepare.cells import Point
-    from sdbench.serve.dialect import Dialect
 
 
 def request_body(
-    kind: Http,
-    dialect: Dialect,
-    job: Job,
-    point: Point,
-    prompt: Sequence[int],
-    *,
-    model: str,
-    seed: int,
-    most: int,
+    kind: Http, job: Job, model: str, point: Point, prompt: Sequence[int], item: WorkItem, most: int
 ) -> dict[str, Any]:
     """Ask for at most `most` tokens. Every option that a server would otherwise take from the model's own defaults is set."""
-    run = job.run
+    run, dialect = job.run, kind.dialect
     body = {
         **dialect.request,
         **kind.request,
@@ -36,7 +27,7 @@ def request_body(
         "temperature": run.temperature,
         "top_p": 1.0 if run.top_p is None else run.top_p,
         "top_k": dialect.top_k_all if run.top_k is None else run.top_k,
-        "seed": seed,
+        "seed": seed_of(run.seed, item),
         "stop": list(job.task.stop),
         "stop_token_ids": list(job.pair_info.stop_ids["draft" if point.role == "draft" else "target"]),
         "stream": True,

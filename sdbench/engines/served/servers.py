@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, show
 from sdbench.engines.served.options import PLUGIN, ServerSetting
-from sdbench.engines.served.request import request_body, seed_of
+from sdbench.engines.served.plugin import request_of
+from sdbench.engines.served.request import request_body
 from sdbench.plan import WorkItem
 from sdbench.prepare.pair import folder_of
 from sdbench.prepare.progress import warn
@@ -20,6 +21,7 @@ from sdbench.serve.command import port_of, words_of
 from sdbench.serve.dialect import at
 from sdbench.serve.process import Server
 from sdbench.types import EngineError
+from sdbench.verify import Ensemble
 
 if TYPE_CHECKING:
     from sdbench.engines.job import Job
@@ -50,7 +52,6 @@ class Servers:
     def __init__(self, kind: Http, job: Job, prompts: Prompts, store: Store, pump: Pump) -> None:
         self.kind, self.job, self.prompts, self.store, self.pump = kind, job, prompts, store, pump
         self._open: dict[ServerSetting, OpenServer] = {}
-        self._names: dict[str, str] = {}
         self._points = {kind.setting(job.run, point): point for point in reversed(job.planned)}
 
     def check(self) -> None:
@@ -67,12 +68,8 @@ class Servers:
         if setting in self._open:
             self._open[setting] = self._open.pop(setting)
             return self._open[setting]
-        is_started = self.kind.is_started_here
-        server = (
-            self._start(setting)
-            if is_started
-            else self._looked_at(setting, self.kind.url_of(self._points[setting].cell.verifier), None)
-        )
+        url = None if self.kind.is_started_here else self.kind.url_of(self._points[setting].cell.verifier)
+        server = self._start(setting) if url is None else self._looked_at(setting, url, None, {})
         self._open[setting] = server
         self.store.add_server(server.facts)
         return server
@@ -89,10 +86,6 @@ class Servers:
             if server.process is not None:
                 server.process.close()
 
-    def name_of(self, client: Client) -> str:
-        """Under which name the model is asked for."""
-        return self._names[client.url]
-
     def explain(self, client: Client, error: EngineError) -> EngineError:
         """The same error, or why the server that was started here has died."""
         processes = (server.process for server in self._open.values() if server.client is client)
@@ -108,7 +101,7 @@ class Servers:
         port = port_of(kind.host, kind.port)
         url = f"http://{kind.host}:{port}"
         usual = kind.always if setting.role == "pair" else kind.alone
-        model = folder_of(self._model_id("draft" if setting.role == "draft" else "target"))
+        model = folder_of(self._model_id(setting.role))
         args = {"model": model, "host": kind.host, "port": port, **usual, **kind.args}
         words = words_of(kind.python, kind.entry, args, self._speculative(kind, setting))
         log = Path(self.job.run.folder) / "servers" / f"{setting.role}-{port}.log"
@@ -128,8 +121,6 @@ class Servers:
             raise
 
     def _speculative(self, kind: Vllm, setting: ServerSetting) -> Mapping[str, Any] | None:
-        import json
-
         if setting.role != "pair":
             return None
         rule = {} if setting.rule == PLUGIN else json.loads(setting.rule)
@@ -143,35 +134,33 @@ class Servers:
         return name
 
     def _looked_at(
-        self, setting: ServerSetting, url: str, process: Server | None, started: Mapping[str, Any] | None = None
+        self, setting: ServerSetting, url: str, process: Server | None, started: Mapping[str, Any]
     ) -> OpenServer:
         """What is wrong with a server is one sentence, before a text of it counts."""
         client = Client(url, self.kind.dialect, self.kind.patience, self.kind.headers)
         self.pump.run(client.open())
         try:
             version = self._version(client)
-            self._names[url] = self._served_name(client, setting)
+            client.model = self._served_name(client, setting)
             self._compare_tokenizers(client)
             self._look_for_the_plugin(client, setting)
             answer = self._probe(client, setting)
-            self._refuse_idle_plugin(client, setting)
             tells_steps = self._tells(client, setting, answer, version)
             facts = {
                 "url": url,
                 "setting": setting.label,
-                "model": self._names[url],
+                "model": client.model,
                 "version": version,
                 "info": self.pump.run(client.get(client.dialect.info)),
                 "counts": "steps" if tells_steps else "pooled" if setting.role == "pair" else "none needed",
                 "engine": self.job.run.engine.name,
-                **(started or {}),
+                **started,
             }
-        except (EngineError, UnansweredError) as error:
+        except BaseException as error:
             self.pump.run(client.close())
-            death = None if process is None else process.death()
-            raise ConfigError(death or str(error)) from error
-        except BaseException:
-            self.pump.run(client.close())
+            if isinstance(error, EngineError | UnansweredError):
+                death = None if process is None else process.death()
+                raise ConfigError(death or str(error)) from error
             raise
         return OpenServer(client, tells_steps, facts, process)
 
@@ -191,10 +180,7 @@ class Servers:
             raise ConfigError(
                 f"the server at {client.url} lists no models at /v1/models: engine.url is the address before /v1"
             )
-        ids, wanted = (
-            [str(model.get("id")) for model in models],
-            self._model_id("draft" if setting.role == "draft" else "target"),
-        )
+        ids, wanted = [str(model.get("id")) for model in models], self._model_id(setting.role)
         if self.kind.model is not None:
             if self.kind.model not in ids:
                 raise ConfigError(
@@ -214,7 +200,7 @@ class Servers:
         if client.dialect.tokenize is None:
             return
         ours = list(self.job.pair_info.tokenizer(SAMPLE, add_special_tokens=False)["input_ids"])
-        body = {"model": self._names[client.url], "prompt": SAMPLE, "add_special_tokens": False}
+        body = {"model": client.model, "prompt": SAMPLE, "add_special_tokens": False}
         theirs = at(self.pump.run(client.get(client.dialect.tokenize, body)), "tokens")
         if theirs is not None and list(theirs) != ours:
             raise ConfigError(self._other_ids(client, f"{theirs[:6]} and {ours[:6]} begin the same text"))
@@ -226,29 +212,23 @@ class Servers:
         )
 
     def _look_for_the_plugin(self, client: Client, setting: ServerSetting) -> None:
-        """A server that does not have it takes every rule that a request names, and verifies by its own."""
+        """A server that does not have it takes every rule that a request names; a core without it verifies by vLLM's sampler,
+        whatever the front end checks, and rejects drafts at w = 0, where the plug-in keeps all.
+        """
         field = client.dialect.extra
         if setting.rule != PLUGIN or field is None:
             return
-        body = {"model": self._names[client.url], "prompt": SAMPLE, "max_tokens": 1, field: {"sdbench_rule": "none"}}
+        body = {"model": client.model, "prompt": SAMPLE, "max_tokens": 1, field: {"sdbench_rule": "none"}}
         if not self.pump.run(client.refuses(body)):
             raise ConfigError(
                 f"the server at {client.url} takes a rule that there is not: sdbench's plug-in is not inside, or did not load; "
                 "install plugins/vllm and sdbench into its environment, and start it with VLLM_PLUGINS=sdbench"
             )
-
-    def _refuse_idle_plugin(self, client: Client, setting: ServerSetting) -> None:
-        """At w = 0 the plug-in keeps every draft; a core without it verifies by vLLM's sampler, whatever the front end checks."""
-        if setting.rule != PLUGIN or client.dialect.extra is None:
-            return
-        knobs = json.dumps({"w": 0.0, "greedy": "mixture"})
-        rule = {"sdbench_rule": "sdbench.verify.Ensemble", "sdbench_knobs": knobs}
-        body = self._probe_body(client, setting) | {client.dialect.extra: rule}
-        steps = self.pump.run(client.complete(body)).steps
+        keep_all = request_of(Ensemble(0.0, greedy="mixture"))
+        steps = self.pump.run(client.complete(self._probe_body(client, setting) | {field: keep_all})).steps
         rounds = [] if steps is None else list(zip(steps["accepted"], steps["drafted"], strict=True))
-        if any(
-            accepted < drafted for accepted, drafted in rounds[:-1] or rounds
-        ):  # a text may end inside its last round
+        # A text may end inside its last round.
+        if any(accepted < drafted for accepted, drafted in rounds[:-1] or rounds):
             raise ConfigError(
                 f"the server at {client.url} rejects drafts at w = 0, where sdbench's plug-in accepts all of them: its engine core "
                 "does not run the plug-in; start it with VLLM_PLUGINS=sdbench and VLLM_USE_V2_MODEL_RUNNER=0 in the environment"
@@ -257,9 +237,8 @@ class Servers:
     def _probe_body(self, client: Client, setting: ServerSetting) -> dict[str, Any]:
         """Ask for a short answer to the first prompt."""
         point, (example, prompt) = self._points[setting], next(iter(self.prompts.ids.items()))
-        seed, model = seed_of(self.job.run.seed, WorkItem("", example, 0)), self._names[client.url]
         most = max(PROBED, setting.num_draft + 2)  # one token without a draft, then room for a whole block
-        return request_body(self.kind, client.dialect, self.job, point, prompt, model=model, seed=seed, most=most)
+        return request_body(self.kind, self.job, client.model, point, prompt, WorkItem("", example, 0), most)
 
     def _probe(self, client: Client, setting: ServerSetting) -> Answer:
         """A short answer to the first prompt, for what comes with it."""
