@@ -8,8 +8,8 @@ import pytest
 from sdbench.cli.command import parse
 from sdbench.cli.compose import Composer
 from sdbench.engines.protocol import kind_of
-from sdbench.engines.served.options import OF_A_SERVER, PLUGIN
-from sdbench.engines.served.request import seed_of
+from sdbench.engines.served.options import OF_A_SERVER
+from sdbench.engines.served.request import PLUGIN, seed_of
 from sdbench.prepare.cells import points
 from sdbench.prepare.pair_info import PairInfo
 from sdbench.prepare.rules import build_parts

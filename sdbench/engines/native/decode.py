@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from sdbench.engine import Engine, Options
+    from sdbench.engines.latency import LatencyPlan
     from sdbench.prepare.pair import LoadedPair
     from sdbench.prepare.pair_info import PairInfo
+    from sdbench.prepare.prompts import Prompts
     from sdbench.probs import Warp
+    from sdbench.records import Store
     from sdbench.tasks.base import DataTask
     from sdbench.types import Drafter, Generation
 
@@ -43,6 +46,11 @@ class Decoder:
     def make(cls, run: Run, pair_info: PairInfo, pair: LoadedPair, task: DataTask, longest: int) -> Self:
         size = run.batch_size or rows_that_fit(pair, longest + task.max_new_tokens, max(run.num_draft))
         return cls(run, pair_info, pair, task, size)
+
+    def time(self, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:
+        from sdbench.engines.native.timing import time_plan
+
+        time_plan(self, plan, prompts, store)
 
     def close(self) -> None:
         """The models are this process's own, and end with it."""

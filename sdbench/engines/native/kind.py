@@ -29,7 +29,7 @@ class Native:
     def points(self, run: Run, planned: Sequence[Point]) -> list[Point]:
         return list(planned)
 
-    def open(self, job: Job, prompts: Prompts, store: Store | None = None) -> NativeEngine:
+    def open(self, job: Job, prompts: Prompts, store: Store | None = None) -> Decoder:
         """Reads the weights; nothing is told to the store."""
         from sdbench.engines.native.memory import out_of_memory
         from sdbench.lm.load import free_bytes
@@ -46,21 +46,12 @@ class Native:
             raise ConfigError(sentence) from error
         refuse_another_dtype(job.pair_info, pair)
         longest = max(map(len, prompts.ids.values()), default=0)
-        return NativeEngine.make(run, job.pair_info, pair, job.task, longest)
+        return Decoder.make(run, job.pair_info, pair, job.task, longest)
 
     def plan_timing(self, job: Job, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
         from sdbench.engines.native.timing import plan_timing
 
         return plan_timing(job, points, prompts, store)
-
-
-class NativeEngine(Decoder):
-    """The models of this process, which can also be timed."""
-
-    def time(self, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:
-        from sdbench.engines.native.timing import time_plan
-
-        time_plan(self, plan, prompts, store)
 
 
 def refuse_another_dtype(pair_info: PairInfo, pair: LoadedPair) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from sdbench import plan
 from sdbench.config import Run
@@ -26,12 +26,10 @@ from sdbench.engines.native.trials import (
 from sdbench.prepare.cells import Point
 from sdbench.prepare.pair import num_threads
 from sdbench.prepare.progress import Bar, warn
-from sdbench.records import CallRecord, Cell, Store, TimingRecord, read
+from sdbench.records import CallRecord, Cell, Store, read
 from sdbench.types import needs_of
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from sdbench.engines.job import Job
     from sdbench.engines.native.decode import Decoder
     from sdbench.prepare.pair_info import PairInfo
@@ -75,7 +73,11 @@ def time_plan(decoder: Decoder, plan: LatencyPlan, prompts: Prompts, store: Stor
     groups = units(list(prompts.ids)[: run.timing.examples], run.timing.batch_size)
     plain = generate_cell(plan.points, run.model.attention)
     store.add_cells([plain])
-    timed = timed_cells(decoder, plan.points, plain, prompts)
+    decoder.engine.capture_at_once()
+    timed = [TimedCell(point.cell.key, partial(time_together, decoder, point, prompts)) for point in plan.points]
+    timed.append(
+        TimedCell(plain.key, lambda unit, _: plain_generate(decoder, [prompts.ids[x] for x in unit]), has_split=False)
+    )
     rehearse(decoder, plan.points, prompts, groups)
     warm_up(timed, groups)
     with Bar("timing", num_timed(timed, plan.todo)) as bar:
@@ -85,21 +87,11 @@ def time_plan(decoder: Decoder, plan: LatencyPlan, prompts: Prompts, store: Stor
                 bar.add(tokens=record.tokens)
     timings = read(store.folder).timings
     timings = timings[timings["pass_id"] == plan.pass_id].sort_values("started_at")  # those of earlier jobs among them
-    records = records_of(timings)
+    records: list[Any] = list(timings.itertuples(index=False))
     store.append(calls(records, plan.points, run, prompts))
     for sentence in (drift_sentence(timings), outlier_sentence(records)):
         if sentence:
             warn(sentence)
-
-
-def timed_cells(decoder: Decoder, chosen: Sequence[Point], plain: Cell, prompts: Prompts) -> list[TimedCell]:
-    """The cells by the engine, and the target alone by transformers."""
-    decoder.engine.capture_at_once()
-    by_engine = [TimedCell(point.cell.key, TimedPoint(decoder, point, prompts)) for point in chosen]
-    alone = TimedCell(
-        plain.key, lambda unit, _: plain_generate(decoder, [prompts.ids[x] for x in unit]), has_split=False
-    )
-    return [*by_engine, alone]
 
 
 def rehearse(decoder: Decoder, chosen: Sequence[Point], prompts: Prompts, groups: Sequence[ExampleGroup]) -> None:
@@ -110,12 +102,6 @@ def rehearse(decoder: Decoder, chosen: Sequence[Point], prompts: Prompts, groups
         decoder.rehearse(point, ids, len(groups[0]))
 
 
-def records_of(timings: pd.DataFrame) -> list[TimingRecord]:
-    """The rows of a frame as the records that they were."""
-    names = [field.name for field in fields(TimingRecord)]
-    return [TimingRecord(**row) for row in timings[names].to_dict("records")]  # type: ignore[arg-type]
-
-
 def generate_cell(points: Sequence[Point], attention: str | None) -> Cell:
     """The target alone by transformers' own generate: on the clock only."""
     data = next(point.cell for point in points if point.role == "target").to_json()
@@ -123,33 +109,27 @@ def generate_cell(points: Sequence[Point], attention: str | None) -> Cell:
     return Cell.from_json({**data, "verifier": "generate", "law": "generate/1", "content": content})
 
 
-class TimedPoint:
+def time_together(decoder: Decoder, point: Point, prompts: Prompts, unit: ExampleGroup, is_split: bool) -> Clocked:
     """One cell on the clock: a batch through the engine, measures off."""
-
-    def __init__(self, decoder: Decoder, point: Point, prompts: Prompts) -> None:
-        self.decoder, self.point, self.prompts = decoder, point, prompts
-
-    def __call__(self, unit: ExampleGroup, is_split: bool) -> Clocked:
-        prompts = {example: self.prompts.ids[example] for example in unit}
-        generations = self.decoder.together(self.point, prompts, is_split=is_split)
-        times = [generation.timing for generation in generations if generation.timing is not None]
-        assert len(times) == len(unit), "the engine times what is asked to be timed"
-        # Rows share their rounds: the batch took as long as its longest row, and prefills came one after another.
-        longest = max(times, key=lambda timing: timing.decode_s)
-        return Clocked(
-            tokens=sum(len(generation.tokens) for generation in generations),
-            rounds=len(longest.rounds_s),
-            prefill_s=sum(timing.prefill_s for timing in times),
-            decode_s=longest.decode_s,
-            first_token_s=sum(timing.prefill_s for timing in times) + longest.rounds_s[0],
-            rounds_s=longest.rounds_s,
-            draft_s=longest.draft_s,
-            verify_s=longest.verify_s,
-            rest_s=longest.rest_s,
-        )
+    generations = decoder.together(point, {example: prompts.ids[example] for example in unit}, is_split=is_split)
+    times = [generation.timing for generation in generations if generation.timing is not None]
+    assert len(times) == len(unit), "the engine times what is asked to be timed"
+    # Rows share their rounds: the batch took as long as its longest row, and prefills came one after another.
+    longest, prefill_s = max(times, key=lambda timing: timing.decode_s), sum(timing.prefill_s for timing in times)
+    return Clocked(
+        tokens=sum(len(generation.tokens) for generation in generations),
+        rounds=len(longest.rounds_s),
+        prefill_s=prefill_s,
+        decode_s=longest.decode_s,
+        first_token_s=prefill_s + longest.rounds_s[0],
+        rounds_s=longest.rounds_s,
+        draft_s=longest.draft_s,
+        verify_s=longest.verify_s,
+        rest_s=longest.rest_s,
+    )
 
 
-def calls(records: Sequence[TimingRecord], points: Sequence[Point], run: Run, prompts: Prompts) -> list[CallRecord]:
+def calls(records: Sequence[Any], points: Sequence[Point], run: Run, prompts: Prompts) -> list[CallRecord]:
     """What one call costs, as medians over a pass: a drafted token, a verification (with the rest of its round),
     a token of the target alone, a prefill. The modelled speed-up of a cell is its recorded rounds at these prices.
     """

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from sdbench.engines.native.decode import stopper
-from sdbench.engines.served.request import request_body
+from sdbench.engines.served.request import ServerSetting, request_body
 from sdbench.engines.served.servers import Servers
 from sdbench.plan import WorkItem
 from sdbench.records import PooledRecord
@@ -21,7 +21,7 @@ from sdbench.types import EngineError, Generation
 if TYPE_CHECKING:
     from sdbench.engines.job import Job
     from sdbench.engines.latency import LatencyPlan
-    from sdbench.engines.served.options import Http, ServerSetting
+    from sdbench.engines.served.options import Http
     from sdbench.prepare.cells import Point
     from sdbench.prepare.prompts import Prompts
     from sdbench.records import Store

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sdbench.config import ConfigError, Run, nearest, show
 from sdbench.config.checks import as_list, integer, number, string, switch
+from sdbench.engines.served.request import PLUGIN, ServerSetting
 from sdbench.prepare.progress import warn
 from sdbench.records import Cell
 from sdbench.serve.client import Patience
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from sdbench.prepare.prompts import Prompts
     from sdbench.records import Store
 
-PLUGIN = "sdbench"
 SERVED_LAW = "serve-1"  # raise it when the same server would be asked otherwise
 # Options of a run that say how models are loaded here, and their default; a server has its own.
 OF_THIS_PROCESS = {"device": "auto", "dtype": "auto"}
@@ -48,19 +48,6 @@ OF_A_SERVER = (
     *("tensor_parallel_size", "pipeline_parallel_size", "max_model_len", "gpu_memory_utilization", "max_num_seqs"),
     *("dtype", "quantization", "enforce_eager", "block_size", "kv_cache_dtype", "speculative_model"),
 )
-
-
-@dataclass(frozen=True)
-class ServerSetting:
-    """What a server cannot change while it runs: who decodes, how many tokens are drafted, by which rule it verifies."""
-
-    role: str
-    num_draft: int = 0
-    rule: str = ""  # JSON of its command line; PLUGIN: with each request
-
-    @property
-    def label(self) -> str:
-        return self.role if self.role != "pair" else f"num_draft={self.num_draft} {self.rule}"
 
 
 @dataclass(kw_only=True)

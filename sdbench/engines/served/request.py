@@ -1,9 +1,10 @@
-"""The body of a request to a server: one builder for the texts of a run and for the probe before them."""
+"""What a cell needs of a server, and the body of a request: one builder for the texts of a run and for the probe before them."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +12,21 @@ if TYPE_CHECKING:
     from sdbench.engines.served.options import Http
     from sdbench.plan import WorkItem
     from sdbench.prepare.cells import Point
+
+PLUGIN = "sdbench"
+
+
+@dataclass(frozen=True)
+class ServerSetting:
+    """What a server cannot change while it runs: who decodes, how many tokens are drafted, by which rule it verifies."""
+
+    role: str
+    num_draft: int = 0
+    rule: str = ""  # JSON of its command line; PLUGIN: with each request
+
+    @property
+    def label(self) -> str:
+        return self.role if self.role != "pair" else f"num_draft={self.num_draft} {self.rule}"
 
 
 def request_body(

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, show
-from sdbench.engines.served.options import PLUGIN, ServerSetting
 from sdbench.engines.served.plugin import request_of
-from sdbench.engines.served.request import request_body
+from sdbench.engines.served.request import PLUGIN, ServerSetting, request_body
 from sdbench.plan import WorkItem
 from sdbench.prepare.pair import folder_of
 from sdbench.prepare.progress import warn

@@ -44,7 +44,8 @@ from sdbench.types import EngineError
 if TYPE_CHECKING:
     from sdbench.config import Run
     from sdbench.engines.served.decoder import ServedDecoder
-    from sdbench.engines.served.options import Http, ServerSetting, Vllm
+    from sdbench.engines.served.options import Http, Vllm
+    from sdbench.engines.served.request import ServerSetting
     from sdbench.prepare.cells import Point
     from sdbench.prepare.prompts import Prompts
 
@@ -96,7 +97,7 @@ def plan_timing(kind: Http, run: Run, points: Sequence[Point], prompts: Prompts,
     }
     plan = LatencyPlan(new_pass_id(), where_timed(kind, chosen), chosen, sorted(blocks))
     if not run.force:
-        plan = continued(plan, results, list(prompts.ids)[: timing.examples])
+        plan = continue_pass(plan, results, list(prompts.ids)[: timing.examples])
         if len(plan.todo) == len(blocks):
             warn_of_another_machine(results, [block.cell for block in blocks], plan.machine)
     return plan if plan.todo else None
@@ -111,12 +112,12 @@ def where_timed(kind: Http, points: Sequence[Point]) -> str:
     pump = Pump()
     try:
         urls = sorted({kind.url_of(point.cell.verifier) for point in points})
-        return "; ".join([machine(), *(f"{url} {_said_by(kind, url, pump)}" for url in urls)])
+        return "; ".join([machine(), *(f"{url} {_describe_server(kind, url, pump)}" for url in urls)])
     finally:
         pump.close()
 
 
-def _said_by(kind: Http, url: str, pump: Pump) -> str:
+def _describe_server(kind: Http, url: str, pump: Pump) -> str:
     """A server's version, and a digest of its models and its configuration; UNKNOWN where it does not answer."""
     dialect, client = kind.dialect, Client(url, kind.dialect, kind.patience, kind.headers)
     pump.run(client.open())
@@ -136,7 +137,7 @@ def _digest(facts: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def continued(plan: LatencyPlan, results: Results, examples: Sequence[str]) -> LatencyPlan:
+def continue_pass(plan: LatencyPlan, results: Results, examples: Sequence[str]) -> LatencyPlan:
     """The plan as the rest of the newest pass there over the same examples that holds cells of this sweep, where there is any."""
     frame = results.loads
     frame = frame[frame["cell"].isin({block.cell for block in plan.todo})]
