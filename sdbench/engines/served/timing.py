@@ -14,13 +14,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sdbench.engines.latency import (
     Clocked,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
 
 SINGLE = 1
 ASKS = 3  # of each user, at the least
+VOLATILE = ("instance_id", "internal_states")  # of vLLM's configuration and of SGLang's
 UNKNOWN = "?"  # of a server that does not answer now: what it said of itself when it was timed counts
 
 
@@ -132,9 +132,15 @@ def _describe_server(kind: Http, url: str, pump: Pump) -> str:
 
 
 def _digest(facts: object) -> str:
-    """Some digits of what is in the facts; a new name that a server takes at each start does not count."""
-    text = re.sub(r'"instance_id": "[^"]*"', "", json.dumps(facts, sort_keys=True, default=str))
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    """Some digits of what is in the facts."""
+    return hashlib.sha256(json.dumps(_lasting(facts), sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+def _lasting(tree: Any) -> Any:
+    """Facts without those that change while a server runs, or with each start of the same one."""
+    if isinstance(tree, Mapping):
+        return {key: _lasting(value) for key, value in tree.items() if key not in VOLATILE}
+    return tree
 
 
 def continue_pass(plan: LatencyPlan, results: Results, examples: Sequence[str]) -> LatencyPlan:
