@@ -1,40 +1,49 @@
 """How many rows a batch of the native engine has: what free memory holds of caches and distributions."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from transformers import LlamaConfig
 
 from sdbench.engines.native import memory
-from sdbench.engines.native.decode import LAWS, ROWS_ON_CPU, bytes_a_token, rows_that_fit
+from sdbench.engines.native.decode import ROWS_ON_CPU, rows_that_fit
+from sdbench.lm.memory import ModelShape, peak_bytes
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 
 
-def pair_of(vocab_size: int) -> SimpleNamespace:
+def pair_of(vocab_size: int) -> Any:
     config = LlamaConfig(vocab_size=vocab_size, **SIZES)
     model = SimpleNamespace(config=config, dtype=torch.float32, device=torch.device("cpu"))
-    return SimpleNamespace(target=model, models={"target": model, "draft": model})
+    return SimpleNamespace(target=model, draft=model)
+
+
+def run_of(num_draft: int = 5, temperature: float = 1.0) -> Any:
+    return SimpleNamespace(num_draft=(2, num_draft), temperature=temperature, top_p=None)
 
 
 @pytest.mark.parametrize("free_gib", [0.001, 0.05, 1, 4, 100])
 def test_caches_and_distributions_of_all_rows_fit_on_a_cpu(free_gib, monkeypatch):
-    free = int(free_gib * 2**30)
+    free, pair = int(free_gib * 2**30), pair_of(150_000)
     monkeypatch.setattr("sdbench.lm.load.free_bytes", lambda device: free)
-    pair = pair_of(150_000)
-    rows = rows_that_fit(pair, 500, 5)
-    row = 500 * 2 * bytes_a_token(pair.target) + LAWS * 6 * 150_000 * 4
+    rows, shape = rows_that_fit(run_of(), pair, 500), ModelShape.of(pair.target.config, 0, 4)
+
+    def room(count: int) -> float:
+        given: Any = {"length": 500, "num_draft": 5, "temperature": 1.0, "keeps_logits": True}
+        return peak_bytes(shape, shape, num_rows=count, **given).total
+
     assert 1 <= rows <= ROWS_ON_CPU
-    assert rows == 1 or rows * row <= 0.6 * free
-    assert rows == ROWS_ON_CPU or (rows + 1) * row > 0.6 * free
+    assert rows == 1 or room(rows) <= 0.6 * free
+    assert rows == ROWS_ON_CPU or room(rows + 1) > 0.6 * free
 
 
 def test_a_small_vocabulary_leaves_room_for_more_rows(monkeypatch):
     monkeypatch.setattr("sdbench.lm.load.free_bytes", lambda device: 2**30)
-    assert rows_that_fit(pair_of(150_000), 500, 5) < rows_that_fit(pair_of(1000), 500, 5) == ROWS_ON_CPU
-    assert rows_that_fit(pair_of(150_000), 500, 10) < rows_that_fit(pair_of(150_000), 500, 2)
-    assert rows_that_fit(pair_of(1000), 100_000, 5) < ROWS_ON_CPU
+    assert rows_that_fit(run_of(), pair_of(150_000), 500) < rows_that_fit(run_of(), pair_of(1000), 500) == ROWS_ON_CPU
+    assert rows_that_fit(run_of(10), pair_of(150_000), 500) < rows_that_fit(run_of(2), pair_of(150_000), 500)
+    assert rows_that_fit(run_of(), pair_of(1000), 100_000) < ROWS_ON_CPU
 
 
 def test_little_memory_is_raised_once_in_a_while_and_not_for_a_single_row(monkeypatch):

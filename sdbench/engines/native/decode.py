@@ -14,8 +14,6 @@ from sdbench.plan import WorkItem
 from sdbench.prepare.cells import Point
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from sdbench.engine import Engine, Options
     from sdbench.engines.latency import LatencyPlan
     from sdbench.prepare.pair import LoadedPair
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 ROWS_ON_CPU = 64
 MOST_ROWS = 512
 SHARE_OF_FREE = 0.6  # of free memory, for keys, values and distributions; activations take the rest
-LAWS = 6  # float32 tensors [K+1,V] of a row at a time: distributions and logits of both models, and what a rule makes of them
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Decoder:
 
     @classmethod
     def make(cls, run: Run, pair_info: PairInfo, pair: LoadedPair, task: DataTask, longest: int) -> Self:
-        size = run.batch_size or rows_that_fit(pair, longest + task.max_new_tokens, max(run.num_draft))
+        size = run.batch_size or rows_that_fit(run, pair, longest + task.max_new_tokens)
         return cls(run, pair_info, pair, task, size)
 
     def time(self, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:
@@ -165,22 +162,21 @@ def stopper(text: Callable[[Sequence[int]], str], stops: Sequence[str]) -> Calla
     return should_stop
 
 
-def rows_that_fit(pair: LoadedPair, length: int, num_draft: int) -> int:
+def rows_that_fit(run: Run, pair: LoadedPair, length: int) -> int:
     """A batch size: what free memory holds of keys, values and distributions; the engine halves it where that was too much."""
     from sdbench.lm.load import free_bytes
+    from sdbench.lm.memory import ModelShape, peak_bytes
 
-    device = pair.target.device
+    device, num_draft = pair.target.device, max(run.num_draft)
     most, free = ROWS_ON_CPU if device.type == "cpu" else MOST_ROWS, free_bytes(str(device))
     if free is None:
         return most
-    cache = sum(map(bytes_a_token, pair.models.values())) * length
-    laws = LAWS * (num_draft + 1) * pair.target.config.get_text_config().vocab_size * 4
-    return max(1, min(most, int(SHARE_OF_FREE * free / (cache + laws))))
-
-
-def bytes_a_token(model: PreTrainedModel) -> int:
-    """Keys and values of one token."""
-    config = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize
+    target, draft = (
+        None if model is None else ModelShape.of(model.config, 0, model.dtype.itemsize)
+        for model in (pair.target, pair.draft)
+    )
+    assert target is not None
+    shape: Any = {"length": length, "num_draft": num_draft, "temperature": run.temperature, "top_p": run.top_p}
+    least, next_more = (peak_bytes(target, draft, num_rows=rows, keeps_logits=True, **shape) for rows in (1, 2))
+    more = (SHARE_OF_FREE * free - least.total) / (next_more.total - least.total)
+    return max(1, min(most, 1 + int(more)))

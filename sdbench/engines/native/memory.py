@@ -52,5 +52,5 @@ class MemoryGuard:
             self._checked_s = now_s
             free = free_bytes("cpu")
             if free is not None and free < LOW_BYTES:
-                raise torch.OutOfMemoryError(f"the system has {free / 2**20:.0f} MiB left")
+                raise torch.OutOfMemoryError(f"the system has {free // 2**20} MiB left")
         return nullcontext()
