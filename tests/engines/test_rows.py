@@ -47,10 +47,17 @@ def test_a_small_vocabulary_leaves_room_for_more_rows(monkeypatch):
 
 
 def test_little_memory_is_raised_once_in_a_while_and_not_for_a_single_row(monkeypatch):
-    monkeypatch.setattr("sdbench.lm.load.free_bytes", lambda device: memory.LOW_BYTES - 1)
+    free = [2**40]
+    monkeypatch.setattr("sdbench.lm.load.free_bytes", lambda device: free[-1])
     guard = memory.MemoryGuard()
+    free.append(memory.LOW_BYTES - 1)
     guard("round", 1)
     guard("score", 4)
     with pytest.raises(torch.OutOfMemoryError, match="the system has 511 MiB left"):
         guard("round", 4)
     guard("round", 4)  # what was freed shows a moment later
+
+
+def test_a_machine_with_little_memory_from_the_start_is_not_low(monkeypatch):
+    monkeypatch.setattr("sdbench.lm.load.free_bytes", lambda device: memory.LOW_BYTES // 2)
+    memory.MemoryGuard()("round", 4)

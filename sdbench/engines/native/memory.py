@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import time
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sdbench.prepare.pair import PairMetadata
 
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-LOW_BYTES = 2**29  # of the system; with less left it may end the process at the next allocation
+LOW_BYTES = (
+    2**29
+)  # of the system, or an eighth of what it had free; with less left it may end the process at the next allocation
 CHECK_S = 0.5  # between two looks
 ASKED = re.compile(r"allocate\D{0,20}([\d.]+) (bytes|KiB|MiB|GiB)")
 
@@ -40,17 +43,17 @@ class MemoryGuard:
     """
 
     def __init__(self) -> None:
-        self._checked_s = 0.0
+        from sdbench.lm.load import free_bytes
+
+        self._free_bytes, self._checked_s = partial(free_bytes, "cpu"), 0.0
+        self._low_bytes = min(LOW_BYTES, (self._free_bytes() or 0) // 8)
 
     def __call__(self, phase: str, num_rows: int) -> AbstractContextManager[object]:
         import torch
 
-        from sdbench.lm.load import free_bytes
-
         now_s = time.monotonic()
         if phase in ("admit", "round") and num_rows > 1 and now_s - self._checked_s >= CHECK_S:
-            self._checked_s = now_s
-            free = free_bytes("cpu")
-            if free is not None and free < LOW_BYTES:
+            self._checked_s, free = now_s, self._free_bytes()
+            if free is not None and free < self._low_bytes:
                 raise torch.OutOfMemoryError(f"the system has {free // 2**20} MiB left")
         return nullcontext()
