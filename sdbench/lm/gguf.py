@@ -1,8 +1,8 @@
 """GGUF files as checkpoints: each becomes a folder of the cache, which the rest of the package reads as any other.
 
 The folder is named by the file's hash. Configuration, tokenizer and stop ids are written when the file is first named, the
-weights when they are first needed, dequantised by transformers into one dtype. Not covered: files in several parts, and rope
-scaling, which transformers does not read from them.
+weights when they are first needed, dequantised into one dtype and written tensor by tensor: no more than the largest of them is
+in memory. Names and layouts are transformers'. Not covered: files in several parts, and rope scaling, which it does not read.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import accumulate, pairwise
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
 from huggingface_hub import constants
 
 from sdbench.config import ConfigError
@@ -25,11 +28,13 @@ from sdbench.hub import fetch
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
+    from torch import Tensor
 
 CACHE = Path(constants.HF_HOME, "sdbench", "gguf")
 FORMAT = 1  # of the folders: another number makes them anew
 CARD = "gguf.json"
 ON_HUB = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)")
+CODES = {"float64": ("F64", 8), "float32": ("F32", 4), "bfloat16": ("BF16", 2), "float16": ("F16", 2)}  # in safetensors
 OWN_DTYPES = {"F32": "float32", "F16": "float16"}  # of kinds; the others are made from bfloat16
 TORN = ValueError, IndexError, KeyError, OSError, OverflowError
 CONTROL = 3  # a token's type
@@ -74,24 +79,68 @@ class GGUFFile:
 
     def _dequantise(self, part: Path, dtype: str) -> None:
         import torch
-        import transformers
+        from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
         _require_packages(self.id)
-        options: dict[str, Any] = {"dtype": getattr(torch, dtype), "gguf_file": self.path.name}
-        if hasattr(transformers, "GgufConfig"):  # else the weights are never kept packed
-            options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-        options["config"] = transformers.AutoConfig.from_pretrained(self.folder)
-        from_pretrained: Any = transformers.AutoModelForCausalLM.from_pretrained
-        model, info = from_pretrained(self.path.parent, output_loading_info=True, **options)
-        if info["missing_keys"]:
-            raise ConfigError(
-                f"{self.id} has no weights for {min(info['missing_keys'])}: it is of another architecture"
-            )
-        model.hf_quantizer = None  # transformers would refuse to write what it read from GGUF
-        if hasattr(model.config, "quantization_config"):
-            del model.config.quantization_config
-        model.generation_config = transformers.GenerationConfig.from_pretrained(self.folder)
-        model.save_pretrained(part)
+        config = AutoConfig.from_pretrained(self.folder)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        tied = set(model._tied_weights_keys or ()) if config.tie_word_embeddings else set()
+        shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items() if name not in tied}
+        missing = set(shapes)
+        with open(part / "model.safetensors", "wb") as file:
+            offsets = _write_header(file, shapes, dtype)
+            for name, weight in _read_tensors(self.path, model, config):
+                if name not in missing or tuple(weight.shape) != shapes[name]:
+                    continue
+                missing.remove(name)
+                file.seek(offsets[name])
+                weight.to(getattr(torch, dtype)).contiguous().flatten().view(torch.uint8).numpy().tofile(file)
+        if missing:
+            raise ConfigError(f"{self.id} has no weights for {min(missing)}: it is of another architecture")
+        config.architectures, config.dtype = [type(model).__name__], dtype
+        config.save_pretrained(part)
+        GenerationConfig.from_pretrained(self.folder).save_pretrained(part)
+
+
+def _write_header(file: BinaryIO, shapes: Mapping[str, tuple[int, ...]], dtype: str) -> dict[str, int]:
+    """Write the header of a safetensors file; return where each tensor begins."""
+    code, width = CODES[dtype]
+    ends = list(accumulate((prod(shape) * width for shape in shapes.values()), initial=0))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    for (name, shape), span in zip(shapes.items(), pairwise(ends), strict=True):
+        header[name] = {"dtype": code, "shape": shape, "data_offsets": span}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    return {name: 8 + len(text) + end for name, end in zip(shapes, ends, strict=False)}
+
+
+def _read_tensors(path: Path, model: Any, config: Any) -> Iterator[tuple[str, Tensor]]:
+    """Dequantise the tensors of a file, under the names and in the layouts of a transformers model, one at a time."""
+    import torch
+    from gguf import GGUFReader, dequantize
+    from transformers import modeling_gguf_pytorch_utils as theirs
+
+    reader = GGUFReader(path)
+    architecture = str(_value(reader, "general.architecture", required=True))
+    kinds = theirs.TENSOR_PROCESSORS
+    kind = kinds.get(architecture) or kinds.get(architecture.replace("-", "_"), theirs.TensorProcessor)
+    processor = kind(config=config.to_dict())
+    names = theirs.get_gguf_hf_weights_map(model, processor)
+    parts, merged = Counter(names.values()), {"tensors": {}}  # experts' tensors, of several each
+    for tensor in reader.tensors:
+        weights = dequantize(tensor.data, tensor.tensor_type)
+        done = processor.process(weights=weights, name=tensor.name, tensor_key_mapping=names, parsed_parameters=merged)
+        name = names.get(done.name or str(tensor.name).removesuffix(".weight"))
+        if name is None:
+            continue
+        if done.name is not None:
+            yield name, torch.from_numpy(np.require(done.weights, requirements="CW"))
+            continue
+        parts[name] -= 1
+        if not parts[name]:
+            yield name, merged["tensors"].pop(name)
 
 
 def is_gguf(id: str) -> bool:

@@ -15,7 +15,7 @@ from sdbench.config import ConfigError
 from sdbench.errors import first_line
 from sdbench.files import digest_of, digest_of_file
 from sdbench.hub import explain, fetch, is_offline
-from sdbench.lm.gguf import GGUFFile, find_file, is_gguf
+from sdbench.lm.gguf import CODES, GGUFFile, find_file, is_gguf
 from sdbench.lm.quantized import QUANTIZED, quantization_config
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 SMALL = ["*.json", "*.jinja", "*.txt", "tokenizer.model"]
 WEIGHTS = ["*.safetensors", "pytorch_model*.bin"]
 ELSEWHERE = ["*/*"]  # original/, onnx/, metal/ … hold the same weights in other forms
-WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-_NAMES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+WIDTHS = {name: width for name, (_, width) in CODES.items()}
+_NAMES = {code: name for name, (code, _) in CODES.items()}
 UNCOUNTED = None, "float32"  # weights and type of a checkpoint without safetensors
 TENSOR_FILES = (".safetensors", ".bin", ".pt", ".pth")
 ROOM = 1.1  # activations and the allocator, of the weights; keys and values are the batch's business

@@ -15,6 +15,7 @@ FILE_TYPES = {
     "F16": gguf.LlamaFileType.MOSTLY_F16,
     "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
     "Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
+    "Q4_K": gguf.LlamaFileType.MOSTLY_Q4_K_M,
 }
 
 
@@ -85,7 +86,25 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, x: np.ndarray, config: Any, 
     if config.model_type == "gemma3_text" and "norm" in name:
         x = x + 1
     stored = Kind.F32 if x.ndim == 1 else Kind[kind]
-    writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(x), stored), raw_dtype=stored)
+    x = np.ascontiguousarray(x)
+    stored_x = q4_k(x) if stored == Kind.Q4_K else gguf.quants.quantize(x, stored)
+    writer.add_tensor(name, stored_x, raw_dtype=stored)
+
+
+def q4_k(x: np.ndarray) -> np.ndarray:
+    """Blocks of 256 weights as bytes, which the package only reads: any scales serve, so all eight of a block are equal."""
+    blocks = x.reshape(-1, 256)
+    low = np.maximum(0, -blocks.min(1, keepdims=True))
+    step = np.maximum((blocks.max(1, keepdims=True) + low) / 15, 1e-8)
+    scales = np.concatenate((step / 32, low / 32), 1).astype(np.float16)  # of scales and minima, which are 32 of 63
+    six_bits = np.zeros(
+        (len(blocks), 12), dtype=np.uint8
+    )  # (scales 0–3, minima 0–3, low and high halves of the others)
+    six_bits[:, :8], six_bits[:, 8:] = 32 | (32 & 0x30) << 2, 0
+    q = np.clip(np.round((blocks + low) / step), 0, 15).astype(np.uint8).reshape(-1, 4, 2, 32)
+    packed = (q[:, :, 0] | q[:, :, 1] << 4).reshape(-1, 128)
+    rows = np.concatenate((scales.view(np.uint8), six_bits, packed), 1)
+    return rows.reshape(*x.shape[:-1], -1)
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, folder: Path) -> None:
