@@ -6,7 +6,6 @@ One JSON object alone goes to stdout, messages go to stderr; exit code 2 is one 
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import warnings
@@ -24,6 +23,7 @@ from sdbench import tasks
 from sdbench.config import nearest, refuse_unknown
 from sdbench.config.checks import integer, switch
 from sdbench.errors import json_fault
+from sdbench.metrics.export import finite_or_none
 from sdbench.metrics.quality import all_metrics
 from sdbench.subcommand import Exit, Subcommand
 from sdbench.tasks.base import DataTask
@@ -186,16 +186,12 @@ def aggregate(task: DataTask, answers: Sequence[ScoredAnswer], options: Mapping[
     """Return every metric with its interval by example; JSON has no NaN, so an unknown limit is null."""
     estimates = all_metrics(table(answers), list(map(task.metric_of, answers[0].score.values)), **options)
     metrics: dict[str, Any] = {
-        name: {"value": estimate.value} | {end: _finite(getattr(estimate, end)) for end in ("low", "high")}
+        name: {"value": estimate.value} | {end: finite_or_none(getattr(estimate, end)) for end in ("low", "high")}
         for name, estimate in estimates.items()
     }
     if "bleu" in task.signatures:
         metrics["bleu_signature"] = {"value": task.signatures["bleu"], "low": None, "high": None}
     return metrics
-
-
-def _finite(limit: float) -> float | None:
-    return limit if math.isfinite(limit) else None
 
 
 def report(task: DataTask, answers: Sequence[ScoredAnswer], settings: Mapping[str, Any]) -> dict[str, Any]:

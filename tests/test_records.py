@@ -242,7 +242,7 @@ def test_a_part_that_the_disk_does_not_give_now_is_not_set_aside(tmp_path: Path,
     schema_of = pq.read_schema
     with Store.open(folder) as store, monkeypatch.context() as patch:
         patch.setattr(pq, "read_schema", fails)
-        store._held.footers.clear()
+        store._footers.clear()
         assert store.compact() == []
     assert broken.exists()
 

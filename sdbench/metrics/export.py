@@ -117,9 +117,9 @@ def to_results_json(
         entry: dict[str, Any] = {"alias": name}
         for metric, value in estimates.items():
             entry[f"{metric},none"] = value.value
-            entry |= {f"{metric}_{end},none": _or_null(getattr(value, end)) for end in ("low", "high")}
+            entry |= {f"{metric}_{end},none": finite_or_none(getattr(value, end)) for end in ("low", "high")}
         columns = [f"{speed}{end}" for speed in SPEEDS for end in ("", "_low", "_high")]
-        entry |= {column: _or_null(float(speeds.at[key, column])) for column in columns if key in speeds.index}
+        entry |= {column: finite_or_none(float(speeds.at[key, column])) for column in columns if key in speeds.index}
         document["results"][name] = entry
         document["n-samples"][name] = {"effective": max(value.n for value in estimates.values())}
         document["configs"][name] = {"task": cell["task"], "model": cell["model"], "protocol": cell["protocol"]}
@@ -142,9 +142,9 @@ def _decision(advice: Advice, names: Mapping[str, str]) -> dict[str, Any]:
         "task": advice.task,
         "decision": advice.kind,
         "recommended": None if advice.cell is None else names[advice.cell],
-        "margin": _or_null(advice.margin),
+        "margin": finite_or_none(advice.margin),
         "text": advice.text,
-        **{name: _or_null(value) for name, value in limits.items()},
+        **{name: finite_or_none(value) for name, value in limits.items()},
         "tests": [_test(test, advice.margin, names) for test in advice.tests],
     }
 
@@ -153,10 +153,10 @@ def _test(test: Comparison, margin: float, names: Mapping[str, str]) -> dict[str
     numbers = {"change": test.change, "worst": test.worst, "loops": test.loops}
     labels = {"setting": names[test.cell], "cell": test.cell, "verifier": test.verifier, "num_draft": test.num_draft}
     outcome = {"n": test.difference.n, "is_passed": test.is_safe(margin)}
-    return labels | {name: _or_null(value) for name, value in numbers.items()} | outcome
+    return labels | {name: finite_or_none(value) for name, value in numbers.items()} | outcome
 
 
-def _or_null(limit: float) -> float | None:
+def finite_or_none(limit: float) -> float | None:
     return limit if math.isfinite(limit) else None
 
 

@@ -19,7 +19,7 @@ def names_of_cells(cells: Sequence[Cell]) -> dict[str, str]:
     """Return {cell: name} of cells that need no records, in reading order."""
     from sdbench.metrics.cells import table_of
     from sdbench.metrics.text import names_of, sort_cells
-    from sdbench.records.results import frame_of_cells
+    from sdbench.records.keys import frame_of_cells
 
     return names_of(sort_cells(table_of(frame_of_cells(cells))))
 

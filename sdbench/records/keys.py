@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sdbench.files import digest_of
+from sdbench.records.schema import LABELS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def canonical(value: Any) -> Any:
@@ -43,12 +47,12 @@ def asked_of(model: str, task: str, protocol: str, content: Mapping[str, Any]) -
     return cell_key({"model": model, "task": task, "protocol": protocol, "content": room})
 
 
-LABELS = ("model", "metric", "metrics", "axes", "is_lossless")  # fields of a cell that are no part of its key
+UNKEYED = ("model", "metric", "metrics", "axes", "is_lossless")  # fields of a cell that are no part of its key
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of a sweep; all fields but LABELS make its key.
+    """One point of a sweep; all fields but UNKEYED make its key.
 
     `axes` are `types.Axis` in the order of the rule's YAML, `metrics` the `types.Metric` that the task declares, as plain data.
 
@@ -75,7 +79,7 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        return cell_key({name: getattr(self, name) for name in self.__dataclass_fields__ if name not in LABELS})
+        return cell_key({name: getattr(self, name) for name in self.__dataclass_fields__ if name not in UNKEYED})
 
     @cached_property
     def asked(self) -> str:
@@ -94,3 +98,18 @@ class Cell:
     def from_json(cls, data: Mapping[str, Any]) -> Cell:
         """The cell that wrote `data`; its key is worked out again, not believed."""
         return cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})
+
+
+def frame_of_cells(cells: Iterable[Cell]) -> pd.DataFrame:
+    """Return the frame behind `Results.cells`."""
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = [cell.to_json() | {"asked": cell.asked} for cell in cells]
+    for row in rows:
+        row["cell"] = row.pop("key")
+        row |= {f"knob_{name}": value for name, value in row.pop("knobs").items()}
+        row |= {f"checkpoint_{role}": name for role, name in row.pop("checkpoints").items()}
+    base = ["cell", *LABELS, "protocol", "law", "metric", "metrics", "axes", "is_lossless", "asked", "content"]
+    frame = pd.DataFrame(rows, columns=None if rows else base)
+    frame = frame.loc[:, [*base, *sorted(set(frame.columns) - set(base))]]
+    return frame.astype({"w": "float64", "temperature": "float64", "num_draft": "int64", "is_lossless": "bool"})

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdbench.records.keys import Cell
-from sdbench.records.schema import KEY, LABELS, PLAIN, examples_table, generations_schema, plain_table, tokens_schema
+from sdbench.records.keys import frame_of_cells
+from sdbench.records.schema import (
+    ARRAYS,
+    KEY,
+    LABELS,
+    PLAIN,
+    examples_table,
+    generations_schema,
+    plain_table,
+    tokens_schema,
+)
 from sdbench.records.snapshot import Problem, take_snapshot
 
 if TYPE_CHECKING:
@@ -20,7 +29,7 @@ if TYPE_CHECKING:
 
 TIMING_KEY = ("pass_id", "machine", "cell", "example", "repeat", "is_split")
 ROUND_COLUMNS = ("round_drafted", "round_examined", "round_accepted")
-TOKEN_COLUMNS = (*KEY, "ids", "origin", "draft_ids", "p", "q", "tv", "expected", "bias")
+TOKEN_COLUMNS = (*KEY, *ARRAYS)
 
 
 def read(path: str | os.PathLike[str]) -> Results:
@@ -175,13 +184,12 @@ class Results:
         """Every frame as one Parquet file; the paths written."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        paths = []
-        for name in ("cells", "generations", "rounds", "tokens", "timings", "calls", "loads", "pooled", "examples"):
+        names = ("cells", "generations", "rounds", "tokens", "timings", "calls", "loads", "pooled", "examples")
+        paths = [target / f"{name}.parquet" for name in names]
+        for name, path in zip(names, paths, strict=True):
             frame = getattr(self, name)
-            nested = [column for column in ("content", "metrics", "axes") if column in frame]
-            frame = frame.assign(**{column: frame[column].map(str) for column in nested})
-            frame.to_parquet(target / f"{name}.parquet", index=False)
-            paths.append(target / f"{name}.parquet")
+            nested = {column: frame[column].map(str) for column in ("content", "metrics", "axes") if column in frame}
+            frame.assign(**nested).to_parquet(path, index=False)
         return paths
 
     def _token_rows(self, columns: list[str]) -> pa.Table:
@@ -238,21 +246,6 @@ class Results:
                 self._snapshot.report(
                     "missing", cell, f"cell-{cell}.json is missing or torn: no labels for its records"
                 )
-
-
-def frame_of_cells(cells: Iterable[Cell]) -> pd.DataFrame:
-    """Return the frame behind `Results.cells`."""
-    import pandas as pd
-
-    rows: list[dict[str, Any]] = [cell.to_json() | {"asked": cell.asked} for cell in cells]
-    for row in rows:
-        row["cell"] = row.pop("key")
-        row |= {f"knob_{name}": value for name, value in row.pop("knobs").items()}
-        row |= {f"checkpoint_{role}": name for role, name in row.pop("checkpoints").items()}
-    base = ["cell", *LABELS, "protocol", "law", "metric", "metrics", "axes", "is_lossless", "asked", "content"]
-    frame = pd.DataFrame(rows, columns=None if rows else base)
-    frame = frame.loc[:, [*base, *sorted(set(frame.columns) - set(base))]]
-    return frame.astype({"w": "float64", "temperature": "float64", "num_draft": "int64", "is_lossless": "bool"})
 
 
 def _winners(tables: dict[str, pa.Table], with_tokens: set[str]) -> pa.Table:

@@ -22,7 +22,10 @@ NAN = math.nan
 LABELS = ("model", "task", "verifier", "w", "num_draft", "temperature")  # joined from the cell
 KEY = ("cell", "example", "sample")
 COUNTS = ("prompt_tokens", "tokens", "rounds", "drafted", "examined", "accepted", "replaced", "bonus")
-SUMS = ("tv_sum", "expected_sum", "bias_sum")
+MEASURES = ("tv", "expected", "bias")
+SUMS = tuple(f"{name}_sum" for name in MEASURES)
+ARRAYS = ("ids", "origin", "draft_ids", "p", "q", *MEASURES)  # of one text
+ROUNDS = ("drafted", "examined", "accepted")
 RESERVED = frozenset((*KEY, *LABELS, *COUNTS, *SUMS, "text", "finish", "epoch", "run"))
 
 
@@ -168,8 +171,8 @@ def tokens_schema() -> pa.Schema:
     integers, floats = pa.list_(pa.int32()), pa.list_(pa.float64())
     columns = [("cell", pa.string()), ("example", pa.string()), ("sample", pa.int32())]
     columns += [("ids", integers), ("origin", pa.list_(pa.int8())), ("draft_ids", integers)]
-    columns += [(name, floats) for name in ("p", "q", "tv", "expected", "bias")]
-    columns += [(f"round_{name}", pa.list_(pa.int16())) for name in ("drafted", "examined", "accepted")]
+    columns += [(name, floats) for name in ("p", "q", *MEASURES)]
+    columns += [(f"round_{name}", pa.list_(pa.int16())) for name in ROUNDS]
     return pa.schema(columns)
 
 
@@ -196,7 +199,9 @@ def generation_tables(
 def _generation_row(record: GenerationRecord) -> dict[str, Any]:
     row = {name: getattr(record, name) for name in (*KEY, "prompt_tokens", "text", "finish")}
     row |= {"tokens": len(record.ids), **({} if record.rounds is None else _counts(record, record.rounds))}
-    row |= {f"{name}_sum": _sum(getattr(record, name)) for name in ("tv", "expected", "bias")}
+    for name in MEASURES:
+        values = getattr(record, name)
+        row[f"{name}_sum"] = NAN if values is None else math.fsum(values)
     row |= {f"score.{name}": float(value) for name, value in record.scores.items()}
     row |= {f"stats.{name}": [float(value) for value in values] for name, values in record.stats.items()}
     return row | {f"flag.{name}": bool(value) for name, value in record.flags.items()}
@@ -204,9 +209,7 @@ def _generation_row(record: GenerationRecord) -> dict[str, Any]:
 
 def _counts(record: GenerationRecord, rounds: Rounds) -> dict[str, int]:
     """Sums over the rounds; a replacement is the token at an examined position that was not accepted, all others are a bonus."""
-    drafted, examined, accepted = (
-        sum(map(int, counts)) for counts in (rounds.drafted, rounds.examined, rounds.accepted)
-    )
+    drafted, examined, accepted = (sum(map(int, getattr(rounds, name))) for name in ROUNDS)
     assert drafted >= examined >= accepted, "what is accepted was examined, and what is examined was drafted"
     replaced = examined - accepted
     bonus = len(record.ids) - accepted - replaced
@@ -218,34 +221,17 @@ def _counts(record: GenerationRecord, rounds: Rounds) -> dict[str, int]:
         origin = list(map(int, record.origin))
         seen = [origin.count(code) for code in (ACCEPTED, REPLACED, BONUS)]
         assert seen == [accepted, replaced, bonus], "every emitted token has an origin, and is counted once"
-    return {
-        "rounds": len(rounds.drafted),
-        "drafted": drafted,
-        "examined": examined,
-        "accepted": accepted,
-        "replaced": replaced,
-        "bonus": bonus,
-    }
-
-
-def _sum(values: Numbers | None) -> float:
-    return NAN if values is None else math.fsum(values)
+    return dict(zip(COUNTS[2:], (len(rounds.drafted), drafted, examined, accepted, replaced, bonus), strict=True))
 
 
 def _tokens_row(record: GenerationRecord) -> dict[str, Any]:
     row: dict[str, Any] = {name: getattr(record, name) for name in KEY}
-    for name in ("ids", "origin", "draft_ids", "p", "q", "tv", "expected", "bias"):
-        values = getattr(record, name)
-        row[name] = None if values is None else _plain(values)
-    rounds = record.rounds
-    return row | {
-        f"round_{name}": None if rounds is None else _plain(getattr(rounds, name))
-        for name in ("drafted", "examined", "accepted")
-    }
+    row |= {name: _plain(getattr(record, name)) for name in ARRAYS}
+    return row | {f"round_{name}": _plain(getattr(record.rounds, name, None)) for name in ROUNDS}
 
 
-def _plain(values: Numbers) -> list[Any]:
-    return values.tolist() if hasattr(values, "tolist") else list(values)  # type: ignore[union-attr]
+def _plain(values: Numbers | None) -> list[Any] | None:
+    return values.tolist() if hasattr(values, "tolist") else values and list(values)  # type: ignore[union-attr]
 
 
 PLAIN = {"timings": TimingRecord, "calls": CallRecord, "loads": LoadRecord, "pooled": PooledRecord}

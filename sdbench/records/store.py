@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,22 +36,16 @@ COMPACT_AT = 64  # own small parts of a kind before they are merged on the way
 LARGE_BYTES = 64 * 2**20  # parts of this size are left as they are: a long sweep is not written again at each end
 
 
-@dataclass
-class _Held:
-    """What the parts seen so far hold; parts never change, so each is read once."""
-
-    epochs: dict[GenerationKey, int] = field(default_factory=dict)
-    seen: set[str] = field(default_factory=set)
-    footers: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-
 class Store:
     """One job's hand on one results folder. Make it with `Store.open`; use it in a `with`, or `close` it."""
 
     def __init__(self, folder: Path, run: str, claims: Claims) -> None:
         self.folder, self.run, self.claims = folder, run, claims
         self.records = folder / "records"
-        self._held = _Held()
+        # What the parts seen so far hold; parts never change, so each is read once.
+        self._held: dict[GenerationKey, int] = {}  # epochs
+        self._seen: set[str] = set()
+        self._footers: dict[str, tuple[str, ...]] = {}
         self._epochs: dict[str, int] = {}
         self._outstanding: dict[str, set[GenerationKey]] = {}  # claimed unit -> what of it is not yet written
         self._given_up: set[tuple[str, str | None]] = set()  # (cell, example or all) that failed in this job
@@ -142,8 +136,8 @@ class Store:
         commit_table(self._path("tokens", stem), tokens, owner=self.claims.job)
         commit_table(self._path("generations", stem), generations, owner=self.claims.job)
         keys = {(record.cell, record.example, record.sample) for record in records}
-        self._held.seen.add(stem)
-        self._held.epochs |= {key: self._epochs.get(key[0], 0) for key in keys}
+        self._seen.add(stem)
+        self._held |= {key: self._epochs.get(key[0], 0) for key in keys}
         self._give_back(keys)
         self._wrote("generations", stem)
 
@@ -180,9 +174,9 @@ class Store:
             columns = (table[name].to_pylist() for name in ("cell", "example", "sample", "epoch"))
             for cell, example, sample, epoch in zip(*columns, strict=True):
                 key = (cell, example, sample)
-                self._held.epochs[key] = max(epoch, self._held.epochs.get(key, 0))
-            self._held.seen.add(stem)
-        return {key for key, epoch in self._held.epochs.items() if epoch >= self._epochs.get(key[0], 0)}
+                self._held[key] = max(epoch, self._held.get(key, 0))
+            self._seen.add(stem)
+        return {key for key, epoch in self._held.items() if epoch >= self._epochs.get(key[0], 0)}
 
     def force(self, cells: Iterable[str], *, token: str | None = None) -> None:
         """Ask for `cells` anew: what is held now stays readable until its successor is written, and counts as missing.
@@ -250,7 +244,7 @@ class Store:
         if len(self._stems[kind]) >= COMPACT_AT:
             merged = compact(self._snapshot(), self.records, kind, self._stems[kind], owner=self.claims.job)
             self._stems[kind] = []
-            self._held.seen.update(merged)
+            self._seen.update(merged)
 
     def _give_back(self, done: set[GenerationKey]) -> None:
         for unit in {unit_of(key) for key in done} & set(self._outstanding):
@@ -262,7 +256,7 @@ class Store:
 
     def _new_generations(self, snapshot: Snapshot) -> dict[str, pa.Table]:
         """The parts that `held` has not seen; a generation without its tokens counts as missing, and is computed again."""
-        for stem in set(snapshot.parts["generations"]) - (set(snapshot.parts["tokens"]) - self._held.seen):
+        for stem in set(snapshot.parts["generations"]) - (set(snapshot.parts["tokens"]) - self._seen):
             del snapshot.parts["generations"][stem]
         return snapshot.tables("generations", ["cell", "example", "sample", "epoch"])
 
@@ -273,7 +267,7 @@ class Store:
         """What `read` makes of the folder as it is now; looks again when another job merges parts meanwhile."""
         while self.records.is_dir():
             with suppress(FileNotFoundError):
-                return read(take_snapshot(self.records, footers=self._held.footers))
+                return read(take_snapshot(self.records, footers=self._footers))
         raise StoreError(f"cannot write records in {self.records}: the folder is gone")
 
     def _commit_json(self, name: str, data: Mapping[str, Any]) -> None:

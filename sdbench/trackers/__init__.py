@@ -55,13 +55,12 @@ class Findings:
 
         names = names_of(self.summary.set_index("cell"))
         for row in self.summary.to_dict("records"):
-            labels = {
-                name: row[name] for name in LABELS if row.get(name) == row.get(name) and row.get(name) is not None
-            }
+            known = {str(name): value for name, value in row.items() if value is not None and value == value}
+            labels = {name: known.pop(name) for name in LABELS if name in known}
             numbers = {
-                str(name): float(value)
-                for name, value in row.items()
-                if name not in LABELS and isinstance(value, int | float) and math.isfinite(value)
+                name: float(value)
+                for name, value in known.items()
+                if isinstance(value, int | float) and math.isfinite(value)
             }
             yield f"{names[row['cell']]} T={row['temperature']:g}", labels, numbers
 

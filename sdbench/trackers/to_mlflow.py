@@ -36,25 +36,20 @@ class MLflow:
 
         try:
             client = MlflowClient(self.uri)
-            return self._send(client, findings)
+            known = client.get_experiment_by_name(self.experiment)
+            home = known.experiment_id if known else client.create_experiment(self.experiment)
+            parent = client.create_run(home, run_name=findings.name, tags={"mlflow.note.content": findings.advice})
+            key = parent.info.run_id
+            self._log(client, key, flat(findings.config), {})
+            for path in (*findings.figures, *findings.pages):
+                client.log_artifact(key, str(path), "figures" if path in findings.figures else None)
+            for name, labels, numbers in findings.cells():
+                child = client.create_run(home, run_name=name, tags={"mlflow.parentRunId": key})
+                self._log(client, child.info.run_id, {label: str(value) for label, value in labels.items()}, numbers)
+                client.set_terminated(child.info.run_id)
+            client.set_terminated(key)
         except (MlflowException, OSError) as error:
             raise TrackerError(f"MLflow: {first_line(error)}") from None
-
-    def _send(self, client: Any, findings: Findings) -> str:
-        known = client.get_experiment_by_name(self.experiment)
-        home = known.experiment_id if known else client.create_experiment(self.experiment)
-        parent = client.create_run(home, run_name=findings.name, tags={"mlflow.note.content": findings.advice})
-        key = parent.info.run_id
-        self._log(client, key, flat(findings.config), {})
-        for path in findings.figures:
-            client.log_artifact(key, str(path), "figures")
-        for path in findings.pages:
-            client.log_artifact(key, str(path))
-        for name, labels, numbers in findings.cells():
-            child = client.create_run(home, run_name=name, tags={"mlflow.parentRunId": key})
-            self._log(client, child.info.run_id, {label: str(value) for label, value in labels.items()}, numbers)
-            client.set_terminated(child.info.run_id)
-        client.set_terminated(key)
         return f"MLflow experiment {self.experiment}, run {key} at {client.tracking_uri}"
 
     @staticmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,17 @@ class TensorBoard:
         self.folder = folder
 
     def send(self, findings: Findings) -> str:
+        from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+        from tensorboard.plugins.text.summary_v2 import text_pb
+
         home = findings.folder / "tensorboard" if self.folder is None else Path(self.folder) / findings.name
         try:
             for old in home.rglob(f"events.out.tfevents.*{SUFFIX}"):
                 old.unlink()  # made from the same records: sending again replaces
             for curve, points in curves(findings).items():
-                write(home / curve, [event for step, numbers in points for event in scalars(step, numbers)])
-            write(home / "report", [text("recommendation", findings.advice), *map(image, findings.figures)])
+                write(home / curve, [(step, scalar_pb(*item)) for step, numbers in points for item in numbers.items()])
+            advice = text_pb("recommendation", findings.advice)
+            write(home / "report", [(0, advice), *((0, image(path)) for path in findings.figures)])
         except OSError as error:
             raise TrackerError(f"event files cannot be written: {error}") from None
         return f"tensorboard --logdir {home}"
@@ -44,38 +49,22 @@ def curves(findings: Findings) -> dict[str, list[tuple[int, dict[str, float]]]]:
     return {name: sorted(points, key=lambda point: point[0]) for name, points in sorted(curves.items())}
 
 
-def write(folder: Path, events: list[Any]) -> None:
+def write(folder: Path, summaries: Iterable[tuple[int, Any]]) -> None:
+    """Write one event file: a step and a summary for each event."""
+    from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     writer = EventFileWriter(str(folder), filename_suffix=SUFFIX)
-    for event in events:
-        writer.add_event(event)
+    for step, summary in summaries:
+        writer.add_event(Event(wall_time=TIME, step=step, summary=summary))
     writer.close()
 
 
-def scalars(step: int, numbers: dict[str, float]) -> list[Any]:
-    from tensorboard.plugins.scalar.summary_v2 import scalar_pb
-
-    return [_event(scalar_pb(name, value), step) for name, value in numbers.items()]
-
-
-def text(name: str, content: str) -> Any:
-    from tensorboard.plugins.text.summary_v2 import text_pb
-
-    return _event(text_pb(name, content), 0)
-
-
 def image(path: Path) -> Any:
-    """A PNG as it is; its size stands in bytes 16 to 24."""
+    """Return a PNG as it is; its size stands in bytes 16 to 24."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     data = path.read_bytes()
     width, height = struct.unpack(">II", data[16:24])
     picture = Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=data)
-    return _event(Summary(value=[Summary.Value(tag=f"figures/{path.stem}", image=picture)]), 0)
-
-
-def _event(summary: Any, step: int) -> Any:
-    from tensorboard.compat.proto.event_pb2 import Event
-
-    return Event(wall_time=TIME, step=step, summary=summary)
+    return Summary(value=[Summary.Value(tag=f"figures/{path.stem}", image=picture)])

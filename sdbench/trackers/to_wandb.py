@@ -32,21 +32,24 @@ class WandB:
             )
 
     def send(self, findings: Findings) -> str:
-        wandb = import_module("wandb")  # by name: types are checked where it is not installed too
-
-        options: dict[str, Any] = {"project": self.project, "entity": self.entity, "mode": self.mode}
+        wandb: Any = import_module("wandb")  # by name: types are checked where it is not installed too
+        quiet = {"silent": True, "console": "off", "x_disable_stats": True, "disable_git": True, "disable_code": True}
         try:
             run = wandb.init(
-                **options,
+                project=self.project,
+                entity=self.entity,
+                mode=self.mode,
                 name=findings.name,
                 dir=str(findings.folder),
                 config=flat(findings.config),
                 notes=findings.advice,
-                settings=wandb.Settings(
-                    silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True
-                ),
+                settings=wandb.Settings(**quiet),
             )
-            run.log(self._contents(wandb, findings))
+            figures = {f"figures/{path.stem}": wandb.Image(str(path)) for path in findings.figures}
+            pages = {
+                path.name: wandb.Html(path.read_text("utf-8")) for path in findings.pages if path.suffix == ".html"
+            }
+            run.log({"summary": wandb.Table(dataframe=findings.summary), **figures, **pages})
             for name, _, numbers in findings.cells():
                 for metric, value in numbers.items():
                     run.summary[f"{name}/{metric}"] = value
@@ -54,12 +57,6 @@ class WandB:
         except (wandb.errors.Error, OSError) as error:
             raise TrackerError(f"Weights & Biases: {first_line(error)}") from None
         return str(run.dir if self.mode == "offline" else run.url)
-
-    @staticmethod
-    def _contents(wandb: Any, findings: Findings) -> dict[str, Any]:
-        figures = {f"figures/{path.stem}": wandb.Image(str(path)) for path in findings.figures}
-        pages = {path.name: wandb.Html(path.read_text("utf-8")) for path in findings.pages if path.suffix == ".html"}
-        return {"summary": wandb.Table(dataframe=findings.summary), **figures, **pages}
 
 
 def _has_login(host: str) -> bool:
