@@ -150,7 +150,7 @@ class EvenDrafts(DraftTest):
 
     def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None:
         assert rounds is not None, "rounds are simulated"
-        for part in self.parts:
+        for (part,) in self.parts:
             part.add(self.uniforms.integers(0, NUM_BINS, DRAFTS_A_ROUND * len(rounds.text)))
 
 

@@ -3,9 +3,10 @@
 The tests of prefixes, whole texts and rounds need every text enumerated; those of larger vocabularies are in large_vocabulary.py.
 """
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,7 +18,6 @@ from sdbench.audit.source import Sampling, Source
 from sdbench.audit.texts import RoundBatch, TextBatch, cut_at_stops, digits_of, number_of
 
 ClaimVerdict = Literal["sound", "violated", "too few"]
-CellNames = Callable[[int], str]
 NUM_BINS = 16
 
 
@@ -41,32 +41,20 @@ class ContingencyCell:
     expected: float
 
 
-class ClaimTest(Protocol):
-    """A claim under test."""
+class TableTest(ABC):
+    """Counts against their laws, in one view of the texts or in several: a view has a table for each prompt."""
 
     claim: str
+    parts: list[list[CountEvidence]]  # [view][prompt]
+    quantity: ClassVar[str] = "TV"  # whose largest value is shown, of all tables …
+    num_shown: ClassVar[int] = 1  # … of the first views; to the power these count
 
+    @abstractmethod
     def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None: ...
-    def log_e(self) -> float: ...
-    def effect(self, log_wanted: float) -> Effect: ...
-    def worst(self) -> ContingencyCell: ...
-    @property
-    def samples(self) -> int: ...
 
-
-def worst_of(tables: Sequence[tuple[CountEvidence, CellNames]]) -> ContingencyCell:
-    """The cell of the largest |z| = |seen − expected|/√expected in several tables, the first of equals."""
-    expected = [counts.law * counts.size for counts, _ in tables]
-    deviations = [abs(t[0].raw - e) / np.sqrt(np.maximum(e, 1e-12)) for t, e in zip(tables, expected, strict=True)]
-    index = int(np.argmax([z.max() for z in deviations]))
-    (counts, name), cell = tables[index], int(deviations[index].argmax())
-    return ContingencyCell(name(cell), float(counts.raw[cell]), float(expected[index][cell]))
-
-
-class TableTest:
-    """Counts of what texts begin with against their law: a table for each prompt, in one view of the texts or in several."""
-
-    parts: list[list[CountEvidence]]  # [view][prompt]; the first view is of prefixes
+    @abstractmethod
+    def name_of(self, view: int, prompt: int, cell: int) -> str:
+        """A cell of the first two views, in words."""
 
     def log_e(self) -> float:
         return log_mean([sum(float(counts.log_e()) for counts in part) for part in self.parts])
@@ -76,13 +64,27 @@ class TableTest:
         return sum(counts.size for counts in self.parts[0])
 
     def effect(self, log_wanted: float) -> Effect:
-        """The TV of prefixes, the largest of all prompts."""
-        value, low, high = max(counts.effect() for counts in self.parts[0])
-        return Effect("TV", value, low, high, self.least([counts.size for counts in self.parts[0]], log_wanted))
+        largest = max(counts.effect() for part in self.parts[: self.num_shown] for counts in part)
+        return Effect(self.quantity, *largest, self.least([counts.size for counts in self.parts[0]], log_wanted))
 
     def least(self, sizes: Sequence[int], log_wanted: float) -> float:
-        """The least TV of prefixes, the same behind every prompt, that so many texts of each prompt detect."""
-        return least_tv(self.parts[:1], sizes, log_wanted + np.log(len(self.parts)))
+        """The least TV, the same behind every prompt, that so many texts of each prompt detect."""
+        shown = self.parts[: self.num_shown]
+        return least_tv(shown, sizes, log_wanted + np.log(len(self.parts) / len(shown)))
+
+    def worst(self) -> ContingencyCell:
+        """The cell of the largest |z| = |seen − expected|/√expected, the first of equals."""
+        tables = [
+            (counts, view, prompt)
+            for prompt, views in enumerate(zip(*self.parts[:2], strict=True))
+            for view, counts in enumerate(views)
+        ]
+        expected = [counts.law * counts.size for counts, *_ in tables]
+        deviations = [abs(t[0].raw - e) / np.sqrt(np.maximum(e, 1e-12)) for t, e in zip(tables, expected, strict=True)]
+        index = int(np.argmax([z.max() for z in deviations]))
+        (counts, view, prompt), cell = tables[index], int(deviations[index].argmax())
+        name = self.name_of(view, prompt, cell)
+        return ContingencyCell(name, float(counts.raw[cell]), float(expected[index][cell]))
 
 
 @dataclass
@@ -122,23 +124,12 @@ class LawTest(TableTest):
             for prompt, counts in enumerate(part):
                 counts.add(cell[texts.prompts == prompt].numpy())
 
-    def worst(self) -> ContingencyCell:
-        tables: list[tuple[CountEvidence, CellNames]] = []
-        for prompt, (prefixes, wholes) in enumerate(zip(*self.parts[:2], strict=True)):
-            tables += [
-                (prefixes, self._cell_names(prompt, self.short)),
-                (wholes, self._cell_names(prompt, self.budget)),
-            ]
-        return worst_of(tables)
-
-    def _cell_names(self, prompt: int, width: int) -> CellNames:
-        def name(cell: int) -> str:
-            tokens = digits_of(torch.tensor([cell]), self.vocab, width)[0].tolist()
-            stop = next((i for i, token in enumerate(tokens) if token in self.stops), width - 1)
-            verb = "begins with" if width < self.budget else "is"
-            return f"the text behind prompt {prompt} {verb} {' '.join(map(str, tokens[: stop + 1]))}"
-
-        return name
+    def name_of(self, view: int, prompt: int, cell: int) -> str:
+        width = (self.short, self.budget)[view]
+        tokens = digits_of(torch.tensor([cell]), self.vocab, width)[0].tolist()
+        stop = next((i for i, token in enumerate(tokens) if token in self.stops), width - 1)
+        verb = "begins with" if width < self.budget else "is"
+        return f"the text behind prompt {prompt} {verb} {' '.join(map(str, tokens[: stop + 1]))}"
 
 
 def first_round_law(laws: TextLaws, prompt: int, stops: Sequence[int]) -> np.ndarray:
@@ -160,28 +151,20 @@ def kept_at_stop(numbers: Tensor, vocab: int, kept: int, stops: Sequence[int]) -
 
 
 @dataclass
-class AcceptanceTest:
-    """How many drafts were kept, against exact probabilities given the text so far: a martingale. Another test fills `evidence`."""
+class AcceptanceTest(AcceptanceEvidence):
+    """How many drafts were kept, against exact probabilities given the text so far: a martingale."""
 
     claim: str = "acceptance"
     quantity: str = "acceptance"
-    evidence: AcceptanceEvidence = field(default_factory=AcceptanceEvidence)
 
     def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None:
-        """Nothing to do: the test that computes the distributions adds to `evidence`."""
-
-    def log_e(self) -> float:
-        return self.evidence.log_e()
-
-    @property
-    def samples(self) -> int:
-        return self.evidence.size
+        """Nothing to do: the test that computes the distributions adds what was kept."""
 
     def effect(self, log_wanted: float) -> Effect:
-        return Effect(self.quantity, *self.evidence.effect(), self.evidence.least(log_wanted))
+        return Effect(self.quantity, *self.gap(), self.least(log_wanted))
 
     def worst(self) -> ContingencyCell:
-        return ContingencyCell("drafts that were kept", self.evidence.total, self.evidence.expected)
+        return ContingencyCell("drafts that were kept", self.total, self.expected)
 
 
 @dataclass
@@ -204,7 +187,7 @@ class RoundAcceptanceTest(AcceptanceTest):
                 if len(rows):
                     context = number_of(rounds.before[rows, :depth], self.laws.tables.vocab)
                     law = self._law(prompt, depth)[context]
-                    self.evidence.add_counts(rounds.accepted[rows].numpy(), law.numpy())
+                    self.add_counts(rounds.accepted[rows].numpy(), law.numpy())
 
     def _law(self, prompt: int, depth: int) -> Tensor:
         """[V^d,K+1]: how many drafts are kept."""
@@ -218,7 +201,7 @@ class RoundAcceptanceTest(AcceptanceTest):
 
 
 @dataclass
-class PitTest:
+class PitTest(TableTest):
     """The randomised probability integral transform of tokens under the law claimed for each: uniform, whatever came before.
 
     Tokens are ordered from the likeliest down, and in a second view by how much the other side prefers them.
@@ -226,12 +209,13 @@ class PitTest:
 
     claim: str
     horizon: int
-    parts: list[CountEvidence] = field(init=False)
+    quantity = "TV of PIT"
+    num_shown = 2
     generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
 
     def __post_init__(self) -> None:
         even = np.full(NUM_BINS, 1 / NUM_BINS)
-        self.parts = [CountEvidence(even, self.horizon) for _ in range(2)]
+        self.parts = [[CountEvidence(even, self.horizon)] for _ in range(2)]
 
     def add_tokens(self, law: Tensor, other: Tensor, tokens: Tensor) -> None:
         """Laws [M,V] and tokens [M]."""
@@ -239,28 +223,15 @@ class PitTest:
             return
         uniforms = torch.from_numpy(self.generator.random((2, len(tokens))))
         orders = (law, torch.log(other + 1e-12) - torch.log(law + 1e-12))
-        for part, order, u in zip(self.parts, orders, uniforms, strict=True):
+        for (part,), order, u in zip(self.parts, orders, uniforms, strict=True):
             rank = order.gather(1, tokens[:, None])
             ids = torch.arange(law.shape[1])
             is_before = (order > rank) | ((order == rank) & (ids < tokens[:, None]))
             value = (law * is_before).sum(1) + u * law.gather(1, tokens[:, None])[:, 0]
             part.add((value * NUM_BINS).long().clamp(0, NUM_BINS - 1).numpy())
 
-    def log_e(self) -> float:
-        return log_mean([float(part.log_e()) for part in self.parts])
-
-    @property
-    def samples(self) -> int:
-        return self.parts[0].size
-
-    def effect(self, log_wanted: float) -> Effect:
-        least = least_tv([[part] for part in self.parts], [self.samples], log_wanted)
-        return Effect("TV of PIT", *max(part.effect() for part in self.parts), least)
-
-    def worst(self) -> ContingencyCell:
-        return worst_of(
-            [(part, lambda cell: f"tokens in bin {cell} of {NUM_BINS} of their law") for part in self.parts]
-        )
+    def name_of(self, view: int, prompt: int, cell: int) -> str:
+        return f"tokens in bin {cell} of {NUM_BINS} of their law"
 
 
 @dataclass
@@ -281,3 +252,6 @@ class DraftTest(PitTest):
                 for side in ("draft", "target")
             )
             self.add_tokens(draft, target, part.drafts[rows])
+
+
+ClaimTest = TableTest | AcceptanceTest

@@ -96,9 +96,9 @@ class AcceptanceEvidence:
     total: float = 0.0
     expected: float = 0.0
     variance: float = 0.0
-    size: int = 0
+    samples: int = 0
 
-    def add(self, is_kept: NDArray[np.bool_], chance: Floats) -> None:
+    def add_kept(self, is_kept: NDArray[np.bool_], chance: Floats) -> None:
         """Drafts [N], each kept with its own probability [N]."""
         chance = np.clip(chance, 0.0, 1.0)
         self.add_counts(is_kept.astype(np.int64), np.stack((1 - chance, chance), 1))
@@ -113,14 +113,14 @@ class AcceptanceEvidence:
         mean = (law * each).sum(1)
         self.total, self.expected = self.total + float(kept.sum()), self.expected + float(mean.sum())
         self.variance += float(((law * each**2).sum(1) - mean**2).sum())
-        self.size += len(kept)
+        self.samples += len(kept)
 
     def log_e(self) -> float:
         return float(logsumexp(self.log_ratio) - np.log(len(TILTS)))
 
-    def effect(self) -> tuple[float, float, float]:
+    def gap(self) -> tuple[float, float, float]:
         """Mean of kept − expected, with a 95 % interval."""
-        n, reach = max(self.size, 1), 1.96 * np.sqrt(self.variance)
+        n, reach = max(self.samples, 1), 1.96 * np.sqrt(self.variance)
         gap = self.total - self.expected
         return gap / n, (gap - reach) / n, (gap + reach) / n
 
@@ -129,7 +129,7 @@ class AcceptanceEvidence:
         if not self.variance:
             return float("nan")
         deviations = np.sqrt(2 * (log_wanted + np.log(len(TILTS)))) + 1.645
-        return float(deviations * np.sqrt(self.variance) / self.size)
+        return float(deviations * np.sqrt(self.variance) / self.samples)
 
 
 def log_mean(log_values: Sequence[float]) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sdbench.audit.claims import AcceptanceTest, CellNames, ContingencyCell, PitTest, TableTest, worst_of
+from sdbench.audit.claims import AcceptanceTest, PitTest, TableTest
 from sdbench.audit.evidence import CountEvidence
 from sdbench.audit.outcomes import outcomes
 from sdbench.audit.source import Sampling, Source, evidence_of
@@ -105,17 +105,11 @@ class PrefixTest(TableTest):
                 cell = torch.where(row < 0, len(likely) * vocab, row * vocab + tokens[:, 1])
                 self.parts[1][prompt].add(cell.numpy())
 
-    def worst(self) -> ContingencyCell:
-        tables: list[tuple[CountEvidence, CellNames]] = []
-        for prompt, counts in enumerate(self.parts[0]):
-            tables.append((counts, lambda cell, n=prompt: f"token {cell} first behind prompt {n}"))
-        for prompt, counts in enumerate(self.parts[1] if self.with_second else []):
-            tables.append((counts, self._pair_names(prompt)))
-        return worst_of(tables)
-
-    def _pair_names(self, prompt: int) -> CellNames:
+    def name_of(self, view: int, prompt: int, cell: int) -> str:
+        if view == 0:
+            return f"token {cell} first behind prompt {prompt}"
         vocab, first = self.claimed.source.vocab, [*self.likely[prompt].tolist(), "any other"]
-        return lambda cell: f"{first[cell // vocab]}, then {cell % vocab} behind prompt {prompt}"
+        return f"{first[cell // vocab]}, then {cell % vocab} behind prompt {prompt}"
 
 
 @dataclass
@@ -146,7 +140,7 @@ class EmittedTest(PitTest):
         if self.acceptance is not None:
             rows = is_token & (origins != ORIGINS.index("bonus"))
             chance = kept.sum(-1)[rows].double().clamp(ROUGH, 1 - ROUGH)
-            self.acceptance.evidence.add((origins == 0)[rows].numpy(), chance.numpy())
+            self.acceptance.add_kept((origins == 0)[rows].numpy(), chance.numpy())
 
 
 @dataclass
@@ -177,7 +171,7 @@ class JudgedTest(PitTest):
         rows, kept = torch.arange(len(before)), rounds.accepted
         if self.acceptance is not None:
             law = claimed.accepted.double().clamp_min(ROUGH if not self.is_exact else 0)
-            self.acceptance.evidence.add_counts(kept.numpy(), (law / law.sum(1, keepdim=True)).numpy())
+            self.acceptance.add_counts(kept.numpy(), (law / law.sum(1, keepdim=True)).numpy())
         has_next = rounds.emitted > kept
         token = texts.tokens[rounds.text, (begin + kept).clamp_max(texts.tokens.shape[1] - 1)]
         law = smooth(claimed.following[rows, kept].double(), self.is_exact)

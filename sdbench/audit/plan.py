@@ -1,11 +1,11 @@
 """Which claims of a subject can be tested, and with how many samples."""
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sdbench.audit.claims import AcceptanceTest, ClaimTest, DraftTest, LawTest, RoundAcceptanceTest, TableTest
+from sdbench.audit.claims import AcceptanceTest, ClaimTest, DraftTest, LawTest, RoundAcceptanceTest
 from sdbench.audit.command import AuditOptions
 from sdbench.audit.evidence import first_of
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, JudgedTest, PrefixTest
@@ -68,23 +68,27 @@ def plan_tests(subject: Subject, options: AuditOptions, source: Source) -> Audit
         ]
         return [setting for setting in settings if setting.tests]
 
-    def table_tests(settings: Sequence[RuleTests]) -> list[TableTest]:
-        return [test for setting in settings for test in setting.tests if isinstance(test, TableTest)]
-
-    first = all_tests(SIZES[0])
-    log_wanted = threshold(sum(len(setting.tests) for setting in first))
-
-    def is_enough(size: float) -> bool:
-        sizes = [int(size)] * len(subject.prompts)
-        return all(test.least(sizes, log_wanted) <= options.tv for test in table_tests(all_tests(int(size))))
-
-    if options.samples is not None:
-        horizon = options.samples
-    else:
-        horizon = int(min(first_of(SIZES, is_enough), SIZES[-1])) if table_tests(first) else FALLBACK
+    horizon = options.samples
+    if horizon is None:
+        horizon = least_horizon(all_tests, len(subject.prompts), options.tv) or FALLBACK
         horizon = horizon if isinstance(source, Tables) else max(horizon, MIN_TRAINED)
     broken = [RuleTests(number, [], fault=fault) for number, fault in faults.items()]
     return AuditPlan([*all_tests(horizon), *broken], horizon)
+
+
+def least_horizon(tests_of: Callable[[int], Sequence[RuleTests]], num_prompts: int, tv: float) -> int | None:
+    """How many texts of a prompt the tests of prefixes need to detect this TV; None where there is no such test."""
+
+    def prefix_tests(size: int) -> list[LawTest | PrefixTest]:
+        tests = [test for setting in tests_of(size) for test in setting.tests]
+        return [test for test in tests if isinstance(test, LawTest | PrefixTest)]
+
+    log_wanted = threshold(sum(len(setting.tests) for setting in tests_of(SIZES[0])))
+
+    def is_enough(size: float) -> bool:
+        return all(test.least([int(size)] * num_prompts, log_wanted) <= tv for test in prefix_tests(int(size)))
+
+    return int(min(first_of(SIZES, is_enough), SIZES[-1])) if prefix_tests(SIZES[0]) else None
 
 
 def enumerated_tests(

@@ -11,15 +11,14 @@ import transformers
 from sdbench.audit import pairs
 from sdbench.audit.build import run_of
 from sdbench.audit.checks import plain_text
-from sdbench.audit.claims import ClaimTest, LawTest, TableTest
+from sdbench.audit.claims import LawTest
 from sdbench.audit.command import AuditCommand, AuditOptions
-from sdbench.audit.evidence import first_of
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, PrefixTest
-from sdbench.audit.laws import MAX_TEXTS, TextLaws
-from sdbench.audit.plan import SIZES
+from sdbench.audit.laws import TextLaws
+from sdbench.audit.plan import least_horizon
 from sdbench.audit.report import AuditReport, ClaimResult, ExactCheck
-from sdbench.audit.sequential import RuleTests, SampledTexts, sample, threshold
-from sdbench.audit.source import Forwards, Sampling, Tables
+from sdbench.audit.sequential import RuleTests, SampledTexts, sample
+from sdbench.audit.source import Sampling, Tables
 from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.audit.texts import TextBatch
 from sdbench.config import ConfigError, nearest
@@ -118,58 +117,48 @@ def audit(mode: GenerateMode, sampling: Sampling, options: AuditOptions, *, seed
 def _audit_samples(
     mode: GenerateMode, sampling: Sampling, options: AuditOptions, seed: int
 ) -> tuple[list[ClaimResult], int]:
-    source = _source_of(mode)
+    subject = _subject_of(mode, BUDGET)
+    source = subject.source()
 
-    def tests(horizon: int) -> list[ClaimTest]:
+    def tests(horizon: int) -> list[RuleTests]:
         if isinstance(source, Tables):
-            claim = "losslessness" if mode.is_lossless else "law"
-            rule = None if mode.is_lossless else mode.rule
-            drafter = None if rule is None else _subject_of(mode).helper
-            return [LawTest(claim, TextLaws(source, sampling, rule, drafter, NUM_DRAFT, BUDGET), (), horizon)]
+            claim, rule, drafter = (
+                ("losslessness", None, None) if mode.is_lossless else ("law", mode.rule, subject.helper)
+            )
+            laws = TextLaws(source, sampling, rule, drafter, NUM_DRAFT, BUDGET)
+            return [RuleTests(0, [LawTest(claim, laws, (), horizon)])]
         claimed = ClaimedLaw(source, sampling, None, has_draft=False, is_exact=True)
         prefixes = PrefixTest(claimed, 1, horizon, with_second=True)
-        return [prefixes, EmittedTest("pit", horizon * BUDGET, claimed=claimed)]
+        return [RuleTests(0, [prefixes, EmittedTest("pit", horizon * BUDGET, claimed=claimed)])]
 
-    log_wanted = threshold(len(tests(MIN_TEXTS)))
-
-    def is_enough(size: float) -> bool:
-        first = tests(int(size))[0]
-        return isinstance(first, TableTest) and first.least([int(size)], log_wanted) <= options.tv
-
-    horizon = options.samples or int(min(first_of(SIZES, is_enough), SIZES[-1]))
+    horizon = options.samples or least_horizon(tests, 1, options.tv) or MIN_TEXTS
     seeds = itertools.count(seed * 10**9)
 
     def draw(which: Sequence[int], count: int, look: int) -> list[SampledTexts]:
         texts = [mode.generate(sampling, next(seeds)) for _ in range(count)]
         return [(TextBatch.of([0] * count, texts, BUDGET), None)]
 
-    return sample([mode.name], [RuleTests(0, tests(horizon))], options, horizon=horizon, draw=draw)
+    return sample([mode.name], tests(horizon), options, horizon=horizon, draw=draw)
 
 
-def _source_of(mode: GenerateMode) -> Tables | Forwards:
-    vocab, models = mode.target.config.vocab_size, {"target": mode.target}
-    if vocab**BUDGET > MAX_TEXTS:
-        return Forwards(models, [mode.prompt], vocab)
-    return Tables(models if mode.draft is None else {**models, "draft": mode.draft}, [mode.prompt], vocab, BUDGET)
-
-
-def _subject_of(mode: GenerateMode) -> Subject:
-    """The mode's pair as a subject, for the plain loop."""
+def _subject_of(mode: GenerateMode, budget: int) -> Subject:
+    """The mode's pair as a subject; of a lossless mode its target alone."""
+    draft = None if mode.is_lossless else mode.draft
     return Subject(
         [AuditedRule(mode.name, mode.rule)],
         mode.target,
-        mode.draft,
+        draft,
         [list(mode.prompt)],
-        drafter=NoDraft if mode.draft is None else "model",
+        drafter=NoDraft if draft is None else "model",
         num_draft=NUM_DRAFT,
-        budget=8,
+        budget=budget,
     )
 
 
 def check_greedy(mode: GenerateMode, count: int = 12) -> ExactCheck:
     """Greedy texts against the target's own best tokens, or for the ensemble against a plain loop of its rule."""
     vocab, generator = mode.target.config.vocab_size, torch.Generator().manual_seed(5)
-    subject = _subject_of(replace(mode, draft=None) if mode.is_lossless else mode)
+    subject = _subject_of(mode, 8)
     rule, drafter = (None, None) if mode.is_lossless else (mode.rule, subject.helper)
     wrong: list[str] = []
     for number in range(count):

@@ -52,7 +52,7 @@ def test_coins_have_the_mean_one_whatever_came_before():
     coins = []
     for kept in ([True], [False]):
         one = AcceptanceEvidence()
-        one.add(np.array(kept), np.array([0.3]))
+        one.add_kept(np.array(kept), np.array([0.3]))
         coins.append(math.exp(one.log_e()))
     assert abs(0.3 * coins[0] + 0.7 * coins[1] - 1) < 1e-12
 
