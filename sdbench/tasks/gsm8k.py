@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from sdbench.tasks.base import DataTask
-from sdbench.tasks.protocol import Fields, Protocol, read_protocols, read_words
+from sdbench.tasks.protocol import Fields, Protocol, read_words
 from sdbench.types import Example, Metric, Score
 
 # lm-eval's `flexible-extract`. It takes "..." for a number; kept as it is for parity, `numeric` is the cure.
@@ -117,9 +117,8 @@ def wei(ending: str) -> tuple[Fields, ...]:
     return tuple({"question": s["question"], "answer": f"{s['reasons']} {ending.format(s['number'])}"} for s in shots)
 
 
-PROTOCOLS: Mapping[str, MathProtocol] = read_protocols(
+PROTOCOLS: Mapping[str, MathProtocol] = MathProtocol.read(
     "gsm8k",
-    MathProtocol,
     {
         "lm-eval": {"strict": by_pattern(r"#### (\-?[0-9\.\,]+)", 0)},
         "cot": {"strict": by_pattern(r"The answer is (\-?[0-9\.\,]+).", 0), "fixed_shots": wei("The answer is {}.")},

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 
 from sdbench.tasks.base import Row
 from sdbench.tasks.code import CodeProtocol, CodeTask, to_fence
-from sdbench.tasks.evalplus import sanitize
-from sdbench.tasks.extract import Candidate, Definition, bound_names, fenced_blocks, names_in, parse
-from sdbench.tasks.protocol import Fields, read_protocols
+from sdbench.tasks.extract import Candidate, Definition, bound_names, fenced_blocks, names_in, parse, sanitize
+from sdbench.tasks.protocol import Fields
 
 FENCED = frozenset({"fence"})
-PROTOCOLS: Mapping[str, CodeProtocol] = read_protocols(
+PROTOCOLS: Mapping[str, CodeProtocol] = CodeProtocol.read(
     "humaneval",
-    CodeProtocol,
     {
         "lm-eval": {"chat_program": to_fence},
         "llama": {"program": to_fence},

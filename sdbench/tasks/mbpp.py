@@ -18,7 +18,7 @@ from typing import Any
 from sdbench.tasks.base import Row
 from sdbench.tasks.code import CodeProtocol, CodeTask
 from sdbench.tasks.extract import Candidate, bound_names, fenced_blocks, parse
-from sdbench.tasks.protocol import Fields, read_protocols
+from sdbench.tasks.protocol import Fields
 
 LANGUAGE = re.compile(r"\w*\n?")
 
@@ -37,7 +37,7 @@ def _block(text: str) -> str | None:
     return None if opened is None or end < 0 else text[opened.end() : end].removesuffix("\n")
 
 
-PROTOCOLS: Mapping[str, CodeProtocol] = read_protocols("mbpp", CodeProtocol, {"llama": {"program": first_block}})
+PROTOCOLS: Mapping[str, CodeProtocol] = CodeProtocol.read("mbpp", {"llama": {"program": first_block}})
 
 
 @dataclass(kw_only=True)

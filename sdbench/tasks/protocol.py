@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Formatter
-from typing import Any, TypeVar
+from typing import Any, Self
 
 from sdbench.types import Message, Prompt
 
 Fields = Mapping[str, str]
-P = TypeVar("P", bound="Protocol")
 
 
 def read_words(name: str) -> Any:
@@ -19,16 +18,6 @@ def read_words(name: str) -> Any:
     import yaml
 
     return yaml.safe_load((Path(__file__).parent / "protocols" / f"{name}.yaml").read_text(encoding="utf-8"))
-
-
-def read_protocols(name: str, kind: type[P], code: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, P]:
-    """The protocols of protocols/NAME.yaml, the first the default; `code`: what a protocol has beside its words, by its name."""
-    trees: Mapping[str, Mapping[str, Any]] = read_words(name)
-    words = {
-        protocol: {key: tuple(value) if isinstance(value, list) else value for key, value in tree.items()}
-        for protocol, tree in trees.items()
-    }
-    return {protocol: kind(**words[protocol], **(code or {}).get(protocol, {})) for protocol in words}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +42,16 @@ class Protocol:
     stop: tuple[str, ...] = ()
     chat_stop: tuple[str, ...] | None = None  # of the chat form; None: the same
     prompt_limit: int | None = None  # the protocol's own limit on prompt tokens
+    truncate_words: int | None = None  # only the first words of a summary are scored
+
+    @classmethod
+    def read(cls, name: str, code: Mapping[str, Mapping[str, Any]] = {}) -> dict[str, Self]:
+        """The protocols of protocols/NAME.yaml, the first the default; `code`: what one has beside its words, by its name."""
+        protocols = {}
+        for protocol, tree in read_words(name).items():
+            words = {key: tuple(value) if isinstance(value, list) else value for key, value in tree.items()}
+            protocols[protocol] = cls(**words, **code.get(protocol, {}))
+        return protocols
 
     @property
     def asked_fields(self) -> tuple[str, ...]:

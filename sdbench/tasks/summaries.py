@@ -1,4 +1,4 @@
-"""CNN/DailyMail and XSum: summaries, scored by ROUGE.
+"""CNN/DailyMail and XSum: summaries, scored by ROUGE-1/2/L/Lsum of `rouge_score`, on 0-100.
 
 A CNN/DailyMail row: {"article": "A cat was found ...", "highlights": "Cat found .\\nOwner happy .", "id": "00ab"}.
 An XSum row: {"document": "A cat was found ...", "summary": "A lost cat is home again.", "id": "29750031"}.
@@ -8,22 +8,33 @@ Not covered: BERTScore and faithfulness, which need models.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cache, lru_cache
+from importlib.metadata import version
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from sdbench.config.checks import optional_integer
 from sdbench.tasks.base import DataTask
-from sdbench.tasks.protocol import Protocol, read_protocols
-from sdbench.tasks.rouge import TYPES, rouge, signature
+from sdbench.tasks.protocol import Protocol
 from sdbench.types import Example, Metric, Score
 
+if TYPE_CHECKING:
+    from rouge_score.rouge_scorer import RougeScorer
+
+TYPES = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
 ENDINGS = ("", "_nostem")  # of a metric's name: with the stemmer, and without
 
 
-@dataclass(frozen=True, kw_only=True)
-class SummaryProtocol(Protocol):
-    """`truncate_words` keeps only the first words of an answer before it is scored."""
+@cache
+def _scorer(*, use_stemmer: bool) -> RougeScorer:
+    """rouge_score's default, which spends half of a summary's time on stemming, with a memory of words and recent texts."""
+    from nltk.stem.porter import PorterStemmer
+    from rouge_score.rouge_scorer import RougeScorer
+    from rouge_score.tokenize import tokenize
 
-    truncate_words: int | None = None
+    stemmer = SimpleNamespace(stem=lru_cache(maxsize=200_000)(PorterStemmer().stem)) if use_stemmer else None
+    tokenizer: Any = SimpleNamespace(tokenize=lru_cache(maxsize=20_000)(lambda text: tokenize(text, stemmer)))
+    return RougeScorer(TYPES, tokenizer=tokenizer)
 
 
 @dataclass(kw_only=True)
@@ -37,22 +48,24 @@ class Summaries(DataTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.truncate_words is None and isinstance(self.rules, SummaryProtocol):
-            self.truncate_words = self.rules.truncate_words
+        self.truncate_words = self.rules.truncate_words if self.truncate_words is None else self.truncate_words
         optional_integer("truncate_words", self.truncate_words, 1)
 
     def measure(self, example: Example, text: str) -> Score:
         if self.truncate_words is not None:
             text = " ".join(text.split()[: self.truncate_words])
-        scores = {ending: rouge(example.row[self.reference], text, use_stemmer=not ending) for ending in ENDINGS}
-        return Score({f"{name}{ending}": scores[ending][name] for ending in ENDINGS for name in TYPES})
+        # Lines are sentences to rougeLsum, so newlines must still stand in both texts.
+        scores = {end: _scorer(use_stemmer=not end).score(example.row[self.reference], text) for end in ENDINGS}
+        return Score({f"{name}{end}": 100 * scores[end][name].fmeasure for end in ENDINGS for name in TYPES})
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "truncate_words": self.truncate_words}
 
     @property
     def signatures(self) -> dict[str, str]:
-        return {f"rouge{ending}": signature(use_stemmer=not ending) for ending in ENDINGS}
+        library = f"rouge_score {version('rouge_score')}"
+        stemmers = {end: "off" if end else "on" for end in ENDINGS}
+        return {f"rouge{end}": f"{library}, stemmer {stemmers[end]}, F-measure x 100" for end in ENDINGS}
 
 
 @dataclass(kw_only=True)
@@ -61,7 +74,7 @@ class CnnDm(Summaries):
 
     FIELDS = ("article", "highlights")
     reference = "highlights"
-    PROTOCOLS = read_protocols("cnndm", SummaryProtocol)
+    PROTOCOLS = Protocol.read("cnndm")
 
 
 @dataclass(kw_only=True)
@@ -71,4 +84,4 @@ class XSum(Summaries):
     FIELDS = ("document", "summary")
     reference = "summary"
     metric = "rouge2"  # as the source of its prompt reports: two single sentences share half of their longest subsequence by chance
-    PROTOCOLS = read_protocols("xsum", SummaryProtocol)
+    PROTOCOLS = Protocol.read("xsum")

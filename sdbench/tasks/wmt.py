@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from sdbench.tasks.base import DataTask, Row
-from sdbench.tasks.protocol import Fields, Protocol, read_protocols
+from sdbench.tasks.protocol import Fields, Protocol
 from sdbench.types import Example, Metric, Score
 
 LANGUAGES = {"de": "German", "en": "English"}
@@ -33,7 +33,7 @@ class WMT(DataTask):
 
     direction: str = "de-en"
 
-    PROTOCOLS = read_protocols("wmt", Protocol)
+    PROTOCOLS = Protocol.read("wmt")
     FIELDS = ("translation",)
     metric = "bleu"
     metrics = (
