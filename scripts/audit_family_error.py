@@ -26,9 +26,9 @@ from sdbench.audit.claims import NUM_BINS, ClaimTest, DraftTest, LawTest, RoundA
 from sdbench.audit.command import AuditOptions
 from sdbench.audit.laws import DraftedBlocks, TextLaws
 from sdbench.audit.outcomes import Outcomes, judge_in_order, keep_and_replace
-from sdbench.audit.sequential import RuleTests, SampledTexts, sample
+from sdbench.audit.plan import RuleTests, sample
 from sdbench.audit.source import Sampling, Tables
-from sdbench.audit.texts import RoundBatch, TextBatch
+from sdbench.audit.texts import RoundBatch, SampledTexts, TextBatch
 from sdbench.probs import dense
 from sdbench.types import Evidence
 from sdbench.verify import Ensemble

@@ -14,8 +14,8 @@ from sdbench.audit.build import run_of
 from sdbench.audit.claims import ClaimTest
 from sdbench.audit.command import AuditCommand
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, PrefixTest
+from sdbench.audit.plan import RuleTests
 from sdbench.audit.report import AuditReport
-from sdbench.audit.sequential import RuleTests
 from sdbench.audit.source import Forwards, Sampling
 from sdbench.audit.texts import TextBatch
 from sdbench.config import ConfigError, show

@@ -11,9 +11,8 @@ from sdbench.audit import checks, knobs
 from sdbench.audit.build import BuiltAudit, build, rule_maker
 from sdbench.audit.command import AuditCommand, AuditOptions
 from sdbench.audit.outcomes import why_unknown
-from sdbench.audit.plan import plan_tests
+from sdbench.audit.plan import Fault, plan_tests, run_each, sample
 from sdbench.audit.report import AuditReport, ClaimResult, ExactCheck
-from sdbench.audit.sequential import sample
 from sdbench.audit.source import Source
 from sdbench.audit.subject import Subject
 from sdbench.config import ConfigError
@@ -86,10 +85,9 @@ def record_results(subject: Subject, options: AuditOptions, source: Source, fail
     for number, setting in enumerate(subject.settings if wants_records else ()):
         if setting.name in failed:
             continue
-        try:
-            texts = subject.decode([number], samples, look=800)[0]
-        except Exception:  # noqa: BLE001 - a user's rule may raise anything: that is a result, not a crash
-            results.append(ClaimResult.of_fault(setting.name, "runs", traceback.format_exc()))
+        (texts,) = run_each([number], lambda which: subject.decode(which, samples, look=800))
+        if isinstance(texts, Fault):
+            results.append(ClaimResult.of_fault(setting.name, "runs", texts.trace))
             continue
         if "counters" in options.claims:
             results.append(checks.check_counters(setting.name, texts, subject.num_draft, subject.budget).result())
@@ -106,13 +104,12 @@ def _check_all(
     check: Callable[[Subject, Sequence[int]], list[ExactCheck]],
     which: Sequence[int],
 ) -> list[ClaimResult]:
-    """Check these settings at once; where one raises, each alone."""
-    try:
-        return [done.result() for done in check(subject, which)]
-    except Exception:  # noqa: BLE001
-        if len(which) > 1:
-            return [result for number in which for result in _check_all(subject, claim, check, [number])]
-        return [ClaimResult.of_fault(subject.settings[which[0]].name, claim, traceback.format_exc())]
+    return [
+        ClaimResult.of_fault(subject.settings[done.setting].name, claim, done.trace)
+        if isinstance(done, Fault)
+        else done.result()
+        for done in run_each(which, lambda some: check(subject, some))
+    ]
 
 
 def _guard(name: str, claim: str, run: Callable[[], ExactCheck]) -> list[ClaimResult]:

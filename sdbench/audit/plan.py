@@ -1,23 +1,111 @@
-"""Which claims of a subject can be tested, and with how many samples."""
+"""Which claims of a subject can be tested and with how many samples, and the sampling: it grows in parts.
+
+After each part every claim is tested, and a setting whose claim is refuted is drawn no further.
+"""
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
-from sdbench.audit.claims import AcceptanceTest, ClaimTest, DraftTest, LawTest, RoundAcceptanceTest
+import numpy as np
+
+from sdbench.audit.claims import AcceptanceTest, ClaimTest, ClaimVerdict, DraftTest, LawTest, RoundAcceptanceTest
 from sdbench.audit.command import AuditOptions
-from sdbench.audit.evidence import first_of
+from sdbench.audit.evidence import ALPHA, first_of
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, JudgedTest, PrefixTest
 from sdbench.audit.laws import TextLaws, claims_draft_law
 from sdbench.audit.outcomes import UnknownLawError, is_memoryless, why_unknown
-from sdbench.audit.sequential import RuleTests, threshold
+from sdbench.audit.report import ClaimResult
 from sdbench.audit.source import Source, Tables
 from sdbench.audit.subject import AuditedRule, Subject
+from sdbench.audit.texts import DrawTexts, SampledTexts
 
 SIZES = (500, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 12000, 16000, 24000, 32000, 48000, 64000)  # texts of a prompt
 FALLBACK = 2000  # texts of a prompt where no test states its power in advance
+PARTS = (250, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000)  # texts of a prompt and setting at each look
 MIN_TRAINED = 1000  # texts of a prompt of a trained pair, for enough drafted tokens
+
+
+T = TypeVar("T")
+
+
+class Fault(NamedTuple):
+    """An exception that a rule or a drafter raised: a result, not a crash."""
+
+    setting: int
+    trace: str
+
+
+def run_each(which: Sequence[int], run: Callable[[Sequence[int]], Sequence[T]]) -> list[T | Fault]:
+    """Run for these settings at once; where that raises, for each alone, to find whose fault it is."""
+    try:
+        return list(run(which))
+    except Exception:  # noqa: BLE001 - a user's rule may raise anything
+        if len(which) == 1:
+            return [Fault(which[0], traceback.format_exc())]
+    return [result for number in which for result in run_each([number], run)]
+
+
+@dataclass
+class RuleTests:
+    """The tests of one setting, and whether one of them has refuted its claim."""
+
+    setting: int
+    tests: Sequence[ClaimTest]
+    peak: dict[str, float] = field(default_factory=dict)
+    fault: str | None = None
+
+    def add(self, sample: SampledTexts) -> None:
+        for test in self.tests:
+            test.add(*sample)
+            self.peak[test.claim] = max(self.peak.get(test.claim, -np.inf), test.log_e())
+
+    def is_refuted(self, log_wanted: float) -> bool:
+        return self.fault is not None or any(peak >= log_wanted for peak in self.peak.values())
+
+    def results(self, name: str, num_tests: int, options: AuditOptions) -> list[ClaimResult]:
+        faults = [] if self.fault is None else [ClaimResult.of_fault(name, "runs", self.fault)]
+        return faults + [self._result(name, test, num_tests, options) for test in self.tests if test.samples]
+
+    def _result(self, name: str, test: ClaimTest, num_tests: int, options: AuditOptions) -> ClaimResult:
+        log_wanted, peak = threshold(num_tests), self.peak.get(test.claim, -np.inf)
+        effect = test.effect(log_wanted)
+        verdict: ClaimVerdict = "violated" if peak >= log_wanted else "sound"
+        if verdict == "sound" and effect.name.startswith("TV") and not effect.least <= options.tv:
+            verdict = "too few"
+        p = float(min(1.0, num_tests * np.exp(-max(peak, 0.0))))
+        note = "stopped early" if self.is_refuted(log_wanted) else ""
+        return ClaimResult(name, test.claim, verdict, float(peak), p, effect, test.samples, test.worst(), note)
+
+
+def threshold(num_tests: int) -> float:
+    """The log e at which one of so many tests refutes its claim."""
+    return float(np.log(max(num_tests, 1) / ALPHA))
+
+
+def sample(
+    names: Sequence[str], settings: Sequence[RuleTests], options: AuditOptions, *, horizon: int, draw: DrawTexts
+) -> tuple[list[ClaimResult], int]:
+    """Draw until the horizon, or until every setting is refuted; return all results, and how many texts were drawn."""
+    num_tests = sum(len(setting.tests) for setting in settings)
+    drawn = total = 0
+    for look, part in enumerate(PARTS):
+        count = min(part, horizon - drawn)
+        active = [setting for setting in settings if not setting.is_refuted(threshold(num_tests))]
+        if count <= 0 or not active:
+            break
+        samples = run_each(
+            [setting.setting for setting in active], lambda which, count=count, look=look: draw(which, count, look)
+        )
+        for setting, texts in zip(active, samples, strict=True):
+            if isinstance(texts, Fault):
+                setting.fault = texts.trace
+                continue
+            total += len(texts[0].tokens)
+            setting.add(texts)
+        drawn += count
+    return [row for setting in settings for row in setting.results(names[setting.setting], num_tests, options)], total
 
 
 @dataclass
@@ -50,21 +138,17 @@ def laws_of(subject: Subject, rule: Any, source: Tables) -> TextLaws:
 
 def plan_tests(subject: Subject, options: AuditOptions, source: Source) -> AuditPlan:
     """The tests of every setting; as many texts of a prompt are drawn as the wanted power needs."""
-    unknown: set[str] = set()  # settings whose law is not tested
-    faults: dict[int, str] = {}
-    for number, setting in enumerate(subject.settings):
-        try:
-            if not is_law_known(subject, setting, source):
-                unknown.add(setting.name)
-        except Exception:  # noqa: BLE001 - a user's rule may raise anything: that is a result, not a crash
-            faults[number] = traceback.format_exc()
+    known = run_each(
+        range(len(subject.settings)), lambda which: [is_law_known(subject, subject.settings[n], source) for n in which]
+    )
+    faults = [result for result in known if isinstance(result, Fault)]
 
     def all_tests(horizon: int) -> list[RuleTests]:
         tests_of: Any = enumerated_tests if isinstance(source, Tables) else token_tests
         settings = [
-            RuleTests(number, tests_of(subject, setting, source, options, horizon, setting.name not in unknown))
-            for number, setting in enumerate(subject.settings)
-            if setting.is_random(subject.sampling) and number not in faults
+            RuleTests(number, tests_of(subject, setting, source, options, horizon, is_known))
+            for number, (setting, is_known) in enumerate(zip(subject.settings, known, strict=True))
+            if setting.is_random(subject.sampling) and not isinstance(is_known, Fault)
         ]
         return [setting for setting in settings if setting.tests]
 
@@ -72,7 +156,7 @@ def plan_tests(subject: Subject, options: AuditOptions, source: Source) -> Audit
     if horizon is None:
         horizon = least_horizon(all_tests, len(subject.prompts), options.tv) or FALLBACK
         horizon = horizon if isinstance(source, Tables) else max(horizon, MIN_TRAINED)
-    broken = [RuleTests(number, [], fault=fault) for number, fault in faults.items()]
+    broken = [RuleTests(fault.setting, [], fault=fault.trace) for fault in faults]
     return AuditPlan([*all_tests(horizon), *broken], horizon)
 
 

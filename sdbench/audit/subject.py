@@ -7,9 +7,8 @@ from typing import Any
 
 import sdbench
 from sdbench.audit.laws import MAX_TEXTS
-from sdbench.audit.sequential import DrawTexts, SampledTexts
 from sdbench.audit.source import Forwards, Sampling, Source, Tables
-from sdbench.audit.texts import RoundBatch, TextBatch
+from sdbench.audit.texts import DrawTexts, RoundBatch, SampledTexts, TextBatch
 from sdbench.engine import Engine
 from sdbench.types import Generation, Limits
 

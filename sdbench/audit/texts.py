@@ -1,6 +1,6 @@
 """Generations as arrays: the texts, the rounds that emitted them, and short texts numbered as digits in base V."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
@@ -154,3 +154,7 @@ class RoundBatch:
         rows = self.text[:, None].expand_as(self.positions)
         out[rows[is_inside], self.positions[is_inside]] = self.drafts[is_inside]
         return out
+
+
+SampledTexts = tuple[TextBatch, RoundBatch | None]
+DrawTexts = Callable[[Sequence[int], int, int], list[SampledTexts]]  # (settings, texts of a prompt, look) -> one each

@@ -15,12 +15,11 @@ from sdbench.audit.claims import LawTest
 from sdbench.audit.command import AuditCommand, AuditOptions
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, PrefixTest
 from sdbench.audit.laws import TextLaws
-from sdbench.audit.plan import least_horizon
+from sdbench.audit.plan import RuleTests, least_horizon, sample
 from sdbench.audit.report import AuditReport, ClaimResult, ExactCheck
-from sdbench.audit.sequential import RuleTests, SampledTexts, sample
 from sdbench.audit.source import Sampling, Tables
 from sdbench.audit.subject import AuditedRule, Subject
-from sdbench.audit.texts import TextBatch
+from sdbench.audit.texts import SampledTexts, TextBatch
 from sdbench.config import ConfigError, nearest
 from sdbench.draft import NoDraft
 from sdbench.verify import Ensemble, Exact
