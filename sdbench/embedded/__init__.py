@@ -2,9 +2,8 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 
 from sdbench.embedded.grammar import functions, news, phrases, problems
@@ -14,24 +13,15 @@ from sdbench.embedded.grammar.voices import Voice
 SPLITS = {"test": 500, "validation": 100, "train": 10_000}  # rows by default; train goes on as long as one asks
 
 
-@dataclass(frozen=True, slots=True)
-class Grammar:
-    """The generator of a task's rows, and the text by which two rows are the same question."""
-
-    make: Callable[[Draw, int, Voice | None], dict]
-    prompt: Callable[[dict], str]
-
-
-GRAMMARS = {
-    "cnndm-tiny": Grammar(news.article, lambda row: row["article"]),
-    "xsum-tiny": Grammar(news.document, lambda row: row["document"]),
-    "gsm8k-tiny": Grammar(problems.problem, lambda row: row["question"]),
-    "wmt-tiny": Grammar(phrases.sentence, lambda row: row["translation"]["de"]),
-    "humaneval-tiny": Grammar(functions.completion, lambda row: row["prompt"]),
-    "mbpp-tiny": Grammar(functions.program, lambda row: "\n".join([row["text"], *row["test_list"]])),
+# The generator of a task's rows, and the text by which two rows are the same question.
+GRAMMARS: dict[str, tuple[Callable[[Draw, int, Voice | None], dict], Callable[[dict], str]]] = {
+    "cnndm-tiny": (news.article, lambda row: row["article"]),
+    "xsum-tiny": (news.document, lambda row: row["document"]),
+    "gsm8k-tiny": (problems.problem, lambda row: row["question"]),
+    "wmt-tiny": (phrases.sentence, lambda row: row["translation"]["de"]),
+    "humaneval-tiny": (functions.completion, lambda row: row["prompt"]),
+    "mbpp-tiny": (functions.program, lambda row: "\n".join([row["text"], *row["test_list"]])),
 }
-
-
 PAIRS = ("llama-tiny", "qwen-tiny", "gemma-tiny")
 ROLES = ("target", "draft")
 
@@ -82,19 +72,18 @@ def test_hashes(task: str) -> frozenset[bytes]:
 
 def prompt_hash(task: str, row: dict) -> bytes:
     """The hash by which two rows of a task are the same question."""
-    return hashlib.sha256(GRAMMARS[task].prompt(row).encode()).digest()[:16]
+    return hashlib.sha256(GRAMMARS[task][1](row).encode()).digest()[:16]
 
 
 def _distinct(task: str, split: str, seed: int, voice: str, seen: frozenset[bytes]) -> Iterator[dict]:
-    draw, known, index = Draw(f"{task}/{split}/{seed}"), set(seen), count()
+    draw, known = Draw(f"{task}/{split}/{seed}"), set(seen)
     speaker = None if voice == PLAIN else Voice(voice, Draw(f"{task}/{split}/{seed}/{voice}"))
-    number = next(index)
+    number = 0
     while True:
         if speaker:
             speaker.begin()
-        row = GRAMMARS[task].make(draw, number, speaker)
-        key = prompt_hash(task, row)
-        if key not in known:
+        row = GRAMMARS[task][0](draw, number, speaker)
+        if (key := prompt_hash(task, row)) not in known:
             known.add(key)
             yield row
-            number = next(index)
+            number += 1

@@ -19,6 +19,7 @@ each step and chooses the loop variable of each. Leaving out any one step, or a 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from sdbench.embedded.grammar.draw import Draw, words
 from sdbench.embedded.grammar.voices import Voice
@@ -53,7 +54,7 @@ STEPS = (
     Op("drop values equal to {k}", "[{v} for {v} in {x} if {v} != {k}]", lambda x, k: [v for v in x if v != k], 2, 9),
     Op("cap each value at {k}", "[min({v}, {k}) for {v} in {x}]", lambda x, k: [min(v, k) for v in x], 2, 30),
     Op(
-        "raise each value to at least {k}", "[max({v}, {k}) for {v} in {x}]", lambda x, k: [max(v, k) for v in x], 2, 30
+        "raise each value to at least {k}", "[max({v}, {k}) for {v} in {x}]", lambda x, k: [max(k, v) for v in x], 2, 30
     ),
     Op("sort the values", "sorted({x})", lambda x, k: sorted(x)),
     Op("reverse the list", "{x}[::-1]", lambda x, k: x[::-1]),
@@ -91,12 +92,13 @@ class Pipeline:
                 values = step.run(values, k)  # type: ignore[assignment]
         return self.last.run(values, 0)
 
-    def is_tight(self, inputs: list[Values], outputs: list[Values | int]) -> bool:
-        """Whether the asserts notice any one missing step and any constant result."""
-        if all(y == outputs[0] for y in outputs):
-            return False
-        missing = range(len(self.steps))
-        return all(any(self.run(x, i) != y for x, y in zip(inputs, outputs, strict=True)) for i in missing)
+    def is_tight(self, inputs: list[Values]) -> bool:
+        """Whether asserts over these inputs notice any one missing step and any constant result."""
+        outputs = [self.run(x) for x in inputs]
+        is_noticed = (
+            any(self.run(x, i) != y for x, y in zip(inputs, outputs, strict=True)) for i in range(len(self.steps))
+        )
+        return any(y != outputs[0] for y in outputs) and all(is_noticed)
 
     def words(self) -> str:
         parts = [step.words.format(k=k) for step, k in self.steps] + [self.last.words]
@@ -125,33 +127,30 @@ def comment(say: Callable[..., str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """A pipeline with a function name, asserts that hold for it, and names for its code."""
+    """A pipeline, and inputs whose outputs give any missing step away."""
 
     pipeline: Pipeline
-    name: str
     inputs: list[Values]
-    outputs: list[Values | int]
+
+    @classmethod
+    def draw(cls, draw: Draw, num_asserts: int, lengths: tuple[int, int], largest: int) -> Self:
+        """Draw until the asserts notice every step; their lists hold values in 1..largest."""
+        num_steps = draw.pick((1, 2, 2, 3))
+        while True:
+            steps = tuple((step, draw.between(step.low, step.high)) for step in draw.sample(STEPS, num_steps))
+            pipeline = Pipeline(steps, draw.pick(RETURNS))
+            inputs = [[draw.between(1, largest) for _ in range(draw.between(*lengths))] for _ in range(num_asserts)]
+            if pipeline.is_tight(inputs):
+                return cls(pipeline, inputs)
 
     def asserts(self, name: str) -> list[str]:
-        return [f"assert {name}({x}) == {y}" for x, y in zip(self.inputs, self.outputs, strict=True)]
-
-
-def draw_exercise(draw: Draw, name: str, num_asserts: int, lengths: tuple[int, int], largest: int) -> Exercise:
-    """Draw until the asserts notice every step; their lists hold values in 1..largest."""
-    num_steps = draw.pick((1, 2, 2, 3))
-    while True:
-        steps = tuple((step, draw.between(step.low, step.high)) for step in draw.sample(STEPS, num_steps))
-        pipeline = Pipeline(steps, draw.pick(RETURNS))
-        inputs = [[draw.between(1, largest) for _ in range(draw.between(*lengths))] for _ in range(num_asserts)]
-        outputs = [pipeline.run(x) for x in inputs]
-        if pipeline.is_tight(inputs, outputs):
-            return Exercise(pipeline, name, inputs, outputs)
+        return [f"assert {name}({x}) == {self.pipeline.run(x)}" for x in self.inputs]
 
 
 def completion(draw: Draw, index: int, voice: Voice | None) -> dict:
     """One row of humaneval-tiny."""
     name = f"{draw.pick(VERBS)}_{draw.pick(ADJECTIVES)}_{draw.pick(NOUNS)}"
-    exercise = draw_exercise(draw, name, 4, (3, 6), 20)
+    exercise = Exercise.draw(draw, 4, (3, 6), 20)
     argument, steps, variable = draw.pick(ARGUMENTS), exercise.pipeline.words(), draw.pick(LOOP_VARIABLES)
     checks = "".join(f"    {line}\n" for line in exercise.asserts("candidate"))
     return {
@@ -165,16 +164,16 @@ def completion(draw: Draw, index: int, voice: Voice | None) -> dict:
 
 def program(draw: Draw, index: int, voice: Voice | None) -> dict:
     """One row of mbpp-tiny."""
-    exercise = draw_exercise(draw, f"{draw.pick(VERBS)}_{draw.pick(NOUNS)}", 3, (2, 3), 9)
+    name, exercise = f"{draw.pick(VERBS)}_{draw.pick(NOUNS)}", Exercise.draw(draw, 3, (2, 3), 9)
     argument, variable = draw.pick(ARGUMENTS), draw.pick(LOOP_VARIABLES)
     if voice is not None:
         argument = voice.say("values", "numbers", "items")
-    code = f"def {exercise.name}({argument}):\n{exercise.pipeline.body(argument, variable, voice)}"
+    code = f"def {name}({argument}):\n{exercise.pipeline.body(argument, variable, voice)}"
     return {
         "task_id": 11 + index,
         "text": f"Write a function to {exercise.pipeline.words()}.",
         "code": code.rstrip(),
-        "test_list": exercise.asserts(exercise.name),
+        "test_list": exercise.asserts(name),
         "test_setup_code": "",
         "challenge_test_list": [],
     }

@@ -24,22 +24,17 @@ class Namer:
         self._initials = iter(draw.shuffle(INITIALS))
         self._later = iter(draw.sample(SYLLABLES, 30))
 
-    def _join(self) -> str:
+    def first_name(self) -> str:
         initial = next(self._initials)
         first = initial + self._draw.pick([v for v in "aeiou" if initial + v not in _SKIPPED])
         second = next(s for s in self._later if s != first and first + s not in _UNWANTED)
         return (first + second).capitalize()
 
-    def first_name(self) -> str:
-        return self._join()
-
     def surname(self) -> str:
-        name = self._join()
-        return name + _CODA[name[-1]]
+        return (name := self.first_name()) + _CODA[name[-1]]
 
     def person(self) -> str:
         return f"{self.first_name()} {self.surname()}"
 
     def city(self) -> str:
-        name = self._join()
-        return name + _TOWN[name[-1]]
+        return (name := self.first_name()) + _TOWN[name[-1]]

@@ -9,14 +9,14 @@ Real words, one English sentence for each German one. The object stands first on
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sdbench.embedded.grammar.draw import Draw, table
 from sdbench.embedded.grammar.synonyms import reword
 from sdbench.embedded.grammar.voices import Voice
 
 
-@dataclass(frozen=True, slots=True)
-class Noun:
+class Noun(NamedTuple):
     """A noun in both languages; gender is m, f or n."""
 
     gender: str
@@ -26,8 +26,7 @@ class Noun:
     ens: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
+class Verb(NamedTuple):
     """Third person singular, plural (= infinitive) and participle; English third person, base and past."""
 
     de: str
@@ -38,8 +37,7 @@ class Verb:
     past: str
 
 
-@dataclass(frozen=True, slots=True)
-class Phrase:
+class Phrase(NamedTuple):
     """A noun phrase, its number, and whether its form alone shows that it is an accusative."""
 
     de: str
@@ -50,6 +48,10 @@ class Phrase:
 
 def _nouns(text: str) -> tuple[Noun, ...]:
     return tuple(Noun(*words) for words in table(text))
+
+
+def _verbs(text: str) -> tuple[Verb, ...]:
+    return tuple(Verb(*(word.replace("_", " ") for word in words)) for words in table(text))
 
 
 PEOPLE = _nouns("""
@@ -67,20 +69,14 @@ f Lampe Lampen lamp lamps, f Tasse Tassen cup cups, f Uhr Uhren clock clocks, f 
 f Tür Türen door doors, n Buch Bücher book books, n Bild Bilder picture pictures, n Haus Häuser house houses,
 n Auto Autos car cars, n Messer Messer knife knives, n Boot Boote boat boats
 """)
-VERBS = (
-    Verb("sieht", "sehen", "gesehen", "sees", "see", "saw"),
-    Verb("kauft", "kaufen", "gekauft", "buys", "buy", "bought"),
-    Verb("findet", "finden", "gefunden", "finds", "find", "found"),
-    Verb("sucht", "suchen", "gesucht", "looks for", "look for", "looked for"),
-    Verb("malt", "malen", "gemalt", "paints", "paint", "painted"),
-    Verb("holt", "holen", "geholt", "fetches", "fetch", "fetched"),
-    Verb("verkauft", "verkaufen", "verkauft", "sells", "sell", "sold"),
-    Verb("wäscht", "waschen", "gewaschen", "washes", "wash", "washed"),
-    Verb("braucht", "brauchen", "gebraucht", "needs", "need", "needed"),
-    Verb("verliert", "verlieren", "verloren", "loses", "lose", "lost"),
-    Verb("zeichnet", "zeichnen", "gezeichnet", "draws", "draw", "drew"),
-    Verb("stiehlt", "stehlen", "gestohlen", "steals", "steal", "stole"),
-)
+VERBS = _verbs("""
+sieht sehen gesehen sees see saw, kauft kaufen gekauft buys buy bought, findet finden gefunden finds find found,
+sucht suchen gesucht looks_for look_for looked_for, malt malen gemalt paints paint painted,
+holt holen geholt fetches fetch fetched, verkauft verkaufen verkauft sells sell sold,
+wäscht waschen gewaschen washes wash washed, braucht brauchen gebraucht needs need needed,
+verliert verlieren verloren loses lose lost, zeichnet zeichnen gezeichnet draws draw drew,
+stiehlt stehlen gestohlen steals steal stole
+""")
 TRAITS = table("jung young, klein small, nett nice, reich rich, arm poor, klug clever")
 LOOKS = table("""
 alt old, neu new, rot red, blau blue, grün green, schwer heavy, schön beautiful, billig cheap, groß big,
