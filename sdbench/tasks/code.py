@@ -120,30 +120,22 @@ class CodeTask(DataTask):
 
         answers = [(example.row, text) for example, text in pairs]
         literal = self._run([Program(self.literal(row, text), self.tests(row)) for row, text in answers])
-        failed = [i for i, outcome in enumerate(literal) if outcome.status != "passed"]
-        readings = {i: self.repair(*answers[i]) for i in failed}
+        readings = {i: self.repair(*answers[i]) for i, outcome in enumerate(literal) if outcome.status != "passed"}
         repaired = {i: reading for i, reading in readings.items() if reading is not None and reading.repairs}
         again = self._run([Program(reading.code, self.tests(answers[i][0])) for i, reading in repaired.items()])
         passed = {i for i, outcome in zip(repaired, again, strict=True) if outcome.status == "passed"}
-        return [
-            self._score_of(
-                outcome,
-                is_repaired=i in passed,
-                is_read=i not in readings or readings[i] is not None,
-                repairs=repaired[i].repairs if i in repaired else frozenset(),
-            )
-            for i, outcome in enumerate(literal)
-        ]
-
-    def _score_of(self, outcome: Outcome, *, is_repaired: bool, is_read: bool, repairs: frozenset[str]) -> Score:
-        """`repairs` count where the literal program did not pass: elsewhere none was needed."""
-        flags = {flag: outcome.status == status for status, flag in OUTCOMES.items()}
-        flags["needs_missing_package"] = outcome.detail.startswith(MISSING)
-        flags["is_uncontained"] = not self._sandbox.is_contained  # marks what sandbox=rlimit or none has scored
-        flags |= {f"is_repaired_{kind}": kind in repairs for kind in REPAIRS}
-        is_passed = outcome.status == "passed"
-        values = {"pass@1": float(is_passed), "pass@1_repaired": float(is_passed or is_repaired)}
-        return Score(values, flags={**flags, "is_extraction_failed": not is_read})
+        scores = []
+        for i, outcome in enumerate(literal):
+            repairs = repaired[i].repairs if i in repaired else ()  # where the literal program passes, none is needed
+            flags = {flag: outcome.status == status for status, flag in OUTCOMES.items()}
+            flags["needs_missing_package"] = outcome.detail.startswith(MISSING)
+            flags["is_uncontained"] = not self._sandbox.is_contained  # marks what sandbox=rlimit or none has scored
+            flags |= {f"is_repaired_{kind}": kind in repairs for kind in REPAIRS}
+            flags["is_extraction_failed"] = readings.get(i, ()) is None
+            is_passed = outcome.status == "passed"
+            values = {"pass@1": float(is_passed), "pass@1_repaired": float(is_passed or i in passed)}
+            scores.append(Score(values, flags=flags))
+        return scores
 
     def measure(self, example: Example, text: str) -> Score:
         return self.measure_all([(example, text)])[0]

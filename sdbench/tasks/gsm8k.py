@@ -44,15 +44,6 @@ def lm_eval_normal(text: str) -> str:
     return LM_EVAL_LAST_DOT.sub("", text).lower()
 
 
-def lm_eval_find(pattern: re.Pattern[str], text: str, pick: int) -> str | None:
-    """The pick-th match, of its groups the first that is not empty."""
-    matches = pattern.findall(text)
-    if not matches:
-        return None
-    groups = matches[pick] if isinstance(matches[pick], tuple) else (matches[pick],)
-    return next((group for group in groups if group), "").strip()
-
-
 def numeric(text: str) -> Decimal | Fraction | None:
     """Our own reading, as a reader's: the first number after the last marker of an answer, or the last number of all."""
     text = text.translate(MINUS)
@@ -71,12 +62,14 @@ def numeric(text: str) -> Decimal | Fraction | None:
 
 
 def by_pattern(pattern: str | re.Pattern[str], pick: int) -> Callable[[str], str | None]:
-    """A reading by lm-eval's rule: the pick-th match of a pattern, normalised."""
-    compiled = re.compile(pattern)
+    """A reading by lm-eval's rule: the pick-th match of a pattern, of its groups the first that is not empty, normalised."""
 
     def extract(text: str) -> str | None:
-        number = lm_eval_find(compiled, text, pick)
-        return None if number is None else lm_eval_normal(number)
+        matches = re.findall(pattern, text)
+        if not matches:
+            return None
+        groups = matches[pick] if isinstance(matches[pick], tuple) else (matches[pick],)
+        return lm_eval_normal(next((group for group in groups if group), "").strip())
 
     return extract
 

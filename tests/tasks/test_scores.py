@@ -12,7 +12,7 @@ from rouge_score import rouge_scorer
 import sdbench.tasks
 from sdbench.evaluate_adapter import of_all
 from sdbench.metrics.quality import corpus_bleu, corpus_chrf2
-from sdbench.tasks.gsm8k import LM_EVAL_NUMBER, lm_eval_find, lm_eval_flexible, numeric
+from sdbench.tasks.gsm8k import lm_eval_flexible, numeric
 from sdbench.types import Example, Prompt
 
 TYPES = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
@@ -159,7 +159,7 @@ def test_text_after_a_stop_string_does_not_count():
 
 def test_ellipsis_is_a_number_to_flexible_and_none_to_numeric():
     text = "It is 18. Let me think again ..."
-    assert lm_eval_find(LM_EVAL_NUMBER, text, -1) == "..."
+    assert lm_eval_flexible(text) == "..", "three dots, of which exact_match deletes the last"
     score = load("gsm8k").score(example(question="", answer="#### 18"), text)
     assert score.values == {"strict": 0.0, "flexible": 0.0, "numeric": 1.0}
 

@@ -49,5 +49,5 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def table(text: str) -> tuple[tuple[str, ...], ...]:
-    """Return the words of each entry of a comma list."""
-    return tuple(map(words, text.split(",")))
+    """Return the words of each entry of a comma list; _ stands for a blank within a word."""
+    return tuple(tuple(word.replace("_", " ") for word in words(entry)) for entry in text.split(","))

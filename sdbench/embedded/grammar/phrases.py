@@ -26,17 +26,6 @@ class Noun(NamedTuple):
     ens: str
 
 
-class Verb(NamedTuple):
-    """Third person singular, plural (= infinitive) and participle; English third person, base and past."""
-
-    de: str
-    des: str
-    participle: str
-    en: str
-    ens: str
-    past: str
-
-
 class Phrase(NamedTuple):
     """A noun phrase, its number, and whether its form alone shows that it is an accusative."""
 
@@ -48,10 +37,6 @@ class Phrase(NamedTuple):
 
 def _nouns(text: str) -> tuple[Noun, ...]:
     return tuple(Noun(*words) for words in table(text))
-
-
-def _verbs(text: str) -> tuple[Verb, ...]:
-    return tuple(Verb(*(word.replace("_", " ") for word in words)) for words in table(text))
 
 
 PEOPLE = _nouns("""
@@ -69,7 +54,8 @@ f Lampe Lampen lamp lamps, f Tasse Tassen cup cups, f Uhr Uhren clock clocks, f 
 f Tür Türen door doors, n Buch Bücher book books, n Bild Bilder picture pictures, n Haus Häuser house houses,
 n Auto Autos car cars, n Messer Messer knife knives, n Boot Boote boat boats
 """)
-VERBS = _verbs("""
+# Third person singular, plural (= infinitive) and participle; English third person, base and past.
+VERBS = table("""
 sieht sehen gesehen sees see saw, kauft kaufen gekauft buys buy bought, findet finden gefunden finds find found,
 sucht suchen gesucht looks_for look_for looked_for, malt malen gemalt paints paint painted,
 holt holen geholt fetches fetch fetched, verkauft verkaufen verkauft sells sell sold,
@@ -84,12 +70,8 @@ schwarz black
 """)
 NOW = (("Heute", "Today"), ("Jetzt", "Now"), ("Oft", "Often"), ("Manchmal", "Sometimes"))
 THEN = (("Gestern", "Yesterday"), ("Letzte Woche", "Last week"), ("Einmal", "Once"), ("Am Montag", "On Monday"))
-MODALS = (
-    ("kann", "können", "can", "can"),
-    ("muss", "müssen", "must", "must"),
-    ("will", "wollen", "wants to", "want to"),
-)
-LINKS = (("weil", "because"), ("obwohl", "although"), ("während", "while"), ("wenn", "if"))
+MODALS = table("kann können can can, muss müssen must must, will wollen wants_to want_to")
+LINKS = table("weil because, obwohl although, während while, wenn if")
 
 _DEFINITE = {
     "nom": {"m": "der", "f": "die", "n": "das", "p": "die"},
@@ -164,15 +146,14 @@ def draw_clause(draw: Draw, *, is_short: bool) -> Clause:
     """A transitive clause in the present, the perfect or with a modal verb."""
     subject, target = phrase(draw, PEOPLE, TRAITS, "nom"), phrase(draw, THINGS, LOOKS, "acc")
     company = phrase(draw, PEOPLE, TRAITS, "dat") if not is_short and draw.chance(0.3) else None
-    verb, many, tense = draw.pick(VERBS), subject.is_plural, draw.below(3)
+    (de, des, participle, en, ens, past), many, tense = draw.pick(VERBS), subject.is_plural, draw.below(3)
     if tense == 0:
-        finite, closing, predicate = (verb.des, "", verb.ens) if many else (verb.de, "", verb.en)
+        finite, closing, predicate = (des, "", ens) if many else (de, "", en)
     elif tense == 1:
-        finite, closing, predicate = "haben" if many else "hat", verb.participle, verb.past
+        finite, closing, predicate = "haben" if many else "hat", participle, past
     else:
         modal = draw.pick(MODALS)
-        finite, closing = modal[1] if many else modal[0], verb.des
-        predicate = f"{modal[3] if many else modal[2]} {verb.ens}"
+        finite, closing, predicate = modal[many], des, f"{modal[2 + many]} {ens}"
     return Clause(subject, target, company, finite, closing, predicate, tense == 1)
 
 

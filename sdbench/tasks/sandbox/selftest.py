@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import socket
 from collections.abc import Callable
@@ -51,7 +50,7 @@ PROVES = (*ATTEMPTS, *BAD_VERDICTS)  # what a backend that holds proves
 
 def examine(run: Callable[..., Any], folder: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(what could not be done, what could) by programs that `run(code)` runs; `folder` is this process's own."""
-    secret, outside = Path(folder, "secret"), Path(folder, "written")
+    secret, outside, home = Path(folder, "secret"), Path(folder, "written"), os.path.expanduser("~")
     secret.write_text("a file that no program may read")
     secret.chmod(0o600)
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
@@ -59,7 +58,7 @@ def examine(run: Callable[..., Any], folder: str) -> tuple[tuple[str, ...], tupl
             port=server.getsockname()[1],
             outside=str(outside),
             secret=str(secret),
-            home=_home(),
+            home=home if os.path.isdir(home) else "/",
             run=os.getpid(),
             names=ATTEMPTS,
         )
@@ -75,14 +74,3 @@ def examine(run: Callable[..., Any], folder: str) -> tuple[tuple[str, ...], tupl
         (open_ways if run(program).status == "passed" else proved).append(hole)
     outside.unlink(missing_ok=True)
     return tuple(proved), tuple(open_ways)
-
-
-def _home() -> str:
-    """The home folder of this user, from the environment or the user database."""
-    home = os.environ.get("HOME") or ""
-    if not os.path.isdir(home):
-        try:
-            home = pwd.getpwuid(os.getuid()).pw_dir
-        except KeyError:
-            home = "/"
-    return home if os.path.isdir(home) else "/"
