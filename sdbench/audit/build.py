@@ -1,6 +1,6 @@
 """From a command line to a subject: a trained pair by the runner's own composition, or the tiny random pair."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from sdbench.audit.subject import AuditedRule, Subject, min_num_draft
 from sdbench.config import ConfigError, RuleSweep, Run
 from sdbench.prepare.heads import with_labels as labels_of
 from sdbench.prepare.refuse import refuse_broken_limits
-from sdbench.prepare.rules import Parts, build_parts, rule_of
+from sdbench.prepare.rules import Parts, build_parts, rules_of
 from sdbench.prepare.trained import with_trained
 
 TRAINED_PROMPTS, TRAINED_BUDGET, TRAINED_DRAFT = 2, 8, 3
@@ -58,23 +58,12 @@ def refuse_no_verifier(name: str, rule: object) -> None:
         )
 
 
-def rule_maker(sweep: RuleSweep, markers: Markers) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a function that makes the rule of a setting, with the markers of spans as ids."""
-
-    def make_rule(setting: Mapping[str, Any]) -> Any:
-        rule: Any = rule_of(sweep.target, setting)
-        return rule.with_markers(markers) if hasattr(rule, "with_markers") else rule
-
-    return make_rule
-
-
 def settings_of(given: AuditCommand, sweeps: Sequence[RuleSweep], markers: Markers) -> list[AuditedRule]:
     """The settings that are audited: those given, otherwise the lossless end and the middle of each sweep."""
     audited: list[AuditedRule] = []
     for sweep in sweeps:
-        make_rule = rule_maker(sweep, markers)
-        for setting in _chosen_settings(given, sweep, "verifier." if len(sweeps) == 1 else f"verifier.{sweep.name}."):
-            rule = make_rule(setting)
+        chosen = _chosen_settings(given, sweep, "verifier." if len(sweeps) == 1 else f"verifier.{sweep.name}.")
+        for setting, rule in zip(chosen, rules_of(replace(sweep, settings=tuple(chosen)), markers), strict=True):
             values = labels_of(rule, setting)
             knobs = [knob for knob in sweep.knobs if not knob.choices or len(knob.values) > 1]
             audited.append(AuditedRule(" ".join([sweep.name, *(f"{k.name}={values[k.name]}" for k in knobs)]), rule))

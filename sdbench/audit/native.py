@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from sdbench.audit import checks, knobs
-from sdbench.audit.build import BuiltAudit, build, rule_maker
+from sdbench.audit.build import BuiltAudit, build
 from sdbench.audit.command import AuditCommand, AuditOptions
 from sdbench.audit.outcomes import why_unknown
 from sdbench.audit.plan import Fault, plan_tests, run_each, sample
@@ -40,7 +40,7 @@ def audit_engine(given: AuditCommand) -> AuditReport:
 def knob_results(built: BuiltAudit) -> list[ClaimResult]:
     results: list[ClaimResult] = []
     for sweep in built.sweeps:
-        check = partial(knobs.check_knobs, sweep, rule_maker(sweep, built.markers), built.subject.widths)
+        check = partial(knobs.check_knobs, sweep, built.markers, built.subject.widths)
         results += _guard(sweep.name, "knob", check)
     return results
 

@@ -38,11 +38,11 @@ def build_parts(run: Run, ids_of: Callable[[str], Sequence[int]] | None = None) 
     `ids_of` encodes the texts by which some rules mark a span; without it these stay texts.
     """
     drafter = _drafter_class(run)
-    sweeps = tuple(BuiltSweep(sweep, _rules_of(sweep, ids_of)) for sweep in run.verifiers)
+    sweeps = tuple(BuiltSweep(sweep, rules_of(sweep, ids_of)) for sweep in run.verifiers)
     return Parts(sweeps, drafter, "draft" in _needs(drafter, DRAFTER_NEEDS, f"drafter={run.drafter.name}"))
 
 
-def _rules_of(sweep: RuleSweep, ids_of: Callable[[str], Sequence[int]] | None) -> tuple[Verifier, ...]:
+def rules_of(sweep: RuleSweep, ids_of: Callable[[str], Sequence[int]] | None) -> tuple[Verifier, ...]:
     """A rule for each setting; a marker that is not a single token is a ConfigError."""
     rules: list[Any] = [rule_of(sweep.target, setting) for setting in sweep.settings]
     for rule in rules:

@@ -88,6 +88,8 @@ class CascadeOPT(_Cascade):
 class CascadeV1(_Cascade):
     """Token-specific V1 (equation 13): A = {v: q(v) ≥ max p − α}."""
 
+    is_ordered: ClassVar[bool] = False
+
     def kept(self, p: Tensor, q: Tensor) -> Tensor:
         return q >= peak(p) - knob(self.alpha, q)
 
@@ -96,6 +98,8 @@ class CascadeV1(_Cascade):
 class CascadeV2(_Cascade):
     """Token-specific V2 (equation 14): A = {v: p(v) ≥ max p − α}."""
 
+    is_ordered: ClassVar[bool] = False
+
     def kept(self, p: Tensor, q: Tensor) -> Tensor:
         return p >= peak(p) - knob(self.alpha, p)
 
@@ -103,6 +107,8 @@ class CascadeV2(_Cascade):
 @dataclass(frozen=True, slots=True)
 class CascadeV3(_Cascade):
     """Token-specific V3 (equation 15): A = {v: p(v) ≥ (1 − α)·max p}."""
+
+    is_ordered: ClassVar[bool] = False
 
     def kept(self, p: Tensor, q: Tensor) -> Tensor:
         return p >= (1 - knob(self.alpha, p)) * peak(p)

@@ -55,6 +55,7 @@ class Coin(Outer, Towards):  # pyright: ignore[reportIncompatibleVariableOverrid
     """
 
     version: ClassVar[str] = "1"
+    is_ordered: ClassVar[bool] = False
 
     rule: Any
 

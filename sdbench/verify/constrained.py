@@ -41,6 +41,10 @@ class Mentored(Towards):
     def law(self, p: Tensor, q: Tensor) -> Tensor:
         return by_rows(self._law, p, q, knob(self.divergence, p[..., 0].double()))
 
+    def over_bound(self, p: Tensor, q: Tensor, out: Tensor) -> Tensor:
+        """By how much KL(p‖out) of what is emitted, out [..., V], exceeds D."""
+        return (p * (p / out.clamp_min(1e-300)).log()).sum(-1) - float(self.divergence)
+
     @staticmethod
     def _law(p64: Tensor, q64: Tensor, most: Tensor) -> Tensor:
         low, high = _cuts(p64, q64, most)

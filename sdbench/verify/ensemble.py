@@ -71,6 +71,11 @@ class Ensemble(GreedyLaw):
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
         return excess(p if self.mix == "prob" else self.law(p, q), q)
 
+    def over_bound(self, p: Tensor, q: Tensor, out: Tensor) -> Tensor | None:
+        """By how much the bias of what is emitted, out [..., V], exceeds (1 − w)·TV(p, q); a mixture of logits has no bound."""
+        bias, tv = (out - p).abs().sum(-1) / 2, (p - q).abs().sum(-1) / 2
+        return bias - (1 - float(self.w)) * tv if self.mix == "prob" else None
+
     def greedy_scores(self, log_p: Tensor, log_q: Tensor) -> Tensor:
         """v of un-tempered laws, or its logits, [B,K,V]."""
         if self.mix == "prob":

@@ -26,6 +26,8 @@ class Tokenwise(Rule, ABC):
     draws_if_greedy: ClassVar[bool] = True  # one-hot laws in the sampled formula may draw
     is_pointwise: ClassVar[bool] = False  # accept at x looks at p(x) and q(x) only: it is then called with these, V = 1
     knows_rejected: ClassVar[bool] = False  # what replaces a draft depends on it: `replace_rejected` is the rule's own
+    # Acceptance rises along each knob from its strict end. False where it was seen to fall (docs/audit.md): nothing is claimed.
+    is_ordered: ClassVar[bool] = True
 
     @abstractmethod
     def accept(self, p: Tensor, q: Tensor) -> Tensor:

@@ -51,6 +51,7 @@ class EASD(Tokenwise):
 
     version: ClassVar[str] = "1"
     draws_if_greedy: ClassVar[bool] = False
+    is_ordered: ClassVar[bool] = False
 
     entropy: float | Tensor = 2.0
     overlap: float | Tensor = 0.8
@@ -90,6 +91,7 @@ class Contrastive(Towards, GreedyLaw):
     """
 
     version: ClassVar[str] = "1"
+    is_ordered: ClassVar[bool] = False
 
     alpha: float | Tensor = 0.1
     beta: float | Tensor = 0.5
