@@ -1,7 +1,6 @@
 """The audit of this package's engine, with any rule and any drafter."""
 
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -38,11 +37,10 @@ def audit_engine(given: AuditCommand) -> AuditReport:
 
 
 def knob_results(built: BuiltAudit) -> list[ClaimResult]:
-    results: list[ClaimResult] = []
-    for sweep in built.sweeps:
-        check = partial(knobs.check_knobs, sweep, built.markers, built.subject.widths)
-        results += _guard(sweep.name, "knob", check)
-    return results
+    def check(which: Sequence[int]) -> list[ExactCheck]:
+        return [knobs.check_knobs(built.sweeps[n], built.markers, built.subject.widths) for n in which]
+
+    return _results([sweep.name for sweep in built.sweeps], "knob", range(len(built.sweeps)), check)
 
 
 def audit(subject: Subject, options: AuditOptions | None = None) -> AuditReport:
@@ -59,7 +57,7 @@ def audit(subject: Subject, options: AuditOptions | None = None) -> AuditReport:
     rows += record_results(subject, options, source, {row.setting for row in rows if row.claim == "runs"})
     for claim, check in (("invariance", checks.check_invariance), ("greedy", checks.check_greedy)):
         if claim in options.claims:
-            rows += _check_all(subject, claim, check, range(len(subject.settings)))
+            rows += _results(names, claim, range(len(names)), partial(check, subject))
     times.append(time.perf_counter())
     seconds |= dict(zip(("plan", "samples", "checks"), np.diff(times).tolist(), strict=True))
     seconds = {key: round(value, 3) for key, value in seconds.items()}
@@ -79,7 +77,7 @@ def refuse_unknown_laws(subject: Subject, options: AuditOptions) -> None:
 
 def record_results(subject: Subject, options: AuditOptions, source: Source, failed: set[str]) -> list[ClaimResult]:
     """What the records of some texts say: counters, and the recorded p and q. `failed`: settings that raised already."""
-    results: list[ClaimResult] = []
+    results, names = list[ClaimResult](), [setting.name for setting in subject.settings]
     samples = CHECKED_TEXTS if not subject.sampling.is_greedy else 1
     wants_records = bool({"q", "counters"} & set(options.claims))
     for number, setting in enumerate(subject.settings if wants_records else ()):
@@ -94,28 +92,16 @@ def record_results(subject: Subject, options: AuditOptions, source: Source, fail
         if "q" in options.claims:
             rounds = subject.arrays(texts)[1].first(400)
             check = partial(checks.check_recorded, setting.name, rounds, source, subject)
-            results += _guard(setting.name, "recorded q", check)
+            results += _results(names, "recorded q", [number], lambda _, check=check: [check()])
     return results
 
 
-def _check_all(
-    subject: Subject,
-    claim: str,
-    check: Callable[[Subject, Sequence[int]], list[ExactCheck]],
-    which: Sequence[int],
+def _results(
+    names: Sequence[str], claim: str, which: Sequence[int], check: Callable[[Sequence[int]], Sequence[ExactCheck]]
 ) -> list[ClaimResult]:
+    """The results of a check, none where there was nothing to compare; an exception violates the claim."""
     return [
-        ClaimResult.of_fault(subject.settings[done.setting].name, claim, done.trace)
-        if isinstance(done, Fault)
-        else done.result()
-        for done in run_each(which, lambda some: check(subject, some))
+        ClaimResult.of_fault(names[done.setting], claim, done.trace) if isinstance(done, Fault) else done.result()
+        for done in run_each(which, check)
+        if isinstance(done, Fault) or done.compared
     ]
-
-
-def _guard(name: str, claim: str, run: Callable[[], ExactCheck]) -> list[ClaimResult]:
-    """The result of a check, none where there was nothing to compare; an exception violates the claim."""
-    try:
-        check = run()
-    except Exception:  # noqa: BLE001
-        return [ClaimResult.of_fault(name, claim, traceback.format_exc())]
-    return [check.result()] if check.compared else []

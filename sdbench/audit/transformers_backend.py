@@ -64,28 +64,24 @@ class GenerateMode:
 
 def build_mode(name: str) -> GenerateMode:
     """A mode with a pair of its own."""
-    prompt = [0, 1, 2, 0, 1]
-    if name in ("assistant", "ensemble"):
-        target, draft = pairs.random_llama(layers=2, seed=0), pairs.random_llama(layers=1, seed=1)
-        options: dict[str, Any] = {"assistant_model": draft}
-        if name == "assistant":
-            return GenerateMode(name, target, draft, prompt, options=options)
-        return GenerateMode(
-            name, target, draft, prompt, Ensemble(WEIGHT), {**options, "assistant_ensemble_weight": WEIGHT}
+    if name == "universal":
+        tokenizers = [pairs.random_tokenizer(which, size) for which, size in enumerate((WIDE, NARROW))]
+        target, draft = (
+            pairs.random_llama(layers=2 - n, seed=n, vocab=len(tokenizer), spread=4.0)
+            for n, tokenizer in enumerate(tokenizers)
         )
-    if name == "lookup":
-        options = {"prompt_lookup_num_tokens": NUM_DRAFT, "max_matching_ngram_size": 2}
-        return GenerateMode(name, pairs.random_llama(layers=2, seed=0), None, prompt, options=options)
-    if name == "early_exit":
-        options = {"assistant_early_exit": 1}
-        return GenerateMode(name, pairs.random_llama(layers=3, seed=0), None, prompt, options=options)
-    tokenizers = [pairs.random_tokenizer(which, size) for which, size in enumerate((WIDE, NARROW))]
-    target, draft = (
-        pairs.random_llama(layers=2 - n, seed=n, vocab=len(tokenizer), spread=4.0)
-        for n, tokenizer in enumerate(tokenizers)
-    )
-    options = {"assistant_model": draft, "tokenizer": tokenizers[0], "assistant_tokenizer": tokenizers[1]}
-    return GenerateMode(name, target, draft, tokenizers[0]("the quick brown fox")["input_ids"], options=options)
+        options = {"assistant_model": draft, "tokenizer": tokenizers[0], "assistant_tokenizer": tokenizers[1]}
+        return GenerateMode(name, target, draft, tokenizers[0]("the quick brown fox")["input_ids"], options=options)
+    target = pairs.random_llama(layers=3 if name == "early_exit" else 2, seed=0)
+    draft = pairs.random_llama(layers=1, seed=1) if name in ("assistant", "ensemble") else None
+    options_of: dict[str, dict[str, Any]] = {
+        "assistant": {"assistant_model": draft},
+        "ensemble": {"assistant_model": draft, "assistant_ensemble_weight": WEIGHT},
+        "lookup": {"prompt_lookup_num_tokens": NUM_DRAFT, "max_matching_ngram_size": 2},
+        "early_exit": {"assistant_early_exit": 1},
+    }
+    rule = Ensemble(WEIGHT) if name == "ensemble" else Exact()
+    return GenerateMode(name, target, draft, [0, 1, 2, 0, 1], rule, options_of[name])
 
 
 def audit_generate(given: AuditCommand) -> AuditReport:

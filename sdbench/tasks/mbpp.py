@@ -66,14 +66,12 @@ class MBPP(CodeTask):
 
     def entry_points(self, row: Row) -> Sequence[str]:
         """The functions that the asserts call and that the reference defines."""
-        tree = parse("\n".join(row["test_list"]))
-        called = (
-            {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
-            if tree
-            else set()
+        tests, reference = (
+            parse(code) or ast.Module([], [])
+            for code in ("\n".join(row["test_list"]), row["code"].replace("\r\n", "\n"))
         )
-        reference = parse(row["code"].replace("\r\n", "\n"))
-        defined = {name for statement in reference.body for name in bound_names(statement)} if reference else set()
+        called = {n.func.id for n in ast.walk(tests) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+        defined = {name for statement in reference.body for name in bound_names(statement)}
         return sorted((called & defined) or (called - set(dir(builtins))))
 
     def preamble(self, row: Row) -> str:

@@ -14,7 +14,7 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,7 +57,7 @@ class Outcome:
     output: str = ""
 
 
-class Sandbox:
+class Sandbox(AbstractContextManager):
     """Runs programs in parallel, each alone. `proved` names what the self-test tried here and could not do."""
 
     def __init__(
@@ -119,9 +119,6 @@ class Sandbox:
         """End the workers and remove their folders; also done when the object or the process ends."""
         self._threads.shutdown(cancel_futures=True)
         self._finalizer()
-
-    def __enter__(self) -> Sandbox:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
