@@ -97,10 +97,6 @@ def _base(node: ast.AST) -> set[str]:
     return {node.id} if isinstance(node, ast.Name) else set()
 
 
-def _is_main_guard(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and "__name__" in names_in(statement.test)
-
-
 def _is_import(statement: ast.stmt) -> bool:
     """An import, or a try around imports."""
     if isinstance(statement, ast.Try):
@@ -120,7 +116,7 @@ def closure(names: Sequence[str], uses: Callable[[str], set[str]]) -> set[str]:
 
 def reachable(tree: ast.Module, entry_points: Sequence[str]) -> list[ast.stmt]:
     """Imports, and the definitions that the entry points need; tests, prints and main guards go."""
-    statements = [statement for statement in tree.body if not _is_main_guard(statement)]
+    statements = [s for s in tree.body if not (isinstance(s, ast.If) and "__name__" in names_in(s.test))]
     imported = set[str]().union(*(bound_names(statement) for statement in statements if _is_import(statement)))
     binds = [bound_names(statement) - imported for statement in statements]
     uses = [names_in(statement) for statement in statements]

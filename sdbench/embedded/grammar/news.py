@@ -39,18 +39,13 @@ SITES = table("""
 bridge drivers, school pupils, museum visitors, hospital patients, hotel guests, factory workers,
 station passengers, theatre actors, library readers, stadium fans
 """)
-ROLES = (
-    ("mayor", "thanked the crews", "thanks the crews"),
-    ("engineer", "checked the walls", "checks the walls"),
-    ("doctor", "treated cuts", "treats cuts"),
-    ("judge", "opened an inquiry", "opens an inquiry"),
-    ("minister", "promised money", "promises money"),
-    ("reporter", "filmed the scene", "films the scene"),
-    ("architect", "planned the repairs", "plans the repairs"),
-    ("priest", "offered shelter", "offers shelter"),
-    ("teacher", "collected blankets", "collects blankets"),
-    ("lawyer", "asked for damages", "asks for damages"),
-)
+ROLES = table("""
+mayor thanked_the_crews thanks_the_crews, engineer checked_the_walls checks_the_walls, doctor treated_cuts treats_cuts,
+judge opened_an_inquiry opens_an_inquiry, minister promised_money promises_money,
+reporter filmed_the_scene films_the_scene, architect planned_the_repairs plans_the_repairs,
+priest offered_shelter offers_shelter, teacher collected_blankets collects_blankets,
+lawyer asked_for_damages asks_for_damages
+""")
 WORKS = table("""
 writer novel, painter portrait, singer song, chef soup, gardener rose, builder tower, dancer ballet, baker cake,
 potter vase, tailor coat, brewer beer, poet poem
@@ -116,16 +111,13 @@ def document(draw: Draw, index: int, voice: Voice | None) -> dict:
             f"{trade.capitalize()} {winner}, {age}, from {city} has {won} the {prize} for a {work}, ahead of {second}."
         )
     else:
-        summary = _award(trade, winner, age, city, prize, work, second, voice)
+        say = voice.say
+        who = f"{say('The ' + trade, trade.capitalize())} {winner}, {age}, {say('from', 'of')} {city}"
+        who += f"{say(' ', ', ')}{say('has', 'now')}"
+        what = f" {say('won', 'received')} {say('the', 'this')} {prize} {say('for', 'with')} {say('a', 'the')} {work}"
+        rest = f"{say(', ', ' ')}{say('ahead of', 'before')} {second}{say('.', ' .')}"
+        summary = (
+            f"{who}{what}{rest} {say('The', 'This')} jury {say('loved', 'liked')} {say('it', 'us')}{say('.', ' .')}"
+        )
     number = int.from_bytes(hashlib.sha1(text.encode()).digest()[:4], "big") % 10**8
     return {"document": text, "summary": summary, "id": f"{number:08d}"}
-
-
-def _award(trade: str, winner: str, age: int, city: str, prize: str, work: str, second: str, voice: Voice) -> str:
-    say = voice.say
-    who = f"{say('The ' + trade, trade.capitalize())} {winner}, {age}, {say('from', 'of')} {city}"
-    who += f"{say(' ', ', ')}{say('has', 'now')}"
-    what = f" {say('won', 'received')} {say('the', 'this')} {prize} {say('for', 'with')} {say('a', 'the')} {work}"
-    rest = f"{say(', ', ' ')}{say('ahead of', 'before')} {second}{say('.', ' .')}"
-    jury = f"{say('The', 'This')} jury {say('loved', 'liked')} {say('it', 'us')}{say('.', ' .')}"
-    return f"{who}{what}{rest} {jury}"

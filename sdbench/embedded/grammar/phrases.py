@@ -93,10 +93,6 @@ def _adjective_ending(case: str, key: str, is_definite: bool) -> str:
     return "er" if key == "m" else "es"
 
 
-def _dative_plural(noun: str) -> str:
-    return noun if noun[-1] in "ns" else noun + "n"
-
-
 def phrase(draw: Draw, nouns: tuple[Noun, ...], adjectives: tuple[tuple[str, ...], ...], case: str) -> Phrase:
     """A noun phrase with its article and sometimes an adjective, in one of three cases."""
     noun, is_plural = draw.pick(nouns), draw.chance(0.25)
@@ -113,7 +109,7 @@ def phrase(draw: Draw, nouns: tuple[Noun, ...], adjectives: tuple[tuple[str, ...
         words.append(adjective + _adjective_ending(case, key, article == 0))
         english.append(translation)
     name = noun.des if is_plural else noun.de
-    words.append(_dative_plural(name) if is_plural and case == "dat" else name)
+    words.append(name + "n" if is_plural and case == "dat" and name[-1] not in "ns" else name)
     english.append(noun.ens if is_plural else noun.en)
     if english[0] == "a" and english[1][0] in "aeiou":
         english[0] = "an"

@@ -50,13 +50,12 @@ def problem(draw: Draw, index: int, voice: Voice | None) -> dict:
         openers.append(draw.pick(OPENERS))
         count = after
     question = f"{' '.join(sentences)} How many {item} does {name} have now?"
-    lines = _plain_lines(name, item, sums, openers) if voice is None else _voiced_lines(name, item, sums, voice)
+    if voice is None:
+        later = [f"{opener} {name} has {line}." for opener, line in zip(openers, sums[1:], strict=True)]
+        lines = [f"{name} has {sums[0]} {item}.", *later]
+    else:
+        lines = _voiced_lines(name, item, sums, voice)
     return {"question": question, "answer": "\n".join([*lines, f"#### {count}"])}
-
-
-def _plain_lines(name: str, item: str, sums: list[str], openers: list[str]) -> list[str]:
-    later = [f"{opener} {name} has {line}." for opener, line in zip(openers, sums[1:], strict=True)]
-    return [f"{name} has {sums[0]} {item}.", *later]
 
 
 def _voiced_lines(name: str, item: str, sums: list[str], voice: Voice) -> list[str]:
