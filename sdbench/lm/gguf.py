@@ -133,14 +133,12 @@ def _read_tensors(path: Path, model: Any, config: Any) -> Iterator[tuple[str, Te
         weights = dequantize(tensor.data, tensor.tensor_type)
         done = processor.process(weights=weights, name=tensor.name, tensor_key_mapping=names, parsed_parameters=merged)
         name = names.get(done.name or str(tensor.name).removesuffix(".weight"))
-        if name is None:
-            continue
-        if done.name is not None:
+        if name is not None and done.name is not None:
             yield name, torch.from_numpy(np.require(done.weights, requirements="CW"))
-            continue
-        parts[name] -= 1
-        if not parts[name]:
-            yield name, merged["tensors"].pop(name)
+        elif name is not None:
+            parts[name] -= 1
+            if not parts[name]:
+                yield name, merged["tensors"].pop(name)
 
 
 def is_gguf(id: str) -> bool:
@@ -232,19 +230,17 @@ def _describe(id: str, path: Path, part: Path) -> None:
     _refuse_unread(id, reader, architecture)
     if not stops:
         raise ConfigError(f"{id} names no end-of-text token (tokenizer.ggml.eos_token_id): convert the model again")
-    unknown = (
-        f"{id} is of the architecture {architecture}, which transformers does not read from GGUF as a language model"
-    )
     try:
         config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+        MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     except (ValueError, KeyError, NotImplementedError) as error:
-        raise ConfigError(f"{unknown}: give the publisher's own repository") from error
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ConfigError(f"{unknown}: give the publisher's own repository")
+        raise ConfigError(
+            f"{id} is of the architecture {architecture}, which transformers does not read from GGUF as a language model: "
+            "give the publisher's own repository"
+        ) from error
     parameters = sum(int(tensor.n_elements) for tensor in reader.tensors)
-    shapes = {str(tensor.name): [int(size) for size in tensor.shape] for tensor in reader.tensors}
-    if "token_embd.weight" in shapes:
-        config.vocab_size = shapes["token_embd.weight"][-1]
+    embeddings = (tensor for tensor in reader.tensors if tensor.name == "token_embd.weight")
+    config.vocab_size = next((int(tensor.shape[-1]) for tensor in embeddings), config.vocab_size)
     config.save_pretrained(part)
     special: dict[str, Any] = {"eos_token_id": stops if len(stops) > 1 else stops[0]}
     special |= {name: getattr(config, name, None) for name in ("bos_token_id", "pad_token_id")}
@@ -287,12 +283,8 @@ def _stop_ids(reader: GGUFReader) -> list[int]:
     keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
     ids = [int(index) for key in keys if (index := _value(reader, key)) is not None]
     tokens, types = (_value(reader, f"tokenizer.ggml.{name}") or [] for name in ("tokens", "token_type"))
-    ids += [index for index, (token, kind) in enumerate(zip(tokens, types, strict=False)) if _is_end(token, kind)]
-    return list(dict.fromkeys(ids))
-
-
-def _is_end(token: str, kind: int) -> bool:
-    return kind == CONTROL and token in ENDS
+    named = enumerate(zip(tokens, types, strict=False))
+    return list(dict.fromkeys([*ids, *(index for index, (token, kind) in named if kind == CONTROL and token in ENDS)]))
 
 
 def _kind(reader: GGUFReader) -> str:

@@ -4,8 +4,10 @@ So a model that the engine would serve wrongly (positions counted by its own cac
 more than a mask) is refused by name instead.
 """
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,6 +22,9 @@ from sdbench.lm.fingerprint import fingerprint
 from sdbench.lm.plan import CAUSAL, LayerMask, current
 from sdbench.probs import total_variation
 
+if TYPE_CHECKING:
+    from sdbench.lm.model import LM
+
 PROBE = "sdbench_probe"  # attention that records its mask, and is then the engine's own
 TEXT, SHORT, STEPS = 12, 5, 4  # tokens of the probe's text; of the shorter row's prompt; and behind each prompt
 FAR = 100_000  # a mask function that holds here was not made for one length
@@ -30,25 +35,7 @@ CLOSE_IF_HALF = 0.1
 _known: WeakKeyDictionary[PreTrainedModel, tuple[Hashable, Mapping[int, LayerMask]]] = WeakKeyDictionary()
 
 
-class Probed(Protocol):
-    """What the probe uses of an `lm.model.LM`, which imports the probe."""
-
-    model: PreTrainedModel
-    config: Any
-    role: str
-    vocab_size: int
-    limit: int | None
-    device: torch.device
-    dtype: torch.dtype
-    head: Any
-    attention: str
-    layer_masks: Mapping[int, LayerMask]
-    prefill_all: Any
-    plan: Any
-    forward: Any
-
-
-def probe(lm: Probed) -> Mapping[int, LayerMask]:
+def probe(lm: LM) -> Mapping[int, LayerMask]:
     """Return the mask of each layer. A model whose logits the engine does not reproduce is a ValueError."""
     now = fingerprint(lm.model)
     before, layer_masks = _known.get(lm.model, (None, {}))
@@ -70,7 +57,7 @@ def probe(lm: Probed) -> Mapping[int, LayerMask]:
     return layer_masks
 
 
-def _measure(lm: Probed) -> tuple[Mapping[int, LayerMask], float]:
+def _measure(lm: LM) -> tuple[Mapping[int, LayerMask], float]:
     """Return the mask of each layer, and the TV of the engine's from the model's own distributions: of two rows the larger.
 
     The long row ends beyond every sliding window, so that a mask that begins to cut late is seen.
@@ -98,7 +85,7 @@ def _measure(lm: Probed) -> tuple[Mapping[int, LayerMask], float]:
     return lm.layer_masks, float(off.mean(-1).max())
 
 
-def text_length(lm: Probed) -> int:
+def text_length(lm: LM) -> int:
     """The length of the probe's text: past the sliding window, where the model's limit allows a longer text."""
     window = getattr(lm.config, "sliding_window", None) or 0
     longest = window + 2 * STEPS
