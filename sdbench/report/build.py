@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -64,8 +65,7 @@ class WorkedOut:
         return first.resolve().parent / ("report-" + "+".join(folder.name for folder in self.results))[:LONGEST]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """The files of a report."""
 
     page: Path

@@ -1,8 +1,9 @@
-"""What the report makes: every figure and table by the name of its file, with a title and a sentence (captions.toml).
+"""What the report shows, in words: figures and tables by the names of their files (captions.toml), and measures (measures.toml).
 
 `figures/NAME.svg` (and .pdf, .png), or `figures/NAME-SUFFIX.svg` where the records hold several sweeps: NAME never has a
 hyphen, SUFFIX tells the sweeps apart (pair, task, temperature, folder: what differs). A figure whose numbers were not
-measured is not made. The order is the order of reading.
+measured is not made. The order is the order of reading. The tables take their headings from the measures and the page prints
+the definitions, so that no number stands without its meaning.
 """
 
 from __future__ import annotations
@@ -21,9 +22,28 @@ class Caption:
     text: str
 
 
-_TEXTS = tomllib.loads((files("sdbench.report") / "captions.toml").read_text(encoding="utf-8"))
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """`kind` is how a value is written: rate, points, ratio, count, p, seconds (as ms), per_s, share (as %) or word."""
+
+    title: str
+    kind: str
+    text: str
+    formula: str = ""
+
+
+_TEXTS, _DEFINITIONS = (
+    tomllib.loads((files("sdbench.report") / f"{name}.toml").read_text(encoding="utf-8"))
+    for name in ("captions", "measures")
+)
 FIGURES: Mapping[str, Caption] = {name: Caption(**fields) for name, fields in _TEXTS["figures"].items()}
 TABLES: Mapping[str, Caption] = {name: Caption(**fields) for name, fields in _TEXTS["tables"].items()}
+MEASURES: Mapping[str, Measure] = {name: Measure(**fields) for name, fields in _DEFINITIONS["measures"].items()}
+WORDS: Mapping[str, str] = _DEFINITIONS["words"]
+PAGE_TABLES: Mapping[str, list[str]] = _DEFINITIONS["tables"]  # title: columns
+LOSSES: Mapping[str, float] = _DEFINITIONS["losses"]  # words of a range of points: its upper end
+FAILURE_KINDS: Mapping[str, str] = _DEFINITIONS["failures"]  # flag of a text: words, the first that holds
+FORMATS: Mapping[str, tuple[str, float, int]] = _DEFINITIONS["formats"]  # kind: unit, scale, digits
 
 
 def caption_of(stem: str) -> Caption:

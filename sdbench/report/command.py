@@ -1,12 +1,4 @@
-"""python -m sdbench report: write the page, figures and tables of results folders anew, from their records alone."""
-
-import sys
-from collections.abc import Sequence
-
-from sdbench.subcommand import Exit, Subcommand
-from sdbench.words import by_task, number, parse_words
-
-HELP = """sdbench.report: write report.html, figures/ and tables/ of results folders anew, from their records alone.
+"""sdbench.report: write report.html, figures/ and tables/ of results folders anew, from their records alone.
 
   python -m sdbench report results/NAME [results/OTHER …] [margin=POINTS | speed=TIMES] [joint=true] [out=FOLDER]
 
@@ -18,6 +10,14 @@ HELP = """sdbench.report: write report.html, figures/ and tables/ of results fol
 
 Exit codes: 0 done, 1 something unexpected happened, 2 bad configuration, 130 interrupted.
 """
+
+import sys
+from collections.abc import Sequence
+
+from sdbench.subcommand import Exit, Subcommand
+from sdbench.words import by_task, number, parse_words
+
+HELP = f"{__doc__}"
 OPTIONS = {"margin": "1", "speed": "1.5", "joint": "true", "out": "reports/mine"}
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import pandas as pd
 
-from sdbench.metrics import published_claims
+from sdbench.metrics import pareto, published_claims
 from sdbench.metrics.cells import reference
 from sdbench.metrics.columns import WEIGHT, spread
 from sdbench.metrics.recommend import Recommendation
@@ -27,20 +28,29 @@ def volume(sweep: Sweep) -> pd.DataFrame:
 
     `bias` was taken off: the luckiest of several settings looks better than it is.
     """
+    joints = {} if sweep.worst is None else sweep.joints
+    areas = [(rate, "all", sweep.fronts[rate].hypervolume, sweep.fronts[rate].bias) for rate in joints]
+    for rate, joint in joints.items():
+        for name, keys in sweep.curves_in(joint).items():
+            curve, corner = joint.of(keys), sweep.corner
+            area, bias = pareto.volume_of(curve, corner=corner), pareto.bias_of_volume(curve, corner=corner)
+            areas.append((rate, name, area, bias))
     rows = [
-        {"plane": PLANES[rate], "curve": curve, **spread("value", area), "bias": bias, "n": area.n}
-        for (rate, curve), (area, bias) in sweep.volumes.items()
+        {"plane": PLANES[rate], "curve": name, **spread("value", area), "bias": bias, "n": area.n}
+        for rate, name, area, bias in areas
     ]
     return with_heading(sweep, rows)
 
 
 def areas(sweep: Sweep) -> pd.DataFrame:
     """Return the area between two curves, and the mean gain of the first over the second at equal acceptance or speed-up."""
-    rows = []
-    for (rate, first, second), measures in sweep.gains.items():
-        labels = {"plane": PLANES[rate], "first": first, "second": second}
-        for name, estimate in measures.items():
-            rows.append(labels | {"measure": name} | spread("value", estimate) | {"n": estimate.n})
+    rows = [
+        {"plane": PLANES[rate], "first": a, "second": b, "measure": name, **spread("value", area), "n": area.n}
+        for rate, joint in sweep.joints.items()
+        for (a, first), (b, second) in combinations(sweep.curves_in(joint).items(), 2)
+        if len(first) > 1 and len(second) > 1
+        for name, area in pareto.gain(joint, first, second).items()
+    ]
     return with_heading(sweep, rows)
 
 
@@ -98,14 +108,25 @@ def frames(sweeps: Sequence[Sweep], advice: Sequence[Recommendation]) -> dict[st
 
 def recommendation(advice: Sequence[Recommendation]) -> pd.DataFrame:
     """Return each non-inferiority test in its order, in points; `worst` is the one-sided limit at the level tested."""
-    rows: list[dict[str, Any]] = []
-    for each in (each for folder in advice for each in folder.advices):
-        for test in each.tests:
-            labels = {"model": each.model, "task": each.task, "verifier": test.verifier, "setting": test.setting}
-            labels |= {"num_draft": test.num_draft, "margin": each.margin}
-            change = {"change": test.change, "worst": test.worst, "loops": test.loops, "n": test.difference.n}
-            outcome = {"is_passed": test.is_safe(each.margin), "is_recommended": test.cell == each.cell}
-            rows.append(labels | change | outcome | {"cell": test.cell})
+    rows = [
+        {
+            "model": each.model,
+            "task": each.task,
+            "verifier": test.verifier,
+            "setting": test.setting,
+            "num_draft": test.num_draft,
+            "margin": each.margin,
+            "change": test.change,
+            "worst": test.worst,
+            "loops": test.loops,
+            "n": test.difference.n,
+            "is_passed": test.is_safe(each.margin),
+            "is_recommended": test.cell == each.cell,
+            "cell": test.cell,
+        }
+        for each in (each for folder in advice for each in folder.advices)
+        for test in each.tests
+    ]
     return pd.DataFrame(rows)
 
 

@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -18,7 +16,6 @@ from sdbench.metrics import acceptance, divergence, pareto, quality, speed, theo
 from sdbench.metrics.cells import BASELINES, STRICTEST, metrics_of, strict_value, table_of, titles
 from sdbench.metrics.export import Metrics
 from sdbench.metrics.load import load_table
-from sdbench.metrics.stats import Estimate
 from sdbench.metrics.text import names_of, options_of, sort_cells
 from sdbench.records import Results
 from sdbench.types import Metric
@@ -39,6 +36,9 @@ class Sweep:
     results: Results
     title: str
     suffix: str
+    model: str
+    task: str
+    temperature: float
     cells: pd.DataFrame
     rows: pd.DataFrame
     references: Sequence[Results] = ()
@@ -49,18 +49,6 @@ class Sweep:
         """The headline."""
         first = self.cells.iloc[0].to_dict()
         return metrics_of(first)[str(first["metric"])]
-
-    @property
-    def model(self) -> str:
-        return str(self.cells["model"].iloc[0])
-
-    @property
-    def task(self) -> str:
-        return str(self.cells["task"].iloc[0])
-
-    @property
-    def temperature(self) -> float:
-        return float(self.cells["temperature"].iloc[0])
 
     def file_name(self, name: str) -> str:
         """Return the stem of a figure's file."""
@@ -147,46 +135,24 @@ class Sweep:
         return by_rate
 
     @property
+    def worst(self) -> float | None:
+        """The worst score there can be; None where scores have no end on that side."""
+        return (self.metric.bounds or (None, None))[self.metric.best == "low"]
+
+    @property
     def corner(self) -> tuple[float, float]:
         """What a hypervolume is counted from: no acceptance or speed, and the worst score there can be."""
-        low, high = self.metric.bounds or (None, None)
-        worst = low if self.metric.best == "high" else high
-        return 0.0, quality.sign_of(self.metric) * (0.0 if worst is None else worst)
+        return 0.0, quality.sign_of(self.metric) * (self.worst or 0.0)
 
     @cached_property
     def fronts(self) -> Mapping[str, pareto.Front]:
         """{column: front}; `y` of its points is as the scores are stored."""
-        sign, by_rate = quality.sign_of(self.metric), {}
-        for rate, joint in self.joints.items():
-            front = pareto.front_of(joint, corner=self.corner)
-            by_rate[rate] = replace(front, points=front.points.assign(y=sign * front.points["y"]))
-        return by_rate
+        fronts = {rate: pareto.front_of(joint, corner=self.corner) for rate, joint in self.joints.items()}
+        sign = quality.sign_of(self.metric)
+        return {rate: replace(f, points=f.points.assign(y=sign * f.points["y"])) for rate, f in fronts.items()}
 
-    @cached_property
-    def volumes(self) -> Mapping[tuple[str, str], tuple[Estimate, float]]:
-        """{(column, curve or "all"): hypervolume above the corner, and its bias, taken off}; none without a worst score."""
-        worst = (self.metric.bounds or (None, None))[self.metric.best == "low"]
-        if worst is None:
-            return {}
-        areas = {(rate, "all"): (front.hypervolume, front.bias) for rate, front in self.fronts.items()}
-        for rate, joint in self.joints.items():
-            for name, keys in self._curves_in(joint).items():
-                curve = joint.of(keys)
-                bias = pareto.bias_of_volume(curve, corner=self.corner)
-                areas[rate, name] = pareto.volume_of(curve, corner=self.corner), bias
-        return areas
-
-    @cached_property
-    def gains(self) -> Mapping[tuple[str, str, str], Mapping[str, Estimate]]:
-        """{(column, first curve, second curve): area between them, and mean gain at equal speed or acceptance}."""
-        return {
-            (rate, first, second): pareto.gain(joint, a, b)
-            for rate, joint in self.joints.items()
-            for (first, a), (second, b) in combinations(self._curves_in(joint).items(), 2)
-            if len(a) > 1 and len(b) > 1
-        }
-
-    def _curves_in(self, joint: pareto.Resampled) -> dict[str, list[str]]:
+    def curves_in(self, joint: pareto.Resampled) -> dict[str, list[str]]:
+        """Return {curve: its cells that were resampled}."""
         keys = {name: [key for key in cells["cell"] if key in joint.cells] for name, cells in self.curves.items()}
         return {name: kept for name, kept in keys.items() if kept}
 
@@ -222,38 +188,30 @@ def sweeps_of(
     metrics: Sequence[Callable[[], Metrics]] | None = None,
 ) -> list[Sweep]:
     """Return every sweep that has records, folder by folder; each folder comes with its summary and its scores."""
-    parts: list[tuple[Results, pd.DataFrame, pd.DataFrame, Callable[[], Metrics]]] = []
+    sweeps = []
     for folder, summary, scores in zip(results, summaries, metrics or [dict] * len(results), strict=True):
         rows, cells = summary.set_index("cell"), table_of(folder.cells)
         groups = [group for _, group in cells[cells.index.isin(rows.index)].groupby("sweep", sort=True)]
         groups.sort(key=lambda group: tuple(group[["model", "task", "temperature", "protocol"]].iloc[0]))
-        parts += [(folder, in_reading_order(group), rows, scores) for group in groups]
-    names = titles([(folder.name, cells) for folder, cells, *_ in parts])
-    ends = suffixes([(folder.name, str(cells["sweep"].iloc[0])) for folder, cells, *_ in parts])
-    return [
-        Sweep(folder, title, end, cells, rows.loc[cells.index], results, scores)
-        for title, end, (folder, cells, rows, scores) in zip(names, ends, parts, strict=True)
-    ]
+        for cells in map(in_reading_order, groups):
+            model, task, temperature = cells[["model", "task", "temperature"]].iloc[0]
+            labels = "", "", str(model), str(task), float(temperature)
+            sweeps.append(Sweep(folder, *labels, cells, rows.loc[cells.index], results, scores))
+    names = titles([(sweep.results.name, sweep.cells) for sweep in sweeps]), suffixes(sweeps)
+    return [replace(sweep, title=title, suffix=end) for sweep, title, end in zip(sweeps, *names, strict=True)]
 
 
-def suffixes(sweeps: Sequence[tuple[str, str]]) -> list[str]:
-    """Return what tells the files of each (folder, sweep) apart: pair and task, then T, then the folder, a number."""
+def suffixes(sweeps: Sequence[Sweep]) -> list[str]:
+    """Return what tells the files of each sweep apart: pair and task, then T, then the folder, a number."""
     if len(sweeps) == 1:
         return [""]
-    labels = [json.loads(key)[:3] for _, key in sweeps]
-    names = [f"{model}-{task}" for model, task, _ in labels]
-    if len({temperature for *_, temperature in labels}) > 1:
-        names = [f"{name}-T{temperature:g}" for name, (*_, temperature) in zip(names, labels, strict=True)]
+    names = [f"{sweep.model}-{sweep.task}" for sweep in sweeps]
+    if len({sweep.temperature for sweep in sweeps}) > 1:
+        names = [f"{name}-T{sweep.temperature:g}" for name, sweep in zip(names, sweeps, strict=True)]
     if len(set(names)) < len(names):
-        names = [f"{folder}-{name}" for (folder, _), name in zip(sweeps, names, strict=True)]
+        names = [f"{sweep.results.name}-{name}" for name, sweep in zip(names, sweeps, strict=True)]
     repeats = [names[:index].count(name) for index, name in enumerate(names)]
     return [f"{name}-{repeat + 1}" if repeat else name for name, repeat in zip(names, repeats, strict=True)]
-
-
-def heading(sweeps: Sequence[Sweep]) -> str:
-    """Return the pairs and the tasks of all sweeps, for the top of the page."""
-    models, tasks = (list(dict.fromkeys(getattr(s, name) for s in sweeps)) for name in ("model", "task"))
-    return f"{', '.join(models)} on {', '.join(tasks)}"
 
 
 def in_reading_order(cells: pd.DataFrame) -> pd.DataFrame:

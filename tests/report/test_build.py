@@ -20,7 +20,7 @@ from sdbench.report import build
 from sdbench.report.build import DRAWN
 from sdbench.report.captions import FIGURES, TABLES
 from sdbench.report.figures import DRAW
-from sdbench.report.figures.grids import GRIDS
+from sdbench.report.figures.planes import GRIDS
 from sdbench.report.figures.style import CYCLE, MARKS, styled
 from sdbench.report.sweep import MOST_NAMED, sweeps_of
 from tests.records.synthetic import Shape, sweep, write_synthetic

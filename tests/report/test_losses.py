@@ -9,7 +9,8 @@ import pytest
 from sdbench.metrics.summary import summarise
 from sdbench.passes.finish import print_equal_texts
 from sdbench.records import Store, read
-from sdbench.report.page.losses import check_lossless, losses_of
+from sdbench.report.page.facts import check_lossless, facts_of
+from sdbench.report.page.verdicts import losses_of
 from sdbench.report.sweep import sweeps_of
 from tests.records.synthetic import Shape, write_synthetic
 from tests.records.synthetic import sweep as sweep_cells
@@ -118,3 +119,16 @@ def test_texts_that_differ_from_the_target_s_own_are_rounding_in_half_precision_
     assert (printed.out, printed.err) == (
         ("", f"sdbench: FAULT: {compared.text}\n") if compared.is_fault else (f"{compared.text}\n", "")
     )
+
+
+def test_the_quantisation_of_a_gguf_file_stands_among_the_facts(tmp_path):
+    (cell,) = (cell for cell in sweep_cells(MODEL, TASK, ws=(0.5,), num_drafts=(5,), temperature=1.0) if cell.w)
+    files = {
+        role: f"sha256:0123456789abcdef0123 ({kind} GGUF)" for role, kind in (("target", "Q4_K_M"), ("draft", "Q8_0"))
+    }
+    with Store.open(tmp_path / "home", config={"model": {"name": MODEL, "target": "x.gguf"}}, provenance={}) as store:
+        store.add_cells([replace(cell, checkpoints=files)])
+        store.append_generations([Shape(16).decode(replace(cell, checkpoints=files), "0")])
+    facts = dict(facts_of(only_sweep(tmp_path / "home")))
+    assert facts["Target"] == f"x.gguf, {files['target']}"
+    assert "(Q8_0 GGUF)" in facts["Draft"]

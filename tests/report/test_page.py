@@ -15,10 +15,10 @@ from sdbench.metrics.cells import SETTINGS
 from sdbench.metrics.export import metrics_of
 from sdbench.records import Store
 from sdbench.report import page as pages
+from sdbench.report.captions import MEASURES, PAGE_TABLES
+from sdbench.report.captions import WORDS as TERMS
 from sdbench.report.page import split_by_room, tables
 from sdbench.report.page.drawings import declare_colour, drawing_of
-from sdbench.report.page.measures import MEASURES
-from sdbench.report.page.measures import WORDS as TERMS
 from sdbench.report.sweep import sweeps_of
 from tests.records.synthetic import WORDS, Shape, cell, sweep, write_synthetic
 from tests.report.pages import VOCABULARY, draw, numbers, unpacked, write, write_home
@@ -196,7 +196,7 @@ def test_a_drawing_follows_the_theme_and_keeps_its_shape(home):
 def test_every_measure_and_word_is_defined(tree):
     terms = [" ".join(term.split()) for term in tree.xpath("//dl[@class='definitions']//dt/text()")]
     assert {*TERMS, *(measure.title for measure in MEASURES.values())} <= set(terms)
-    columns = {column for table in tables.TABLES.values() for column in table}
+    columns = {column for table in PAGE_TABLES.values() for column in table}
     assert columns <= set(MEASURES)
     labels = {"metric", "is_lossless", "knobs", "cell", "protocol", "dtype", *SETTINGS}
     assert {*summary.WITH_INTERVALS, *summary.PLAIN} - labels <= set(MEASURES)
@@ -330,9 +330,10 @@ def test_every_score_stands_beside_the_headline(home):
     names = [column.name for column in second.columns]
     assert names[0] == sweep.metric.name
     assert set(names) == {name for own in scores.values() for name in own}
-    assert [line.label for line in second.rows] == [line.label for line in first.rows]
-    for key, line in zip(sweep.rows.index, second.rows, strict=True):
+    assert second.rows == first.rows
+    for index, key in enumerate(sweep.rows.index):
         held = [scores.get(key, {}).get(name) for name in names]
-        assert [value.sort for value in line.values] == [None if one is None else one.value for one in held]
+        shown = [column.values[index].sort for column in second.columns]
+        assert shown == [None if one is None else one.value for one in held]
     (bare,) = sweeps_of([results], [summarised])
     assert "Every score" not in [table.title for table in tables.tables_of(bare, None)]

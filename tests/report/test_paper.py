@@ -15,7 +15,7 @@ from sdbench.report.paper import cells as paper_cells
 from sdbench.report.paper import numbers as paper_numbers
 from sdbench.report.paper import plots as paper_plots
 from sdbench.report.paper import tables as paper_tables
-from sdbench.report.paper.published import doubtful, read_published
+from sdbench.report.paper.numbers import doubtful, read_published
 from tests.records.synthetic import write_synthetic
 
 OPTIONS = {"resamples": 300}
@@ -88,7 +88,7 @@ def test_only_the_paper_s_mixture_counts():
 
 def test_what_is_not_measured_is_a_dash_and_has_its_command(cells, published):
     (table1, *_) = paper_cells.TABLES
-    text = paper_tables.to_markdown(table1, paper_tables.measured_entries(table1, cells), [])
+    text = paper_tables.render_table("md", table1, paper_tables.measured_entries(table1, cells), [])
     (lossless,) = [line for line in text.splitlines() if "SD (lossless)" in line]
     assert lossless.count("–") == 6  # xsum: acceptance, block, speed-up, over lossless, quality, against lossless
     assert "| llama | not measured yet |" in text
@@ -108,8 +108,8 @@ def test_what_is_not_measured_is_a_dash_and_has_its_command(cells, published):
 def test_speed_stands_over_the_target_alone_and_over_the_best_lossless_setting(tmp_path):
     home = write_synthetic(tmp_path / "timed", ws=(0.5,), n=12, timing_examples=6)
     cells = paper_numbers.measured([sdbench.read(home)], **OPTIONS)
-    head, _, *rows = paper_tables.to_markdown(
-        table1 := paper_cells.TABLES[0], paper_tables.measured_entries(table1, cells), []
+    head, _, *rows = paper_tables.render_table(
+        "md", table1 := paper_cells.TABLES[0], paper_tables.measured_entries(table1, cells), []
     ).splitlines()
     place = [name.strip() for name in head.split("|")].index("over lossless")
     texts = {row.split("|")[2].strip(): row.split("|")[place].strip() for row in rows if row.startswith("| llama-tiny")}
@@ -129,7 +129,7 @@ def test_a_pair_without_a_file_is_named_by_its_checkpoints(cells):
 def test_latex_is_booktabs_with_equal_columns(cells, published):
     for asked in paper_cells.TABLES:
         parts = paper_tables.measured_entries(asked, cells), paper_tables.published_entries(asked, published)
-        text = paper_tables.to_latex(asked, *parts)
+        text = paper_tables.render_table("tex", asked, *parts)
         assert text.index(r"\toprule") < text.index(r"\midrule") < text.index(r"\bottomrule")
         rows = [line for line in text.splitlines() if line.endswith(r"\\") and r"\multicolumn{6}" not in line]
         rows = [row for row in rows if r"\textit" not in row]
@@ -143,10 +143,10 @@ def test_published_rows_are_the_source_s_and_say_what_is_unknown(cells, publishe
     assert {line.rule for line in lines if "head" in line.rule} == {
         *("DIVERSED, head trained on cnndm", "DIVERSED, head trained on gsm8k"),
     }
-    notes = " ".join(paper_tables.notes(table3, published, cells))
+    notes = paper_tables.notes(table3, published, cells)
     assert "not defined" in notes
     assert "GSM8K values equal Table 1's" in notes
-    assert "GSM8K values" not in " ".join(paper_tables.notes(paper_cells.TABLES[0], published, cells))
+    assert "GSM8K values" not in paper_tables.notes(paper_cells.TABLES[0], published, cells)
 
 
 def points(figure, *, is_hollow):

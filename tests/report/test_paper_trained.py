@@ -21,7 +21,7 @@ from sdbench.report.paper import cells as paper_cells
 from sdbench.report.paper import numbers as paper_numbers
 from sdbench.report.paper import plots as paper_plots
 from sdbench.report.paper import tables as paper_tables
-from sdbench.report.paper.published import read_published
+from sdbench.report.paper.numbers import read_published
 from sdbench.verify import Head
 
 NAME, TASK = "llama-tiny", "gsm8k-tiny"
@@ -91,7 +91,7 @@ def row(*what):
 
 def test_the_three_methods_are_rows_of_one_pair(home, cells, tmp_path):
     assert set(cells["model"]) == {NAME}
-    text = paper_tables.to_markdown(TABLE1, paper_tables.measured_entries(TABLE1, cells), [])
+    text = paper_tables.render_table("md", TABLE1, paper_tables.measured_entries(TABLE1, cells), [])
     for name in ("SD (lossless)", "SD, finetuned draft", "ensemble w=0.5", "DIVERSED (learned head)"):
         (line,) = [line for line in text.splitlines() if line.startswith(f"| {NAME} | {name} |")]
         assert "–" not in line.split("|")[3], line
@@ -159,7 +159,7 @@ def test_heads_of_two_tasks_are_two_rows_of_table_3(home, pair_info, monkeypatch
     words = ["verifier.head=[trained:gsm8k-tiny,trained:cnndm-tiny]", f"task={TASK}", "temperature=0.1", "timing=off"]
     assert main(["method=transfer", *words, *FEW]) == 0
     cells = paper_numbers.measured([read(tmp_path / "results" / f"{NAME}-{TASK}")], **OPTIONS)
-    text = paper_tables.to_markdown(TABLE3, paper_tables.measured_entries(TABLE3, cells), [])
+    text = paper_tables.render_table("md", TABLE3, paper_tables.measured_entries(TABLE3, cells), [])
     for task in ("gsm8k", "cnndm"):
         (line,) = [line for line in text.splitlines() if f"| DIVERSED, head trained on {task} |" in line]
         assert line.split("|")[3].strip() != "–"

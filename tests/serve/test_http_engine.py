@@ -12,7 +12,7 @@ from sdbench.cli import main
 from sdbench.metrics.load import load_table
 from sdbench.metrics.summary import summarise
 from sdbench.records import read
-from sdbench.report.figures.load import load as drawn
+from sdbench.report.figures.planes import load as drawn
 from sdbench.report.sweep import sweeps_of
 
 pytestmark = pytest.mark.usefixtures("no_figures")

@@ -11,26 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from matplotlib.figure import Figure
 
 from sdbench.report.figures.decode import divergence, positions, time_split
-from sdbench.report.figures.grids import grids
 from sdbench.report.figures.knob import against_knob, lengths, speed_against_knob
-from sdbench.report.figures.load import load
-from sdbench.report.figures.planes import pareto, pareto_speed
+from sdbench.report.figures.planes import grids, load, pareto, pareto_speed
 from sdbench.report.figures.theory import bound, laws, predicted
 from sdbench.report.sweep import Sweep
 
+_NAMED = (
+    *(load, against_knob, speed_against_knob, time_split, positions, lengths, divergence, laws, bound, predicted),
+)
 DRAW: Mapping[str, Callable[[Sweep], Figure | None]] = {
     "pareto": pareto,
     "pareto_speed": pareto_speed,
-    "load": load,
-    "against_knob": against_knob,
-    "speed_against_knob": speed_against_knob,
-    "time_split": time_split,
-    "positions": positions,
-    "lengths": lengths,
-    "divergence": divergence,
-    "laws": laws,
-    "bound": bound,
-    "predicted": predicted,
+    **{draw.__name__: draw for draw in _NAMED},
 }
 
 

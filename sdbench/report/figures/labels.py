@@ -10,9 +10,9 @@ adjustText 1.4.0 instead would save about a hundred lines. Of the 35 labels of f
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass, field
+from itertools import pairwise, product
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,11 +26,9 @@ GLYPH, LINE = 0.60, 1.05  # width of a character and height of a line, of the fo
 DIRECTIONS = ((1, 1), (-1, 1), (1, -1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1))
 DIRECTIONS += ((0.5, 1), (0.5, -1), (-0.5, 1), (-0.5, -1))
 DISTANCES = (3.0, 6.0, 10.0, 15.0, 21.0)
-Box = tuple[float, float, float, float]  # left, bottom, right, top
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(NamedTuple):
     """A text for the point (x, y) of the data; one that must be shown is, even where it covers a line."""
 
     x: float
@@ -47,7 +45,7 @@ class Room:
 
     axis: Axes
     taken: list[Array] = field(default_factory=list)  # [N,2] each
-    boxes: list[Box] = field(default_factory=list)
+    boxes: list[Array] = field(default_factory=list)  # [4] each: left, bottom, right, top
 
     def in_points(self, pixels: ArrayLike) -> Array:
         """Display coordinates as points of the page."""
@@ -70,35 +68,22 @@ class Room:
         ends = self.to_points(x, y)
         ends = ends[np.isfinite(ends).all(1)]
         for a, b in pairwise(ends):
-            steps = max(2, int(np.hypot(*(b - a)) / 2) + 1)
-            self.taken.append(a + (b - a) * np.linspace(0, 1, steps)[:, None])
-        if len(ends) == 1:
-            self.taken.append(ends)
+            self.taken.append(np.linspace(a, b, max(2, int(np.hypot(*(b - a)) / 2) + 1)))
 
     def block_marks(self, x: Iterable[float], y: Iterable[float], radius: float = 2.5) -> None:
         """Block marks of this radius."""
         turns = np.linspace(0, 2 * np.pi, 8, endpoint=False)
-        ring = radius * np.stack([np.cos(turns), np.sin(turns)], 1)
-        for centre in self.to_points(x, y):
-            self.taken.append(np.concatenate([centre + ring, centre[None]]))
+        disc = radius * np.stack([np.append(np.cos(turns), 0), np.append(np.sin(turns), 0)], 1)
+        self.taken.append((self.to_points(x, y)[:, None] + disc).reshape(-1, 2))
 
     def block_cells(self, cells: pd.DataFrame, x: str, y: str, radius: float = 3.0) -> None:
         """Block the marks of cells and their intervals in both directions."""
         self.block_marks(cells[x], cells[y], radius)
         for cell in cells.to_dict("records"):
             for along, across in ((x, y), (y, x)):
-                ends = {
-                    along: [cell.get(f"{along}_{end}", np.nan) for end in ("low", "high")],
-                    across: [cell[across]] * 2,
-                }
+                limits = [cell.get(f"{along}_{end}", np.nan) for end in ("low", "high")]
+                ends = {along: limits, across: [cell[across]] * 2}
                 self.block_line(ends[x], ends[y])
-
-    def block_legend(self) -> None:
-        """Block the legend's box."""
-        legend = self.axis.get_legend()
-        if legend is not None:
-            left, bottom, right, top = self.in_points(legend.get_window_extent().extents).tolist()
-            self.boxes.append((left, bottom, right, top))
 
     def write(self, text: str, x: float, y: float, offset: Iterable[float], colour: str, **look: Any) -> None:
         """Write a text this many points away from the point (x, y) of the data."""
@@ -108,44 +93,31 @@ class Room:
 
     def add_first(self, labels: Sequence[Label], *, size: float = SMALL) -> None:
         """Set the first of these labels that finds a free spot; the first at all if none does."""
-        free = [label for label in labels if self._best(replace(label, is_needed=False), size) is not None]
+        free = [label for label in labels if self._best(label._replace(is_needed=False), size) is not None]
         self.add([(free or list(labels))[0]], size=size)
 
-    def add(self, labels: Sequence[Label], *, size: float = SMALL) -> None:
+    def add(self, labels: Iterable[Label], *, size: float = SMALL) -> None:
         """Set each label in turn at the nearest spot that covers nothing; a needed one takes the least bad."""
         for label in labels:
-            free = self._best(label, size)
-            if free is not None:
-                x, y, box = free
+            box = self._best(label, size)
+            if box is not None:
                 self.boxes.append(box)
-                offset = np.array([x, y]) - self.to_points([label.x], [label.y])[0]
+                offset = (box[:2] + box[2:]) / 2 - self.to_points([label.x], [label.y])[0]
                 self.write(label.text, label.x, label.y, offset, label.colour, size=size, ha="center")
 
-    def _best(self, label: Label, size: float) -> tuple[float, float, Box] | None:
-        centre, frame = self.to_points([label.x], [label.y])[0], self.frame
-        width, height = GLYPH * size * len(label.text), LINE * size
+    def _best(self, label: Label, size: float) -> Array | None:
+        """Return the box of the best spot; None where none will do."""
+        centre, frame = self.to_points([label.x], [label.y])[0], self.frame + np.array([-2, -1, 4, 1])
+        half = np.array([GLYPH * size * len(label.text), LINE * size]) / 2
         taken = np.concatenate(self.taken) if self.taken else np.zeros((0, 2))
         best, least = None, np.inf
-        for distance in DISTANCES:
-            for rank, (dx, dy) in enumerate(label.directions):
-                length = distance / np.hypot(dx, dy)
-                x = float(centre[0] + dx * (length + width / 2))
-                y = float(centre[1] + dy * (length + height / 2))
-                box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-                crossed = sum(_overlap(box, other) for other in self.boxes)
-                outside = max(0, frame[0] - 2 - box[0]) + max(0, box[2] - frame[2] - 4)
-                outside += max(0, frame[1] - 1 - box[1]) + max(0, box[3] - frame[3] - 1)
-                covered = _inside(taken, box)
-                cost = 100 * (crossed > 0) + 100 * (outside > 0) + 3 * covered + 0.1 * distance + 0.01 * rank
-                if cost < least:
-                    best, least = (x, y, box), cost
+        for distance, (rank, way) in product(DISTANCES, enumerate(np.asarray(label.directions))):
+            spot = centre + way * (distance / np.hypot(*way) + half)
+            low, high = spot - half, spot + half
+            is_crossed = any((low < other[2:]).all() and (other[:2] < high).all() for other in self.boxes)
+            is_outside = (low < frame[:2]).any() or (high > frame[2:]).any()
+            covered = int(((taken > low) & (taken < high)).all(1).sum())
+            cost = 100 * is_crossed + 100 * is_outside + 3 * covered + 0.1 * distance + 0.01 * rank
+            if cost < least:
+                best, least = np.concatenate([low, high]), cost
         return best if least < 3 or (label.is_needed and least < 100) else None
-
-
-def _overlap(a: Box, b: Box) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
-
-
-def _inside(points: Array, box: Box) -> int:
-    x, y = points[:, 0], points[:, 1]
-    return int(((x > box[0]) & (x < box[2]) & (y > box[1]) & (y < box[3])).sum())

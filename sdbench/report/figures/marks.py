@@ -18,7 +18,7 @@ from sdbench.metrics.cells import format_value, strict_value
 from sdbench.metrics.text import NAMES, setting_of
 from sdbench.metrics.weigh import SMALL as SMALL_N
 from sdbench.report.figures.labels import Label, Room
-from sdbench.report.figures.style import BASELINES, CYCLE, FAINT, GREY, MARKS, SMALL
+from sdbench.report.figures.style import BASELINES, CYCLE, FAINT, GREY, MARKS, SMALL, settle
 from sdbench.report.sweep import Sweep
 from sdbench.types import Metric
 
@@ -90,22 +90,26 @@ def other_curves(sweep: Sweep, *columns: str) -> list[Curve]:
     return having([Curve(name, FAINT, ".", cells, cells.iloc[:0]) for name, cells in others.items()], *columns)
 
 
-def entries(drawn: Sequence[Curve], others: Sequence[Curve], **look: Any) -> list[Line2D]:
-    """Return a legend's entry for each curve, and one for all others."""
+def legend_below(figure: Figure, keys: Iterable[Line2D], columns: int = 3) -> None:
+    """Write a legend below the panels, where it covers nothing: each entry once, none for no entries."""
+    once = list({(key.get_label(), key.get_color(), key.get_marker()): key for key in keys}.values())
+    if once:
+        figure.legend(handles=once, loc="outside lower center", ncols=columns)
+        width, height = figure.get_size_inches()
+        figure.set_size_inches(width, height + 0.13 * -(-len(once) // columns))
+
+
+def finish(figure: Figure, axis: Axes, n: float, keys: Iterable[Line2D] = (), columns: int = 3, unit: str = "") -> None:
+    """Write n above an axis and a legend below all, and lay out for good."""
+    write_n(axis, n, unit)
+    legend_below(figure, keys, columns)
+    settle(figure)
+
+
+def keys_of(drawn: Sequence[Curve], others: Sequence[Curve] = (), **look: Any) -> list[Line2D]:
+    """Return a legend's entry for each of several curves, and one for all others; a single curve needs no name."""
     more = [key(f"{len(others)} others", FAINT, ".", linestyle="")] if others else []
-    return [*(curve.key(**look) for curve in drawn), *more]
-
-
-def legend_below(figure: Figure, keys: Sequence[Line2D], columns: int) -> None:
-    """Write a legend below the panels, where it covers nothing."""
-    figure.legend(handles=keys, loc="outside lower center", ncols=columns)
-    width, height = figure.get_size_inches()
-    figure.set_size_inches(width, height + 0.13 * -(-len(keys) // columns))
-
-
-def knobs_of(drawn: Sequence[Curve]) -> list[str]:
-    """Return the knobs of these curves, in their order: one axis each."""
-    return list(dict.fromkeys(curve.knob for curve in drawn))
+    return [*(curve.key(**look) for curve in drawn), *more] if len(drawn) > 1 else []
 
 
 def knob_label(drawn: Sequence[Curve]) -> str:
@@ -121,18 +125,11 @@ def knob_label(drawn: Sequence[Curve]) -> str:
     return f"{first.knob} ({end})"
 
 
-def text_of(cell: Mapping[Any, Any]) -> str:
-    """Return a cell's value on its knob, or the name of a cell without one."""
-    return (
-        format_value(cell["value"])
-        if cell["x"] == cell["x"]
-        else NAMES.get(str(cell["verifier"]), str(cell["verifier"]))
-    )
-
-
-def name_value(cell: Mapping[Any, Any]) -> str:
-    """Return KNOB=VALUE, or the name of a cell without a knob."""
-    return setting_of(cell) if cell["x"] == cell["x"] else text_of(cell)
+def text_of(cell: Mapping[Any, Any], *, is_full: bool = False) -> str:
+    """Return a cell's value on its knob, KNOB=VALUE if `is_full`, or the name of a cell without a knob."""
+    if cell["x"] != cell["x"]:
+        return NAMES.get(str(cell["verifier"]), str(cell["verifier"]))
+    return setting_of(cell) if is_full else format_value(cell["value"])
 
 
 def bars(axis: Axes, cells: pd.DataFrame, x: str, y: str, colour: str, **look: Any) -> None:
@@ -151,38 +148,31 @@ def band(axis: Axes, cells: pd.DataFrame, x: str, y: str, colour: str) -> None:
         axis.fill_between(cells[x], cells[f"{y}_low"], cells[f"{y}_high"], color=colour, alpha=0.16, linewidth=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Levels:
-    """Where dashed lines were drawn, by baseline, and in words those that are too far off to draw."""
-
-    drawn: Mapping[str, float]
-    far: str = ""
-
-
-def level_lines(axis: Axes, sweep: Sweep, column: str, *names: str) -> Levels:
-    """Draw dashed lines at the baselines that have this column; a level far off is named in words instead.
+def level_lines(axis: Axes, sweep: Sweep, column: str, *names: str) -> dict[str, float]:
+    """Draw dashed lines at the baselines that have this column and return them; a level far off is named above the panel.
 
     A baseline that there is for each draft length has no single level: the curves end in it.
     """
     bottom, top = axis.get_ylim()
     reach = 0.4 * (top - bottom)
-    levels, far = {}, []
+    levels, notes = {}, [axis.get_title(loc="left")]
     for name in names:
-        known = sweep.baseline(name).dropna(subset=[column])
-        level = float(known[column].iloc[0]) if len(known) == 1 else np.nan
+        known = sweep.baseline(name)[column].dropna().tolist()
+        level = known[0] if len(known) == 1 else np.nan
         if bottom - reach < level < top + reach:
             levels[name] = level
             axis.axhline(level, color=BASELINES[name][1], linewidth=0.8, linestyle=(0, (4, 2)), zorder=1.5)
         elif level == level:
-            far.append(f"{NAMES.get(name, name)}: {level:.3g}, {'below' if level < bottom else 'above'}")
-    return Levels(levels, "; ".join(far))
+            notes.append(f"{NAMES.get(name, name)}: {level:.3g}, {'below' if level < bottom else 'above'}")
+    axis.set_title("; ".join(filter(None, notes)), loc="left", fontsize=SMALL, color=GREY)
+    return levels
 
 
-def label_levels(room: Room, levels: Levels, *, size: float = SMALL) -> None:
+def label_levels(room: Room, levels: Mapping[str, float], *, size: float = SMALL) -> None:
     """Name the level lines, at the end that has room."""
     left, right = room.axis.get_xlim()
     inset = 0.01 * (right - left)
-    for name, level in levels.drawn.items():
+    for name, level in levels.items():
         spots = [(x, (side, up)) for up in (1, -1) for x, side in ((right - inset, -1), (left + inset, 1))]
         labels = [Label(x, level, NAMES.get(name, name), BASELINES[name][1], True, (way,)) for x, way in spots]
         room.add_first(labels, size=size)
@@ -193,11 +183,6 @@ def write_n(axis: Axes, n: float, unit: str = "") -> None:
     if n == n:
         tail = f" {unit}" if unit else " is small" if n < SMALL_N else ""
         axis.set_title(f"n = {n:g}{tail}", loc="right", fontsize=SMALL)
-
-
-def write_note(axis: Axes, text: str) -> None:
-    """Write a remark in small print, above the axes on the left."""
-    axis.set_title(text, loc="left", fontsize=SMALL, color=GREY)
 
 
 def ramp(ranks: pd.Series) -> list[str]:
@@ -219,13 +204,10 @@ def value_labels(
         cell = cells[index]
         is_named = is_lossless_named and cell["is_lossless"] and cell["rank"] == 0
         if not is_named and (shown is None or cell["cell"] in shown):
-            text = text_of(cell) if index else name_value(cell)
-            labels.append(Label(float(cell[x]), float(cell[y]), text, curve.colour))
+            labels.append(Label(float(cell[x]), float(cell[y]), text_of(cell, is_full=index == 0), curve.colour))
     return labels
 
 
 def evenly(count: int, most: int) -> list[int]:
     """Return at most this many indices, evenly from the first to the last."""
-    if count <= most:
-        return list(range(count))
-    return sorted({round(step * (count - 1) / (most - 1)) for step in range(most)})
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist()

@@ -1,19 +1,25 @@
-"""Quality against acceptance and against measured speed-up: every setting, its intervals, and the front."""
+"""Quality against acceptance, measured speed-up or speed under load: every setting, its intervals, and the front.
+
+A figure for a sweep, and pairs × tasks on one page: a small plane for each, drawn as the single figures are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import count
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from sdbench.report.figures import marks
 from sdbench.report.figures.labels import Label, Room
-from sdbench.report.figures.style import BASELINES, GREY, PALE, SMALL, panels, settle
+from sdbench.report.figures.style import BASELINES, COLUMN, GREY, PAGE, PALE, SMALL, panels, settle
 from sdbench.report.sweep import Sweep
 
 X_LABELS = {
@@ -21,31 +27,24 @@ X_LABELS = {
     "speedup": "speed-up over the target alone (measured)",
 }
 
-
-def pareto(sweep: Sweep) -> Figure | None:
-    """Draw quality against acceptance."""
-    return plane_figure(sweep, "acceptance")
-
-
-def pareto_speed(sweep: Sweep) -> Figure | None:
-    """Draw quality against measured speed-up."""
-    return plane_figure(sweep, "speedup")
+USER, MOST_PANELS = "speedup_user", 6  # of the load's panels beside each other; more are the first and the last ones
+TINY = 5.4  # points, of labels inside a small panel
+GRIDS = {"grid": "acceptance", "grid_speed": "speedup"}
 
 
 def plane_figure(sweep: Sweep, rate: str) -> Figure | None:
+    """Draw quality against a rate: "acceptance" or "speedup"."""
     if rate not in sweep.fronts:
         return None
     figure, (axis,) = panels(height=2.7)
     levels = plane(axis, sweep, rate)
     axis.set(xlabel=X_LABELS[rate], ylabel=marks.label_of(sweep.metric))
-    marks.write_n(axis, sweep.points["n"].max())
-    add_legend(figure, [sweep], rate, columns=2)
-    settle(figure)
+    marks.finish(figure, axis, sweep.points["n"].max(), keys_of(sweep, rate), 2)
     label_plane(Room(axis), sweep, rate, levels)
     return figure
 
 
-def plane(axis: Axes, sweep: Sweep, rate: str) -> marks.Levels:
+def plane(axis: Axes, sweep: Sweep, rate: str) -> dict[str, float]:
     """Draw marks, intervals and the dominated area; return the level lines that stand for cells without this rate."""
     points = sweep.fronts[rate].points
     chances = dict(zip(points["cell"], points["probability"], strict=True))
@@ -58,30 +57,24 @@ def plane(axis: Axes, sweep: Sweep, rate: str) -> marks.Levels:
     marked += [(cells, *BASELINES[name]) for name, cells in baselines_of(sweep, rate).items()]
     for cells, mark, colour in marked:
         marks.bars(axis, cells, rate, "quality", colour)
-        for cell in cells.to_dict("records"):
-            draw_mark(axis, cell, rate, mark, colour, chances[cell["cell"]])
+        for cell in cells.to_dict("records"):  # filled as far as the cell is sure to be on the front
+            fill = 1 - np.nan_to_num(chances[cell["cell"]]) * (1 - np.asarray(to_rgb(colour)))
+            look = {"mfc": tuple(fill), "mec": colour, "mew": 0.9, "markersize": 4.2, "zorder": 4}
+            axis.plot(cell[rate], cell["quality"], mark, **look)
     axis.margins(0.08, 0.06)
     axis.autoscale_view()
-    levels = marks.level_lines(axis, sweep, "quality", "target", "draft") if rate == "acceptance" else marks.Levels({})
+    levels = marks.level_lines(axis, sweep, "quality", "target", "draft") if rate == "acceptance" else {}
     if rate == "speedup":
         axis.axvline(1, color=GREY, linewidth=0.7, linestyle=":", zorder=1)
     front = sweep.points[sweep.points["cell"].isin(points.loc[points["is_on_front"], "cell"])]
     shade_dominated(axis, front, rate, is_high_best=sweep.metric.best == "high")
-    axis.text(0.015, 0.03, levels.far, transform=axis.transAxes, color=GREY, size=SMALL)
     return levels
 
 
-def add_legend(figure: Figure, sweeps: Iterable[Sweep], rate: str, *, columns: int) -> None:
-    """Name the curves below the panels, where they cover nothing; a single curve needs no name."""
-    keys = {}
-    for sweep in sweeps:
-        drawn = marks.curves(sweep, rate, "quality")
-        if len(drawn) > 1:
-            others = marks.other_curves(sweep, rate, "quality")
-            entries = marks.entries(drawn, others, linewidth=0.9)
-            keys |= {(key.get_label(), key.get_color()): key for key in entries}
-    if keys:
-        marks.legend_below(figure, list(keys.values()), columns)
+def keys_of(sweep: Sweep, rate: str) -> list[Line2D]:
+    """Return a legend's entries for the curves of a plane."""
+    drawn, others = marks.curves(sweep, rate, "quality"), marks.other_curves(sweep, rate, "quality")
+    return marks.keys_of(drawn, others, linewidth=0.9)
 
 
 def baselines_of(sweep: Sweep, rate: str) -> dict[str, pd.DataFrame]:
@@ -89,13 +82,6 @@ def baselines_of(sweep: Sweep, rate: str) -> dict[str, pd.DataFrame]:
     known = sweep.points[sweep.points["cell"].isin(sweep.fronts[rate].points["cell"])]
     baselines = {name: known[known["verifier"] == name] for name in ("lossless", "target", "draft")}
     return {name: cells for name, cells in baselines.items() if len(cells)}
-
-
-def draw_mark(axis: Axes, cell: Mapping[Any, Any], rate: str, mark: str, colour: str, chance: float) -> None:
-    """Draw a mark, filled as far as the cell is sure to be on the front."""
-    fill = np.asarray(to_rgb(colour)) * chance + np.ones(3) * (1 - chance) if chance == chance else (1, 1, 1)
-    look: dict[str, Any] = {"mfc": tuple(fill), "mec": colour, "mew": 0.9, "markersize": 4.2, "zorder": 4}
-    axis.plot(cell[rate], cell["quality"], mark, **look)
 
 
 def shade_dominated(axis: Axes, front: pd.DataFrame, rate: str, *, is_high_best: bool) -> None:
@@ -110,32 +96,107 @@ def shade_dominated(axis: Axes, front: pd.DataFrame, rate: str, *, is_high_best:
     axis.set(xlim=(left, right), ylim=(bottom, top))
 
 
-def label_plane(room: Room, sweep: Sweep, rate: str, levels: marks.Levels, *, size: float = SMALL) -> None:
+def label_plane(room: Room, sweep: Sweep, rate: str, levels: Mapping[str, float], *, size: float = SMALL) -> None:
     """Name the setting at every mark that has room for it; lossless once, wherever several marks are that."""
     points = sweep.fronts[rate].points
-    drawn, baselines = marks.curves(sweep, rate, "quality"), baselines_of(sweep, rate)
-    for curve in marks.other_curves(sweep, rate, "quality"):
+    drawn, others = marks.curves(sweep, rate, "quality"), marks.other_curves(sweep, rate, "quality")
+    baselines = baselines_of(sweep, rate)
+    for curve in others:
         room.block_marks(curve.cells[rate], curve.cells["quality"], 2.0)
-    for cells in [*(curve.cells for curve in drawn), *baselines.values()]:
-        room.block_cells(cells, rate, "quality")
     for curve in drawn:
         room.block_line(curve.line[rate], curve.line["quality"])
-    room.block_legend()
-    for level in levels.drawn.values():
+    for cells in [*(curve.cells for curve in drawn), *baselines.values()]:
+        room.block_cells(cells, rate, "quality")
+    for level in levels.values():
         room.block_line(room.axis.get_xlim(), [level, level])
-    firsts = {name: cells.iloc[0] for name, cells in baselines.items()}
-    named = [
-        Label(at[rate], at["quality"], marks.NAMES.get(name, name), BASELINES[name][1], True)
-        for name, at in firsts.items()
-    ]
-    room.add(named, size=size)
+    for name, cells in baselines.items():
+        x, y = cells[[rate, "quality"]].iloc[0]
+        room.add([Label(x, y, marks.NAMES.get(name, name), BASELINES[name][1], True)], size=size)
     marks.label_levels(room, levels, size=size)
     is_lossless_named = rate == "acceptance" and "lossless" in baselines
     on_front = set(points.loc[points["is_on_front"], "cell"])
     shown = on_front if len(drawn) > marks.FEW_CURVES else None
-    for cells in (curve.cells for curve in marks.other_curves(sweep, rate, "quality")):
-        leading = cells[cells["cell"].isin(on_front)].to_dict("records")
+    for curve in others:
+        leading = curve.cells[curve.cells["cell"].isin(on_front)].to_dict("records")
         room.add([Label(cell[rate], cell["quality"], cell["short"], GREY) for cell in leading], size=size)
     for curve in drawn:
         labels = marks.value_labels(curve, rate, "quality", is_lossless_named=is_lossless_named, shown=shown)
         room.add(labels, size=size)
+
+
+pareto, pareto_speed = partial(plane_figure, rate="acceptance"), partial(plane_figure, rate="speedup")
+
+
+def load(sweep: Sweep) -> Figure | None:
+    """Draw a panel for each concurrency: the speed of a user over the target alone at the same concurrency."""
+    table = sweep.load
+    known = table[table[USER].notna()] if len(table) else table
+    numbers = sorted(set(known["concurrency"])) if len(known) else []
+    if len(numbers) < 2:
+        return None
+    numbers = [*numbers[: MOST_PANELS - 1], numbers[-1]] if len(numbers) > MOST_PANELS else numbers
+    looks = ((name, colour, mark, sweep.baseline(name)) for name, (mark, colour) in BASELINES.items())
+    every = [*marks.curves(sweep), *(marks.Curve(*look, end=sweep.points[:0]) for look in looks)]
+    drawn = [curve for curve in marks.having(every, "quality") if curve.cells["cell"].isin(known["cell"]).any()]
+    figure, axes = panels(len(numbers), width=1.6 * len(numbers), height=2.0, sharex=True, sharey=True)
+    for axis, number in zip(axes, numbers, strict=True):
+        measured = known.loc[known["concurrency"] == number, ["cell", USER, f"{USER}_low", f"{USER}_high"]]
+        points = sweep.points.merge(measured, on="cell", how="inner").dropna(subset=["quality"])
+        for curve in drawn:
+            cells = points[points["cell"].isin(curve.cells["cell"])].sort_values("x")
+            axis.plot(cells[USER], cells["quality"], f"{curve.mark}-", color=curve.colour, markersize=3, linewidth=0.8)
+            marks.bars(axis, cells, USER, "quality", curve.colour)
+        axis.axvline(1, color=GREY, linewidth=0.7, linestyle=":", zorder=1)
+        axis.set_title(f"{number} at once", loc="left", fontsize=SMALL)
+        axis.set_xlabel("speed-up of a user")
+    axes[0].set_ylabel(marks.label_of(sweep.metric))
+    keys = [curve.key(linewidth=0.8, markersize=3) for curve in drawn]
+    marks.finish(figure, axes[-1], pd.to_numeric(known["n"]).max(), keys)
+    return figure
+
+
+def grids(sweeps: Sequence[Sweep]) -> dict[str, Figure]:
+    """Draw one grid of each kind for each temperature, by file name; a slot run twice goes to a second grid. None for one slot."""
+    layers: dict[tuple[float, int], dict[tuple[str, str], Sweep]] = defaultdict(dict)
+    for sweep in sweeps:
+        slot = sweep.model, sweep.task
+        repeat = next(i for i in count() if slot not in layers[sweep.temperature, i])
+        layers[sweep.temperature, repeat][slot] = sweep
+    figures = {}
+    for (temperature, repeat), slots in sorted(layers.items()):
+        suffix = f"-T{temperature:g}" if len({key[0] for key in layers}) > 1 else ""
+        suffix += f"-{repeat + 1}" if repeat else ""
+        for name, rate in GRIDS.items():
+            timed = {slot: sweep for slot, sweep in slots.items() if rate in sweep.fronts}
+            if len(timed) > 1:
+                figures[name + suffix] = grid(timed, rate)
+    return figures
+
+
+def grid(slots: Mapping[tuple[str, str], Sweep], rate: str) -> Figure:
+    """Draw a row a pair, a column a task; a panel that was not run says so."""
+    models, tasks = sorted({model for model, _ in slots}), sorted({task for _, task in slots})
+    panel = [(model, task) for model in models for task in tasks]
+    width = COLUMN if len(tasks) == 1 else PAGE
+    figure, axes = panels(len(tasks), len(models), width=width, height=min(2.2, 0.75 * width / len(tasks)), sharex=True)
+    levels: dict[tuple[str, str], dict[str, float]] = {}
+    for axis, slot in zip(axes, panel, strict=True):
+        axis.set_title(", ".join(slot))
+        if slot not in slots:
+            axis.text(0.5, 0.5, "not run", transform=axis.transAxes, ha="center", va="center", color=GREY)
+            axis.set_yticks([])
+            axis.grid(visible=False)
+            continue
+        sweep = slots[slot]
+        levels[slot] = plane(axis, sweep, rate)
+        axis.set_ylabel(marks.label_of(sweep.metric))
+        marks.write_n(axis, sweep.points["n"].max())
+    for axis in axes[-len(tasks) :]:
+        axis.set_xlabel(X_LABELS[rate] if len(tasks) < 3 else X_LABELS[rate].partition(" (")[0])
+    keys = [key for sweep in slots.values() for key in keys_of(sweep, rate)]
+    marks.legend_below(figure, keys, 2 if len(tasks) == 1 else 5)
+    settle(figure)
+    for axis, slot in zip(axes, panel, strict=True):
+        if slot in slots:
+            label_plane(Room(axis), slots[slot], rate, levels[slot], size=TINY)
+    return figure

@@ -5,19 +5,24 @@
 
 from __future__ import annotations
 
+import atexit
 import io
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from sdbench.files import write_whole
-from sdbench.report.figures.fonts import families
 
 COLUMN, PAGE = 3.4, 7.0  # inches
 PAD = 0.03  # inches, outside and between panels
@@ -29,7 +34,31 @@ MARKS = ("o", "^", "v", "D", "P", "X")  # with CYCLE, so that colour is never al
 BASELINES = {"lossless": ("D", INK), "target": ("s", GREY), "draft": ("v", ORANGE), "generate": ("P", GREY)}
 FORMATS = ("pdf", "svg", "png")
 SMALL = 6.3  # points, of labels inside a figure
+FAMILY, SMALL_FAMILY = "DejaVu Sans", "DejaVu Sans figures"
+TEXT = (  # the characters that papers use
+    "".join(map(chr, range(0x20, 0x7F)))
+    + "±×·÷µ°²³¹½äöüÄÖÜßàâçéèêëîïôûùñáíóúåæøαβγδελμπσρτφωΔΣΩ–—‘’“”…−≤≥≈≠→←↑↓↦∞∂∑∏√∈†‡•′″ "
+)
 SHEET = Path(__file__).with_name("sdbench.mplstyle")
+
+
+@cache
+def families() -> tuple[str, ...]:
+    """Return families for `font.family`: the font cut down to the characters that papers use, once a process, and the whole one.
+
+    Every PDF embeds the glyphs it shows, and to find them the whole font is taken apart anew for every figure, which takes
+    longer than all drawing. From a small font it is done at once. Other characters come from the whole font, glyph by glyph.
+    """
+    from fontTools import subset
+
+    folder = Path(tempfile.mkdtemp(prefix="sdbench-fonts-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    source, small = Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", folder / "figures.ttf"
+    options = ["--layout-features=", "--name-IDs=1,2,4,6", "--notdef-outline", "--drop-tables+=GSUB,GPOS,GDEF,FFTM"]
+    subset.main([str(source), f"--text={TEXT}", f"--output-file={small}", *options])
+    entry = replace(font_manager.ttfFontProperty(font_manager.get_font(small)), name=SMALL_FAMILY)
+    font_manager.fontManager.ttflist.append(entry)
+    return SMALL_FAMILY, FAMILY
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import hashlib
 import shlex
 from collections.abc import Sequence
 from importlib.resources import files
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,13 @@ from sdbench.files import write_whole
 from sdbench.metrics.cells import BASELINES
 from sdbench.metrics.recommend import Recommendation
 from sdbench.records import Results
-from sdbench.report.captions import TABLES
+from sdbench.report.captions import MEASURES, TABLES, WORDS
 from sdbench.report.page.browser import Browser, browse, script_json
 from sdbench.report.page.drawings import Drawing, drawings_of
 from sdbench.report.page.facts import facts_of, failures_of, merge_warnings, runs_of, warnings_of
-from sdbench.report.page.measures import MEASURES, WORDS
 from sdbench.report.page.tables import tables_of
-from sdbench.report.page.verdicts import advised_cell, card_of, match_advice, with_minus
-from sdbench.report.sweep import Sweep, heading
+from sdbench.report.page.verdicts import card_of, match_advice, with_minus
+from sdbench.report.sweep import Sweep
 
 ROOM = 10**7 - 5 * 10**5  # bytes of a page, less what the list of examples takes
 FIGURES_ROOM = 4 * 10**6
@@ -56,12 +56,13 @@ def write_page(
     """
     advised = match_advice(sweeps, results, advice)
     drawings, missing = split_by_room(drawings_of(home / "figures", sweeps), FIGURES_ROOM)
-    cells = {sweep.title: advised_cell(sweep, advised) for sweep in sweeps}
+    pairs = [(sweep.model, sweep.task) for sweep in sweeps]
+    cells: dict[str, str | None] = dict.fromkeys(sweep.title for sweep in sweeps)
+    cells |= {each.sweep.title: each.advice.cell for each in reversed(advised)}
     context: dict[str, Any] = {
-        "title": heading(sweeps) if sweeps else ", ".join(folder.name for folder in results),
-        "answers": [
-            card_of(each, index, [id(s) for s in sweeps].index(id(each.sweep))) for index, each in enumerate(advised)
-        ],
+        "title": " on ".join(", ".join(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
+        or ", ".join(folder.name for folder in results),
+        "answers": [card_of(each, index, sweeps) for index, each in enumerate(advised)],
         "sweeps": [
             {"title": sweep.title, "facts": facts_of(sweep), "tables": tables_of(sweep, cells[sweep.title])}
             for sweep in sweeps
@@ -82,12 +83,15 @@ def write_page(
 
 
 def fixed_parts() -> dict[str, Any]:
-    """Return what every page holds: style, scripts and their policy, and the definitions."""
+    """Return what every page holds: style, scripts, the policy under which they alone run, and the definitions."""
     early, script = source_of("early.js"), "".join(map(source_of, SCRIPTS))
     script = f'(() => {{\n"use strict";\n{script}}})();\n'
     parts = {"style": source_of("page.css") + source_of("browser.css"), "early": early, "script": script}
     marked = {name: Markup(text) for name, text in parts.items()}
-    return {**marked, "policy": policy_of([early, script]), "measures": MEASURES, "words": WORDS}
+    hashes = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in (early, script)]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    policy = f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    return {**marked, "policy": policy, "measures": MEASURES, "words": WORDS}
 
 
 def folder_of(results: Results) -> str:
@@ -112,24 +116,10 @@ def first_compared(sweep: Sweep, advised: str | None) -> list[str]:
 
 def split_by_room(drawings: Sequence[Drawing], room: int) -> tuple[list[Drawing], list[str]]:
     """Return the drawings that fit, and the names of those that do not: they are beside the page all the same."""
-    kept: list[Drawing] = []
-    missing: list[str] = []
-    for drawing in drawings:
-        room -= drawing.num_bytes
-        if room >= 0:
-            kept.append(drawing)
-        else:
-            missing.append(drawing.name)
-    return kept, missing
+    count = sum(size <= room for size in accumulate(drawing.num_bytes for drawing in drawings))
+    return list(drawings[:count]), [drawing.name for drawing in drawings[count:]]
 
 
 def source_of(name: str) -> str:
     """Return a script or style as it stands in the file."""
     return (files("sdbench.report.page") / "templates" / name).read_text(encoding="utf-8")
-
-
-def policy_of(scripts: Sequence[str]) -> str:
-    """Return the policy under which only these scripts run, nothing is loaded and no connection is made."""
-    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
-    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"

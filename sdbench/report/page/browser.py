@@ -19,7 +19,6 @@ import pandas as pd
 from sdbench.metrics.cells import BASELINES, reference, scores_of
 from sdbench.metrics.quality import sign_of
 from sdbench.metrics.summary import FLAGS
-from sdbench.records import Results
 from sdbench.report.page.pieces import colour_tokens
 from sdbench.report.sweep import Sweep
 
@@ -54,15 +53,21 @@ def with_texts(sweep: Sweep) -> Sweep:
 
 
 def _add(browser: Browser, sweep: Sweep, compared: Sequence[str], limit: int, room: int, seed: int) -> None:
-    generations, cells = sweep.select(sweep.results.generations), sweep.cells
+    results, cells, generations = sweep.results, sweep.cells, sweep.select(sweep.results.generations)
     scores = by_example(generations, sweep)
     chosen = choose(changes(scores, sweep), limit, seed)
-    texts = ViewerTexts.of(sweep, generations[generations["example"].isin(chosen["example"])])
-    stored = [name for name in sweep.results.scores if generations[name].notna().any()]
-    metrics = scores_of(cells.iloc[0].to_dict(), stored) if len(cells) else []
+    vocabulary = results.vocabulary.get(sweep.model)
+    rows = texts_of(
+        sweep, generations[generations["example"].isin(chosen["example"])], with_tokens=vocabulary is not None
+    )
+    parts = {str(example): part for example, part in rows.groupby("example", sort=True)}
+    prompts = results.examples[results.examples["asked"].isin(set(cells["asked"]))].set_index("example")
+    flags = [name for name in FLAGS if name in rows]
     examples: list[dict[str, Any]] = []
-    for pick in chosen.to_dict("records"):
-        key, chunk = pick["example"], pack(texts.example(pick["example"]))
+    for key, change, is_change in chosen.itertuples(index=False):
+        prompt, answer = prompts.loc[key, ["prompt", "reference"]] if key in prompts.index else (None, None)
+        texts = [_text(row, results.scores, vocabulary) for row in parts[key].to_dict("records")]
+        chunk = pack({"prompt": prompt, "reference": answer, "texts": texts})
         room -= len(chunk)
         if room < 0:
             browser.notes.append(
@@ -70,15 +75,16 @@ def _add(browser: Browser, sweep: Sweep, compared: Sequence[str], limit: int, ro
                 f"more would make this page too large. All texts are in the records."
             )
             break
-        listed = {"id": key, "change": _number(pick["change"]), "is_change": bool(pick["is_change"])}
-        listed |= {"scores": [_number(score) for score in scores.loc[key]], "chunk": len(browser.chunks)}
-        examples.append(listed | {"flags": texts.flags.get(key, [])})
+        listed = {"id": key, "change": _number(change), "is_change": is_change, "chunk": len(browser.chunks)}
+        listed |= {"scores": [_number(score) for score in scores.loc[key]]}
+        examples.append(listed | {"flags": [name for name in flags if parts[key][name].any()]})
         browser.chunks.append(chunk)
-    browser.notes += [f"{sweep.title}: {note}" for note in texts.notes]
-    if chosen["change"].isna().all():
-        browser.notes.append(f"{sweep.title}: {NO_SCORES}")
+    lacking = {NO_TOKENS: vocabulary is None, NO_PROMPTS: prompts.empty, NO_SCORES: chosen["change"].isna().all()}
+    browser.notes += [f"{sweep.title}: {note}" for note, is_lacking in lacking.items() if is_lacking]
+    stored = [name for name in results.scores if generations[name].notna().any()]
+    scales = {metric.name: metric.scale for metric in scores_of(cells.iloc[0].to_dict(), stored)} if len(cells) else {}
     group = {"title": sweep.title, "metric": sweep.metric.name, "sign": sign_of(sweep.metric), "examples": examples}
-    group |= {"scales": {metric.name: metric.scale for metric in metrics}, "num_all": generations["example"].nunique()}
+    group |= {"scales": scales, "num_all": generations["example"].nunique()}
     group["cells"] = [describe_cell(sweep, str(key)) for key in cells.index]
     group["compared"] = [index for index, key in enumerate(cells.index) if key in compared]
     browser.groups.append(group)
@@ -102,86 +108,57 @@ def changes(scores: pd.DataFrame, sweep: Sweep) -> pd.Series:
     values = pd.DataFrame(gaps, index=scores.index).to_numpy(dtype=np.float64)
     if np.isnan(values).all():
         return pd.Series(np.nan, index=scores.index)
-    largest = np.argmax(np.nan_to_num(np.abs(values), nan=-1.0), axis=1)
+    largest = np.nan_to_num(np.abs(values), nan=-1.0).argmax(axis=1)
     return pd.Series(values[np.arange(len(values)), largest], index=scores.index)
 
 
 def choose(change: pd.Series, limit: int, seed: int) -> pd.DataFrame:
     """Choose `limit` examples: up to half of them the largest changes, the rest drawn at random from the others."""
-    size = change.abs().fillna(0.0)
-    ranked = sorted(size.index, key=lambda example: (-size[example], example))
-    largest = [example for example in ranked if size[example] > 0][: limit - limit // 2]
+    size = change.abs().sort_index().sort_values(ascending=False, kind="stable")
+    largest = list(size[size > 0].index[: limit - limit // 2])
     others = sorted(set(change.index) - set(largest))
     drawn = np.random.default_rng(seed).permutation(len(others))[: limit - len(largest)]
     picked = [*largest, *(others[index] for index in drawn)]
-    is_change = [index < len(largest) for index in range(len(picked))]
+    is_change = [True] * len(largest) + [False] * len(drawn)
     return pd.DataFrame({"example": picked, "change": change.loc[picked].to_numpy(), "is_change": is_change})
 
 
-@dataclass
-class ViewerTexts:
-    """Generations of the chosen examples, joined with their tokens, rounds and prompts."""
-
-    sweep: Sweep
-    parts: Mapping[str, Sequence[Mapping[Any, Any]]]
-    prompts: Mapping[str, tuple[str, str]]
-    vocabulary: Sequence[str] | None
-    flags: Mapping[str, list[str]]
-    notes: list[str]
-
-    @classmethod
-    def of(cls, sweep: Sweep, generations: pd.DataFrame) -> ViewerTexts:
-        results, key = sweep.results, ["cell", "example", "sample"]
-        vocabulary = results.vocabulary.get(sweep.model) if len(sweep.cells) else None
-        rows = generations[generations["sample"] < SAMPLES]
-        if vocabulary is not None:
-            rows = rows.merge(results.tokens, on=key, how="left").merge(_rounds(results, rows), on=key, how="left")
-        stored = results.examples[results.examples["asked"].isin(set(sweep.cells["asked"]))]
-        prompts = dict(zip(stored["example"], zip(stored["prompt"], stored["reference"], strict=True), strict=True))
-        notes = [NO_TOKENS] * (vocabulary is None) + [NO_PROMPTS] * stored.empty
-        present = [name for name in FLAGS if name in rows]
-        raised = rows.groupby("example", sort=True)[present].any() if present else pd.DataFrame()
-        flags = {str(example): [n for n in present if row[n]] for example, row in raised.iterrows()}
-        parts: dict[str, list[dict[Any, Any]]] = {}
-        for row in rows.to_dict("records"):
-            parts.setdefault(str(row["example"]), []).append(row)
-        return cls(sweep, parts, prompts, vocabulary, flags, notes)
-
-    def example(self, example: str) -> dict[str, Any]:
-        """Return prompt, reference and every text of an example, in the order of cells and samples."""
-        prompt, reference_text = self.prompts.get(example, (None, None))
-        index_of = {key: index for index, key in enumerate(self.sweep.cells.index)}
-        rows = sorted(self.parts[example], key=lambda row: (index_of[row["cell"]], row["sample"]))
-        texts = [self._text(row) | {"cell": index_of[row["cell"]]} for row in rows]
-        return {"prompt": prompt, "reference": reference_text, "texts": texts}
-
-    def _text(self, row: Mapping[Any, Any]) -> dict[str, Any]:
-        names = ("sample", "finish", "tokens", "drafted", "examined", "accepted", "rounds")
-        text: dict[str, Any] = {name: None if row[name] != row[name] else row[name] for name in names}  # NaN: unknown
-        scores = {name: _number(row[name]) for name in self.sweep.results.scores if name in row}
-        text["scores"] = {name: score for name, score in scores.items() if score is not None}
-        text["flags"] = [name for name in FLAGS if row.get(name) is True]
-        if self.vocabulary is not None and isinstance(row.get("ids"), Iterable):
-            rounds = {"drafted": row["round_drafted"], "examined": row["round_examined"]}
-            text |= colour_tokens(row["text"], row, rounds, self.vocabulary)
-        return text if "pieces" in text else {**text, "text": row["text"]}
+def texts_of(sweep: Sweep, generations: pd.DataFrame, *, with_tokens: bool) -> pd.DataFrame:
+    """Return the generations in the order of cells (`index`) and samples, joined with their tokens and rounds."""
+    results, key = sweep.results, ["cell", "example", "sample"]
+    order = {cell: index for index, cell in enumerate(sweep.cells.index)}
+    rows = generations[generations["sample"] < SAMPLES].assign(index=generations["cell"].map(order))
+    rows = rows.sort_values(["example", "index", "sample"])
+    if not with_tokens:
+        return rows
+    rounds = results.rounds[results.rounds["example"].isin(set(rows["example"]))]
+    lists = rounds.groupby(key, sort=True)[["drafted", "examined"]].agg(list).add_prefix("round_").reset_index()
+    return rows.merge(results.tokens, on=key, how="left").merge(lists, on=key, how="left")
 
 
-def _rounds(results: Results, generations: pd.DataFrame) -> pd.DataFrame:
-    """Return a row a generation: its counts a round as lists."""
-    rounds = results.rounds
-    for name in ("cell", "example"):
-        rounds = rounds[rounds[name].isin(set(generations[name]))]
-    lists = rounds.groupby(["cell", "example", "sample"], sort=True)[["drafted", "examined"]].agg(list)
-    return lists.add_prefix("round_").reset_index()
+def _text(row: Mapping[Any, Any], scores: Sequence[str], vocabulary: Sequence[str] | None) -> dict[str, Any]:
+    """Return a text as the page reads it, with its scores and flags, and the colours of its tokens where they are known."""
+    names = ("sample", "finish", "tokens", "drafted", "examined", "accepted", "rounds")
+    text: dict[str, Any] = {name: None if row[name] != row[name] else row[name] for name in names}  # NaN: unknown
+    known = {name: _number(row[name]) for name in scores if name in row}
+    text["scores"] = {name: score for name, score in known.items() if score is not None}
+    text |= {"flags": [name for name in FLAGS if row.get(name) is True], "cell": row["index"]}
+    if vocabulary is not None and isinstance(row.get("ids"), Iterable):
+        rounds = {"drafted": row["round_drafted"], "examined": row["round_examined"]}
+        text |= colour_tokens(row["text"], row, rounds, vocabulary)
+    return text if "pieces" in text else {**text, "text": row["text"]}
 
 
 def describe_cell(sweep: Sweep, key: str) -> dict[str, Any]:
     """Return what the page shows of a cell without its numbers; `base` is the index of the lossless cell it is compared with."""
     cell, base = sweep.cells.loc[key], reference(sweep.cells, key, "lossless")
-    description = {"key": key, "label": cell["label"], "is_baseline": cell["verifier"] in BASELINES}
-    description["base"] = None if base is None else list(sweep.cells.index).index(base)
-    return description | {"is_alone": cell["verifier"] in ("target", "draft")}
+    return {
+        "key": key,
+        "label": cell["label"],
+        "is_baseline": cell["verifier"] in BASELINES,
+        "is_alone": cell["verifier"] in ("target", "draft"),
+        "base": None if base is None else list(sweep.cells.index).index(base),
+    }
 
 
 def pack(example: Mapping[str, Any]) -> str:

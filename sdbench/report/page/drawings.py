@@ -9,8 +9,8 @@ from __future__ import annotations
 import colorsys
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -19,6 +19,7 @@ from sdbench.report.captions import caption_of, in_order
 from sdbench.report.figures.knob import FAILURES
 from sdbench.report.sweep import PLANES, Sweep
 
+CROSSES = "Small crosses are the exact expected acceptance."
 WIDE = 330  # points from which a drawing is not squeezed to the width of a phone
 _IDS = re.compile(r'(\bid="|href="#|url\(#)')
 _COLOURS = re.compile(r"(fill|stroke|stop-color): (#[0-9a-fA-F]{6})\b")
@@ -26,8 +27,7 @@ _LONG = re.compile(r"(-?\d+\.\d\d)\d+")
 _COORDINATES = re.compile(r'\b(d|x|y|x1|x2|y1|y2)="([^"]*)"')
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(NamedTuple):
     """A figure: the name of its file, what stands over and under it, the drawing, and whether it is a wide one."""
 
     name: str
@@ -43,20 +43,20 @@ class Drawing:
 
 def drawings_of(folder: Path, sweeps: Sequence[Sweep] = ()) -> list[Drawing]:
     """Return every SVG of `folder` in the order of reading; what a sweep adds to a caption stands below the figure."""
-    paths = {path.stem: path for path in sorted(folder.glob("*.svg"))}
     notes = {
         sweep.file_name(name): note for sweep in sweeps for name, note_of in NOTES.items() if (note := note_of(sweep))
     }
-    drawings = [drawing_of(paths[stem]) for stem in in_order(list(paths))]
-    return [replace(each, text=" ".join(filter(None, [each.text, notes.get(each.name)]))) for each in drawings]
+    stems = in_order([path.stem for path in folder.glob("*.svg")])
+    drawings = [drawing_of(folder / f"{stem}.svg") for stem in stems]
+    return [each._replace(text=" ".join(filter(None, [each.text, notes.get(each.name)]))) for each in drawings]
 
 
 def area_of(sweep: Sweep, rate: str) -> str:
     """Return the hypervolume in words, with the bias that was taken off it; "" where it has none."""
-    area, bias = sweep.volumes.get((rate, "all"), (None, 0.0))
-    if area is None:
+    front = sweep.fronts.get(rate)
+    if front is None or sweep.worst is None:
         return ""
-    scale, plane = sweep.metric.scale, PLANES[rate]
+    area, bias, scale, plane = front.hypervolume, front.bias, sweep.metric.scale, PLANES[rate]
     less = f"; {scale * bias:.1f} was taken off, since the luckiest of several settings looks better than it is"
     return f"Dominated area, {plane} × points: {format_interval(area, 1, scale=scale)}{less if bias == bias else ''}."
 
@@ -64,17 +64,18 @@ def area_of(sweep: Sweep, rate: str) -> str:
 def none_failed(sweep: Sweep) -> str:
     """Return which failures of answers were counted and never seen; "" where the figure shows some."""
     counted = {name: text for name, (text, *_) in FAILURES.items() if sweep.swept[name].notna().any()}
-    has_failures = any(sweep.swept[name].fillna(0).any() for name in counted)
+    has_failures = sweep.swept[list(counted)].fillna(0).any(axis=None)
     return (
-        ""
-        if has_failures or not counted
-        else f"No answer in these settings is counted as: {', '.join(counted.values())}."
+        f"No answer in these settings is counted as: {', '.join(counted.values())}."
+        if counted and not has_failures
+        else ""
     )
 
 
 NOTES: Mapping[str, Callable[[Sweep], str]] = {
     "pareto": lambda sweep: area_of(sweep, "acceptance"),
     "pareto_speed": lambda sweep: area_of(sweep, "speedup"),
+    "against_knob": lambda sweep: CROSSES if sweep.swept["acceptance_expected"].notna().any() else "",
     "lengths": none_failed,
 }
 
@@ -86,20 +87,16 @@ def drawing_of(path: Path) -> Drawing:
     source = source[source.index("<svg") :]
     source = re.sub(r"<(metadata|style)\b.*?</\1>\s*|<!--.*?-->\s*", "", source, flags=re.DOTALL)
     source = _IDS.sub(lambda match: f"{match[1]}{path.stem}-", source)
-    source = _COORDINATES.sub(_shorten, source)
+    # Two decimals of a point are finer than any screen.
+    source = _COORDINATES.sub(lambda match: _LONG.sub(r"\1", match[0]), source)
     source = _COLOURS.sub(lambda match: declare_colour(match[1], match[2]), source)
     source = re.sub(r">\s*\n\s*<", ">\n<", source)
     width = float(re.findall(r'viewBox="0 0 ([\d.]+) ', source)[0])
-    head = f'<svg role="img" aria-label="{escape(f"{caption.title}. {caption.text}")}"'
-    svg = re.sub(r'^<svg\b(.*?) width="[^"]*"', lambda match: head + match[1], source, count=1, flags=re.DOTALL)
-    svg = re.sub(r'^(<svg\b[^>]*?) height="[^"]*"', r"\1", svg, count=1, flags=re.DOTALL)
-    svg = re.sub(r"^<svg\b", f'<svg style="--width: {width:g}"', svg, count=1)
-    return Drawing(path.stem, caption.title, caption.text, Markup(svg), width > WIDE)
-
-
-def _shorten(match: re.Match[str]) -> str:
-    """Two decimals of a point are finer than any screen."""
-    return f'{match[1]}="{_LONG.sub(lambda number: number[1], match[2])}"'
+    head, rest = source.split(">", 1)
+    head = re.sub(r' (width|height)="[^"]*"', "", head.removeprefix("<svg"))
+    label = escape(f"{caption.title}. {caption.text}")
+    svg = Markup(f'<svg style="--width: {width:g}" role="img" aria-label="{label}"{head}>{rest}')
+    return Drawing(path.stem, caption.title, caption.text, svg, width > WIDE)
 
 
 def declare_colour(name: str, colour: str) -> str:

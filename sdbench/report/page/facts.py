@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sdbench.metrics.cells import table_of
@@ -15,24 +15,14 @@ from sdbench.metrics.speed import drift
 from sdbench.metrics.text import names_of
 from sdbench.metrics.weigh import SMALL
 from sdbench.records import Results
-from sdbench.report.page.losses import check_lossless
-from sdbench.report.page.measures import MEASURES
+from sdbench.report.captions import MEASURES
+from sdbench.report.page.tables import format_signed
 from sdbench.report.sweep import Sweep
 
 MANY = 0.05  # a share of answers cut or failed from which a score says less than it seems to
 DECODING = ("top_k", "top_p", "max_new_tokens")
 NUMBERS = ("target_dtype", "draft_dtype", "target_quantization", "draft_quantization", "dtype")
 DRIFT = 0.1  # a latency pass that much slower or faster at its end than at its start
-
-
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """A run of a folder: its command, facts to read, and all of its provenance as JSON."""
-
-    name: str
-    command: str
-    facts: tuple[tuple[str, str], ...]
-    everything: str
 
 
 def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
@@ -45,6 +35,9 @@ def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
     numbers = {name.replace("_", " "): str(content.get(name) or "").removeprefix("torch.") for name in NUMBERS}
     samples = int(generations.groupby(["cell", "example"])["sample"].nunique().max()) if len(generations) else 0
     several = "" if samples == 1 else f", {samples} generations each in every setting"
+    entry: Mapping[str, Any] = next(reversed(sweep.results.provenance.values()), {})
+    device, threads = entry.get("device"), entry.get("threads")
+    name = _join(device, ("name", "type")) if isinstance(device, Mapping) else str(device or "")
     facts = {
         "Target": _weights(sweep, "target"),
         "Draft": _weights(sweep, "draft"),
@@ -58,7 +51,7 @@ def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
         "Lossless against the target alone": check_lossless(sweep)[0],
         "Texts at T = 0": "; ".join(compared.count for compared in sweep.equal_texts),
         "Examples": f"{generations['example'].nunique()}{several}",
-        "Machine": _machine_of(sweep.results),
+        "Machine": f"{name}, {threads} thread{'' if threads == 1 else 's'}" if name and threads else name,
     }
     return [(term, value) for term, value in facts.items() if value]
 
@@ -68,57 +61,48 @@ def _weights(sweep: Sweep, role: str) -> str:
     entries = [config.get("model") for config in sweep.results.configs.values()]
     named = [entry for entry in entries if isinstance(entry, Mapping) and entry.get("name") == sweep.model]
     name = str(named[-1].get(role) or "") if named else ""
-    column = sweep.cells.get(f"checkpoint_{role}")
-    checkpoint = "" if column is None else ", ".join(sorted(set(column.dropna().astype(str))))
-    return checkpoint if not name or checkpoint.startswith(name) else ", ".join(filter(None, [name, checkpoint]))
+    checkpoints = sweep.cells[f"checkpoint_{role}"].dropna() if f"checkpoint_{role}" in sweep.cells else []
+    checkpoint = ", ".join(sorted({str(each) for each in checkpoints}))
+    return checkpoint if checkpoint.startswith(name) else ", ".join(filter(None, [name, checkpoint]))
 
 
-def _machine_of(results: Results) -> str:
-    """Return the device of the last run."""
-    entry: Mapping[str, Any] = next(reversed(results.provenance.values()), {})
-    device, threads = entry.get("device"), entry.get("threads")
-    name = _join(device, ("name", "type")) if isinstance(device, Mapping) else str(device or "")
-    return name if not name or not threads else f"{name}, {threads} thread{'' if threads == 1 else 's'}"
-
-
-def _join(source: Mapping[str, Any], keys: Iterable[str] | None = None, *, is_named: bool = False) -> str:
-    parts = [(key, source.get(key)) for key in (source if keys is None else keys)]
+def _join(source: Any, keys: Iterable[str] | None = None, *, is_named: bool = False) -> str:
+    """Return the entries of a mapping in words, or what is none as it is."""
+    if not isinstance(source, Mapping):
+        return ", ".join(f"{each:.1f}" for each in source) if isinstance(source, list | tuple) else str(source or "")
+    parts = [(key, source.get(key)) for key in keys or source]
     return ", ".join(
         f"{key} {value}" if is_named else str(value) for key, value in parts if value not in (None, "", [])
     )
 
 
-def runs_of(results: Sequence[Results]) -> list[Provenance]:
-    """Return every run of every folder, in the order of time."""
+def runs_of(results: Sequence[Results]) -> list[dict[str, Any]]:
+    """Return every run of every folder, in the order of time: its command, facts to read, and all of its provenance as JSON."""
     runs = []
     for folder in results:
         for name, entry in folder.provenance.items():
             command = str(folder.configs[name].get("command") or entry.get("command") or "")
             everything = json.dumps(entry, indent=1, sort_keys=True, default=str, ensure_ascii=False)
-            runs.append(Provenance(f"{folder.name}, {_when(name)}", command, tuple(_machine(entry)), everything))
+            shown = {"name": f"{folder.name}, {_start_of(name)}", "command": command, "facts": _machine(entry)}
+            runs.append(shown | {"everything": everything})
     return runs
 
 
-def _when(stem: str) -> str:
+def _start_of(run: str) -> str:
     """Return the start of a run from its name: 20261121T090922… is 2026-11-21 09:09 UTC."""
-    day, _, clock = stem.partition("T")
-    is_time = len(day) == 8 and day.isdigit() and clock[:4].isdigit()
-    return f"{day[:4]}-{day[4:6]}-{day[6:]} {clock[:2]}:{clock[2:4]} UTC" if is_time else stem
+    try:
+        return f"{datetime.strptime(run[:13], '%Y%m%dT%H%M'):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return run
 
 
 def _machine(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
-    device, versions, load, task = (entry.get(name) for name in ("device", "versions", "load", "task"))
-    shown = {
-        "device": _join(device) if isinstance(device, Mapping) else device,
-        "threads": entry.get("threads"),
-        "load": ", ".join(f"{value:.1f}" for value in load) if isinstance(load, list | tuple) else load,
-        "platform": entry.get("platform"),
-        "python": entry.get("python"),
-        "commit": entry.get("commit") or entry.get("git"),
-        "versions": _join(versions, is_named=True) if isinstance(versions, Mapping) else versions,
-        "sandbox": entry.get("sandbox") or (task.get("sandbox") if isinstance(task, Mapping) else None),
-    }
-    return [(term.capitalize(), str(value)) for term, value in shown.items() if value not in (None, "", [])]
+    task = entry.get("task")
+    shown = {name: _join(entry.get(name)) for name in ("device", "threads", "load", "platform", "python")}
+    shown["commit"] = str(entry.get("commit") or entry.get("git") or "")
+    shown["versions"] = _join(entry.get("versions"), is_named=True)
+    shown["sandbox"] = str(entry.get("sandbox") or (task.get("sandbox") if isinstance(task, Mapping) else None) or "")
+    return [(term.capitalize(), value) for term, value in shown.items() if value]
 
 
 def failures_of(results: Sequence[Results], sweeps: Sequence[Sweep]) -> list[str]:
@@ -128,13 +112,27 @@ def failures_of(results: Sequence[Results], sweeps: Sequence[Sweep]) -> list[str
         cells = table_of(folder.cells)
         labels = names_of(cells)
         for problem in folder.problems:
-            key, _, rest = problem.name.partition(", ")
-            name = problem.name
-            if key in labels:
-                pair = f"{cells.at[key, 'model']} on {cells.at[key, 'task']}"
-                name = ", ".join(filter(None, [pair, labels[key], rest]))
-            failures.append(f"{problem.kind}: {name}: {problem.message}")
+            key, *rest = problem.name.split(", ", 1)
+            pair = [f"{cells.at[key, 'model']} on {cells.at[key, 'task']}", labels[key]] if key in labels else [key]
+            failures.append(f"{problem.kind}: {', '.join([*pair, *rest])}: {problem.message}")
     return failures
+
+
+def check_lossless(sweep: Sweep) -> tuple[str, bool]:
+    """Return whether lossless scores as the target alone does, in words, and whether the difference is beyond noise.
+
+    Both have one distribution: a difference beyond noise is bad luck, or a fault.
+    """
+    rows: list[dict[Any, Any]] = sweep.baseline("lossless").dropna(subset="difference_from_target").to_dict("records")
+    parts, is_odd = [], False
+    for row in rows:
+        value, low, high = (row[f"difference_from_target{end}"] for end in ("", "_low", "_high"))
+        parts.append("{}: {} [{}, {}]".format(row["label"], *map(format_signed, (value, low, high))))
+        is_odd |= not low <= 0 <= high
+    if not parts:
+        return "", False
+    verdict = "a difference beyond noise (1 in 20 by luck)" if is_odd else "no difference is shown, as it should be"
+    return f"{verdict}; {', '.join(parts)} {sweep.metric.name}", is_odd
 
 
 def warnings_of(sweep: Sweep) -> list[str]:

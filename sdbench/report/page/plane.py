@@ -8,20 +8,21 @@ axis names them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from sdbench.metrics.safety import Comparison
-from sdbench.metrics.stats import NAN
-from sdbench.metrics.text import format_number
 from sdbench.metrics.weigh import Weighed
-from sdbench.report.page.tables import MINUS
+from sdbench.report.page.tables import MINUS, format_signed
 from sdbench.report.sweep import Sweep
 
 WIDTH, HEIGHT = 560, 380
-LEFT, RIGHT, TOP, BOTTOM = 60, 18, 18, 50
+FRAME = {"left": 60, "right": WIDTH - 18, "top": 18, "bottom": HEIGHT - 50, "width": WIDTH, "height": HEIGHT}
 AXES = {
     "speedup": "speed-up over the target alone",
     "tokens_per_round": "tokens a round (no speed was measured)",
@@ -29,114 +30,85 @@ AXES = {
 DEPTH = 4.0  # margins below lossless that are always in sight
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaneMark:
-    """A setting at (x, y); `low`, `high` are ends of its speed's interval, `worst` is the limit of its loss."""
+def plane_of(sweep: Sweep, weighed: Weighed, margin: float) -> dict[str, Any] | None:
+    """Return what the template draws; None where no compared setting has a speed.
 
-    key: str
-    label: str
-    words: str
-    x: float
-    y: float
-    low: float
-    high: float
-    worst: float
-    is_lossless: bool
-    is_best: bool  # of the lossless ones the fastest, which alone is named
-    is_measured: bool
-    is_below: bool  # its loss is beyond the drawing: the mark stands at its foot
-    is_left: bool  # its label stands to the left
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plane:
-    """Everything drawn; `per_point` is the height of a point of loss, `zero` where lossless lies, `depth` points below it."""
-
-    marks: tuple[PlaneMark, ...]
-    ticks_x: tuple[tuple[float, str], ...]
-    ticks_y: tuple[tuple[float, str], ...]
-    label_x: str
-    label_y: str
-    zero: float
-    per_point: float
-    depth: float
-    has_modelled: bool
-    width: int = WIDTH
-    height: int = HEIGHT
-    left: int = LEFT
-    right: int = WIDTH - RIGHT
-    top: int = TOP
-    bottom: int = HEIGHT - BOTTOM
-
-
-@dataclass(frozen=True, slots=True)
-class _Ruler:
-    """Data on [low, high] to the drawing's [start, end]."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def at(self, value: float) -> float:
-        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
-        return round(self.start + share * (self.end - self.start), 1)
-
-    def ticks(self, num: int = 5) -> list[float]:
-        """Return round numbers inside."""
-        raw = (self.high - self.low) / num
-        size = 10 ** math.floor(math.log10(raw))
-        step = next(size * k for k in (1, 2, 2.5, 5, 10) if size * k >= raw)
-        first = math.ceil(self.low / step - 1e-9)
-        return [round(step * i, 10) for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
-
-
-def plane_of(sweep: Sweep, weighed: Weighed, margin: float) -> Plane | None:
-    """Return the plane of a sweep; None where it has no compared setting to show."""
-    compared = {test.cell: test for curve in weighed.curves for test in curve}
-    speeds = speeds_of(sweep.rows.loc[[key for key in (*compared, *weighed.lossless) if key in sweep.rows.index]])
-    shown = [compared[key] for key in speeds.index if key in compared]
-    if not shown:
+    `marks`: a setting at (x, y) each, `low` and `high` the ends of its speed's interval, `worst` the limit of its loss, `is_best`
+    the fastest of the lossless ones, `is_below` where the loss is beyond the drawing and the mark stands at its foot. `per_point`
+    is the height of a point of loss, `zero` where lossless lies, `depth` how many points below it are shown.
+    """
+    tests = {test.cell: test for curve in weighed.curves for test in curve}
+    marks, column = marks_of(sweep, weighed, tests)
+    if marks["is_lossless"].all():
         return None
-    unit = "×" if "speedup" in speeds.attrs["column"] else ""
-    low, high = float(speeds[["value", "low"]].min(axis=None)), float(speeds[["value", "high"]].max(axis=None))
+    unit = "×" if column == "speedup" else ""
+    low, high = float(marks[["value", "low"]].min(axis=None)), float(marks[["value", "high"]].max(axis=None))
     pad = 0.07 * (high - low) or 0.05 * abs(high) or 1.0
-    x = _Ruler(low - pad, high + pad, LEFT, WIDTH - RIGHT)
-    depth, highest = depth_of(shown, margin), max(0.0, *(test.change for test in compared.values()))
-    y = _Ruler(-depth, highest + 0.12 * (depth + highest), HEIGHT - BOTTOM, TOP)
-    lossless = speeds.loc[[key for key in speeds.index if key not in compared], "value"]
-    best = lossless.idxmax() if len(lossless) else None
-    marks = [
-        _mark(str(key), sweep.cells.loc[str(key)], speed, compared.get(str(key)), x, y, unit, is_best=key == best)
-        for key, speed in speeds.iterrows()
-    ]
-    return Plane(
-        marks=tuple(marks),
-        ticks_x=tuple((x.at(tick), f"{tick:g}{unit}") for tick in x.ticks()),
-        ticks_y=tuple((y.at(tick), f"{tick:+g}".replace("-", MINUS) if tick else "0") for tick in y.ticks()),
-        label_x=AXES[speeds.attrs["column"]],
-        label_y=f"points of {weighed.metric.name} against lossless",
-        zero=y.at(0.0),
-        per_point=(HEIGHT - BOTTOM - TOP) / (y.high - y.low),
-        depth=depth,
-        has_modelled=not speeds["is_measured"].all(),
+    depth = depth_of([tests[str(key)] for key in marks.index[~marks["is_lossless"]]], margin)
+    highest = max(0.0, *(test.change for test in tests.values()))
+    span_x, span_y = (low - pad, high + pad), (-depth, highest + 0.12 * (depth + highest))
+    x = partial(np.interp, xp=span_x, fp=(FRAME["left"], FRAME["right"]))
+    y = partial(np.interp, xp=span_y, fp=(FRAME["bottom"], FRAME["top"]))
+    marks = marks.assign(
+        key=marks.index,
+        x=x(marks["value"]).round(1),
+        low=x(marks["low"].fillna(marks["value"])).round(1),
+        high=x(marks["high"].fillna(marks["value"])).round(1),
+        y=y(marks["change"]).round(1),
+        worst=y(marks["limit"].fillna(marks["change"])).round(1),
+        is_below=marks["change"] < -depth,
     )
+    # The label of lossless stands to the left: it is the slowest, nearly always.
+    marks["is_left"] = marks["is_lossless"] | (marks["x"] > FRAME["left"] + 0.62 * (FRAME["right"] - FRAME["left"]))
+    return {
+        "marks": marks.to_dict("records"),
+        "ticks_x": [(round(float(x(tick)), 1), f"{tick:g}{unit}") for tick in _ticks(span_x)],
+        "ticks_y": [(round(float(y(t)), 1), f"{t:+g}".replace("-", MINUS) if t else "0") for t in _ticks(span_y)],
+        "label_x": AXES[column],
+        "label_y": f"points of {weighed.metric.name} against lossless",
+        "zero": round(float(y(0.0)), 1),
+        "per_point": (FRAME["bottom"] - FRAME["top"]) / (span_y[1] - span_y[0]),
+        "depth": depth,
+        "has_modelled": not marks["is_measured"].all(),
+        **FRAME,
+    }
 
 
-def speeds_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return what stands along the axis of each cell that has it: `value`, `low`, `high`, `is_measured`."""
-    known = (
-        rows[["speedup", "speedup_low", "speedup_high"]].astype("float64").set_axis(["value", "low", "high"], axis=1)
-    )
-    frame = known.assign(is_measured=known["value"].notna())
+def marks_of(sweep: Sweep, weighed: Weighed, tests: Mapping[str, Comparison]) -> tuple[pd.DataFrame, str]:
+    """Return every compared and every lossless setting that has a speed, with its loss, and the column of the speeds."""
+    marks, column = speeds_of(sweep.rows.loc[[key for key in (*tests, *weighed.lossless) if key in sweep.rows.index]])
+    losses = {key: (test.change, test.worst) for key, test in tests.items()}
+    ends = pd.DataFrame([losses.get(str(key), (0.0, 0.0)) for key in marks.index], marks.index, ["change", "limit"])
+    marks = marks.join(ends).assign(label=sweep.cells["short"], is_lossless=~marks.index.isin(list(tests)))
+    unit = "×" if column == "speedup" else ""
+    marks["words"] = [_words(str(sweep.cells.at[key, "label"]), row, unit) for key, row in marks.iterrows()]
+    marks["is_best"] = marks["is_lossless"] & (marks["value"] == marks["value"].where(marks["is_lossless"]).max())
+    return marks, column
+
+
+def _ticks(span: tuple[float, float]) -> list[float]:
+    """Return round numbers inside."""
+    ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(*span)
+    return [float(tick) for tick in np.round(ticks, 10) if span[0] <= tick <= span[1]]
+
+
+def _words(label: str, mark: pd.Series, unit: str) -> str:
+    """Return a mark for screen readers: the setting's speed, and its loss where it is compared."""
+    words = f"{label}: {mark['value']:.2f}{unit}{'' if mark['is_measured'] else ' (modelled)'}"
+    loss = f", {format_signed(mark['change'])} points, at worst {format_signed(mark['limit'])}"
+    return words if mark["is_lossless"] else words + loss
+
+
+def speeds_of(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Return what stands along the axis of each cell that has it (`value`, `low`, `high`, `is_measured`), and its column."""
+    names = {"speedup": "value", "speedup_low": "low", "speedup_high": "high"}
+    frame = rows[list(names)].astype("float64").rename(columns=names)
+    frame["is_measured"] = frame["value"].notna()
     frame["value"] = frame["value"].fillna(rows["speedup_modelled"].astype("float64"))
-    column = "speedup"
-    if frame["value"].isna().all():
-        column = "tokens_per_round"
+    column = "speedup" if frame["value"].notna().any() else "tokens_per_round"
+    if column != "speedup":
         frame = frame.assign(value=rows[column].astype("float64"), is_measured=True)
-    frame = frame.dropna(subset=["value"])
-    frame.attrs["column"] = column
-    return frame
+    return frame.dropna(subset=["value"]), column
 
 
 def depth_of(compared: Sequence[Comparison], margin: float) -> float:
@@ -146,38 +118,3 @@ def depth_of(compared: Sequence[Comparison], margin: float) -> float:
     near = losses[len(losses) // 2] if losses else 0.0
     far = max(losses, default=0.0)
     return max(min(max(DEPTH * margin, 1.15 * near), 1.1 * far), 1.5 * margin, 0.1)
-
-
-def _mark(
-    key: str,
-    cell: pd.Series,
-    speed: pd.Series,
-    test: Comparison | None,
-    x: _Ruler,
-    y: _Ruler,
-    unit: str,
-    *,
-    is_best: bool,
-) -> PlaneMark:
-    change, worst = (0.0, NAN) if test is None else (test.change, test.worst)
-    words = f"{cell['label']}: {speed['value']:.2f}{unit}{'' if speed['is_measured'] else ' (modelled)'}"
-    if test is not None:
-        losses = (format_number(points, 1, is_signed=True) for points in (change, worst))
-        words += ", {} points, at worst {}".format(*losses).replace("-", MINUS)
-    low, high = (speed["value"] if math.isnan(speed[end]) else speed[end] for end in ("low", "high"))
-    return PlaneMark(
-        key=key,
-        label=cell["short"],
-        words=words,
-        x=x.at(speed["value"]),
-        y=y.at(change),
-        low=x.at(low),
-        high=x.at(high),
-        worst=y.at(change if math.isnan(worst) else worst),
-        is_lossless=test is None,
-        is_best=is_best,
-        is_measured=bool(speed["is_measured"]),
-        is_below=change < y.low,
-        # Lossless is the slowest, nearly always.
-        is_left=test is None or x.at(speed["value"]) > LEFT + 0.62 * (WIDTH - LEFT - RIGHT),
-    )

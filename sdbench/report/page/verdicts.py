@@ -1,4 +1,4 @@
-"""The answer as the page shows it: a headline, what it costs and gains, the plane beside it, and every test in its order.
+"""The answer as the page shows it: a headline, cost and gain, the plane beside it, every test in its order, and what is lost.
 
 The page decides live as the margin is moved: `decisions` holds what `recommend.decide` returns between any two margins at
 which something changes, so that the page itself decides nothing.
@@ -10,48 +10,48 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import pandas as pd
+
+from sdbench.metrics.cells import reference
+from sdbench.metrics.degenerate import degenerate
+from sdbench.metrics.quality import sign_of
 from sdbench.metrics.recommend import Advice, Recommendation, breakpoints, decide
 from sdbench.metrics.safety import ALPHA, Comparison, run_in_sequence
 from sdbench.metrics.sentences import needed
-from sdbench.metrics.text import format_interval, format_number
+from sdbench.metrics.text import format_interval
 from sdbench.metrics.weigh import Weighed
 from sdbench.records import Results
-from sdbench.report.page.losses import LossDetail, losses_of
-from sdbench.report.page.plane import Plane, depth_of, plane_of
-from sdbench.report.page.tables import MINUS
+from sdbench.report.captions import FAILURE_KINDS, LOSSES
+from sdbench.report.page.browser import by_example
+from sdbench.report.page.plane import depth_of, plane_of
+from sdbench.report.page.tables import MINUS, format_signed
 from sdbench.report.sweep import Sweep
 
 SLOT = "{margin}"
+MOST = 10  # losing examples that are listed
 
 
-@dataclass(frozen=True, slots=True)
-class Advised:
+class Advised(NamedTuple):
     """A sweep, what is known of it, and what is advised."""
 
     sweep: Sweep
     advice: Advice
     weighed: Weighed
 
+    @property
+    def tests(self) -> list[Comparison]:
+        """Every comparison in its order."""
+        return [test for curve in self.weighed.curves for test in curve]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LadderRow:
-    """A test: the setting, its change, the limit that was tested; `bar` in percent of the row's line."""
-
-    key: str
-    label: str
-    change: str
-    limit: str
-    loops: str
-    needed: str  # examples that would show it safe, of a setting that is not
-    state: str  # y within the margin, n not, - not reached
-    bar: tuple[float, float]  # limit, change
+    def label(self, key: str) -> str:
+        """Return the name of a setting."""
+        return str(self.sweep.cells.at[key, "label"])
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(NamedTuple):
     """A number behind the answer: what it is, itself, and how sure."""
 
     title: str
@@ -59,43 +59,13 @@ class Fact:
     limits: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """What to ship for a sweep, or why nothing."""
-
-    name: str
-    title: str
-    kind: str
-    headline: str
-    text: str
-    setting: str
-    facts: tuple[Fact, ...]
-    ladder: tuple[LadderRow, ...]
-    plane: Plane | None
-    losses: LossDetail | None  # of the recommended setting, else of the one nearest to it
-    group: int  # its sweep's place among the examples
-    metric: str
-    margin: float
-    most: float  # the slider's end
-    margin_at: float
-    zero_at: float
-    per_cent: float  # of a ladder's line that a point is
-    decisions: str  # JSON
-    has_loops: bool
-
-    @property
-    def rejected(self) -> set[str]:
-        """The settings at which testing stopped."""
-        return {row.key for row in self.ladder if row.state == "n"}
-
-
 def match_advice(
     sweeps: Sequence[Sweep], results: Sequence[Results], advice: Sequence[Recommendation]
 ) -> list[Advised]:
     """Return each advice with its sweep: that whose cells were tested, or where none was the next of its folder, pair and task."""
     advised: list[Advised] = []
-    for folder, recommendation in zip(results, advice, strict=True):
-        for each, weighed in zip(recommendation.advices, recommendation.weighed, strict=True):
+    for folder, given in zip(results, advice, strict=True):
+        for each, weighed in zip(given.advices, given.weighed, strict=True):
             keys = {test.cell for curve in weighed.curves for test in curve}
             same = [s for s in sweeps if s.results is folder and (s.model, s.task) == (each.model, each.task)]
             free = [sweep for sweep in same if not any(sweep is taken.sweep for taken in advised)]
@@ -104,72 +74,73 @@ def match_advice(
     return advised
 
 
-def advised_cell(sweep: Sweep, advised: Sequence[Advised]) -> str | None:
-    """Return the cell of this sweep that is recommended."""
-    return next((each.advice.cell for each in advised if each.sweep is sweep), None)
+def card_of(advised: Advised, index: int, sweeps: Sequence[Sweep]) -> dict[str, Any]:
+    """Return what the page shows of an advice; `group` is the index of its sweep among those of the page.
 
-
-def card_of(advised: Advised, index: int, group: int) -> Card:
-    """Return what the page shows of an advice; `group` is the index of its sweep."""
-    sweep, advice, weighed = advised.sweep, advised.advice, advised.weighed
-    margin = advice.margin
+    `setting` is the recommended one by its key, `losses` are its, or those of the nearest to it; `most` is the slider's end;
+    `margin_at`, `zero_at` and `per_cent` (of a point) lie on a line of the `ladder`, in percent.
+    """
+    sweep, advice, weighed = advised
+    margin, tests = advice.margin, advised.tests
     has_margin = not math.isnan(margin)  # where speed is fixed nothing is tested against a margin
-    tests = [test for curve in weighed.curves for test in curve]
     plane = plane_of(sweep, weighed, margin) if tests else None
-    depth = plane.depth if plane else depth_of(tests, margin)
+    depth = plane["depth"] if plane else depth_of(tests, margin)
     span = (-depth, 0.35 * depth)
-    done = [] if not has_margin else [test for curve in weighed.curves for test in run_in_sequence(curve, margin)]
+    done = [test for curve in weighed.curves for test in run_in_sequence(curve, margin)] if has_margin else []
     nearest = advice.cell or next((test.cell for test in sorted(done, key=lambda test: -test.worst)), None)
     is_live = bool(tests) and has_margin
-    return Card(
-        name=f"answer-{index}",
-        title=sweep.title,
-        kind=advice.kind,
+    ladder = ladder_of(advised, span) if has_margin else []
+    return {
+        "name": f"answer-{index}",
+        "title": sweep.title,
+        "kind": advice.kind,
         **words_of(advised, advice),
-        ladder=ladder_of(advised, span) if has_margin else (),
-        plane=plane,
-        losses=None if nearest is None else losses_of(sweep, nearest),
-        group=group,
-        metric=weighed.metric.name,
-        margin=margin,
-        most=round(max(depth, 1.5 * margin), 1) if is_live else 0.0,
-        margin_at=_percent(-margin, span) if is_live else 0.0,
-        zero_at=_percent(0.0, span),
-        per_cent=100 / (span[1] - span[0]),
-        decisions=json.dumps(decisions_of(advised)) if is_live else "[]",
-        has_loops=any(test.loops > 0 for test in tests),
-    )
+        "ladder": ladder,
+        "rejected": {row["key"] for row in ladder if row["state"] == "n"},  # where testing stopped
+        "plane": plane,
+        "losses": None if nearest is None else losses_of(sweep, nearest),
+        "group": [each is sweep for each in sweeps].index(True),
+        "metric": weighed.metric.name,
+        "margin": margin,
+        "most": round(max(depth, 1.5 * margin), 1) if is_live else 0.0,
+        "margin_at": _percent(-margin, span) if is_live else 0.0,
+        "zero_at": _percent(0.0, span),
+        "per_cent": 100 / (span[1] - span[0]),
+        "decisions": json.dumps(decisions_of(advised)) if is_live else "[]",
+        "has_loops": any(test.loops > 0 for test in tests),
+    }
 
 
-def ladder_of(advised: Advised, span: tuple[float, float]) -> tuple[LadderRow, ...]:
-    """Return every test in its order, for a setting that is not safe with the number of examples that would show it safe."""
+def ladder_of(advised: Advised, span: tuple[float, float]) -> list[dict[str, Any]]:
+    """Return every test in its order, for a setting that is not safe with the number of examples that would show it safe.
+
+    `bar`: the limit that was tested and the change, in percent of the row's line.
+    """
     weighed, margin = advised.weighed, advised.advice.margin
-    tests = [test for curve in weighed.curves for test in curve]
-    return tuple(
-        LadderRow(
-            key=test.cell,
-            label=str(advised.sweep.cells.at[test.cell, "label"]),
-            change=format_signed(test.change),
-            limit=format_signed(test.worst),
-            loops=format_signed(test.loops),
-            needed=examples_needed(test, margin, len(weighed.curves)) if state == "n" else "",
-            state=state,
-            bar=(_percent(test.worst, span), _percent(test.change, span)),
-        )
-        for test, state in zip(tests, states_of(weighed, margin), strict=True)
-    )
+    return [
+        {
+            "key": test.cell,
+            "label": advised.label(test.cell),
+            "change": format_signed(test.change),
+            "limit": format_signed(test.worst),
+            "loops": format_signed(test.loops),
+            "needed": examples_needed(test, margin, len(weighed.curves)) if state == "n" else "",
+            "state": state,
+            "bar": (_percent(test.worst, span), _percent(test.change, span)),
+        }
+        for test, state in zip(advised.tests, states_of(weighed, margin), strict=True)
+    ]
 
 
 def examples_needed(test: Comparison, margin: float, num_curves: int) -> str:
     """Return how many examples would show a setting safe, such as 61 to 1,200; "" for one that loses more than the margin."""
-    text = needed(test, margin, ALPHA / num_curves) if test.change > -margin else ""
-    return text.partition(" examples")[0]
+    return needed(test, margin, ALPHA / num_curves).partition(" examples")[0] if test.change > -margin else ""
 
 
 def words_of(advised: Advised, advice: Advice) -> dict[str, Any]:
     """Return the words of a decision: headline, sentence, the setting's key, the facts."""
     setting = advice.cell or (advice.rival if advice.kind == "stay" else None)
-    label = "" if setting is None else str(advised.sweep.cells.at[setting, "label"])
+    label = "" if setting is None else advised.label(setting)
     headline = {"ship": f"Ship {label}", "stay": f"Stay {label}", "none": "No recommendation"}[advice.kind]
     _, _, text = advice.text.partition(": ")  # it begins with the pair and the task, which stand above it
     text = with_minus(text[:1].upper() + text[1:])
@@ -181,14 +152,13 @@ def with_minus(text: str) -> str:
     return re.sub(r"(?<![\w.=-])-(?=\d)", MINUS, text)
 
 
-def facts_of(advised: Advised, advice: Advice) -> tuple[Fact, ...]:
+def facts_of(advised: Advised, advice: Advice) -> list[Fact]:
     """Return cost, gain over lossless and speed over the target alone of what is advised."""
-    weighed = advised.weighed
-    chosen = next((test for curve in weighed.curves for test in curve if test.cell == advice.cell), None)
+    chosen = next((test for test in advised.tests if test.cell == advice.cell), None)
     batch = f", batch {advised.sweep.batch_size}" if advised.sweep.batch_size else ""
     facts = []
     if chosen is not None:
-        worst = f"at worst {format_signed(chosen.worst)} {weighed.metric.name}"
+        worst = f"at worst {format_signed(chosen.worst)} {advised.weighed.metric.name}"
         facts.append(Fact("Cost", f"{format_signed(chosen.change)} points", worst))
     elif advice.kind == "stay":
         facts.append(Fact("Cost", "none", "the target’s own distribution"))
@@ -197,7 +167,7 @@ def facts_of(advised: Advised, advice: Advice) -> tuple[Fact, ...]:
         if gain is not None:
             value, _, limits = format_interval(gain, 2, unit="×").partition(" ")
             facts.append(Fact(title, value, f"{limits} on {gain.n} texts{batch}" if limits else ""))
-    return tuple(facts)
+    return facts
 
 
 def states_of(weighed: Weighed, margin: float) -> str:
@@ -216,17 +186,63 @@ def decisions_of(advised: Advised) -> list[dict[str, Any]]:
     for start, end in zip(ends, [*ends[1:], 2 * ends[-1] + 1], strict=True):
         margin = (start + end) / 2
         advice = decide(advised.weighed, margin, written=SLOT)
-        words = words_of(advised, advice)
-        words["facts"] = [(fact.title, fact.value, fact.limits) for fact in words["facts"]]
-        decision = {"from": start, "kind": advice.kind, "states": states_of(advised.weighed, margin), **words}
-        if not decisions or decision | {"from": 0} != decisions[-1] | {"from": 0}:
-            decisions.append(decision)
+        decision = {"kind": advice.kind, "states": states_of(advised.weighed, margin), **words_of(advised, advice)}
+        if not decisions or decision | {"from": decisions[-1]["from"]} != decisions[-1]:
+            decisions.append(decision | {"from": start})
     return decisions
 
 
-def format_signed(points: float) -> str:
-    """Return points with a sign and a true minus; "" where they are not known."""
-    return "" if math.isnan(points) else format_number(points, 1, is_signed=True).replace("-", MINUS)
+class Loss(NamedTuple):
+    """An example that loses: how much, and what kind of failure it is."""
+
+    example: str
+    change: str
+    kind: str
+
+
+class LossDetail(NamedTuple):
+    """The paired differences of a setting: a bar (words, count, percent of the longest) for each range, the worst, the kinds."""
+
+    label: str
+    bars: list[tuple[str, int, float]]
+    worst: list[Loss]
+    kinds: str
+
+
+def losses_of(sweep: Sweep, key: str) -> LossDetail | None:
+    """Return how a setting's examples differ from lossless; None where there is no lossless run or no score by example."""
+    base = reference(sweep.cells, key, "lossless")
+    if base is None or base == key:
+        return None
+    generations = sweep.results.generations
+    scores = by_example(generations[generations["cell"].isin([key, base])], sweep)
+    points = (sign_of(sweep.metric) * sweep.metric.scale * (scores[key] - scores[base])).dropna()
+    if points.empty:
+        return None
+    counts, _ = np.histogram(points, [-np.inf, *LOSSES.values()])
+    bars = [
+        (text, int(count), round(100 * count / counts.max(), 1)) for text, count in zip(LOSSES, counts, strict=True)
+    ]
+    lost = points[points < 0].sort_values(kind="stable")
+    kinds = kinds_of(sweep, key, lost)
+    listed = zip(lost.index, lost, kinds, strict=True)
+    worst = [Loss(str(example), format_signed(change), kind) for example, change, kind in list(listed)[:MOST]]
+    summary = ", ".join(f"{count} {kind}" for kind, count in kinds.value_counts(sort=True).items())
+    return LossDetail(str(sweep.cells.at[key, "label"]), bars, worst, summary)
+
+
+def kinds_of(sweep: Sweep, key: str, lost: pd.Series) -> pd.Series:
+    """Return the kind of failure of each example that loses, from the flags of any of its texts."""
+    rows = sweep.results.generations
+    rows = rows[(rows["cell"] == key) & rows["example"].isin(lost.index)]
+    loops = degenerate(sweep.results)[["cell", "example", "sample", "is_loop"]]
+    rows = rows.merge(loops, on=["cell", "example", "sample"], how="left")
+    raised = rows.groupby("example")[[name for name in FAILURE_KINDS if name in rows]].any().reindex(lost.index)
+    other = "wrong result" if sweep.metric.unit == "share" else "lower score"
+    kinds = [
+        next((FAILURE_KINDS[name] for name in raised if flags[name]), other) for flags in raised.to_dict("records")
+    ]
+    return pd.Series(kinds, index=lost.index, dtype=object)
 
 
 def _percent(value: float, span: tuple[float, float]) -> float:

@@ -8,7 +8,7 @@ records give the same bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +17,10 @@ import pandas as pd
 from sdbench.records import Results, read
 from sdbench.report.figures.style import save, styled
 from sdbench.report.paper import plots, tables
-from sdbench.report.paper.cells import ALL, TABLES, Exhibit, Missing, missing
-from sdbench.report.paper.numbers import measured
-from sdbench.report.paper.published import read_published
+from sdbench.report.paper.cells import ALL, TABLES, TEXTS, Exhibit, Missing, missing
+from sdbench.report.paper.numbers import measured, read_published
 
-FIGURES = {
-    "curve_table1": "Quality against acceptance at T = 1",
-    "curve_table2": "Quality against acceptance at T = 0.1",
-    "curve_table3": "Quality against acceptance, the tasks of Table 3",
-    "draft_length": "Sensitivity to the draft length",
-    "seed": "CNN/DM at T = 0 over w",
-}
-INTRODUCTION = """\
-# The tables and figures of DIVERSED that these records cover
-
-Measured numbers come from the records alone, each with its 95 % interval by example. Published numbers stand apart, marked by
-source: what their acceptance rate counts is not defined, so they are never joined to ours. Doubts about them are listed in
-`sdbench/report/paper/published/README.md`. Static ensembles v = w·p + (1 − w)·q stand beside the paper's own rows: the learned
-head that `sdbench.train ensemble` trains, and lossless speculation with a draft that `sdbench.train draft` distils.
-"""
-TRAINED_FIRST = (
-    "A command that needs a head or a draft which is not trained yet prints the training's command and ends.\n"
-)
+FIGURES: Mapping[str, str] = TEXTS["figures"]
 
 
 def build_paper(folders: Iterable[str | os.PathLike[str]], out: str | os.PathLike[str], **options: Any) -> list[Path]:
@@ -49,9 +31,11 @@ def build_paper(folders: Iterable[str | os.PathLike[str]], out: str | os.PathLik
     cells, published = measured(results, **options), read_published()
     lacking = [gap for exhibit in ALL for gap in missing(exhibit, cells, configs_of(results))]
     texts = {name: text for exhibit in TABLES for name, text in table_files(exhibit, cells, published).items()}
-    frame = pd.DataFrame(lacking, columns=list(Missing.__slots__)).rename(columns={"exhibit": "asked"})
+    frame = pd.DataFrame(lacking, columns=list(Missing._fields)).rename(columns={"exhibit": "asked"})
     texts["missing.csv"] = frame.to_csv(index=False)
-    texts["paper.md"] = page(cells, published, lacking)
+    shown = [(each.title, texts[f"{each.name}.md"], tables.notes(each, published, cells)) for each in TABLES]
+    page = tables.TEMPLATES.get_template("paper.md.j2")
+    texts["paper.md"] = page.render(tables=shown, figures=FIGURES, lacking=lacking)
     for name, text in texts.items():
         (home / name).write_text(text, encoding="utf-8")
     with styled():
@@ -75,36 +59,12 @@ def folders_of(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 def configs_of(results: Sequence[Results]) -> dict[str, dict[str, Any]]:
     """Return the last resolved configuration of each pair."""
-    configs = [
-        config for folder in results for config in folder.configs.values() if isinstance(config.get("model"), dict)
-    ]
-    return {str(config["model"].get("name")): config for config in configs}
+    configs = (config for folder in results for config in folder.configs.values())
+    return {str(each["model"].get("name")): each for each in configs if isinstance(each.get("model"), dict)}
 
 
 def table_files(exhibit: Exhibit, cells: pd.DataFrame, published: pd.DataFrame) -> dict[str, str]:
     """Return a table in Markdown, LaTeX and CSV by the name of its file."""
     parts = tables.measured_entries(exhibit, cells), tables.published_entries(exhibit, published)
-    return {
-        f"{exhibit.name}.md": tables.to_markdown(exhibit, *parts),
-        f"{exhibit.name}.tex": tables.to_latex(exhibit, *parts),
-        f"{exhibit.name}.csv": tables.long_form(exhibit, cells).to_csv(index=False),
-    }
-
-
-def page(cells: pd.DataFrame, published: pd.DataFrame, lacking: Sequence[Missing]) -> str:
-    """Return paper.md: tables with their notes, figures, and what to run for the rest."""
-    parts = [INTRODUCTION]
-    for exhibit in TABLES:
-        table = table_files(exhibit, cells, published)[f"{exhibit.name}.md"]
-        notes = "\n".join(f"- {note}" for note in tables.notes(exhibit, published, cells))
-        parts.append(f"## {exhibit.title}\n\n{table}\n{notes}\n")
-    parts += ["## Figures\n", *(f"### {title}\n\n![{title}]({name}.svg)\n" for name, title in FIGURES.items())]
-    rows = [f"| {gap.exhibit} | {gap.model} | {gap.task} | {len(gap.settings)} | `{gap.command}` |" for gap in lacking]
-    head = [
-        "## Not measured yet\n",
-        TRAINED_FIRST,
-        "| for | pair | task | settings | command |",
-        "|---|---|---|---:|---|",
-    ]
-    parts.append("\n".join([*head, *rows]) if rows else "Nothing is missing.")
-    return "\n".join(parts) + "\n"
+    texts = {f"{exhibit.name}.{form}": tables.render_table(form, exhibit, *parts) for form in ("md", "tex")}
+    return texts | {f"{exhibit.name}.csv": tables.long_form(exhibit, cells).to_csv(index=False)}

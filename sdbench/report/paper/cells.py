@@ -8,8 +8,10 @@ under its own pair's name.
 from __future__ import annotations
 
 import shlex
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,14 +23,9 @@ from sdbench.metrics.columns import WEIGHT
 TINY = "-tiny"
 LEARNED, FINETUNED = "diversed", "finetuned"  # the first is the name of its rule too
 WS = (0.9, 0.7, 0.5, 0.3)  # of the sweep: what fits into a table
-# What the paper scores: its own rule for numbers, ROUGE-2 without the stemmer.
-METRICS = {"gsm8k": "flexible", "xsum": "rouge2_nostem", "cnndm": "rouge2_nostem", "mbpp": "pass@1"}
-TITLES: Mapping[str, tuple[str, str]] = {
-    "gsm8k": ("GSM8K", "accuracy"),
-    "xsum": ("XSum", "ROUGE-2"),
-    "cnndm": ("CNN/DM", "ROUGE-2"),
-    "mbpp": ("MBPP", "pass@1"),
-}
+TEXTS = tomllib.loads((files("sdbench.report.paper") / "templates" / "texts.toml").read_text(encoding="utf-8"))
+METRICS: Mapping[str, str] = TEXTS["metrics"]
+TITLES: Mapping[str, tuple[str, str]] = {task: tuple(words) for task, words in TEXTS["tasks"].items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +72,7 @@ ALL = (*TABLES, LENGTHS, SEED)
 LABELS = ("model", "task", "base", "protocol", "verifier", WEIGHT, "trained", "num_draft", "temperature")
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(NamedTuple):
     """A pair and task that lacks settings, and the command that runs them."""
 
     exhibit: str
@@ -112,16 +108,12 @@ def labels_of(cell: pd.Series) -> dict[str, Any] | None:
     if not is_plain(cell) or (distilled is not None and cell["verifier"] != "lossless"):
         return None
     labels = {name: cell[name] for name in LABELS if name not in ("base", "trained")}
-    head = (cell["content"] or {}).get("heads", {}).get("head", {})
-    learned = {"trained": base_of(str(head.get("task", ""))), "trained_at": head.get("temperature"), "loss": ""}
+    training = (cell["content"] or {}).get("heads", {}).get("head", {})
     if distilled is not None:
         labels |= {"model": distilled["model"], "verifier": FINETUNED}
-        learned = {
-            "trained": base_of(distilled["task"]),
-            "trained_at": distilled["temperature"],
-            "loss": distilled["loss"],
-        }
-    return {**labels, "base": base_of(str(cell["task"])), **learned}
+        training = distilled
+    labels |= {"base": base_of(str(cell["task"])), "trained": base_of(str(training.get("task", "")))}
+    return labels | {"trained_at": training.get("temperature"), "loss": "" if distilled is None else distilled["loss"]}
 
 
 def only_distilled(cells: pd.DataFrame) -> set[str]:
@@ -177,9 +169,8 @@ def missing(exhibit: Exhibit, cells: pd.DataFrame, configs: Mapping[str, Mapping
 
 def method_of(exhibit: Exhibit, row: ExhibitRow) -> str:
     """Return the file in configs/method that makes it."""
-    if row.rule == LEARNED:
-        return "learned" if exhibit.heads == (None,) else "transfer"
-    return "finetuned" if row.rule == FINETUNED else "static"
+    head = "learned" if exhibit.heads == (None,) else "transfer"
+    return {LEARNED: head, FINETUNED: "finetuned"}.get(row.rule, "static")
 
 
 def task_of(cells: pd.DataFrame, model: str, task: str) -> str:

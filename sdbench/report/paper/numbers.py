@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -28,61 +28,34 @@ ORDER = ["model", "task", "temperature", "verifier", "trained", "num_draft", WEI
 TRAINING = ("trained_at", "loss")  # of a learned head or a finetuned draft
 COLUMNS = [*LABELS, *TRAINING, "cell", "n", *spread_names((*RATES, "quality", "difference", *SPEEDS))]
 COLUMNS += ["num_seeds", "seed_low", "seed_high"]
+PUBLISHED_NUMBERS = ("temperature", WEIGHT, "num_draft", "acceptance", "quality", "rougeL", "tokens_per_s")
+PUBLISHED_NUMBERS += ("max_new_tokens", "n")
 
 
-@dataclass(frozen=True)
-class _SeedRun:
-    """A setting of one seed in one folder."""
+class _SeedRun(NamedTuple):
+    """A setting of one seed in one folder. `setting` is equal for its seeds; `sweep` is what it shares with its lossless one."""
 
     results: Results
     cells: pd.DataFrame
-    key: str
+    cell: pd.Series
     labels: Mapping[str, Any]
     metric: Metric
     part: pd.DataFrame
-
-    @property
-    def cell(self) -> pd.Series:
-        return self.cells.loc[self.key]
+    setting: tuple[Any, ...]
+    sweep: tuple[Any, ...]
 
     @property
     def n(self) -> int:
         return int(self.part["example"].nunique())
-
-    @property
-    def prompts(self) -> str:
-        """Equal for settings with the same prompts; a finetuned draft's pair is prompted under its own name."""
-        cell = self.cell
-        if distillation_of(cell) is None:
-            return str(cell["asked"])
-        return asked_of(self.labels["model"], cell["task"], cell["protocol"], cell["content"])
-
-    @property
-    def setting(self) -> tuple[Any, ...]:
-        """Equal for the seeds of a setting."""
-        cell = self.cell
-        trained = (cell["content"] or {}).get("heads"), cell["checkpoint_draft"] if distillation_of(cell) else None
-        labels = {name: None if value != value else value for name, value in self.labels.items()}
-        return (*labels.values(), self.prompts, str(trained))
-
-    @property
-    def sweep(self) -> tuple[Any, ...]:
-        """What a setting shares with the lossless one that it is compared with."""
-        names = ("model", "task", "protocol", "num_draft", "temperature")
-        return (*(self.labels[name] for name in names), self.prompts)
-
-    @property
-    def seed(self) -> object:
-        return (self.cell["content"] or {}).get("seed")
 
 
 def measured(results: Sequence[Results], **options: Any) -> pd.DataFrame:
     """Return a row for each setting of a task that the paper has: rates on 0–1, quality in points of 100, with intervals."""
     seeds: dict[tuple[Any, ...], dict[object, _SeedRun]] = {}
     for run in (run for folder in results for run in _runs_of(folder)):
-        runs = seeds.setdefault(run.setting, {})
-        if run.seed not in runs or run.n > runs[run.seed].n:
-            runs[run.seed] = run
+        runs, seed = seeds.setdefault(run.setting, {}), (run.cell["content"] or {}).get("seed")
+        if seed not in runs or run.n > runs[seed].n:
+            runs[seed] = run
     pooled = {setting: list(runs.values()) for setting, runs in seeds.items()}
     rows = {setting: quality.rows_of(_together(runs), runs[0].metric) for setting, runs in pooled.items()}
     lossless = {runs[0].sweep: setting for setting, runs in pooled.items() if runs[0].labels["verifier"] == "lossless"}
@@ -90,7 +63,7 @@ def measured(results: Sequence[Results], **options: Any) -> pd.DataFrame:
     for setting, runs in pooled.items():
         first, base = runs[0], lossless.get(runs[0].sweep)
         numbers = _numbers(runs, rows[setting], None if base in (None, setting) else rows[base], options)  # type: ignore[index]
-        lines.append({**first.labels, "cell": first.key, **numbers, **_speeds(first, options)})
+        lines.append({**first.labels, "cell": first.cell.name, **numbers, **_speeds(first, options)})
     frame = pd.DataFrame(lines, columns=COLUMNS)
     # The paper's own prompt first, then what was trained at this temperature, then more examples; the key settles the rest, so
     # that equal records give equal tables.
@@ -106,12 +79,18 @@ def _runs_of(results: Results) -> list[_SeedRun]:
     runs, others = [], only_distilled(cells)
     for key, part in results.generations.groupby("cell", sort=True):
         cell = cells.loc[str(key)]
-        name, labels = METRICS.get(base_of(str(cell["task"]))), labels_of(cell)
-        if labels is None or (labels["model"] in others and distillation_of(cell) is None):
+        name, labels, distilled = METRICS.get(base_of(str(cell["task"]))), labels_of(cell), distillation_of(cell)
+        if labels is None or (labels["model"] in others and distilled is None) or name is None or name not in part:
             continue
-        if name is not None and name in part:
-            (metric,) = scores_of(cell.to_dict(), [name])
-            runs.append(_SeedRun(results, cells, str(key), labels, metric, part.dropna(subset=[name])))
+        prompts = str(cell["asked"])
+        if distilled is not None:  # a finetuned draft's pair is prompted under its own name
+            prompts = asked_of(labels["model"], cell["task"], cell["protocol"], cell["content"])
+        trained = (cell["content"] or {}).get("heads"), None if distilled is None else cell["checkpoint_draft"]
+        known = {label: None if value != value else value for label, value in labels.items()}
+        sweep = *(labels[label] for label in ("model", "task", "protocol", "num_draft", "temperature")), prompts
+        (metric,) = scores_of(cell.to_dict(), [name])
+        scored, setting = part.dropna(subset=[name]), (*known.values(), prompts, str(trained))
+        runs.append(_SeedRun(results, cells, cell, labels, metric, scored, setting, sweep))
     return runs
 
 
@@ -147,12 +126,27 @@ def in_points(estimate: Estimate, metric: Metric) -> Estimate:
 def _speeds(run: _SeedRun, options: Mapping[str, Any]) -> dict[str, float]:
     """Return measured speed over the target alone, and over the best lossless setting of the same pass."""
     timings = run.results.timings
-    speeds = speed.speeds(timings[timings["model"] == run.cell["model"]], **options).get(run.key)
+    speeds = speed.speeds(timings[timings["model"] == run.cell["model"]], **options).get(str(run.cell.name))
     row = {} if speeds is None else spread("speedup", speeds["speedup"])
     if run.labels["verifier"] == FINETUNED:  # its pass holds no lossless setting of the pair's own draft
         return row
     same = run.cells[run.cells["sweep"] == run.cell["sweep"]]
     passes = Passes.of(timings)
-    best = passes.best_of(lossless_settings(same), run.key)
-    over = None if best is None else passes.ratio(run.key, best)
+    best = passes.best_of(lossless_settings(same), str(run.cell.name))
+    over = None if best is None else passes.ratio(str(run.cell.name), best)
     return row | ({} if over is None or math.isnan(over.value) else spread("speedup_over_lossless", over))
+
+
+def read_published() -> pd.DataFrame:
+    """Return a row a published number: acceptance on 0–1, quality in points of 100, NaN or "" where nothing was said.
+
+    Numbers are shown beside ours and never joined to ours: nobody says what their "acceptance rate" counts. Where each comes from
+    and what is doubtful about it stands in published/README.md.
+    """
+    frame = pd.read_csv(Path(__file__).parent / "published" / "diversed.csv", dtype="str", keep_default_na=False)
+    return frame.assign(**{name: pd.to_numeric(frame[name]) for name in PUBLISHED_NUMBERS})
+
+
+def doubtful(frame: pd.DataFrame, doubt: str) -> pd.Series:
+    """Return which published rows carry this doubt."""
+    return frame["doubts"].str.split().map(lambda doubts: doubt in doubts)

@@ -5,18 +5,23 @@ A panel without records says so and names the command that would fill it. All nu
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sdbench.metrics.columns import WEIGHT
 from sdbench.report.figures.marks import bars
-from sdbench.report.figures.style import BLUE, GREEN, INK, PAGE, RED, panels
+from sdbench.report.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PAGE, PURPLE, RED, SKY, panels
 from sdbench.report.paper.cells import (
     FINETUNED,
     LEARNED,
     LENGTHS,
     SEED,
+    TEXTS,
     TITLES,
     WS,
     Exhibit,
@@ -27,52 +32,46 @@ from sdbench.report.paper.cells import (
     rows_of,
     task_of,
 )
-from sdbench.report.paper.marks import (
-    BARS,
-    METHOD_MARKS,
-    draw_level,
-    draw_published,
-    draw_row,
-    in_percent,
-    legend,
-    widen,
-    write_missing,
-    write_title,
-)
+from sdbench.report.paper.numbers import doubtful
+from sdbench.report.paper.tables import published_of
 
+SOURCE_COLOURS = {"readme": PURPLE, "logs": GREEN, "issue": ORANGE, "digest": SKY}
+METHOD_MARKS = {"sd": "D", "sd-finetuned": "s", "static": "o", "diversed": "*", "target": "_", "draft": "v"}
+HEAD = "head trained on "
+BARS = {"linewidth": 0.8, "alpha": 0.55}
 RAMP = {None: INK, 0.9: "#08306b", 0.7: "#2171b5", 0.5: "#4a98c9", 0.3: "#94c4df"}
 TRAINED = {  # the published marks' shapes, filled
     LEARNED: (METHOD_MARKS["diversed"], RED, "learned head"),
     FINETUNED: (METHOD_MARKS["sd-finetuned"], GREEN, "lossless, finetuned draft"),
 }
 HEAD_COLOURS = {None: RED, "gsm8k": RED, "cnndm": "#7f2f00"}  # a head's colour, by the task it was trained on
-MEASURED = "Filled marks: measured by sdbench, with 95 % intervals by example; acceptance: accepted / examined (block: / drafted)."
+MEASURED: str = TEXTS["legends"]["measured"]
 HEIGHT = 1.95
-ACROSS = {
+TITLE_PAD = 9  # points: room for a command below a title
+ACROSS = {  # quality is named by the task
     "acceptance": "acceptance, %",
     "block_acceptance": "block acceptance, %",
     "tokens_per_round": "tokens a round",
+    "quality": "",
 }
-ACROSS |= {"quality": ""}  # by task
 
 
 def curve(exhibit: Exhibit, cells: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """Draw quality against acceptance, a row a pair and a column a task, published points in their own pair's panel."""
     pairs, cells = pairs_of(exhibit, cells), in_percent(cells)
     figure, axes = panels(len(exhibit.tasks), len(pairs), width=PAGE, height=HEIGHT)
-    table = published[(published["source"] == "readme") & (published["place"] == exhibit.title)]
+    table = published_of(exhibit, published)
     for axis, (model, task) in zip(axes, [(model, task) for model in pairs for task in exhibit.tasks], strict=True):
         sweep, name = sweep_over_w(cells, exhibit, model, task), task_of(cells, model, task)
-        write_title(axis, f"{model}, {name}")
+        axis.set_title(f"{model}, {name}", pad=TITLE_PAD)
         draw_plane(axis, cells, exhibit, model, task)
         draw_published(axis, table[(table["model"] == model) & (table["task"] == task)], "acceptance", "quality")
         if sweep.empty:
             write_missing(axis, command_of(exhibit, model, name, {}))
         axis.set(xlabel="acceptance, %" if model == pairs[-1] else "", ylabel=TITLES[task][1])
         widen(axis, least_x=30)
-    legend(
-        figure, axes, f"T = {exhibit.temperature:g}, {exhibit.num_drafts[0]} drafted tokens a round. {MEASURED}", table
-    )
+    text = f"T = {exhibit.temperature:g}, {exhibit.num_drafts[0]} drafted tokens a round. {MEASURED}"
+    legend(figure, axes, [text], table)
     return figure
 
 
@@ -109,7 +108,8 @@ def draw_plane(axis: Axes, cells: pd.DataFrame, exhibit: Exhibit, model: str, ta
     for name, style in (("target", "--"), ("draft", ":")):
         alone = find(cells, exhibit, model, task, ExhibitRow(name, None, 0))
         if alone is not None:
-            draw_level(axis, float(alone[y]), f"{name} alone", style)
+            look: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": style, "zorder": 1}
+            axis.axhline(float(alone[y]), label=f"{name} alone", **look)  # it accepts nothing: a line across
 
 
 def draft_length(cells: pd.DataFrame, published: pd.DataFrame) -> Figure:
@@ -123,12 +123,12 @@ def draft_length(cells: pd.DataFrame, published: pd.DataFrame) -> Figure:
         for axis, name in zip(row, ACROSS, strict=True):
             draw_against_length(axis, frame, name)
             axis.set_ylabel(ACROSS[name] or TITLES[task][1])
-        write_title(row[0], f"{model}, {task_of(cells, model, task)}")
+        row[0].set_title(f"{model}, {task_of(cells, model, task)}", pad=TITLE_PAD)
     logs = draw_logs(rows[-1], published)
     empty = [model for model in pairs if model not in {model for model, _ in measured}]
     commands = [f"python -m sdbench experiment={LENGTHS.experiment} model={model}" for model in empty]
     text = [f"T = {LENGTHS.temperature:g}. {MEASURED}", *(f"Not measured: {command}" for command in commands)]
-    legend(figure, axes, "\n".join(text), logs)
+    legend(figure, axes, text, logs)
     return figure
 
 
@@ -160,7 +160,7 @@ def draw_logs(row: list[Axes], published: pd.DataFrame) -> pd.DataFrame:
         (published["source"] == "logs") & (published["model"] == "llama-3b") & (published["task"] == "cnndm")
     ]
     logs = logs[logs["method"] == "sd"]
-    write_title(row[0], "llama-3b, cnndm, T = 0: published alone")
+    row[0].set_title("llama-3b, cnndm, T = 0: published alone", pad=TITLE_PAD)
     for axis, name, label in ((row[0], "acceptance", "rate, undefined, %"), (row[-1], "quality", "ROUGE-2")):
         draw_published(axis, logs, "num_draft", name)
         axis.set(ylabel=label, xlabel="tokens drafted")
@@ -181,7 +181,7 @@ def seed(cells: pd.DataFrame, published: pd.DataFrame) -> Figure:
         left, middle, right = axes[3 * index : 3 * index + 3]
         sweep, name = sweep_over_w(cells, SEED, model, task), task_of(cells, model, task)
         theirs = rows[rows["model"] == model]
-        write_title(left, f"{model}, {name}")
+        left.set_title(f"{model}, {name}", pad=TITLE_PAD)
         for axis, measure in ((left, "acceptance"), (middle, "quality")):
             bars(axis, sweep, WEIGHT, measure, BLUE, **BARS)
             if len(sweep):
@@ -197,6 +197,77 @@ def seed(cells: pd.DataFrame, published: pd.DataFrame) -> Figure:
         widen(right)
         if sweep.empty:
             write_missing(left, command_of(SEED, model, name, {}))
-    logit = "Their logs mix logits where the paper, transformers and sdbench mix probabilities."
-    legend(figure, axes, f"T = 0, 5 drafted tokens a round. {MEASURED}\n{logit}", rows)
+    text = [f"T = 0, 5 drafted tokens a round. {MEASURED}", TEXTS["legends"]["logits"]]
+    legend(figure, axes, text, rows)
     return figure
+
+
+def in_percent(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return measured or published rows with their rates in percent, as the figures show them."""
+    rates = [name for name in cells if str(name).startswith(("acceptance", "block_acceptance"))]
+    return cells.assign(**{str(name): 100 * cells[name] for name in rates})
+
+
+def write_missing(axis: Axes, command: str) -> None:
+    """Write above a panel what to run to fill it: inside, it would lie on the published points."""
+    lines = ["not measured:", *textwrap.wrap(command, 34, break_long_words=False, break_on_hyphens=False)]
+    axis.set_title(axis.get_title(loc="left"), loc="left", pad=5 + 7.5 * len(lines))
+    look: dict[str, Any] = {"va": "bottom", "color": GREY, "size": 6, "family": "DejaVu Sans Mono"}
+    text = axis.text(0, 1.02, " \\\n ".join(lines), transform=axis.transAxes, **look)
+    text.set_in_layout(False)  # its room is the title's pad; its width must not shrink the panels
+
+
+def draw_row(axis: Axes, cell: pd.Series, x: str, y: str, colour: str, mark: str, name: str) -> None:
+    """Draw a measured setting: a filled mark with its intervals."""
+    bars(axis, cell.to_frame().T.infer_objects(), x, y, colour, **BARS)
+    size = 7 if mark == "*" else 4.5
+    axis.plot(cell[x], cell[y], mark, color=colour, linestyle="", markersize=size, label=name, zorder=4)
+
+
+def widen(axis: Axes, *, least_x: float = 0) -> None:
+    """Widen an axis to a quarter of the values' size, so that a small difference looks small; nothing beyond 0 and 100."""
+    if not axis.has_data():
+        axis.set(xticks=[], yticks=[])
+        return
+    low, high = axis.get_ylim()
+    room = max(0.25 * (abs(low) + abs(high)) / 2 - (high - low), 0.15 * (high - low)) / 2
+    edge = 0.04 * (high - low + 2 * room)  # a mark at 0 or 100 stays whole
+    axis.set_ylim(max(low - room, -edge), min(high + room, 100 + edge))
+    left, right = axis.get_xlim()
+    room = max(least_x - (right - left), 0) / 2
+    axis.set_xlim(left - room, right + room)
+
+
+def draw_published(axis: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
+    """Draw published points hollow, coloured by source, never a broken run; a source's own sweep over a knob is dotted."""
+    rows = in_percent(rows[~doubtful(rows, "broken") & rows[x].notna() & rows[y].notna()])
+    for (source, method), part in rows.groupby(["source", "method"], sort=True):
+        part = part.sort_values([WEIGHT, x])
+        colour, mark = SOURCE_COLOURS[str(source)], METHOD_MARKS[str(method)]
+        look: dict[str, Any] = {"marker": mark, "color": colour, "mfc": "none", "linewidth": 0.8, "zorder": 2}
+        look |= {"linestyle": ":" if len(part) > 2 else "", "markersize": 6 if mark == "*" else 4.5}
+        axis.plot(
+            part[x],
+            part[y],
+            label=f"published: {TEXTS['methods'][str(method)]}, {TEXTS['sources'][str(source)]}",
+            **look,
+        )
+        for at_x, at_y, text in zip(part[x], part[y], part["note"], strict=True):
+            if text.startswith(HEAD):
+                look = {"textcoords": "offset points", "size": 5.5, "ha": "right", "va": "center", "color": colour}
+                axis.annotate(f"head: {text.removeprefix(HEAD)}", (at_x, at_y), (-5, 0), **look)
+
+
+def legend(figure: Figure, axes: Sequence[Axes], lines: Sequence[str], published: pd.DataFrame) -> None:
+    """Write below the panels what is measured, what is published and why they stand apart; then each mark once."""
+    handles: dict[str, Any] = {}
+    for handle, name in (pair for axis in axes for pair in zip(*axis.get_legend_handles_labels(), strict=True)):
+        handles.setdefault(name, handle)
+    ordered = sorted(handles, key=lambda name: name.startswith("published"))
+    text = "\n".join([*lines, *([TEXTS["legends"]["published"].strip()] if len(published) else [])])
+    figure.set_layout_engine("constrained")  # it leaves room for what stands outside the panels
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + 0.11 * (text.count("\n") + 1) + 0.13 * -(-len(ordered) // 2))
+    look: dict[str, Any] = {"ncols": 2, "fontsize": 6, "title": text, "title_fontsize": 6, "alignment": "left"}
+    box = figure.legend([handles[name] for name in ordered], ordered, loc="outside lower left", **look)
+    box.get_title().set_color(GREY)
