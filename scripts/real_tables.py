@@ -19,7 +19,7 @@ import pandas as pd
 
 import sdbench
 from sdbench.metrics.divergence import against_greedy
-from sdbench.metrics.export import metrics_of, metrics_table
+from sdbench.metrics.export import metrics_of, metrics_table, write_scores
 from sdbench.metrics.markup import markdown
 from sdbench.metrics.recommend import Advice, decide, fastest
 from sdbench.metrics.stats import Estimate
@@ -84,6 +84,7 @@ def write(run: Path, folder: Path) -> None:
     summary = summarise(results)
     folder.mkdir(parents=True, exist_ok=True)
     summary.to_csv(folder / "summary.csv", index=False, float_format="%.6g")
+    write_scores(folder / "scores.parquet", results)
     scores = metrics_table(results, metrics_of(results))
     scores[["cell", "metric", "value", "low", "high", "n"]].to_csv(
         folder / "metrics.csv", index=False, float_format="%.6g"
