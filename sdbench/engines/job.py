@@ -50,15 +50,13 @@ class Job:
     planned: tuple[Point, ...]  # the cells that this engine can make
 
 
+@dataclass
 class Models:
     """A job's engine, opened when a pass first wants it: where nothing is missing, no weights are read and no server is asked."""
 
-    def __init__(self, job: Job, prompts: Prompts, store: Store) -> None:
-        self.job, self.prompts, self.store = job, prompts, store
-
-    def read(self) -> None:
-        """Opens it if nobody has."""
-        _ = self.decoder
+    job: Job
+    prompts: Prompts
+    store: Store
 
     @cached_property
     def decoder(self) -> OpenEngine:

@@ -59,7 +59,7 @@ class QualityPass:
             print("sdbench: nothing to decode: the records hold all of it", file=sys.stderr)
         else:
             self.scorers.start()
-            self.models.read()  # here, where what goes wrong is the run's and no cell's
+            _ = self.models.decoder  # opened here, where what goes wrong is the run's and no cell's
         with Bar("decoding", len(todo)) as bar:
             try:
                 for stage in map(set, self.models.decoder.stages(self.points) if todo else ()):

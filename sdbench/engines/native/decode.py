@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -160,6 +160,16 @@ def stopper(text: Callable[[Sequence[int]], str], stops: Sequence[str]) -> Calla
         return any(stop in end for stop in stops)
 
     return should_stop
+
+
+def end_of(
+    ids: Sequence[int], stops: Collection[int], should_stop: Callable[[Sequence[int]], bool] | None
+) -> int | None:
+    """How many ids there are up to the one that ends the text; None where none does."""
+    ends = (
+        token in stops or (should_stop is not None and should_stop(ids[:n])) for n, token in enumerate(ids, start=1)
+    )
+    return next((n for n, is_end in enumerate(ends, start=1) if is_end), None)
 
 
 def rows_that_fit(run: Run, pair: LoadedPair, length: int) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from sdbench.engines.latency import Clocked
+from sdbench.engines.native.decode import end_of
 
 if TYPE_CHECKING:
     from sdbench.engines.native.decode import Decoder
@@ -58,18 +59,11 @@ def plain_generate(decoder: Decoder, prompts: Sequence[list[int]]) -> Clocked:
     )
     rounds_s = [after - before for before, after in zip(ticks.times_s, ticks.times_s[1:], strict=False)]
     return Clocked(
-        tokens=sum(length(row, stop_ids, decoder.should_stop) for row in texts[:, width:].tolist()),
+        # Behind the end of a row stands padding, until the last row of the batch has ended.
+        tokens=sum(end_of(row, stop_ids, decoder.should_stop) or len(row) for row in texts[:, width:].tolist()),
         rounds=len(ticks.times_s),
         prefill_s=ticks.times_s[0] - start_s,
         decode_s=ticks.times_s[-1] - ticks.times_s[0],
         first_token_s=ticks.times_s[0] - start_s,
         rounds_s=tuple(rounds_s),
     )
-
-
-def length(row: list[int], stop_ids: Sequence[int], should_stop: Callable[[Sequence[int]], bool] | None) -> int:
-    """Tokens up to the one that ended the row; behind it stands padding until the last row of the batch has ended."""
-    for count, token in enumerate(row, start=1):
-        if token in stop_ids or (should_stop is not None and should_stop(row[:count])):
-            return count
-    return len(row)

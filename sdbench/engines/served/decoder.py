@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from sdbench.engines.native.decode import stopper
+from sdbench.engines.native.decode import end_of, stopper
 from sdbench.engines.served.request import ServerSetting, request_body
 from sdbench.engines.served.servers import Servers
 from sdbench.plan import WorkItem
@@ -133,15 +133,14 @@ class ServedDecoder:
         )
 
     def _cut(self, client: Client, role: str, answer: Answer) -> tuple[tuple[int, ...], bool]:
-        stops, most, known = set(self.stop_ids(role)), self.job.task.max_new_tokens, self._num_ids
-        for end, token in enumerate(answer.ids[:most], start=1):
+        ids, known = answer.ids[: self.job.task.max_new_tokens], self._num_ids
+        for token in ids:
             if not isinstance(token, int) or not 0 <= token < known:
                 raise EngineError(
                     f"the server at {client.url} answers with the token id {token}, and the model has {known}"
                 )
-            if token in stops or (self.should_stop is not None and self.should_stop(answer.ids[:end])):
-                return answer.ids[:end], True
-        return answer.ids[:most], False
+        end = end_of(ids, self.stop_ids(role), self.should_stop)
+        return ids[:end], end is not None
 
     @cached_property
     def _num_ids(self) -> int:
