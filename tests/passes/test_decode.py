@@ -2,7 +2,7 @@
 
 import pytest
 
-from sdbench.engines.native.decode import stopper
+from sdbench.engines.stops import stopper
 from tests.cli.micro import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()

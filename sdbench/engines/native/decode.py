@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from sdbench.config import Run
 from sdbench.engines.native.memory import MemoryGuard
+from sdbench.engines.stops import stopper
 from sdbench.imports import import_object
 from sdbench.plan import WorkItem
 from sdbench.prepare.cells import Point
@@ -145,31 +146,6 @@ class Decoder:
         options = self.options(point.role, batch_size=batch_size, is_measured=False, timing=True)
         request, drafter = Request(0, 0, 0, "", point.num_draft), self.drafter(point.role)
         self.engine.rehearse(prompts, request, point.rule, options, drafter, role=point.role)
-
-
-def stopper(text: Callable[[Sequence[int]], str], stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
-    """Whether the newest tokens complete a stop string; `text` decodes ids. Only the tail is read: a token is at least one
-    byte, so no stop string spans more tokens than it has bytes.
-    """
-    if not stops:
-        return None
-    tail = max(len(stop.encode()) for stop in stops) + 4
-
-    def should_stop(ids: Sequence[int]) -> bool:
-        end = text(ids[-tail:])
-        return any(stop in end for stop in stops)
-
-    return should_stop
-
-
-def end_of(
-    ids: Sequence[int], stops: Collection[int], should_stop: Callable[[Sequence[int]], bool] | None
-) -> int | None:
-    """How many ids there are up to the one that ends the text; None where none does."""
-    ends = (
-        token in stops or (should_stop is not None and should_stop(ids[:n])) for n, token in enumerate(ids, start=1)
-    )
-    return next((n for n, is_end in enumerate(ends, start=1) if is_end), None)
 
 
 def rows_that_fit(run: Run, pair: LoadedPair, length: int) -> int:

@@ -10,7 +10,7 @@ import torch
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from sdbench.engines.latency import Clocked
-from sdbench.engines.native.decode import end_of
+from sdbench.engines.stops import end_of
 
 if TYPE_CHECKING:
     from sdbench.engines.native.decode import Decoder

@@ -8,9 +8,9 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from sdbench.engines.native.decode import end_of, stopper
 from sdbench.engines.served.request import ServerSetting, request_body
 from sdbench.engines.served.servers import Servers
+from sdbench.engines.stops import end_of, stopper
 from sdbench.plan import WorkItem
 from sdbench.records import PooledRecord
 from sdbench.serve.client import Answer, Client
