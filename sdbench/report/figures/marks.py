@@ -90,13 +90,16 @@ def other_curves(sweep: Sweep, *columns: str) -> list[Curve]:
     return having([Curve(name, FAINT, ".", cells, cells.iloc[:0]) for name, cells in others.items()], *columns)
 
 
-def legend_below(figure: Figure, keys: Iterable[Line2D], columns: int = 3) -> None:
-    """Write a legend below the panels, where it covers nothing: each entry once, none for no entries."""
+def legend_below(figure: Figure, keys: Iterable[Line2D], most: int = 3) -> None:
+    """Write a legend below the panels, where it covers nothing: each entry once, in as many columns as fit, `most` at most."""
     once = list({(key.get_label(), key.get_color(), key.get_marker()): key for key in keys}.values())
-    if once:
-        figure.legend(handles=once, loc="outside lower center", ncols=columns)
-        width, height = figure.get_size_inches()
-        figure.set_size_inches(width, height + 0.13 * -(-len(once) // columns))
+    for columns in range(most, 0, -1) if once else ():
+        legend = figure.legend(handles=once, loc="outside lower center", ncols=columns)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            width, height = figure.get_size_inches()
+            figure.set_size_inches(width, height + 0.13 * -(-len(once) // columns))
+            return
+        legend.remove()
 
 
 def finish(figure: Figure, axis: Axes, n: float, keys: Iterable[Line2D] = (), columns: int = 3, unit: str = "") -> None:

@@ -84,7 +84,7 @@ def bound(sweep: Sweep) -> Figure | None:
     keys.append(marks.key("bound, the point's own contexts", INK, "_", linestyle="", markersize=4))
     along = CONTEXTS if len(lossless) else "last contexts"
     keys.append(marks.key(f"bound, {along}", GREY, linewidth=0.8, linestyle="--"))
-    marks.finish(figure, axis, sweep.points["n"].max(), keys, 1 if len(keys) == 2 else 2)  # the width that there is
+    marks.finish(figure, axis, sweep.points["n"].max(), keys, 2)
     room = Room(axis)
     for curve in drawn:
         room.block_cells(curve.cells, "bias", "acceptance")
