@@ -134,7 +134,7 @@ def _read_tensors(path: Path, model: Any, config: Any) -> Iterator[tuple[str, Te
         done = processor.process(weights=weights, name=tensor.name, tensor_key_mapping=names, parsed_parameters=merged)
         name = names.get(done.name or str(tensor.name).removesuffix(".weight"))
         if name is not None and done.name is not None:
-            yield name, torch.from_numpy(np.require(done.weights, requirements="CW"))
+            yield name, torch.from_numpy(np.require(done.weights, requirements=["C", "W"]))
         elif name is not None:
             parts[name] -= 1
             if not parts[name]:
