@@ -221,7 +221,7 @@ def name_the_pair(model: Any, keys: Collection[str]) -> None:
     if "model.target" in keys and not {"model", "experiment", "model.draft"} & set(keys):
         raise ConfigError(
             f"model.target={show(model.get('target'))} has no draft: give model.draft=ID, a smaller model with the same "
-            "vocabulary, or model.draft=null with a drafter that needs no draft model"
+            "vocabulary, or model.draft=null drafter=lookup, which drafts from the text alone"
         )
     if {"model.target", "model.draft"} & set(keys) and "model.name" not in keys:
         ids = [str(model.get(key)) for key in ("target", "draft") if model.get(key)]

@@ -13,8 +13,10 @@ from sdbench.records import Results, SchemaError, read
 
 if TYPE_CHECKING:
     from sdbench.engines.job import Job
+    from sdbench.prepare.prompts import Prompts
 
 GIB = 2**30
+ROWS = 64  # decoded together at most, for the estimate of memory; an accelerator with room takes more
 
 
 def show_plan(run: Run) -> int:
@@ -23,21 +25,23 @@ def show_plan(run: Run) -> int:
     from sdbench.passes.table import names_of_cells
     from sdbench.prepare.prompts import Prompts
 
-    job = prepare(run, ())
-    planned = job.planned
+    has_records = (run.folder / "records").is_dir()
+    job = prepare(run, (), may_hash=has_records)  # where nothing is held, nobody needs the keys of cells
+    cells = [point.cell for point in job.decoded]
     prompts = Prompts.make(job.task, job.pair_info, run)
-    results = read(run.folder) if (run.folder / "records").is_dir() else None
+    results = read(run.folder) if has_records else None
     held = set() if results is None or run.force else results.held()
-    todo = Counter(
-        item.cell for item in plan.missing([point.cell for point in planned], list(prompts.ids), run.samples, held)
-    )
+    todo = Counter(item.cell for item in plan.missing(cells, list(prompts.ids), run.samples, held))
     each = len(prompts.ids) * run.samples
-    print(f"{run.folder}: {len(planned)} cells x {len(prompts.ids)} examples x {run.samples} samples")
-    for key, name in names_of_cells([point.cell for point in planned]).items():
-        print(f"  {name:<48} held {each - todo[key]:>7,}   missing {todo[key]:>7,}")
-    print(f"  {'all':<48} held {each * len(planned) - todo.total():>7,}   missing {todo.total():>7,}")
+    same_as = {point.cell.key: point.cell.same_as for point in job.planned}
+    names = names_of_cells([point.cell for point in job.planned])
+    print(f"{run.folder}: {len(cells)} cells x {len(prompts.ids)} examples x {run.samples} samples")
+    for key, name in names.items():
+        held_and_missing = f"held {each - todo[key]:>7,}   missing {todo[key]:>7,}"
+        print(f"  {name:<48} {f'the texts of {names[original]}' if (original := same_as[key]) else held_and_missing}")
+    print(f"  {'all':<48} held {each * len(cells) - todo.total():>7,}   missing {todo.total():>7,}")
     print(f"download: {_download(job)}")
-    print(f"memory: {_memory(job)}")
+    print(f"memory: {_memory(job, prompts, each * len(cells))}")
     print(f"time: {_hours(results, todo)}")
     return 0
 
@@ -82,17 +86,19 @@ def _download(job: Job) -> str:
     return " and ".join(sizes)
 
 
-def _memory(job: Job) -> str:
+def _memory(job: Job, prompts: Prompts, num_texts: int) -> str:
+    from sdbench.engines.native.memory import peak_of
     from sdbench.lm.load import free_bytes
 
-    metadata = job.pair_info.metadata
-    weights = sum(
-        checkpoint.bytes(metadata.dtype, metadata.quantization(role))
-        for role, checkpoint in metadata.checkpoints.items()
+    run, device = job.run, job.pair_info.metadata.device
+    rows = min(run.batch_size or ROWS, num_texts)
+    peak = peak_of(job, prompts, rows)
+    free = free_bytes(device, is_spread=run.model.device_map is not None)
+    there = "" if free is None else f", {free / GIB:.1f} GiB free on {device}"
+    return (
+        f"{peak.weights / GIB:.2f} GiB of weights + {peak.cache / GIB:.2f} of keys and values + {peak.laws / GIB:.2f} of "
+        f"distributions, for {rows} rows{there}"
     )
-    free = free_bytes(metadata.device, is_spread=job.run.model.device_map is not None)
-    there = "" if free is None else f", {free / GIB:.1f} GiB free on {metadata.device}"
-    return f"{weights / GIB:.2f} GiB of weights{there}; keys and values take what is left"
 
 
 def _hours(results: Results | None, todo: Mapping[str, int]) -> str:
@@ -101,7 +107,7 @@ def _hours(results: Results | None, todo: Mapping[str, int]) -> str:
         return "nothing to decode"
     timings = None if results is None else results.timings
     if timings is None or timings.empty:
-        return "not known: no call has been timed in this folder (a run with n=2 times a few)"
+        return "not known; n=4 measures it"
     whole = timings[~timings["is_split"].astype(bool)]
     each_s = (whole["prefill_s"] + whole["decode_s"]).groupby(whole["cell"]).mean()
     usual_s = float(each_s.mean())

@@ -27,6 +27,10 @@ from sdbench.types import DRAFTER_NEEDS, DraftBlock, Drafter, Evidence, Generati
 PhaseHook = Callable[[str, int], AbstractContextManager[object]]
 
 
+# Called with the number of texts that were begun, or of tokens that were written, since the last call.
+Watch = Callable[[int, int], object]
+
+
 def no_hook(phase: str, num_rows: int) -> AbstractContextManager[object]:
     return nullcontext()
 
@@ -43,6 +47,7 @@ class Options:
     batch_size: int = 32
     is_measured: bool = True
     timing: bool | str | None = None
+    watch: Watch | None = None
 
 
 @dataclass(eq=False)
@@ -72,7 +77,7 @@ class BatchRun:
 
     def run(self) -> Iterator[Generation]:
         """Inference mode holds inside a round only: between two yields the caller's own mode is on."""
-        requests = self.pending.values()
+        requests, watch = self.pending.values(), self.options.watch
         num_draft = max(request.num_draft for request in requests)
         longest = max(len(self.prompts[request.prompt]) for request in requests) + self.options.max_new_tokens
         shape = self.num_rows, longest + num_draft + 1, num_draft
@@ -80,12 +85,18 @@ class BatchRun:
             batch = Batch(self.target, self.drafter, self.verifiers, *shape, self.options.seed)
         try:
             while True:
+                waiting = len(self.queue)
                 with torch.inference_mode(), self.hook("admit", len(batch.rows)):
                     self._refill(batch)
+                if watch is not None and len(self.queue) < waiting:
+                    watch(waiting - len(self.queue), 0)
                 if not batch.rows:
                     return
+                before = sum(len(row.tokens) for row in batch.rows)
                 with torch.inference_mode(), self.hook("round", len(batch.rows)):
                     self._round(batch)
+                if watch is not None:
+                    watch(0, sum(len(row.tokens) for row in batch.rows) - before)
                 # Before anything is admitted, so that no want of memory can cost a finished text.
                 for row in [row for row in batch.rows if row.is_done][::-1]:
                     del self.pending[row.index]

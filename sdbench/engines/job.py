@@ -25,11 +25,15 @@ if TYPE_CHECKING:
     from sdbench.tasks.base import DataTask
 
 
-def prepare(run: Run, words: Sequence[str]) -> Job:
-    """Resolve, identify, build, refuse: all that can be known and refused before a weight is read."""
+def prepare(run: Run, words: Sequence[str], *, may_hash: bool = True) -> Job:
+    """Resolve, identify, build, refuse: all that can be known and refused before a weight is read.
+
+    `may_hash`: large local files may be read for their hash; without it, and unless they were hashed before, keys of cells are
+    not those of a run.
+    """
     run = with_trained(run)
     engine = kind_of(run)
-    pair_info = PairInfo.read(engine.find(run))
+    pair_info = PairInfo.read(engine.find(run), may_hash=may_hash)
     parts = build_parts(run, pair_info.ids_of)
     task = build_task(run)
     refuse(run, pair_info, parts, task)
@@ -48,6 +52,11 @@ class Job:
     parts: Parts
     engine: EngineKind
     planned: tuple[Point, ...]  # the cells that this engine can make
+
+    @property
+    def decoded(self) -> tuple[Point, ...]:
+        """The points whose texts are decoded: without those that have the texts of another cell."""
+        return tuple(point for point in self.planned if point.cell.same_as is None)
 
 
 @dataclass

@@ -11,6 +11,7 @@ from sdbench.errors import first_line
 from sdbench.imports import import_object
 
 if TYPE_CHECKING:
+    from sdbench.engine.loop import Watch
     from sdbench.engines.job import Job
     from sdbench.engines.latency import LatencyPlan
     from sdbench.plan import WorkItem
@@ -33,9 +34,13 @@ class OpenEngine(Protocol):
         ...
 
     def stream(
-        self, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]
+        self,
+        items: Sequence[WorkItem],
+        points: Mapping[str, Point],
+        ids: Mapping[str, list[int]],
+        watch: Watch | None = None,
     ) -> Iterator[tuple[WorkItem, Generation]]:
-        """Items of one role, in the order in which they end."""
+        """Items of one role, in the order in which they end; `watch` follows those under way, where the engine sees them."""
         ...
 
     def time(self, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError
 from sdbench.errors import first_line
-from sdbench.files import digest_of, digest_of_file
+from sdbench.files import digest_of
 from sdbench.hub import explain, fetch, is_offline
-from sdbench.lm.gguf import CODES, GGUFFile, find_file, is_gguf
+from sdbench.lm.gguf import CODES, GGUFFile, digest_once, find_file, is_digest_known, is_gguf
 from sdbench.lm.quantized import QUANTIZED, quantization_config
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 SMALL = ["*.json", "*.jinja", "*.txt", "tokenizer.model"]
 WEIGHTS = ["*.safetensors", "pytorch_model*.bin"]
 ELSEWHERE = ["*/*"]  # original/, onnx/, metal/ … hold the same weights in other forms
+HASHED = (".safetensors", ".bin", ".json", ".jinja")
 WIDTHS = {name: width for name, (_, width) in CODES.items()}
 _NAMES = {code: name for name, (code, _) in CODES.items()}
 UNCOUNTED = None, "float32"  # weights and type of a checkpoint without safetensors
@@ -54,8 +55,14 @@ class Checkpoint:
 
     def hashes(self) -> dict[str, str]:
         """File -> hash: the hub's own where the file is its, else sha256 of the content."""
-        kinds = (".safetensors", ".bin", ".json", ".jinja")
-        return {path.name: _hash(path) for path in sorted(self.folder.iterdir()) if path.suffix in kinds}
+        return {path.name: digest_once(path) for path in self._files()}
+
+    def _files(self) -> list[Path]:
+        return [path for path in sorted(self.folder.iterdir()) if path.suffix in HASHED]
+
+    def is_hashed(self) -> bool:
+        """Return whether its identity is known without reading weights: they are the hub's, small, or were hashed before."""
+        return self.gguf is not None or self.commit is not None or all(map(is_digest_known, self._files()))
 
     def identity(self) -> str:
         """One line for the provenance, and for the key of a cell: it changes when the weights do."""
@@ -257,13 +264,6 @@ def _count_weights(folder: Path) -> tuple[int, str] | None:
         except SafetensorError as error:
             raise ConfigError(f"{path} is torn ({str(error).rpartition(': ')[2]}): copy or download it again") from None
     return counts.total(), _NAMES.get(counts.most_common(1)[0][0], "float32")
-
-
-def _hash(path: Path) -> str:
-    real = path.resolve()
-    if real.parent.name == "blobs":  # the hub's cache names a file by its hash
-        return real.name
-    return digest_of_file(path, digits=64)
 
 
 def _system_memory() -> int:

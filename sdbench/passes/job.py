@@ -73,20 +73,20 @@ def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
     from sdbench.prepare.prompts import Prompts
     from sdbench.prepare.provenance import config_of, provenance
 
-    run, task, pair_info, planned = job.run, job.task, job.pair_info, job.planned
+    run, task, pair_info, planned, decoded = job.run, job.task, job.pair_info, job.planned, job.decoded
     prompts = Prompts.make(task, pair_info, run)
     name_batch_job(f"sdbench-{run.model.name}-{run.task.name}")
     print(f"sdbench: {run.model.name} on {run.task.name}, {len(task.ids)} examples, to {run.folder}", file=sys.stderr)
     with Store.open(
-        run.folder, config=config_of(run, job.words), provenance=provenance(run, task, pair_info, planned)
+        run.folder, config=config_of(run, job.words), provenance=provenance(run, task, pair_info, decoded)
     ) as store:
         refuse_other_prompts(store.prompts(planned[0].cell.asked), prompts, pair_info, run)
         store.add_cells([point.cell for point in planned])
         store.add_vocabulary(run.model.name, pair_info.tokenizer_key, pair_info.token_texts)
         store.add_examples(planned[0].cell.asked, prompts.ids, lambda key: prompts.texts(key, task, pair_info))
+        by_key = {point.cell.key: point for point in decoded}
         if run.force:
-            store.force([point.cell.key for point in planned], token=batch_job())
-        by_key = {point.cell.key: point for point in planned}
+            store.force(by_key, token=batch_job())
         with closing(Models(job, prompts, store)) as models:
             failed = QualityPass(run, pair_info, by_key, prompts, store, scorers, models, Failures(store))()
             if run.timing is not None and run.shard.index == 0:

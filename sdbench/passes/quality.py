@@ -60,7 +60,7 @@ class QualityPass:
         else:
             self.scorers.start()
             _ = self.models.decoder  # opened here, where what goes wrong is the run's and no cell's
-        with Bar("decoding", len(todo)) as bar:
+        with Bar("decoding", len(todo), longest=self.models.job.task.max_new_tokens) as bar:
             try:
                 for stage in map(set, self.models.decoder.stages(self.points) if todo else ()):
                     self._stage([item for item in todo if item.cell in stage], len(stage), bar)
@@ -96,7 +96,7 @@ class QualityPass:
                 self._stream([item for item in items if item.cell == cell and item not in held], bar)
 
     def _decode(self, items: Sequence[WorkItem], bar: Bar) -> None:
-        for item, generation in self.models.decoder.stream(items, self.points, self.prompts.ids):
+        for item, generation in self.models.decoder.stream(items, self.points, self.prompts.ids, bar.watch):
             bar.add(
                 tokens=len(generation.tokens),
                 examined=sum(generation.examined or ()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from sdbench.config import Knob, Run
 from sdbench.files import digest_of_data
 from sdbench.prepare.heads import contents, with_labels
 from sdbench.prepare.rules import Parts
-from sdbench.prepare.versions import files_of, version_of, version_of_rule
+from sdbench.prepare.versions import files_of, is_word, version_of, version_of_rule
 from sdbench.records import Cell
 from sdbench.types import Axis
 
@@ -39,25 +39,32 @@ class Point:
 
 
 def points(run: Run, task: DataTask, pair_info: PairInfo, parts: Parts) -> list[Point]:
-    """The lossless rule and every setting of every rule at every draft length, the target alone, the draft alone."""
+    """The lossless rule and every setting of every rule at every draft length, the target alone, the draft alone.
+
+    A setting with the texts of lossless, such as w = 1 of the ensemble, is a point whose cell is `same_as` the lossless one.
+    """
     from sdbench.verify import Exact
 
     maker = _CellMaker(run, task, pair_info, parts, {**_task_content(task), "shown": _prompt_digests(task, pair_info)})
     by_key: dict[str, Point] = {}
 
-    def add(name: str, role: str, rule: Verifier, k: int, setting: Mapping[str, Any], knobs: tuple[Knob, ...]) -> None:
+    def add(
+        name: str, role: str, rule: Verifier, k: int, setting: Mapping[str, Any] = {}, knobs: tuple[Knob, ...] = ()
+    ) -> Cell:
         cell = maker.cell(name, role, rule, k, setting, knobs)
-        by_key.setdefault(cell.key, Point(cell, role, rule, k))
+        if cell.is_lossless and getattr(rule, "repeats_lossless", False):
+            cell = replace(cell, same_as=lossless.key)
+        return by_key.setdefault(cell.key, Point(cell, role, rule, k)).cell
 
     for k in run.num_draft:
-        add("lossless", "pair", Exact(), k, {}, ())
+        lossless = add("lossless", "pair", Exact(), k)
         for built in parts.sweeps:
             for rule, setting in zip(built.rules, built.sweep.settings, strict=True):
                 if type(rule) is not Exact:  # which is there already, under the name that every run has
                     add(built.sweep.name, "pair", rule, k, setting, built.sweep.knobs)
-    add("target", "target", Exact(), 0, {}, ())
+    add("target", "target", Exact(), 0)
     if "draft" in pair_info.checkpoints:
-        add("draft", "draft", Exact(), 0, {}, ())
+        add("draft", "draft", Exact(), 0)
     return list(by_key.values())
 
 
@@ -110,8 +117,8 @@ class _CellMaker:
         """What else decides a text or its score."""
         run, reads = self.run, self.reads(role)
         is_pair = role == "pair"
-        fixed = {knob.name for knob in knobs if knob.choices}  # words of the YAML, never names of files
-        files = files_of({key: value for key, value in setting.items() if key not in fixed}, prefix="verifier")
+        words = {knob.name for knob in knobs if knob.choices or (knob.is_text and is_word(setting[knob.name]))}
+        files = files_of({key: value for key, value in setting.items() if key not in words}, prefix="verifier")
         drafter_files = files_of(run.drafter.free, prefix="drafter") if is_pair else {}
         return {
             **self.asked,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from sdbench.lm.load import Checkpoint
+
+GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,12 @@ class PairMetadata:
     def quantization(self, role: str) -> str | None:
         return self.model.quantization if role == "target" else self.model.draft_quantization
 
+    @property
+    def num_bytes(self) -> float:
+        """What the weights take in memory."""
+        parts = self.checkpoints.items()
+        return sum(checkpoint.bytes(self.dtype, self.quantization(role)) for role, checkpoint in parts)
+
 
 def find(model: Model, *, device: str, dtype: str, is_read: bool = True) -> PairMetadata:
     """A gate, a slip, a missing package or device, or too little memory says so here: before weights are read, and where it
@@ -108,6 +117,9 @@ def load(metadata: PairMetadata) -> LoadedPair:
 
     logging.disable_progress_bar()
     model, models = metadata.model, {}
+    if (size := metadata.num_bytes) > GIB:
+        names = " and ".join(checkpoint.id for checkpoint in metadata.checkpoints.values())
+        print(f"sdbench: reading {size / GIB:.1f} GiB of weights: {names}", file=sys.stderr, flush=True)
     for role, checkpoint in metadata.checkpoints.items():
         lm.download(checkpoint)
         models[role] = lm.load_model(

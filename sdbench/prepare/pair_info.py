@@ -28,11 +28,14 @@ class PairInfo:
 
     metadata: PairMetadata
     configs: Mapping[str, PretrainedConfig]
+    is_hashed: bool = True  # False: `checkpoints` says of large local files only where they are
 
     @classmethod
-    def read(cls, metadata: PairMetadata) -> PairInfo:
-        """Read the configurations; what is wrong with one is a sentence."""
-        return cls(metadata, {role: text_config(checkpoint) for role, checkpoint in metadata.checkpoints.items()})
+    def read(cls, metadata: PairMetadata, *, may_hash: bool = True) -> PairInfo:
+        """Read the configurations; what is wrong with one is a sentence. `may_hash`: large files may be read for their hash."""
+        configs = {role: text_config(checkpoint) for role, checkpoint in metadata.checkpoints.items()}
+        is_hashed = may_hash or all(checkpoint.is_hashed() for checkpoint in metadata.checkpoints.values())
+        return cls(metadata, configs, is_hashed)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -44,7 +47,8 @@ class PairInfo:
     @cached_property
     def checkpoints(self) -> dict[str, str]:
         """Role -> repository@commit or a hash of the weights."""
-        return {role: checkpoint.identity() for role, checkpoint in self.metadata.checkpoints.items()}
+        checkpoints = self.metadata.checkpoints.items()
+        return {role: checkpoint.identity() if self.is_hashed else checkpoint.id for role, checkpoint in checkpoints}
 
     @cached_property
     def distilled(self) -> dict[str, Any] | None:

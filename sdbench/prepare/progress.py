@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -12,22 +14,30 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 PACKAGE = Path(__file__).parents[1]
 PLAIN_EVERY_S = 5.0
-EARLY = 0.05  # of the work
+SILENT_S = 30.0  # a line at least so often, though nothing has happened
+EARLY, FEW = 0.05, 10  # of the work, or so many texts: before, what is left is not known
 
 
 class Bar:
-    """Counts things done out of a total, with the tokens and the acceptance so far."""
+    """Counts texts done out of a total, with the tokens and the acceptance so far.
 
-    def __init__(self, title: str, total: int, *, stream: TextIO | None = None) -> None:
-        self.title, self.total = title, total
+    `longest` is the most tokens that a text may have.
+    """
+
+    def __init__(self, title: str, total: int, *, longest: float = math.inf, stream: TextIO | None = None) -> None:
+        self.title, self.total, self.longest = title, total, longest
         self.done = self.tokens = self.examined = self.accepted = 0
+        self.begun = self.written = 0  # texts whose prompts are read, and tokens, those of texts under way among them
+        self.reading_s = self.writing_s = self.texts_s = 0.0  # the last is summed over the texts under way
         self.stream = stream or sys.stderr
-        self.started_s = self._said_s = time.monotonic()
+        self.started_s = self._printed_s = self._watched_s = time.monotonic()
+        self._printed = (-1, -1, -1)
         self._bar: Progress | None = None
+        self._is_over = threading.Event()
 
     def __enter__(self) -> Bar:
         if self.stream.isatty() and self.total:
@@ -37,36 +47,81 @@ class Bar:
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[facts]}"),
             )
-            console = Console(file=self.stream)
-            self._bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+            self._bar = Progress(*columns, console=Console(file=self.stream), transient=True)
             self._task = self._bar.add_task(self.title, total=self.total, facts="")
             self._bar.start()
+        elif self.total:
+            threading.Thread(target=self._print_lines, daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_over.set()
         if self._bar is not None:
             self._bar.stop()
         if self.total:
             print(self._line(), file=self.stream, flush=True)
 
     def add(self, *, tokens: int = 0, examined: int = 0, accepted: int = 0) -> None:
-        """One more is done."""
+        """One more text is done."""
         self.done += 1
-        self.tokens, self.examined, self.accepted = (
-            *(self.tokens + tokens, self.examined + examined, self.accepted + accepted),
-        )
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self.done, facts=self._facts())
-        elif time.monotonic() - self._said_s > PLAIN_EVERY_S:
-            self._said_s = time.monotonic()
+        self.tokens += tokens
+        self.examined += examined
+        self.accepted += accepted
+        self._show()
+
+    def watch(self, texts: int, tokens: int) -> None:
+        """So many prompts were read, or so many tokens written, since the last call."""
+        now_s = time.monotonic()
+        if texts:
+            self.reading_s += now_s - self._watched_s
+        else:
+            self.writing_s += now_s - self._watched_s
+            self.texts_s += (now_s - self._watched_s) * (self.begun - self.done)
+        self._watched_s = now_s
+        self.begun += texts
+        self.written += tokens
+        self._show()
+
+    def left_s(self) -> float | None:
+        """The seconds left, or None where too little is done to know.
+
+        How long a text will be lies between what is written of each so far, and all of it over those that have ended: short
+        texts end first. Prompts are counted apart, by the time that reading them took. At the end the longest text is waited for,
+        alone: half the time that a text takes.
+        """
+        if not self.done or self.done < min(FEW, EARLY * self.total):
+            return None
+        if not self.written:  # an engine that is not watched
+            return (time.monotonic() - self.started_s) / self.done * (self.total - self.done)
+        least, most = self.written / max(self.begun, self.done), self.written / self.done
+        length = min(max(least, math.sqrt(least * most)), self.longest)
+        reading_s = self.reading_s / max(self.begun, 1) * max(self.total - self.begun, 0)
+        tokens = max(self.total * length - self.written, 0)
+        return reading_s + (self.writing_s * tokens + self.texts_s * length / 2) / self.written
+
+    def report(self) -> None:
+        """Print a line where something has happened since the last one, or for long nothing was printed."""
+        state, now_s = (self.done, self.begun, self.written), time.monotonic()
+        if state != self._printed or now_s - self._printed_s >= SILENT_S:
+            self._printed, self._printed_s = state, now_s
             print(self._line() + self._time_left(), file=self.stream, flush=True)
+
+    def _print_lines(self) -> None:
+        while not self._is_over.wait(PLAIN_EVERY_S):
+            self.report()
+
+    def _show(self) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done, facts=self._facts() + self._time_left())
 
     def _facts(self) -> str:
         elapsed = max(time.monotonic() - self.started_s, 1e-9)
-        pace = self.tokens / elapsed
-        facts = [f"{pace:,.0f} tokens/s" if pace >= 10 else f"{pace:.2g} tokens/s"] if self.tokens else []
+        tokens = max(self.tokens, self.written)
+        pace = tokens / elapsed
+        facts = [f"{self.begun - self.done} under way"] if self.begun > self.done else []
+        facts += [f"{pace:,.0f} tokens/s" if pace >= 10 else f"{pace:.2g} tokens/s"] if tokens else []
         facts += [f"acceptance {self.accepted / self.examined:.3f}"] if self.examined else []
         return ", ".join(facts)
 
@@ -76,11 +131,8 @@ class Bar:
         return f"{self.title}: {self.done}/{self.total} in {elapsed:.1f} s" + (f", {facts}" if facts else "")
 
     def _time_left(self) -> str:
-        """Nothing at first: a batch ends all at once, and the first says little of the others."""
-        if self.done < EARLY * self.total:
-            return ""
-        elapsed = time.monotonic() - self.started_s
-        return f", {elapsed / self.done * (self.total - self.done):.0f} s left"
+        left_s = self.left_s()
+        return "" if left_s is None else f", {left_s:.0f} s left"
 
 
 _printed: set[str] = set()

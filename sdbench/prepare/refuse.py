@@ -38,8 +38,9 @@ def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
         _refuse_two_vocabularies(run, pair_info)
     if run.model.attention is not None:
         _refuse_missing_attention(run, pair_info)
-    _refuse_foreign_heads(run, pair_info, parts, task.protocol)
-    _warn_of_foreign_draft(run, pair_info)
+    if pair_info.is_hashed:
+        _refuse_foreign_heads(run, pair_info, parts, task.protocol)
+        _warn_of_foreign_draft(run, pair_info)
     _refuse_prompts(run, task, pair_info)
 
 
@@ -49,7 +50,10 @@ def refuse_broken_limits(run: Run, parts: Parts) -> None:
     parts_by_name += [(f"verifier={built.sweep.name}", rule) for built in parts.sweeps for rule in built.rules]
     has_draft = run.model.draft is not None
     if parts.needs_draft and not has_draft:
-        raise ConfigError(f"drafter={run.drafter.name} needs a draft model, and there is none: give model.draft=ID")
+        raise ConfigError(
+            f"drafter={run.drafter.name} needs a draft model, and there is none: give model.draft=ID, or drafter=lookup, which "
+            "drafts from the text alone"
+        )
     for name, part in parts_by_name:
         limits = getattr(part, "limits", Limits())
         for k in run.num_draft:
@@ -182,6 +186,10 @@ def _refuse_two_vocabularies(run: Run, pair_info: PairInfo) -> None:
             f"model.draft={run.model.draft} has no tokenizer, so nothing shows that its ids are those of {run.model.target}: "
             "if they are, copy the tokenizer's files of the target into a local folder of the draft"
         )
+    folders = (pair_info.metadata.checkpoints["target"].tokenizer_folder, draft.tokenizer_folder)
+    files = [folder / "tokenizer.json" for folder in folders]
+    if all(file.is_file() for file in files) and files[0].read_bytes() == files[1].read_bytes():
+        return
     draft_tokens = _by_id(load_tokenizer(draft))
     shared = [index for index in target_tokens if index in draft_tokens]
     differing = [index for index in shared if target_tokens[index] != draft_tokens[index]]

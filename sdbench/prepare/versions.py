@@ -68,6 +68,11 @@ def files_of(options: Mapping[str, Any], *, prefix: str) -> dict[str, str]:
     }
 
 
+def is_word(text: object) -> bool:
+    """Whether the value of a text knob is no path: it names neither a folder nor a suffix."""
+    return Path(str(text)).name == str(text) and not Path(str(text)).suffix
+
+
 def _exists(path: Path) -> bool:
     try:
         return path.exists()

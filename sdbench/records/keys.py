@@ -47,7 +47,14 @@ def asked_of(model: str, task: str, protocol: str, content: Mapping[str, Any]) -
     return cell_key({"model": model, "task": task, "protocol": protocol, "content": room})
 
 
-UNKEYED = ("model", "metric", "metrics", "axes", "is_lossless")  # fields of a cell that are no part of its key
+UNKEYED = (
+    "model",
+    "metric",
+    "metrics",
+    "axes",
+    "is_lossless",
+    "same_as",
+)  # fields of a cell that are no part of its key
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,8 @@ class Cell:
     `checkpoints` maps a role ("target", "draft") to repository@commit or a hash of the weights; `content` holds the
     rest: dtype, quantisation, attention implementation, task version and rows, drafter, max_new_tokens, stops, top_k,
     top_p, seed.
+
+    `same_as` is the key of the lossless cell whose texts are this cell's too, token for token, so that they are decoded once.
     """
 
     model: str
@@ -75,6 +84,7 @@ class Cell:
     metrics: Sequence[Mapping[str, Any]] = ()
     axes: Sequence[Mapping[str, Any]] = ()
     is_lossless: bool = False
+    same_as: str | None = None
     content: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property

@@ -10,20 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.records.keys import frame_of_cells
-from sdbench.records.schema import (
-    ARRAYS,
-    KEY,
-    LABELS,
-    PLAIN,
-    examples_table,
-    generations_schema,
-    plain_table,
-    tokens_schema,
-)
+from sdbench.records.schema import ARRAYS, KEY, LABELS, PLAIN, examples_table, plain_table, tokens_schema
 from sdbench.records.snapshot import Problem, take_snapshot
+from sdbench.records.winners import winning_rows
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
     import pyarrow as pa
 
@@ -56,7 +47,8 @@ class Results:
         self.path, self.name = folder, folder.resolve().name
         self._snapshot = take_snapshot(folder / "records")
         self._tables = {kind: self._snapshot.tables(kind) for kind in ("generations", *PLAIN)}
-        self._rows = _winners(self._tables["generations"], set(self._snapshot.parts["tokens"]))
+        self._same_as = {key: cell.same_as for key, cell in self._snapshot.cells.items() if cell.same_as}
+        self._rows = winning_rows(self._tables["generations"], set(self._snapshot.parts["tokens"]), self._same_as)
 
     @classmethod
     def of_frames(cls, name: str, **frames: Any) -> Results:
@@ -107,10 +99,17 @@ class Results:
         return self._with_labels(frame)
 
     def held(self) -> set[tuple[str, str, int]]:
-        """Return (cell, example, sample) of every generation but those that `force` asked for anew, as `Store.held`."""
+        """Return (cell, example, sample) of every generation but those that `force` asked for anew, as `Store.held`.
+
+        Those of a cell with the texts of another are its own no more.
+        """
         keys, epochs = _keys(self._rows), self._rows["epoch"].to_pylist()
         wanted = self._snapshot.epochs
-        return {key for key, epoch in zip(keys, epochs, strict=True) if epoch >= wanted.get(key[0], 0)}
+        return {
+            key
+            for key, epoch in zip(keys, epochs, strict=True)
+            if epoch >= wanted.get(key[0], 0) and key[0] not in self._same_as
+        }
 
     @cached_property
     def scores(self) -> tuple[str, ...]:
@@ -208,7 +207,9 @@ class Results:
         starts = dict(zip(parts, np.cumsum([0, *(len(table) for table in parts.values())]), strict=False))
         stems, rows = self._rows["stem"].to_pylist(), self._rows["row"].to_numpy()
         index = [starts[stem] + row for stem, row in zip(stems, rows, strict=True) if stem in starts]
-        return pa.concat_tables(parts.values(), promote_options="default").take(pa.array(index, pa.int64()))
+        table = pa.concat_tables(parts.values(), promote_options="default").take(pa.array(index, pa.int64()))
+        cells = self._rows["cell"].filter(pa.array([stem in starts for stem in stems], pa.bool_()))
+        return table.set_column(table.column_names.index("cell"), "cell", cells)
 
     def _plain(self, kind: str, key: Sequence[str]) -> pd.DataFrame:
         import pyarrow as pa
@@ -248,42 +249,8 @@ class Results:
                 )
 
 
-def _winners(tables: dict[str, pa.Table], with_tokens: set[str]) -> pa.Table:
-    """One row a (cell, example, sample), sorted: the newest epoch, then one with its tokens, then the first written."""
-    import numpy as np
-    import pyarrow as pa
-
-    stems = list(tables)
-    sizes = [len(tables[stem]) for stem in stems]
-    stem_of = np.repeat(np.arange(len(stems)), sizes)
-    row_of = np.concatenate([np.arange(size) for size in sizes]) if sizes else np.arange(0)
-    table = pa.concat_tables([generations_schema([]).empty_table(), *tables.values()], promote_options="default")
-    cell, example, sample = _ranks(table["cell"]), _ranks(table["example"]), table["sample"].to_numpy()
-    bare = np.array([stem not in with_tokens for stem in stems], dtype=bool)[stem_of]
-    order = np.lexsort((row_of, stem_of, bare, -table["epoch"].to_numpy(), sample, example, cell))
-    keys = np.stack([cell, example, sample])[:, order]
-    first = np.ones(len(order), dtype=bool)
-    first[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
-    order = order[first]
-    names = pa.DictionaryArray.from_arrays(pa.array(stem_of[order], pa.int32()), pa.array(stems, pa.string()))
-    base = generations_schema([]).names  # the rest by name, so that the order of parts does not show
-    table = table.take(pa.array(order)).select([*base, *sorted(set(table.column_names) - set(base))])
-    return table.append_column("stem", names).append_column("row", pa.array(row_of[order]))
-
-
 def _keys(table: pa.Table) -> list[tuple[str, str, int]]:
     return list(zip(*(table[name].to_pylist() for name in KEY), strict=True))
-
-
-def _ranks(column: pa.ChunkedArray) -> np.ndarray:
-    """Each value's place among the sorted distinct values, [N]."""
-    import numpy as np
-
-    encoded = column.combine_chunks().dictionary_encode()
-    order = np.argsort(np.array(encoded.dictionary.to_pylist(), dtype=object), kind="stable")
-    ranks = np.empty(len(order), dtype=np.int64)
-    ranks[order] = np.arange(len(order))
-    return ranks[np.asarray(encoded.indices)]
 
 
 def _column_name(name: str) -> str:

@@ -91,7 +91,7 @@ class Store:
         self.claims.close()
 
     def add_cells(self, cells: Iterable[Cell]) -> None:
-        """One file a cell, before its first record; a cell already there is left alone unless its file is torn.
+        """One file a cell, before its first record; a cell already there is left alone unless its file is torn or lacks `same_as`.
 
         What a task declares of its metrics is told by the newest of its cells, and then of all that were asked the same.
         """
@@ -99,8 +99,9 @@ class Store:
         declared: dict[str, Cell] = {}
         for cell in cells:
             declared[cell.asked] = cell
-            if cell.key not in known:
+            if cell.key not in known or known[cell.key].same_as != cell.same_as:
                 self._commit_json(f"cell-{cell.key}", cell.to_json())
+                known.pop(cell.key, None)
         for held in known.values():
             new = declared.get(held.asked, held)
             if (held.metric, held.metrics) != (new.metric, new.metrics):

@@ -39,7 +39,11 @@ def run(words: Sequence[str], _compose: None) -> int:
     work = worked_out(given.paths, margin=margin, speed=speed, is_joint=joint == "true")
     for text in (*(advice.text for advice in work.advice), *work.together):
         print(text, flush=True)
-    report = write(work, given.options.get("out"))
+    try:
+        report = write(work, given.options.get("out"))
+    except OSError as error:
+        reason = f"{error.filename or given.paths[0]} cannot be written ({error.strerror or error})"
+        raise ValueError(f"{reason}: out=FOLDER names another folder") from error
     names = sorted({path.stem for path in report.figures})
     print(f"tables:  {len(report.tables)} files: {report.tables[0]}, others beside it and in tables/")
     if names:

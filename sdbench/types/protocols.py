@@ -59,7 +59,9 @@ class Limits:
 
 
 class Verifier(Protocol):
-    """A rule. It may also declare `version` (a text), `limits` (Limits) and `needs` (a subset of NEEDS)."""
+    """A rule. It may also declare `version` (a text), `limits` (Limits), `needs` (a subset of NEEDS) and `repeats_lossless`
+    (bool: at a setting that is lossless, its texts are those of `Exact` token for token, from the same uniforms).
+    """
 
     def is_lossless(self) -> Tensor:
         """Return [B] bool ([1] where no knob is stacked): the emitted tokens follow the target's law."""

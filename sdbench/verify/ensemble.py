@@ -49,6 +49,11 @@ class Ensemble(GreedyLaw):
     def needs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return frozenset({"raw_if_greedy"}) if self.greedy == "blend" else frozenset()
 
+    @property
+    def repeats_lossless(self) -> bool:
+        """w = 1 accepts and replaces with the numbers of lossless; a mixture of logits is normalised again, and rounds."""
+        return self.mix == "prob"
+
     def is_lossless(self) -> Tensor:
         is_one = torch.atleast_1d(torch.as_tensor(self.w) == 1)
         return is_one if is_one.ndim == 1 else is_one.all(1)

@@ -22,7 +22,7 @@ def words(micro_pair):
     from micro import overridden
 
     def make(results: Path, **options: object) -> list[str]:
-        given = {"w": "[0.3,1]", "n": 4, "max_new_tokens": 24, "timing": "off", "dtype": "float64", "device": "cpu"}
+        given = {"w": "[0.3,0.7]", "n": 4, "max_new_tokens": 24, "timing": "off", "dtype": "float64", "device": "cpu"}
         given |= {"temperature": 1}  # where texts of different settings differ, and samples of one
         pair = [f"model.target={micro_pair}/target", f"model.draft={micro_pair}/draft", "model.name=micro"]
         return overridden(

@@ -10,6 +10,7 @@ from sdbench.cli.command import LISTED
 from sdbench.cli.launch import name_of_job
 from sdbench.cli.plan import _hours
 from sdbench.engines.job import Models
+from sdbench.lm import gguf
 from sdbench.passes.slurm import name_batch_job
 from sdbench.records import Store, read
 from sdbench.report.build import Report, WorkedOut
@@ -74,6 +75,25 @@ def test_the_page_is_drawn_where_records_have_changed_and_left_out_where_asked(w
     for options, num_drawn in (({"n": 1}, 1), ({"n": 1}, 1), ({"n": 2}, 2), ({"n": 2}, 2), ({"n": 2, "margin": 2}, 3)):
         assert main(words(tmp_path, **options, **given)) == 0
         assert len(drawn) == num_drawn
+
+
+def test_a_plan_hashes_no_weights_where_nothing_is_held_and_a_run_does_once(
+    words, tmp_path, monkeypatch, capsys, no_figures
+):
+    hashed, digest_of_file = [], gguf.digest_of_file
+    monkeypatch.setattr(gguf, "LARGE", 10_000)
+    monkeypatch.setattr(gguf, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(gguf, "digest_of_file", lambda path, **o: hashed.append(path.name) or digest_of_file(path, **o))
+    given = words(tmp_path, n=1, w=0.3)
+    assert main([*given, "--plan"]) == 0
+    assert "model.safetensors" not in hashed
+    for _ in range(2):
+        assert main(given) == 0
+        assert hashed.count("model.safetensors") == 2, "target and draft, once"
+    capsys.readouterr()
+    assert main([*given, "--plan"]) == 0
+    assert "held       4   missing       0" in capsys.readouterr().out
+    assert hashed.count("model.safetensors") == 2
 
 
 def test_runs_say_how_far_they_are_and_who_is_at_work(whole, words, tmp_path, capsys, no_figures):

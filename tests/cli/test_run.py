@@ -98,7 +98,7 @@ def test_raising_n_adding_a_w_and_a_sample_decodes_what_is_missing_and_nothing_e
     steps = [
         ({"n": 2, "w": "0.3"}, 2 * 4),
         ({"n": 3, "w": "0.3"}, 1 * 4),
-        ({"n": 3, "w": "[0.3,1]"}, 3),
+        ({"n": 3, "w": "[0.3,0.7]"}, 3),
         ({"n": 3, "samples": 2}, 3 * 5),
         ({"n": 2, "w": "0.3"}, 0),
     ]
@@ -148,7 +148,7 @@ def untimed(given: list[str]) -> list[str]:
 
 
 def test_a_latency_pass_times_baselines_and_prices_calls(words, tmp_path, no_figures):
-    given = untimed(words(tmp_path, n=2, **{"timing.examples": 2, "timing.repeats": 2}))
+    given = untimed(words(tmp_path, w="[0.3,1]", n=2, **{"timing.examples": 2, "timing.repeats": 2}))
     assert main(given) == 0
     results = read(tmp_path / NAME)
     timed = results.timings[~results.timings["is_split"]]

@@ -252,3 +252,12 @@ def test_every_field_of_a_run_is_in_the_key_or_on_the_list(plan_of, no_packages)
         has_chat = name == "Model.chat_options"
         is_same = keys(plan_of(changed=lambda _, changed=changed: changed)) == before[not has_chat]
         assert is_same == (name in NOT_IN_THE_KEY), name
+
+
+def test_a_word_that_a_text_knob_takes_is_no_folder_of_the_working_folder(plan_of, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ("verifier=[ensemble,within]", "verifier.within.begin=Answer", "verifier.within.end=Question")
+    before = keys(plan_of(*words))
+    (tmp_path / "Answer").mkdir()
+    (tmp_path / "Answer" / "notes.txt").write_text("nothing to do with it")
+    assert keys(plan_of(*words)) == before

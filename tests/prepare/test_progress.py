@@ -3,7 +3,9 @@
 import io
 import os
 import pty
+import time
 from contextlib import suppress
+from random import Random
 
 import pytest
 
@@ -11,16 +13,18 @@ from sdbench.prepare import progress
 from sdbench.prepare.progress import Bar, warn
 
 
-def fill(bar: Bar) -> None:
+def fill(bar: Bar, *, is_reported: bool = False) -> None:
     with bar:
         for _ in range(4):
             bar.add(tokens=10, examined=5, accepted=4)
+            if is_reported:
+                bar.report()
+                bar.report()
 
 
-def test_plain_lines_say_how_far_how_fast_and_how_long(monkeypatch):
-    monkeypatch.setattr(progress, "PLAIN_EVERY_S", -1.0)
+def test_plain_lines_say_how_far_how_fast_and_how_long():
     stream = io.StringIO()
-    fill(Bar("decoding", 4, stream=stream))
+    fill(Bar("decoding", 4, stream=stream), is_reported=True)
     lines = stream.getvalue().splitlines()
     assert len(lines) == 5
     for line, done in zip(lines, (1, 2, 3, 4, 4), strict=True):
@@ -28,6 +32,49 @@ def test_plain_lines_say_how_far_how_fast_and_how_long(monkeypatch):
         assert "tokens/s, acceptance 0.800" in line
     assert all(line.endswith("s left") for line in lines[:4])
     assert "\x1b" not in stream.getvalue()
+
+
+def test_lines_come_while_no_text_has_ended(monkeypatch):
+    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.01)
+    monkeypatch.setattr(progress, "SILENT_S", 0.02)
+    stream = io.StringIO()
+    with Bar("decoding", 80, stream=stream) as bar:
+        time.sleep(0.1)
+        assert len(stream.getvalue().splitlines()) > 1
+        assert "0/80" in stream.getvalue()
+        bar.watch(48, 0)
+        bar.watch(0, 480)
+        time.sleep(0.1)
+    assert "48 under way" in stream.getvalue()
+    assert "tokens/s" in stream.getvalue()
+    assert "s left" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.4, 0.8])
+@pytest.mark.parametrize("rows", [4, 16, 32])
+def test_what_is_left_is_right_within_a_factor_of_two_from_the_tenth_text_on(monkeypatch, rows, spread):
+    """Texts of many lengths, `rows` at once; reading a prompt takes as long as 30 rounds, and a round is a second."""
+    clock, random = [0.0], Random(3)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    lengths = [max(2, round(random.gammavariate(spread**-2, 100 * spread**2))) for _ in range(400)]
+    bar, under_way, waiting, seen = Bar("decoding", 400, longest=512, stream=io.StringIO()), [], list(lengths), []
+    while waiting or under_way:
+        while waiting and len(under_way) < rows:
+            under_way.append(2 * [waiting.pop()])
+            clock[0] += 30 / rows
+            bar.watch(1, 0)
+        clock[0] += 1
+        bar.watch(0, len(under_way))
+        for text in under_way:
+            text[1] -= 1
+        for text in [text for text in under_way if not text[1]]:
+            under_way.remove(text)
+            bar.add(tokens=text[0])
+            seen.append((bar.done, clock[0], bar.left_s()))
+    for done, now_s, left_s in seen:
+        truth_s = clock[0] - now_s
+        if done in range(10, 300):  # at the very end single texts decide
+            assert truth_s / 2 <= left_s <= 2 * truth_s, (done, left_s, truth_s, clock[0])
 
 
 def test_a_pipe_is_not_flooded():

@@ -16,6 +16,7 @@ from sdbench.prepare.cells import Point
 
 if TYPE_CHECKING:
     from sdbench.engine import Engine, Options
+    from sdbench.engine.loop import Watch
     from sdbench.engines.latency import LatencyPlan
     from sdbench.prepare.pair import LoadedPair
     from sdbench.prepare.pair_info import PairInfo
@@ -81,7 +82,15 @@ class Decoder:
         assert lm is not None, "a draft decodes alone where there is one"
         return lm.stop_ids
 
-    def options(self, role: str, *, batch_size: int, is_measured: bool = True, timing: bool | str = False) -> Options:
+    def options(
+        self,
+        role: str,
+        *,
+        batch_size: int,
+        is_measured: bool = True,
+        timing: bool | str = False,
+        watch: Watch | None = None,
+    ) -> Options:
         """What all requests of a stream share."""
         from sdbench.engine import Options
 
@@ -94,6 +103,7 @@ class Decoder:
             batch_size=batch_size,
             is_measured=is_measured,
             timing=timing,
+            watch=watch,
         )
 
     @cached_property
@@ -109,7 +119,11 @@ class Decoder:
         return self.engine.drafter(import_object(str(part.target)), self.warp, part.options)
 
     def stream(
-        self, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]
+        self,
+        items: Sequence[WorkItem],
+        points: Mapping[str, Point],
+        ids: Mapping[str, list[int]],
+        watch: Watch | None = None,
     ) -> Iterator[tuple[WorkItem, Generation]]:
         """Items that the same models decode, whatever their rules and draft lengths, in the order in which they end."""
         from sdbench.engine import Request
@@ -122,7 +136,7 @@ class Decoder:
             Request(prompt[x.example], rule[x.cell], x.sample, x.example, points[x.cell].num_draft) for x in items
         ]
         rules = [points[cell].rule for cell in cells]
-        options = self.options(role, batch_size=self.batch_size)
+        options = self.options(role, batch_size=self.batch_size, watch=watch)
         prompts = [ids[example] for example in examples]
         drafter = self.drafter(role)
         for generation in self.engine.stream(prompts, rules, requests, options, drafter, role=role):

@@ -1,4 +1,4 @@
-"""Out of memory: a sentence where models load, fewer rows where they decode."""
+"""Memory: what a job takes, a sentence where models do not load, fewer rows where they do not decode."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
+from sdbench.lm.load import WIDTHS
+from sdbench.lm.memory import ModelShape, PeakBytes, peak_bytes
+from sdbench.types import needs_of
+
 if TYPE_CHECKING:
+    from sdbench.engines.job import Job
     from sdbench.prepare.pair import PairMetadata
+    from sdbench.prepare.prompts import Prompts
 
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 LOW_BYTES = (
@@ -25,7 +31,7 @@ def out_of_memory(error: Exception, metadata: PairMetadata, free: int | None) ->
     is_memory = isinstance(error, MemoryError) or "out of memory" in str(error).lower() or match is not None
     if not is_memory:
         return None
-    need = sum(part.bytes(metadata.dtype, metadata.quantization(role)) for role, part in metadata.checkpoints.items())
+    need = metadata.num_bytes
     names = " and ".join(checkpoint.id for checkpoint in metadata.checkpoints.values())
     missing = max(need - (free or need), float(match[1]) * UNITS[match[2]] if match else 0.0)
     how_much = f"about {missing / 2**30:.2f} GiB were missing" if missing else "how much was missing is not known"
@@ -57,3 +63,24 @@ class MemoryGuard:
             if free is not None and free < self._low_bytes:
                 raise torch.OutOfMemoryError(f"the system has {free // 2**20} MiB left")
         return nullcontext()
+
+
+def peak_of(job: Job, prompts: Prompts, num_rows: int) -> PeakBytes:
+    """Return what the largest batch of a job takes at its peak, by the shapes of its models."""
+    run, metadata = job.run, job.pair_info.metadata
+    shapes: dict[str, ModelShape] = {}
+    for role, checkpoint in metadata.checkpoints.items():
+        width = WIDTHS[str(job.pair_info.numerics[f"{role}_dtype"]).removeprefix("torch.")]
+        weights = checkpoint.bytes(metadata.dtype, metadata.quantization(role))
+        shapes[role] = ModelShape.of(job.pair_info.configs[role], weights, width)
+    needs = {name for point in job.decoded for name in needs_of(point.rule)}
+    return peak_bytes(
+        shapes["target"],
+        shapes.get("draft"),
+        num_rows=num_rows,
+        length=max(map(len, prompts.ids.values()), default=0) + job.task.max_new_tokens,
+        num_draft=max(run.num_draft),
+        temperature=run.temperature,
+        top_p=run.top_p,
+        keeps_logits="raw" in needs or ("raw_if_greedy" in needs and run.temperature == 0),
+    )

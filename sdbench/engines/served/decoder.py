@@ -68,7 +68,11 @@ class ServedDecoder:
         return self.job.pair_info.stop_ids["draft" if role == "draft" else "target"]
 
     def stream(
-        self, items: Sequence[WorkItem], points: Mapping[str, Point], ids: Mapping[str, list[int]]
+        self,
+        items: Sequence[WorkItem],
+        points: Mapping[str, Point],
+        ids: Mapping[str, list[int]],
+        watch: object = None,
     ) -> Iterator[tuple[WorkItem, Generation]]:
         """Server by server, the one that runs first."""
         by_setting: dict[ServerSetting, list[WorkItem]] = {}

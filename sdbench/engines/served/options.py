@@ -203,7 +203,9 @@ class Http:
         )
         content = {name: value for name, value in data["content"].items() if name not in loading}
         law = f"{data['law'].partition('/')[0]}/{SERVED_LAW}"
-        return Cell.from_json({**data, "law": law, "content": {**content, "engine": self.decides(run, point)}})
+        return Cell.from_json(
+            {**data, "same_as": None, "law": law, "content": {**content, "engine": self.decides(run, point)}}
+        )
 
 
 @dataclass(kw_only=True)
