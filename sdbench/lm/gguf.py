@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import accumulate, pairwise
@@ -25,8 +23,9 @@ from huggingface_hub import constants
 
 from sdbench.config import ConfigError
 from sdbench.errors import first_line
-from sdbench.files import digest_of, digest_of_file, replace_on_success, write_whole
+from sdbench.files import replace_on_success
 from sdbench.hub import fetch
+from sdbench.lm.digests import digest_once
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 CACHE = Path(constants.HF_HOME, "sdbench", "gguf")
 FORMAT = 1  # of the folders: another number makes them anew
-LARGE = 2**20  # bytes: a smaller file is hashed whenever it is named
 CARD = "gguf.json"
 ON_HUB = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)")
 CODES = {"float64": ("F64", 8), "float32": ("F32", 4), "bfloat16": ("BF16", 2), "float16": ("F16", 2)}  # in safetensors
@@ -85,7 +83,6 @@ class GGUFFile:
         from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
         _require_packages(self.id)
-        print(f"sdbench: dequantising {self.id} to {dtype}, once for all runs", file=sys.stderr, flush=True)
         config = AutoConfig.from_pretrained(self.folder)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
@@ -184,34 +181,6 @@ def _download(repo: str, name: str, revision: str | None) -> Path:
 
 def _folder_of(digest: str) -> Path:
     return CACHE / f"{digest[:20]}-{FORMAT}"
-
-
-def digest_once(path: Path) -> str:
-    """SHA-256 of a file: the hub's own where the file is its, else computed once for a path, size and time of change."""
-    real = path.resolve()
-    if real.parent.name == "blobs":  # the hub's cache names a file by its hash
-        return real.name
-    if real.stat().st_size < LARGE:
-        return digest_of_file(real, digits=64)
-    kept = _note_of(real)
-    if not kept.is_file():
-        digest = digest_of_file(real, digits=64)
-        with suppress(OSError):  # a cache that cannot be written costs time only
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(kept, digest)
-        return digest
-    return kept.read_text()
-
-
-def is_digest_known(path: Path) -> bool:
-    """Return whether `digest_once` needs to read next to nothing."""
-    real = path.resolve()
-    return real.parent.name == "blobs" or real.stat().st_size < LARGE or _note_of(real).is_file()
-
-
-def _note_of(path: Path) -> Path:
-    state = path.stat()
-    return CACHE / "hashes" / digest_of(f"{path} {state.st_size} {state.st_mtime_ns}")
 
 
 def _write_once(folder: Path, write: Callable[[Path], None]) -> Path:

@@ -15,7 +15,8 @@ from sdbench.config import ConfigError
 from sdbench.errors import first_line
 from sdbench.files import digest_of
 from sdbench.hub import explain, fetch, is_offline
-from sdbench.lm.gguf import CODES, GGUFFile, digest_once, find_file, is_digest_known, is_gguf
+from sdbench.lm.digests import digest_once, is_digest_known
+from sdbench.lm.gguf import CODES, GGUFFile, find_file, is_gguf
 from sdbench.lm.quantized import QUANTIZED, quantization_config
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Checkpoint:
 
     def hashes(self) -> dict[str, str]:
         """File -> hash: the hub's own where the file is its, else sha256 of the content."""
-        return {path.name: digest_once(path) for path in self._files()}
+        return {path.name: _hash(path) for path in self._files()}
 
     def _files(self) -> list[Path]:
         return [path for path in sorted(self.folder.iterdir()) if path.suffix in HASHED]
@@ -264,6 +265,11 @@ def _count_weights(folder: Path) -> tuple[int, str] | None:
         except SafetensorError as error:
             raise ConfigError(f"{path} is torn ({str(error).rpartition(': ')[2]}): copy or download it again") from None
     return counts.total(), _NAMES.get(counts.most_common(1)[0][0], "float32")
+
+
+def _hash(path: Path) -> str:
+    real = path.resolve()
+    return real.name if real.parent.name == "blobs" else digest_once(real)  # the hub's cache names a file by its hash
 
 
 def _system_memory() -> int:

@@ -10,7 +10,7 @@ from sdbench.cli.command import LISTED
 from sdbench.cli.launch import name_of_job
 from sdbench.cli.plan import _hours
 from sdbench.engines.job import Models
-from sdbench.lm import gguf
+from sdbench.lm import digests
 from sdbench.passes.slurm import name_batch_job
 from sdbench.records import Store, read
 from sdbench.report.build import Report, WorkedOut
@@ -80,10 +80,12 @@ def test_the_page_is_drawn_where_records_have_changed_and_left_out_where_asked(w
 def test_a_plan_hashes_no_weights_where_nothing_is_held_and_a_run_does_once(
     words, tmp_path, monkeypatch, capsys, no_figures
 ):
-    hashed, digest_of_file = [], gguf.digest_of_file
-    monkeypatch.setattr(gguf, "LARGE", 10_000)
-    monkeypatch.setattr(gguf, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(gguf, "digest_of_file", lambda path, **o: hashed.append(path.name) or digest_of_file(path, **o))
+    hashed, digest_of_file = [], digests.digest_of_file
+    monkeypatch.setattr(digests, "LARGE", 10_000)
+    monkeypatch.setattr(digests, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(
+        digests, "digest_of_file", lambda path, **o: hashed.append(path.name) or digest_of_file(path, **o)
+    )
     given = words(tmp_path, n=1, w=0.3)
     assert main([*given, "--plan"]) == 0
     assert "model.safetensors" not in hashed

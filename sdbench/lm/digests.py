@@ -1,0 +1,42 @@
+"""Digests of files of weights, computed once and kept in the cache."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from huggingface_hub import constants
+
+from sdbench.files import digest_of, digest_of_file, write_whole
+
+CACHE = Path(constants.HF_HOME, "sdbench", "gguf", "hashes")
+LARGE = 2**20  # bytes: a smaller file is hashed whenever it is named
+
+
+def digest_once(path: Path) -> str:
+    """SHA-256 of a file: the hub's own where the file is its, else computed once for a path, size and time of change."""
+    real = path.resolve()
+    if real.parent.name == "blobs" and re.fullmatch(r"[0-9a-f]{64}", real.name):
+        return real.name
+    if real.stat().st_size < LARGE:
+        return digest_of_file(real, digits=64)
+    kept = _note_of(real)
+    if not kept.is_file():
+        digest = digest_of_file(real, digits=64)
+        with suppress(OSError):  # a cache that cannot be written costs time only
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(kept, digest)
+        return digest
+    return kept.read_text()
+
+
+def is_digest_known(path: Path) -> bool:
+    """Return whether `digest_once` needs to read next to nothing."""
+    real = path.resolve()
+    return real.parent.name == "blobs" or real.stat().st_size < LARGE or _note_of(real).is_file()
+
+
+def _note_of(path: Path) -> Path:
+    state = path.stat()
+    return CACHE / digest_of(f"{path} {state.st_size} {state.st_mtime_ns}")
