@@ -12,6 +12,7 @@ import torch
 from sdbench import embedded
 from sdbench.cli import main
 from sdbench.config import ConfigError
+from sdbench.files import digest_of_file
 from sdbench.lm import gguf as room
 from sdbench.lm.load import find, load_model, load_tokenizer
 
@@ -25,6 +26,7 @@ TOKENIZER = PAIR / "target"
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(room, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr("sdbench.lm.digests.CACHE", tmp_path / "hashes")
     return tmp_path / "cache"
 
 
@@ -42,7 +44,7 @@ def test_identity_is_that_of_the_content_with_its_kind(whole_file, model, tmp_pa
     copy = tmp_path / "other.gguf"
     copy.write_bytes(whole_file.read_bytes())
     here, there = find(str(whole_file)), find(str(copy))
-    assert here.identity() == there.identity() == f"sha256:{room.digest_of_file(copy, digits=20)} (Q8_0 GGUF)"
+    assert here.identity() == there.identity() == f"sha256:{digest_of_file(copy, digits=20)} (Q8_0 GGUF)"
     changed = find(str(write(copy, model, kind="F16", tokenizer=TOKENIZER)))
     assert changed.identity().endswith("(F16 GGUF)")
     assert changed.identity()[:27] != here.identity()[:27]
