@@ -147,13 +147,19 @@ def test_rows_are_halved_before_the_system_ends_the_process(words, tmp_path, who
     from sdbench.engines.native import memory
 
     plenty, little = 2**40, 2**20
-    free = iter([plenty, plenty, plenty, little, plenty, little, *[plenty] * 10_000])
-    monkeypatch.setattr("sdbench.lm.load.free_bytes", lambda *_, **__: next(free))
+    free = iter([little, plenty, little, *[plenty] * 10_000])
+
+    class Guard(memory.MemoryGuard):
+        def __init__(self) -> None:
+            super().__init__()
+            self._free_bytes, self._low_bytes = free.__next__, memory.LOW_BYTES  # type: ignore[assignment]
+
+    monkeypatch.setattr("sdbench.engines.native.decode.MemoryGuard", Guard)
     monkeypatch.setattr(memory, "CHECK_S", 0)
-    assert main(words(tmp_path, batch_size=12)) == 0
+    assert main(words(tmp_path, batch_size=10)) == 0
     said = capsys.readouterr().err
-    assert "out of memory with 12 rows; going on with 6" in said
-    assert "out of memory with 6 rows; going on with 3" in said
+    assert "out of memory with 10 rows; going on with 5" in said
+    assert "out of memory with 5 rows; going on with 2" in said
     assert_same_records(tmp_path / NAME, whole)
 
 

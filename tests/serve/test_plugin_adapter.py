@@ -1,6 +1,7 @@
 """The plug-in's adapter and knobs with torch alone: flattened laws are judged as our rules judge them row by row."""
 
 import json
+import logging
 import random
 import sys
 from dataclasses import dataclass
@@ -211,6 +212,12 @@ class Massless(Ensemble):
 
     def replace(self, p, q):
         return torch.full_like(p, float("nan"))
+
+
+@pytest.fixture(autouse=True)
+def log(monkeypatch):
+    """A library's `logging.config` in another test disables all loggers that exist by then."""
+    monkeypatch.setattr(logging.getLogger("vllm.sdbench"), "disabled", False)
 
 
 def test_a_row_at_fault_is_decoded_losslessly_and_its_neighbours_as_ever(caplog):

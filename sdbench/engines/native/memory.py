@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from sdbench.prepare.prompts import Prompts
 
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-LOW_BYTES = (
-    2**29
-)  # of the system, or an eighth of what it had free; with less left it may end the process at the next allocation
+# With less left than this, or an eighth of what was free at first, the system may end the process at the next allocation.
+LOW_BYTES = 2**29
 CHECK_S = 0.5  # between two looks
 ASKED = re.compile(r"allocate\D{0,20}([\d.]+) (bytes|KiB|MiB|GiB)")
 

@@ -1,0 +1,83 @@
+"""Are the lossless texts that differ from the target's own near-ties? From the records of a run at T = 0 and its target.
+
+    python scripts/real_near_ties.py FOLDER TARGET [out=results/real/humaneval/near_ties.csv]
+
+For each text that differs: the token at which it parts, how far the target's logits of the two tokens are apart there in float32
+(`gap`), and how far logits of this text move in the run's dtype between a block of tokens and single tokens (`rounding`). A gap of
+at most twice that is rounding. The exit status is 1 if one is larger. No text is written.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+import pandas as pd
+import torch
+
+import sdbench
+from sdbench.lm.load import find, load_model, load_tokenizer
+from sdbench.lm.model import LM
+from sdbench.lm.rounding import rounding_of
+from sdbench.metrics.divergence import common_prefix
+from sdbench.words import exit_on_mistake, parse_words
+
+BEHIND = 48  # tokens of a text that rounding is measured on
+
+
+def differing(folder: Path) -> pd.DataFrame:
+    """Return the target's and the lossless ids of each text that differs, with its prompt."""
+    results = sdbench.read(folder)
+    cells = results.cells.set_index("verifier")["cell"]
+    keys = ["example", "sample"]
+    texts = [
+        results.tokens[results.tokens["cell"] == cells[name]].set_index(keys)["ids"] for name in ("target", "lossless")
+    ]
+    both = pd.concat(texts, axis=1, join="inner", keys=["target", "lossless"])
+    both = both[[not np.array_equal(row.target, row.lossless) for row in both.itertuples()]].reset_index()
+    return both.merge(results.examples[["example", "prompt"]], on="example")
+
+
+def main(words: list[str]) -> int:
+    with exit_on_mistake("real_near_ties", __doc__, words):
+        given = parse_words(words, {"out": "near_ties.csv", "dtype": "bfloat16"})
+        if len(given.paths) != 2:
+            raise ValueError("name the folder of a run and its target")
+    texts, checkpoint = differing(Path(given.paths[0])), find(given.paths[1])
+    tokenizer: Any = load_tokenizer(checkpoint)
+    rows: list[dict[str, Any]] = []
+    for dtype in (given.options.get("dtype", "bfloat16"), "float32"):
+        model: Any = load_model(checkpoint, device="cpu", dtype=dtype)
+        lm = LM(model, capture="off")
+        for number, text in enumerate(texts.itertuples()):
+            prompt, target, lossless = (
+                list(map(int, ids)) for ids in (tokenizer(text.prompt)["input_ids"], text.target, text.lossless)
+            )
+            at = common_prefix(np.asarray(target), np.asarray(lossless))
+            if dtype == "float32":
+                with torch.inference_mode():
+                    logits = model(torch.tensor([[*prompt, *target[:at]]]), logits_to_keep=1).logits[0, -1]
+                best = logits.topk(2).values
+                rows[number] |= {
+                    "gap": abs(float(logits[target[at]] - logits[lossless[at]]))
+                    if at < min(len(target), len(lossless))
+                    else None,
+                    "gap_of_best_two": float(best[0] - best[1]),
+                }
+                continue
+            whole = torch.tensor([*prompt, *target][: len(prompt) + BEHIND])
+            rounding = rounding_of(lm, whole, len(prompt))
+            rows.append({"example": text.example, "token": at + 1, "rounding": rounding})
+        del model, lm
+    table = pd.DataFrame(rows)
+    table["is_rounding"] = table["gap"] <= 2 * table["rounding"]
+    path = Path(given.options.get("out", "near_ties.csv"))
+    table.to_csv(path, index=False, float_format="%.4g")
+    print(table.to_string())
+    return int(not table["is_rounding"].all())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
