@@ -83,5 +83,5 @@ def test_three_jobs_make_a_third_of_a_small_sweep_each(words, nursery, tmp_path)
     assert nursery.side_by_side(words(tmp_path, n=100, w="[0.3,0.6,1]", report="off"), 3) == [0, 0, 0]
     parts = (tmp_path / NAME / "records").glob("generations-*.parquet")
     made = Counter(run for path in parts for run in pq.read_table(path, columns=["run"])["run"].to_pylist())
-    assert (len(made), made.total()) == (3, 100 * 6)
+    assert (len(made), made.total()) == (3, 100 * 5)  # w = 1 has the texts of lossless
     assert max(made.values()) <= made.total() / 2.2, made
