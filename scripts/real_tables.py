@@ -8,9 +8,9 @@ cell), metrics.csv (every score), scores.parquet (scores and counts of each exam
 decisions.csv (what to ship at margins of 5 and 2 points) and the plane of acceptance and quality. README.md shows a row a task.
 """
 
-import math
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -18,15 +18,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import pandas as pd
 
 import sdbench
-from sdbench.metrics.divergence import against_greedy
+from sdbench.metrics.columns import estimate_of, spread
 from sdbench.metrics.export import metrics_of, metrics_table, write_scores
 from sdbench.metrics.markup import markdown
 from sdbench.metrics.recommend import Advice, decide, fastest
-from sdbench.metrics.stats import Estimate
 from sdbench.metrics.summary import summarise
 from sdbench.metrics.text import format_interval
 from sdbench.metrics.weigh import Weighed, weigh_sweeps
-from sdbench.records import Results
 from sdbench.report.figures.planes import pareto
 from sdbench.report.figures.style import save, styled
 from sdbench.report.sweep import sweeps_of
@@ -64,24 +62,15 @@ def decision(weighed: Weighed, advice: Advice, summary: pd.DataFrame) -> dict[st
     }
     row |= {"is_timed": gain is not None, "n": best.difference.n}
     if sooner is not None:
-        row |= {"sooner": sooner.value, "sooner_low": sooner.low, "sooner_high": sooner.high, "num_timed": sooner.n}
+        row |= {**spread("sooner", sooner), "num_timed": sooner.n}
     return row
 
 
-def equal_texts(results: Results) -> pd.DataFrame:
-    """Return for each lossless cell how many texts equal the target's own, and the first token at which one parts from it."""
-    followed = against_greedy(results)
-    lossless = results.cells[results.cells["verifier"] == "lossless"]["cell"]
-    followed = followed[followed["cell"].isin(lossless)]
-    parted = followed[~followed["is_same"].astype(bool)]
-    counts = followed.groupby("cell")["is_same"].agg(["sum", "size"]).rename(columns={"sum": "equal", "size": "texts"})
-    return counts.join(parted.groupby("cell")["prefix"].min().rename("first_difference")).reset_index()
-
-
-def write(run: Path, folder: Path) -> None:
+def write(run: Path, out: Path) -> None:
     """Write the tables and figures of a run's records."""
     results = sdbench.read(run)
     summary = summarise(results)
+    folder = out / str(summary["task"].iloc[0])
     folder.mkdir(parents=True, exist_ok=True)
     summary.to_csv(folder / "summary.csv", index=False, float_format="%.6g")
     write_scores(folder / "scores.parquet", results)
@@ -92,8 +81,8 @@ def write(run: Path, folder: Path) -> None:
     (weighed,) = weigh_sweeps(results)
     rows = [decision(weighed, decide(weighed, margin), summary) for margin in MARGINS]
     pd.DataFrame(rows).to_csv(folder / "decisions.csv", index=False, float_format="%.4g")
-    equal_texts(results).to_csv(folder / "equal_texts.csv", index=False)
     (sweep,) = sweeps_of([results], [summary])
+    pd.DataFrame(map(asdict, sweep.equal_texts)).to_csv(folder / "equal_texts.csv", index=False)
     with styled():
         figure = pareto(sweep)
         if figure is not None:
@@ -102,42 +91,36 @@ def write(run: Path, folder: Path) -> None:
         path.unlink()
 
 
-def text_of_row(row: pd.Series, name: str, digits: int, scale: float = 1.0) -> str:
-    """Return "value [low, high]" of a measure of a summary's row, or a dash."""
-    value, low, high = (float(row.get(f"{name}{end}", math.nan)) * scale for end in ("", "_low", "_high"))
-    return format_interval(Estimate(value, low, high, n=0), digits) or "–"
-
-
 def row_of(folder: Path) -> list[str]:
     """Return the row of a task in README.md's table."""
     summary, decisions = pd.read_csv(folder / "summary.csv"), pd.read_csv(folder / "decisions.csv")
     points = 100 if summary["quality"].max() <= 1 else 1
-    cells = {name: summary[summary["verifier"] == name].iloc[:1] for name in ("target", "draft", "lossless")}
-    cells["w"] = summary[(summary["verifier"] == "ensemble") & (summary["w"] == 0.7)].iloc[:1]
-    wanted = {"target": "quality", "draft": "quality", "lossless": "acceptance", "w": "acceptance"}
+    is_weight = (summary["verifier"] == "ensemble") & (summary["w"] == 0.7)
     shown = [
-        text_of_row(cells[name].iloc[0], column, 1 if column == "quality" else 3, points if column == "quality" else 1)
-        if len(cells[name])
-        else "–"
-        for name, column in wanted.items()
+        "; ".join(format_interval(estimate_of(row, column), digits, scale=scale) for row in rows.to_dict("records"))
+        or "–"
+        for rows, column, digits, scale in (
+            (summary[summary["verifier"] == "target"], "quality", 1, points),
+            (summary[summary["verifier"] == "draft"], "quality", 1, points),
+            (summary[summary["verifier"] == "lossless"], "acceptance", 3, 1),
+            (summary[is_weight], "acceptance", 3, 1),
+        )
     ]
     answers = []
-    for _, row in decisions.iterrows():
+    for row in decisions.to_dict("records"):
         if pd.isna(row.get("setting")):
             answers.append("none shown to be safe")
             continue
-        sooner = text_of_row(row, "sooner", 2)
-        time = f", an answer {sooner} × sooner" if sooner != "–" else ", not timed"
-        answers.append(f"{row['setting']}: {row['change']:+.1f} (at worst {row['worst']:.1f}){time}")
+        sooner = format_interval(estimate_of(row, "sooner"), 2)
+        time = f"an answer {sooner} × sooner" if sooner else "not timed"
+        answers.append(f"{row['setting']}: {row['change']:+.1f} (at worst {row['worst']:.1f}), {time}")
     return [folder.name, str(int(summary["n"].max())), *shown, *answers]
 
 
 def redraw(out: Path) -> None:
     """Write the table of README.md from the committed files."""
-    folders = sorted(path.parent for path in out.glob("*/decisions.csv"))
-    rows = sorted(
-        (row_of(folder) for folder in folders), key=lambda row: [ORDER.index(t) if t in row[0] else 9 for t in ORDER]
-    )
+    folders = (path.parent for path in out.glob("*/decisions.csv"))
+    rows = sorted(map(row_of, folders), key=lambda row: ORDER.index(row[0]))
     readme = out / "README.md"
     above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Real pairs\n\n"
     readme.write_text(f"{above}{MARKER}\n\n{markdown(HEAD, rows, num_left=1)}")
@@ -149,7 +132,7 @@ def main(words: Sequence[str]) -> int:
     out = Path(given.options.get("out", "results/real"))
     out.mkdir(parents=True, exist_ok=True)
     for run in map(Path, given.paths):
-        write(run, out / run.name.removeprefix("qwen-coder-small-"))
+        write(run, out)
     redraw(out)
     return 0
 

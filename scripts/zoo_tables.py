@@ -23,9 +23,9 @@ from matplotlib.figure import Figure
 
 import sdbench
 from sdbench.config import config_dir
+from sdbench.metrics.columns import estimate_of
 from sdbench.metrics.export import write_scores
 from sdbench.metrics.markup import markdown
-from sdbench.metrics.stats import Estimate
 from sdbench.metrics.summary import summarise
 from sdbench.metrics.text import format_interval, setting_of
 from sdbench.report import frames
@@ -94,8 +94,7 @@ def source_of(rule: str) -> str:
 
 
 def interval_of(row: pd.Series, name: str, digits: int) -> str:
-    estimate = Estimate(*(row[f"{name}{end}"] for end in ("", "_low", "_high")), n=int(row["n"]))
-    return format_interval(estimate, digits) or "–"
+    return format_interval(estimate_of(row.to_dict(), name), digits) or "–"
 
 
 def table_of(summary: pd.DataFrame) -> str:
