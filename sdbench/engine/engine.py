@@ -79,19 +79,20 @@ class Engine:
         reading = [lm, *([self.draft] if self.draft and "draft" in needs_of(drafter, DRAFTER_NEEDS) else [])]
         refuse_too_long(prompts, {request.prompt for request in requests}, options.max_new_tokens, reading)
         batch_run = partial(BatchRun, lm, drafter, prompts, verifiers, options, self.hook)
-        return self._decode(batch_run, requests, min(options.batch_size, len(requests)))
+        num_rows = min(options.batch_size, len(requests))
+        return self._decode(batch_run, requests, num_rows, may_halve=not options.timing)
 
     def _decode(
-        self, batch_run: Callable[..., BatchRun], requests: Sequence[Request], num_rows: int
+        self, batch_run: Callable[..., BatchRun], requests: Sequence[Request], num_rows: int, *, may_halve: bool = True
     ) -> Iterator[Generation]:
-        """Decode in one batch after another: in a smaller one where memory ran out."""
+        """Decode in one batch after another: in a smaller one where memory ran out, unless the batch is timed."""
         pending = dict(enumerate(requests))
         while pending:
             try:
                 yield from batch_run(pending, num_rows).run()
                 assert not pending, f"{len(pending)} requests were never finished"
             except torch.OutOfMemoryError:
-                if num_rows == 1:
+                if num_rows == 1 or not may_halve:
                     raise
                 # What is pending begins anew: its noise is a function of its rounds, so it comes out the same.
                 num_rows, before = num_rows // 2, num_rows

@@ -27,7 +27,8 @@ from sdbench.types import DRAFTER_NEEDS, DraftBlock, Drafter, Evidence, Generati
 PhaseHook = Callable[[str, int], AbstractContextManager[object]]
 
 
-# Called with the number of texts that were begun, or of tokens that were written, since the last call.
+# Called with the number of texts that were begun, or of tokens that were written, since the last call; with both below zero for
+# texts that were cut off, which begin anew.
 Watch = Callable[[int, int], object]
 
 
@@ -85,11 +86,8 @@ class BatchRun:
             batch = Batch(self.target, self.drafter, self.verifiers, *shape, self.options.seed)
         try:
             while True:
-                waiting = len(self.queue)
                 with torch.inference_mode(), self.hook("admit", len(batch.rows)):
                     self._refill(batch)
-                if watch is not None and len(self.queue) < waiting:
-                    watch(waiting - len(self.queue), 0)
                 if not batch.rows:
                     return
                 before = sum(len(row.tokens) for row in batch.rows)
@@ -102,6 +100,8 @@ class BatchRun:
                     del self.pending[row.index]
                     yield row.finish(self.clock.timing(row.prefill_s, row.rounds_s, row.split_s))
         finally:
+            if watch is not None and (lost := [row for row in batch.rows if row.index in self.pending]):
+                watch(-len(lost), -sum(len(row.tokens) for row in lost))
             batch.close()
 
     def _refill(self, batch: Batch) -> None:
@@ -119,6 +119,8 @@ class BatchRun:
         index, request = self.queue.popleft()
         start = self.prefixes.take(request.prompt, (waiting.prompt for _, waiting in self.queue))
         family, budget = batch.family_of[request.verifier], self.options.max_new_tokens
+        if self.options.watch is not None:
+            self.options.watch(1, 0)
         batch.admit(Decoding(index, request, family, len(start.prompt), budget, start.prefill_s), start, slot)
 
     def _round(self, batch: Batch) -> None:

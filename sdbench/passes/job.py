@@ -91,7 +91,9 @@ def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
             failed = QualityPass(run, pair_info, by_key, prompts, store, scorers, models, Failures(store))()
             if run.timing is not None and run.shard.index == 0:
                 timed = [point for key, point in by_key.items() if key not in failed]
-                if (plan := job.engine.plan_timing(job, timed, prompts, store)) is not None:
+                if all(point.role != "target" for point in timed):
+                    warn("the latency pass is left out: speeds are compared with the target alone, which has failed")
+                elif (plan := job.engine.plan_timing(job, timed, prompts, store)) is not None:
                     models.decoder.time(plan, prompts, store)
         for name in store.compact():
             warn(

@@ -72,9 +72,9 @@ class Bar:
         self._show()
 
     def watch(self, texts: int, tokens: int) -> None:
-        """So many prompts were read, or so many tokens written, since the last call."""
+        """So many prompts were read, or so many tokens written, since the last call; below zero where texts begin anew."""
         now_s = time.monotonic()
-        if texts:
+        if texts > 0:
             self.reading_s += now_s - self._watched_s
         else:
             self.writing_s += now_s - self._watched_s
@@ -93,6 +93,8 @@ class Bar:
         """
         if not self.done or self.done < min(FEW, EARLY * self.total):
             return None
+        if self.done >= self.total:  # what is left is scoring
+            return 0.0
         if not self.written:  # an engine that is not watched
             return (time.monotonic() - self.started_s) / self.done * (self.total - self.done)
         least, most = self.written / max(self.begun, self.done), self.written / self.done

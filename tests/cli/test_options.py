@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sdbench.cli import main
+from sdbench.engines.native import timing
 from sdbench.lm.model import LM
 from sdbench.lm.quantized import QUANTIZED
 from sdbench.prepare import pair as pairs
@@ -140,6 +141,28 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits(words, tmp_path, whol
     assert "out of memory with 12 rows; going on with 6" in said
     assert "going on with 3" in said
     assert_same_records(tmp_path / NAME, whole)
+
+
+def test_a_latency_pass_whose_batch_does_not_fit_says_so_and_keeps_the_quality(
+    words, tmp_path, whole, monkeypatch, capsys
+):
+    monkeypatch.setattr(timing, "time_plan", out_of_memory)
+    assert main([word for word in words(tmp_path, **{"timing.examples": 2}) if word != "timing=off"]) == 0
+    said = capsys.readouterr().err
+    assert (
+        "the latency pass has stopped: out of memory (2 rows); use a smaller timing.batch_size, or timing=off" in said
+    )
+    assert_same_records(tmp_path / NAME, whole)
+
+
+def out_of_memory(*_: object, **__: object) -> None:
+    raise torch.OutOfMemoryError("2 rows")
+
+
+def test_without_the_target_alone_nothing_is_timed(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(LM, "forward_hidden", out_of_memory)
+    assert main([word for word in words(tmp_path, n=1, **{"timing.examples": 1}) if word != "timing=off"]) == 1
+    assert "speeds are compared with the target alone, which has failed" in capsys.readouterr().err
 
 
 def test_rows_are_halved_before_the_system_ends_the_process(words, tmp_path, whole, monkeypatch, capsys):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import sdbench
+from sdbench.engine import Options, Request
 from sdbench.verify import Ensemble, Exact
 from tests.engine.models import PROMPTS, pair
 from tests.engine.shortage import runs_short
@@ -130,3 +131,21 @@ def test_memory_that_runs_out_halves_the_batch_and_loses_nothing(models, once, m
         decoded = sdbench.generate(*models, PROMPTS, RULES, batch_size=12, **OPTIONS)
     for a, b in zip(once, decoded, strict=True):
         same(a, b)
+
+
+def test_a_timed_batch_is_not_halved(models, monkeypatch):
+    """Its seconds would stand under a batch size that it no longer has."""
+    runs_short(monkeypatch, above=6, after=2)
+    with pytest.raises(torch.OutOfMemoryError):
+        sdbench.generate(*models, PROMPTS, RULES, batch_size=12, timing=True, **OPTIONS)
+
+
+def test_texts_that_begin_anew_are_counted_once(models, monkeypatch):
+    runs_short(monkeypatch, above=6, after=2)
+    engine = sdbench.Engine(*models)
+    counts: list[tuple[int, int]] = []
+    requests = [Request(n, 0, sample, str(n), 4) for n in range(len(PROMPTS)) for sample in range(2)]
+    options = Options(engine.warp(1.0), 24, batch_size=12, watch=lambda *added: counts.append(added))
+    with pytest.warns(ResourceWarning, match="going on with 4"):
+        decoded = list(engine.stream(PROMPTS, [Exact()], requests, options, engine.drafter("model", options.warp)))
+    assert tuple(map(sum, zip(*counts, strict=True))) == (len(requests), sum(len(g.tokens) for g in decoded))

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 from sdbench.config import Run
 from sdbench.engines.native.memory import MemoryGuard
 from sdbench.engines.stops import stopper
+from sdbench.errors import first_line
 from sdbench.imports import import_object
 from sdbench.plan import WorkItem
 from sdbench.prepare.cells import Point
+from sdbench.prepare.progress import warn
 
 if TYPE_CHECKING:
     from sdbench.engine import Engine, Options
@@ -47,9 +49,16 @@ class Decoder:
         return cls(run, pair_info, pair, task, size)
 
     def time(self, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:
-        from sdbench.engines.native.timing import time_plan
+        import torch
 
-        time_plan(self, plan, prompts, store)
+        from sdbench.engines.native import timing
+
+        try:
+            timing.time_plan(self, plan, prompts, store)
+        except torch.OutOfMemoryError as error:
+            warn(
+                f"the latency pass has stopped: out of memory ({first_line(error)}); use a smaller timing.batch_size, or timing=off"
+            )
 
     def close(self) -> None:
         """The models are this process's own, and end with it."""

@@ -54,12 +54,12 @@ class MemoryGuard:
         self._low_bytes = min(LOW_BYTES, (self._free_bytes() or 0) // 8)
 
     def __call__(self, phase: str, num_rows: int) -> AbstractContextManager[object]:
-        import torch
-
         now_s = time.monotonic()
         if phase in ("admit", "round") and num_rows > 1 and now_s - self._checked_s >= CHECK_S:
             self._checked_s, free = now_s, self._free_bytes()
             if free is not None and free < self._low_bytes:
+                import torch
+
                 raise torch.OutOfMemoryError(f"the system has {free // 2**20} MiB left")
         return nullcontext()
 
