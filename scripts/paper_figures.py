@@ -11,8 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from scripts.paper.build import build_paper
 from sdbench.records import SchemaError
-from sdbench.report.paper import build_paper
 from sdbench.words import parse_words
 
 USAGE = "usage: python scripts/paper_figures.py results/NAME [results/OTHER …] [--out figures]"

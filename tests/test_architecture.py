@@ -202,7 +202,7 @@ TO_RENAME = {
     "lm": "padded rounded",
     "metrics": "mixed needed predicted rounded shared untimed",
     "records": "asked held",
-    "report": "bound measured predicted styled",
+    "report": "bound predicted styled",
     "verify": "kept seen settled",
 }
 

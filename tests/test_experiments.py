@@ -7,14 +7,14 @@ import sys
 import pytest
 
 import sdbench
+from scripts.paper import build as paper
+from scripts.paper import cells as paper_cells
+from scripts.paper import numbers as paper_numbers
+from scripts.paper.cells import ALL, FINETUNED, LEARNED, TINY, WS, ExhibitRow, base_of
 from sdbench.cli.command import Command, parse
 from sdbench.cli.compose import Composer
 from sdbench.cli.help import text
 from sdbench.config import config_dir
-from sdbench.report import paper
-from sdbench.report.paper import cells as paper_cells
-from sdbench.report.paper import numbers as paper_numbers
-from sdbench.report.paper.cells import ALL, FINETUNED, LEARNED, TINY, WS, ExhibitRow, base_of
 
 FOLDER = config_dir() / "experiment"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -108,7 +108,7 @@ def test_all_rules_follow_the_options_of_the_run(composer):
 
 
 def test_the_command_for_what_is_missing_makes_it(composer):
-    empty = paper_numbers.measured([])
+    empty = paper_numbers.measure_cells([])
     for asked in ALL:
         wanted = {line.name: line for line in paper_cells.rows_of(asked)}
         for lacking in paper_cells.missing(asked, empty, {}):
@@ -167,7 +167,7 @@ def test_the_tiny_twin_fills_the_paper(tmp_path):
     assert done.returncode == 0, done.stderr
     paper.build_paper([tmp_path / "results"], tmp_path / "figures", resamples=500)
     results = [sdbench.read(folder) for folder in paper.folders_of([tmp_path / "results"])]
-    cells = paper_numbers.measured(results, resamples=500)
+    cells = paper_numbers.measure_cells(results, resamples=500)
     lacking = [one for asked in ALL for one in paper_cells.missing(asked, cells, {})]
     untrained = {one.command.partition("method=")[2].split()[0] for one in lacking if one.model == "llama-tiny"}
     assert {one.model for one in lacking} == {"llama", "qwen", "llama-tiny"}

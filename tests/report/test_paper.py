@@ -1,6 +1,5 @@
 """The paper's tables and figures: numbers are the records', published ones stand apart, what is missing names its command."""
 
-import importlib.util
 from pathlib import Path
 
 import pandas as pd
@@ -8,14 +7,15 @@ import pytest
 from matplotlib.colors import to_rgba
 
 import sdbench
+from scripts import paper_figures
+from scripts.paper import build as paper
+from scripts.paper import cells as paper_cells
+from scripts.paper import numbers as paper_numbers
+from scripts.paper import plots as paper_plots
+from scripts.paper import tables as paper_tables
+from scripts.paper.numbers import doubtful, read_published
 from sdbench.metrics.summary import summarise
-from sdbench.report import paper
 from sdbench.report.figures.style import save, settle, styled
-from sdbench.report.paper import cells as paper_cells
-from sdbench.report.paper import numbers as paper_numbers
-from sdbench.report.paper import plots as paper_plots
-from sdbench.report.paper import tables as paper_tables
-from sdbench.report.paper.numbers import doubtful, read_published
 from tests.records.synthetic import write_synthetic
 
 OPTIONS = {"resamples": 300}
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cells(folder):
-    return paper_numbers.measured([sdbench.read(folder)], **OPTIONS)
+    return paper_numbers.measure_cells([sdbench.read(folder)], **OPTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +47,6 @@ def figures(cells, published):
         "draft_length": paper_plots.draft_length(cells, published),
         "seed": paper_plots.seed(cells, published),
     }
-
-
-@pytest.fixture(scope="module")
-def script():
-    path = Path(__file__).parents[2] / "scripts" / "paper_figures.py"
-    spec = importlib.util.spec_from_file_location("paper_figures", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_numbers_are_those_of_the_summary_in_points_of_100(folder, cells):
@@ -107,7 +98,7 @@ def test_what_is_not_measured_is_a_dash_and_has_its_command(cells, published):
 
 def test_speed_stands_over_the_target_alone_and_over_the_best_lossless_setting(tmp_path):
     home = write_synthetic(tmp_path / "timed", ws=(0.5,), n=12, timing_examples=6)
-    cells = paper_numbers.measured([sdbench.read(home)], **OPTIONS)
+    cells = paper_numbers.measure_cells([sdbench.read(home)], **OPTIONS)
     head, _, *rows = paper_tables.render_table(
         "md", table1 := paper_cells.TABLES[0], paper_tables.measured_entries(table1, cells), []
     ).splitlines()
@@ -206,13 +197,13 @@ def test_an_unfilled_panel_names_its_command(figures):
     assert "not measured: python -m sdbench experiment=diversed-table2 model=qwen task=mbpp" in texts
 
 
-def test_the_same_records_give_the_same_files(folder, script, tmp_path, capsys):
+def test_the_same_records_give_the_same_files(folder, tmp_path, capsys):
     home, again = tmp_path / "figures", tmp_path / "again"
-    assert script.main([str(folder.parent), "--out", str(home)]) == 0  # a folder of results folders
+    assert paper_figures.main([str(folder.parent), "--out", str(home)]) == 0  # a folder of results folders
     named = [Path(line) for line in capsys.readouterr().out.splitlines()]
     assert {path.name for path in named} == {path.name for path in home.iterdir()}
     assert {f"{name}.{kind}" for name in paper.FIGURES for kind in FORMATS} < {path.name for path in named}
-    cells = paper_numbers.measured([sdbench.read(folder)])
+    cells = paper_numbers.measure_cells([sdbench.read(folder)])
     with styled():
         save(paper_plots.seed(cells, read_published()), again, "seed")
     for asked in paper_cells.TABLES:
@@ -232,16 +223,16 @@ SLIPS = {
 
 
 @pytest.mark.parametrize("words", SLIPS, ids=" ".join)
-def test_a_slip_is_one_sentence_and_code_2(script, words, capsys, monkeypatch, tmp_path):
+def test_a_slip_is_one_sentence_and_code_2(words, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert script.main(words) == 2
+    assert paper_figures.main(words) == 2
     said = capsys.readouterr().err
     assert SLIPS[words] in said
     assert said.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
-def test_an_out_that_is_a_file_is_one_sentence(script, folder, capsys, tmp_path):
+def test_an_out_that_is_a_file_is_one_sentence(folder, capsys, tmp_path):
     (tmp_path / "file").write_text("")
-    assert script.main([str(folder), f"--out={tmp_path / 'file'}"]) == 2
+    assert paper_figures.main([str(folder), f"--out={tmp_path / 'file'}"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from scripts.paper import numbers as published
+from scripts.paper.cells import TEXTS
 from sdbench.config import config_dir
-from sdbench.report.paper import numbers as published
-from sdbench.report.paper.cells import TEXTS
 
 
 @pytest.fixture(scope="module")

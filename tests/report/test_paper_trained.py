@@ -8,6 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from scripts.paper import build as paper
+from scripts.paper import cells as paper_cells
+from scripts.paper import numbers as paper_numbers
+from scripts.paper import plots as paper_plots
+from scripts.paper import tables as paper_tables
+from scripts.paper.numbers import read_published
 from sdbench import embedded, read
 from sdbench.cli import main
 from sdbench.cli.command import Command
@@ -16,12 +22,6 @@ from sdbench.config import Model
 from sdbench.prepare import pair
 from sdbench.prepare.pair_info import PairInfo
 from sdbench.prepare.trained import with_trained
-from sdbench.report import paper
-from sdbench.report.paper import cells as paper_cells
-from sdbench.report.paper import numbers as paper_numbers
-from sdbench.report.paper import plots as paper_plots
-from sdbench.report.paper import tables as paper_tables
-from sdbench.report.paper.numbers import read_published
 from sdbench.verify import Head
 
 NAME, TASK = "llama-tiny", "gsm8k-tiny"
@@ -76,7 +76,7 @@ def home(tmp_path_factory, pair_info):
 
 @pytest.fixture(scope="module")
 def cells(home):
-    return paper_numbers.measured([read(folder) for folder in paper.folders_of([home / "results"])], **OPTIONS)
+    return paper_numbers.measure_cells([read(folder) for folder in paper.folders_of([home / "results"])], **OPTIONS)
 
 
 def shown(cells, rule, asked=TABLE1, trained=None):
@@ -144,7 +144,7 @@ def test_a_head_of_this_temperature_comes_first_and_its_row_too(home, pair_info,
     folder = home / "results" / f"{NAME}-{TASK}-T0.1"
     stored = read(folder).cells.set_index("cell")
     assert (stored["verifier"] == "diversed").sum() == 2
-    cells = paper_numbers.measured([read(folder)], **OPTIONS)
+    cells = paper_numbers.measure_cells([read(folder)], **OPTIONS)
     assert stored.at[row(cells, "diversed", TABLE2)["cell"], "knob_head"] == colder.label
     # Table 3 has the same run under the name of the head's task, and no row of the other head
     assert shown(cells, "diversed", TABLE3, "gsm8k") is not None
@@ -158,7 +158,7 @@ def test_heads_of_two_tasks_are_two_rows_of_table_3(home, pair_info, monkeypatch
     monkeypatch.chdir(tmp_path)
     words = ["verifier.head=[trained:gsm8k-tiny,trained:cnndm-tiny]", f"task={TASK}", "temperature=0.1", "timing=off"]
     assert main(["method=transfer", *words, *FEW]) == 0
-    cells = paper_numbers.measured([read(tmp_path / "results" / f"{NAME}-{TASK}")], **OPTIONS)
+    cells = paper_numbers.measure_cells([read(tmp_path / "results" / f"{NAME}-{TASK}")], **OPTIONS)
     text = paper_tables.render_table("md", TABLE3, paper_tables.measured_entries(TABLE3, cells), [])
     for task in ("gsm8k", "cnndm"):
         (line,) = [line for line in text.splitlines() if f"| DIVERSED, head trained on {task} |" in line]

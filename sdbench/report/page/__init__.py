@@ -10,12 +10,11 @@ import base64
 import hashlib
 import shlex
 from collections.abc import Sequence
-from importlib.resources import files
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from sdbench.files import write_whole
@@ -33,13 +32,16 @@ from sdbench.report.sweep import Sweep
 ROOM = 10**7 - 5 * 10**5  # bytes of a page, less what the list of examples takes
 FIGURES_ROOM = 4 * 10**6
 SCRIPTS = ("theme.js", "tables.js", "tokens.js", "texts.js", "decide.js", "browser.js")
-ENVIRONMENT = Environment(
-    loader=PackageLoader("sdbench.report.page", "templates"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def environment_of(folder: Path, **options: Any) -> Environment:
+    """Return the templates of a folder: a name that they are not given is an error, and a line of control leaves none behind."""
+    loader = FileSystemLoader(folder)
+    return Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, **options)
+
+
+ENVIRONMENT = environment_of(TEMPLATES, autoescape=True)
 
 
 def write_page(
@@ -122,4 +124,4 @@ def split_by_room(drawings: Sequence[Drawing], room: int) -> tuple[list[Drawing]
 
 def source_of(name: str) -> str:
     """Return a script or style as it stands in the file."""
-    return (files("sdbench.report.page") / "templates" / name).read_text(encoding="utf-8")
+    return (TEMPLATES / name).read_text(encoding="utf-8")

@@ -13,10 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sdbench.metrics.columns import WEIGHT
-from sdbench.report.figures.marks import bars
-from sdbench.report.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PAGE, PURPLE, RED, SKY, panels
-from sdbench.report.paper.cells import (
+from scripts.paper.cells import (
     FINETUNED,
     LEARNED,
     LENGTHS,
@@ -32,8 +29,11 @@ from sdbench.report.paper.cells import (
     rows_of,
     task_of,
 )
-from sdbench.report.paper.numbers import doubtful
-from sdbench.report.paper.tables import published_of
+from scripts.paper.numbers import doubtful
+from scripts.paper.tables import published_of
+from sdbench.metrics.columns import WEIGHT
+from sdbench.report.figures.marks import bars
+from sdbench.report.figures.style import BLUE, GREEN, GREY, INK, ORANGE, PAGE, PURPLE, RED, SKY, panels
 
 SOURCE_COLOURS = {"readme": PURPLE, "logs": GREEN, "issue": ORANGE, "digest": SKY}
 METHOD_MARKS = {"sd": "D", "sd-finetuned": "s", "static": "o", "diversed": "*", "target": "_", "draft": "v"}

@@ -14,11 +14,11 @@ from typing import Any
 
 import pandas as pd
 
+from scripts.paper import plots, tables
+from scripts.paper.cells import ALL, TABLES, TEXTS, Exhibit, Missing, missing
+from scripts.paper.numbers import measure_cells, read_published
 from sdbench.records import Results, read
 from sdbench.report.figures.style import save, styled
-from sdbench.report.paper import plots, tables
-from sdbench.report.paper.cells import ALL, TABLES, TEXTS, Exhibit, Missing, missing
-from sdbench.report.paper.numbers import measured, read_published
 
 FIGURES: Mapping[str, str] = TEXTS["figures"]
 
@@ -28,7 +28,7 @@ def build_paper(folders: Iterable[str | os.PathLike[str]], out: str | os.PathLik
     results = [read(folder) for folder in folders_of(folders)]
     home = Path(out)
     home.mkdir(parents=True, exist_ok=True)
-    cells, published = measured(results, **options), read_published()
+    cells, published = measure_cells(results, **options), read_published()
     lacking = [gap for exhibit in ALL for gap in missing(exhibit, cells, configs_of(results))]
     texts = {name: text for exhibit in TABLES for name, text in table_files(exhibit, cells, published).items()}
     frame = pd.DataFrame(lacking, columns=list(Missing._fields)).rename(columns={"exhibit": "asked"})

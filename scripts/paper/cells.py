@@ -11,7 +11,7 @@ import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,10 +20,11 @@ import pandas as pd
 from sdbench.config import config_dir
 from sdbench.metrics.columns import WEIGHT
 
+HERE = Path(__file__).parent
 TINY = "-tiny"
 LEARNED, FINETUNED = "diversed", "finetuned"  # the first is the name of its rule too
 WS = (0.9, 0.7, 0.5, 0.3)  # of the sweep: what fits into a table
-TEXTS = tomllib.loads((files("sdbench.report.paper") / "templates" / "texts.toml").read_text(encoding="utf-8"))
+TEXTS = tomllib.loads((HERE / "templates" / "texts.toml").read_text(encoding="utf-8"))
 METRICS: Mapping[str, str] = TEXTS["metrics"]
 TITLES: Mapping[str, tuple[str, str]] = {task: tuple(words) for task, words in TEXTS["tasks"].items()}
 

@@ -10,13 +10,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from sdbench.metrics.columns import estimate_of
-from sdbench.metrics.markup import escape_latex
-from sdbench.metrics.text import format_interval
-from sdbench.report.paper.cells import (
+from scripts.paper.cells import (
     FINETUNED,
+    HERE,
     LEARNED,
     TEXTS,
     TITLES,
@@ -27,7 +24,11 @@ from sdbench.report.paper.cells import (
     rows_of,
     task_of,
 )
-from sdbench.report.paper.numbers import doubtful
+from scripts.paper.numbers import doubtful
+from sdbench.metrics.columns import estimate_of
+from sdbench.metrics.markup import escape_latex
+from sdbench.metrics.text import format_interval
+from sdbench.report.page import environment_of
 
 ABSENT, DAGGER = "–", "†"
 MEASURES = {  # column: heading, scale, digits; quality is headed by the task
@@ -38,13 +39,7 @@ MEASURES = {  # column: heading, scale, digits; quality is headed by the task
     "quality": ("", 1, 1),
     "difference": ("vs lossless", 1, 1),
 }
-TEMPLATES = Environment(
-    loader=PackageLoader("sdbench.report.paper", "templates"),
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
+TEMPLATES = environment_of(HERE / "templates", keep_trailing_newline=True)
 TEMPLATES.filters["tex"] = escape_latex
 
 

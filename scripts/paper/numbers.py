@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
+from scripts.paper.cells import FINETUNED, HERE, LABELS, METRICS, base_of, distillation_of, labels_of, only_distilled
 from sdbench.metrics import acceptance, quality, speed
 from sdbench.metrics.cells import scores_of, table_of
 from sdbench.metrics.columns import WEIGHT, spread, spread_names
 from sdbench.metrics.gain import Passes, lossless_settings
 from sdbench.metrics.stats import Estimate
 from sdbench.records import Results, asked_of
-from sdbench.report.paper.cells import FINETUNED, LABELS, METRICS, base_of, distillation_of, labels_of, only_distilled
 from sdbench.types import Metric
 
 RATES = ("acceptance", "block_acceptance", "tokens_per_round")
@@ -49,7 +48,7 @@ class _SeedRun(NamedTuple):
         return int(self.part["example"].nunique())
 
 
-def measured(results: Sequence[Results], **options: Any) -> pd.DataFrame:
+def measure_cells(results: Sequence[Results], **options: Any) -> pd.DataFrame:
     """Return a row for each setting of a task that the paper has: rates on 0–1, quality in points of 100, with intervals."""
     seeds: dict[tuple[Any, ...], dict[object, _SeedRun]] = {}
     for run in (run for folder in results for run in _runs_of(folder)):
@@ -143,7 +142,7 @@ def read_published() -> pd.DataFrame:
     Numbers are shown beside ours and never joined to ours: nobody says what their "acceptance rate" counts. Where each comes from
     and what is doubtful about it stands in published/README.md.
     """
-    frame = pd.read_csv(Path(__file__).parent / "published" / "diversed.csv", dtype="str", keep_default_na=False)
+    frame = pd.read_csv(HERE / "published" / "diversed.csv", dtype="str", keep_default_na=False)
     return frame.assign(**{name: pd.to_numeric(frame[name]) for name in PUBLISHED_NUMBERS})
 
 
