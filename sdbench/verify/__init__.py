@@ -28,8 +28,7 @@ from sdbench.verify.learned import Diversed, Judge
 from sdbench.verify.lenient import Lenience, Lossy
 from sdbench.verify.matching import ExactMatch, SGLang
 from sdbench.verify.sets import MARS, BiLD, SetRule, SpecDec, TopKRelaxed, Typical
-from sdbench.verify.tokenwise import Tokenwise, knob
-from sdbench.verify.towards import Towards
+from sdbench.verify.tokenwise import Tokenwise, Towards, knob
 from sdbench.verify.uncertain import EARS, EASD, Contrastive
 
 __all__ = [

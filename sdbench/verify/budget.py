@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sdbench.types import Evidence, Limits, Verdict
-from sdbench.verify.checks import is_all, within
 from sdbench.verify.joint import Joint
+from sdbench.verify.rule import is_all, number
 from sdbench.verify.tokenwise import draw_bonus, keep_until_first_rejection, knob
 
 ROUNDING = 1e-9  # as in its authors' code, so that sums of regrets come out alike
@@ -29,14 +29,9 @@ class ASD(Joint):
     needs: ClassVar[frozenset[str]] = frozenset({"raw_if_greedy"})
     limits: ClassVar[Limits] = Limits(temperature="zero")
 
-    budget: float | Tensor = 8.0
-    gap: float | Tensor = 0.25
-    mismatches: int | Tensor = 2
-
-    def __post_init__(self) -> None:
-        within(self, "budget", 0)
-        within(self, "gap", 0)
-        within(self, "mismatches", 0)
+    budget: float | Tensor = number(8.0)
+    gap: float | Tensor = number(0.25)
+    mismatches: int | Tensor = number(2)
 
     def is_lossless(self) -> Tensor:
         return is_all(self._is_strict())

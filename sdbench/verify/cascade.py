@@ -15,9 +15,9 @@ from torch import Tensor
 
 from sdbench.probs import excess, total_variation
 from sdbench.types import Evidence
-from sdbench.verify.checks import is_all, within
 from sdbench.verify.combine import Coin
 from sdbench.verify.greedy import kept_of
+from sdbench.verify.rule import number
 from sdbench.verify.sets import KeptSet, SetRule
 from sdbench.verify.tokenwise import knob, measured_tv, peak, ratio
 
@@ -33,10 +33,7 @@ class _Cascade(SetRule):
     version: ClassVar[str] = "1"
     reads_raw: ClassVar[bool] = True
 
-    alpha: float | Tensor
-
-    def __post_init__(self) -> None:
-        within(self, "alpha", 0, 1)
+    alpha: float | Tensor = number(high=1)
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         return ratio(self.out(p, q), q).clamp_max(1)
@@ -125,13 +122,7 @@ class _Fuzzy(SetRule):
     version: ClassVar[str] = "1"
     reads_raw: ClassVar[bool] = True
 
-    threshold: float | Tensor
-
-    def __post_init__(self) -> None:
-        within(self, "threshold", 0)
-
-    def is_lossless(self) -> Tensor:
-        return is_all(self.threshold == 0)
+    threshold: float | Tensor = number(lossless=0)
 
     @abstractmethod
     def distance(self, p: Tensor, q: Tensor) -> Tensor:

@@ -13,8 +13,7 @@ from sdbench.types import Evidence, Limits, Measures, Verdict, needs_of
 from sdbench.verify.exact import Exact
 from sdbench.verify.joint import unknown_measures
 from sdbench.verify.rule import Rule
-from sdbench.verify.tokenwise import Tokenwise, choose_rows, draw_bonus, keep_until_first_rejection
-from sdbench.verify.towards import Towards
+from sdbench.verify.tokenwise import Tokenwise, Towards, choose_rows, draw_bonus, keep_until_first_rejection
 
 
 class Outer(Rule):

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from sdbench.probs import dense, excess
 from sdbench.types import Limits
-from sdbench.verify.checks import is_all, within
-from sdbench.verify.tokenwise import Tokenwise, knob, ratio
-from sdbench.verify.towards import Towards
+from sdbench.verify.rule import number
+from sdbench.verify.tokenwise import Tokenwise, Towards, knob, ratio
 
 ROWS = 1 << 17  # elements of laws that are sorted at a time
 HALVINGS = 60  # of the interval in which mentored decoding's cut lies
@@ -30,13 +29,7 @@ class Mentored(Towards):
     version: ClassVar[str] = "1"
     limits: ClassVar[Limits] = Limits(temperature="above_zero")
 
-    divergence: float | Tensor
-
-    def __post_init__(self) -> None:
-        within(self, "divergence", 0)
-
-    def is_lossless(self) -> Tensor:
-        return is_all(self.divergence == 0)
+    divergence: float | Tensor = number(lossless=0)
 
     def law(self, p: Tensor, q: Tensor) -> Tensor:
         return by_rows(self._law, p, q, knob(self.divergence, p[..., 0].double()))
@@ -114,13 +107,7 @@ class Cactus(Tokenwise):
     is_pointwise: ClassVar[bool] = True
     knows_rejected: ClassVar[bool] = True
 
-    delta: float | Tensor
-
-    def __post_init__(self) -> None:
-        within(self, "delta", 0)
-
-    def is_lossless(self) -> Tensor:
-        return is_all(self.delta == 0)
+    delta: float | Tensor = number(lossless=0)
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         return ratio(_raise_law(p, knob(self.delta, p)), q).clamp_max(1)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sdbench.verify.checks import is_all, within
+from sdbench.verify.rule import number
 from sdbench.verify.sets import SetRule
 from sdbench.verify.tokenwise import Tokenwise, knob
 
@@ -22,13 +22,7 @@ class Synthetic(Tokenwise):
     version: ClassVar[str] = "1"
     is_pointwise: ClassVar[bool] = True
 
-    rate: float | Tensor
-
-    def __post_init__(self) -> None:
-        within(self, "rate", 0, 1)
-
-    def is_lossless(self) -> Tensor:
-        return is_all(self.rate == 0)
+    rate: float | Tensor = number(high=1, lossless=0)
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         return torch.ones_like(q) * knob(self.rate, q)
@@ -49,10 +43,7 @@ class Confidence(SetRule):
     is_pointwise: ClassVar[bool] = True
     keeps_best: ClassVar[bool] = False
 
-    threshold: float | Tensor
-
-    def __post_init__(self) -> None:
-        within(self, "threshold", 0, 1)
+    threshold: float | Tensor = number(high=1)
 
     def kept(self, p: Tensor, q: Tensor) -> Tensor:
         return q >= knob(self.threshold, q)

@@ -9,6 +9,7 @@ from torch import Tensor
 from sdbench.probs import excess
 from sdbench.types import Evidence, Measures
 from sdbench.verify.greedy import GreedyLaw, greedy_measures
+from sdbench.verify.rule import number
 from sdbench.verify.tokenwise import Tokenwise, knob, measured_tv, measures_of, ratio
 
 
@@ -23,19 +24,9 @@ class Ensemble(GreedyLaw):
 
     version: ClassVar[str] = "1"
 
-    w: float | Tensor  # a number, [B] or [B,K]: a knob for each row, or for each position
+    w: float | Tensor = number(high=1, lossless=1)  # or [B], [B,K]: a knob for each row, or for each position
     mix: Literal["prob", "logit"] = "prob"
     greedy: Literal["blend", "mixture"] = "blend"
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.w, Tensor):
-            object.__setattr__(self, "w", float(self.w))  # 1 and 1.0 are one family
-        if not bool(((torch.as_tensor(self.w) >= 0) & (torch.as_tensor(self.w) <= 1)).all()):
-            raise ValueError(f"w of Ensemble must be in [0, 1], got {self.w}")
-        if self.mix not in ("prob", "logit"):
-            raise ValueError(f'mix of Ensemble must be "prob" or "logit", got {self.mix!r}')
-        if self.greedy not in ("blend", "mixture"):
-            raise ValueError(f'greedy of Ensemble must be "blend" or "mixture", got {self.greedy!r}')
 
     @property
     def is_pointwise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -53,10 +44,6 @@ class Ensemble(GreedyLaw):
     def repeats_lossless(self) -> bool:
         """w = 1 accepts and replaces with the numbers of lossless; a mixture of logits is normalised again, and rounds."""
         return self.mix == "prob"
-
-    def is_lossless(self) -> Tensor:
-        is_one = torch.atleast_1d(torch.as_tensor(self.w) == 1)
-        return is_one if is_one.ndim == 1 else is_one.all(1)
 
     def law(self, p: Tensor, q: Tensor) -> Tensor:
         """v [B,K,V]."""

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from sdbench.probs import at, is_ids
 from sdbench.types import Evidence, Limits, Verdict
-from sdbench.verify.checks import is_all, within
 from sdbench.verify.exact import Exact
 from sdbench.verify.families import at_part
 from sdbench.verify.joint import Joint
+from sdbench.verify.rule import INF, number
 from sdbench.verify.tokenwise import Part, draw_bonus, in_parts, keep_until_first_rejection, knob, offered_slots
 
 
@@ -29,21 +29,13 @@ class FLy(Joint):
     version: ClassVar[str] = "1"
     needs: ClassVar[frozenset[str]] = frozenset({"raw_if_greedy"})
 
-    window: int | Tensor = 4
-    entropy: float | Tensor = 0.3
-    top: int = 3
-
-    def __post_init__(self) -> None:
-        within(self, "window", 1)
-        within(self, "entropy", 0)
-        within(self, "top", 1)
+    window: int | Tensor = number(4, low=1)
+    entropy: float | Tensor = number(0.3, lossless=INF)
+    top: int = number(3, low=1)
 
     @property
     def limits(self) -> Limits:  # pyright: ignore[reportIncompatibleVariableOverride]
         return Limits(num_draft=(int(torch.as_tensor(self.window).max()) + 1, None))
-
-    def is_lossless(self) -> Tensor:
-        return is_all(self.entropy == float("inf"))
 
     def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
         draft, exact = evidence.draft, Exact()

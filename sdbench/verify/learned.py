@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from sdbench.types import Evidence, Limits, Measures, Verdict
-from sdbench.verify.checks import is_all, one_of, within
 from sdbench.verify.ensemble import Ensemble
 from sdbench.verify.exact import Exact
 from sdbench.verify.head import Head
 from sdbench.verify.joint import Joint
+from sdbench.verify.rule import INF, Rule, is_all, number
 from sdbench.verify.tokenwise import Tokenwise, draw_bonus, keep_until_first_rejection, knob
 
 
@@ -26,16 +26,14 @@ class Diversed(Tokenwise):
     version: ClassVar[str] = "1"
 
     head: Head
-    offset: float | Tensor = 0.0
+    offset: float | Tensor = number(0.0, low=-INF, lossless=INF)
     mix: Literal["prob", "logit"] = "prob"
     greedy: Literal["blend", "mixture"] = "blend"
 
     def __post_init__(self) -> None:
         if not isinstance(self.head, Head):
             object.__setattr__(self, "head", Head.load(self.head, "ensemble"))
-        within(self, "offset", -float("inf"))
-        one_of(self, "mix", ("prob", "logit"))
-        one_of(self, "greedy", ("blend", "mixture"))
+        Rule.__post_init__(self)
 
     @property
     def limits(self) -> Limits:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -48,9 +46,6 @@ class Diversed(Tokenwise):
     @property
     def needs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.head.needs | (frozenset({"raw_if_greedy"}) if self.greedy == "blend" else frozenset())
-
-    def is_lossless(self) -> Tensor:
-        return is_all(torch.as_tensor(self.offset) == float("inf"))
 
     def settled(self, evidence: Evidence) -> Any:
         """The ensemble with w [B,K]."""
@@ -79,12 +74,12 @@ class Judge(Joint):
     version: ClassVar[str] = "1"
 
     head: Head
-    threshold: float | Tensor = 0.5
+    threshold: float | Tensor = number(0.5)
 
     def __post_init__(self) -> None:
         if not isinstance(self.head, Head):
             object.__setattr__(self, "head", Head.load(self.head, "judge"))
-        within(self, "threshold", 0)
+        Rule.__post_init__(self)
 
     @property
     def needs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from sdbench.probs import excess
-from sdbench.verify.checks import is_all, one_of, within
 from sdbench.verify.greedy import GreedySet
+from sdbench.verify.rule import number
 from sdbench.verify.tokenwise import knob, peak, ratio
 
 
@@ -23,15 +23,8 @@ class Lenience(GreedySet):
     version: ClassVar[str] = "1"
     is_pointwise: ClassVar[bool] = True
 
-    lenience: float | Tensor
+    lenience: float | Tensor = number(high=1, is_open=True, lossless=1)
     residual: Literal["target", "scaled"] = "target"
-
-    def __post_init__(self) -> None:
-        within(self, "lenience", 0, 1, is_open=True)
-        one_of(self, "residual", ("target", "scaled"))
-
-    def is_lossless(self) -> Tensor:
-        return is_all(self.lenience == 1)
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         return ratio(p, knob(self.lenience, q) * q).clamp_max(1)
@@ -55,15 +48,8 @@ class Lossy(GreedySet):
     version: ClassVar[str] = "1"
     is_pointwise: ClassVar[bool] = True
 
-    alpha: float | Tensor
-    beta: float | Tensor = 1.0
-
-    def __post_init__(self) -> None:
-        within(self, "alpha", 0, 1)
-        within(self, "beta", 0, is_open=True)
-
-    def is_lossless(self) -> Tensor:
-        return is_all(self.alpha == 0, self.beta == 1)
+    alpha: float | Tensor = number(high=1, lossless=0)
+    beta: float | Tensor = number(1.0, is_open=True, lossless=1)
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         return ratio(p, (1 - knob(self.alpha, q)) * q).clamp_max(1)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from sdbench.probs import dense
-from sdbench.verify.checks import is_all, within
 from sdbench.verify.greedy import GreedySet
+from sdbench.verify.rule import number
 from sdbench.verify.tokenwise import Tokenwise, knob
 
 
@@ -65,15 +65,8 @@ class SGLang(WithoutRejected, GreedySet):
     version: ClassVar[str] = "1"
     is_pointwise: ClassVar[bool] = True
 
-    single: float | Tensor = 1.0
-    acc: float | Tensor = 1.0
-
-    def __post_init__(self) -> None:
-        within(self, "single", 0, 1)
-        within(self, "acc", 0, 1, is_open=True)
-
-    def is_lossless(self) -> Tensor:
-        return is_all(self.single == 1, self.acc == 1)
+    single: float | Tensor = number(1.0, high=1, lossless=1)
+    acc: float | Tensor = number(1.0, high=1, is_open=True, lossless=1)
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         return torch.where(self.kept(p, q), 1, (p / knob(self.acc, p)).clamp_max(1))

@@ -1,12 +1,23 @@
-"""The members of a rule that others read, with their defaults."""
+"""The members of a rule that others read, with their defaults; its knobs, each with the values that it takes."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from dataclasses import MISSING, Field, field, fields
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 import torch
 from torch import Tensor
 
 from sdbench.types import Limits
+
+INF = float("inf")
+
+
+def number(
+    default: Any = MISSING, *, low: float = 0, high: float = INF, is_open: bool = False, lossless: float | None = None
+) -> Any:
+    """A knob in [low, high], or (low, high] where open. A rule whose knobs all stand at `lossless` is lossless."""
+    metadata = {"low": low, "high": high, "is_open": is_open}
+    return field(default=default, metadata=metadata if lossless is None else {**metadata, "lossless": lossless})
 
 
 class Rule:
@@ -17,8 +28,45 @@ class Rule:
     needs: ClassVar[frozenset[str]] = frozenset()
     draws_if_greedy: ClassVar[bool] = False  # texts at temperature 0 depend on the uniforms
 
+    def __post_init__(self) -> None:
+        """Refuse a number outside the range of its knob, and a word that the Literal of its field does not name."""
+        for f in fields(self):  # type: ignore[arg-type]
+            if "low" in f.metadata:
+                _check_number(self, f)
+            elif get_origin(f.type) is Literal:
+                _check_choice(self, f)
+
     def is_lossless(self) -> Tensor:
-        return torch.tensor([False])
+        knobs = [f for f in getattr(self, "__dataclass_fields__", {}).values() if "lossless" in f.metadata]
+        return is_all(*(getattr(self, f.name) == f.metadata["lossless"] for f in knobs), bool(knobs))
 
     def init_state(self, prompts: Sequence[Tensor], device: Any) -> Tensor | None:
         return None
+
+
+def _check_number(rule: Rule, f: Field[Any]) -> None:
+    """Refuse a value outside the range; make it a float where the field is one of floats."""
+    value, low, high, is_open = getattr(rule, f.name), f.metadata["low"], f.metadata["high"], f.metadata["is_open"]
+    is_number = isinstance(value, int | float | Tensor) and not isinstance(value, bool)
+    numbers = torch.as_tensor(value if is_number else torch.nan)
+    if not bool(((numbers > low) if is_open else (numbers >= low)).all() & (numbers <= high).all()):
+        limit = f"in {'(' if is_open else '['}{low:g}, {high:g}{')' if high == INF else ']'}"
+        raise ValueError(f"{f.name} of {type(rule).__name__} must be a number {limit}, got {value}")
+    if isinstance(value, int) and "float" in str(f.type):
+        object.__setattr__(rule, f.name, float(value))  # 1 and 1.0 are one family
+
+
+def _check_choice(rule: Rule, f: Field[Any]) -> None:
+    value, choices = getattr(rule, f.name), get_args(f.type)
+    if value not in choices:
+        words = " or ".join(f'"{choice}"' for choice in choices)
+        raise ValueError(f"{f.name} of {type(rule).__name__} must be {words}, got {value!r}")
+
+
+def is_all(*conditions: Tensor | bool) -> Tensor:
+    """Return [B] bool, [1] for numbers: whether all conditions hold, at every position where they are [B,K]."""
+    holds = torch.tensor([True])
+    for condition in conditions:
+        by_row = torch.atleast_1d(torch.as_tensor(condition))
+        holds = holds.to(by_row.device) & (by_row if by_row.ndim == 1 else by_row.flatten(1).all(1))
+    return holds

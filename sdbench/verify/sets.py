@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from sdbench.types import Evidence
-from sdbench.verify.checks import one_of, within
 from sdbench.verify.greedy import GreedySet, kept_of
+from sdbench.verify.rule import number
 from sdbench.verify.tokenwise import knob, peak
 
 
@@ -57,14 +57,9 @@ class Typical(SetRule):
 
     version: ClassVar[str] = "1"
 
-    eps: float | Tensor = 0.3
-    delta: float | Tensor = 0.09
+    eps: float | Tensor = number(0.3, high=1)
+    delta: float | Tensor = number(0.09, high=1)
     replacement: Literal["target", "truncated"] = "target"
-
-    def __post_init__(self) -> None:
-        within(self, "eps", 0, 1)
-        within(self, "delta", 0, 1)
-        one_of(self, "replacement", ("target", "truncated"))
 
     def kept(self, p: Tensor, q: Tensor) -> Tensor:
         sureness = torch.exp(-torch.special.entr(p).sum(-1, keepdim=True))
@@ -90,14 +85,9 @@ class TopKRelaxed(SetRule):
 
     version: ClassVar[str] = "1"
 
-    k: int | Tensor = 15
-    delta: float | Tensor = 0.5
+    k: int | Tensor = number(15, low=1)
+    delta: float | Tensor = number(0.5, high=1)
     slack: Literal["difference", "ratio"] = "difference"
-
-    def __post_init__(self) -> None:
-        within(self, "k", 1)
-        within(self, "delta", 0, 1)
-        one_of(self, "slack", ("difference", "ratio"))
 
     def kept(self, p: Tensor, q: Tensor) -> Tensor:
         best, delta = peak(p), knob(self.delta, p)
@@ -115,10 +105,7 @@ class BiLD(SetRule):
 
     version: ClassVar[str] = "1"
 
-    threshold: float | Tensor = 5.0
-
-    def __post_init__(self) -> None:
-        within(self, "threshold", 0)
+    threshold: float | Tensor = number(5.0)
 
     def kept(self, p: Tensor, q: Tensor) -> Tensor:
         return p >= torch.exp(-torch.as_tensor(knob(self.threshold, p), dtype=p.dtype, device=p.device))
@@ -133,12 +120,8 @@ class SpecDec(SetRule):
 
     version: ClassVar[str] = "1"
 
-    beta: int | Tensor = 3
-    tau: float | Tensor = 1.0
-
-    def __post_init__(self) -> None:
-        within(self, "beta", 1)
-        within(self, "tau", 0)
+    beta: int | Tensor = number(3, low=1)
+    tau: float | Tensor = number(1.0)
 
     def kept(self, p: Tensor, q: Tensor) -> Tensor:
         tau = torch.as_tensor(knob(self.tau, p), dtype=p.dtype, device=p.device)
@@ -155,10 +138,7 @@ class MARS(SetRule):
 
     version: ClassVar[str] = "1"
 
-    theta: float | Tensor = 0.9
-
-    def __post_init__(self) -> None:
-        within(self, "theta", 0, 1)
+    theta: float | Tensor = number(0.9, high=1)
 
     def kept(self, p: Tensor, q: Tensor) -> Tensor:
         first, second = p.topk(min(2, p.shape[-1]), -1).values.split([1, min(1, p.shape[-1] - 1)], -1)

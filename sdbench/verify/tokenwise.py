@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from sdbench.probs import CHUNK, at, dense, draw, is_ids, total_variation
+from sdbench.probs import CHUNK, at, dense, draw, excess, is_ids, total_variation
 from sdbench.types import DraftBlock, Evidence, Measures, Verdict
 from sdbench.verify.families import at_part, at_slots
 from sdbench.verify.rule import Rule
@@ -104,6 +104,23 @@ class Tokenwise(Rule, ABC):
         # Sums of float32 laws may be a rounding above 1, which is no probability.
         expected, bias = in_parts(work, evidence.draft.tokens.shape, size).clamp_max_(1).unbind(-1)
         return measures_of(evidence, measured_tv(p, q), expected, bias)
+
+
+class Towards(Tokenwise):
+    """Sample losslessly towards a law v of p and q: a = min(1, v/q), r = norm((v − q)+). No rule that emits v accepts more."""
+
+    @abstractmethod
+    def law(self, p: Tensor, q: Tensor) -> Tensor:
+        """v [B,K,V] of laws [B,K,V]."""
+
+    def accept(self, p: Tensor, q: Tensor) -> Tensor:
+        return ratio(self.law(p, q), q).clamp_max(1)
+
+    def replace(self, p: Tensor, q: Tensor) -> Tensor:
+        return excess(self.law(p, q), q)
+
+    def out(self, p: Tensor, q: Tensor) -> Tensor:
+        return self.law(p, q)
 
 
 def draw_bonus(evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:

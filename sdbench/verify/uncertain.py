@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from sdbench.probs import excess
-from sdbench.verify.checks import is_all, within
 from sdbench.verify.greedy import GreedyLaw
-from sdbench.verify.tokenwise import Tokenwise, knob, peak, ratio
-from sdbench.verify.towards import Towards
+from sdbench.verify.rule import number
+from sdbench.verify.tokenwise import Tokenwise, Towards, knob, peak, ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +24,7 @@ class EARS(Tokenwise):
     version: ClassVar[str] = "1"
     draws_if_greedy: ClassVar[bool] = False
 
-    tolerance: float | Tensor
-
-    def __post_init__(self) -> None:
-        within(self, "tolerance", 0, 1)
-
-    def is_lossless(self) -> Tensor:
-        return is_all(self.tolerance == 0)
+    tolerance: float | Tensor = number(high=1, lossless=0)
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         return (ratio(p, q) + knob(self.tolerance, p) * (1 - peak(p))).clamp_max(1)
@@ -53,14 +46,9 @@ class EASD(Tokenwise):
     draws_if_greedy: ClassVar[bool] = False
     is_ordered: ClassVar[bool] = False
 
-    entropy: float | Tensor = 2.0
-    overlap: float | Tensor = 0.8
-    top: int = 10
-
-    def __post_init__(self) -> None:
-        within(self, "entropy", 0)
-        within(self, "overlap", 0, 1)
-        within(self, "top", 1)
+    entropy: float | Tensor = number(2.0)
+    overlap: float | Tensor = number(0.8, high=1)
+    top: int = number(10, low=1)
 
     def is_lossless(self) -> Tensor:
         return torch.tensor([True])
@@ -93,15 +81,8 @@ class Contrastive(Towards, GreedyLaw):
     version: ClassVar[str] = "1"
     is_ordered: ClassVar[bool] = False
 
-    alpha: float | Tensor = 0.1
-    beta: float | Tensor = 0.5
-
-    def __post_init__(self) -> None:
-        within(self, "alpha", 0, 1)
-        within(self, "beta", 0)
-
-    def is_lossless(self) -> Tensor:
-        return is_all(self.alpha == 0, self.beta == 0)
+    alpha: float | Tensor = number(0.1, high=1, lossless=0)
+    beta: float | Tensor = number(0.5, lossless=0)
 
     def law(self, p: Tensor, q: Tensor) -> Tensor:
         return self.greedy_scores(p.log(), q.log()).softmax(-1)

@@ -65,7 +65,7 @@ def test_keys_are_the_numbers_they_are_and_samples_at_temperature_0_are_for_rule
 
 @pytest.mark.parametrize("w", [-0.1, 1.5, float("nan")])
 def test_w_outside_its_range(w):
-    with pytest.raises(ValueError, match=r"w of Ensemble must be in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"w of Ensemble must be a number in \[0, 1\]"):
         Ensemble(w=w)
 
 
