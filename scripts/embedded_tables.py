@@ -24,7 +24,7 @@ from sdbench.embedded import GRAMMARS, PAIRS
 from sdbench.metrics.export import metrics_of, metrics_table, write_scores
 from sdbench.metrics.summary import summarise
 from sdbench.report.figures.planes import pareto
-from sdbench.report.figures.style import save, styled
+from sdbench.report.figures.style import house_style, save
 from sdbench.report.sweep import sweeps_of
 from sdbench.words import choose, exit_on_mistake, parse_words
 
@@ -63,7 +63,7 @@ def write(run: Path, folder: Path) -> None:
     scores[["cell", "metric", "value", "low", "high", "n"]].to_csv(folder / "metrics.csv", index=False)
     if folder.name.endswith("-greedy"):
         (sweep,) = sweeps_of([results], [summary])
-        with styled(), tempfile.TemporaryDirectory() as scratch:
+        with house_style(), tempfile.TemporaryDirectory() as scratch:
             figure = pareto(sweep)
             assert figure is not None, "a sweep has a plane"
             save(figure, Path(scratch), "pareto")

@@ -44,7 +44,7 @@ from sdbench.metrics.export import write_scores
 from sdbench.metrics.pareto import Resampled, front_of, gain, joint, volume_of
 from sdbench.metrics.summary import summarise
 from sdbench.report.figures.planes import pareto
-from sdbench.report.figures.style import panels, save, styled
+from sdbench.report.figures.style import house_style, panels, save
 from sdbench.report.sweep import sweeps_of
 from sdbench.train.distill import LOSSES
 from sdbench.verify import Head
@@ -182,7 +182,7 @@ def draw(results: sdbench.Results, summary: pd.DataFrame, out: Path, name: str) 
     sweeps = sweeps_of([results], [summary])
     if len(sweeps) > 1:
         return
-    with styled():
+    with house_style():
         figure = pareto(sweeps[0])
         assert figure is not None, "there are acceptances and qualities"
         save_svg(figure, out, name)
@@ -310,7 +310,7 @@ def arms_of(results: sdbench.Results, head: str, seconds: Mapping[str, int]) -> 
 
 def draw_arms(plane: Resampled, arms: Sequence[Arm], out: Path, name: str) -> None:
     """Write the figure of quality against acceptance, a line an arm."""
-    with styled():
+    with house_style():
         figure, (axis,) = panels(height=2.7)
         for arm in arms:
             x, y = plane.of(arm.cells).x, plane.of(arm.cells).y

@@ -26,7 +26,7 @@ from sdbench.metrics.summary import summarise
 from sdbench.metrics.text import format_interval
 from sdbench.metrics.weigh import Weighed, weigh_sweeps
 from sdbench.report.figures.planes import pareto
-from sdbench.report.figures.style import save, styled
+from sdbench.report.figures.style import house_style, save
 from sdbench.report.sweep import sweeps_of
 from sdbench.words import exit_on_mistake, parse_words
 
@@ -83,7 +83,7 @@ def write(run: Path, out: Path) -> None:
     pd.DataFrame(rows).to_csv(folder / "decisions.csv", index=False, float_format="%.4g")
     (sweep,) = sweeps_of([results], [summary])
     pd.DataFrame(map(asdict, sweep.equal_texts)).to_csv(folder / "equal_texts.csv", index=False)
-    with styled():
+    with house_style():
         figure = pareto(sweep)
         if figure is not None:
             save(figure, folder, "pareto")

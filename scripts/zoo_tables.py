@@ -30,7 +30,7 @@ from sdbench.metrics.summary import summarise
 from sdbench.metrics.text import format_interval, setting_of
 from sdbench.report import frames
 from sdbench.report.figures.planes import pareto, pareto_speed
-from sdbench.report.figures.style import save, styled
+from sdbench.report.figures.style import house_style, save
 from sdbench.report.figures.theory import bound
 from sdbench.report.sweep import sweeps_of
 from sdbench.words import choose, exit_on_mistake, parse_words
@@ -60,7 +60,7 @@ def write(run: Path, folder: Path) -> None:
     write_scores(folder / "scores.parquet", results)
     for name, make in TABLES.items():
         make(sweep).to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")
-    with styled():
+    with house_style():
         for name, draw in PLANES.items():
             figure = draw(sweep)
             if figure is not None:
@@ -195,7 +195,7 @@ def title_of(run: Path) -> str:
 def redraw(folder: Path) -> None:
     """Make the figures of rules and the lower part of README.md from the csv files."""
     for path in folder.glob("*/summary.csv"):
-        with styled():
+        with house_style():
             save(draw_rules(pd.read_csv(path), title_of(path.parent)), path.parent, "rules")
         remove_prints(path.parent)
     readme = folder / "README.md"

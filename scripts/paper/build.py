@@ -18,7 +18,7 @@ from scripts.paper import plots, tables
 from scripts.paper.cells import ALL, TABLES, TEXTS, Exhibit, Missing, missing
 from scripts.paper.numbers import measure_cells, read_published
 from sdbench.records import Results, read
-from sdbench.report.figures.style import save, styled
+from sdbench.report.figures.style import house_style, save
 
 FIGURES: Mapping[str, str] = TEXTS["figures"]
 
@@ -38,7 +38,7 @@ def build_paper(folders: Iterable[str | os.PathLike[str]], out: str | os.PathLik
     texts["paper.md"] = page.render(tables=shown, figures=FIGURES, lacking=lacking)
     for name, text in texts.items():
         (home / name).write_text(text, encoding="utf-8")
-    with styled():
+    with house_style():
         drawn = {f"curve_{exhibit.name}": plots.curve(exhibit, cells, published) for exhibit in TABLES}
         drawn |= {"draft_length": plots.draft_length(cells, published), "seed": plots.seed(cells, published)}
         saved = [path for name in FIGURES for path in save(drawn[name], home, name)]

@@ -105,7 +105,7 @@ def _numbers(
     rates = acceptance.rates(part, **options)
     estimates = {name: rates[name] for name in RATES}
     estimates["quality"] = in_points(quality.quality(rows, metric, **options), metric)
-    if base is not None and len(quality.shared(rows, base)[0]):
+    if base is not None and len(quality.shared_rows(rows, base)[0]):
         estimates["difference"] = in_points(quality.difference(rows, base, metric, **options), metric)
     row: dict[str, Any] = {"n": estimates["quality"].n, "num_seeds": len(runs)}
     for name, estimate in estimates.items():

@@ -26,7 +26,7 @@ def emitted_by(rule: Any, widths: tuple[int, int] = (1, 1)) -> tuple[Tensor, Ten
     generator.manual_seed(4)
     target, draft = (torch.randn(NUM_PAIRS, 1, width, generator=generator) for width in widths)
     tokens = torch.zeros(NUM_PAIRS, 1, dtype=torch.int64)
-    settled = rule.settled(slot_evidence(p, q, (raw[0], raw[1]), tokens, (target, draft)))
+    settled = rule.settle(slot_evidence(p, q, (raw[0], raw[1]), tokens, (target, draft)))
     return (q * settled.accept(p, q)).sum(-1)[:, 0], settled.out(p, q)[:, 0], p[:, 0], q[:, 0]
 
 

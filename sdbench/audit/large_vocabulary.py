@@ -58,7 +58,7 @@ class ClaimedLaw:
         if not self.is_tokenwise:
             return p, q, None
         evidence = slot_evidence(p, q, (target.logits, draft.logits), tokens, (target.states, draft.states))
-        return p, q, self.rule.settled(evidence)
+        return p, q, self.rule.settle(evidence)
 
     def out(self, prompts: Sequence[int], tokens: Tensor) -> Tensor:
         """The law [N,T,V] of what is emitted at drafted positions."""

@@ -98,7 +98,7 @@ def judge_in_order(evidence: Evidence, keep: Tensor, replaced: Tensor) -> Outcom
 
 def keep_and_replace(rule: Any, evidence: Evidence) -> tuple[Tensor, Tensor]:
     """For a token-wise rule: the probability [B,K] of keeping each draft, and the distribution [B,K,V] of its replacement."""
-    p, x, judge = p_of(evidence), evidence.draft.tokens, rule.settled(evidence)
+    p, x, judge = p_of(evidence), evidence.draft.tokens, rule.settle(evidence)
     if evidence.is_greedy and not rule.draws_if_greedy:
         keep = judge.keeps(evidence, torch.full(x.shape, 0.5, dtype=torch.float64)).double()
         slots = [torch.full((len(x),), slot) for slot in range(x.shape[1])]
@@ -131,7 +131,7 @@ def _(rule: Within, evidence: Evidence, prompt: Sequence[int], texts: Tensor) ->
 def _(rule: Judge, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> Outcomes:
     """Keep what the lossless rule keeps or the head scores as good; replace the rest as the lossless rule does."""
     native, replaced = keep_and_replace(Exact(), evidence)
-    good = torch.sigmoid(rule.head.score(rule.head.seen(evidence)).double())
+    good = torch.sigmoid(rule.head.score(rule.head.features_of(evidence)).double())
     return judge_in_order(evidence, torch.where(good >= knob(rule.threshold, good), 1.0, native), replaced)
 
 

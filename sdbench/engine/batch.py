@@ -58,7 +58,7 @@ class Batch:
     @property
     def width(self) -> int:
         """Rows of the tensors of a round."""
-        return self.target.padded(len(self.rows), self.num_rows)
+        return self.target.num_padded(len(self.rows), self.num_rows)
 
     # What a drafter sees.
     @property

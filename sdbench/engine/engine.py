@@ -120,10 +120,12 @@ class Engine:
             return
         k, once = request.num_draft, replace(options, max_new_tokens=1, should_stop=None)
         shortest, longest = min(map(len, prompts)), max(map(len, prompts)) + options.max_new_tokens - 1
-        last = {(lm.rounded(size + k), lm.rounded(size + k - 1)): size for size in range(shortest, longest + 1)}
+        last = {(lm.round_up(size + k), lm.round_up(size + k - 1)): size for size in range(shortest, longest + 1)}
         for size in sorted(last.values(), reverse=True):
             text = (list(prompts[0]) * (size // len(prompts[0]) + 1))[:size]
-            for count in sorted({lm.padded(count, options.batch_size) for count in range(1, options.batch_size + 1)}):
+            for count in sorted(
+                {lm.num_padded(count, options.batch_size) for count in range(1, options.batch_size + 1)}
+            ):
                 requests = [replace(request, prompt=0, verifier=0, key=number) for number in range(count)]
                 batch_run = partial(BatchRun, lm, drafter, [text], [rule], once, self.hook)
                 deque(self._decode(batch_run, requests, options.batch_size), 0)

@@ -54,7 +54,7 @@ class LM:
         ids = ids if ids is not None else self.config.eos_token_id
         return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
 
-    def padded(self, count: int, num_rows: int) -> int:
+    def num_padded(self, count: int, num_rows: int) -> int:
         """How many of a batch's rows a step computes for `count` texts: few numbers where a new shape is expensive."""
         return min(1 << (count - 1).bit_length(), num_rows) if self.mode in ("graphs", "compile") else count
 
@@ -85,11 +85,11 @@ class LM:
 
     def kv_length(self, longest: int, cache: RaggedCache) -> int:
         """Return how many slots are read where no text is longer than this, after making room for them."""
-        length = min(self.rounded(longest), cache.capacity)
+        length = min(self.round_up(longest), cache.capacity)
         cache.reserve(length)
         return length
 
-    def rounded(self, longest: int) -> int:
+    def round_up(self, longest: int) -> int:
         """Round a length up to the next of those that steps are made for."""
         width = max(BUCKET, 1 << max(longest - 1, 0).bit_length() >> 4)
         return -(-longest // width) * width

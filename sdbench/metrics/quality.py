@@ -130,7 +130,7 @@ def within(estimate: Estimate, metric: Metric) -> Estimate:
 
 def difference(a: Rows, b: Rows, metric: Metric, **options: float) -> Estimate:
     """a − b over the examples both have, as the scores are stored."""
-    first, second = shared(a, b)
+    first, second = shared_rows(a, b)
     if first.ndim == 1:
         return paired_interval(first, second, bounds=metric.bounds, **options)  # type: ignore[arg-type]
     size, corpus = first.shape[1], corpus_of(metric)
@@ -141,7 +141,7 @@ def difference(a: Rows, b: Rows, metric: Metric, **options: float) -> Estimate:
     return statistic_interval(np.concatenate([first, second], 1), gap, **options)  # type: ignore[arg-type]
 
 
-def shared(a: Rows, b: Rows) -> tuple[Array, Array]:
+def shared_rows(a: Rows, b: Rows) -> tuple[Array, Array]:
     """Values of the examples both have, in the same order."""
     both = a.index.intersection(b.index)
     return a.loc[both].to_numpy(dtype=np.float64), b.loc[both].to_numpy(dtype=np.float64)
@@ -154,7 +154,7 @@ def is_pass_fail(first: Array, second: Array, metric: Metric) -> bool:
 
 def p_value(a: Rows, b: Rows, metric: Metric) -> float:
     """Two-sided p of no difference: McNemar, paired t, or for a corpus metric t over its linear influence values."""
-    first, second = shared(a, b)
+    first, second = shared_rows(a, b)
     return paired_p_value(influence(first, metric), influence(second, metric))
 
 

@@ -92,7 +92,7 @@ def decide(sweep: Weighed, margin: float, *, written: str = "") -> Advice:
     words = sentences.Wording(sweep, best, margin, written)
     gain = sweep.gains.get(best.cell)
     if gain is None:
-        return replace(bare, text=f"{sweep.title}: {words.untimed()}")
+        return replace(bare, text=f"{sweep.title}: {words.untimed_text()}")
     faster = fastest(sweep, [test for test in safe if sweep.answers_of(test.cell) > sweep.answers_of(best.cell)])
     untimed = faster.cell if faster is not None and faster.cell not in sweep.gains else None
     given = replace(bare, gain=gain.over_lossless, rival=gain.best, untimed=untimed)

@@ -88,7 +88,7 @@ def compare_settings(
             break
         gap = quality.difference(rows[key], rows[base], metric, level=1 - 2 * alpha, **options)
         cell, changes = cells.loc[key], _changes(rows[key], rows[base], metric, gap)
-        first, second = quality.shared(rows[key], rows[base])
+        first, second = quality.shared_rows(rows[key], rows[base])
         more = _more_failures(failures or {}, key, base)
         done.append(
             Comparison(
@@ -110,7 +110,7 @@ def compare_settings(
 
 def _changes(a: Rows, b: Rows, metric: Metric, gap: Estimate) -> Array:
     """[n] in points: what each example gains or loses; of a corpus metric what it adds to the change of the whole."""
-    first, second = (quality.influence(values, metric) for values in quality.shared(a, b))
+    first, second = (quality.influence(values, metric) for values in quality.shared_rows(a, b))
     changes = (first - second) * quality.points(1.0, metric)
     return changes + (quality.points(gap.value, metric) - changes.mean())
 

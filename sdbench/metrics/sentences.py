@@ -53,7 +53,7 @@ class Wording:
         text = f"stay {self.sweep.names[gain.best]}{speed}; {self.name} is safe ({self.loss()}), but {proof}."
         return self._with_notes(text, untimed)
 
-    def untimed(self) -> str:
+    def untimed_text(self) -> str:
         """Safe, but its speed was not measured."""
         modelled = self.sweep.modelled.get(self.best.cell, math.nan)
         speed = f" and runs at about {modelled:.2f}× the target alone (modelled)" if modelled == modelled else ""
@@ -163,7 +163,7 @@ def _none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: s
     limit = (
         f"but its loss may be as large as {-best.worst:.1f} points" if best.worst == best.worst else "its loss is open"
     )
-    more = needed(best, margin, ALPHA / len(sweep.curves)) if written == f"{margin:g}" else ""
+    more = needed_examples(best, margin, ALPHA / len(sweep.curves)) if written == f"{margin:g}" else ""
     tail = f"; {more}" if more else ""
     return (
         f"none: n is too small to tell (n={best.difference.n}); nearest is {sweep.names[best.cell]}: {format_signed(best.change)} "
@@ -176,7 +176,7 @@ def points(written: str) -> str:
     return f"{written} point{'' if written == '1' else 's'}"
 
 
-def needed(best: Comparison, margin: float, alpha: float) -> str:
+def needed_examples(best: Comparison, margin: float, alpha: float) -> str:
     """How many examples would do for 80 % power: a range over the 90 % interval of the loss, open where that reaches the margin.
 
     The limit lies below the estimate by z standard errors, which shrink as 1/√n, and by what n examples cannot show, as 1/n:
@@ -194,9 +194,11 @@ def needed(best: Comparison, margin: float, alpha: float) -> str:
         return ""
     low, high = max(n + 1, few), max(n + 1, many)
     if high > WIDEST * low:
-        as_seen = f", {rounded(max(n + 1, about))} if the loss is as measured" if about < math.inf else ""
-        return f"at least {rounded(low)} examples in all are needed{as_seen}"
-    count = rounded(low) if rounded(low) == rounded(high) else f"{rounded(low)} to {rounded(high)}"
+        as_seen = f", {round_number(max(n + 1, about))} if the loss is as measured" if about < math.inf else ""
+        return f"at least {round_number(low)} examples in all are needed{as_seen}"
+    count = (
+        round_number(low) if round_number(low) == round_number(high) else f"{round_number(low)} to {round_number(high)}"
+    )
     return f"{count} examples in all would do, if they differ as much as these"
 
 
@@ -210,7 +212,7 @@ def _times(room: float, seen: float, hidden: float, power: float) -> float:
     return 1 / low**2 if low > 0 else math.inf
 
 
-def rounded(count: float) -> str:
+def round_number(count: float) -> str:
     """Two digits: more would promise what nobody knows."""
     digits = max(len(str(math.ceil(count))) - 2, 0)
     return f"{math.ceil(count / 10**digits) * 10**digits:,}"

@@ -135,11 +135,11 @@ def _quality_columns(key: str, cells: pd.DataFrame, rows: dict[str, Any], option
     row = spread("quality", quality.quality(rows[key], metric, **options))
     for name, verifier in (("difference", "lossless"), ("difference_from_target", "target")):
         base = reference(cells, key, verifier)
-        if base is None or base == key or base not in rows or not len(quality.shared(rows[key], rows[base])[0]):
+        if base is None or base == key or base not in rows or not len(quality.shared_rows(rows[key], rows[base])[0]):
             continue
         row |= spread(name, quality.difference(rows[key], rows[base], metric, **options))
         end = name.removeprefix("difference")
-        pair = [quality.influence(values, metric) for values in quality.shared(rows[key], rows[base])]
+        pair = [quality.influence(values, metric) for values in quality.shared_rows(rows[key], rows[base])]
         row[f"detectable{end}"] = detectable(*pair)
         if str(cells.at[key, "verifier"]) not in BASELINES:
             row[f"p_value{end}"] = quality.p_value(rows[key], rows[base], metric)

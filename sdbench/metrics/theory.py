@@ -37,7 +37,7 @@ def laws(summary: pd.DataFrame) -> pd.DataFrame:
     return frame.reset_index(drop=True)
 
 
-def predicted(results: Results, ws: ArrayLike | None = None, *, resamples: int = 1_000, seed: int = 0) -> pd.DataFrame:
+def predict(results: Results, ws: ArrayLike | None = None, *, resamples: int = 1_000, seed: int = 0) -> pd.DataFrame:
     """Acceptance and accepted tokens a round for every w, from each sampled lossless run's p and q; a row a cell and w."""
     grid = np.linspace(0, 1, 21) if ws is None else np.asarray(ws, dtype=np.float64)
     cells = table_of(results.cells)

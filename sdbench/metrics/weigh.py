@@ -139,7 +139,7 @@ class _Weigher:
         bare = Weighed(model, task, title, metric)
         orders = sequences(group)
         bases = {key: base for order in orders for key in order if (base := self._base(key)) is not None}
-        sizes = {key: len(quality.shared(self.rows[key], self.rows[base])[0]) for key, base in bases.items()}
+        sizes = {key: len(quality.shared_rows(self.rows[key], self.rows[base])[0]) for key, base in bases.items()}
         left_out = {key: size for key, size in sizes.items() if size < SMALL}
         if not orders:
             return replace(bare, problem="nothing lenient was run, so there is nothing to recommend")
@@ -202,7 +202,11 @@ class _Weigher:
     def _draft(self, base: str, metric: Metric) -> Estimate | None:
         """Return the draft alone less lossless, in points; None where it was not run on enough examples."""
         draft = reference(self.cells, base, "draft")
-        if draft is None or draft not in self.rows or len(quality.shared(self.rows[draft], self.rows[base])[0]) < SMALL:
+        if (
+            draft is None
+            or draft not in self.rows
+            or len(quality.shared_rows(self.rows[draft], self.rows[base])[0]) < SMALL
+        ):
             return None
         return _in_points(quality.difference(self.rows[draft], self.rows[base], metric, **self.options), metric)
 

@@ -30,7 +30,7 @@ from sdbench.metrics.weigh import Margin
 from sdbench.records import Results, read
 from sdbench.report.captions import FIGURES, TABLES
 from sdbench.report.figures import draw_figures
-from sdbench.report.figures.style import FORMATS, save, styled
+from sdbench.report.figures.style import FORMATS, house_style, save
 from sdbench.report.frames import frames
 from sdbench.report.joint import decide_jointly
 from sdbench.report.page import write_page
@@ -151,7 +151,7 @@ def recorded_margin(results: Results) -> Margin:
 
 def write_figures(folder: Path, sweeps: Sequence[Sweep]) -> tuple[Path, ...]:
     """Write every figure in every format."""
-    with styled():
+    with house_style():
         paths = [path for name, figure in draw_figures(sweeps).items() for path in save(figure, folder, name)]
     remove_old(folder, [f"{name}{tail}.{kind}" for name in FIGURES for tail in ("", "-*") for kind in FORMATS], paths)
     return tuple(paths)

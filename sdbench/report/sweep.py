@@ -166,7 +166,7 @@ class Sweep:
 
     @cached_property
     def predicted(self) -> pd.DataFrame:
-        return self.select(theory.predicted(self.results))
+        return self.select(theory.predict(self.results))
 
     @cached_property
     def divergence(self) -> pd.DataFrame:

@@ -237,10 +237,10 @@ def calibrate(head: Head, labels: Labels) -> Calibration:
 
 def draw(calibration: Calibration, folder: Path) -> None:
     """Write the reliability figure."""
-    from sdbench.report.figures.style import BLUE, GREY, panels, save, styled
+    from sdbench.report.figures.style import BLUE, GREY, house_style, panels, save
 
     auc = calibration.auc
-    with styled():
+    with house_style():
         figure, (axis,) = panels()
         axis.plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
         axis.plot([b.mean for b in calibration.bins], [b.good for b in calibration.bins], color=BLUE, marker="o")

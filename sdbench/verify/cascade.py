@@ -42,9 +42,9 @@ class _Cascade(SetRule):
         return excess(self.out(p, q), q)
 
     def out(self, p: Tensor, q: Tensor) -> Tensor:
-        return KeptSet(self.kept(p, q)).out(p, q)
+        return KeptSet(self.set_of(p, q)).out(p, q)
 
-    def settled(self, evidence: Evidence) -> Any:
+    def settle(self, evidence: Evidence) -> Any:
         return self if evidence.is_greedy else Coin(KeptSet(kept_of(self, evidence)))
 
 
@@ -52,7 +52,7 @@ class _Cascade(SetRule):
 class CascadeChow(_Cascade):
     """Chow's rule (equation 2): the draft's law where max q ≥ 1 − α, else the target's."""
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         return peak(q) >= 1 - knob(self.alpha, q)
 
 
@@ -60,7 +60,7 @@ class CascadeChow(_Cascade):
 class CascadeDiff(_Cascade):
     """Diff (equation 5): the draft's law where max q ≥ max p − α, else the target's."""
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         return peak(q) >= peak(p) - knob(self.alpha, q)
 
 
@@ -71,14 +71,14 @@ class CascadeOPT(_Cascade):
     At temperature 0 these are one-hot, and TV is 1 wherever there is something to decide: it is Diff there.
     """
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         return peak(q) >= peak(p) - knob(self.alpha, q) * total_variation(p, q)[..., None]
 
-    def settled(self, evidence: Evidence) -> Any:
+    def settle(self, evidence: Evidence) -> Any:
         if evidence.is_greedy:
             return CascadeDiff(self.alpha)
         tv = measured_tv(evidence.p[:, :-1], evidence.draft.q).clamp_max(1)
-        return CascadeDiff(knob(self.alpha, tv) * tv).settled(evidence)
+        return CascadeDiff(knob(self.alpha, tv) * tv).settle(evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class CascadeV1(_Cascade):
 
     is_ordered: ClassVar[bool] = False
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         return q >= peak(p) - knob(self.alpha, q)
 
 
@@ -97,7 +97,7 @@ class CascadeV2(_Cascade):
 
     is_ordered: ClassVar[bool] = False
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         return p >= peak(p) - knob(self.alpha, p)
 
 
@@ -107,7 +107,7 @@ class CascadeV3(_Cascade):
 
     is_ordered: ClassVar[bool] = False
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         return p >= (1 - knob(self.alpha, p)) * peak(p)
 
 
@@ -128,7 +128,7 @@ class _Fuzzy(SetRule):
     def distance(self, p: Tensor, q: Tensor) -> Tensor:
         """D [B,K,1] of laws [B,K,V]."""
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         return self.distance(p, q) <= knob(self.threshold, p)
 
 

@@ -58,8 +58,8 @@ class Coin(Outer, Towards):  # pyright: ignore[reportIncompatibleVariableOverrid
 
     rule: Any
 
-    def settled(self, evidence: Evidence) -> Any:
-        return Coin(self.rule.settled(evidence))
+    def settle(self, evidence: Evidence) -> Any:
+        return Coin(self.rule.settle(evidence))
 
     def law(self, p: Tensor, q: Tensor) -> Tensor:
         return self.rule.out(p, q)
@@ -129,7 +129,7 @@ class Within(Outer):
         if not tokens.shape[1]:
             verdict = draw_bonus(evidence, u)
         else:
-            exact, rule = Exact(), self.rule.settled(evidence)
+            exact, rule = Exact(), self.rule.settle(evidence)
             keep = torch.where(inside[:, :-1], rule.keeps(evidence, u[:, :-1]), exact.keeps(evidence, u[:, :-1]))
 
             def correct(evidence: Evidence, slot: Tensor) -> Tensor:

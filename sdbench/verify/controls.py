@@ -45,5 +45,5 @@ class Confidence(SetRule):
 
     threshold: float | Tensor = number(high=1)
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         return q >= knob(self.threshold, q)

@@ -87,7 +87,7 @@ class Ensemble(GreedyLaw):
         if self.mix == "logit":
             return Tokenwise.measure(self, evidence)
         tv = measured_tv(evidence.p[:, :-1], evidence.draft.q)
-        w = knob(self.settled(evidence).w, tv)
+        w = knob(self.settle(evidence).w, tv)
         return measures_of(evidence, tv, 1 - w * tv, (1 - w) * tv)
 
 

@@ -48,7 +48,7 @@ class GreedySet(Greedy):
     keeps_best: ClassVar[bool] = True  # the target's own choice stays where the set leaves it out
 
     @abstractmethod
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         """Return the set of laws [B,K,V]: bool [B,K,V], or [B,K,1] where it is everything or nothing."""
 
     def greedy_keeps(self, evidence: Evidence) -> Tensor:
@@ -86,7 +86,7 @@ def kept_of(rule: GreedySet, evidence: Evidence) -> Tensor:
     """Return the rule's set [B,K,V], or [B,K,1], of un-tempered laws."""
 
     def work(part: Part) -> Tensor:
-        return at_part(rule, part).kept(*raw_laws(evidence, part))
+        return at_part(rule, part).set_of(*raw_laws(evidence, part))
 
     return in_parts(work, evidence.draft.tokens.shape, _vocab(evidence))
 

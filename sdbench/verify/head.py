@@ -93,7 +93,7 @@ class Head:
     def needs(self) -> frozenset[str]:
         return needed_by(self.features)
 
-    def seen(self, evidence: Evidence) -> Tensor:
+    def features_of(self, evidence: Evidence) -> Tensor:
         """The features [B,K,n] at every drafted position."""
         return seen_by(self.features, evidence)
 

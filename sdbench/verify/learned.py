@@ -47,9 +47,9 @@ class Diversed(Tokenwise):
     def needs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.head.needs | (frozenset({"raw_if_greedy"}) if self.greedy == "blend" else frozenset())
 
-    def settled(self, evidence: Evidence) -> Any:
+    def settle(self, evidence: Evidence) -> Any:
         """The ensemble with w [B,K]."""
-        score = self.head.score(self.head.seen(evidence)).double()
+        score = self.head.score(self.head.features_of(evidence)).double()
         return Ensemble(torch.sigmoid(score + knob(self.offset, score)), self.mix, self.greedy)
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class Diversed(Tokenwise):
         raise TypeError("Diversed is settled first: its weight hangs on states, not on p and q")
 
     def measure(self, evidence: Evidence) -> Measures:
-        return self.settled(evidence).measure(evidence)
+        return self.settle(evidence).measure(evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,6 @@ class Judge(Joint):
         exact = Exact()
         if not evidence.draft.tokens.shape[1]:
             return draw_bonus(evidence, u, state)
-        good = torch.sigmoid(self.head.score(self.head.seen(evidence)).double())
+        good = torch.sigmoid(self.head.score(self.head.features_of(evidence)).double())
         keep = exact.keeps(evidence, u[:, :-1]) | (good >= knob(self.threshold, good))
         return keep_until_first_rejection(keep, evidence, exact.correction, u, state)

@@ -32,7 +32,7 @@ class Lenience(GreedySet):
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
         return excess(p, q if self.residual == "target" else knob(self.lenience, q) * q)
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         return p >= knob(self.lenience, p) * peak(p)
 
 
@@ -58,5 +58,5 @@ class Lossy(GreedySet):
         r = excess(p / knob(self.beta, p), q)
         return r / r.sum(-1, keepdim=True)
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         return p >= (1 - knob(self.alpha, p)) * peak(p)

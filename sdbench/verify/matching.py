@@ -69,7 +69,7 @@ class SGLang(WithoutRejected, GreedySet):
     acc: float | Tensor = number(1.0, high=1, is_open=True, lossless=1)
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
-        return torch.where(self.kept(p, q), 1, (p / knob(self.acc, p)).clamp_max(1))
+        return torch.where(self.set_of(p, q), 1, (p / knob(self.acc, p)).clamp_max(1))
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         return p >= knob(self.single, p)

@@ -27,12 +27,12 @@ class SetRule(GreedySet):
         return frozenset({"raw" if self.reads_raw else "raw_if_greedy"})
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
-        return self.kept(p, q).to(p).expand_as(p)
+        return self.set_of(p, q).to(p).expand_as(p)
 
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
         return p
 
-    def settled(self, evidence: Evidence) -> Any:
+    def settle(self, evidence: Evidence) -> Any:
         return KeptSet(kept_of(self, evidence)) if self.reads_raw and not evidence.is_greedy else self
 
 
@@ -42,7 +42,7 @@ class KeptSet(SetRule):
 
     tokens: Tensor  # bool [B,K,V] or [B,K,1]
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         return self.tokens
 
 
@@ -61,7 +61,7 @@ class Typical(SetRule):
     delta: float | Tensor = number(0.09, high=1)
     replacement: Literal["target", "truncated"] = "target"
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         sureness = torch.exp(-torch.special.entr(p).sum(-1, keepdim=True))
         eps = torch.as_tensor(knob(self.eps, sureness), dtype=p.dtype, device=p.device)
         return p > torch.minimum(eps, knob(self.delta, sureness) * sureness)
@@ -69,7 +69,7 @@ class Typical(SetRule):
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
         if self.replacement == "target":
             return p
-        cut = p * self.kept(p, q)
+        cut = p * self.set_of(p, q)
         total = cut.sum(-1, keepdim=True)
         return torch.where(total > 0, cut / total, p)
 
@@ -89,7 +89,7 @@ class TopKRelaxed(SetRule):
     delta: float | Tensor = number(0.5, high=1)
     slack: Literal["difference", "ratio"] = "difference"
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         best, delta = peak(p), knob(self.delta, p)
         least = best - delta if self.slack == "difference" else best * (1 - delta)
         return (p >= least) & (p >= kth_largest(p, self.k))
@@ -107,7 +107,7 @@ class BiLD(SetRule):
 
     threshold: float | Tensor = number(5.0)
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         return p >= torch.exp(-torch.as_tensor(knob(self.threshold, p), dtype=p.dtype, device=p.device))
 
 
@@ -123,7 +123,7 @@ class SpecDec(SetRule):
     beta: int | Tensor = number(3, low=1)
     tau: float | Tensor = number(1.0)
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         tau = torch.as_tensor(knob(self.tau, p), dtype=p.dtype, device=p.device)
         return (p >= peak(p) * torch.exp(-tau)) & (p >= kth_largest(p, self.beta))
 
@@ -140,7 +140,7 @@ class MARS(SetRule):
 
     theta: float | Tensor = number(0.9, high=1)
 
-    def kept(self, p: Tensor, q: Tensor) -> Tensor:
+    def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         first, second = p.topk(min(2, p.shape[-1]), -1).values.split([1, min(1, p.shape[-1] - 1)], -1)
         return (p == first) | ((p == second) & (second >= knob(self.theta, first) * first))
 

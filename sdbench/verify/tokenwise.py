@@ -41,7 +41,7 @@ class Tokenwise(Rule, ABC):
         """Return r_x [B,K,V], the law that replaces the rejected x [B,K]."""
         return self.replace(p, q)
 
-    def settled(self, evidence: Evidence) -> Self:
+    def settle(self, evidence: Evidence) -> Self:
         """Return the rule with its knobs computed from this evidence, [B,K] where they differ by position."""
         return self
 
@@ -59,7 +59,7 @@ class Tokenwise(Rule, ABC):
     def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
         if not evidence.draft.tokens.shape[1]:
             return draw_bonus(evidence, u, state)
-        rule = self.settled(evidence)
+        rule = self.settle(evidence)
         return keep_until_first_rejection(rule.keeps(evidence, u[:, :-1]), evidence, rule.correction, u, state)
 
     def keeps(self, evidence: Evidence, u: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class Tokenwise(Rule, ABC):
     def measure(self, evidence: Evidence) -> Measures:
         """Return Σ q·a and TV(out, p) by definition, computed a few positions at a time."""
         p, q = evidence.p[:, :-1], evidence.draft.q
-        rule, size = self.settled(evidence), law_size(p, q)
+        rule, size = self.settle(evidence), law_size(p, q)
 
         def work(part: Part) -> Tensor:
             of_part, p_part, q_part = at_part(rule, part), dense(p[part], size), dense(q[part], size)

@@ -78,10 +78,10 @@ def enumerated(rules: Any, count: int, p: torch.Tensor, q: torch.Tensor) -> torc
     return q[:, 0] * keep + (left[..., None] * drawn).sum(1)
 
 
-def settled(rule: Any, p: torch.Tensor, q: torch.Tensor) -> Any:
+def settle(rule: Any, p: torch.Tensor, q: torch.Tensor) -> Any:
     """A token-wise rule with its knobs worked out for these laws."""
     tokens = torch.zeros(q.shape[:2], dtype=torch.int64)
-    return rule.settled(evidence_of(p, q, tokens, torch.full((len(p),), q.shape[1])))
+    return rule.settle(evidence_of(p, q, tokens, torch.full((len(p),), q.shape[1])))
 
 
 def bisect(holds: Any, batch: int) -> torch.Tensor:
@@ -99,7 +99,7 @@ def test_what_a_rule_emits_is_its_out(named: Named):
     p, q = laws(8)
     for rules, group in by_family(named):
         p1, q1 = (law[:, :1].repeat(len(group), 1, 1) for law in (p, q))
-        wanted = settled(rules(len(p)), p[:, :2].repeat(len(group), 1, 1), q1).out(p1, q1)[:, 0]
+        wanted = settle(rules(len(p)), p[:, :2].repeat(len(group), 1, 1), q1).out(p1, q1)[:, 0]
         torch.testing.assert_close(wanted.sum(-1), torch.ones(len(wanted), dtype=torch.float64), rtol=0, atol=1e-12)
         torch.testing.assert_close(enumerated(rules, len(group), p, q), wanted, rtol=0, atol=1e-12)
 
@@ -109,7 +109,7 @@ def test_no_tokenwise_rule_accepts_more_than_its_bias_allows(named: Named):
     p, q = laws(200, slots=1)
     for rules, group in by_family(named):
         p1, q1 = (law[:, :1].repeat(len(group), 1, 1) for law in (p, q))
-        rule = settled(rules(len(p)), p.repeat(len(group), 1, 1), q1)
+        rule = settle(rules(len(p)), p.repeat(len(group), 1, 1), q1)
         accepted = (q1 * rule.accept(p1, q1)).sum(-1)
         bias = (rule.out(p1, q1) - p1).abs().sum(-1) / 2
         assert (accepted <= 1 - (p1 - q1).abs().sum(-1) / 2 + bias + 1e-12).all()
@@ -191,7 +191,7 @@ def test_measures_are_what_the_law_says_or_nothing(named: Named):
             assert measures.expected.isnan().all()
             assert measures.bias.isnan().all(), "what a joint rule emits at a position is not known without sampling"
             continue
-        rule = rule.settled(evidence)
+        rule = rule.settle(evidence)
         expected = (q * rule.accept(p[:, :-1], q)).sum(-1)
         bias = (rule.out(p[:, :-1], q) - p[:, :-1]).abs().sum(-1) / 2
         torch.testing.assert_close(measures.expected, expected, rtol=0, atol=1e-12)

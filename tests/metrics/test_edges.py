@@ -25,6 +25,6 @@ def test_an_odd_folder_gives_tables_and_sentences_without_nan(case, tmp_path):
     summary = summarise(results, resamples=500)
     export.export(results, summary, tmp_path / "exports")
     theory.laws(summary)
-    theory.predicted(results, [0.0, 1.0])
+    theory.predict(results, [0.0, 1.0])
     assert "nan" not in recommend(results, 5.0, resamples=500).text
     assert "nan" not in export.to_markdown(summary)

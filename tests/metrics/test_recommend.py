@@ -366,7 +366,7 @@ def test_how_many_examples_would_do_is_a_range_that_holds_the_truth():
         changes = np.random.default_rng(run).normal(-0.5, 4, (100, 1))
         worst = float(stats.conservative_limits(changes, (-100, 100), level=0.95)[0][0])
         one = replace(comparison("0", float(changes.mean()), worst, n=100), error=float(changes.std(ddof=1)) / 10)
-        said = sentences.needed(one, 1.0, ALPHA)
+        said = sentences.needed_examples(one, 1.0, ALPHA)
         numbers = numbers_in(said)
         ranges.append([numbers[0], math.inf] if "at least" in said else [numbers[0], numbers[-1]] if numbers else [])
     held = [few[0] <= 1130 <= few[1] for few in ranges if few]
@@ -377,7 +377,7 @@ def test_where_nothing_differs_as_many_examples_are_asked_for_as_rule_out_the_ma
     """(1 - 0.5 %)^736 is 2.5 %."""
     hidden = -100 * stats.hidden_share(100)
     none_differ = replace(comparison("0", 0.0, hidden, n=100), error=0.0, num_differing=0)
-    assert numbers_in(sentences.needed(none_differ, 0.5, ALPHA)) == [pytest.approx(736, rel=0.02)]
+    assert numbers_in(sentences.needed_examples(none_differ, 0.5, ALPHA)) == [pytest.approx(736, rel=0.02)]
     sweep = weighed({0: (1.2, 1.3)}, changes=((0.0, hidden),) * 3)
     sweep = replace(sweep, curves=((replace(none_differ, cell="0"),),))
     assert (
@@ -387,10 +387,10 @@ def test_where_nothing_differs_as_many_examples_are_asked_for_as_rule_out_the_ma
 
 
 def test_how_many_examples_would_do_is_not_said_where_nothing_is_known():
-    assert sentences.needed(comparison("0", -0.9, -2.6, n=100), 1.0, ALPHA) == ""
+    assert sentences.needed_examples(comparison("0", -0.9, -2.6, n=100), 1.0, ALPHA) == ""
     wide = replace(comparison("0", -0.9, -2.6, n=100), error=0.8)
     assert (
-        sentences.needed(wide, 1.0, ALPHA)
+        sentences.needed_examples(wide, 1.0, ALPHA)
         == "at least 270 examples in all are needed, 51,000 if the loss is as measured"
     )
 

@@ -208,7 +208,7 @@ def test_the_ensemble_lies_on_its_laws_and_on_the_bound(summary):
 
 
 def test_the_predicted_curve_meets_the_measured_ends(results, summary):
-    curve = theory.predicted(results, [0.0, 0.5, 1.0])
+    curve = theory.predict(results, [0.0, 0.5, 1.0])
     assert set(curve["label"]) == {"contexts of the lossless run"}
     for num_draft, part in curve.groupby("num_draft"):
         values = part.set_index("w")

@@ -20,7 +20,7 @@ import pandas as pd
 from sdbench.metrics.recommend import Recommendation, recommend
 from sdbench.metrics.summary import summarise
 from sdbench.records import Results, Store, read
-from sdbench.report.figures.style import panels, save, styled
+from sdbench.report.figures.style import house_style, panels, save
 from sdbench.report.page import write_page
 from sdbench.report.sweep import sweeps_of
 from tests.records.synthetic import WORDS, Shape, asked, call_costs, cell, sweep, timings
@@ -65,7 +65,7 @@ def write_home(home: Path, *, n: int = 60, ws: tuple[float, ...] = (0.3, 0.7, 1.
 def draw(folder: Path) -> None:
     """Two small figures under names that have captions, a wide one among them."""
     for name, width in (("pareto", 3.4), ("against_knob", 7.0)):
-        with styled():
+        with house_style():
             figure, axes = panels(width=width)
             axes[0].plot([0, 1], [1, 0], color="#0072b2", label="ensemble")
             axes[0].legend()

@@ -21,7 +21,7 @@ from sdbench.report.build import DRAWN
 from sdbench.report.captions import FIGURES, TABLES
 from sdbench.report.figures import DRAW
 from sdbench.report.figures.planes import GRIDS
-from sdbench.report.figures.style import CYCLE, MARKS, styled
+from sdbench.report.figures.style import CYCLE, MARKS, house_style
 from sdbench.report.sweep import MOST_NAMED, sweeps_of
 from tests.records.synthetic import Shape, sweep, write_synthetic
 
@@ -247,7 +247,7 @@ def test_of_more_curves_than_colours_the_likeliest_on_the_front_are_named(tmp_pa
     best = {name: chance.reindex(cells["cell"]).max() for name, cells in sweep.curves.items()}
     assert len(sweep.leading) == MOST_NAMED == len(CYCLE) == len(MARKS)
     assert min(best[name] for name in sweep.leading) >= max(best[name] for name in best if name not in sweep.leading)
-    with styled():
+    with house_style():
         figure = DRAW["pareto"](sweep)
     assert figure is not None
     named = [text.get_text() for text in figure.legends[0].get_texts()]

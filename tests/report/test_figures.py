@@ -7,7 +7,7 @@ import pytest
 from sdbench.metrics.summary import summarise
 from sdbench.records import Store, read
 from sdbench.report.figures import draw_figures
-from sdbench.report.figures.style import styled
+from sdbench.report.figures.style import house_style
 from sdbench.report.page.drawings import CROSSES, NOTES
 from sdbench.report.sweep import sweeps_of
 from tests.records.synthetic import Shape, write_synthetic
@@ -17,7 +17,7 @@ from tests.records.synthetic import sweep as sweep_cells
 def drawn(home):
     results = read(home)
     (sweep,) = sweeps_of([results], [summarise(results, resamples=50)])
-    with styled():
+    with house_style():
         return sweep, draw_figures([sweep])
 
 

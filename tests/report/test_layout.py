@@ -3,13 +3,13 @@
 import pytest
 from matplotlib.artist import Artist
 
-from sdbench.report.figures.style import FORMATS, PAD, panels, save, settle, styled
+from sdbench.report.figures.style import FORMATS, PAD, house_style, panels, save, settle
 
 
 @pytest.mark.parametrize("top", [1.0, 0.999, 1.5, 5.7, 12.0, 1234.5])
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_no_label_stands_outside_the_figure(top, rows):
-    with styled():
+    with house_style():
         figure, axes = panels(rows=rows, height=1.7, sharex=True)
         for axis in axes:
             axis.plot([0, 1], [0.7, top])
@@ -31,7 +31,7 @@ def test_a_figure_is_drawn_once_a_format(tmp_path):
         def draw(self, renderer):
             Counted.drawn += 1
 
-    with styled():
+    with house_style():
         figure, _ = panels(2)
         figure.add_artist(Counted())
         save(figure, tmp_path, "counted")

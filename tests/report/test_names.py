@@ -11,7 +11,7 @@ from sdbench.passes.table import print_table
 from sdbench.records import read
 from sdbench.report.build import worked_out, write
 from sdbench.report.figures.decode import time_split
-from sdbench.report.figures.style import styled
+from sdbench.report.figures.style import house_style
 from tests.records.synthetic import sweep, write_synthetic
 
 NAMES = ["target alone", "plain generate", "lossless K=3", "lossless K=5"]
@@ -47,7 +47,7 @@ def test_the_terminal_s_names_are_those_of_the_page(work, capsys):
 
 def test_the_figures_names_are_those_of_the_page(work):
     (first,) = work.sweeps
-    with styled():
+    with house_style():
         figure = time_split(first)
     assert figure is not None
     names = [text.get_text() for text in figure.axes[0].get_yticklabels()]

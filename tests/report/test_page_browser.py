@@ -81,7 +81,7 @@ def opened_at(group) -> list[int]:
     return [base, max(gaps, key=lambda place: (gaps[place], -place))]
 
 
-def settled(page, title: str) -> None:
+def settle(page, title: str) -> None:
     page.wait_for_function("title => document.querySelector('[data-part=title]').textContent === title", arg=title)
 
 
@@ -223,14 +223,14 @@ def test_examples_are_found_by_their_words_and_linked(visit, data):
     examples = data["groups"][0]["examples"]
     wanted = examples[-1]
     page.locator("[data-part=search]").fill(f"Question {wanted['id']}:")
-    settled(page, f"Example {wanted['id']}")
+    settle(page, f"Example {wanted['id']}")
     assert page.locator(".item").count() == 1
     link = page.locator("[data-part=link]").get_attribute("href")
     page.locator("[data-part=search]").fill("")
     page.evaluate("link => { location.hash = link }", link)
-    settled(page, f"Example {wanted['id']}")
+    settle(page, f"Example {wanted['id']}")
     page.reload()
-    settled(page, f"Example {wanted['id']}")
+    settle(page, f"Example {wanted['id']}")
 
 
 def test_the_margin_is_moved_and_decided_again(visit):
@@ -258,11 +258,11 @@ def test_examples_are_filtered_and_walked(visit, data):
     examples = data["groups"][0]["examples"]
     assert page.locator(".item").count() == len(examples) == 60
     page.locator("[data-part=next]").click()
-    settled(page, f"Example {examples[1]['id']}")
+    settle(page, f"Example {examples[1]['id']}")
     page.locator("[data-part=filter]").select_option("losses")
     losses = [example for example in examples if example["change"] < 0]
     assert page.locator(".item").count() == len(losses)
-    settled(page, f"Example {losses[0]['id']}")
+    settle(page, f"Example {losses[0]['id']}")
     page.locator("[data-part=filter]").select_option("flagged")
     flagged = [example for example in examples if example["flags"]]
     assert page.locator(".item").count() == len(flagged) > 0
@@ -291,7 +291,7 @@ def test_everything_is_reached_by_keys_alone(visit, data):
             break
     assert "theme" in seen
     page.keyboard.press("ArrowDown")
-    settled(page, f"Example {data['groups'][0]['examples'][1]['id']}")
+    settle(page, f"Example {data['groups'][0]['examples'][1]['id']}")
     assert page.locator('.item[aria-selected="true"]').count() == 1
     reached = ""
     for _ in range(40):

@@ -15,7 +15,7 @@ from scripts.paper import plots as paper_plots
 from scripts.paper import tables as paper_tables
 from scripts.paper.numbers import doubtful, read_published
 from sdbench.metrics.summary import summarise
-from sdbench.report.figures.style import save, settle, styled
+from sdbench.report.figures.style import house_style, save, settle
 from tests.records.synthetic import write_synthetic
 
 OPTIONS = {"resamples": 300}
@@ -177,7 +177,7 @@ def test_every_figure_says_that_their_acceptance_is_not_defined(figures):
 
 
 def test_the_legend_lies_on_no_panel(cells, published):
-    with styled():
+    with house_style():
         for figure in (paper_plots.curve(paper_cells.TABLES[0], cells, published), paper_plots.seed(cells, published)):
             settle(figure)
             (legend,) = figure.legends
@@ -204,7 +204,7 @@ def test_the_same_records_give_the_same_files(folder, tmp_path, capsys):
     assert {path.name for path in named} == {path.name for path in home.iterdir()}
     assert {f"{name}.{kind}" for name in paper.FIGURES for kind in FORMATS} < {path.name for path in named}
     cells = paper_numbers.measure_cells([sdbench.read(folder)])
-    with styled():
+    with house_style():
         save(paper_plots.seed(cells, read_published()), again, "seed")
     for asked in paper_cells.TABLES:
         for name, text in paper.table_files(asked, cells, read_published()).items():

@@ -41,7 +41,7 @@ def test_a_saved_head_is_loaded_as_it_was_and_once(features, hidden, tmp_path):
     head = random_head(features=features, hidden=hidden, size=size, task="gsm8k-tiny")
     head.save(tmp_path)
     loaded = Head.load(str(tmp_path), "ensemble")
-    torch.testing.assert_close(loaded.score(loaded.seen(evidence())), head.score(head.seen(evidence())))
+    torch.testing.assert_close(loaded.score(loaded.features_of(evidence())), head.score(head.features_of(evidence())))
     assert Head.load(str(tmp_path), "ensemble") is loaded
     assert loaded.label.startswith("gsm8k-tiny@")
     random_head(features=features, hidden=hidden, size=size, seed=1).save(tmp_path)
@@ -136,8 +136,8 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path):
 def test_the_offset_makes_one_head_a_curve_between_the_draft_and_the_lossless_rule():
     head, seen = random_head(), evidence()
     p, q = seen.p[:, :-1], seen.draft.q
-    torch.testing.assert_close(Diversed(head, offset=float("inf")).settled(seen).out(p, q), p)
-    torch.testing.assert_close(Diversed(head, offset=float("-inf")).settled(seen).out(p, q), q)
+    torch.testing.assert_close(Diversed(head, offset=float("inf")).settle(seen).out(p, q), p)
+    torch.testing.assert_close(Diversed(head, offset=float("-inf")).settle(seen).out(p, q), q)
     assert bool(Diversed(head, offset=float("inf")).is_lossless().all())
     assert not bool(Diversed(head).is_lossless().any())
     accepted = [Diversed(head, offset=b).measure(seen).expected for b in (4.0, 1.0, 0.0, -1.0, -4.0)]
@@ -146,8 +146,8 @@ def test_the_offset_makes_one_head_a_curve_between_the_draft_and_the_lossless_ru
 
 def test_each_position_has_a_weight_of_its_own_and_emits_its_mixture():
     head, seen = random_head(), evidence()
-    rule = Diversed(head).settled(seen)
-    w = torch.sigmoid(head.score(head.seen(seen)).double())[..., None]
+    rule = Diversed(head).settle(seen)
+    w = torch.sigmoid(head.score(head.features_of(seen)).double())[..., None]
     assert rule.w.shape == (2, K)
     p, q = seen.p[:, :-1], seen.draft.q
     torch.testing.assert_close(rule.out(p, q), w * p + (1 - w) * q)
@@ -237,9 +237,9 @@ def test_a_judge_keeps_what_the_lossless_rule_keeps_and_what_its_head_calls_good
 def test_a_judge_reads_the_state_at_the_token_itself():
     seen = evidence()
     head = random_head("judge", ("token_hidden",), size=D)
-    torch.testing.assert_close(head.seen(seen), seen.target_hidden[:, 1:].float())
+    torch.testing.assert_close(head.features_of(seen), seen.target_hidden[:, 1:].float())
     torch.testing.assert_close(
-        random_head(features=("target_hidden",), size=D).seen(seen), seen.target_hidden[:, :-1].float()
+        random_head(features=("target_hidden",), size=D).features_of(seen), seen.target_hidden[:, :-1].float()
     )
 
 

@@ -20,7 +20,7 @@ V, K = 5, 3
 class ByPosition(Ensemble):
     """The ensemble with a weight that falls where the draft is sure of itself."""
 
-    def settled(self, evidence: Evidence) -> Ensemble:
+    def settle(self, evidence: Evidence) -> Ensemble:
         return Ensemble(w=knob(self.w, evidence.draft.q[..., 0]) * (1 - evidence.draft.q.amax(-1)))
 
 
@@ -65,7 +65,7 @@ def drawn(batch: int) -> tuple[Evidence, Tensor]:
 def test_a_knob_by_position_judges_each_position_with_its_own():
     evidence, u = drawn(64)
     rule = ByPosition(w=0.8)
-    settled = rule.settled(evidence)
+    settled = rule.settle(evidence)
     assert settled.w.shape == (64, K)
     together = rule(evidence, u)
     for row in range(64):
@@ -97,7 +97,7 @@ class KeepsOne(Exact):
 
     token: int | Tensor = 0
 
-    def settled(self, evidence: Evidence) -> "KeepsOne":
+    def settle(self, evidence: Evidence) -> "KeepsOne":
         width = evidence.draft.tokens.shape[1]
         return KeepsOne(token=torch.arange(width).expand(len(evidence.p), -1))
 

@@ -23,10 +23,10 @@ def mean_limits(
     def dense() -> Ends:
         return studentised_limits(columns, level=level, resamples=resamples, seed=seed)
 
-    return mixed(columns, dense, check_bounds(columns, bounds), level=level)
+    return mix_ends(columns, dense, check_bounds(columns, bounds), level=level)
 
 
-def mixed(columns: Array, dense: Callable[[], Ends], bounds: tuple[float, float], *, level: float) -> Ends:
+def mix_ends(columns: Array, dense: Callable[[], Ends], bounds: tuple[float, float], *, level: float) -> Ends:
     """Limits [C]: conservative ones where few values of columns [n,C] differ, those of `dense` where many do, mixed in between.
 
     The means of the columns are what is estimated, or vary as it does. An infinite bound is an unknown one.
@@ -95,7 +95,7 @@ def ratio_interval(
     def dense() -> Ends:
         return _log_ratio_limits(a, b, level=level, resamples=resamples, seed=seed)
 
-    low, high = mixed(values[:, None], dense, (max(ends[0], 0.0), ends[1]), level=level)
+    low, high = mix_ends(values[:, None], dense, (max(ends[0], 0.0), ends[1]), level=level)
     return Estimate(ratio, float(low[0]), float(high[0]), n)
 
 
@@ -207,7 +207,7 @@ def statistic_interval(
     influence = (n - 1) * (left_out.mean() - left_out)
     is_constant = np.abs(influence).max() <= 1e-9 * max(1.0, abs(value))
     values = value + (np.zeros(n) if is_constant else influence)
-    low, high = mixed(values[:, None], dense, check_bounds(np.array([value]), bounds), level=level)
+    low, high = mix_ends(values[:, None], dense, check_bounds(np.array([value]), bounds), level=level)
     return Estimate(value, float(low[0]), float(high[0]), n)
 
 

@@ -62,7 +62,7 @@ def families() -> tuple[str, ...]:
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def house_style() -> Iterator[None]:
     """Figures made and saved inside look like ours; the caller's own settings come back after."""
     with mpl.rc_context({"font.family": list(families())}, fname=SHEET):
         yield

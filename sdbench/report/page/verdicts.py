@@ -20,7 +20,7 @@ from sdbench.metrics.degenerate import degenerate
 from sdbench.metrics.quality import sign_of
 from sdbench.metrics.recommend import Advice, Recommendation, breakpoints, decide
 from sdbench.metrics.safety import ALPHA, Comparison, run_in_sequence
-from sdbench.metrics.sentences import needed
+from sdbench.metrics.sentences import needed_examples
 from sdbench.metrics.text import format_interval
 from sdbench.metrics.weigh import Weighed
 from sdbench.records import Results
@@ -134,7 +134,7 @@ def ladder_of(advised: Advised, span: tuple[float, float]) -> list[dict[str, Any
 
 def examples_needed(test: Comparison, margin: float, num_curves: int) -> str:
     """Return how many examples would show a setting safe, such as 61 to 1,200; "" for one that loses more than the margin."""
-    return needed(test, margin, ALPHA / num_curves).partition(" examples")[0] if test.change > -margin else ""
+    return needed_examples(test, margin, ALPHA / num_curves).partition(" examples")[0] if test.change > -margin else ""
 
 
 def words_of(advised: Advised, advice: Advice) -> dict[str, Any]:
