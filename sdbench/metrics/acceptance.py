@@ -1,7 +1,5 @@
 """Acceptance and bias of cells: ratios of sums over stored counts, with intervals by example."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ The axis of a rule in a sweep is the first of its cells' axes that has an order 
 that has an order. What else varies (other knobs, the drafter) makes curves.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """An estimate as columns of a table: NAME, NAME_low, NAME_high."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

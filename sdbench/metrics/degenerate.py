@@ -4,8 +4,6 @@ A loop is the fastest text there is (the draft foresees every token of it), so b
 that repeats itself in other words, and loops with a period longer than MAX_PERIOD tokens.
 """
 
-from __future__ import annotations
-
 from weakref import WeakKeyDictionary
 
 import numpy as np

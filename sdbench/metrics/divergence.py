@@ -4,8 +4,6 @@ The greedy text is that of a cell at temperature 0 with the same pair and task: 
 (token for token the same). Where the records given hold none, there is nothing to compare with and the frame is empty.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The summary for other tools: CSV, Parquet, Markdown, LaTeX; the hub's model-index; lm-eval's results.json."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -4,8 +4,6 @@ Both are timed in the same pass on the same examples. The unit is the example, i
 independent evidence. Limits are Student's on the log scale, from the jackknife over examples: few examples are the rule here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +27,7 @@ class Passes:
     started: pd.Series  # [pass_id, cell]: when its last timing began
 
     @classmethod
-    def of(cls, timings: pd.DataFrame) -> Passes:
+    def of(cls, timings: pd.DataFrame) -> "Passes":
         whole = timings[~timings["is_split"].astype(bool)]
         whole = whole.assign(total_s=whole["prefill_s"] + whole["decode_s"])
         sums = whole.groupby(["pass_id", "cell", "example"], sort=True)[SUMS].sum()

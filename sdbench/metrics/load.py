@@ -1,7 +1,5 @@
 """Speed of a server under load: by cell and number of requests under way, for a user and in all, by both clocks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables as text for other people's documents: Markdown, and LaTeX in booktabs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 ESCAPES = {"±": r"$\pm$", "–": "--", "†": r"$^\dagger$", "×": r"$\times$", "−": "$-$"}

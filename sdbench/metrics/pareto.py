@@ -9,8 +9,6 @@ The hypervolume of measured cells is too large: it takes the luckiest of them fo
 mistake. So it is told less its estimated bias, and its limits are the hypervolumes of a band around all cells at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -50,7 +48,7 @@ class Resampled:
     ys: Array
     n: int
 
-    def of(self, cells: Sequence[str]) -> Resampled:
+    def of(self, cells: Sequence[str]) -> "Resampled":
         """These cells alone, in this order, in the same resamples."""
         places = [self.cells.index(cell) for cell in cells]
         return Resampled(tuple(cells), self.x[places], self.y[places], self.xs[:, places], self.ys[:, places], self.n)

@@ -2,8 +2,6 @@
 that so many percent of the quality were kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import combinations
 

@@ -4,8 +4,6 @@ What a score means (unit, bounds, which way is better, statistics) stands in the
 metrics are functions of summed statistics, so that a bootstrap recomputes them for every resample at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias

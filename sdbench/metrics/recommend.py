@@ -14,8 +14,6 @@ proven to reach it is taken, so that quality has no part in the choice; of those
 level left for each of the curves. Being fast enough is tested at 2.5 % over all settings that were timed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ The limit is Tango's for pass/fail and else Gaffke's (stats/conservative.py), wh
 shown, of up to about 3.7/n of the range. Those of tables and figures do not, and are narrower where all examples differ a little.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 The unit of every interval stays the example, whose texts are averaged first: seeds share its difficulty, and are no new examples.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

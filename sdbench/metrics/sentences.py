@@ -1,7 +1,5 @@
 """A decision in one sentence: the setting, what it costs at most, what it gains over lossless, and how sure that is."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

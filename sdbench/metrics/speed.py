@@ -5,8 +5,6 @@ conditional on this machine and this process. Modelled speed-ups put
 measured costs per call under the recorded rounds of every cell; what is neither a draft nor a verify call is left out.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One row a cell: acceptance, quality, speed, differences from lossless, with intervals. Empty is not measured."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

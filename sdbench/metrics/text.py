@@ -4,8 +4,6 @@ Terminal, page, figures, JSON, paper tables, trackers and audit all write them w
 `cells.table_of`, or summary.csv by cell.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -5,8 +5,6 @@ every token-wise rule acceptance <= 1 − TV(p,q) + TV(out,p). From a lossless r
 a round of any other w follow at the *contexts of the lossless run*: a prediction, not a measurement.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray

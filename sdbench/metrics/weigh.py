@@ -3,8 +3,6 @@
 `recommend.decide` makes a decision of it, `sentences` the words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """python -m sdbench.train: reads the options of a training, passes all others to the runner, and reports errors as one sentence."""
 
-from __future__ import annotations
-
 import fcntl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Losses of a token's distributions p (target) and q (draft): forward KL(p‖q), r
 (arXiv:2602.23881), whose gradient stays where that of TV is small: TV = 1 − Σ min(p, q), and d(overlap) = dTV / Σ min(p, q).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ goes to what w decided, the tokens at drafted positions, each of which has the d
 λ is how much reward one unit of acceptance is worth.
 """
 
-from __future__ import annotations
-
 import csv
 import time
 from collections.abc import Sequence
@@ -42,7 +40,7 @@ class TokenBatch:
     num_texts: int
 
     @classmethod
-    def of(cls, rollouts: Sequence[Rollout], samples: int) -> TokenBatch:
+    def of(cls, rollouts: Sequence[Rollout], samples: int) -> "TokenBatch":
         """The tokens of `samples` rollouts of each prompt."""
         recordings = [rollout.recording for rollout in rollouts]
         counts = torch.tensor([len(recording.p) for recording in recordings])

@@ -5,8 +5,6 @@ and after it, so that all swaps of a prompt are rules of one stream and share it
 continues it scores no less than the lossless one.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence
@@ -66,7 +64,7 @@ class Labels:
     good: Tensor  # [N] bool
     prompt: Tensor  # [N]
 
-    def __getitem__(self, rows: Tensor) -> Labels:
+    def __getitem__(self, rows: Tensor) -> "Labels":
         return Labels(self.features[rows], self.good[rows], self.prompt[rows])
 
 

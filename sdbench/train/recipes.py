@@ -1,7 +1,5 @@
 """The options of each training, with the help texts. Nothing here imports torch at the start, so that --help is quick."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields

@@ -1,7 +1,5 @@
 """Records what a rule reads of the tokens that it decides, while it decodes: no model runs again over a finished text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -32,7 +30,7 @@ class Recorder:
     rounds: list[tuple[Tensor, ...]] = field(default_factory=list)  # text [N], then the columns of Recording
     first_round: dict[int, int] = field(default_factory=dict)  # of each text, since it last began
 
-    def wrap(self, rule: Any, text: int) -> RecordedRule:
+    def wrap(self, rule: Any, text: int) -> "RecordedRule":
         """The rule, for this text alone."""
         return RecordedRule(rule, self, text)
 

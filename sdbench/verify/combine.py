@@ -1,7 +1,5 @@
 """Rules made of another rule: a coin for what is rejected too often, and leniency inside a span alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -108,7 +106,7 @@ class Within(Outer):
         if self.begin == self.end:
             raise ValueError(f"begin and end of Within must differ, got {self.begin!r} for both")
 
-    def with_markers(self, ids_of: Callable[[str], Sequence[int]]) -> Within:
+    def with_markers(self, ids_of: Callable[[str], Sequence[int]]) -> "Within":
         """Return the rule with markers that are texts replaced by their ids; `ids_of` tokenises a text."""
         return replace(self, begin=_marker("begin", self.begin, ids_of), end=_marker("end", self.end, ids_of))
 

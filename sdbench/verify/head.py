@@ -3,8 +3,6 @@
 A folder holds `head.safetensors` and `head.json`: what the head is, and whose states it was trained on.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -128,7 +126,7 @@ class Head:
         write_whole(folder / CARD, json.dumps(card, indent=1) + "\n")
 
     @classmethod
-    def load(cls, name: str, kind: str) -> Head:
+    def load(cls, name: str, kind: str) -> "Head":
         """The head in a folder, or one that ships (embedded:PAIR/TASK): one object for one content. ValueError in a sentence."""
         folder = folder_of(name, kind)
         try:

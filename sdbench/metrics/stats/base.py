@@ -1,7 +1,5 @@
 """What every interval starts from: the estimate it returns, and the checks of what it is given."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ cases and for n ≤ 2, and no law is known that breaks it. The quantile comes fr
 exponentials (Barndorff-Nielsen's r*), within about 1 % of its distance from the mean; no draws, so no seed.
 """
 
-from __future__ import annotations
-
 from statistics import NormalDist
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Intervals of means, ratios, proportions, medians and of functions of sums."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

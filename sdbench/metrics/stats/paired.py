@@ -1,7 +1,5 @@
 """Two settings on the same examples: their difference, and tests of it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

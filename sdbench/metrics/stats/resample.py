@@ -3,8 +3,6 @@
 All in double precision, because a studentised pivot divides by a spread that cancels where only a few examples differ.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 
