@@ -23,6 +23,14 @@ class Prefix:
     length: int
     hidden: Tensor | None = None  # [L,d] after the final norm, where they were asked for
 
+    @property
+    def nbytes(self) -> int:
+        return sum(states.nbytes for layer in self.layers for states in layer)
+
+    def first(self, length: int) -> "Prefix":
+        """Return the prefix of the first tokens."""
+        return Prefix(tuple((keys[:length], values[:length]) for keys, values in self.layers), length)
+
 
 class RaggedLayer(CacheLayerMixin):
     """Keys and values [R,S+1,G,D] of one layer; slot S is scratch. `update` writes where the current plan says."""

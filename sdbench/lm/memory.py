@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CHUNK = 512  # prompt tokens a prefill call takes
+KNOWN_BYTES = 256 << 20  # keys and values of prompts that a model keeps for prompts that begin alike
 WORK = 6 << 18  # numbers that a rule works on at a time (verify/tokenwise.py, SLICE), temporaries included
 
 
@@ -51,11 +52,13 @@ def peak_bytes(
     top_p: float | None = None,
     keeps_logits: bool = False,
     is_captured: bool = False,
+    keeps_prompts: bool = False,
 ) -> PeakBytes:
     """Return what a batch of `num_rows` texts, the longest of `length` tokens with its answer, takes at its peak.
 
     draft None: the target alone, or a drafter without a model. keeps_logits: a rule reads un-tempered logits ("raw" in its needs,
     or "raw_if_greedy" at temperature 0). is_captured: steps are replayed as CUDA graphs, whose memory serves nothing else.
+    keeps_prompts: as a run does, for prompts that begin alike.
     Activations are left out: some 0.1 GiB for an 8B.
     """
     models = [target] if draft is None else [target, draft]
@@ -74,8 +77,9 @@ def peak_bytes(
     judging = held + judged + wide * WORK
     # A graph keeps what it works on, and its results are copied.
     laws = drafting + scoring + judging if is_captured else max(drafting, held + scoring, judging)
+    known = keeps_prompts * sum(min(KNOWN_BYTES, model.token * num_rows * length) for model in models)
     return PeakBytes(
         sum(model.weights for model in models),
-        sum(model.token for model in models) * slots,
+        sum(model.token for model in models) * slots + known,
         laws,
     )

@@ -14,6 +14,7 @@ from sdbench.lm.attention import NAME
 from sdbench.lm.cache import ROOM, Prefix, RaggedCache
 from sdbench.lm.capture import PATIENCE, CapturedSteps, Mode, mode_of
 from sdbench.lm.fingerprint import fingerprint
+from sdbench.lm.known import KnownPrefixes
 from sdbench.lm.memory import CHUNK
 from sdbench.lm.plan import CURRENT, Plan
 from sdbench.lm.probe import probe
@@ -43,6 +44,7 @@ class LM:
         self._levels = torch.tensor([0.0, -torch.inf], dtype=self.dtype, device=self.device).unbind()
         self._configs = list({id(c): c for c in (model.config, self.config)}.values())
         self._kept: RaggedCache | None = None  # with its captured steps
+        self.known: KnownPrefixes | None = None  # set by who knows that the weights stay what they are
         self.kernel = kernel_for(self.device, self.dtype)
         self.attention, self.layer_masks = NAME, probe(self)
 
@@ -119,15 +121,19 @@ class LM:
     def prefill_all(self, prompts: Sequence[Tensor], *, with_hidden: bool = False) -> list[Prefix]:
         """Return keys and values of several prompts [L], chunk by chunk; no logits but the last position's are made.
 
-        Shorter ones end in padding, which no token before it sees.
+        Shorter ones end in padding, which no token before it sees. What all of them begin with is copied where it is known.
         """
+        known = None if with_hidden else self.known
+        begun, beginnings = known.longest(prompts) if known else (0, [])
         lengths = [len(prompt) for prompt in prompts]
         capacity = max(1, *lengths)
         cache = RaggedCache(self.config.num_hidden_layers, len(prompts), capacity)
         ids = pad_sequence(list(prompts), batch_first=True)
         rows = torch.arange(0, len(prompts) * (capacity + 1), capacity + 1, device=ids.device)[:, None]
+        for row, beginning in enumerate(beginnings):
+            cache.write(row, beginning)
         states: list[Tensor] = []
-        for start in range(0, max(lengths), CHUNK):
+        for start in range(begun, max(lengths), CHUNK):
             chunk = ids[:, start : start + CHUNK]
             stop = start + chunk.shape[1]
             positions = torch.arange(start, stop, device=ids.device).expand(len(prompts), -1)
@@ -135,6 +141,8 @@ class LM:
             hidden = self.forward_hidden(chunk, plan, cache, keep=1)[1]
             states += [hidden] if with_hidden else []
         prefixes = [cache.read(row, length) for row, length in enumerate(lengths)]
+        if known and begun < max(lengths):
+            known.add(prompts, prefixes)
         if not states:
             return prefixes
         hidden = torch.cat(states, 1)

@@ -53,6 +53,8 @@ class Decoder:
 
         from sdbench.engines.native import timing
 
+        for lm in self.engine.models:
+            lm.known = None  # on the clock each prompt is read in full
         try:
             timing.time_plan(self, plan, prompts, store)
         except torch.OutOfMemoryError as error:
@@ -136,7 +138,10 @@ class Decoder:
     ) -> Iterator[tuple[WorkItem, Generation]]:
         """Items that the same models decode, whatever their rules and draft lengths, in the order in which they end."""
         from sdbench.engine import Request
+        from sdbench.lm.known import KnownPrefixes
 
+        for lm in self.engine.models:  # whose weights stay what they are, unlike in a training
+            lm.known = lm.known or KnownPrefixes()
         cells, examples = (list(dict.fromkeys(getattr(item, name) for item in items)) for name in ("cell", "example"))
         rule = {cell: index for index, cell in enumerate(cells)}
         prompt = {example: index for index, example in enumerate(examples)}

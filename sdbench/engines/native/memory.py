@@ -82,4 +82,5 @@ def peak_of(job: Job, prompts: Prompts, num_rows: int) -> PeakBytes:
         temperature=run.temperature,
         top_p=run.top_p,
         keeps_logits="raw" in needs or ("raw_if_greedy" in needs and run.temperature == 0),
+        keeps_prompts=True,
     )
