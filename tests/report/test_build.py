@@ -235,6 +235,16 @@ def test_a_folder_without_records_is_one_sentence(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_folder_that_cannot_be_written_names_the_way_out(tmp_path, capsys):
+    """A file stands where a folder must be made: that stops every user, as a read-only disk does."""
+    home = write_synthetic(tmp_path / "home", n=3, ws=(0.5,), timing_examples=0)
+    (home / "tables").write_text("")
+    assert front_door(["report", str(home)]) == 2
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"sdbench\S*: \S+tables\S* cannot be written \(.+\): out=FOLDER names another folder\n", said)
+    assert front_door(["report", str(home), f"out={tmp_path / 'out'}"]) == 0
+
+
 def test_of_more_curves_than_colours_the_likeliest_on_the_front_are_named(tmp_path):
     """Eight curves: six have a colour and a mark of their own, and a plane shows the others behind them."""
     home = write_synthetic(
