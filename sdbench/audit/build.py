@@ -11,7 +11,7 @@ from sdbench.audit.source import Sampling
 from sdbench.audit.subject import AuditedRule, Subject, min_num_draft
 from sdbench.config import ConfigError, RuleSweep, Run
 from sdbench.prepare.heads import with_labels as labels_of
-from sdbench.prepare.refuse import refuse_broken_limits
+from sdbench.prepare.refuse import refuse_broken_limits, refuse_drafter_options
 from sdbench.prepare.rules import Parts, build_parts, rules_of
 from sdbench.prepare.trained import with_trained
 
@@ -43,6 +43,7 @@ def build(given: AuditCommand) -> BuiltAudit:
     run = run_of(given)
     parts = build_parts(run)
     refuse_broken_limits(run, parts)
+    refuse_drafter_options(run, parts)
     for built in parts.sweeps:
         for rule in built.rules:
             refuse_no_verifier(built.sweep.name, rule)
@@ -129,6 +130,7 @@ def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
         return pair_info.tokenizer.encode(text, add_special_tokens=False)
 
     build_parts(run, markers)  # a marker that is not a single token is refused before weights are read
+    refuse_drafter_options(run, parts, pair_info)
     sweeps = tuple(built.sweep for built in parts.sweeps)
     budget = run.max_new_tokens or TRAINED_BUDGET
     is_counted = given.has("n") and run.n is not None

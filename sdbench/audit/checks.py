@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from sdbench.audit.laws import HiddenRandomnessError, claims_draft_law, draft_afresh, query_drafter
+from sdbench.audit.laws import HiddenRandomnessError, claims_draft_law, draft_afresh, query_drafter, reads_history
 from sdbench.audit.outcomes import UnknownLawError
 from sdbench.audit.report import ExactCheck
 from sdbench.audit.source import ModelOutputs, Sampling, Side, Source, Tables, run_model
@@ -194,9 +195,14 @@ def plain_text(subject: Subject, rule: Any, drafter: Any, prompt: Sequence[int])
     """One text at temperature 0: whole forwards without a cache, one row, the rule's own verdicts. rule None: the target alone."""
     text: list[int] = []
     state = None if rule is None else rule.init_state([torch.tensor(prompt)], "cpu")
+    keeps_row = rule is not None and reads_history(drafter)
+    if keeps_row:
+        drafter.open(1, len(prompt) + subject.budget + subject.num_draft + 1, None)
+        drafter.admit(0, drafter.prefill(torch.tensor(prompt), None))
     while len(text) < subject.budget:
         width = 0 if rule is None else min(subject.num_draft, subject.budget - len(text) - 1)
-        block = _draft_greedily(subject, drafter, [*prompt, *text], width)
+        draft_behind = _draft_in_row if keeps_row else _draft_greedily
+        block = draft_behind(subject, drafter, [*prompt, *text], width)
         ids = [*prompt, *text, *block.tokens[0].tolist()]
         target = last_outputs(subject.target, ids, block.tokens.shape[1] + 1, subject.vocab)
         p = target.logits.argmax(-1)
@@ -207,6 +213,9 @@ def plain_text(subject: Subject, rule: Any, drafter: Any, prompt: Sequence[int])
             verdict = rule(evidence, torch.full(p[None].shape, 0.5).double(), state)
             state = verdict.state
             emitted = [*block.tokens[0, : int(verdict.accepted)].tolist(), int(verdict.next_token)]
+            if keeps_row:
+                filled = [*emitted, *[0] * (block.tokens.shape[1] + 1 - len(emitted))]
+                drafter.observe(torch.tensor([filled]), evidence, verdict)
         for token in emitted:
             text.append(token)
             if token in subject.stops:
@@ -214,15 +223,24 @@ def plain_text(subject: Subject, rule: Any, drafter: Any, prompt: Sequence[int])
     return text
 
 
+def _draft_in_row(subject: Subject, drafter: Any, text: Sequence[int], width: int) -> DraftBlock:
+    """Ask a drafter that has followed this text from its prompt."""
+    ids, u = torch.tensor([list(text)]), torch.full((1, width), 0.5).double()
+    context: Any = SimpleNamespace(tokens=ids, lengths=torch.tensor([len(text)]), longest=len(text))
+    with torch.inference_mode():
+        return drafter.draft(context, width, torch.tensor([width]), u, frozenset({"raw"}))
+
+
 def _draft_greedily(subject: Subject, drafter: Any, text: Sequence[int], width: int) -> DraftBlock:
     if not width:
         return DraftBlock.empty(torch.zeros(1, dtype=torch.int64))
-    if not claims_draft_law(drafter):
+    if not claims_draft_law(drafter) or getattr(drafter, "varies_length", False):
         return draft_afresh(
             drafter,
             torch.tensor(list(text)),
             torch.zeros(1, 0, dtype=torch.int64),
             torch.full((1, width), 0.5).double(),
+            frozenset({"raw"}),
         )
     ids, steps = list(text), []
     for _ in range(width):

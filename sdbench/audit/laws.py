@@ -152,6 +152,8 @@ class TextLaws:
     def blocks(self, prompt: int, depth: int, width: int) -> DraftedBlocks:
         if self.drafter is None or keeps_draft_law(self.drafter):
             return self._blocks_of_draft_model(prompt, depth, width)
+        if reads_history(self.drafter):
+            raise UnknownLawError("what it drafts depends on earlier rounds, which a text does not show")
         cache, key = self.tables.cache, (id(self.drafter), prompt, depth, width)
         if key not in cache:
             try:
@@ -189,6 +191,11 @@ def keeps_draft_law(drafter: Any) -> bool:
     return bool(vars(owner).get("draws_draft_law", False))
 
 
+def reads_history(drafter: Any) -> bool:
+    """Whether a drafter declares that what became of its earlier drafts decides what it offers."""
+    return bool(getattr(drafter, "reads_history", False))
+
+
 def query_drafter(drafter: Any, tables: Tables, prompt: int, depth: int, width: int) -> DraftedBlocks:
     """The blocks of a drafter that chooses its tokens, or draws token i by the inverse CDF of its law at uᵢ.
 
@@ -201,7 +208,8 @@ def query_drafter(drafter: Any, tables: Tables, prompt: int, depth: int, width: 
     block = draft_afresh(drafter, begin, digits_of(context, vocab, depth), u)
     if not block.q.is_floating_point():
         refuse_hidden_randomness(drafter, block, draft_afresh(drafter, begin, digits_of(context, vocab, depth), u / 8))
-    for slot in range(block.tokens.shape[1] if block.q.is_floating_point() else 0):
+    slot = 0
+    while slot < block.tokens.shape[1] and block.q.is_floating_point():  # a block of another row may be longer
         # A slot that is not offered may hold anything: without a law, one row stands for all of it.
         claimed = block.q[:, slot].double()
         first = torch.zeros_like(claimed).index_fill_(1, torch.tensor(0), 1)
@@ -212,6 +220,7 @@ def query_drafter(drafter: Any, tables: Tables, prompt: int, depth: int, width: 
         block = draft_afresh(drafter, begin, digits_of(context, vocab, depth), u)
         if bool(((slot < block.lengths) & (block.tokens[:, slot] != token)).any()):
             raise UnknownLawError(f"{type(drafter).__name__} does not draw by the inverse CDF of its q")
+        slot += 1
     q = dense(block.q, vocab, torch.float64).double()
     return DraftedBlocks(context, block.tokens.clamp(0, vocab - 1), chance, q, block.lengths)
 
@@ -225,7 +234,9 @@ def refuse_hidden_randomness(drafter: Any, block: DraftBlock, other: DraftBlock)
         raise HiddenRandomnessError(f"{name} gives ids as q, as if it chose its drafts, but draws them at random")
 
 
-def draft_afresh(drafter: Any, begin: Tensor, texts: Tensor, u: Tensor) -> DraftBlock:
+def draft_afresh(
+    drafter: Any, begin: Tensor, texts: Tensor, u: Tensor, needs: frozenset[str] = frozenset()
+) -> DraftBlock:
     """Ask for drafts behind prompt + texts [R,d] with uniforms u [R,K]; every text is new to the drafter."""
     whole = torch.cat((begin.expand(len(texts), -1), texts), 1)
     (rows, length), width = whole.shape, u.shape[1]
@@ -235,7 +246,8 @@ def draft_afresh(drafter: Any, begin: Tensor, texts: Tensor, u: Tensor) -> Draft
         try:
             for row, text in enumerate(whole):
                 drafter.admit(row, drafter.prefill(text, None))
-            block = drafter.draft(context, width, torch.full((rows,), width), u, frozenset())
+            block = drafter.draft(context, width, torch.full((rows,), width), u, needs)
         finally:
             drafter.close()
-    return DraftBlock(block.tokens.clone(), block.q.clone(), block.lengths.clone())
+    logits = None if block.logits is None else block.logits.clone()
+    return DraftBlock(block.tokens.clone(), block.q.clone(), block.lengths.clone(), logits)

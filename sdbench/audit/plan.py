@@ -210,7 +210,8 @@ def token_tests(
     tests: list[ClaimTest] = []
     if is_stated and "prefixes" in options.claims:
         # A second token is drafted whatever became of the first, if a block holds two and another round may follow.
-        with_second = (rule is None or (subject.num_draft > 1 and subject.budget > 2)) and subject.budget > 1
+        is_whole = subject.num_draft > 1 and not getattr(subject.helper, "varies_length", False)
+        with_second = (rule is None or (is_whole and subject.budget > 2)) and subject.budget > 1
         tests.append(PrefixTest(claimed, len(subject.prompts), horizon, with_second))
     if is_stated and wants_tokens:
         acceptance = acceptance if by_origin.is_tokenwise else None

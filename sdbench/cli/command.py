@@ -83,7 +83,7 @@ def classes_of_ones_own(words: Sequence[str]) -> list[str]:
 
 def expand(words: Sequence[str]) -> list[str]:
     """What Hydra is told: `verifier=[a,b]` as one package a rule, the options of a class of one's own as new keys."""
-    prefixes = ("verifier.", *(f"{group}." for group in classes_of_ones_own(words)), *OPEN)
+    prefixes = ("verifier.", "drafter.length", *(f"{group}." for group in classes_of_ones_own(words)), *OPEN)
     expanded: list[str] = []
     for word in words:
         several = LIST.fullmatch(word)

@@ -37,6 +37,8 @@ DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu")
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
 QUANTIZATION = ("bnb-int8", "bnb-nf4", "torchao-int8", "torchao-int4")
+LENGTH_OPTIONS = ("length", "length_threshold", "length_price")  # of every drafter: how long its blocks are
+CONSTANT = "constant"  # the length policy of a drafter that has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ class Component:
     def check(cls, group: str, tree: Mapping[str, Any]) -> Component:
         choices = tree.get("choices") or {}
         options = {k: v for k, v in tree.items() if k not in ("name", "_target_", "choices")}
+        if group == "drafter" and options.get("length") == CONSTANT:
+            del options["length"]  # as if it were not given
         for key, values in choices.items():
             if options.get(key) is not None:
                 checks.choice(f"{group}.{key}", options[key], values)

@@ -1,6 +1,8 @@
 """Drafters, a file each."""
 
-from sdbench.draft.base import BaseDrafter, NoDraft, build, class_of
+from sdbench.draft.base import BaseDrafter, NoDraft, prefill_all
+from sdbench.draft.build import build, check, class_of
+from sdbench.draft.length import VariableLength
 from sdbench.draft.model import ModelDrafter
 
-__all__ = ["BaseDrafter", "ModelDrafter", "NoDraft", "build", "class_of"]
+__all__ = ["BaseDrafter", "ModelDrafter", "NoDraft", "VariableLength", "build", "check", "class_of", "prefill_all"]

@@ -25,6 +25,7 @@ class ModelDrafter(BaseDrafter):
     limits: ClassVar[Limits] = Limits(draft_model=True)
     needs: ClassVar[frozenset[str]] = frozenset({"draft"})
     draws_draft_law: ClassVar[bool] = True
+    continues_drafts: ClassVar[bool] = True
 
     cache: RaggedCache  # from open to close
 

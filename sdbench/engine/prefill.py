@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from sdbench.draft import prefill_all
 from sdbench.engine.clock import Clock
 from sdbench.engine.row import Request
 from sdbench.lm.cache import Prefix
@@ -68,16 +69,8 @@ class Prefixes:
         prompts = [torch.tensor(list(self.prompts[n]), dtype=torch.int64, device=self.target.device) for n in numbers]
         prefixes = self.target.prefill_all([prompt[:-1] for prompt in prompts], with_hidden=self.with_hidden)
         # The last token begins the first round.
-        by_drafter = _prefill_all(self.drafter, prompts, prefixes)
+        by_drafter = prefill_all(self.drafter, prompts, prefixes)
         seconds = self.clock.read() - started_s
         for n, prompt, prefix, draft_prefix in zip(numbers, prompts, prefixes, by_drafter, strict=True):
             share_s = seconds * len(prompt) / sum(map(len, prompts))
             self._prepared[n] = Prepared(prompt, replace(prefix, hidden=None), draft_prefix, share_s)
-
-
-def _prefill_all(drafter: Any, prompts: Sequence[Tensor], prefixes: Sequence[Prefix]) -> list[Any]:
-    """Call the drafter's `prefill_all`, unless a class built upon the one that has it writes a `prefill` of its own."""
-    method = next(name for kind in type(drafter).__mro__ for name in ("prefill_all", "prefill") if name in vars(kind))
-    if method == "prefill_all":
-        return drafter.prefill_all(prompts, prefixes)
-    return [drafter.prefill(prompt, prefix) for prompt, prefix in zip(prompts, prefixes, strict=True)]

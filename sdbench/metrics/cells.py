@@ -124,11 +124,11 @@ def main_knob(axes: Sequence[Sequence[Axis]]) -> str | None:
 
 
 def _others(cell: Mapping[Any, Any], axes: Sequence[Axis], knob: str | None) -> str:
-    """The rule's other options and a drafter that is no model."""
+    """The rule's other options and the drafter, unless it is a model without options."""
     options = {axis.knob: axis.value for axis in axes}
     options |= {str(name).removeprefix("knob_"): value for name, value in cell.items() if str(name).startswith("knob_")}
     drafter = (cell["content"] or {}).get("drafter")
-    if isinstance(drafter, dict) and drafter.get("name") != "model":
+    if isinstance(drafter, dict) and (drafter.get("name") != "model" or len(drafter) > 1):
         options["drafter"] = "/".join(str(value) for value in drafter.values())
     kept = {name: value for name, value in options.items() if name != knob and value is not None and value == value}
     return ", ".join(f"{name}={format_value(value)}" for name, value in kept.items())

@@ -131,12 +131,20 @@ class _CellMaker:
             "seed": run.seed,
             "versions": {
                 "verifier": version_of_rule(rule),
-                "drafter": version_of(self.parts.drafter) if is_pair else None,
+                "drafter": _drafter_version(run, self.parts) if is_pair else None,
                 "task": version_of(type(self.task), version=self.task.version),
             },
             "files": {**files, **drafter_files, **_task_files(run, self.task)},
             **{name: value for name, value in self.pair_info.numerics.items() if name.partition("_")[0] in reads},
         }
+
+
+def _drafter_version(run: Run, parts: Parts) -> str | None:
+    """That of its class, and of a length policy that is not the constant one."""
+    from sdbench.draft.policies import POLICIES
+
+    version, length = version_of(parts.drafter), run.drafter.options.get("length")
+    return version if length is None else f"{version} length:{POLICIES[length].version}"
 
 
 def _task_content(task: DataTask) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class LimitError(ConfigError):
 def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
     """Raise a ConfigError for the first thing that this run cannot do; warn of what it can do but is unlikely to mean."""
     refuse_broken_limits(run, parts)
+    refuse_drafter_options(run, parts, pair_info)
     if "draft" in pair_info.configs:
         _refuse_two_vocabularies(run, pair_info)
     if run.model.attention is not None:
@@ -66,6 +67,18 @@ def refuse_broken_limits(run: Run, parts: Parts) -> None:
             )
             if sentence is not None:
                 raise LimitError(sentence)
+
+
+def refuse_drafter_options(run: Run, parts: Parts, pair_info: PairInfo | None = None) -> None:
+    """Raise for what a drafter's options say that cannot be; with a pair, for what its tokenizers do not allow."""
+    from sdbench.draft import check
+    from sdbench.types import DraftSetup
+
+    tokenizer = None if pair_info is None else pair_info.tokenizer
+    try:
+        check(parts.drafter, run.drafter.options, DraftSetup(None, None, None, tokenizer), run.num_draft)
+    except ValueError as error:
+        raise ConfigError(f"drafter={run.drafter.name}: {first_line(error)}") from None
 
 
 def can_run(run: Run, rule: RuleSweep) -> bool:

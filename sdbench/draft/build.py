@@ -1,0 +1,60 @@
+"""Drafters by name: their class, the options of their file, what is wrong with these, and the drafter itself."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+
+from sdbench.config import CONSTANT, LENGTH_OPTIONS, config_dir, nearest
+from sdbench.draft.length import VariableLength
+from sdbench.draft.policies import LengthPolicy, policy_of
+from sdbench.imports import import_object
+from sdbench.types import DRAFTER_NEEDS, Drafter, DraftSetup, needs_of
+
+INTERNAL = ("name", "choices", "knobs")  # of a drafter's file: what the configuration reads, not the drafter
+
+
+def class_of(drafter: object) -> tuple[Any, Mapping[str, Any]]:
+    """Return the class, and the options that its file gives it; an object is returned as it is."""
+    if not isinstance(drafter, str):
+        return drafter, {}
+    files = {path.stem: path for path in (config_dir() / "drafter").glob("*.yaml")}
+    if drafter not in files:
+        raise ValueError(f"drafter={drafter} names no file in configs/drafter {nearest(drafter, sorted(files))}")
+    tree = yaml.safe_load(files[drafter].read_text()) or {}
+    return import_object(str(tree.pop("_target_"))), {key: value for key, value in tree.items() if key not in INTERNAL}
+
+
+def build(drafter: object, setup: DraftSetup, options: Mapping[str, Any] | None = None) -> Drafter:
+    """Return a drafter for this target: an object as it is, anything else built. A need that is not met is a ValueError."""
+    kind, defaults = class_of(drafter)
+    needs = needs_of(kind, DRAFTER_NEEDS)
+    if not isinstance(kind, type):
+        return kind
+    name = drafter if isinstance(drafter, str) else kind.__name__
+    for need, part, label in (("draft", setup.draft, "draft model"), ("tokenizer", setup.tokenizer, "tokenizer")):
+        if need in needs and part is None:
+            raise ValueError(f"drafter={name} needs a {label}, and there is none")
+    if not hasattr(kind, "build"):
+        raise ValueError(f"drafter={name} must have a classmethod build(setup, …): derive it from BaseDrafter")
+    rest, policy = policy_in({**defaults, **(options or {})})
+    built = kind.build(setup, **rest)  # type: ignore[attr-defined]
+    return built if type(policy) is LengthPolicy else VariableLength(built, policy, setup.warp, setup.target.device)
+
+
+def policy_in(options: Mapping[str, Any]) -> tuple[dict[str, Any], LengthPolicy]:
+    """Split a drafter's options into those of its class and the length policy that the others describe."""
+    length = {key: options[key] for key in LENGTH_OPTIONS if key in options}
+    rest = {key: value for key, value in options.items() if key not in LENGTH_OPTIONS}
+    return rest, policy_of(length.pop("length", CONSTANT), length)
+
+
+def check(kind: type, options: Mapping[str, Any], setup: DraftSetup, num_draft: Iterable[int]) -> None:
+    """Raise ValueError for options that cannot be. It is called before weights are read: `setup` then has no models."""
+    rest, policy = policy_in(options)
+    shortest = min(num_draft, default=policy.least)
+    if shortest < policy.least:
+        name = options["length"]
+        raise ValueError(f"length={name} takes a num_draft of at least {policy.least}, got num_draft={shortest}")
+    if hasattr(kind, "check"):
+        kind.check(setup, **rest)  # type: ignore[attr-defined]

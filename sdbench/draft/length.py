@@ -1,0 +1,139 @@
+"""A drafter of any kind whose blocks are as long as a length policy decides."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sdbench.draft.base import prefill_all
+from sdbench.draft.policies import LengthPolicy
+from sdbench.probs import Warp, at, clamp_nan_ids, is_ids
+from sdbench.types import DRAFTER_NEEDS, Context, DraftBlock, Drafter, Evidence, Limits, Verdict, needs_of
+
+
+@dataclass(frozen=True, slots=True)
+class GrownContext:
+    """The texts of a context with drafts behind them."""
+
+    tokens: Tensor
+    lengths: Tensor
+    longest: int
+
+
+class VariableLength:
+    """Drafts by another drafter until its policy ends a row's block: token by token where that drafter continues its own drafts
+    (`continues_drafts`), else by cutting its whole blocks.
+    """
+
+    varies_length = True
+
+    def __init__(self, drafter: Drafter, policy: LengthPolicy, warp: Warp, device: Any = "cpu") -> None:
+        self.drafter, self.policy, self.warp, self.device = drafter, policy, warp, device
+        self.needs = needs_of(drafter, DRAFTER_NEEDS)
+        limits = getattr(drafter, "limits", None) or Limits()
+        low, high = limits.num_draft
+        self.limits = replace(limits, num_draft=(max(low, policy.least), high))
+        self.version = f"{getattr(drafter, 'version', '')} {policy.version}"
+        self.draws_draft_law = bool(getattr(drafter, "draws_draft_law", False))
+        self.reads_history = policy.reads_history or bool(getattr(drafter, "reads_history", False))
+
+    def open(self, num_rows: int, capacity: int, cache: Any) -> None:
+        self.drafter.open(num_rows, capacity, cache)
+        self.state = self._start_state().repeat(num_rows, 1)
+
+    def _start_state(self) -> Tensor:
+        return torch.tensor(list(self.policy.start), dtype=torch.float32, device=self.device)
+
+    def prefill(self, prompt: Tensor, prefix: Any) -> Any:
+        return self.drafter.prefill(prompt, prefix)
+
+    def prefill_all(self, prompts: Sequence[Tensor], prefixes: Sequence[Any]) -> list[Any]:
+        return prefill_all(self.drafter, prompts, prefixes)
+
+    def admit(self, row: int, prefix: Any) -> None:
+        self.state[row] = self._start_state()
+        self.drafter.admit(row, prefix)
+
+    def move(self, source: int, row: int) -> None:
+        self.state[row] = self.state[source]
+        self.drafter.move(source, row)
+
+    def close(self) -> None:
+        self.drafter.close()
+
+    def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
+        state = self.state[: len(lengths)]
+        wanted = self.policy.most(state, lengths)
+        width = int(wanted.max())
+        self.chance = torch.ones(len(lengths), width, device=lengths.device)
+        if not width or not self.policy.reads_chance:
+            return self.drafter.draft(context, width, wanted, u[:, :width], needs)
+        all_needs = needs | {"raw"} if self.warp.is_greedy else needs  # laws are ids there
+        taken: list[DraftBlock] = []
+        offered, is_open = torch.zeros_like(wanted), wanted > 0
+        for slot, block in enumerate(self._slots(context, wanted, u[:, :width], all_needs)):
+            is_open = is_open & (block.lengths > 0)
+            if not bool(is_open.any()):
+                break
+            taken.append(block)
+            offered = offered + is_open
+            self.chance[:, slot] = chance_of(block)[:, 0]
+            is_open = is_open & (wanted > slot + 1) & self.policy.goes_on(state, self.chance[:, : slot + 1])
+            if not bool(is_open.any()):
+                break
+        return join(taken, offered, needs)
+
+    def _slots(self, context: Context, wanted: Tensor, u: Tensor, needs: frozenset[str]) -> Iterator[DraftBlock]:
+        """Yield blocks of a slot each, in order: drafted as they are read, if the drafter continues its own drafts."""
+        width = u.shape[1]
+        if not getattr(self.drafter, "continues_drafts", False):
+            block = self.drafter.draft(context, width, wanted, u, needs)
+            yield from (slot_of(block, slot) for slot in range(block.tokens.shape[1]))
+            return
+        tokens, sizes = pad(context.tokens, (0, width)), context.lengths
+        for slot in range(width):
+            grown = GrownContext(tokens, sizes + slot, context.longest + slot)
+            block = self.drafter.draft(grown, 1, (wanted > slot).long(), u[:, slot : slot + 1], needs)
+            if block.tokens.shape[1]:
+                tokens.scatter_(1, grown.lengths[:, None], clamp_nan_ids(block.tokens, self.warp.vocab_size or 1 << 62))
+                yield block
+
+    def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:
+        count = len(verdict.accepted)
+        rounds = self.chance[:count], evidence.draft.lengths, verdict.accepted
+        self.state[:count] = self.policy.learn(self.state[:count], *rounds)
+        self.drafter.observe(emitted, evidence, verdict)
+
+
+def chance_of(block: DraftBlock) -> Tensor:
+    """Return q(x) [B,K] of the tokens; at temperature 0 by the un-tempered law, and 1 where the drafter has none."""
+    law = block.q
+    if is_ids(law):
+        if block.logits is None:
+            return torch.ones(law.shape, device=law.device)
+        law = block.logits.softmax(-1)
+    return at(law, clamp_nan_ids(block.tokens, law.shape[-1]))
+
+
+def slot_of(block: DraftBlock, slot: int) -> DraftBlock:
+    """Return one slot of a block as a block."""
+    logits, hidden = (None if x is None else x[:, slot : slot + 1] for x in (block.logits, block.hidden))
+    tokens, q = (x[:, slot : slot + 1] for x in (block.tokens, block.q))
+    return DraftBlock(tokens, q, (block.lengths > slot).long(), logits, hidden)
+
+
+def join(blocks: Sequence[DraftBlock], lengths: Tensor, needs: frozenset[str]) -> DraftBlock:
+    """Return the block of these slots, of which `lengths` [B] are offered."""
+    if not blocks:
+        return DraftBlock.empty(lengths)
+    tokens, q = (torch.cat([getattr(block, name) for block in blocks], 1) for name in ("tokens", "q"))
+    extra = {"raw": "logits", "draft_hidden": "hidden"}
+    more: dict[str, Any] = {}
+    for need, name in extra.items():
+        values = [getattr(block, name) for block in blocks]
+        if need in needs and values[0] is not None:
+            more[name] = torch.cat(values, 1)
+    return DraftBlock(tokens, q, lengths, **more)

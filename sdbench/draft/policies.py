@@ -1,0 +1,160 @@
+"""Length policies: how many tokens a row drafts, as pure functions of its own rounds and of its draft so far.
+
+No policy looks at another row, and none drops a token that it has looked at: a draft that was drawn and then dropped because of
+what it is biases what is emitted (by up to .24 in total variation). So a block ends behind the token that ended it.
+"""
+
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sdbench.config import nearest
+
+FINE, COARSE = 20, 5  # equal parts of (0, 1] in which probabilities are counted
+MISSED = 3.0  # what stopping before an acceptance costs, in drafts that are refused: the weight of transformers
+ENOUGH = 6  # examined tokens before a threshold is fitted
+
+
+class LengthPolicy:
+    """Draft what was asked for. A row's state [S] begins as `start`; all methods work on rows [B,S]."""
+
+    version: ClassVar[str] = "1"
+    least: ClassVar[int] = 1  # the smallest num_draft that leaves a choice
+    reads_chance: ClassVar[bool] = False  # whether a block may end behind a token because of its probability
+    reads_history: ClassVar[bool] = False  # whether the row's earlier rounds count
+    start: ClassVar[Sequence[float]] = ()
+
+    def most(self, state: Tensor, lengths: Tensor) -> Tensor:
+        """Return how many tokens [B] may be drafted, at most `lengths` and at least 1 where these are."""
+        return lengths
+
+    def goes_on(self, state: Tensor, chance: Tensor) -> Tensor:
+        """Return [B] whether another token is drafted behind tokens of probabilities chance [B,i], i at least 1."""
+        return torch.ones(len(chance), dtype=torch.bool, device=chance.device)
+
+    def learn(self, state: Tensor, chance: Tensor, offered: Tensor, accepted: Tensor) -> Tensor:
+        """Return the state behind a round that accepted so many [B] of the tokens offered [B], of chance [B,K]."""
+        return state
+
+
+class Heuristic(LengthPolicy):
+    """transformers' heuristic schedule: two more behind a block that was kept whole, otherwise one less, at least 1."""
+
+    least, reads_history = 2, True
+    start = (torch.inf,)  # the first block has num_draft tokens
+
+    def most(self, state: Tensor, lengths: Tensor) -> Tensor:
+        return torch.minimum(lengths, state[:, 0]).long()
+
+    def learn(self, state: Tensor, chance: Tensor, offered: Tensor, accepted: Tensor) -> Tensor:
+        after = torch.where(accepted == offered, offered + 2, (offered - 1).clamp_min(1))
+        return torch.where(offered > 0, after, state[:, 0])[:, None].to(state.dtype)
+
+
+class Confidence(LengthPolicy):
+    """End behind the first token with q(x) < threshold."""
+
+    least, reads_chance = 2, True
+
+    def __init__(self, threshold: float = 0.4) -> None:
+        self.threshold = share("length_threshold", threshold)
+
+    def goes_on(self, state: Tensor, chance: Tensor) -> Tensor:
+        return chance[:, -1] >= self.threshold
+
+
+class Adaptive(Confidence):
+    """Dynamic speculation lookahead (Mamou et al. 2024, arXiv:2405.04304) as in transformers: the threshold is fitted to the row.
+
+    Of the thresholds 0, .05, … .95 the one with the least false-positive rate + 3·false-negative rate over the tokens examined so
+    far; `threshold` until six were, one of them accepted and one refused. The state counts accepted and refused tokens by q(x).
+    """
+
+    reads_history = True
+    start = (0.0,) * (2 * FINE)
+
+    def thresholds(self, state: Tensor) -> Tensor:
+        """Return the threshold of each row [B]."""
+        accepted, refused = state.split(FINE, -1)
+        totals = torch.stack((accepted.sum(-1), refused.sum(-1)), -1)
+        missed = (accepted.cumsum(-1) - accepted) / totals[:, :1].clamp_min(1)
+        wasted = 1 - (refused.cumsum(-1) - refused) / totals[:, 1:].clamp_min(1)
+        tie = torch.arange(FINE, device=state.device) * 1e-5  # of equals the lowest
+        fitted = (wasted + MISSED * missed + tie).argmin(-1) / FINE
+        return torch.where((totals.min(-1).values > 0) & (totals.sum(-1) >= ENOUGH), fitted, self.threshold)
+
+    def goes_on(self, state: Tensor, chance: Tensor) -> Tensor:
+        return chance[:, -1] >= self.thresholds(state)
+
+    def learn(self, state: Tensor, chance: Tensor, offered: Tensor, accepted: Tensor) -> Tensor:
+        return count(state, chance, offered, accepted)
+
+
+class Value(LengthPolicy):
+    """Draft on while the expected tokens of the round, over its price, grow: as vLLM's adaptive verification, a row at a time.
+
+    A round of k drafts is expected to emit 1 + a₁ + a₁a₂ + … tokens and costs 1 + k·price target calls. The acceptance of a drafted
+    token is estimated from the row's tokens of similar q(x), that of the next from all of them.
+    """
+
+    least, reads_chance, reads_history = 2, True, True
+    start = (0.0,) * (2 * COARSE)
+
+    def __init__(self, price: float = 0.1) -> None:
+        self.price = share("length_price", price)
+
+    def goes_on(self, state: Tensor, chance: Tensor) -> Tensor:
+        accepted, refused = state.split(COARSE, -1)
+        middle = (torch.arange(COARSE, device=state.device) + 0.5) / COARSE
+        estimates = (accepted + 2 * middle) / (accepted + refused + 2)  # what is known counts as two tokens at first
+        overall = (accepted.sum(-1) + 1.5) / (state.sum(-1) + 2)
+        survival = estimates.gather(1, part_of(chance, COARSE)).cumprod(1)
+        price = 1 + chance.shape[1] * self.price
+        return survival[:, -1] * overall * price > (1 + survival.sum(1)) * self.price
+
+    def learn(self, state: Tensor, chance: Tensor, offered: Tensor, accepted: Tensor) -> Tensor:
+        return count(state, chance, offered, accepted)
+
+
+POLICIES: Mapping[str, type[LengthPolicy]] = {
+    "constant": LengthPolicy,
+    "heuristic": Heuristic,
+    "confidence": Confidence,
+    "adaptive": Adaptive,
+    "value": Value,
+}
+
+
+def policy_of(name: str, options: Mapping[str, Any]) -> LengthPolicy:
+    """Return the policy of this name, with its options as `drafter.length_…` gives them."""
+    if name not in POLICIES:
+        raise ValueError(f"length={name} is no length policy {nearest(str(name), sorted(POLICIES))}")
+    kind, arguments = POLICIES[name], {key.removeprefix("length_"): value for key, value in options.items()}
+    unread = sorted(arguments.keys() - signature(kind).parameters.keys())
+    if unread:
+        raise ValueError(f"length_{unread[0]} is not read by length={name}: remove it")
+    return kind(**arguments)
+
+
+def share(name: str, value: Any) -> float:
+    """Return a number in (0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ValueError(f"{name} must be in (0, 1], got {value}")
+    return float(value)
+
+
+def part_of(chance: Tensor, parts: int) -> Tensor:
+    """Return which of so many equal parts of [0, 1] each probability lies in."""
+    return (chance * parts).long().clamp(0, parts - 1)
+
+
+def count(state: Tensor, chance: Tensor, offered: Tensor, accepted: Tensor) -> Tensor:
+    """Return counts [B,2P] of accepted, then of refused tokens by their probability, with those of a round [B,K] added."""
+    parts, slots = state.shape[1] // 2, torch.arange(chance.shape[1], device=chance.device)
+    is_accepted = slots < accepted[:, None]
+    is_examined = slots < torch.minimum(offered, accepted + 1)[:, None]
+    where = part_of(chance, parts) + parts * (~is_accepted)
+    return state.scatter_add(1, where, is_examined.to(state.dtype))
