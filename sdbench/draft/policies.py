@@ -40,7 +40,7 @@ class LengthPolicy:
         return state
 
 
-class Heuristic(LengthPolicy):
+class HeuristicLength(LengthPolicy):
     """transformers' heuristic schedule: two more behind a block that was kept whole, otherwise one less, at least 1."""
 
     least, reads_history = 2, True
@@ -54,7 +54,7 @@ class Heuristic(LengthPolicy):
         return torch.where(offered > 0, after, state[:, 0])[:, None].to(state.dtype)
 
 
-class Confidence(LengthPolicy):
+class ConfidenceLength(LengthPolicy):
     """End behind the first token with q(x) < threshold."""
 
     least, reads_chance = 2, True
@@ -66,7 +66,7 @@ class Confidence(LengthPolicy):
         return chance[:, -1] >= self.threshold
 
 
-class Adaptive(Confidence):
+class AdaptiveLength(ConfidenceLength):
     """Dynamic speculation lookahead (Mamou et al. 2024, arXiv:2405.04304) as in transformers: the threshold is fitted to the row.
 
     Of the thresholds 0, .05, … .95 the one with the least false-positive rate + 3·false-negative rate over the tokens examined so
@@ -93,7 +93,7 @@ class Adaptive(Confidence):
         return count(state, chance, offered, accepted)
 
 
-class Value(LengthPolicy):
+class ValueLength(LengthPolicy):
     """Draft on while the expected tokens of the round, over its price, grow: as vLLM's adaptive verification, a row at a time.
 
     A round of k drafts is expected to emit 1 + a₁ + a₁a₂ + … tokens and costs 1 + k·price target calls. The acceptance of a drafted
@@ -121,10 +121,10 @@ class Value(LengthPolicy):
 
 POLICIES: Mapping[str, type[LengthPolicy]] = {
     "constant": LengthPolicy,
-    "heuristic": Heuristic,
-    "confidence": Confidence,
-    "adaptive": Adaptive,
-    "value": Value,
+    "heuristic": HeuristicLength,
+    "confidence": ConfidenceLength,
+    "adaptive": AdaptiveLength,
+    "value": ValueLength,
 }
 
 

@@ -14,7 +14,7 @@ from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.cli import compose_run
 from sdbench.config import ConfigError
 from sdbench.draft import NoDraft, VariableLength
-from sdbench.draft.policies import POLICIES, Adaptive, Confidence, Heuristic, Value, policy_of
+from sdbench.draft.policies import POLICIES, AdaptiveLength, ConfidenceLength, HeuristicLength, ValueLength, policy_of
 from sdbench.prepare.refuse import refuse_drafter_options
 from sdbench.prepare.rules import build_parts
 from sdbench.types import DraftBlock
@@ -30,7 +30,7 @@ def rows(*values: Any) -> torch.Tensor:
 
 
 def test_the_heuristic_adds_two_and_takes_one():
-    policy, state = Heuristic(), torch.tensor([[torch.inf]] * 4)
+    policy, state = HeuristicLength(), torch.tensor([[torch.inf]] * 4)
     assert policy.most(state, rows(5, 5, 2, 0)).tolist() == [5, 5, 2, 0]
     state = policy.learn(state, torch.ones(4, 5), rows(5, 5, 1, 0), rows(5, 4, 0, 0))
     assert state[:, 0].tolist() == [7, 4, 1, torch.inf], "a round without a draft teaches nothing"
@@ -38,7 +38,7 @@ def test_the_heuristic_adds_two_and_takes_one():
 
 
 def test_the_adaptive_threshold_is_the_one_with_the_least_cost():
-    policy = Adaptive(threshold=0.4)
+    policy = AdaptiveLength(threshold=0.4)
     state = torch.tensor([policy.start])
     chance = rows([0.9, 0.8, 0.7, 0.3], [0.9, 0.8, 0.7, 0.3])
     state = policy.learn(state.repeat(2, 1), chance, rows(4, 2), rows(3, 2))
@@ -52,15 +52,15 @@ def test_the_adaptive_threshold_is_the_one_with_the_least_cost():
 
 
 def test_value_compares_what_a_token_adds_with_what_it_costs():
-    state = torch.tensor([Value().start])
+    state = torch.tensor([ValueLength().start])
     sure = torch.full((1, 3), 0.95)
-    assert Value(price=0.1).goes_on(state, sure).item()
-    assert not Value(price=0.9).goes_on(state, sure).item()
-    assert not Value(price=0.1).goes_on(state, rows([0.05, 0.05])).item()
-    refused = Value().learn(state, torch.full((1, 1), 0.95), rows(1), rows(0))
+    assert ValueLength(price=0.1).goes_on(state, sure).item()
+    assert not ValueLength(price=0.9).goes_on(state, sure).item()
+    assert not ValueLength(price=0.1).goes_on(state, rows([0.05, 0.05])).item()
+    refused = ValueLength().learn(state, torch.full((1, 1), 0.95), rows(1), rows(0))
     for _ in range(20):
-        refused = Value().learn(refused, torch.full((1, 1), 0.95), rows(1), rows(0))
-    assert not Value(price=0.1).goes_on(refused, sure[:, :1]).item(), "the row's own refusals count"
+        refused = ValueLength().learn(refused, torch.full((1, 1), 0.95), rows(1), rows(0))
+    assert not ValueLength(price=0.1).goes_on(refused, sure[:, :1]).item(), "the row's own refusals count"
 
 
 class Fixed:
@@ -77,7 +77,7 @@ class Fixed:
 
 @pytest.mark.parametrize("continues", [True, False])
 def test_the_token_that_ends_a_block_is_offered(continues):
-    drafter = VariableLength(Fixed(continues), Confidence(0.5), sdbench.Engine(random_pair()[0]).warp())  # type: ignore[arg-type]
+    drafter = VariableLength(Fixed(continues), ConfidenceLength(0.5), sdbench.Engine(random_pair()[0]).warp())  # type: ignore[arg-type]
     drafter.state = torch.zeros(1, 0)
     context: Any = type("Text", (), {"tokens": rows([1, 1]), "lengths": rows(2), "longest": 2})
     block = drafter.draft(context, 3, rows(3), torch.full((1, 3), 0.5), frozenset())
@@ -128,7 +128,7 @@ class Dropping(VariableLength):
 def test_the_audit_sees_a_token_that_was_drawn_and_dropped(kind, verdict):
     models = random_pair()
     subject = Subject([AuditedRule("exact", Exact())], *models, SHORT, stops=(STOP,))
-    subject.helper = kind(subject.helper, Confidence(0.4), subject.engine.warp())
+    subject.helper = kind(subject.helper, ConfidenceLength(0.4), subject.engine.warp())
     options = AuditOptions(samples=1500, tv=1, claims=("losslessness",))
     assert audit(subject, options).verdict == verdict
 
