@@ -2,7 +2,7 @@
 what the machine's arithmetic and memory allow.
 
     python scripts/bench_engine.py [pair=llama-tiny|tiny-shape|llama-8b-shape|FOLDER] [device=cpu] [dtype=float32]
-                                   [threads=1,2] [repeats=3] [out=FOLDER] [rules=all|NAME,NAME]
+                                   [threads=1,2] [repeats=3] [sweep=40] [new=64] [out=FOLDER] [rules=all|NAME,NAME]
 
 rules= measures verification rules beside Exact instead (bench_rules.py): out= then gets rules-PAIR-DEVICE-DTYPE.
 Everything compared takes turns in one process; a figure is the median of ratios with their smallest and largest. An embedded
@@ -42,7 +42,7 @@ LIBRARY: Any = transformers  # its annotations of constructors and of .to() do n
 EMBEDDED = Path(__file__).parents[1] / "sdbench" / "embedded"
 WS = [round(0.1 * i, 1) for i in range(1, 11)]
 FEW_WS = [0.2, 0.5, 0.8]
-PROMPT, NEW = 200, 64
+PROMPT = 200
 LONG, SHORT = 4000, 500
 WARM_UPS = 2
 CALLS = 50
@@ -54,6 +54,8 @@ NAMES = (
     "num_key_value_heads",
     "vocab_size",
 )
+HEADS = {"an 8B": (4096, 128_256), "Gemma 3 270M": (640, 262_144)}  # widths and vocabularies
+HEAD_ROWS, HEAD_STEPS = 12, 8
 SHAPES = {
     "tiny-shape": ((12, 128, 384, 4, 2, 1024), (1, 96, 256, 3, 1, 1024)),
     "llama-8b-shape": ((32, 4096, 14336, 32, 8, 128256), (16, 2048, 8192, 32, 8, 128256)),
@@ -86,6 +88,8 @@ class Bench:
     device: str
     threads: int
     repeats: int
+    sweep: int  # prompts
+    new: int  # tokens of a text
     corpus: list[int] = field(repr=False)
     engines: dict[Mode | None, Engine] = field(default_factory=dict, repr=False)
 
@@ -115,7 +119,7 @@ class Bench:
 
     def ours(self, texts: list[list[int]], ws: list[float], capture: Mode | None = None, **more: Any) -> int:
         rules, engine = [Ensemble(w=w) for w in ws], self.engine(capture)
-        texts_out = generate(None, None, texts, rules, max_new_tokens=NEW, stop_ids=(), engine=engine, **more)
+        texts_out = generate(None, None, texts, rules, max_new_tokens=self.new, stop_ids=(), engine=engine, **more)
         return sum(len(g.tokens) for g in texts_out)
 
     def theirs(self, texts: list[list[int]], ws: list[float]) -> int:
@@ -131,7 +135,7 @@ class Bench:
                     ids,
                     attention_mask=torch.ones_like(ids),
                     assistant_model=self.draft,
-                    max_new_tokens=NEW,
+                    max_new_tokens=self.new,
                     do_sample=True,
                     top_k=0,
                     eos_token_id=None,
@@ -295,7 +299,7 @@ def long_over_short(bench: Bench) -> Figure:
 
     def token_s(length: int) -> float:
         texts, rules, engine = bench.prompts(4, length), [Ensemble(w=0.5)], bench.engine(None)
-        options: dict[str, Any] = {"max_new_tokens": NEW, "stop_ids": (), "measure": False, "timing": True}
+        options: dict[str, Any] = {"max_new_tokens": bench.new, "stop_ids": (), "measure": False, "timing": True}
         decoded = generate(None, None, texts, rules, engine=engine, **options)
         return max(g.timing.decode_s for g in decoded if g.timing) / sum(len(g.tokens) for g in decoded)
 
@@ -311,7 +315,7 @@ def draft_over_target(bench: Bench) -> Figure:
     def call_of(model: Any) -> Callable[[], int]:
         lm = LM(model)
         lm.patience = 1
-        cache = lm.cache(1, PROMPT + NEW)
+        cache = lm.cache(1, PROMPT + bench.new)
         ids, positions = (torch.tensor([[x]], device=lm.device) for x in (5, PROMPT))
         kv_length = lm.kv_length(PROMPT + 1, cache)
 
@@ -326,6 +330,32 @@ def draft_over_target(bench: Bench) -> Figure:
     return bench.figure("one draft call over one target call, batch 1", ratios[WARM_UPS:], f"{CALLS} calls each")
 
 
+def head_over_product(bench: Bench, name: str) -> Figure:
+    """What the logits of one position a row cost, out of several that were computed, over the product of as many states with the
+    head's weights: a head that copies its weights for each row shows here.
+    """
+    (width, vocab), dtype = HEADS[name], bench.target.dtype
+    torch.set_default_dtype(dtype)
+    with torch.device(bench.device):
+        options: Any = {**dict(zip(NAMES, (1, width, 64, width // 64, 1, vocab), strict=True)), "eos_token_id": None}
+        lm = LM(LIBRARY.LlamaForCausalLM(LIBRARY.LlamaConfig(**options)).eval().requires_grad_(False), capture="off")
+    torch.set_default_dtype(torch.float32)
+    cache, ids = lm.cache(HEAD_ROWS, HEAD_STEPS), torch.ones(HEAD_ROWS, HEAD_STEPS, dtype=torch.int64, device=lm.device)
+    positions = torch.arange(HEAD_STEPS, device=lm.device).expand(HEAD_ROWS, -1)
+    states = torch.randn(HEAD_ROWS, width, device=lm.device, dtype=dtype)
+    with torch.inference_mode():
+
+        def forward() -> int:
+            return len(lm.forward(ids, lm.plan(positions, cache, HEAD_STEPS), cache, keep=1))
+
+        def product() -> int:
+            return len(lm.head(states))
+
+        ratios = [bench.seconds(forward)[1] / bench.seconds(product)[1] for _ in range(WARM_UPS + bench.repeats)]
+    note = f"{HEAD_ROWS} rows of {HEAD_STEPS} tokens through one layer"
+    return bench.figure(f"forward with the head of {name} over the head's product", ratios[WARM_UPS:], note)
+
+
 def stretched(bench: Bench) -> Bench:
     """The same shapes with random weights and room for long contexts."""
     models: list[Any] = []
@@ -333,15 +363,24 @@ def stretched(bench: Bench) -> Bench:
         config = type(model.config).from_dict({**model.config.to_dict(), "max_position_embeddings": 2 * LONG})
         models.append(type(model)(config).to(device=bench.device, dtype=model.dtype).eval())
     vocab = models[0].config.vocab_size
-    return Bench(models[0], models[1], bench.device, bench.threads, bench.repeats, random_ids(8 * LONG, vocab))
+    return Bench(
+        models[0],
+        models[1],
+        bench.device,
+        bench.threads,
+        bench.repeats,
+        bench.sweep,
+        bench.new,
+        random_ids(8 * LONG, vocab),
+    )
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    many, few, one = bench.prompts(40, PROMPT), bench.prompts(2, PROMPT), bench.prompts(1, PROMPT)
+    many, few, one = bench.prompts(bench.sweep, PROMPT), bench.prompts(2, PROMPT), bench.prompts(1, PROMPT)
     texts = bench.prompts(32, 64)
     alone: dict[str, Any] = {"batch_size": 1, "measure": False}
     yield bench.rival(
-        f"sweep, 10 w × 40 prompts of {PROMPT}: tokens/s over generate's",
+        f"sweep, 10 w × {bench.sweep} prompts of {PROMPT}: tokens/s over generate's",
         lambda: bench.ours(many, WS),
         lambda: bench.theirs(few, FEW_WS),
     )
@@ -357,13 +396,17 @@ def measure(bench: Bench) -> Iterator[Figure]:
         lambda: bench.theirs(few, FEW_WS),
     )
     yield from over_bare(bench, "batch 32, no measures", texts, measure=False)
+    yield from over_bare(bench, "batch 32, no measures, T = 0", texts, measure=False, temperature=0)
     yield from over_bare(bench, "batch 32, all measures", texts)
     yield from over_bare(bench, "batch 1, no measures", one, **alone)
+    yield from over_bare(bench, "batch 1, no measures, T = 0", one, **alone, temperature=0)
     yield draft_over_target(bench)
     yield over_machine(bench, "batch 32, no measures", texts, measure=False)
     yield over_machine(bench, "batch 1, no measures", one, **alone)
     yield from where_it_goes(bench, "batch 32, all measures", texts)
     yield from where_it_goes(bench, "batch 1, no measures", one, **alone)
+    for name in HEADS:
+        yield head_over_product(bench, name)
     yield long_over_short(stretched(bench))
     row = LM(bench.target).cache(1, 1000)
     lm = LM(bench.target)
@@ -374,7 +417,9 @@ def measure(bench: Bench) -> Iterator[Figure]:
     yield bench.figure("target's bytes a row of 1,000 tokens", [float(size)])
 
 
-def load(name: str, device: str, dtype: torch.dtype, threads: int, repeats: int) -> Bench:
+def load(
+    name: str, device: str, dtype: torch.dtype, threads: int, repeats: int, sweep: int = 40, new: int = 64
+) -> Bench:
     if name in SHAPES:
         models: list[Any] = []
         for seed, shape in enumerate(SHAPES[name]):
@@ -388,7 +433,9 @@ def load(name: str, device: str, dtype: torch.dtype, threads: int, repeats: int)
             with torch.device(device):
                 models.append(LIBRARY.LlamaForCausalLM(LIBRARY.LlamaConfig(**options)).eval())
             torch.set_default_dtype(torch.float32)
-        return Bench(models[0], models[1], device, threads, repeats, random_ids(100_000, models[0].config.vocab_size))
+        return Bench(
+            models[0], models[1], device, threads, repeats, sweep, new, random_ids(100_000, models[0].config.vocab_size)
+        )
     folder = EMBEDDED / name if (EMBEDDED / name).is_dir() else Path(name)
     one = LIBRARY.AutoModelForCausalLM.from_pretrained
     target, draft = (one(folder / role, dtype=dtype).to(device).eval() for role in ("target", "draft"))
@@ -397,7 +444,7 @@ def load(name: str, device: str, dtype: torch.dtype, threads: int, repeats: int)
         tokenizer = LIBRARY.AutoTokenizer.from_pretrained(folder / "target")
         read = [f"{example.prompt.text} " for example in tasks.load("gsm8k-tiny", n=200).examples()]
         corpus = list(chain.from_iterable(tokenizer(text, add_special_tokens=False)["input_ids"] for text in read))
-    return Bench(target, draft, device, threads, repeats, corpus)
+    return Bench(target, draft, device, threads, repeats, sweep, new, corpus)
 
 
 def random_ids(count: int, vocab: int) -> list[int]:
@@ -410,6 +457,8 @@ DEFAULTS = {
     "dtype": "float32",
     "threads": "1,2",
     "repeats": "3",
+    "sweep": "40",
+    "new": "64",
     "out": "",
     "rules": "",
 }
@@ -428,7 +477,8 @@ def main(argv: Sequence[str]) -> None:
     for threads in map(int, options["threads"].split(",")):
         torch.set_num_threads(threads)
         dtype = getattr(torch, options["dtype"])
-        bench = load(options["pair"], options["device"], dtype, threads, int(options["repeats"]))
+        counts = (int(options[name]) for name in ("repeats", "sweep", "new"))
+        bench = load(options["pair"], options["device"], dtype, threads, *counts)
         for figure in measure_rules(bench, options["rules"]) if options["rules"] else measure(bench):
             print(figure.row, flush=True)
             figures.append(figure)
