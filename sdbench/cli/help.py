@@ -54,7 +54,8 @@ How it is run
   device=D          auto, cpu, cuda, cuda:1, mps, xpu, hpu                                          (auto)
   dtype=T           auto, float64, float32, bfloat16, float16                                       (auto)
   timing=off        leaves out the latency pass, which times 3 cells of the sweep beside lossless and the target alone on 8
-                    examples; for numbers to publish: timing.examples=30 timing.cells=11 (timing.repeats, timing.batch_size)
+                    examples; for numbers to publish: timing.examples=30 timing.cells=11 (timing.repeats, timing.batch_size);
+                    timing.assisted=true times transformers' assisted generation too
   shard=I/K         part I of K of the examples, for several machines on one folder                 (0/1)
   -m                one job per combination of comma lists; hydra/launcher=basic, submitit_local or slurm starts them
   --config-dir DIR  more files for the groups below, in DIR/model/NAME.yaml and so on

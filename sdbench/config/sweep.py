@@ -10,7 +10,13 @@ from typing import Any
 
 from sdbench.config.checks import ConfigError, as_list, integer, nearest, number, refuse_unknown, show, string, switch
 
-BASELINES = ("target", "draft", "lossless", "generate")  # what the records call the cells that every run adds
+BASELINES = (
+    "target",
+    "draft",
+    "lossless",
+    "generate",
+    "assisted",
+)  # what the records call the cells that every run adds
 DECLARES = ("low", "high", "open", "whole", "strict", "equals", "sweep", "choices", "draws", "text", "trained")
 INTERNAL = ("name", "_target_", "knobs")
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from sdbench.types import Axis, Metric
 
-BASELINES = ("target", "draft", "lossless", "generate")
+BASELINES = ("target", "draft", "lossless", "generate", "assisted")
 STRICTEST = ("lossless", "exact")  # what an axis calls its strict end where that is the lossless rule
 SETTINGS = (
     "seed",

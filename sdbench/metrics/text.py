@@ -13,9 +13,14 @@ import pandas as pd
 from sdbench.metrics.cells import BASELINES, format_value
 from sdbench.metrics.stats import Estimate
 
-NAMES = {"target": "target alone", "generate": "plain generate", "draft": "draft alone"}
+NAMES = {
+    "target": "target alone",
+    "generate": "plain generate",
+    "assisted": "assisted generate",
+    "draft": "draft alone",
+}
 # Rules stand between lossless and the draft alone, each from its lossless end outwards.
-POSITIONS = {"target": 0, "generate": 1, "lossless": 2, "draft": 4}
+POSITIONS = {"target": 0, "generate": 1, "assisted": 2, "lossless": 3, "draft": 5}
 
 
 def names_of(cells: pd.DataFrame, *, is_short: bool = False) -> dict[str, str]:
@@ -58,7 +63,7 @@ def sort_cells(cells: pd.DataFrame, by: tuple[str, ...] = ()) -> pd.DataFrame:
 
     `by` are columns that come before it.
     """
-    placed = cells.assign(_position=cells["verifier"].map(lambda name: POSITIONS.get(name, 3)))
+    placed = cells.assign(_position=cells["verifier"].map(lambda name: POSITIONS.get(name, 4)))
     order = [*by, "_position", "verifier", "knobs", "num_draft", "rank"]
     return placed.sort_values(order, kind="stable").drop(columns="_position")
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sdbench.config import ConfigError, RuleSweep, Run, nearest, show
+from sdbench.config import NATIVE, ConfigError, RuleSweep, Run, nearest, show
 from sdbench.errors import first_line
 from sdbench.prepare.heads import heads_of
 from sdbench.prepare.progress import warn
@@ -39,6 +39,11 @@ def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
         _refuse_two_vocabularies(run, pair_info)
     if run.model.attention is not None:
         _refuse_missing_attention(run, pair_info)
+    is_here = run.engine.name == NATIVE.name
+    if run.timing is not None and run.timing.assisted and not (is_here and "draft" in pair_info.configs):
+        raise ConfigError(
+            "timing.assisted=true times transformers' assisted generation in this process: it needs engine=native and a draft model"
+        )
     if pair_info.is_hashed:
         _refuse_foreign_heads(run, pair_info, parts, task.protocol)
         _warn_of_foreign_draft(run, pair_info)

@@ -127,7 +127,7 @@ class Sweep:
         """{column: bootstrap of all cells that have it and a quality}."""
         by_rate = {}
         for rate in PLANES:
-            names = ("generate", "target", "draft") if rate == "acceptance" else ("generate",)
+            names = ("generate", "assisted", "target", "draft") if rate == "acceptance" else ("generate", "assisted")
             known = self.rows[self.rows[rate].notna() & self.rows["quality"].notna()]
             keys = known.index[~known["verifier"].isin(names)].tolist()
             if keys:

@@ -164,6 +164,35 @@ def test_a_latency_pass_times_baselines_and_prices_calls(words, tmp_path, no_fig
     assert len(read(tmp_path / NAME).timings) == before
 
 
+def test_assisted_generation_is_timed_in_the_same_pass(words, tmp_path, no_figures, capsys):
+    options = {"timing.examples": 2, "timing.cells": 1, "timing.assisted": "true"}
+    given = untimed(words(tmp_path, w=0.3, n=2, temperature=0, **options))
+    assert main(given) == 0
+    results = read(tmp_path / NAME)
+    timed = results.timings[~results.timings["is_split"]]
+    assert set(timed["verifier"]) == {"target", "generate", "assisted", "lossless", "ensemble"}
+    assert timed["pass_id"].nunique() == 1
+    sums = timed.groupby("verifier")[["tokens", "rounds"]].sum()
+    assert sums.loc["assisted", "tokens"] == sums.loc["generate", "tokens"] == sums.loc["lossless", "tokens"]
+    assert sums.loc["assisted", "rounds"] < sums.loc["generate", "rounds"], "several tokens a round"
+    assert "deprecated" not in capsys.readouterr().err
+    frame = pd.read_csv(tmp_path / NAME / "summary.csv").set_index("verifier")
+    assert frame.at["assisted", "speedup"] > 0
+    assert frame.at["assisted", "num_draft"] == 5
+    count = len(results.timings)
+    assert main(given) == 0
+    assert len(read(tmp_path / NAME).timings) == count, "nothing is timed twice"
+
+
+def test_assisted_generation_needs_one_text_at_a_time_and_a_draft(words, tmp_path, capsys):
+    for more, says in (
+        ({"timing.batch_size": 2}, "needs timing.batch_size=1"),
+        ({"model.draft": "null", "drafter": "lookup"}, "needs engine=native and a draft model"),
+    ):
+        assert main(untimed(words(tmp_path, n=2, **{"timing.assisted": "true", **more}))) == 2
+        assert says in capsys.readouterr().err
+
+
 def test_what_is_timed_is_what_was_decoded_alone_and_in_batches(words, tmp_path, no_figures, monkeypatch):
     """The clock changes no text: tokens are those of the quality pass, summed over the examples of a batch. No step is
     captured on it.

@@ -1,13 +1,16 @@
-"""The target alone by transformers' own `generate`, on the same clock: a baseline that we cannot have made slow."""
+"""transformers' own `generate`, plain and assisted, on the same clock: baselines that we cannot have made slow."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+from transformers.utils import logging
 
 from sdbench.engines.latency import Clocked
 from sdbench.engines.stops import end_of
@@ -17,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class _Ticks(StoppingCriteria):
-    """Notes when each token was there, and stops rows where a stop string is complete."""
+    """Notes when the tokens of each round were there, and stops rows where a stop string is complete."""
 
     def __init__(self, device: torch.device, start: int, should_stop: Any) -> None:
-        self.device, self.start, self.should_stop = device, start, should_stop
+        self.device, self.start, self.length, self.should_stop = device, start, start, should_stop
         self.times_s: list[float] = []
 
     def __call__(self, input_ids: torch.LongTensor, scores: Any, **_: Any) -> torch.BoolTensor:
@@ -28,7 +31,10 @@ class _Ticks(StoppingCriteria):
         self.times_s.append(time.perf_counter())
         is_done = [False] * len(input_ids)
         if self.should_stop is not None:
-            is_done = [self.should_stop(row) for row in input_ids[:, self.start :].tolist()]
+            counts = range(self.length + 1 - self.start, input_ids.shape[1] + 1 - self.start)
+            texts = input_ids[:, self.start :].tolist()
+            is_done = [any(self.should_stop(text[:count]) for count in counts) for text in texts]
+        self.length = input_ids.shape[1]
         return torch.tensor(is_done, device=input_ids.device)  # pyright: ignore[reportReturnType]
 
 
@@ -38,8 +44,27 @@ def synchronise(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def plain_generate(decoder: Decoder, prompts: Sequence[list[int]]) -> Clocked:
-    """One batch, padded on the left as `generate` wants it; a round is a token of every row that has not ended."""
+@contextmanager
+def drafting(draft: Any, num_draft: int) -> Iterator[dict[str, Any]]:
+    """The option of `generate` for a draft model that proposes `num_draft` tokens a round; none where it is 0."""
+    if not num_draft:
+        yield {}
+        return
+    before, config = draft.generation_config, copy(draft.generation_config)
+    config.num_assistant_tokens, config.num_assistant_tokens_schedule = num_draft, "constant"
+    config.assistant_confidence_threshold = 0
+    verbosity = logging.get_verbosity()
+    draft.generation_config = config
+    logging.set_verbosity_error()  # of how it calls the draft model itself
+    try:
+        yield {"assistant_model": draft}
+    finally:
+        draft.generation_config = before
+        logging.set_verbosity(verbosity)
+
+
+def time_generate(decoder: Decoder, prompts: Sequence[list[int]], num_draft: int = 0) -> Clocked:
+    """One batch, padded on the left as `generate` wants it; a round is a call of the target."""
     model, run = decoder.pair.target, decoder.run
     stop_ids = list(decoder.stop_ids("target"))
     pad = stop_ids[0] if stop_ids else 0
@@ -54,9 +79,13 @@ def plain_generate(decoder: Decoder, prompts: Sequence[list[int]]) -> Clocked:
     torch.manual_seed(run.seed)
     synchronise(model.device)
     start_s = time.perf_counter()
-    texts: Any = model.generate(  # pyright: ignore[reportCallIssue]
-        ids, attention_mask=mask, generation_config=config, stopping_criteria=StoppingCriteriaList([ticks])
-    )
+    options: Any = {
+        "attention_mask": mask,
+        "generation_config": config,
+        "stopping_criteria": StoppingCriteriaList([ticks]),
+    }
+    with drafting(decoder.pair.draft, num_draft) as assistant:
+        texts: Any = model.generate(ids, **options, **assistant)  # pyright: ignore[reportCallIssue]
     rounds_s = [after - before for before, after in zip(ticks.times_s, ticks.times_s[1:], strict=False)]
     return Clocked(
         # Behind the end of a row stands padding, until the last row of the batch has ended.

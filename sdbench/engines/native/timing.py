@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sdbench import plan
 from sdbench.config import Run
 from sdbench.engines.latency import Clocked, LatencyPlan, machine, new_pass_id, on_the_clock, warn_of_another_machine
-from sdbench.engines.native.plain import plain_generate
+from sdbench.engines.native.plain import time_generate
 from sdbench.engines.native.trials import (
     ExampleGroup,
     TimedCell,
@@ -48,7 +48,7 @@ def plan_timing(job: Job, points: Sequence[Point], prompts: Prompts, store: Stor
         return None
     results = read(store.folder)
     chosen = on_the_clock(points, timing.cells, timed_settings(results, run.margin))
-    cells = [*(point.cell.key for point in chosen), generate_cell(points, run.model.attention).key]
+    cells = [*(point.cell.key for point in chosen), *(cell.key for cell in library_cells(points, run))]
     where, todo = machine_of(job.pair_info), trials_of(groups, timing.repeats)
     earlier = None if run.force else plan.newest_pass(results, cells, list(map(name_of, groups)), machine=where)
     if earlier is None and not run.force:
@@ -71,13 +71,18 @@ def time_plan(decoder: Decoder, plan: LatencyPlan, prompts: Prompts, store: Stor
     run = decoder.run
     assert run.timing is not None
     groups = units(list(prompts.ids)[: run.timing.examples], run.timing.batch_size)
-    plain = generate_cell(plan.points, run.model.attention)
-    store.add_cells([plain])
+    library = library_cells(plan.points, run)
+    store.add_cells(library)
     decoder.engine.capture_at_once()
     timed = [TimedCell(point.cell.key, partial(time_together, decoder, point, prompts)) for point in plan.points]
-    timed.append(
-        TimedCell(plain.key, lambda unit, _: plain_generate(decoder, [prompts.ids[x] for x in unit]), has_split=False)
-    )
+    timed += [
+        TimedCell(
+            cell.key,
+            lambda unit, _, k=cell.num_draft: time_generate(decoder, [prompts.ids[x] for x in unit], k),
+            has_split=False,
+        )
+        for cell in library
+    ]
     rehearse(decoder, plan.points, prompts, groups)
     warm_up(timed, groups)
     with Bar("timing", num_timed(timed, plan.todo)) as bar:
@@ -102,11 +107,18 @@ def rehearse(decoder: Decoder, chosen: Sequence[Point], prompts: Prompts, groups
         decoder.rehearse(point, ids, len(groups[0]))
 
 
-def generate_cell(points: Sequence[Point], attention: str | None) -> Cell:
-    """The target alone by transformers' own generate: on the clock only."""
-    data = next(point.cell for point in points if point.role == "target").to_json()
-    content = {**data["content"], "target_attention": attention}
-    return Cell.from_json({**data, "verifier": "generate", "law": "generate/1", "content": content})
+def library_cells(points: Sequence[Point], run: Run) -> list[Cell]:
+    """transformers' own generate, on the clock only: the target alone, and assisted where `timing.assisted` asks for it."""
+    assert run.timing is not None
+    kinds = {"generate": "target"} | ({"assisted": "lossless"} if run.timing.assisted else {})
+    cells = []
+    for name, model in kinds.items():
+        data = min(
+            (point.cell for point in points if point.cell.verifier == model), key=lambda cell: cell.num_draft
+        ).to_json()
+        content = {**data["content"], "target_attention": run.model.attention}
+        cells.append(Cell.from_json({**data, "verifier": name, "law": f"{name}/1", "content": content}))
+    return cells
 
 
 def time_together(decoder: Decoder, point: Point, prompts: Prompts, unit: ExampleGroup, is_split: bool) -> Clocked:

@@ -31,7 +31,13 @@ BLUE, ORANGE, GREEN = "#0072b2", "#e69f00", "#009e73"
 RED, PURPLE, SKY = "#d55e00", "#cc79a7", "#56b4e9"
 CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)
 MARKS = ("o", "^", "v", "D", "P", "X")  # with CYCLE, so that colour is never alone
-BASELINES = {"lossless": ("D", INK), "target": ("s", GREY), "draft": ("v", ORANGE), "generate": ("P", GREY)}
+BASELINES = {
+    "lossless": ("D", INK),
+    "target": ("s", GREY),
+    "draft": ("v", ORANGE),
+    "generate": ("P", GREY),
+    "assisted": ("X", GREY),
+}
 FORMATS = ("pdf", "svg", "png")
 SMALL = 6.3  # points, of labels inside a figure
 FAMILY, SMALL_FAMILY = "DejaVu Sans", "DejaVu Sans figures"
