@@ -25,6 +25,7 @@ NOT_IN_THE_KEY = {
     "TimingOptions.cells": "of the latency pass",
     "TimingOptions.examples": "of the latency pass",
     "TimingOptions.repeats": "of the latency pass",
+    "TimingOptions.assisted": "of a cell on the clock",
     "TimingOptions.batch_size": "of the latency pass",
     "Shard.index": "which of the examples this job does",
     "Shard.count": "which of the examples this job does",
