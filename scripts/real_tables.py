@@ -5,7 +5,8 @@
 
 A FOLDER holds the records of one of `experiment=real-…`, finished or not. `out` gets a folder for each with summary.csv (a row a
 cell), metrics.csv (every score), scores.parquet (scores and counts of each example by its row in the data set; no text),
-decisions.csv (what to ship at margins of 5 and 2 points) and the plane of acceptance and quality. README.md shows a row a task.
+decisions.csv (what to ship at margins of 5 and 2 points), equal_texts.csv and the plane of acceptance and quality. Folders are
+called after the task, with -T and the temperature where it is above 0. README.md shows a row each, and tasks.svg a panel each.
 """
 
 import sys
@@ -16,8 +17,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 import sdbench
+from scripts.zoo_tables import remove_prints
 from sdbench.metrics.columns import estimate_of, spread
 from sdbench.metrics.export import metrics_of, metrics_table, write_scores
 from sdbench.metrics.markup import markdown
@@ -26,13 +29,14 @@ from sdbench.metrics.summary import summarise
 from sdbench.metrics.text import format_interval
 from sdbench.metrics.weigh import Weighed, weigh_sweeps
 from sdbench.report.figures.planes import pareto
-from sdbench.report.figures.style import house_style, save
+from sdbench.report.figures.style import BASELINES, BLUE, GREY, PAGE, SMALL, house_style, panels, save
 from sdbench.report.sweep import sweeps_of
 from sdbench.words import exit_on_mistake, parse_words
 
 MARGINS = (5.0, 2.0)
 MARKER = "<!-- made by scripts/real_tables.py from here on -->"
 ORDER = ("humaneval", "mbpp", "gsm8k", "wmt", "xsum", "cnndm")
+NUM_DRAFT = 5
 HEAD = (
     "task",
     "n",
@@ -70,7 +74,8 @@ def write(run: Path, out: Path) -> None:
     """Write the tables and figures of a run's records."""
     results = sdbench.read(run)
     summary = summarise(results)
-    folder = out / str(summary["task"].iloc[0])
+    task, temperature = summary["task"].iloc[0], summary["temperature"].max()
+    folder = out / (f"{task}-T{temperature:g}" if temperature > 0 else str(task))
     folder.mkdir(parents=True, exist_ok=True)
     summary.to_csv(folder / "summary.csv", index=False, float_format="%.6g")
     write_scores(folder / "scores.parquet", results)
@@ -87,8 +92,7 @@ def write(run: Path, out: Path) -> None:
         figure = pareto(sweep)
         if figure is not None:
             save(figure, folder, "pareto")
-    for path in [*folder.glob("*.pdf"), *folder.glob("*.png")]:
-        path.unlink()
+    remove_prints(folder)
 
 
 def row_of(folder: Path) -> list[str]:
@@ -114,13 +118,49 @@ def row_of(folder: Path) -> list[str]:
         sooner = format_interval(estimate_of(row, "sooner"), 2)
         time = f"an answer {sooner} × sooner" if sooner else "not timed"
         answers.append(f"{row['setting']}: {row['change']:+.1f} (at worst {row['worst']:.1f}), {time}")
-    return [folder.name, str(int(summary["n"].max())), *shown, *answers]
+    return [title_of(folder), str(int(summary["n"].max())), *shown, *answers]
+
+
+def draw_tasks(folders: Sequence[Path]) -> Figure:
+    """Draw a panel a task: how the score of each w differs from lossless decoding, against acceptance."""
+    columns = min(3, len(folders))
+    figure, axes = panels(columns, -(-len(folders) // columns), width=PAGE, height=2.2)
+    for axis, folder in zip(axes, folders, strict=False):
+        summary = pd.read_csv(folder / "summary.csv")
+        points = 100 if summary["quality"].max() <= 1 else 1
+        swept = summary[(summary["verifier"] == "ensemble") & (summary["num_draft"] == NUM_DRAFT)].sort_values(
+            "acceptance"
+        )
+        lossless = summary[(summary["verifier"] == "lossless") & (summary["num_draft"] == NUM_DRAFT)]
+        change, low, high = (points * swept[f"difference{end}"] for end in ("", "_low", "_high"))
+        axis.errorbar(swept["acceptance"], change, [change - low, high - change], color=BLUE, marker="o", markersize=3)
+        for number, (x, y, w) in enumerate(zip(swept["acceptance"], change, swept["w"], strict=True)):
+            axis.annotate(f"{w:g}", (x, y), (3, -9 if number % 2 else 3), textcoords="offset points", fontsize=SMALL)
+        mark, colour = BASELINES["lossless"]
+        axis.plot(lossless["acceptance"], [0], mark, color=colour, markersize=4)
+        axis.axhline(0, color=GREY, linewidth=0.6)
+        axis.set(title=title_of(folder), xlabel="acceptance", ylabel="points against lossless")
+    for axis in axes[len(folders) :]:
+        axis.set_visible(False)
+    return figure
+
+
+def title_of(folder: Path) -> str:
+    """Return the task of a folder, with its temperature where that is above 0."""
+    task, _, temperature = folder.name.partition("-T")
+    return f"{task}, T = {temperature}" if temperature else task
 
 
 def redraw(out: Path) -> None:
-    """Write the table of README.md from the committed files."""
-    folders = (path.parent for path in out.glob("*/decisions.csv"))
-    rows = sorted(map(row_of, folders), key=lambda row: ORDER.index(row[0]))
+    """Write the table of README.md and the figure of all tasks from the committed files."""
+    folders = sorted(
+        (path.parent for path in out.glob("*/decisions.csv")),
+        key=lambda folder: ("-T" in folder.name, ORDER.index(folder.name.partition("-T")[0])),
+    )
+    with house_style():
+        save(draw_tasks(folders), out, "tasks")
+    remove_prints(out)
+    rows = [row_of(folder) for folder in folders]
     readme = out / "README.md"
     above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Real pairs\n\n"
     readme.write_text(f"{above}{MARKER}\n\n{markdown(HEAD, rows, num_left=1)}")
