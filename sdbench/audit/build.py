@@ -104,9 +104,12 @@ def _build_random(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
     if pairs.VOCAB**budget > MAX_TEXTS:
         size = f"{pairs.VOCAB}^{budget} texts"
         raise ConfigError(f"max_new_tokens={budget}: {size} are too many to enumerate; give fewer, or a model=")
+    target, draft = pairs.random_pair()
+    refuse_drafter_options(run, parts, config=target.config)
     subject = Subject(
         settings,
-        *pairs.random_pair(),
+        target,
+        draft,
         pairs.PROMPTS,
         num_draft=num_draft,
         budget=budget,
@@ -130,7 +133,7 @@ def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
         return pair_info.tokenizer.encode(text, add_special_tokens=False)
 
     build_parts(run, markers)  # a marker that is not a single token is refused before weights are read
-    refuse_drafter_options(run, parts, pair_info)
+    refuse_drafter_options(run, parts, pair_info.tokenizer, pair_info.configs["target"])
     sweeps = tuple(built.sweep for built in parts.sweeps)
     budget = run.max_new_tokens or TRAINED_BUDGET
     is_counted = given.has("n") and run.n is not None

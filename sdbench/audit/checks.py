@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sdbench.audit.laws import HiddenRandomnessError, claims_draft_law, draft_afresh, query_drafter, reads_history
+from sdbench.audit.laws import HiddenRandomnessError, begin_rows, claims_draft_law, draft_afresh, query_drafter, reads_history
 from sdbench.audit.outcomes import UnknownLawError
 from sdbench.audit.report import ExactCheck
 from sdbench.audit.source import ModelOutputs, Sampling, Side, Source, Tables, run_model
@@ -197,8 +197,7 @@ def plain_text(subject: Subject, rule: Any, drafter: Any, prompt: Sequence[int])
     state = None if rule is None else rule.init_state([torch.tensor(prompt)], "cpu")
     keeps_row = rule is not None and reads_history(drafter)
     if keeps_row:
-        drafter.open(1, len(prompt) + subject.budget + subject.num_draft + 1, None)
-        drafter.admit(0, drafter.prefill(torch.tensor(prompt), None))
+        begin_rows(drafter, subject.engine.target, torch.tensor([list(prompt)]), len(prompt) + subject.budget + 1)
     while len(text) < subject.budget:
         width = 0 if rule is None else min(subject.num_draft, subject.budget - len(text) - 1)
         draft_behind = _draft_in_row if keeps_row else _draft_greedily
@@ -237,10 +236,11 @@ def _draft_greedily(subject: Subject, drafter: Any, text: Sequence[int], width: 
     if not claims_draft_law(drafter) or getattr(drafter, "varies_length", False):
         return draft_afresh(
             drafter,
+            subject.engine.target,
             torch.tensor(list(text)),
             torch.zeros(1, 0, dtype=torch.int64),
             torch.full((1, width), 0.5).double(),
-            frozenset({"raw"}),
+            frozenset({"raw", "draft_hidden"}),
         )
     ids, steps = list(text), []
     for _ in range(width):

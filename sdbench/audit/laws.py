@@ -15,6 +15,8 @@ from torch import Tensor
 from sdbench.audit.outcomes import UnknownLawError, outcomes
 from sdbench.audit.source import Sampling, Tables, evidence_of
 from sdbench.audit.texts import digits_of, number_of
+from sdbench.lm.cache import RaggedCache
+from sdbench.lm.model import LM
 from sdbench.probs import dense
 from sdbench.types import DraftBlock
 
@@ -205,9 +207,11 @@ def query_drafter(drafter: Any, tables: Tables, prompt: int, depth: int, width: 
     context = torch.arange(vocab**depth)
     chance = torch.ones(len(context), dtype=torch.float64)
     u = torch.full((len(context), width), 0.5, dtype=torch.float64)
-    block = draft_afresh(drafter, begin, digits_of(context, vocab, depth), u)
+    lm = LM(tables.models["target"], capture="off")
+    block = draft_afresh(drafter, lm, begin, digits_of(context, vocab, depth), u)
     if not block.q.is_floating_point():
-        refuse_hidden_randomness(drafter, block, draft_afresh(drafter, begin, digits_of(context, vocab, depth), u / 8))
+        other = draft_afresh(drafter, lm, begin, digits_of(context, vocab, depth), u / 8)
+        refuse_hidden_randomness(drafter, block, other)
     slot = 0
     while slot < block.tokens.shape[1] and block.q.is_floating_point():  # a block of another row may be longer
         # A slot that is not offered may hold anything: without a law, one row stands for all of it.
@@ -217,7 +221,7 @@ def query_drafter(drafter: Any, tables: Tables, prompt: int, depth: int, width: 
         row, token = (law > 0).nonzero().unbind(1)
         chance, context, u = chance[row] * law[row, token], context[row], u[row]
         u[:, slot] = law.cumsum(-1)[row, token] - law[row, token] / 2
-        block = draft_afresh(drafter, begin, digits_of(context, vocab, depth), u)
+        block = draft_afresh(drafter, lm, begin, digits_of(context, vocab, depth), u)
         if bool(((slot < block.lengths) & (block.tokens[:, slot] != token)).any()):
             raise UnknownLawError(f"{type(drafter).__name__} does not draw by the inverse CDF of its q")
         slot += 1
@@ -235,19 +239,27 @@ def refuse_hidden_randomness(drafter: Any, block: DraftBlock, other: DraftBlock)
 
 
 def draft_afresh(
-    drafter: Any, begin: Tensor, texts: Tensor, u: Tensor, needs: frozenset[str] = frozenset()
+    drafter: Any, target: LM, begin: Tensor, texts: Tensor, u: Tensor, needs: frozenset[str] = frozenset()
 ) -> DraftBlock:
     """Ask for drafts behind prompt + texts [R,d] with uniforms u [R,K]; every text is new to the drafter."""
     whole = torch.cat((begin.expand(len(texts), -1), texts), 1)
     (rows, length), width = whole.shape, u.shape[1]
     context: Any = SimpleNamespace(tokens=whole, lengths=torch.full((rows,), length), longest=length)
     with torch.inference_mode():
-        drafter.open(rows, length + width + 1, None)
         try:
-            for row, text in enumerate(whole):
-                drafter.admit(row, drafter.prefill(text, None))
+            begin_rows(drafter, target, whole, length + width + 1)
             block = drafter.draft(context, width, torch.full((rows,), width), u, needs)
         finally:
             drafter.close()
-    logits = None if block.logits is None else block.logits.clone()
-    return DraftBlock(block.tokens.clone(), block.q.clone(), block.lengths.clone(), logits)
+    parts = (block.tokens, block.q, block.lengths, block.logits, block.hidden)
+    return DraftBlock(*(None if x is None else x.clone() for x in parts))  # type: ignore[arg-type]
+
+
+def begin_rows(drafter: Any, target: LM, texts: Tensor, capacity: int) -> RaggedCache:
+    """Begin a row for each text [R,L] in the target's cache, and let the drafter begin it. Return the cache."""
+    cache, prefixes = target.cache(len(texts), capacity), target.prefill_all(list(texts[:, :-1]))
+    drafter.open(len(texts), capacity, cache)
+    for row, (text, prefix) in enumerate(zip(texts, prefixes, strict=True)):
+        cache.write(row, prefix)
+        drafter.admit(row, drafter.prefill(text, prefix))
+    return cache

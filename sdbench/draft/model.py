@@ -1,6 +1,6 @@
 """A small model drafts token by token."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from sdbench.draft.base import BaseDrafter
 from sdbench.lm.cache import Prefix, RaggedCache
 from sdbench.lm.model import LM
+from sdbench.lm.plan import Plan
 from sdbench.probs import Warp, clamp_nan_ids, draw
 from sdbench.types import Context, DraftBlock, DraftSetup, Limits
 
@@ -74,19 +75,38 @@ class ModelDrafter(BaseDrafter):
         k = u.shape[1]
         positions = sizes[:, None] + torch.arange(-2, k - 1, device=u.device)  # [B,K+1]
         plans = self.model.plan(positions, cache, kv_length).split([2, *[1] * (k - 1)])
-        tokens: list[Tensor] = []
-        laws: list[Tensor] = []
-        kept: dict[str, list[Tensor]] = {name: [] for name in wanted}
-        for plan, uniforms in zip(plans, u.unbind(1), strict=True):
-            raw, hidden = self.model.forward_hidden(ids, plan, cache, keep=1)
-            logits = self.warp.logits(raw[:, 0])
-            q = self.warp.law(logits)
-            token = q if self.warp.is_greedy else draw(q, uniforms)
-            ids = clamp_nan_ids(token, logits.shape[-1])[:, None]
-            tokens.append(token)
-            laws.append(ids[:, 0] if self.warp.is_greedy else q)
-            if "raw" in kept:
-                kept["raw"].append(logits)
-            if "draft_hidden" in kept:
-                kept["draft_hidden"].append(hidden[:, -1])
-        return torch.stack(tokens, 1), torch.stack(laws, 1), *(torch.stack(kept[name], 1) for name in wanted)
+
+        def forward(ids: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+            return self.model.forward_hidden(ids, plan, cache, keep=1)
+
+        return draw_tokens(forward, plans, ids, self.warp, u, wanted)
+
+
+def draw_tokens(
+    forward: Callable[[Tensor, Plan], tuple[Tensor, Tensor]],
+    plans: Sequence[Plan],
+    ids: Tensor,
+    warp: Warp,
+    u: Tensor,
+    wanted: Sequence[str],
+) -> tuple[Tensor, ...]:
+    """Return tokens [B,K] and laws [B,K,V] behind texts that end in ids [B,t], drawn with u [B,K]; their logits, their states.
+
+    `forward` gives the logits [B,1,V] of the last id and the states [B,t,d] of all.
+    """
+    tokens: list[Tensor] = []
+    laws: list[Tensor] = []
+    kept: dict[str, list[Tensor]] = {name: [] for name in wanted}
+    for plan, uniforms in zip(plans, u.unbind(1), strict=True):
+        raw, hidden = forward(ids, plan)
+        logits = warp.logits(raw[:, 0])
+        q = warp.law(logits)
+        token = q if warp.is_greedy else draw(q, uniforms)
+        ids = clamp_nan_ids(token, logits.shape[-1])[:, None]
+        tokens.append(token)
+        laws.append(ids[:, 0] if warp.is_greedy else q)
+        if "raw" in kept:
+            kept["raw"].append(logits)
+        if "draft_hidden" in kept:
+            kept["draft_hidden"].append(hidden[:, -1])
+    return torch.stack(tokens, 1), torch.stack(laws, 1), *(torch.stack(kept[name], 1) for name in wanted)

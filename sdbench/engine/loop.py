@@ -21,7 +21,17 @@ from sdbench.engine.row import NUM_MEASURES, Decoding, Request, StopTest
 from sdbench.lm.cache import RaggedCache
 from sdbench.lm.model import LM
 from sdbench.probs import Warp, clamp_nan_ids, has_nan_law
-from sdbench.types import DRAFTER_NEEDS, DraftBlock, Drafter, Evidence, Generation, Verdict, Verifier, needs_of
+from sdbench.types import (
+    DRAFTER_NEEDS,
+    DraftBlock,
+    Drafter,
+    Evidence,
+    Generation,
+    PartialForward,
+    Verdict,
+    Verifier,
+    needs_of,
+)
 
 # A context around a phase ("admit", or "round", in it "draft", "score", "verify" and "commit", in that "measure") of so many rows.
 PhaseHook = Callable[[str, int], AbstractContextManager[object]]
@@ -160,8 +170,10 @@ class BatchRun:
         ids = torch.cat((batch.tokens.gather(1, sizes[:, None] - 1), draft.tokens), 1)
         valid = ids.clamp(0, self.num_ids - 1)  # a slot that is not offered may hold anything
         kv_length = self.target.kv_length(batch.longest + draft.tokens.shape[1], batch.cache)
-        step = partial(_score, self.target, batch.cache, warp, wanted)
-        p, *more = batch.cache.steps(step, ("score", warp, wanted), kv_length, valid, sizes)
+        begun = draft.partial_forward
+        step = partial(_score, self.target, batch.cache, warp, wanted, begun.num_layers)
+        name = "score", warp, wanted, begun.num_layers
+        p, *more = batch.cache.steps(step, name, kv_length, valid, sizes, *begun.states)
         if warp.is_greedy:
             ids, p = torch.cat((p.amax(1, keepdim=True), draft.tokens), 1), clamp_nan_ids(p, self.num_ids)
         extra = dict(zip(wanted, more, strict=True))
@@ -225,12 +237,23 @@ class BatchRun:
 
 
 def _score(
-    target: LM, cache: RaggedCache, warp: Warp, wanted: Sequence[str], kv_length: int, ids: Tensor, sizes: Tensor
+    target: LM,
+    cache: RaggedCache,
+    warp: Warp,
+    wanted: Sequence[str],
+    num_layers: int,
+    kv_length: int,
+    ids: Tensor,
+    sizes: Tensor,
+    *states: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Return the target's law [B,T,V] of ids [B,T], the first of them the last of texts of `sizes` [B]; what else is wanted."""
+    """Return the target's law [B,T,V] of ids [B,T], the first of them the last of texts of `sizes` [B]; what else is wanted.
+
+    `states` [B,T,d], where the draft has left them, are those of the first `num_layers` layers.
+    """
     positions = sizes[:, None] + torch.arange(-1, ids.shape[1] - 1, device=ids.device)
     plan = target.plan(positions, cache, kv_length)
-    raw, hidden = target.forward_hidden(ids, plan, cache)
+    raw, hidden = target.forward_hidden(ids, plan, cache, begun=PartialForward(num_layers, states))
     logits = warp.logits(raw)
     extra = {"raw": logits, "target_hidden": hidden}
     return warp.law(logits), *(extra[name] for name in wanted)

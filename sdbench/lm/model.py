@@ -15,17 +15,20 @@ from sdbench.lm.cache import ROOM, Prefix, RaggedCache
 from sdbench.lm.capture import PATIENCE, CapturedSteps, Mode, mode_of
 from sdbench.lm.fingerprint import fingerprint
 from sdbench.lm.known import KnownPrefixes
+from sdbench.lm.layers import bypass, decoder_layers
 from sdbench.lm.memory import CHUNK
 from sdbench.lm.plan import CURRENT, Plan
 from sdbench.lm.probe import probe
 from sdbench.lm.rope import longest_text
 from sdbench.lm.split_kv import kernel_for
+from sdbench.types import PartialForward
 
 BUCKET = 64  # KV lengths are multiples of it, or of a sixteenth of themselves: few shapes, little padding
 OWN_ATTENTION = {  # model types whose attention is more than a mask over keys and values
     "deepseek_v32": "an indexer that chooses which keys are read",
     "glm_moe_dsa": "an indexer that chooses which keys are read",
 }
+NOT_BEGUN = PartialForward()
 PADDING = 256  # vocabularies that differ by at most this many ids are one, padded differently
 
 
@@ -38,6 +41,7 @@ class LM:
         self.mode: Mode = mode_of(capture, model)
         self.patience = PATIENCE if capture is None and self.mode == "trace" else 1
         self.head: Any = model.get_output_embeddings()
+        self.layers = decoder_layers(model, self.config.num_hidden_layers)
         self.vocab_size: int = self.head.weight.shape[0]
         self.limit = longest_text(self.config)
         self.device, self.dtype = model.device, model.dtype
@@ -110,13 +114,35 @@ class LM:
         """Return the logits [B,T,V] of ids [B,T], or of the last `keep` of them."""
         return self.forward_hidden(ids, plan, cache, keep=keep)[0]
 
-    def forward_hidden(self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0) -> tuple[Tensor, Tensor]:
-        """Return logits as `forward` does, and the last hidden states [B,T,d] of all ids, after the final norm."""
-        with self._running(plan, keep) as states:
-            logits = self.model(
-                input_ids=ids, position_ids=plan.positions, past_key_values=cache, use_cache=True
-            ).logits
-        return logits, states[0]
+    def forward_hidden(
+        self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0, begun: PartialForward = NOT_BEGUN
+    ) -> tuple[Tensor, Tensor]:
+        """Return logits as `forward` does, and the last hidden states [B,T,d] of all ids, after the final norm.
+
+        A forward that has begun goes on behind its layers: these neither run nor write to the cache.
+        """
+        with self._running(plan, keep) as hidden, bypass(self.layers[: begun.num_layers], *begun.states):
+            logits = self._run(self.model, ids, plan, cache).logits
+        return logits, hidden[0]
+
+    def forward_exit(
+        self, ids: Tensor, plan: Plan, cache: RaggedCache, num_layers: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Run the first `num_layers` layers alone: return logits [B,T,V] and states [B,T,d] as `forward_hidden` does, by the
+        model's final norm and head, and the states [B,T,d] that the last of these layers gave.
+        """
+        with self._running(plan, 0) as hidden, bypass(self.layers[num_layers:]) as given:
+            logits = self._run(self.model, ids, plan, cache).logits
+        return logits, hidden[0], given[0]
+
+    def begin(self, ids: Tensor, plan: Plan, cache: RaggedCache, num_layers: int) -> Tensor:
+        """Run the first `num_layers` layers alone, without the head: return the states [B,T,d] of the last of them."""
+        with self._running(plan, 0), bypass(self.layers[num_layers:]) as given:
+            self._run(self.model.get_decoder(), ids, plan, cache)
+        return given[0]
+
+    def _run(self, module: Any, ids: Tensor, plan: Plan, cache: RaggedCache) -> Any:
+        return module(input_ids=ids, position_ids=plan.positions, past_key_values=cache, use_cache=True)
 
     def prefill_all(self, prompts: Sequence[Tensor], *, with_hidden: bool = False) -> list[Prefix]:
         """Return keys and values of several prompts [L], chunk by chunk; no logits but the last position's are made.

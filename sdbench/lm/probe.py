@@ -48,8 +48,7 @@ def probe(lm: LM) -> Mapping[int, LayerMask]:
         except Exception as error:  # whatever a model's code makes of a cache and masks that are not its own
             reason = f"{type(error).__name__}: {first_line(error)}"
             raise ValueError(f"{name} cannot be served over the engine's cache ({reason})") from error
-        is_quantized = getattr(lm.model, "is_quantized", False)
-        if off > (CLOSE_IF_HALF if is_quantized else CLOSE.get(lm.dtype, CLOSE_IF_HALF)):
+        if off > closeness(lm):
             raise ValueError(
                 f"{name} cannot be served: over the engine's cache its distributions are {off:.2g} off in TV"
             )
@@ -63,7 +62,7 @@ def _measure(lm: LM) -> tuple[Mapping[int, LayerMask], float]:
     The long row ends beyond every sliding window, so that a mask that begins to cut late is seen.
     """
     length = text_length(lm)
-    text = (torch.arange(length, device=lm.device) * 7919 + 13) % max(1, lm.vocab_size * 4 // 5)
+    text = probe_ids(lm, length)
     starts = SHORT, length - STEPS
     lm.attention, lm.layer_masks = PROBE, {}
     with torch.inference_mode():
@@ -83,6 +82,16 @@ def _measure(lm: LM) -> tuple[Mapping[int, LayerMask], float]:
         ours = lm.forward(text[positions], lm.plan(positions, cache, length), cache)
     off = total_variation(*(logits.double().softmax(-1) for logits in (torch.stack(theirs), ours)))
     return lm.layer_masks, float(off.mean(-1).max())
+
+
+def probe_ids(lm: LM, length: int) -> Tensor:
+    """Return a text [L] of ids spread over the vocabulary."""
+    return (torch.arange(length, device=lm.device) * 7919 + 13) % max(1, lm.vocab_size * 4 // 5)
+
+
+def closeness(lm: LM) -> float:
+    """Return how far in TV two ways to compute a model's distributions may differ."""
+    return CLOSE_IF_HALF if getattr(lm.model, "is_quantized", False) else CLOSE.get(lm.dtype, CLOSE_IF_HALF)
 
 
 def text_length(lm: LM) -> int:

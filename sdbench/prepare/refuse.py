@@ -34,7 +34,7 @@ class LimitError(ConfigError):
 def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
     """Raise a ConfigError for the first thing that this run cannot do; warn of what it can do but is unlikely to mean."""
     refuse_broken_limits(run, parts)
-    refuse_drafter_options(run, parts, pair_info)
+    refuse_drafter_options(run, parts, pair_info.tokenizer, pair_info.configs["target"])
     if "draft" in pair_info.configs:
         _refuse_two_vocabularies(run, pair_info)
     if run.model.attention is not None:
@@ -74,14 +74,14 @@ def refuse_broken_limits(run: Run, parts: Parts) -> None:
                 raise LimitError(sentence)
 
 
-def refuse_drafter_options(run: Run, parts: Parts, pair_info: PairInfo | None = None) -> None:
-    """Raise for what a drafter's options say that cannot be; with a pair, for what its tokenizers do not allow."""
+def refuse_drafter_options(run: Run, parts: Parts, tokenizer: Any = None, config: Any = None) -> None:
+    """Raise for what a drafter's options say that cannot be, given the target's tokenizer and configuration where they are known."""
     from sdbench.draft import check
     from sdbench.types import DraftSetup
 
-    tokenizer = None if pair_info is None else pair_info.tokenizer
+    setup = DraftSetup(None, None, None, tokenizer, config)
     try:
-        check(parts.drafter, run.drafter.options, DraftSetup(None, None, None, tokenizer), run.num_draft)
+        check(parts.drafter, run.drafter.options, setup, run.num_draft)
     except ValueError as error:
         raise ConfigError(f"drafter={run.drafter.name}: {first_line(error)}") from None
 

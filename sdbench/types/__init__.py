@@ -8,6 +8,7 @@ from sdbench.types.engine import (
     Generation,
     Measures,
     Origin,
+    PartialForward,
     Timing,
     Verdict,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "Message",
     "Metric",
     "Origin",
+    "PartialForward",
     "Prompt",
     "Score",
     "Timing",

@@ -21,6 +21,17 @@ class EngineError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class PartialForward:
+    """How far a target's forward over T tokens has come: through its first `num_layers`. By default it has not begun.
+
+    Keys and values of these layers are in the target's cache.
+    """
+
+    num_layers: int = 0
+    states: tuple[Tensor, ...] = ()  # [B,T,d], what the last of these layers gave
+
+
+@dataclass(frozen=True, slots=True)
 class DraftBlock:
     """What a drafter proposes: lengths[b] tokens in row b; the other slots hold anything."""
 
@@ -29,6 +40,8 @@ class DraftBlock:
     lengths: Tensor  # [B] int64, 0..K: what is offered, and what is counted
     logits: Tensor | None = None  # [B,K,V] un-tempered, kept where a rule needs "raw"
     hidden: Tensor | None = None  # [B,K,d] that each token was sampled from; kept where a rule needs "draft_hidden"
+    # Of the target's forward over the text's last token and these very tokens: T = K + 1. Verification goes on from there.
+    partial_forward: PartialForward = PartialForward()
 
     @classmethod
     def empty(cls, lengths: Tensor) -> DraftBlock:

@@ -110,6 +110,7 @@ class DraftSetup:
     warp: Any  # probs.Warp: the law that tokens are to be sampled from
     draft: Any = None  # lm.LM
     tokenizer: Any = None
+    target_config: Any = None  # the text part of the target's configuration, where it is known before weights are read
 
 
 class Drafter(Protocol):

@@ -99,6 +99,11 @@ def test_shots_lengths_and_the_attention_of_plain_generate(refused, tmp_path):
     )
 
 
+def test_an_exit_layer_outside_the_target(refused):
+    said = refused("drafter=early-exit", "drafter.exit_layer=99")
+    assert "drafter=early-exit: exit_layer must be a whole number from 1 to" in said
+
+
 def test_a_tracker_that_would_refuse_at_the_end_refuses_at_the_start(refused, monkeypatch, tmp_path):
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)

@@ -1,0 +1,47 @@
+"""Whether a model's forward can stop behind its first layers and go on from there: tried once, on a short text."""
+
+import torch
+
+from sdbench.errors import first_line
+from sdbench.lm.cache import RaggedCache
+from sdbench.lm.model import LM
+from sdbench.lm.probe import TEXT, closeness, probe_ids
+from sdbench.probs import total_variation
+from sdbench.types import PartialForward
+
+
+@torch.inference_mode()
+def can_continue(lm: LM, num_layers: int) -> bool:
+    """Return whether the layers behind the first `num_layers` need nothing of these but their last states and the cache.
+
+    A model whose first layers do not run alone is a ValueError.
+    """
+    name = f"the {lm.role} model of type {lm.config.model_type!r}"
+    if not lm.layers:
+        raise ValueError(f"{name} does not keep its decoder layers in one list, so that some could be left out")
+    ids, positions = probe_ids(lm, TEXT)[None], torch.arange(TEXT, device=lm.device)[None]
+    cache, other = (RaggedCache(len(lm.layers), 1, TEXT) for _ in range(2))
+    plan = lm.plan(positions, cache, TEXT)
+    whole = lm.forward(ids, plan, cache)
+    try:
+        states = lm.begin(ids, plan, cache, num_layers)
+        lm.forward_exit(
+            ids.flip(1), plan, other, num_layers
+        )  # another text: what it leaves beside the cache is of no use
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever a model's code makes of layers that do not run
+        raise ValueError(f"{name} does not run its first {num_layers} layers alone ({first_line(error)})") from error
+    try:
+        rest = lm.forward_hidden(ids, plan, cache, begun=PartialForward(num_layers, (states,)))[0]
+    except torch.OutOfMemoryError:
+        raise
+    except (
+        LookupError,
+        AttributeError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ):  # a later layer reads what an earlier one has kept beside the cache
+        return False
+    return float(total_variation(*(x.double().softmax(-1) for x in (whole, rest))).max()) <= closeness(lm)

@@ -1,0 +1,46 @@
+"""A model's decoder layers, and forwards through a part of them. Nothing of the model or its configuration is left changed."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def decoder_layers(model: nn.Module, count: int) -> list[nn.Module]:
+    """Return the layers that write to a cache, in their order; none where `count` of them do not stand in one list."""
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            layers = list(module)
+            if all(_indices(layer) == {number} for number, layer in enumerate(layers)):
+                return layers
+    return []
+
+
+def _indices(layer: nn.Module) -> set[Any]:
+    return {vars(module).get("layer_idx") for module in layer.modules()} - {None}
+
+
+@contextmanager
+def bypass(layers: Sequence[nn.Module], *states: Tensor) -> Iterator[list[Tensor]]:
+    """Let these layers return `states`, or without them what they are given, in place of running.
+
+    Yields the list of what they are given. A layer's `forward` is replaced and put back, also after an exception: the list of
+    layers and num_hidden_layers stay as they are, so that each layer keeps its mask, its positions and its slots in the cache.
+    """
+    given: list[Tensor] = []
+
+    def hand_on(hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:
+        given.append(hidden_states)
+        return states[0] if states else hidden_states
+
+    before = [vars(layer).get("forward") for layer in layers]  # what a library has put there, as accelerate does
+    try:
+        for layer in layers:
+            layer.forward = hand_on
+        yield given
+    finally:
+        for layer, forward in zip(layers, before, strict=True):
+            vars(layer).pop("forward", None)
+            if forward is not None:
+                layer.forward = forward
