@@ -7,7 +7,14 @@ from typing import Any
 
 import torch
 
-from sdbench.audit.laws import HiddenRandomnessError, begin_rows, claims_draft_law, draft_afresh, query_drafter, reads_history
+from sdbench.audit.laws import (
+    HiddenRandomnessError,
+    begin_rows,
+    claims_draft_law,
+    draft_afresh,
+    query_drafter,
+    reads_history,
+)
 from sdbench.audit.outcomes import UnknownLawError
 from sdbench.audit.report import ExactCheck
 from sdbench.audit.source import ModelOutputs, Sampling, Side, Source, Tables, run_model

@@ -15,7 +15,6 @@ from torch import Tensor
 from sdbench.audit.outcomes import UnknownLawError, outcomes
 from sdbench.audit.source import Sampling, Tables, evidence_of
 from sdbench.audit.texts import digits_of, number_of
-from sdbench.lm.cache import RaggedCache
 from sdbench.lm.model import LM
 from sdbench.probs import dense
 from sdbench.types import DraftBlock
@@ -246,8 +245,8 @@ def draft_afresh(
     (rows, length), width = whole.shape, u.shape[1]
     context: Any = SimpleNamespace(tokens=whole, lengths=torch.full((rows,), length), longest=length)
     with torch.inference_mode():
+        begin_rows(drafter, target, whole, length + width + 1)
         try:
-            begin_rows(drafter, target, whole, length + width + 1)
             block = drafter.draft(context, width, torch.full((rows,), width), u, needs)
         finally:
             drafter.close()
@@ -255,11 +254,11 @@ def draft_afresh(
     return DraftBlock(*(None if x is None else x.clone() for x in parts))  # type: ignore[arg-type]
 
 
-def begin_rows(drafter: Any, target: LM, texts: Tensor, capacity: int) -> RaggedCache:
-    """Begin a row for each text [R,L] in the target's cache, and let the drafter begin it. Return the cache."""
+@torch.inference_mode()
+def begin_rows(drafter: Any, target: LM, texts: Tensor, capacity: int) -> None:
+    """Begin a row for each text [R,L] in a cache of the target's, and let the drafter begin it."""
     cache, prefixes = target.cache(len(texts), capacity), target.prefill_all(list(texts[:, :-1]))
     drafter.open(len(texts), capacity, cache)
     for row, (text, prefix) in enumerate(zip(texts, prefixes, strict=True)):
         cache.write(row, prefix)
         drafter.admit(row, drafter.prefill(text, prefix))
-    return cache

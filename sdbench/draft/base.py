@@ -22,7 +22,7 @@ class BaseDrafter(ABC):
 
     @classmethod  # noqa: B027 - empty on purpose, as those below
     def check(cls, setup: DraftSetup, **options: Any) -> None:
-        """Raise ValueError for options that cannot be, before weights are read: `setup` has a tokenizer and `target_config`, no models."""
+        """Raise ValueError for options that cannot be, before weights are read: `setup` has no models yet."""
 
     @classmethod
     def build(cls, setup: DraftSetup, **options: Any) -> Self:

@@ -75,7 +75,7 @@ def refuse_broken_limits(run: Run, parts: Parts) -> None:
 
 
 def refuse_drafter_options(run: Run, parts: Parts, tokenizer: Any = None, config: Any = None) -> None:
-    """Raise for what a drafter's options say that cannot be, given the target's tokenizer and configuration where they are known."""
+    """Raise for what a drafter's options say that cannot be, given the target's tokenizer and configuration."""
     from sdbench.draft import check
     from sdbench.types import DraftSetup
 
