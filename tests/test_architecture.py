@@ -22,7 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "noise": set(),
     "verify": {"types", "probs"},
     "lm": {"types", "probs", "embedded", "hub", "config"},
-    "draft": {"types", "probs", "lm", "config"},
+    "draft": {"types", "probs", "lm", "config", "records"},
     "engine": {"types", "probs", "noise", "lm", "draft", "verify"},
     "train": LEFT | {"tasks", "config", "hub", "metrics", "prepare", "engines", "report", "words", "subcommand"},
     "embedded": set(),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sdbench.draft.base import BaseDrafter
 from sdbench.draft.text_index import TextIndex
-from sdbench.types import Context, DraftBlock
+from sdbench.types import Context, DraftBlock, DraftSetup
 
 
 class TextDrafter(BaseDrafter):
@@ -63,6 +63,10 @@ class PromptLookup(TextDrafter):
 
     def __init__(self, shortest: int = 2, longest: int = 8) -> None:
         super().__init__(shortest, longest)
+
+    @classmethod
+    def check(cls, setup: DraftSetup, **options: Any) -> None:
+        cls(**options)
 
     def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
         self.read(context)

@@ -68,6 +68,13 @@ class ModelDrafter(BaseDrafter):
         extra = dict(zip(wanted, more, strict=True))
         return DraftBlock(tokens, q, lengths, extra.get("raw"), extra.get("draft_hidden"))
 
+    def feed(self, context: Context, count: int) -> None:
+        """Run the `count` tokens before the last two of each text, of which some were drafted by somebody else."""
+        tail = context.lengths[:, None] + torch.arange(-2 - count, -2, device=context.lengths.device)
+        ids = context.tokens.gather(1, tail.clamp_min(0))
+        plan = self.model.plan(tail.clamp_min(-1), self.cache, self.model.kv_length(context.longest, self.cache))
+        self.model.forward(ids, plan, self.cache, keep=1)
+
     def _propose(
         self, cache: RaggedCache, wanted: Sequence[str], kv_length: int, ids: Tensor, sizes: Tensor, u: Tensor
     ) -> tuple[Tensor, ...]:

@@ -2,8 +2,10 @@
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
+from inspect import signature
 from itertools import accumulate
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -40,13 +42,14 @@ class SuffixDrafter(TextDrafter):
         size = setup.target.vocab_size
         return cls(setup.warp, min(size, setup.warp.vocab_size or size), shortest, longest, factor, least)
 
+    @classmethod
+    def check(cls, setup: DraftSetup, **options: Any) -> None:
+        defaults = {name: part.default for name, part in list(signature(cls.build).parameters.items())[1:]}
+        numbers = {**defaults, **options}
+        SuffixDrafter(Warp(), 1, *(numbers[name] for name in ("shortest", "longest", "factor", "least")))
+
     def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
-        self.read(context)
-        limits, uniforms = lengths.tolist(), u.tolist()
-        blocks: list[list[Drawn]] = [[] for _ in limits]
-        for row, text in self.texts.items():
-            if row < len(blocks):
-                blocks[row] = self.draw_block(text, limits[row], uniforms[row])
+        blocks = self.draw_blocks(context, lengths.tolist(), u.tolist())
         block = self.block_of([[token for token, _ in drawn] for drawn in blocks], lengths)
         if self.warp.is_greedy and "raw" not in needs:
             return block
@@ -59,15 +62,33 @@ class SuffixDrafter(TextDrafter):
         q = block.tokens if self.warp.is_greedy else law
         return DraftBlock(block.tokens, q, block.lengths, law.log() if "raw" in needs else None)
 
+    def draw_blocks(
+        self, context: Context, limits: Sequence[int], uniforms: Sequence[list[float]]
+    ) -> list[list[Drawn]]:
+        """Return for each row the tokens of its block, with the counts that each was drawn by."""
+        self.read(context)
+        blocks: list[list[Drawn]] = [[] for _ in limits]
+        for row, text in self.texts.items():
+            if row < len(blocks):
+                blocks[row] = self.draw_block(text, limits[row], uniforms[row])
+        return blocks
+
     def draw_block(self, text: TextIndex, limit: int, uniforms: list[float]) -> list[Drawn]:
-        """Return the tokens of a row's block with the counts that each was drawn by."""
-        positions, agreed = followed_stands(text, self.longest)
+        """Return the block of one text."""
+        return self.follow(text.tokens, *followed_stands(text, self.longest), limit, uniforms)
+
+    def follow(
+        self, tokens: Any, positions: Sequence[int], agreed: int, limit: int, uniforms: list[float]
+    ) -> list[Drawn]:
+        """Return a block drawn from what follows these positions of a text, behind `agreed` tokens each.
+
+        tokens: ids by position, those outside the vocabulary for what cannot be drafted.
+        """
         block: list[Drawn] = []
         for slot in range(min(limit, int(self.factor * agreed))):
-            following = {
-                position: text.tokens[position + slot] for position in positions if position + slot < len(text)
-            }
-            counts = Counter(following.values())
+            reached = [position for position in positions if position + slot < len(tokens)]
+            following = {position: int(tokens[position + slot]) for position in reached}
+            counts = Counter(token for token in following.values() if 0 <= token < self.vocab_size)
             if not counts or max(counts.values()) < self.least * counts.total():
                 break
             token = max(counts, key=counts.__getitem__) if self.warp.is_greedy else draw_token(counts, uniforms[slot])

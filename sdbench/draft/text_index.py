@@ -42,6 +42,12 @@ class TextIndex:
             self.before.append(self.newest[slot])
             self.newest[slot] = len(self.tokens)
 
+    def shrink(self, count: int) -> None:
+        """Take the last tokens back."""
+        for _ in range(count):
+            self.newest[self._slot()] = self.before.pop()
+            self.tokens.pop()
+
     def _slot(self) -> int:
         value = 0
         for token in self.tokens[-self.shortest :]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError
 from sdbench.errors import first_line
-from sdbench.files import digest_of
+from sdbench.files import digest_of, digest_of_data
 from sdbench.hub import explain, fetch, is_offline
 from sdbench.lm.digests import digest_once, is_digest_known
 from sdbench.lm.gguf import CODES, GGUFFile, find_file, is_gguf
@@ -284,3 +284,16 @@ def _system_memory() -> int:
     except OSError:
         return free
     return free if limit == "max" else min(free, int(limit) - int(used))
+
+
+def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a hash of all that decides which ids a text becomes: pieces, merges, normaliser, special tokens."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    rules = {} if backend is None else json.loads(backend.to_str())
+    content = {
+        "rules": {name: rule for name, rule in rules.items() if name not in ("truncation", "padding")},  # of a call
+        "pieces": sorted(tokenizer.get_vocab().items()),
+        "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
+        "around": list(tokenizer("")["input_ids"]),  # type: ignore[arg-type]
+    }
+    return digest_of_data(content)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sdbench.files import digest_of_data
 from sdbench.hub import explain
 from sdbench.prepare.distilled import distillation_of
 
@@ -113,15 +112,9 @@ class PairInfo:
     @cached_property
     def tokenizer_key(self) -> str:
         """A hash of all that decides which ids a text becomes: pieces, merges, normaliser, special tokens."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        rules = {} if backend is None else json.loads(backend.to_str())
-        content = {
-            "rules": {name: rule for name, rule in rules.items() if name not in ("truncation", "padding")},  # of a call
-            "pieces": sorted(self.tokenizer.get_vocab().items()),
-            "special": {name: str(token) for name, token in self.tokenizer.special_tokens_map.items()},
-            "around": list(self.tokenizer("")["input_ids"]),  # type: ignore[arg-type]
-        }
-        return digest_of_data(content)
+        from sdbench.lm.load import tokenizer_key
+
+        return tokenizer_key(self.tokenizer)
 
     @property
     def template(self) -> str | None:

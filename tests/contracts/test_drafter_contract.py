@@ -1,6 +1,9 @@
 """What every drafter promises and is promised: greedy `Exact` is the target, counts are what the texts say, rows may move."""
 
 from collections import Counter
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -13,11 +16,21 @@ from sdbench.draft import BaseDrafter, ModelDrafter, NoDraft
 from sdbench.types import DRAFTER_NEEDS, DraftBlock, DraftSetup, needs_of
 from sdbench.verify import Ensemble, Exact
 from tests.contracts.parts import Named, parts
+from tests.draft.toys import word_tokenizer, words_of
 from tests.engine.models import PROMPTS, pair, tiny
 
 DRAFTERS = parts("drafter")
 by_drafter = pytest.mark.parametrize("named", DRAFTERS, ids=str)
+GIVEN = {"corpus": lambda: write_corpus()}  # options without a default
 REPEATING = [[5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [9, 9, 9, 9], [11, 12], *PROMPTS]  # something to look up
+
+
+@cache
+def write_corpus() -> str:
+    """A file of what the targets of these tests may say."""
+    path = Path(mkdtemp()) / "corpus.txt"
+    path.write_text("\n".join(words_of([5, 6, 7, n % 61, 9, 9, n % 13, 11, 12]) for n in range(200)))
+    return str(path)
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +40,9 @@ def models() -> tuple[Any, Any]:
 
 def engine_and_drafter(models: tuple[Any, Any], named: Named, **warp: Any) -> tuple[sdbench.Engine, Any]:
     draft = models[1] if "draft" in needs_of(named.target, DRAFTER_NEEDS) else None
-    engine = sdbench.Engine(models[0], draft)
-    return engine, engine.drafter(named.target, engine.warp(**warp), named.options)
+    engine = sdbench.Engine(models[0], draft, word_tokenizer(models[0].config.vocab_size))
+    options = {**named.options, **{name: give() for name, give in GIVEN.items() if name in named.options}}
+    return engine, engine.drafter(named.target, engine.warp(**warp), options)
 
 
 @by_drafter

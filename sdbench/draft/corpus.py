@@ -1,0 +1,183 @@
+"""A frozen text as token ids, with an index of where each context occurs in it: built once, kept in the cache, memory-mapped.
+
+`order` holds the positions of the text sorted by the `depth` tokens before them, the last first: a suffix array of the reversed
+text, cut short. Eight bytes a token. A position is the number of tokens before it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from huggingface_hub import constants
+from numpy.typing import NDArray
+
+from sdbench.files import digest_of, digest_of_path, replace_on_success
+from sdbench.lm.load import tokenizer_key
+
+CACHE = Path(constants.HF_HOME, "sdbench", "corpora")
+FORMAT = 1
+BREAK = -1  # between two texts: no context reaches beyond it
+PIECE = 1 << 16  # characters that are tokenised at a time, up to the end of a line
+BATCH = 256  # pieces
+LEVELS = 2  # of sorting: each doubles the tokens that are compared
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedCorpus:
+    """Token ids [N], BREAK between texts, and positions sorted by the `depth` tokens before them."""
+
+    tokens: NDArray[np.int32]
+    order: NDArray[np.int32]
+    depth: int
+
+    @classmethod
+    def of_ids(cls, tokens: NDArray[np.int32]) -> "IndexedCorpus":
+        """Sort the positions: by as many tokens as fit into a key, then by keys of keys; equal ones by position."""
+        bits = max(1, int(tokens.max(initial=0) + 2).bit_length())
+        per_key = 62 // bits
+        keys = np.zeros(len(tokens), dtype=np.int64)
+        for back in range(1, per_key + 1):
+            keys[back:] |= (tokens[:-back].astype(np.int64) + 2) << (bits * (per_key - back))
+        width = per_key
+        for _ in range(LEVELS - 1):
+            ranks = _ranks_of(keys)
+            keys = ranks << 31
+            keys[width:] |= ranks[:-width] + 1
+            width *= 2
+        order = np.sort(_ranks_of(keys) << 31 | np.arange(len(tokens))) & ((1 << 31) - 1)
+        return cls(tokens, order.astype(np.int32), width)
+
+    @classmethod
+    def open(cls, path: Path, tokenizer: Any) -> "IndexedCorpus":
+        """Return the corpus of a text file or a records folder, from the cache if it was read before."""
+        key = digest_of(digest_of_path(path), tokenizer_key(tokenizer), str((FORMAT, PIECE, LEVELS)))
+        folder = CACHE / key
+        if not folder.is_dir():
+            built = cls.of_ids(ids_of(texts_of(path), tokenizer))
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with replace_on_success(folder) as part:
+                    part.mkdir()
+                    np.save(part / "tokens.npy", built.tokens)
+                    np.save(part / f"order-{built.depth}.npy", built.order)
+            except OSError:
+                if not folder.is_dir():  # else another process was faster
+                    raise
+        order = next(folder.glob("order-*.npy"))
+        tokens, positions = (np.load(file, mmap_mode="r") for file in (folder / "tokens.npy", order))
+        return cls(tokens, positions, int(order.stem.removeprefix("order-")))
+
+    def occurrences(self, ending: Sequence[int], shortest: int, most: int) -> tuple[list[int], int]:
+        """Return at most `most` positions behind the longest ending of a text that occurs, and how many tokens agree.
+
+        Where more positions agree, they are taken at equal steps of the order.
+        """
+        wanted = list(ending)[::-1]
+        first = wanted[: self.depth]
+        where = self._search(first, is_upper=False)
+        agreed = max((self._agreement(index, first) for index in (where - 1, where)), default=0)
+        if agreed < shortest:
+            return [], 0
+        low, high = (self._search(first[:agreed], is_upper=is_upper) for is_upper in (False, True))
+        step = -(-(high - low) // most)
+        positions = self.order[low:high:step].tolist()
+        if agreed < self.depth or len(wanted) == agreed:
+            return positions, agreed
+        lengths = [common(self._before(position, len(wanted)), wanted) for position in positions]
+        agreed = max(lengths)
+        return [position for position, length in zip(positions, lengths, strict=True) if length == agreed], agreed
+
+    def _before(self, position: int, count: int) -> list[int]:
+        """Return the tokens before a position, the last first."""
+        return self.tokens[max(0, position - count) : position].tolist()[::-1]
+
+    def _agreement(self, index: int, wanted: list[int]) -> int:
+        return common(self._before(int(self.order[index]), len(wanted)), wanted) if 0 <= index < len(self.order) else 0
+
+    def _search(self, wanted: list[int], *, is_upper: bool) -> int:
+        """Return the first index whose context is not below `wanted`, or with is_upper the first that is above it."""
+        low, high = 0, len(self.order)
+        while low < high:
+            middle = (low + high) // 2
+            before = self._before(int(self.order[middle]), len(wanted))
+            if before < wanted or (is_upper and before == wanted):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+def common(left: Sequence[int], right: Sequence[int]) -> int:
+    """Return how many tokens agree from the first on."""
+    return next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+
+
+def _ranks_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rank of each key; equal keys have the same."""
+    order = np.argsort(keys)
+    is_new = np.empty(len(keys), dtype=bool)
+    is_new[:1], is_new[1:] = False, keys[order[1:]] != keys[order[:-1]]
+    ranks = np.empty(len(keys), dtype=np.int64)
+    ranks[order] = is_new.cumsum()
+    return ranks
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """Yield a file's text in pieces that end with a line; of a records folder each text that its cells hold, once."""
+    if path.is_dir():
+        from sdbench.records import read
+
+        yield from sorted(set(read(path).generations["text"]))
+        return
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        while piece := file.read(PIECE):
+            yield piece + file.readline()
+
+
+def ids_of(texts: Iterator[str], tokenizer: Any) -> NDArray[np.int32]:
+    """Return the ids of texts, a BREAK behind each."""
+    parts: list[NDArray[np.int32]] = []
+    batch: list[str] = []
+
+    def encode() -> None:
+        rows = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+        parts.extend(np.array([*row, BREAK], dtype=np.int32) for row in rows)
+        batch.clear()
+
+    for text in texts:
+        batch.append(text)
+        if len(batch) == BATCH:
+            encode()
+    if batch:
+        encode()
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+
+
+def refuse_corpus(corpus: object, tokenizer: Any = None) -> Path:
+    """Return the path of a corpus; ValueError where nothing can be retrieved from it, or its outputs have other tokens."""
+    if not isinstance(corpus, str | Path) or not str(corpus):
+        raise ValueError(f"corpus must name a text file or a records folder, got {corpus}: give drafter.corpus=PATH")
+    path = Path(corpus)
+    if not path.exists():
+        raise ValueError(f"corpus={path} does not exist: give a text file or a records folder")
+    if path.is_file():
+        if not path.stat().st_size:
+            raise ValueError(f"corpus={path} is empty: give a text file or a records folder with texts")
+        return path
+    from sdbench.records import SchemaError, read
+
+    try:
+        results = read(path)
+        if results.generations.empty:
+            raise ValueError
+    except (ValueError, SchemaError):
+        raise ValueError(f"corpus={path} is a folder without records: give a text file or a records folder") from None
+    if tokenizer is not None:
+        keys = {str((content or {}).get("tokenizer")) for content in results.cells["content"]}
+        if keys != {tokenizer_key(tokenizer)}:
+            raise ValueError(
+                f"corpus={path} holds texts of another tokenizer: give the records of a pair with this one"
+            )
+    return path

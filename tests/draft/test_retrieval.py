@@ -1,0 +1,135 @@
+"""Retrieval from a frozen corpus: the index against a plain search, its cache, what is refused, and what is emitted."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sdbench
+from sdbench.cli import compose_run
+from sdbench.config import ConfigError
+from sdbench.draft import NoDraft
+from sdbench.draft import corpus as corpora
+from sdbench.draft.corpus import BREAK, IndexedCorpus, refuse_corpus
+from sdbench.prepare.refuse import refuse_drafter_options
+from sdbench.prepare.rules import build_parts
+from sdbench.verify import Ensemble, Exact
+from tests.draft.toys import word_tokenizer, words_of
+from tests.engine.models import pair
+
+TOKENS = st.lists(st.sampled_from([BREAK, 0, 1, 2]), min_size=1, max_size=80)
+
+
+@settings(max_examples=200, deadline=None)
+@given(TOKENS, st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 3))
+def test_the_index_finds_what_a_plain_search_finds(tokens, ending, shortest):
+    found, agreed = IndexedCorpus.of_ids(np.array(tokens, dtype=np.int32)).occurrences(ending, shortest, 1000)
+    lengths = {}
+    for position in range(len(tokens)):
+        length = 0
+        while length < min(len(ending), position) and tokens[position - 1 - length] == ending[-1 - length]:
+            length += 1
+        lengths[position] = length
+    longest = max(lengths.values())
+    if longest < shortest:
+        assert (found, agreed) == ([], 0)
+    else:
+        assert agreed == longest
+        assert sorted(found) == [position for position, length in lengths.items() if length == longest]
+
+
+def test_many_occurrences_are_taken_at_equal_steps_and_sorting_has_no_ties():
+    tokens = np.array([1, 2] * 500, dtype=np.int32)
+    found, agreed = IndexedCorpus.of_ids(tokens).occurrences([9, 1, 2], 1, 16)
+    assert agreed == 2
+    assert len(found) == 16
+    order = IndexedCorpus.of_ids(np.zeros(50, dtype=np.int32)).order
+    assert order.tolist() == list(range(50)), "equal contexts stand in the order of the text, the shortest first"
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpora, "CACHE", tmp_path / "cache")
+    path = tmp_path / "corpus.txt"
+    path.write_text("\n".join(words_of([5, 6, 7, n % 61, 8, 5, 6, 9, 11, 12, n % 13]) for n in range(200)))
+    return path
+
+
+def test_a_corpus_is_built_once_and_anew_for_other_texts_or_tokenizers(corpus, monkeypatch):
+    tokenizer = word_tokenizer(61)
+    first = IndexedCorpus.open(corpus, tokenizer)
+    assert first.tokens[:4].tolist() == [5, 6, 7, 0]
+    assert isinstance(first.order, np.memmap)
+    monkeypatch.setattr(IndexedCorpus, "of_ids", None)
+    again = IndexedCorpus.open(corpus, tokenizer)
+    assert (again.order == first.order).all()
+    for path, other in ((corpus, word_tokenizer(61, range(61)[::-1])), (corpus.with_name("more.txt"), tokenizer)):
+        path.write_text(corpus.read_text() + (" t1" if path != corpus else ""))
+        with pytest.raises(TypeError):
+            IndexedCorpus.open(path, other)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_texts_are_the_targets_and_do_not_depend_on_the_batch(corpus, temperature):
+    target = pair("llama")[0]
+    prompts = [[5, 6, 7, 8, 5, 6], [9, 11], [11, 12], [5], [8, 5, 6]]
+    options: dict[str, Any] = {"temperature": temperature, "max_new_tokens": 16, "stop_ids": ()}
+    texts = []
+    for batch_size, order in ((1, 1), (3, 1), (32, -1)):
+        engine = sdbench.Engine(target, None, word_tokenizer(61))
+        drafter = engine.drafter("retrieval", engine.warp(temperature), {"corpus": str(corpus), "shortest": 1})
+        decoded = sdbench.generate(
+            None, None, prompts[::order], [Exact(), Ensemble(w=0.5)], keys=range(5)[::order], drafter=drafter,
+            engine=engine, batch_size=batch_size, **options,
+        )  # fmt: skip
+        texts.append({(prompts[::order].index(prompts[g.prompt]), g.verifier): g.tokens for g in decoded})
+        assert sum(len(g.draft_tokens or ()) for g in decoded) > 10
+    in_order = {(n, v): text for (n, v), text in texts[2].items()}
+    assert texts[0] == texts[1]
+    assert sorted(in_order.values()) == sorted(texts[0].values())
+    if temperature == 0:
+        alone = sdbench.generate(target, None, prompts, [Exact()], drafter=NoDraft(), **options)
+        assert [texts[0][n, 0] for n in range(5)] == [g.tokens for g in alone]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "drafter=retrieval: corpus must name a text file or a records folder, got None: give drafter.corpus=PATH"),
+        (["drafter.corpus=/no/such/file"], "corpus=/no/such/file does not exist"),
+        (["drafter.corpus={}/empty.txt"], "empty.txt is empty"),
+        (["drafter.corpus={}"], "is a folder without records"),
+        (["drafter.corpus={}/some.txt", "drafter.least=2"], r"least in \(0, 1\], got factor=2, least=2"),
+        (["drafter.corpus={}/some.txt", "drafter.shortest=0"], "shortest must be from 1 to longest=16"),
+    ],
+)
+def test_what_cannot_be_a_corpus_is_refused_before_weights(words, sentence, tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "some.txt").write_text("t1 t2")
+    run = compose_run(["drafter=retrieval", "model.draft=null", *(word.format(tmp_path) for word in words)])
+    with pytest.raises(ConfigError, match=sentence):
+        refuse_drafter_options(run, build_parts(run))
+
+
+def test_the_texts_of_a_records_folder_are_a_corpus_for_their_own_tokenizer(tmp_path):
+    from sdbench.lm.load import tokenizer_key
+    from sdbench.records import Cell, GenerationRecord, Rounds, Store
+
+    tokenizer = word_tokenizer(61)
+    cell = Cell("m", "t", "exact", 1, 0.0, {}, content={"tokenizer": tokenizer_key(tokenizer)})
+    with Store.open(tmp_path / "run", config={}, provenance={}) as store:
+        store.add_cells([cell])
+        rounds = Rounds([0], [0], [0])
+        texts = ["t5 t6", "t5 t6", "t7"]
+        store.append_generations(
+            [
+                GenerationRecord(cell.key, str(n), 0, 1, text, "eos", [5], [2], rounds, [])
+                for n, text in enumerate(texts)
+            ]
+        )
+    path = refuse_corpus(str(tmp_path / "run"), tokenizer)
+    assert corpora.ids_of(corpora.texts_of(path), tokenizer).tolist() == [5, 6, BREAK, 7, BREAK]
+    with pytest.raises(ValueError, match="holds texts of another tokenizer"):
+        refuse_corpus(str(tmp_path / "run"), word_tokenizer(61, range(61)[::-1]))
