@@ -57,28 +57,29 @@ def interval(text: str) -> list[float]:
 
 @pytest.mark.results
 def test_the_results_of_the_readme_are_those_of_the_files():
-    folders = {"0": ["embedded/llama-tiny-gsm8k-tiny-greedy", "embedded/llama-tiny-gsm8k-tiny-speed"]}
     rows = rows_below(ROOT / "README.md", "Result")
-    assert len(rows) == 6
-    for i, (temperature, rule, acceptance, tokens, speed, loss) in enumerate(rows):
-        zoo = f"zoo/llama-tiny-gsm8k-tiny-T{temperature}"
-        quality, timed = (
-            pd.read_csv(ROOT / "results" / name / "summary.csv") for name in (folders["0"] if i < 2 else [zoo, zoo])
+    real = ROOT / "results/real"
+    assert {row[0].lower() for row in rows} == {
+        path.parent.name for path in real.glob("*/decisions.csv") if "-T" not in str(path)
+    }
+    for task, n, alone, strict, lenient, change, safe in rows:
+        folder = real / task.lower()
+        cells, decisions = (pd.read_csv(folder / name) for name in ("summary.csv", "decisions.csv"))
+        points = 100 if cells["quality"].max() <= 1 else 1
+        target, lossless, weight = (
+            cells[is_cell & cells["num_draft"].isin([0, 5])].iloc[0]
+            for is_cell in (cells["verifier"] == "target", cells["verifier"] == "lossless", cells["w"] == 0.7)
         )
-        verifier = {"l": "lossless", "s": "ensemble", "M": "mars"}[rule[0]]
-        value = float(re.search(r"= ([\d.]+)", rule).group(1)) if "=" in rule else None
-
-        def row_of(frame: pd.DataFrame) -> pd.Series:
-            is_same = (frame["verifier"] == verifier) & (frame["num_draft"] == 5 if "num_draft" in frame else True)  # noqa: B023
-            return frame[is_same & (frame["value"].isna() if value is None else frame["value"] == value)].iloc[0]  # noqa: B023
-
-        held, clocked = row_of(quality), row_of(timed)
-        assert float(acceptance) == pytest.approx(held["acceptance"], abs=0.0051)
-        assert float(tokens) == pytest.approx(held["tokens_per_round"], abs=0.051)
-        assert interval(speed) == pytest.approx([clocked[f"speedup{end}"] for end in ("", "_low", "_high")], abs=0.0051)
-        if loss != "–":
-            lost = [-100 * held[f"difference{end}"] for end in ("", "_high", "_low")]
-            assert interval(loss) == pytest.approx(lost, abs=0.051)
+        assert int(n) == lossless["n"]
+        assert interval(alone) == pytest.approx([points * target["quality"]], abs=0.051)
+        assert interval(strict) == pytest.approx([lossless["acceptance"]], abs=0.0051)
+        assert interval(lenient) == pytest.approx([weight["acceptance"]], abs=0.0051)
+        assert interval(change) == pytest.approx(
+            [points * weight[f"difference{end}"] for end in ("", "_low", "_high")], abs=0.051
+        )
+        setting = decisions.set_index("margin")["setting"].get(5)
+        assert safe in (str(setting).removeprefix("ensemble ").removesuffix(" K=5").replace("=", " = "), "none shown")
+        assert (safe == "none shown") == (setting != setting)
 
 
 @pytest.mark.results
