@@ -1,13 +1,13 @@
 """python -m sdbench.train: reads the options of a training, passes all others to the runner, and reports errors as one sentence."""
 
 import fcntl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from sdbench.config import ConfigError, nearest, show
 from sdbench.hub import HubError
+from sdbench.imports import import_object
 from sdbench.subcommand import Compose, Exit, Subcommand
 from sdbench.train.recipes import OPTIONS, RECIPES, TrainingRecipe, help_of, parse_recipe
 from sdbench.words import parse_words
@@ -45,17 +45,6 @@ def help_text(words: Sequence[str]) -> str:
 COMMAND = Subcommand("sdbench.train", help_text, run, mistakes=(ConfigError, HubError))
 
 
-def training_of(name: str) -> Callable[..., Any]:
-    """The class of a training: called with a setup, a recipe and a folder."""
-    if name == "ensemble":
-        from sdbench.train.ensemble import EnsembleTraining as Training
-    elif name == "judge":
-        from sdbench.train.judge import JudgeTraining as Training
-    else:
-        from sdbench.train.distill import Distillation as Training
-    return Training
-
-
 def _train(name: str, argv: Sequence[str], compose: Compose) -> None:
     recipe, options, words = parse(name, argv)
     from sdbench.train.setup import TrainingSetup, run_of
@@ -68,7 +57,8 @@ def _train(name: str, argv: Sequence[str], compose: Compose) -> None:
     if out.is_file() or (name == "draft" and out.exists()):
         raise ConfigError(f"out={out} exists already: give another out=, or delete it")
     with lock(out):
-        training_of(name)(TrainingSetup.make(run, words, recipe, reward=options.get("reward")), recipe, out)()
+        setup = TrainingSetup.make(run, words, recipe, reward=options.get("reward"))
+        import_object(recipe.trainer)(setup, recipe, out)()
     print(out)
 
 

@@ -6,7 +6,7 @@ Losses of a token's distributions p (target) and q (draft): forward KL(p‖q), r
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from sdbench.files import replace_on_success
-from sdbench.train.optimiser import WarmAdamW
 from sdbench.train.recipes import DraftRecipe
-from sdbench.train.setup import TrainingSetup, group_by
-from sdbench.train.steps import Steps
+from sdbench.train.setup import group_by
+from sdbench.train.trainer import Trainer, WarmAdamW
 
 BATCH = 8  # texts of a backward pass
 TINY = 1e-12
@@ -30,13 +29,10 @@ LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-@dataclass
-class Distillation:
-    """Steps from the pair's own draft; a function of the pair and the recipe."""
+class Distillation(Trainer[DraftRecipe]):
+    """Steps from the pair's own draft."""
 
-    setup: TrainingSetup
-    recipe: DraftRecipe
-    out: Path
+    name, checkpoint_every, report_every = "draft", 20, 10
 
     def __post_init__(self) -> None:
         self.draft: Any = self.setup.pair.draft
@@ -45,21 +41,15 @@ class Distillation:
         self.draft.requires_grad_(True)
         self.optimiser = WarmAdamW(dict(self.draft.named_parameters()), self.recipe.rate)
 
-    def __call__(self) -> Path:
-        path, identity = self.out.with_name(f"{self.out.name}.ckpt"), self.setup.identity(self.recipe)
-        steps = Steps("draft", self.recipe.steps, path, identity, checkpoint_every=20, report_every=10)
-        losses: list[float] = []
-        stored = steps.resume()
-        if stored is not None:
-            self.optimiser.restore(stored)
-            losses = stored["losses"]
-        for step in steps.run(self.recipe.steps, lambda: {**self.optimiser.state(), "losses": losses}):
-            losses.append(self._step(step))
-            steps.report(step, lambda: f"{self.recipe.loss} {losses[-1]:.4f}")
-        self._save(steps, losses)
-        return self.out
+    @property
+    def checkpoint(self) -> Path:
+        """Beside the folder, which appears at the end and whole."""
+        return self.out.with_name(f"{self.out.name}.ckpt")
 
-    def _step(self, step: int) -> float:
+    def progress(self) -> str:
+        return f"{self.recipe.loss} {self.rows[-1]:.4f}"
+
+    def step(self, step: int) -> float:
         from sdbench.engine import Request
         from sdbench.verify import Exact
 
@@ -94,15 +84,11 @@ class Distillation:
         q = warp.law(warp.logits(self.draft(ids, use_cache=False).logits[row, position]))
         return LOSSES[self.recipe.loss](p, q).sum()
 
-    def _save(self, steps: Steps, losses: list[float]) -> None:
+    def save(self) -> None:
         """Write a Hugging Face folder in the precision that the draft came in, with the tokenizer."""
         self.draft.requires_grad_(False)
-        metadata = {
-            **self.setup.metadata(),
-            **{name: getattr(self.recipe, name) for name in ("loss", "steps", "prompts", "rate", "seed")},
-            "seconds": round(steps.seconds),
-            "last": round(sum(losses[-20:]) / len(losses[-20:]), 4),
-        }
+        last = self.rows[-20:]
+        metadata = {**self.metadata(), "last": round(sum(last) / len(last), 4)}
         with replace_on_success(self.out, self.out.with_name(f".{self.out.name}.part")) as part:
             self.draft.to(self.dtype).save_pretrained(part)
             self.setup.pair_info.tokenizer.save_pretrained(part)

@@ -7,9 +7,8 @@ goes to what w decided, the tokens at drafted positions, each of which has the d
 
 import csv
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,10 +17,9 @@ from torch import Tensor
 from sdbench.config import ConfigError
 from sdbench.engines.latency import peak_memory
 from sdbench.files import replace_on_success
-from sdbench.train.optimiser import WarmAdamW
 from sdbench.train.recipes import EnsembleRecipe
-from sdbench.train.setup import Rollout, TrainingSetup, group_by
-from sdbench.train.steps import Steps
+from sdbench.train.setup import Rollout, group_by
+from sdbench.train.trainer import Trainer, WarmAdamW
 from sdbench.verify.head import Head, linear, width_of
 from sdbench.verify.learned import Diversed
 
@@ -51,64 +49,36 @@ class TokenBatch:
         return cls(features, p, q, tv, advantage.repeat_interleave(counts), len(rollouts))
 
 
-@dataclass
-class EnsembleTraining:
-    """Steps from a head with w = 1/2 everywhere; a function of the pair and the recipe."""
+class EnsembleTraining(Trainer[EnsembleRecipe]):
+    """Steps from a head with w = 1/2 everywhere."""
 
-    setup: TrainingSetup
-    recipe: EnsembleRecipe
-    out: Path
-    curve: list[dict[str, float]] = field(default_factory=list)
-    rolling_s: float = 0.0  # the seconds spent in rollouts
-    decoding_bytes: float = 0.0  # the peak of memory after the first rollouts
+    name, checkpoint_every, report_every = "head", 10, 5
 
     def __post_init__(self) -> None:
         recipe = self.recipe
-        size = width_of(recipe.features, self.setup.widths())
-        head = linear("ensemble", recipe.features, size, hidden=recipe.hidden)
+        head = linear("ensemble", recipe.features, width_of(recipe.features, self.setup.widths()), hidden=recipe.hidden)
         weights = {name: tensor.clone().requires_grad_() for name, tensor in head.weights.items()}
         self.fixed: dict[str, Tensor] = {}  # shift and scale of the features, from the first step
         self.optimiser = WarmAdamW(weights, recipe.rate, recipe.decay)
+        self.rolling_s = 0.0  # the seconds spent in rollouts
+        self.decoding_bytes = 0.0  # the peak of memory after the first rollouts
 
-    def __call__(self) -> Head:
-        identity = self.setup.identity(self.recipe)
-        steps = Steps("head", self.recipe.steps, self.out / "head.ckpt", identity, checkpoint_every=10, report_every=5)
-        stored = steps.resume()
-        if stored is not None:
-            self.optimiser.restore(stored)
-            self.fixed = {name: stored["weights"][name] for name in ("shift", "scale")}
-            self.curve, self.rolling_s = stored["curve"], stored["rolling_s"]
-        for step in steps.run(self.recipe.steps, self._state):
-            row = self._step(step)
-            self.curve.append({"step": step + 1, **row})
-            steps.report(step, lambda row=row: " ".join(f"{name} {value:.3f}" for name, value in row.items()))
-            self._write_curve()
-            if not COLLAPSED <= row["weight"] <= 1 - COLLAPSED:
-                raise ConfigError(
-                    f"the head has collapsed at step {step + 1}, its mean weight is {row['weight']:.3f}: "
-                    f"use a {'higher' if row['weight'] > 0.5 else 'lower'} price= than {self.recipe.price:g}"
-                )
-        head = Head("ensemble", self.recipe.features, self._state()["weights"], self._metadata(steps))
-        head.save(self.out)
-        return head
+    def state(self) -> dict[str, Any]:
+        state = super().state()
+        weights = state["weights"] | {name: tensor.clone() for name, tensor in self.fixed.items()}
+        return {**state, "weights": weights, "rolling_s": self.rolling_s}
 
-    def _metadata(self, steps: Steps) -> dict[str, Any]:
-        recipe, last = self.recipe, self.curve[-20:]
-        options = ("hidden", "steps", "prompts", "samples", "price", "rate", "decay", "seed")
-        measures = ("reward", "acceptance", "weight", "spread")
-        return {
-            **self.setup.metadata(),
-            **{name: getattr(recipe, name) for name in options},
-            "rule": Diversed.version,
-            "seconds": round(steps.seconds),
-            "rollouts": round(self.rolling_s / steps.seconds, 3),
-            "memory": round(peak_memory() / self.decoding_bytes, 3) if self.decoding_bytes else None,
-            "last": {name: round(sum(row[name] for row in last) / len(last), 4) for name in measures},
-        }
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self.fixed = {name: state["weights"][name] for name in ("shift", "scale")}
+        self.rolling_s = state["rolling_s"]
 
-    def _step(self, step: int) -> dict[str, float]:
+    def progress(self) -> str:
+        return " ".join(f"{name} {value:.3f}" for name, value in self.rows[-1].items() if name != "step")
+
+    def step(self, step: int) -> dict[str, float]:
         recipe = self.recipe
-        rule = Diversed(Head("ensemble", recipe.features, self._state()["weights"]))
+        rule = Diversed(self._head())
         keys, seed = self.setup.keys_of(step, recipe.prompts), recipe.seed * 1_000_003 + step
         began = time.monotonic()
         rollouts = self.setup.roll_out(keys, [rule], recipe.samples, seed, recipe.features)
@@ -122,24 +92,41 @@ class EnsembleTraining:
         loss.backward()
         self.optimiser.step(step)
         w = w.detach()
-        return {
+        row = {
+            "step": step + 1,
             "reward": sum(rollout.reward for rollout in rollouts) / len(rollouts),
             "acceptance": float((1 - w * batch.tv).mean()),
             "weight": float(w.mean()),
             "spread": float(w.std()),
         }
+        self._write_curve(row)
+        if not COLLAPSED <= row["weight"] <= 1 - COLLAPSED:
+            raise ConfigError(
+                f"the head has collapsed at step {step + 1}, its mean weight is {row['weight']:.3f}: "
+                f"use a {'higher' if row['weight'] > 0.5 else 'lower'} price= than {recipe.price:g}"
+            )
+        return row
 
-    def _state(self) -> dict[str, Any]:
-        state = self.optimiser.state()
-        weights = state["weights"] | {name: tensor.clone() for name, tensor in self.fixed.items()}
-        return {**state, "weights": weights, "curve": self.curve, "rolling_s": self.rolling_s}
+    def _head(self, card: Mapping[str, Any] | None = None) -> Head:
+        return Head("ensemble", self.recipe.features, self.state()["weights"], card or {})
 
-    def _write_curve(self) -> None:
+    def save(self) -> None:
+        last, measures = self.rows[-20:], ("reward", "acceptance", "weight", "spread")
+        metadata = {
+            **self.metadata(),
+            "rule": Diversed.version,
+            "rollouts": round(self.rolling_s / self.steps.seconds, 3),
+            "memory": round(peak_memory() / self.decoding_bytes, 3) if self.decoding_bytes else None,
+            "last": {name: round(sum(row[name] for row in last) / len(last), 4) for name in measures},
+        }
+        self._head(metadata).save(self.out)
+
+    def _write_curve(self, row: dict[str, float]) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
         with replace_on_success(self.out / "curve.csv") as part, open(part, "w", newline="") as file:
-            writer = csv.DictWriter(file, list(self.curve[0]))
+            writer = csv.DictWriter(file, list(row))
             writer.writeheader()
-            writer.writerows(self.curve)
+            writer.writerows([*self.rows, row])
 
 
 def advantages(rewards: Sequence[float], samples: int) -> list[float]:

@@ -7,8 +7,8 @@ continues it scores no less than the lossless one.
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from sdbench.config import ConfigError
 from sdbench.files import write_whole
 from sdbench.metrics.stats import Estimate
 from sdbench.train.recipes import JudgeRecipe
-from sdbench.train.setup import TrainingSetup, group_by
-from sdbench.train.steps import Steps
+from sdbench.train.recorder import num_decided
+from sdbench.train.setup import group_by
+from sdbench.train.trainer import Trainer
 from sdbench.types import Evidence, Limits, Verdict
 from sdbench.verify import Exact, Head, Joint, Judge
 from sdbench.verify.head import width_of
@@ -68,79 +69,16 @@ class Labels:
         return Labels(self.features[rows], self.good[rows], self.prompt[rows])
 
 
-@dataclass(frozen=True)
-class Bin:
-    """Tokens whose probability of being good, as the judge estimates it, is in one eighth of [0, 1]."""
+class JudgeTraining(Trainer[JudgeRecipe]):
+    """Mines labels step by step; then fits a judge and measures its calibration on held-out prompts."""
 
-    low: float
-    n: int
-    mean: float  # of the probabilities
-    good: float  # share of good tokens
+    name, checkpoint_every, report_every = "labels", 1, 1
 
+    def progress(self) -> str:
+        return f"labels {sum(len(good) for _, good, _ in self.rows)}"
 
-@dataclass(frozen=True)
-class Calibration:
-    """How a judge's probabilities compare with labels that it was not fitted to."""
-
-    auc: Estimate  # with an interval by prompt; NaN where all labels are equal
-    num_labels: int
-    good: float  # share of good tokens; NaN without labels
-    bins: tuple[Bin, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The content of calibration.json."""
-        auc = {"auc": self.auc.value, "low": self.auc.low, "high": self.auc.high}
-        return {
-            "prompts": self.auc.n,
-            "labels": self.num_labels,
-            **{name: None if math.isnan(value) else value for name, value in {"good": self.good, **auc}.items()},
-            "bins": [{"from": b.low, "n": b.n, "said": b.mean, "good": b.good} for b in self.bins],
-        }
-
-
-@dataclass
-class JudgeTraining:
-    """Mines labels step by step, resumably; then fits a judge and measures its calibration on held-out prompts."""
-
-    setup: TrainingSetup
-    recipe: JudgeRecipe
-    out: Path
-
-    def __post_init__(self) -> None:
-        self.mined: list[Labels] = []
-
-    def __call__(self) -> Head:
-        recipe = self.recipe
-        count = -(-recipe.prompts // recipe.at_once)
-        identity = self.setup.identity(recipe)
-        steps = Steps("labels", count, self.out / "labels.ckpt", identity, checkpoint_every=1, report_every=1)
-        stored = steps.resume()
-        if stored is not None:
-            self.mined = [Labels(*part) for part in stored["parts"]]
-        for step in steps.run(count, lambda: {"parts": [(x.features, x.good, x.prompt) for x in self.mined]}):
-            self.mined.append(self.mine(step))
-            steps.report(step, lambda: f"labels {sum(len(labels.good) for labels in self.mined)}")
-        labels = Labels(*(torch.cat([getattr(x, f.name) for x in self.mined]) for f in fields(Labels)))
-        is_held_out = labels.prompt % HELD_OUT == 0
-        weights = fit_judge(labels[~is_held_out])
-        calibration = calibrate(Head("judge", recipe.features, weights), labels[is_held_out])
-        metadata = {
-            **self.setup.metadata(),
-            **{name: getattr(recipe, name) for name in ("prompts", "swaps")},
-            "rule": Judge.version,
-            "seconds": round(steps.seconds),
-            "labels": len(labels.good),
-            "held_out": calibration.to_json(),
-        }
-        self.out.mkdir(parents=True, exist_ok=True)
-        write_whole(self.out / "calibration.json", json.dumps(calibration.to_json(), indent=1) + "\n")
-        draw(calibration, self.out)
-        head = Head("judge", recipe.features, weights, metadata)
-        head.save(self.out)
-        return head
-
-    def mine(self, step: int) -> Labels:
-        """The labels of the prompts of a step."""
+    def step(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Mine the labels of some prompts."""
         recipe = self.recipe
         first = step * recipe.at_once
         keys = list(self.setup.prompts.ids)[first : min(first + recipe.at_once, recipe.prompts)]
@@ -151,12 +89,23 @@ class JudgeTraining:
             for rollout in swapped:
                 position = first_difference(lossless.generation.tokens, rollout.generation.tokens)
                 if position is not None:
-                    rows.append(rollout.recording.features[rollout.num_decided_before(position)])
+                    rows.append(rollout.recording.features[num_decided(rollout.generation, position)])
                     good.append(rollout.reward >= lossless.reward)
                     prompts.append(number)
         size = width_of(recipe.features, self.setup.widths())
         features = torch.stack(rows) if rows else torch.zeros(0, size)
-        return Labels(features, torch.tensor(good, dtype=torch.bool), torch.tensor(prompts, dtype=torch.long))
+        return features, torch.tensor(good, dtype=torch.bool), torch.tensor(prompts, dtype=torch.long)
+
+    def save(self) -> None:
+        labels = Labels(*map(torch.cat, zip(*self.rows, strict=True)))
+        is_held_out = labels.prompt % HELD_OUT == 0
+        weights = fit_judge(labels[~is_held_out])
+        calibration = calibrate(Head("judge", self.recipe.features, weights), labels[is_held_out])
+        facts = {"rule": Judge.version, "labels": len(labels.good), "held_out": calibration}
+        self.out.mkdir(parents=True, exist_ok=True)
+        write_whole(self.out / "calibration.json", json.dumps(calibration, indent=1) + "\n")
+        draw(calibration, self.out)
+        Head("judge", self.recipe.features, weights, {**self.metadata(), **facts}).save(self.out)
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
@@ -218,33 +167,39 @@ def auc_by_prompt(score: np.ndarray, good: np.ndarray, prompt: np.ndarray) -> Es
     return Estimate(round(value, 4), round(float(low), 4), round(float(high), 4), len(groups))
 
 
-def calibrate(head: Head, labels: Labels) -> Calibration:
-    """Compare a judge's probabilities with labels that it was not fitted to."""
-    score = torch.sigmoid(head.score(labels.features)).double().numpy()
+def calibrate(head: Head, labels: Labels) -> dict[str, Any]:
+    """Compare a judge's probabilities with labels that it was not fitted to: the content of calibration.json.
+
+    `good` and `said` are the share of good tokens and the mean probability, in all and by eighths of [0, 1]; null without labels.
+    """
+    said = torch.sigmoid(head.score(labels.features)).double().numpy()
     good, prompt = labels.good.numpy(), labels.prompt.numpy()
     edges = np.linspace(0, 1, BINS + 1)
-    number = np.clip(np.digitize(score, edges) - 1, 0, BINS - 1)
-    bins = []
+    number, bins = np.clip(np.digitize(said, edges) - 1, 0, BINS - 1), []
     for b in np.unique(number):
         rows = number == b
-        mean, share = float(score[rows].mean()), float(good[rows].mean())
-        bins.append(Bin(round(float(edges[b]), 4), int(rows.sum()), round(mean, 4), round(share, 4)))
+        shares = {"said": round(float(said[rows].mean()), 4), "good": round(float(good[rows].mean()), 4)}
+        bins.append({"from": round(float(edges[b]), 4), "n": int(rows.sum()), **shares})
+    auc = auc_by_prompt(said, good, prompt)
     share = round(float(good.mean()), 4) if len(good) else math.nan
-    return Calibration(auc_by_prompt(score, good, prompt), len(good), share, tuple(bins))
+    numbers = {"good": share, "auc": auc.value, "low": auc.low, "high": auc.high}
+    known = {name: None if math.isnan(value) else value for name, value in numbers.items()}
+    return {"prompts": auc.n, "labels": len(good), **known, "bins": bins}
 
 
-def draw(calibration: Calibration, folder: Path) -> None:
+def draw(calibration: Mapping[str, Any], folder: Path) -> None:
     """Write the reliability figure."""
     from sdbench.report.figures.style import BLUE, GREY, house_style, panels, save
 
-    auc = calibration.auc
+    bins = calibration["bins"]
+    auc, low, high = (math.nan if calibration[name] is None else calibration[name] for name in ("auc", "low", "high"))
     with house_style():
         figure, (axis,) = panels()
         axis.plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
-        axis.plot([b.mean for b in calibration.bins], [b.good for b in calibration.bins], color=BLUE, marker="o")
-        for b in calibration.bins:
-            axis.annotate(f"{b.n}", (b.mean, b.good), textcoords="offset points", xytext=(4, -8), fontsize=6)
+        axis.plot([b["said"] for b in bins], [b["good"] for b in bins], color=BLUE, marker="o")
+        for b in bins:
+            axis.annotate(f"{b['n']}", (b["said"], b["good"]), textcoords="offset points", xytext=(4, -8), fontsize=6)
         axis.set_xlabel("probability according to the judge")
         axis.set_ylabel("share of good tokens")
-        axis.set_title(f"AUC {auc.value:.2f} [{auc.low:.2f}, {auc.high:.2f}], {calibration.num_labels} tokens held out")
+        axis.set_title(f"AUC {auc:.2f} [{low:.2f}, {high:.2f}], {calibration['labels']} tokens held out")
         save(figure, folder, "calibration")

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from sdbench.config import ConfigError, nearest, show
 
+PROMPTS_AT_ONCE = 30  # of a step of mining
 LOSS_NAMES = ("forward_kl", "reverse_kl", "tv", "overlap")  # of sdbench/train/distill.py
 
 
@@ -22,6 +23,7 @@ class TrainingRecipe:
     about: ClassVar[str]
     folder: ClassVar[str]  # the default of out=, below results/
     usage: ClassVar[str]  # how a run uses what was trained
+    trainer: ClassVar[str]  # the path of its class
     is_greedy: ClassVar[bool] = False
     is_rewarded: ClassVar[bool] = True  # reads the score of a text
 
@@ -32,6 +34,10 @@ class TrainingRecipe:
     def num_rows(self) -> int:
         """How many rows of the train split it reads."""
         return getattr(self, "rows", self.prompts)
+
+    @property
+    def num_steps(self) -> int:
+        return getattr(self, "steps", -(-self.prompts // PROMPTS_AT_ONCE))
 
     @classmethod
     def options(cls) -> dict[str, Field[Any]]:
@@ -53,6 +59,7 @@ class EnsembleRecipe(TrainingRecipe):
     about = "train DIVERSED's head for a pair and a task, by policy gradient on the task's own score"
     folder = "heads/MODEL-TASK"
     usage = "verifier=diversed verifier.head=FOLDER"
+    trainer = "sdbench.train.ensemble.EnsembleTraining"
 
     features: tuple[str, ...] = option(("draft_hidden", "target_hidden"), "what the head reads")
     hidden: int = option(0, "width of a hidden layer; 0: linear, as published")
@@ -79,12 +86,13 @@ class JudgeRecipe(TrainingRecipe):
     about = "accept one wrong draft token at a time, see whether the score falls, and fit a logistic head to that"
     folder = "judges/MODEL-TASK"
     usage = "verifier=judge verifier.head=FOLDER"
+    trainer = "sdbench.train.judge.JudgeTraining"
     is_greedy = True
 
     features: tuple[str, ...] = option(("token_hidden",), "what the head reads")
     prompts: int = option(300, "rows of the train split; every fifth is held out", 1)
     swaps: int = option(12, "the first wrong draft tokens of a text, each accepted in turn", 1)
-    at_once: int = field(default=30, init=False)  # prompts a step
+    at_once: int = field(default=PROMPTS_AT_ONCE, init=False)
 
     def __post_init__(self) -> None:
         _refuse_features("judge", self.features)
@@ -98,6 +106,7 @@ class DraftRecipe(TrainingRecipe):
     about = "distil a pair's draft towards its target, on texts that the draft samples itself"
     folder = "drafts/MODEL-TASK-LOSS"
     usage = "model.draft=FOLDER"
+    trainer = "sdbench.train.distill.Distillation"
     is_rewarded = False
 
     loss: str = option("forward_kl", "forward_kl, reverse_kl, tv or overlap")

@@ -51,11 +51,16 @@ class Recorder:
         number = torch.arange(len(self.rounds)).repeat_interleave(torch.tensor([len(row[0]) for row in self.rounds]))
         out = []
         for index, generation in enumerate(generations):
-            assert generation.origins is not None, "our own engine reports them"
-            count = sum(origin != "bonus" for origin in generation.origins)
+            count = num_decided(generation, len(generation.tokens))
             rows = ((text == index) & (number >= self.first_round[index])).nonzero()[:count, 0]
             out.append(Recording(*(column[rows] for column in columns)))
         return out
+
+
+def num_decided(generation: Generation, position: int) -> int:
+    """Of the tokens before a position the number that the rule decided: the row of the token there in a recording."""
+    assert generation.origins is not None, "our own engine reports them"
+    return sum(origin != "bonus" for origin in generation.origins[:position])
 
 
 @dataclass(frozen=True, slots=True)

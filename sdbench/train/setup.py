@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-FIXED = {
-    "n": "use rows=",
-    "shard": "use rows=",
-    "task.split": "it is train",
-}  # options of a run that a training sets itself
+# Options of a run that a training sets itself.
+FIXED = {"n": "use rows=", "shard": "use rows=", "task.split": "it is train"}
 
 
 def refuse_options(words: Sequence[str]) -> None:
@@ -166,11 +163,6 @@ class Rollout:
     generation: Generation
     reward: float
     recording: Recording
-
-    def num_decided_before(self, position: int) -> int:
-        """The number of tokens before a position that the rule decided: the row of the token there in `recording`."""
-        assert self.generation.origins is not None, "our own engine reports them"
-        return sum(origin != "bonus" for origin in self.generation.origins[:position])
 
 
 def reward_of(task: DataTask, name: str | None) -> Metric:

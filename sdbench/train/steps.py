@@ -23,7 +23,7 @@ class Steps:
     path: Path
     identity: Mapping[str, Any] = field(
         default_factory=dict
-    )  # what the steps depend on: another checkpoint's is refused
+    )  # what the steps depend on: that of a checkpoint must equal it
     is_first: bool = True  # of the ranks: only this one writes and prints
     checkpoint_every: int = 250
     report_every: int = 50
@@ -37,10 +37,10 @@ class Steps:
         if not self.path.exists():
             return None
         state = torch.load(self.path, map_location=device, weights_only=True) if is_whole(self.path) else {}
-        if "what" not in state:
+        if "identity" not in state:
             raise ConfigError(f"{self.path} is damaged or of an older version: delete it to start the training again")
         identity = json.loads(json.dumps(self.identity))
-        for name, value in json.loads(state["what"]).items():
+        for name, value in json.loads(state["identity"]).items():
             if identity.get(name) != value:
                 raise ConfigError(
                     f"{self.path} belongs to a training with {name}={show(value)}, and this one has "
@@ -79,7 +79,7 @@ class Steps:
 
     def _store(self, state: Mapping[str, Any], step: int) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        state = {**state, "step": step, "seconds": self.seconds, "what": json.dumps(self.identity)}
+        state = {**state, "step": step, "seconds": self.seconds, "identity": json.dumps(self.identity)}
         # The name of the part is fixed: the next run overwrites what a kill left, perhaps many gigabytes.
         with replace_on_success(self.path, self.path.with_suffix(".part")) as part:
             torch.save(state, part)

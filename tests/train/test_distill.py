@@ -46,7 +46,7 @@ def test_the_gradient_of_overlap_is_that_of_tv_over_the_overlap():
 @pytest.mark.slow
 def test_a_killed_distillation_ends_in_the_same_weights_in_an_ordinary_folder(tmp_path):
     finished("draft", *WORDS, f"out={tmp_path / 'whole'}")
-    killed("draft", "_step", 22, *WORDS, f"out={tmp_path / 'torn'}")
+    killed("draft", 22, *WORDS, f"out={tmp_path / 'torn'}")
     assert not (tmp_path / "torn").exists()
     finished("draft", *WORDS, f"out={tmp_path / 'torn'}")
     models = [AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype="auto") for name in ("whole", "torn")]

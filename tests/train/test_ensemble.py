@@ -50,7 +50,7 @@ def test_a_text_is_compared_with_the_others_of_its_prompt():
 @pytest.mark.slow
 def test_a_killed_training_ends_in_the_same_weights(tmp_path):
     finished("ensemble", *WORDS, f"out={tmp_path / 'whole'}")
-    killed("ensemble", "_step", 11, *WORDS, f"out={tmp_path / 'torn'}")
+    killed("ensemble", 11, *WORDS, f"out={tmp_path / 'torn'}")
     assert not (tmp_path / "torn/head.json").exists()
     finished("ensemble", *WORDS, f"out={tmp_path / 'torn'}")
     heads = [Head.load(str(tmp_path / name), "ensemble") for name in ("whole", "torn")]

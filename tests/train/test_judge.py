@@ -75,7 +75,7 @@ def test_auc_is_the_chance_that_a_good_one_scores_above_a_bad_one():
 def test_labels_are_mined_resumably_and_told(tmp_path):
     words = ("prompts=40", "swaps=12")
     finished("judge", *words, f"out={tmp_path / 'whole'}")
-    killed("judge", "mine", 1, *words, f"out={tmp_path / 'part'}")
+    killed("judge", 1, *words, f"out={tmp_path / 'part'}")
     finished("judge", *words, f"out={tmp_path / 'part'}")
     heads = [Head.load(str(tmp_path / name), "judge") for name in ("whole", "part")]
     for name, tensor in heads[0].weights.items():

@@ -11,13 +11,14 @@ KILLED = """
 import sys
 sys.path.insert(0, {root!r})
 from sdbench.cli import main as front_door
-from sdbench.train.command import training_of
-training = training_of({kind!r})
-step = getattr(training, {method!r})
+from sdbench.imports import import_object
+from sdbench.train.recipes import RECIPES
+training = import_object(RECIPES[{kind!r}].trainer)
+step = training.step
 def dies(self, n):
     if n == {at}: raise SystemExit(9)
     return step(self, n)
-setattr(training, {method!r}, dies)
+training.step = dies
 front_door(['train', {kind!r}, *{words!r}])
 """
 
@@ -33,8 +34,8 @@ def finished(kind, *words):
     return done
 
 
-def killed(kind, method, at, *words):
+def killed(kind, at, *words):
     """The same training, dead before its step `at` is done."""
-    code = KILLED.format(root=str(ROOT), kind=kind, method=method, at=at, words=[*PAIR, *words])
+    code = KILLED.format(root=str(ROOT), kind=kind, at=at, words=[*PAIR, *words])
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 9, done.stderr

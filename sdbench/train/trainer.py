@@ -1,0 +1,107 @@
+"""The trainer of every head and draft: numbered steps, resumed where an earlier run of the command stopped, then one result."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from sdbench.train.recipes import TrainingRecipe
+from sdbench.train.setup import TrainingSetup
+from sdbench.train.steps import Steps
+
+CLIP, WARM_UP = 1.0, 10
+Recipe = TypeVar("Recipe", bound=TrainingRecipe)
+
+
+@dataclass
+class Trainer(ABC, Generic[Recipe]):
+    """A subclass says what a step does and what is written at the end: a function of the pair and the recipe."""
+
+    name: ClassVar[str]  # of its checkpoint, and in the lines of progress
+    checkpoint_every: ClassVar[int]  # steps
+    report_every: ClassVar[int]
+
+    setup: TrainingSetup
+    recipe: Recipe
+    out: Path
+    rows: list[Any] = field(default_factory=list)  # what each step returned
+    optimiser: Any = field(default=None, init=False)  # a WarmAdamW, where weights are trained by gradients
+
+    def __post_init__(self) -> None:
+        """Make what is trained, as it is before the first step."""
+
+    def __call__(self) -> None:
+        identity, every = self.setup.identity(self.recipe), (self.checkpoint_every, self.report_every)
+        self.steps = Steps(self.name, self.recipe.num_steps, self.checkpoint, identity, True, *every)
+        stored = self.steps.resume()
+        if stored is not None:
+            self.restore(stored)
+        for step in self.steps.run(self.recipe.num_steps, self.state):
+            self.rows.append(self.step(step))
+            self.steps.report(step, self.progress)
+        self.save()
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.out / f"{self.name}.ckpt"
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"rows": self.rows, **(self.optimiser.state() if self.optimiser else {})}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self.rows = state["rows"]
+        if self.optimiser:
+            self.optimiser.restore(state)
+
+    @abstractmethod
+    def step(self, step: int) -> Any:
+        """Train once; return what the end needs to know of it, as tensors, numbers and texts."""
+
+    @abstractmethod
+    def progress(self) -> str:
+        """The last row in words."""
+
+    @abstractmethod
+    def save(self) -> None: ...
+
+    def metadata(self) -> dict[str, Any]:
+        """The pair, the task and the options of what was trained, and how long that took."""
+        names = [name for name in self.recipe.options() if name not in ("features", "rows")]
+        options = {name: getattr(self.recipe, name) for name in names}
+        return {**self.setup.metadata(), **options, "seconds": round(self.steps.seconds)}
+
+
+@dataclass
+class WarmAdamW:
+    """AdamW over named weights, with clipped gradients and a linear warm-up of the rate."""
+
+    weights: dict[str, Tensor]
+    rate: float
+    decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.inner = torch.optim.AdamW(list(self.weights.values()), lr=self.rate, weight_decay=self.decay)
+
+    def step(self, step: int) -> None:
+        """Apply the gradients of a step, and clear them."""
+        for group in self.inner.param_groups:
+            group["lr"] = self.rate * min(1.0, (step + 1) / WARM_UP)
+        torch.nn.utils.clip_grad_norm_(list(self.weights.values()), CLIP)
+        self.inner.step()
+        self.inner.zero_grad()
+
+    def state(self) -> dict[str, Any]:
+        weights = {name: tensor.detach().clone() for name, tensor in self.weights.items()}
+        return {"weights": weights, "optimiser": self.inner.state_dict()}
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Any]) -> None:
+        for name, tensor in self.weights.items():
+            tensor.copy_(state["weights"][name])
+        self.inner.load_state_dict(state["optimiser"])
