@@ -1,7 +1,5 @@
 """Files that are written whole or not at all, and digests of what files, texts and plain data hold."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -5,8 +5,6 @@ the cached one is used, with a warning. The network is probed once, by a connect
 none the libraries run offline (as with HF_HUB_OFFLINE=1), instead of waiting for each of their requests to fail.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

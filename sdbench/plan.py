@@ -5,8 +5,6 @@ Resuming, raising n, adding a w or a sample, sharding over machines, completing 
 Items come prompt by prompt, all cells of an example together, so that a prompt is prefilled once for its whole sweep.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple

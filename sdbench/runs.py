@@ -4,8 +4,6 @@ What is missing is counted cell by cell, against what the newest command of a fo
 that `force=true` asked for anew counts as missing. Read from the records alone; nothing is changed.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 One JSON object alone goes to stdout, messages go to stderr; exit code 2 is one sentence of what is wrong.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -3,8 +3,6 @@
 An option may carry the name of its group, as in task.shots=5: `groups` are the names that are left out.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The command line taken apart, and the words that Hydra understands in place of the user's."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ hydra.main turns errors into stack dumps with exit code 1 and drops what jobs re
 (pinned below 1.4): one composition for a plain command, its sweeper and launchers for -m.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path

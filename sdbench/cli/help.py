@@ -1,7 +1,5 @@
 """The text of --help: quick, so neither Hydra nor torch is imported for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sdbench.config import GROUPS, config_dir

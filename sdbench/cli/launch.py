@@ -1,7 +1,5 @@
 """The jobs of a multirun: started by Hydra's launcher, each perhaps on another machine, and what comes back from them."""
 
-from __future__ import annotations
-
 import re
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """python -m sdbench [run]: decode, time, score and report what a command line describes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from sdbench.config import ConfigError

@@ -1,7 +1,5 @@
 """The checks of single values. Every error is one sentence with the option, the value and a way out."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence

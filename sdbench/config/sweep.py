@@ -1,7 +1,5 @@
 """Rules and the points of their sweeps: the knobs that a verifier's YAML declares, and their values in a run."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping
@@ -48,7 +46,7 @@ class Knob:
         return abs(float(value) - float(self.strict))
 
     @classmethod
-    def check(cls, key: str, name: str, given: object, declared: object) -> Knob:
+    def check(cls, key: str, name: str, given: object, declared: object) -> "Knob":
         """`declared`: {low, high, open, whole, strict, equals, sweep}, {choices, strict, equals} or {text}."""
         if not isinstance(declared, Mapping):
             raise ConfigError(f"knobs.{name} must be a mapping such as {{low: 0, high: 1}}, got {show(declared)}")
@@ -90,7 +88,7 @@ class RuleSweep:
         return sum(len(knob.values) > 1 for knob in self.knobs)
 
     @classmethod
-    def check(cls, tree: Mapping[str, Any], w: object, *, where: str = "verifier") -> RuleSweep:
+    def check(cls, tree: Mapping[str, Any], w: object, *, where: str = "verifier") -> "RuleSweep":
         """`knobs` in the YAML declares them; one named w takes the top-level w. `where` is how the user reaches the rule."""
         name, target = string(f"{where}.name", tree.get("name")), string(f"{where}._target_", tree.get("_target_"))
         if name in BASELINES:

@@ -1,7 +1,5 @@
 """Where the ending of a growing text occurred before: zlib's hash chains over tokens, about 20 bytes a token."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterator, Sequence
 
@@ -23,7 +21,7 @@ class TextIndex:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def copy(self) -> TextIndex:
+    def copy(self) -> "TextIndex":
         """Return an index of the same text that grows apart from this one."""
         copied = TextIndex(self.shortest)
         copied.tokens, copied.before, copied.newest = self.tokens[:], self.before[:], self.newest[:]

@@ -1,7 +1,5 @@
 """Where a text ends: at a stop id, or where its newest tokens complete a stop string."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 
 

@@ -1,7 +1,5 @@
 """Digests of files of weights, computed once and kept in the cache."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How much memory a run takes at its peak, from shapes alone: no weights are read, and torch is not imported."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +18,7 @@ class ModelShape:
     width: int  # bytes of a number of its dtype
 
     @classmethod
-    def of(cls, config: Any, weights: float, width: int) -> ModelShape:
+    def of(cls, config: Any, weights: float, width: int) -> "ModelShape":
         """Return the shape that a transformers configuration describes."""
         config = config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads

@@ -1,7 +1,5 @@
 """Weights that bitsandbytes or torchao quantise while a checkpoint is read."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any

@@ -1,7 +1,5 @@
 """What a job does as one of Slurm's."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

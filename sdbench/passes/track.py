@@ -1,7 +1,5 @@
 """The tracker that a run names, made early so that a missing library costs nothing, and used once at the end."""
 
-from __future__ import annotations
-
 from sdbench.config import ConfigError, Run
 from sdbench.errors import first_line
 from sdbench.records import StoreError

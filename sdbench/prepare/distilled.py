@@ -1,7 +1,5 @@
 """How a distilled draft was made, from the file that its training leaves beside the weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a run says while it runs: a bar on a terminal, a plain line now and then elsewhere; every warning once."""
 
-from __future__ import annotations
-
 import math
 import sys
 import threading
@@ -39,7 +37,7 @@ class Bar:
         self._bar: Progress | None = None
         self._is_over = threading.Event()
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> "Bar":
         if self.stream.isatty() and self.total:
             columns = (
                 TextColumn("{task.description}"),

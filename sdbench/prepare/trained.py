@@ -3,8 +3,6 @@
 Both lie where the trainings put them, below results/; what is not there is a ConfigError that names the training's command.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace

@@ -5,8 +5,6 @@ top-level package, and of whatever these import that is neither an installed lib
 already or only inside a function. Not covered: libraries; the provenance names the versions of those that matter.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator, Mapping

@@ -8,8 +8,6 @@ take one dead lock at the same instant may both claim a unit: a duplicate, which
 stamps a minute old, hence the long default.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

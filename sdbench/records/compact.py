@@ -5,8 +5,6 @@ they deleted, oldest first, so a merged part outlives what it replaced. A kill l
 a hole.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Sequence

@@ -10,8 +10,6 @@
 after them. Titles and captions stand in captions.toml. Files of an earlier report there are removed.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

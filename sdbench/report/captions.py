@@ -6,8 +6,6 @@ measured is not made. The order is the order of reading. The tables take their h
 the definitions, so that no number stands without its meaning.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The tables beside the figures: what each figure draws, as numbers, with the labels of its cells."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any

@@ -4,8 +4,6 @@ Each sweep tests its settings at its own level. A setting that is called safe on
 them is a wrong result of that sweep's own test, so asking for all needs no further correction.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A client of one server of the OpenAI kind: streamed requests, repeated where nothing can be counted twice."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """The command line of a server that is started, from the options of a run, whatever they mean."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Where a server of one kind reports what: paths into its JSON and names of its counters, from its file in configs/engine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,7 +39,7 @@ class Dialect:
     tokens_per_step: str | None = None  # of a text, the mean; what was drafted then stays unknown
 
     @classmethod
-    def check(cls, tree: Mapping[str, Any]) -> Dialect:
+    def check(cls, tree: Mapping[str, Any]) -> "Dialect":
         refuse_unknown("engine.dialect.", tree, cls.__dataclass_fields__)
         for name, keys in (("steps", STEPS), ("totals", TOTALS), ("milliseconds", SECONDS), ("counters", TOTALS)):
             if not isinstance(tree.get(name, {}), Mapping):

@@ -3,8 +3,6 @@
 Exit code 0 where it does; 2, and what differs, where it does not, or where the plug-in or vLLM is not installed there.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

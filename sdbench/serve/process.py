@@ -1,7 +1,5 @@
 """A server process: its supervisor, its log, whether it is ready, and why it died."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -30,7 +28,7 @@ class Server:
     started_s: float = 0.0
 
     @classmethod
-    def start(cls, words: Sequence[str], url: str, log: Path, *, env: Mapping[str, str], grace_s: float) -> Server:
+    def start(cls, words: Sequence[str], url: str, log: Path, *, env: Mapping[str, str], grace_s: float) -> "Server":
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_bytes(b"")
         command = [sys.executable, "-I", str(SUPERVISOR), str(log), str(grace_s), "--", *words]

@@ -1,7 +1,5 @@
 """An event loop in its own thread, for callers that wait: many requests under way at once, answers as they end."""
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import threading

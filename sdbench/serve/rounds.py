@@ -1,7 +1,5 @@
 """The rounds of one text from the counts that a server reports by step, cut as the engine cuts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

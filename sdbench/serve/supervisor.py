@@ -3,8 +3,6 @@ ends or the supervisor's standard input does, as it does when sdbench is gone fo
 group, and whatever left that group: orphans below a supervisor become its children. Standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """The base of all tasks: a data set under one prompt protocol, from its rows to its scores. No torch."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence

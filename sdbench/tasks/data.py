@@ -1,7 +1,5 @@
 """Rows of a data set: grammars that ship inside, a local file, or one split from the hub and nothing beside it."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from abc import ABC
@@ -57,7 +55,7 @@ class DataRows(ABC):
         return self._by_id(self._select(self._loaded.rows), self.data or self.dataset)
 
     @cached_property
-    def _loaded(self) -> Loaded:
+    def _loaded(self) -> "Loaded":
         return load(self.dataset, self.dataset_config, self.split, revision=self.revision, data=self.data)
 
     @property

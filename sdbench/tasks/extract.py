@@ -4,8 +4,6 @@ After evalplus's `sanitize` (Liu et al. 2023, arXiv:2305.01210, version 0.3), wh
 instead of tree-sitter. Not covered: other languages.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import warnings

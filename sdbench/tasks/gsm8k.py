@@ -4,8 +4,6 @@ A row: {"question": "Tom has 3 red and 4 blue pens. How many has he?", "answer":
 Not covered: answers that are no numbers, expressions that would have to be evaluated (but for one fraction).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ A row: {"task_id": "HumanEval/7", "prompt": "def twice(x):\\n    \\"\\"\\" Doubl
 Not covered: HumanEval+'s extra tests.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ A row of "sanitized" has `prompt` for `text` and `test_imports` for `test_setup_
 Not covered: MBPP+, challenge tests.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import re

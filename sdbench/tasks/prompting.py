@@ -1,7 +1,5 @@
 """The prompts of a task: shots before a row, and shorter forms of a prompt that is too long."""
 
-from __future__ import annotations
-
 import bisect
 import random
 import re

@@ -1,7 +1,5 @@
 """Prompt protocols: how a harness words a question, shows its shots and ends an answer. Their words stand in protocols/*.yaml."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ ROUGE and BLEU mix wording and facts; `facts` is the share of the facts that an 
 Not covered: the tiny word problems and programs, whose scores see facts alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from sdbench.embedded.facts import article_facts, document_facts, share_stated, share_translated

@@ -4,8 +4,6 @@ A row: {"translation": {"de": "Die Katze schläft.", "en": "The cat is sleeping.
 Not covered: TER, COMET (a model), other pairs of languages.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import Any

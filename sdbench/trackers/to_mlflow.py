@@ -1,7 +1,5 @@
 """MLflow: one run a results folder with its configuration, figures and page, and below it one run a cell with its numbers."""
 
-from __future__ import annotations
-
 import os
 import socket
 from typing import Any

@@ -1,7 +1,5 @@
 """TensorBoard: event files, one TensorBoard run a curve, its steps the weight w in percent; a baseline is a line across."""
 
-from __future__ import annotations
-
 import struct
 from collections import defaultdict
 from collections.abc import Iterable

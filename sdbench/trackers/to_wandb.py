@@ -1,7 +1,5 @@
 """Weights & Biases: one run a results folder with its configuration, a table of the cells, their numbers, figures and page."""
 
-from __future__ import annotations
-
 import netrc
 import os
 from importlib import import_module

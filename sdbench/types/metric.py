@@ -1,7 +1,5 @@
 """Metrics that a task declares, and the knobs of a rule as axes of a curve; both travel with a cell as JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -58,7 +56,7 @@ class Metric:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Metric:
+    def from_json(cls, data: Mapping[str, Any]) -> "Metric":
         low, high = data.get("bounds") or (None, None)
         return cls(data["name"], data["unit"], data["best"], (low, high), data.get("stats"))
 
@@ -79,5 +77,5 @@ class Axis:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Axis:
+    def from_json(cls, data: Mapping[str, Any]) -> "Axis":
         return cls(data["knob"], data["value"], data.get("rank"), data.get("equals"))

@@ -1,7 +1,5 @@
 """What a task asks and how an answer is scored."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

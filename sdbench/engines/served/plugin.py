@@ -1,7 +1,5 @@
 """Which rules a request can carry to the plug-in that runs inside a vLLM server, and what it says of them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, is_dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A point that was not measured is not drawn, and a figure without points is not m
 A line joins the points of one rule's curve only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.figure import Figure

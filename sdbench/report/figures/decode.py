@@ -1,7 +1,5 @@
 """What happens while decoding: acceptance by position, where the time goes, when texts leave the target's greedy one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -3,8 +3,6 @@
 Rules with knobs of different names stand side by side, a column a knob, with one scale for what is measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -7,8 +7,6 @@ adjustText 1.4.0 instead would save about a hundred lines. Of the 35 labels of f
 2 on one another, in 2.4 s; this search left 1 and none, in 0.06 s.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product

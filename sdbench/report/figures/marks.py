@@ -1,7 +1,5 @@
 """What all figures draw alike: names of metrics, a colour and a mark for each curve, intervals, reference lines, legends."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 A figure for a sweep, and pairs × tasks on one page: a small plane for each, drawn as the single figures are.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial

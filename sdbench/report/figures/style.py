@@ -3,8 +3,6 @@
 `save` writes PDF, SVG and PNG whose bytes depend on the figure alone: no date, no random ids.
 """
 
-from __future__ import annotations
-
 import atexit
 import io
 import shutil

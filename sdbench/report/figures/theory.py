@@ -1,7 +1,5 @@
 """Theory beside data: the identities of the static ensemble, the bound of all token-wise rules, predictions for every w."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial

@@ -4,8 +4,6 @@ Its script and style stand inside it; a content security policy forbids any othe
 texts written by a model can neither run nor send anything. The same records give the same bytes.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import shlex

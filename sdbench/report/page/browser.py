@@ -4,8 +4,6 @@ The largest changes of quality against lossless come first, then a seeded random
 deflated, in base64; the page inflates the example that is shown. Where not all fit into the page, a note says so.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib

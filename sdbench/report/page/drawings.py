@@ -4,8 +4,6 @@ A drawing is scaled to the page, is one image to a screen reader, and follows th
 counterpart of the same hue that is as far from dark paper as it was from white.
 """
 
-from __future__ import annotations
-
 import colorsys
 import re
 from collections.abc import Callable, Mapping, Sequence

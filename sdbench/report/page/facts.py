@@ -3,8 +3,6 @@
 Records of other tools may lack an entry: what is missing is left out, nothing is guessed.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime

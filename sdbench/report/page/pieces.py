@@ -3,8 +3,6 @@
 Arrays per token come from the records; nothing is decoded here. T emitted tokens, D drafted positions, E examined ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

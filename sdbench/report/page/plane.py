@@ -5,8 +5,6 @@ the drawing. Speed is measured where it was, else modelled (hollow); where neith
 axis names them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The page's tables: rows of summary.csv as text with intervals, units in the headings, and a number to sort each column by."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Real

@@ -4,8 +4,6 @@ The page decides live as the margin is moved: `decisions` holds what `recommend.
 which something changes, so that the page itself decides nothing.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Confinement of a child process by itself: rlimits, no_new_privs, capabilities, Landlock, seccomp; ctypes only."""
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import mmap

@@ -1,7 +1,5 @@
 """The pool of worker processes, and the choice of a backend by its self-test."""
 
-from __future__ import annotations
-
 import json
 import os
 import queue
@@ -133,7 +131,7 @@ class Sandbox(AbstractContextManager):
             self.counts[outcome.status] += 1
         return outcome
 
-    def _start(self, backend: str) -> _WorkerProcess:
+    def _start(self, backend: str) -> "_WorkerProcess":
         return _WorkerProcess(backend, self._home, self._options)
 
     def _choose(self, backends: Sequence[str]) -> tuple[str, tuple[str, ...]]:

@@ -1,7 +1,5 @@
 """The self-test of a backend: attacks that must fail, run at start-up and checked from outside too."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

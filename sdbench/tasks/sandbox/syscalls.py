@@ -5,8 +5,6 @@ Landlock lets one only read, `fcntl(F_SETOWN)` that sends signals.
 Numbers: arch/x86/entry/syscalls, include/uapi/asm-generic.
 """
 
-from __future__ import annotations
-
 import platform
 import struct
 

@@ -4,8 +4,6 @@ It stands between the run and the programs so that the run, which may hold gigab
 that a program's parent is a process that knows nothing. Frames on stdin and stdout: four bytes of length, then JSON.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import marshal
