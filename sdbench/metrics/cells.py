@@ -15,12 +15,7 @@ from sdbench.types import Axis, Metric
 
 BASELINES = ("target", "draft", "lossless", "generate", "assisted")
 STRICTEST = ("lossless", "exact")  # what an axis calls its strict end where that is the lossless rule
-SETTINGS = (
-    "seed",
-    "max_new_tokens",
-    "top_k",
-    "top_p",
-)  # of a cell's content: what a sweep holds fixed besides its labels
+SETTINGS = ("seed", "max_new_tokens", "top_k", "top_p")  # of a cell's content: what a sweep holds fixed besides labels
 NUMERICS = ("dtype", "quantization")  # of each model's content, as target_dtype
 ALONG = ("knob", "value", "rank", "equals", "knobs")
 

@@ -35,13 +35,12 @@ def against_greedy(results: Results, references: Sequence[Results] | None = None
     sources = [results] if references is None else list(references)
     texts: dict[str, dict[str, NDArray[np.int64]]] = {}
     followed = []
-    by_cell = dict(list(results.tokens.groupby("cell", sort=True))) if _has_greedy(sources) else {}
+    is_needed = any((source.cells["temperature"] == 0).any() for source in sources)
+    by_cell = dict(list(results.tokens.groupby("cell", sort=True))) if is_needed else {}
     for _, cell in results.cells.iterrows():
-        home, key = next(
-            ((source, key) for source in sources if (key := greedy_reference(source.cells, cell)) is not None),
-            (None, None),
-        )
-        if home is None or key is None or key == cell["cell"] or cell["cell"] not in by_cell:
+        known = ((source, greedy_reference(source.cells, cell)) for source in sources)
+        home, key = next(((source, key) for source, key in known if key is not None), (results, None))
+        if key is None or key == cell["cell"] or cell["cell"] not in by_cell:
             continue
         if key not in texts:
             tokens = home.tokens[home.tokens["cell"] == key]
@@ -110,10 +109,6 @@ def equal_texts(results: Results, cells: pd.DataFrame) -> list[EqualTexts]:
             counts = len(part) - len(first), len(part), first.get(example, 0)
             compared.append(EqualTexts(str(cell["label"]), dtype, *counts, example))
     return compared
-
-
-def _has_greedy(sources: Sequence[Results]) -> bool:
-    return any((source.cells["temperature"] == 0).any() for source in sources)
 
 
 def common_prefix(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:

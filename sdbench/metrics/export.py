@@ -14,7 +14,7 @@ import pandas as pd
 from sdbench.files import write_whole
 from sdbench.metrics import quality
 from sdbench.metrics.cells import metric_of, scores_of, table_of
-from sdbench.metrics.columns import estimate_of
+from sdbench.metrics.columns import estimate_of, spread, spread_names
 from sdbench.metrics.markup import booktabs, markdown, tex_row
 from sdbench.metrics.recommend import Advice, Recommendation
 from sdbench.metrics.safety import Comparison
@@ -116,8 +116,8 @@ def to_results_json(
         for metric, value in estimates.items():
             entry[f"{metric},none"] = value.value
             entry |= {f"{metric}_{end},none": finite_or_none(getattr(value, end)) for end in ("low", "high")}
-        columns = [f"{speed}{end}" for speed in SPEEDS for end in ("", "_low", "_high")]
-        entry |= {column: finite_or_none(float(speeds.at[key, column])) for column in columns if key in speeds.index}
+        columns = spread_names(SPEEDS) if key in speeds.index else []
+        entry |= {column: finite_or_none(float(speeds.at[key, column])) for column in columns}
         document["results"][name] = entry
         document["n-samples"][name] = {"effective": max(value.n for value in estimates.values())}
         document["configs"][name] = {"task": cell["task"], "model": cell["model"], "protocol": cell["protocol"]}
@@ -132,9 +132,7 @@ def to_results_json(
 
 def _decision(advice: Advice, names: Mapping[str, str]) -> dict[str, Any]:
     """What was decided for one sweep, and every test behind it in the order it was made."""
-    gain = advice.gain or Estimate(math.nan, math.nan, math.nan, 0)
-    limits = {"speedup_over_lossless": gain.value, "speedup_over_lossless_low": gain.low}
-    limits["speedup_over_lossless_high"] = gain.high
+    gain = spread("speedup_over_lossless", advice.gain or Estimate(math.nan, math.nan, math.nan, 0))
     return {
         "model": advice.model,
         "task": advice.task,
@@ -142,7 +140,7 @@ def _decision(advice: Advice, names: Mapping[str, str]) -> dict[str, Any]:
         "recommended": None if advice.cell is None else names[advice.cell],
         "margin": finite_or_none(advice.margin),
         "text": advice.text,
-        **{name: finite_or_none(value) for name, value in limits.items()},
+        **{name: finite_or_none(value) for name, value in gain.items()},
         "tests": [_test(test, advice.margin, names) for test in advice.tests],
     }
 

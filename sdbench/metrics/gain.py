@@ -84,9 +84,8 @@ def p_value_of(ratio: Estimate) -> float:
     if ratio.n < 2 or not ratio.low > 0:
         return 1.0
     reach = math.log(ratio.value / ratio.low)
-    distance = (
-        math.log(ratio.value) * student(ratio.n, 0.95) / reach if reach else math.copysign(math.inf, ratio.value - 1)
-    )
+    log = math.log(ratio.value)
+    distance = log * student(ratio.n, 0.95) / reach if reach else math.copysign(math.inf, log)
     return float(stdtr(ratio.n - 1, -distance))
 
 

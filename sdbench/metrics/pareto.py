@@ -124,13 +124,8 @@ def _qualities(rows: quality.Rows, metric: Metric, resamples: int, seed: int) ->
 def _rates(
     parts: Mapping[str, pd.DataFrame], examples: Sequence[str], columns: tuple[str, str], resamples: int, seed: int
 ) -> tuple[Array, Array]:
-    counts = np.concatenate(
-        [
-            part.groupby("example")[list(columns)].sum().loc[examples].to_numpy(dtype=np.float64)
-            for part in parts.values()
-        ],
-        axis=1,
-    )  # [n,2C]
+    sums = (part.groupby("example")[list(columns)].sum().loc[examples] for part in parts.values())
+    counts = np.concatenate([of_cell.to_numpy(dtype=np.float64) for of_cell in sums], axis=1)  # [n,2C]
     return _ratios(counts.sum(0)), _ratios(bootstrap_sums(counts, resamples=resamples, seed=seed))
 
 

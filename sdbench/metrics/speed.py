@@ -80,10 +80,8 @@ def _geometric(ratios: pd.Series, **options: float) -> Estimate:
     logs = np.log(ratios.to_numpy(dtype=np.float64))
     if len(logs) > 1 and np.ptp(logs) == 0:  # a baseline beside itself
         return Estimate(*[float(np.exp(logs[0]))] * 3, n=len(logs))
-    log_mean = mean_interval(logs, **options)  # type: ignore[arg-type]
-    return Estimate(
-        float(np.exp(log_mean.value)), float(np.exp(log_mean.low)), float(np.exp(log_mean.high)), log_mean.n
-    )
+    mean = mean_interval(logs, **options)  # type: ignore[arg-type]
+    return Estimate(*(float(np.exp(log)) for log in (mean.value, mean.low, mean.high)), n=mean.n)
 
 
 def cost(calls: pd.DataFrame, kind: str, tokens: NDArray[np.float64] | float) -> NDArray[np.float64]:
@@ -137,10 +135,10 @@ def splits(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estim
     split = timings[timings["is_split"].astype(bool)].dropna(subset=list(PARTS))  # plain generate has no parts
     seconds_of = {}
     for cell, part in split.groupby("cell", sort=True):
-        rows = part[part["pass_id"] == part.loc[part["started_at"].idxmax(), "pass_id"]] if _is_timed(part) else part
-        sums = (
-            rows.assign(split_s=rows[list(PARTS)].sum(axis=1)).groupby("example", sort=True)[["tokens", *SPLITS]].sum()
-        )
+        is_timed = bool(part["started_at"].notna().any())
+        rows = part[part["pass_id"] == part.loc[part["started_at"].idxmax(), "pass_id"]] if is_timed else part
+        rows = rows.assign(split_s=rows[list(PARTS)].sum(axis=1))
+        sums = rows.groupby("example", sort=True)[["tokens", *SPLITS]].sum()
         seconds_of[str(cell)] = {
             name: rates_interval(sums[[name, "tokens"]].to_numpy(np.float64), (1, -1), level=options.get("level", 0.95))
             for name in SPLITS
@@ -157,10 +155,6 @@ def percentiles(timings: pd.DataFrame, *, level: float = 0.95) -> dict[str, dict
         means = part.groupby("example", sort=True)[list(names)].mean()
         medians[str(cell)] = {name: median_interval(means[name].dropna(), level=level) for name in names}
     return medians
-
-
-def _is_timed(part: pd.DataFrame) -> bool:
-    return bool(part["started_at"].notna().any())
 
 
 def drift(timings: pd.DataFrame) -> float:

@@ -24,10 +24,8 @@ LAW_COLUMNS = (
 
 def laws(summary: pd.DataFrame) -> pd.DataFrame:
     """A row a swept cell: measured acceptance and bias, the ensemble's laws of them, and the token-wise bound."""
-    rows = summary[
-        ~summary["verifier"].isin([name for name in BASELINES if name != "lossless"]) & summary["tv"].notna()
-    ]
-    frame = rows[list(LAW_COLUMNS)].copy()
+    is_swept = ~summary["verifier"].isin(set(BASELINES) - {"lossless"})
+    frame = summary.loc[is_swept & summary["tv"].notna(), list(LAW_COLUMNS)].copy()
     weight = frame[WEIGHT].where(frame["verifier"] != "lossless", 1.0)
     frame["acceptance_law"] = 1 - weight * frame["tv"]
     frame["bias_law"] = (1 - weight) * frame["tv"]

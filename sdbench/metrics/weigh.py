@@ -191,11 +191,8 @@ class _Weigher:
     def _above_worst(self, base: str, metric: Metric) -> Estimate:
         """Return the quality of lossless in points above the worst score there can be."""
         low, high = metric.bounds or (None, None)
-        worst, estimate = (
-            low if metric.best == "high" else high,
-            quality.quality(self.rows[base], metric, **self.options),
-        )
-        return _in_points(estimate, metric, worst or 0.0)
+        worst = low if metric.best == "high" else high
+        return _in_points(quality.quality(self.rows[base], metric, **self.options), metric, worst or 0.0)
 
     def _draft(self, base: str, metric: Metric) -> Estimate | None:
         """Return the draft alone less lossless, in points; None where it was not run on enough examples."""
@@ -216,7 +213,7 @@ class _Weigher:
 
     def _failures(self, same: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return {cell: shares of each example's texts that loop or fail}."""
-        loops = {str(key): part for key, part in self._degenerate.groupby("cell", sort=True)}
+        loops = {str(key): part for key, part in degenerate(self.results).groupby("cell", sort=True)}
         shares = {}
         for key in same.index.intersection(list(self.parts)):
             part = self.parts[key]
@@ -229,10 +226,6 @@ class _Weigher:
     @cached_property
     def _passes(self) -> Passes:
         return Passes.of(self.results.timings)
-
-    @cached_property
-    def _degenerate(self) -> pd.DataFrame:
-        return degenerate(self.results)
 
     def _gains(self, keys: Sequence[str], lossless: Sequence[str]) -> dict[str, Gain]:
         gains = {}
@@ -248,12 +241,10 @@ class _Weigher:
 
     def _over_target(self, key: str) -> Estimate | None:
         """Speed over the fastest target-alone baseline of the same pass."""
-        alone = self.cells.index[self.cells["verifier"].isin(speed.ALONE) & self._is_same_pair(key)]
-        best = self._passes.best_of([str(key_alone) for key_alone in alone], key)
+        is_same_pair = (self.cells[["model", "task"]] == self.cells.loc[key, ["model", "task"]]).all(axis=1)
+        alone = self.cells.index[self.cells["verifier"].isin(speed.ALONE) & is_same_pair]
+        best = self._passes.best_of(list(map(str, alone)), key)
         return None if best is None else self._passes.ratio(key, best)
-
-    def _is_same_pair(self, key: str) -> pd.Series:
-        return (self.cells["model"] == self.cells.at[key, "model"]) & (self.cells["task"] == self.cells.at[key, "task"])
 
     def _modelled_speed(self, key: str) -> float:
         model, task = str(self.cells.at[key, "model"]), str(self.cells.at[key, "task"])

@@ -13,18 +13,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sdbench.probs import excess, total_variation
+from sdbench.probs import total_variation
 from sdbench.types import Evidence
 from sdbench.verify.combine import Coin
 from sdbench.verify.greedy import kept_of
 from sdbench.verify.rule import number
 from sdbench.verify.sets import KeptSet, SetRule
-from sdbench.verify.tokenwise import knob, measured_tv, peak, ratio
+from sdbench.verify.tokenwise import Towards, knob, measured_tv, peak
 
 
 @dataclass(frozen=True, slots=True)
-class _Cascade(SetRule):
-    """a = min(1, π/q), r = norm((π − q)+). Never exact, at α = 0 neither. Greedy: keeps x iff it is in A, else argmax p.
+class _Cascade(Towards, SetRule):
+    """Sampled towards π, the law of its set. Never exact, at α = 0 neither. Greedy: keeps x iff it is in A, else argmax p.
 
     Needs un-tempered laws. The target's own choice stays at temperature 0 where A leaves it out, as it does by π of one-hot
     laws.
@@ -35,13 +35,7 @@ class _Cascade(SetRule):
 
     alpha: float | Tensor = number(high=1)
 
-    def accept(self, p: Tensor, q: Tensor) -> Tensor:
-        return ratio(self.out(p, q), q).clamp_max(1)
-
-    def replace(self, p: Tensor, q: Tensor) -> Tensor:
-        return excess(self.out(p, q), q)
-
-    def out(self, p: Tensor, q: Tensor) -> Tensor:
+    def law(self, p: Tensor, q: Tensor) -> Tensor:
         return KeptSet(self.set_of(p, q)).out(p, q)
 
     def settle(self, evidence: Evidence) -> Any:

@@ -252,9 +252,7 @@ def width_of(names: Sequence[str], widths: Mapping[str, int]) -> int:
     return sum(widths[STATES[name]] if name in STATES else 1 for name in names)
 
 
-def linear(
-    kind: str, features: Sequence[str], size: int, card: Mapping[str, Any] | None = None, hidden: int = 0
-) -> Head:
+def linear(kind: str, features: Sequence[str], size: int, hidden: int = 0) -> Head:
     """A head that scores 0 everywhere: w = 1/2. With a hidden layer, its inner weights are small and seeded."""
     weights = {"weight": torch.zeros(1, hidden or size), "bias": torch.zeros(1)}
     if hidden:
@@ -263,4 +261,4 @@ def linear(
             "weight_in": torch.randn(hidden, size, generator=generator) / size**0.5,
             "bias_in": torch.zeros(hidden),
         }
-    return Head(kind, tuple(features), weights, card or {})
+    return Head(kind, tuple(features), weights)
