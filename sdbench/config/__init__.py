@@ -15,24 +15,6 @@ from sdbench.config import checks
 from sdbench.config.checks import ConfigError, config_dir, nearest, refuse_unknown, show
 from sdbench.config.sweep import Knob, RuleSweep, check_rules
 
-__all__ = [
-    "GROUPS",
-    "KEYS",
-    "Component",
-    "ConfigError",
-    "Knob",
-    "Model",
-    "RuleSweep",
-    "Run",
-    "Shard",
-    "TimingOptions",
-    "check",
-    "config_dir",
-    "nearest",
-    "refuse_unknown",
-    "show",
-]
-
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu")
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")

@@ -26,22 +26,3 @@ from sdbench.records.parts import SCHEMA, SchemaError, StoreError
 from sdbench.records.results import Problem, Results, read
 from sdbench.records.schema import CallRecord, GenerationRecord, LoadRecord, PooledRecord, Rounds, TimingRecord
 from sdbench.records.store import Store
-
-__all__ = [
-    "SCHEMA",
-    "CallRecord",
-    "Cell",
-    "GenerationRecord",
-    "LoadRecord",
-    "PooledRecord",
-    "Problem",
-    "Results",
-    "Rounds",
-    "SchemaError",
-    "Store",
-    "StoreError",
-    "TimingRecord",
-    "asked_of",
-    "cell_key",
-    "read",
-]

@@ -24,32 +24,3 @@ from sdbench.metrics.stats.intervals import (
 )
 from sdbench.metrics.stats.paired import detectable, holm, mcnemar, paired_interval, paired_p_value, tango
 from sdbench.metrics.stats.resample import affordable, bootstrap_sums, student
-
-__all__ = [
-    "NAN",
-    "Array",
-    "Bounds",
-    "Estimate",
-    "affordable",
-    "bootstrap_sums",
-    "check_level",
-    "conservative_limits",
-    "detectable",
-    "hidden_share",
-    "holm",
-    "is_binary",
-    "known_or_guessed",
-    "mcnemar",
-    "mean_interval",
-    "mean_limits",
-    "median_interval",
-    "paired_interval",
-    "paired_p_value",
-    "proportion_interval",
-    "rates_interval",
-    "ratio_interval",
-    "statistic_interval",
-    "student",
-    "tango",
-    "values_of",
-]
