@@ -172,15 +172,15 @@ def calibrate(head: Head, labels: Labels) -> dict[str, Any]:
 
     `good` and `said` are the share of good tokens and the mean probability, in all and by eighths of [0, 1]; null without labels.
     """
-    said = torch.sigmoid(head.score(labels.features)).double().numpy()
+    probability = torch.sigmoid(head.score(labels.features)).double().numpy()
     good, prompt = labels.good.numpy(), labels.prompt.numpy()
     edges = np.linspace(0, 1, BINS + 1)
-    number, bins = np.clip(np.digitize(said, edges) - 1, 0, BINS - 1), []
+    number, bins = np.clip(np.digitize(probability, edges) - 1, 0, BINS - 1), []
     for b in np.unique(number):
         rows = number == b
-        shares = {"said": round(float(said[rows].mean()), 4), "good": round(float(good[rows].mean()), 4)}
+        shares = {"said": round(float(probability[rows].mean()), 4), "good": round(float(good[rows].mean()), 4)}
         bins.append({"from": round(float(edges[b]), 4), "n": int(rows.sum()), **shares})
-    auc = auc_by_prompt(said, good, prompt)
+    auc = auc_by_prompt(probability, good, prompt)
     share = round(float(good.mean()), 4) if len(good) else math.nan
     numbers = {"good": share, "auc": auc.value, "low": auc.low, "high": auc.high}
     known = {name: None if math.isnan(value) else value for name, value in numbers.items()}
