@@ -72,11 +72,6 @@ def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
     return [title if count == 1 else f"{title}, sweep {count}" for title, count in zip(names, counts, strict=True)]
 
 
-def axes_of(cell: Mapping[Any, Any]) -> tuple[Axis, ...]:
-    """Where a cell stands on the knobs of its rule, in the order of the rule's YAML."""
-    return tuple(map(Axis.from_json, cell["axes"]))
-
-
 def metrics_of(cell: Mapping[Any, Any]) -> dict[str, Metric]:
     """{name: metric} that the cell's task declares, its headline among them."""
     metrics = {declared["name"]: Metric.from_json(declared) for declared in cell["metrics"]}
@@ -98,7 +93,7 @@ def scores_of(cell: Mapping[Any, Any], names: Sequence[str]) -> list[Metric]:
 
 def along(cells: pd.DataFrame) -> pd.DataFrame:
     """[ALONG] a cell: its knob, where it stands on it, and in words what else makes its curve; rows as in `cells`."""
-    axes = {key: axes_of(cell) for key, cell in zip(cells.index, cells.to_dict("records"), strict=True)}
+    axes = {key: [Axis.from_json(axis) for axis in of_cell] for key, of_cell in cells["axes"].items()}  # as in the YAML
     rows: dict[Any, tuple[Any, ...]] = {}
     for _, group in cells.groupby(["sweep", "verifier"], sort=False):
         knob = main_knob([axes[key] for key in group.index])

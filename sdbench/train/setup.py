@@ -168,21 +168,12 @@ class Rollout:
 def reward_of(task: DataTask, name: str | None) -> Metric:
     """The metric called `name`, or the task's headline metric; ConfigError unless each text has a score between two bounds."""
     usable = [metric for metric in task.metrics if metric.is_bounded and metric.stats is None and metric.best == "high"]
-    wanted = name or task.metric
+    wanted, names = name or task.metric, ", ".join(metric.name for metric in usable)
     for metric in usable:
         if metric.name == wanted:
             return metric
-    names = ", ".join(metric.name for metric in usable)
-    raise ConfigError(
-        f"reward={wanted} of task={task.name} is not a bounded score of a single text; "
-        + (
-            f"use reward={names}"
-            if len(usable) == 1
-            else f"use reward= with one of {names}"
-            if usable
-            else "choose another task"
-        )
-    )
+    advice = f"use reward={'' if len(usable) == 1 else ' with one of '}{names}" if usable else "choose another task"
+    raise ConfigError(f"reward={wanted} of task={task.name} is not a bounded score of a single text; {advice}")
 
 
 def group_by(rollouts: Sequence[T], size: int) -> Iterator[Sequence[T]]:
