@@ -25,7 +25,8 @@ def test_every_file_is_a_run(composer, group, name):
     rules = [tuple(rule.name for rule in run.verifiers) for run in runs]
     assert len({(run.folder, names) for run, names in zip(runs, rules, strict=True)}) == len(runs)
     if group in ("model", "task", "drafter"):
-        assert getattr(runs[0], group).name == name
+        run = runs[0]
+        assert {"model": run.model, "task": run.task, "drafter": run.drafters[0]}[group].name == name
     if group == "verifier":
         assert [rule.name for rule in runs[0].verifiers] == [name]
 
@@ -74,6 +75,41 @@ def test_several_rules_each_with_their_knobs_and_w_for_those_that_have_it(compos
     assert run.verifiers[1].settings == ({},)
 
 
+def test_several_drafters_each_with_its_options(composer):
+    run = composer.run(("drafter=[model,lookup]", "drafter.lookup.longest=12"))
+    assert [(drafter.name, dict(drafter.options)) for drafter in run.drafters] == [
+        ("model", {}),
+        ("lookup", {"shortest": 2, "longest": 12}),
+    ]
+    assert [drafter.name for drafter in composer.run(("drafter=[suffix]",)).drafters] == ["suffix"]
+
+
+def test_all_drafters_are_those_that_the_pair_can_feed(composer):
+    names = [drafter.name for drafter in composer.run(("drafter=all",)).drafters]
+    assert {"model", "lookup", "suffix"} <= set(names) <= set(composer.options("drafter"))
+    without = [drafter.name for drafter in composer.run(("drafter=all", "model.draft=null")).drafters]
+    assert "model" not in without
+    assert {"lookup", "suffix"} <= set(without)
+
+
+DRAFTERS = {
+    ("drafter=[]",): r"drafter must not be an empty list: name some, as drafter=\[model,lookup\]",
+    ("drafter=[model,model]",): r"drafter=\[model,model\] names model twice",
+    ("drafter=[model,lokup]",): r"drafter=lokup names no file in configs/drafter \(did you mean lookup\?",
+    ("drafter=[model,lookup]", "drafter.longest=3"): "drafter.longest is not an option",
+    (
+        "drafter=[model,lookup]",
+        "drafter.lookup.longst=3",
+    ): r"drafter.lookup.longst is not an option \(did you mean longest\?",
+}
+
+
+@pytest.mark.parametrize("words", DRAFTERS)
+def test_a_slip_in_a_list_of_drafters_is_one_sentence(composer, words):
+    with pytest.raises(ConfigError, match=DRAFTERS[words]):
+        composer.run(composer.jobs(parse(list(words)))[0])
+
+
 def test_a_class_of_ones_own_takes_nothing_from_the_default_file(composer):
     run = composer.run(
         ("verifier._target_=mine.Rule", "verifier.level=[1,2]", "verifier.kind=a", "task._target_=mine.Task")
@@ -82,11 +118,16 @@ def test_a_class_of_ones_own_takes_nothing_from_the_default_file(composer):
     assert (rule.name, rule.target) == ("rule", "mine.Rule")
     assert rule.settings == ({"level": 1.0, "kind": "a"}, {"level": 2.0, "kind": "a"})
     assert (run.task.name, dict(run.task.options)) == ("task", {})
-    assert composer.run(("drafter._target_=mine.Lookup", "drafter.depth=3")).drafter.options == {"depth": 3}
+    assert composer.run(("drafter._target_=mine.Lookup", "drafter.depth=3")).drafters[0].options == {"depth": 3}
 
 
 @pytest.mark.parametrize(
-    "words", [("verifier=[ensemble,exact]", "verifier.ensemble.mix=logit"), ("verifier._target_=m.R", "verifier.a=1")]
+    "words",
+    [
+        ("verifier=[ensemble,exact]", "verifier.ensemble.mix=logit"),
+        ("verifier=[ensemble,exact]", "drafter=[model,lookup]", "drafter.lookup.longest=3"),
+        ("verifier._target_=m.R", "verifier.a=1"),
+    ],
 )
 def test_what_hydra_is_told_is_read_back_as_it_was_typed(words):
     assert collapse(expand(words)) == list(words)

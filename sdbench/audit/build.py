@@ -12,7 +12,7 @@ from sdbench.audit.subject import AuditedRule, Subject, min_num_draft
 from sdbench.config import ConfigError, RuleSweep, Run
 from sdbench.prepare.heads import with_labels as labels_of
 from sdbench.prepare.refuse import refuse_broken_limits, refuse_drafter_options
-from sdbench.prepare.rules import Parts, build_parts, rules_of
+from sdbench.prepare.rules import DrafterClass, Parts, build_parts, rules_of
 from sdbench.prepare.trained import with_trained
 
 TRAINED_PROMPTS, TRAINED_BUDGET, TRAINED_DRAFT = 2, 8, 3
@@ -22,12 +22,31 @@ Markers = Callable[[str], Sequence[int]]  # the ids of a text that marks a span
 
 @dataclass(frozen=True)
 class BuiltAudit:
-    """The subject, and the rules it was made from."""
+    """The subject with the first drafter, and the rules and the drafters it was made from."""
 
     subject: Subject
     sweeps: tuple[RuleSweep, ...]
     run: Run
     markers: Markers
+    drafters: tuple[DrafterClass, ...]
+
+    @property
+    def subjects(self) -> list[Subject]:
+        """A subject for each drafter; where there are several, each setting has its drafter in its name."""
+        if len(self.drafters) == 1:
+            return [self.subject]
+        return [
+            replace(
+                self.subject,
+                settings=[replace(rule, name=f"{rule.name} {drafter.name}") for rule in self.subject.settings],
+                **_drafter_options(drafter),
+            )
+            for drafter in self.drafters
+        ]
+
+
+def _drafter_options(drafter: DrafterClass) -> dict[str, Any]:
+    return {"drafter": drafter.kind, "drafter_options": dict(drafter.component.options)}
 
 
 def run_of(given: AuditCommand) -> Run:
@@ -85,8 +104,7 @@ def _chosen_settings(given: AuditCommand, sweep: RuleSweep, prefix: str) -> list
 def _common_options(run: Run, parts: Parts) -> dict[str, Any]:
     return {
         "sampling": Sampling(run.temperature, run.top_k, run.top_p),
-        "drafter": parts.drafter,
-        "drafter_options": dict(run.drafter.options),
+        **_drafter_options(parts.drafters[0]),
         "seed": run.seed,
     }
 
@@ -116,7 +134,7 @@ def _build_random(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
         stops=(pairs.STOP,),
         **_common_options(run, parts),
     )
-    return BuiltAudit(subject, sweeps, run, markers)
+    return BuiltAudit(subject, sweeps, run, markers, parts.drafters)
 
 
 def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
@@ -153,7 +171,7 @@ def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
         vocab_size=len(pair_info.tokenizer),
         **_common_options(run, parts),
     )
-    return BuiltAudit(subject, sweeps, run, markers)
+    return BuiltAudit(subject, sweeps, run, markers, parts.drafters)
 
 
 def least_certain(model: Any, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:

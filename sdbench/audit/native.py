@@ -28,11 +28,16 @@ def audit_engine(given: AuditCommand) -> AuditReport:
         raise ConfigError(
             f"claims={given.values['claims']}: {size} texts are too many to enumerate; prefixes and pit test the law"
         )
-    report = audit(built.subject, options)
+    reports = [audit(subject, options) for subject in built.subjects]
+    report = reports[0]
+    for more in reports[1:]:
+        report.rows += more.rows
+        report.texts += more.texts
+        report.seconds = {name: report.seconds[name] + more.seconds[name] for name in report.seconds}
     if "knob" in options.claims:
         report.rows += knob_results(built)
     model = built.run.model.name if given.has("model") else "random"
-    report.name = f"{model}-{'+'.join(sweep.name for sweep in built.sweeps)}-{built.run.drafter.name}"
+    report.name = f"{model}-{'+'.join(sweep.name for sweep in built.sweeps)}-{'+'.join(d.name for d in built.drafters)}"
     return report
 
 

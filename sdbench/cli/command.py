@@ -14,7 +14,7 @@ OWN = (
     "drafter",
     "task",
 )  # groups whose class may be named on the command line: GROUP._target_=module.Class
-AT = "+verifier@verifier."
+LISTS = ("verifier", "drafter")  # groups of which a run may name several: GROUP=[A,B]
 OPEN = (
     "model.chat_options.",
     *(f"engine.{name}." for name in ("args", "speculative", "env", "request", "urls", "headers")),
@@ -27,8 +27,10 @@ FLAGS = {
     "--plan": "plan",
     "--prefetch": "prefetch",
 }
+EXAMPLES = {"verifier": "verifier=[ensemble,exact]", "drafter": "drafter=[model,lookup]"}
 LISTED = ("model", "task", "verifier", "drafter", "experiment", "method", "decode", "engine", "tracker")
-LIST = re.compile(r"verifier=\[(.*)\]")
+LIST = re.compile(rf"({'|'.join(LISTS)})=\[(.*)\]")
+AT = re.compile(rf"\+({'|'.join(LISTS)})@\1\.([^=]+)=.*")
 SEEDS = re.compile(r"seed=\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]")  # a sweep: a job a seed, as -m seed=0,1,2
 
 
@@ -80,33 +82,36 @@ def classes_of_ones_own(words: Sequence[str]) -> list[str]:
 
 
 def expand(words: Sequence[str]) -> list[str]:
-    """What Hydra is told: `verifier=[a,b]` as one package a rule, the options of a class of one's own as new keys."""
-    prefixes = ("verifier.", "drafter.length", *(f"{group}." for group in classes_of_ones_own(words)), *OPEN)
+    """What Hydra is told: `verifier=[a,b]` as one package a rule, drafters too, the options of a class of one's own as new keys."""
+    prefixes = ("verifier.", *(f"{group}." for group in classes_of_ones_own(words)), *OPEN)
     expanded: list[str] = []
     for word in words:
         several = LIST.fullmatch(word)
         if several is not None:
-            names = [name.strip() for name in several[1].split(",") if name.strip()]
+            group, names = several[1], [name.strip() for name in several[2].split(",") if name.strip()]
             if not names:
-                raise ConfigError("verifier must not be an empty list: name the rules, as verifier=[ensemble,exact]")
+                raise ConfigError(f"{group} must not be an empty list: name some, as {EXAMPLES[group]}")
             twice = next((name for name in names if names.count(name) > 1), None)
             if twice is not None:
-                raise ConfigError(f"verifier={show(word.partition('=')[2])} names {twice} twice")
-            expanded += ["~verifier", *(f"{AT}{name}={name}" for name in names)]
+                raise ConfigError(f"{group}={show(word.partition('=')[2])} names {twice} twice")
+            expanded += [f"~{group}", *(f"+{group}@{group}.{name}={name}" for name in names)]
         else:
-            # Keys that no file names: knobs, which stand under `knobs:` alone, open groups, and the tasks of a margin.
-            is_new = key_of(word).startswith(prefixes) or word.startswith("margin={")
+            # Keys that no file names: knobs, which stand under `knobs:` alone, lengths of drafts, open groups, tasks of a margin.
+            key = key_of(word)
+            is_length = key.startswith("drafter.") and key.rpartition(".")[2].startswith("length")
+            is_new = is_length or key.startswith(prefixes) or word.startswith("margin={")
             expanded.append(f"++{word.lstrip('+')}" if is_new else word)
     return expanded
 
 
 def collapse(words: Sequence[str]) -> list[str]:
     """`expand` backwards: words as the user types them."""
-    names = [word.removeprefix(AT).partition("=")[0] for word in words if word.startswith(AT)]
-    several = [f"verifier=[{','.join(names)}]"] if names else []
-    return several + [
-        re.sub(r"^\+\+", "", word) for word in words if not word.startswith(AT) and not (names and word == "~verifier")
-    ]
+    names: dict[str, list[str]] = {}
+    for named in filter(None, map(AT.fullmatch, words)):
+        names.setdefault(named[1], []).append(named[2])
+    dropped = {f"~{group}" for group in names}
+    kept = [re.sub(r"^\+\+", "", word) for word in words if not AT.fullmatch(word) and word not in dropped]
+    return [*(f"{group}=[{','.join(chosen)}]" for group, chosen in names.items()), *kept]
 
 
 def refuse_contradictions(words: Sequence[str]) -> None:

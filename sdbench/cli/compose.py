@@ -6,6 +6,8 @@ hydra.main turns errors into stack dumps with exit code 1 and drops what jobs re
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from yaml import YAMLError
 
 from sdbench import config
 from sdbench.cli.command import (
+    LISTS,
     Command,
     classes_of_ones_own,
     expand,
@@ -41,7 +44,9 @@ INTERNAL = ("_target_", "name", "knobs", "choices")  # of a group's file: not fo
 CHOOSABLE = (*GROUPS, "hydra/launcher")
 OPTIONAL = ("experiment", "method")
 PATH_MARKS = re.compile(r"[:/\\]+")
-ALL = "verifier=all"  # every rule that can run at the job's temperature and needs no head
+ALL = tuple(
+    f"{group}=all" for group in LISTS
+)  # every drafter, and every rule, that can run in the job and needs no head
 
 
 class Composer:
@@ -70,33 +75,42 @@ class Composer:
             self._check(override, is_multirun=command.is_multirun)
         given = {override.key_or_group for override in parsed}
         if not command.is_multirun and not given & {"experiment", "hydra.mode"}:
-            return [self._with_all_rules(command.overrides)]
+            return [self._name_all(command.overrides)]
         cfg = self.compose(without_sweeps(command.overrides))
         params: Mapping[str, Any] = cfg.hydra.sweeper.get("params") or {}
         if not command.is_multirun and cfg.hydra.mode != RunMode.MULTIRUN:
-            return [self._with_all_rules(command.overrides)]
+            return [self._name_all(command.overrides)]
         words = [f"{key}={value}" for key, value in params.items() if key not in given]
         overrides = [*map(_parse, words), *parsed]
         batches = BasicSweeper.split_arguments(overrides, max_batch_size=None)
-        return [self._with_all_rules(job) for batch in batches for job in batch]
+        return [self._name_all(job) for batch in batches for job in batch]
 
-    def _with_all_rules(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Replace verifier=all by the rules of the folder that can run at the job's temperature and need no head."""
-        if ALL not in words:
+    def _name_all(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Replace drafter=all and verifier=all by the drafters and rules of their folders that can run in this job."""
+        if not set(ALL) & set(words):
             return tuple(words)
-        from sdbench.prepare.refuse import can_run
+        from sdbench.prepare.refuse import can_draft, can_run
 
-        def name_rules(names: Sequence[str]) -> tuple[str, ...]:
-            return tuple(f"verifier=[{','.join(names)}]" if word == ALL else word for word in words)
+        names = {f"{group}=all": self.options(group) for group in LISTS}
 
-        names = self.options("verifier")
-        run = self.run(name_rules(names))
-        able = [name for name, rule in zip(names, run.verifiers, strict=True) if can_run(run, rule)]
-        return name_rules(able)
+        def name_all() -> tuple[str, ...]:
+            return tuple(
+                f"{word.partition('=')[0]}=[{','.join(names[word])}]" if word in names else word for word in words
+            )
+
+        run = self.run(name_all())
+        if "drafter=all" in words:
+            able = [can_draft(run, drafter) for drafter in run.drafters]
+            names["drafter=all"] = list(compress(names["drafter=all"], able))
+            run = replace(run, drafters=tuple(compress(run.drafters, able)))
+        names["verifier=all"] = [
+            name for name, rule in zip(names["verifier=all"], run.verifiers, strict=False) if can_run(run, rule)
+        ]
+        return name_all()
 
     def run(self, overrides: Sequence[str]) -> config.Run:
         """One job, composed, resolved and checked."""
-        words = self._with_all_rules(overrides)
+        words = self._name_all(overrides)
         return config.check(self.tree(self.compose(words), words))
 
     def yaml(self, jobs: Sequence[Sequence[str]]) -> str:
@@ -180,11 +194,11 @@ class Composer:
         if value is None and group in OPTIONAL:
             return
         names = self.options(group)
-        if f"{group}={value}" == ALL:
+        if f"{group}={value}" in ALL:
             return
-        if isinstance(value, str) and value.startswith("["):  # one of several lists of rules, for -m
+        if isinstance(value, str) and value.startswith("["):  # one of several lists, for -m
             value = [name.strip() for name in value.strip("[]").split(",")]
-        for name in value if group == "verifier" and isinstance(value, list) else [value]:
+        for name in value if group in LISTS and isinstance(value, list) else [value]:
             if not isinstance(name, str) or name not in names:
                 raise ConfigError(f"{group}={show(name)} names no file in configs/{group} {nearest(name, names)}")
 
@@ -200,7 +214,7 @@ def _parse(word: str) -> Override:
 
 def without_sweeps(words: Sequence[str]) -> list[str]:
     """The words that are the same for all jobs and that Hydra understands."""
-    return [word for word in words if not _parse(word).is_sweep_override() and word != ALL]
+    return [word for word in words if not _parse(word).is_sweep_override() and word not in ALL]
 
 
 def refuse_names_of_the_package(folder: Path) -> None:

@@ -30,7 +30,8 @@ What is run
   verifier=NAME     the rule that judges drafted tokens; its knobs are set as verifier.KNOB=VALUE. Several rules in one run:
                     verifier=[A,B], knobs as verifier.A.KNOB=VALUE; verifier=all: all that can run at this temperature and
                     need no head; a class of yours: verifier._target_=module.Class
-  drafter=NAME      what proposes tokens
+  drafter=NAME      what proposes tokens. Several in one run: drafter=[A,B], options as drafter.A.OPTION=VALUE; drafter=all:
+                    all that can run with this pair
   w=X or w=[X,Y]    the weight of the TARGET in the ensemble w p + (1 - w) q: w=1 is lossless speculative decoding, w=0
                     keeps every drafted token (default for verifier=ensemble: 0 to 1 in 13 steps; other rules take no w)
   num_draft=K       tokens drafted a round, a number or a list                                     (5)

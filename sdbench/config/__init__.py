@@ -89,7 +89,7 @@ class Component:
     def check(cls, group: str, tree: Mapping[str, Any]) -> Component:
         choices = tree.get("choices") or {}
         options = {k: v for k, v in tree.items() if k not in ("name", "_target_", "choices")}
-        if group == "drafter" and options.get("length") == CONSTANT:
+        if group.startswith("drafter") and options.get("length") == CONSTANT:
             del options["length"]  # as if it were not given
         for key, values in choices.items():
             if options.get(key) is not None:
@@ -163,7 +163,7 @@ class Run:
     model: Model
     task: Component
     verifiers: tuple[RuleSweep, ...]
-    drafter: Component
+    drafters: tuple[Component, ...]
     num_draft: tuple[int, ...]
     temperature: float
     top_k: int | None
@@ -218,7 +218,7 @@ def check(tree: Mapping[str, Any]) -> Run:
         model=model,
         task=task,
         verifiers=verifiers,
-        drafter=Component.check("drafter", tree["drafter"]),
+        drafters=_drafters(tree["drafter"]),
         num_draft=tuple(checks.integer("num_draft", k, 1, 256) for k in checks.as_list("num_draft", tree["num_draft"])),
         temperature=temperature,
         **sampling,
@@ -238,6 +238,19 @@ def check(tree: Mapping[str, Any]) -> Run:
         report=checks.switch("report", {"on": True, "off": False}.get(str(tree["report"]), tree["report"])),
         engine=Component.check("engine", tree["engine"]),
     )
+
+
+def _drafters(tree: Mapping[str, Any]) -> tuple[Component, ...]:
+    """One drafter, or several under their names."""
+    names = [key for key, value in tree.items() if isinstance(value, Mapping) and "_target_" in value]
+    if not names or "_target_" in tree:
+        return (Component.check("drafter", tree),)
+    for key in set(tree) - set(names):
+        raise ConfigError(f"drafter.{key} is not an option: write drafter.NAME.{key}=VALUE {nearest(key, names)}")
+    drafters = tuple(Component.check(f"drafter.{key}", tree[key]) for key in names)
+    if len({drafter.name for drafter in drafters}) < len(drafters):
+        raise ConfigError(f"drafter={names} has two of one name: give one of them another name in its file")
+    return drafters
 
 
 def _sampling(tree: Mapping[str, Any], temperature: float, *, is_drawn: bool) -> dict[str, Any]:

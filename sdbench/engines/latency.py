@@ -47,6 +47,7 @@ class Clocked:
     draft_s: float = math.nan
     verify_s: float = math.nan
     rest_s: float = math.nan
+    drafted_per_round: float = math.nan  # of a text
 
 
 def machine() -> str:
@@ -107,7 +108,7 @@ def _curve(point: Point) -> Hashable:
     axes = [Axis.from_json(axis) for axis in point.cell.axes]
     first = next((axis.knob for axis in axes if axis.rank is not None), None)
     others = tuple((axis.knob, axis.value) for axis in axes if axis.knob != first)
-    return point.cell.verifier, point.num_draft, others
+    return point.cell.verifier, point.stream, point.num_draft, others
 
 
 def timing_record(

@@ -15,6 +15,7 @@ RATES = {
     "block_acceptance": ("accepted", "drafted"),
     "tokens_per_round": ("tokens", "rounds"),
     "accepted_per_round": ("accepted", "rounds"),
+    "drafted_per_round": ("drafted", "rounds"),
     "tv": ("tv_sum", "examined"),
     "bias": ("bias_sum", "examined"),
     "bias_per_token": ("bias_sum", "tokens"),
@@ -22,7 +23,7 @@ RATES = {
 
 # Worked out from whole laws at every position: a constant 0 or 1 of these is what the rule does, not what was seen of it.
 EXACT = ("acceptance_expected", "bias", "bias_per_token")
-PER_ROUND = ("tokens_per_round", "accepted_per_round")
+PER_ROUND = ("tokens_per_round", "accepted_per_round", "drafted_per_round")
 
 COUNTS = ("num_drafted", "num_examined", "num_accepted")
 POSITION_COLUMNS = ["cell", "slot", *COUNTS, "n", *spread_names(("marginal", "conditional"))]

@@ -2,7 +2,7 @@
 
 A cell carries its contracts as plain data (`types.Metric`, `types.Axis`).
 The axis of a rule in a sweep is the first of its cells' axes that has an order and takes several values, else the first
-that has an order. What else varies (other knobs, the drafter) makes curves.
+that has an order. What else varies (other knobs, drafter and draft length) makes curves.
 """
 
 import json
@@ -114,14 +114,30 @@ def main_knob(axes: Sequence[Sequence[Axis]]) -> str | None:
 
 
 def _others(cell: Mapping[Any, Any], axes: Sequence[Axis], knob: str | None) -> str:
-    """The rule's other options and the drafter, unless it is a model without options."""
+    """The rule's other options."""
     options = {axis.knob: axis.value for axis in axes}
     options |= {str(name).removeprefix("knob_"): value for name, value in cell.items() if str(name).startswith("knob_")}
-    drafter = (cell["content"] or {}).get("drafter")
-    if isinstance(drafter, dict) and (drafter.get("name") != "model" or len(drafter) > 1):
-        options["drafter"] = "/".join(str(value) for value in drafter.values())
     kept = {name: value for name, value in options.items() if name != knob and value is not None and value == value}
     return ", ".join(f"{name}={format_value(value)}" for name, value in kept.items())
+
+
+def name_drafters(cells: pd.DataFrame) -> pd.Series:
+    """Return the drafter of each cell: its name, with the options on which those of that name differ; None where nobody drafts."""
+    named = cells["drafter"].dropna()
+    options = {key: _drafter_options(content) for key, content in cells["content"].loc[named.index].items()}
+    common = {
+        name: set.intersection(*(set(options[key]) for key in same))
+        for name, same in named.groupby(named).groups.items()
+    }
+    words = {key: [name, *(word for word in options[key] if word not in common[name])] for key, name in named.items()}
+    return pd.Series([" ".join(words[key]) if key in words else None for key in cells.index], cells.index, dtype=object)
+
+
+def _drafter_options(content: Mapping[str, Any] | None) -> list[str]:
+    """Return OPTION=VALUE of the drafter in a cell's content."""
+    drafter = (content or {}).get("drafter")
+    options = drafter if isinstance(drafter, Mapping) else {}
+    return [f"{name}={format_value(value)}" for name, value in options.items() if name != "name"]
 
 
 def format_value(value: object) -> str:
@@ -147,15 +163,16 @@ def strict_value(values: pd.Series, ranks: pd.Series) -> float | None:
 
 
 def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
-    """The baseline a cell is compared with: of the same sweep; lossless of the same draft length first."""
+    """The baseline a cell is compared with: of the same sweep; lossless with the same drafter first, of the same draft length."""
     sweeps = cells["sweep"] if "sweep" in cells else sweep_of(cells)
     same = cells[sweeps == sweeps.at[key]]
     baselines = same[same["verifier"] == verifier]
     if baselines.empty and verifier == "lossless":
         baselines = lossless_rules(same)
-    near = baselines[baselines["num_draft"] == cells.at[key, "num_draft"]]
-    chosen = near if len(near) else baselines
-    return str(chosen.index[0]) if len(chosen) else None
+    if baselines.empty:
+        return None
+    differs = [(baselines[name] != cells.at[key, name]).astype(int) for name in ("drafter", "num_draft")]
+    return str((2 * differs[0] + differs[1]).idxmin())
 
 
 def lossless_rules(cells: pd.DataFrame) -> pd.DataFrame:
@@ -164,7 +181,7 @@ def lossless_rules(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def table_of(cells: pd.DataFrame) -> pd.DataFrame:
-    """`results.cells` by key, with `sweep` and the columns of ALONG."""
+    """`results.cells` by key, with `sweep` and the columns of ALONG, and drafters by names that differ where they do."""
     table = cells.set_index("cell")
-    table = table.assign(sweep=sweep_of(table))
+    table = table.assign(sweep=sweep_of(table), drafter=name_drafters(table))
     return table.join(along(table))

@@ -60,8 +60,8 @@ class Comparison:
 
 
 def sequences(group: pd.DataFrame) -> list[list[str]]:
-    """Cells of each rule, draft length and set of other options, from the strict end outwards; lossless ones need no test."""
-    keys = group[["verifier", "num_draft", "knobs"]].astype(str).agg("|".join, axis=1)
+    """Cells of each rule, drafter, draft length and set of other options, from the strict end outwards; none is lossless."""
+    keys = group[["verifier", "num_draft", "knobs", "drafter"]].astype(str).agg("|".join, axis=1)
     # Values without an order stand in no sequence: each is a curve of its own.
     alone = pd.Series(group.index.astype(str), index=group.index).where(group["rank"].isna(), "")
     lenient = group[~group["is_lossless"].astype(bool)]

@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sdbench.metrics.stats import NAN, Estimate, mean_interval, median_interval, rates_interval, ratio_interval
+from sdbench.records import Results
 
 ALONE = ("target", "generate")  # the target by our loop, and by transformers' own
 UNIT = ["example", "repeat"]
@@ -90,8 +91,17 @@ def cost(calls: pd.DataFrame, kind: str, tokens: NDArray[np.float64] | float) ->
     return np.interp(tokens, mine.index.to_numpy(dtype=np.float64), mine.to_numpy(dtype=np.float64))
 
 
-def prices(calls: pd.DataFrame, timings: pd.DataFrame, model: str, task: str) -> pd.DataFrame:
-    """The calls of the newest pass of one pair and task: prices of another pair say nothing about it."""
+def prices(
+    calls: pd.DataFrame, timings: pd.DataFrame, model: str, task: str, drafter: str | None = None
+) -> pd.DataFrame:
+    """The calls of the newest pass of one pair and task that priced drafts of this drafter; None: whatever was priced.
+
+    Prices of another pair, or of another drafter's drafts, say nothing about it; a pass that names no drafter had one.
+    """
+    if drafter is not None:
+        is_others = (calls["kind"] == "draft") & ~calls["drafter"].isin(["", drafter])
+        priced = calls.loc[(calls["kind"] == "draft") & ~is_others, "pass_id"]
+        calls = calls[~is_others & calls["pass_id"].isin(set(priced))]
     rows = timings[(timings["model"] == model) & (timings["task"] == task)]
     rows = rows[rows["pass_id"].isin(set(calls["pass_id"]))]
     newest = rows.groupby("pass_id")["started_at"].max().sort_index() if len(rows) else pd.Series(dtype="float64")
@@ -122,12 +132,20 @@ def modelled_speedup(generations: pd.DataFrame, calls: pd.DataFrame, **options: 
     if calls.empty:
         return unknown
     kinds, n = set(calls["kind"]), generations["example"].nunique()
-    verifier, num_draft = generations["verifier"].iloc[0], int(generations["num_draft"].iloc[0] or 0)
+    verifier = generations["verifier"].iloc[0]
     if verifier in ("draft", *ALONE) or not {"draft", "verify", "target"} <= kinds:
         return Estimate(1.0, 1.0, 1.0, n) if verifier == "target" and "target" in kinds else unknown
     sums = generations.groupby("example", sort=True)[["tokens", "rounds", "drafted"]].sum()
-    seconds = sums["drafted"] * cost(calls, "draft", 1.0) + sums["rounds"] * cost(calls, "verify", num_draft + 1.0)
+    width = 1 + (sums["drafted"] / sums["rounds"]).to_numpy(np.float64)  # what was drafted, not what could have been
+    seconds = sums["drafted"] * cost(calls, "draft", 1.0) + sums["rounds"] * cost(calls, "verify", width)
     return ratio_interval(sums["tokens"] * cost(calls, "target", 1.0), seconds, **options)  # type: ignore[arg-type]
+
+
+def prices_of(results: Results, generations: pd.DataFrame) -> pd.DataFrame:
+    """The prices that hold for the texts of one cell."""
+    first = generations.iloc[0]
+    drafter = str(first["drafter"]) if isinstance(first["drafter"], str) else None
+    return prices(results.calls, results.timings, str(first["model"]), str(first["task"]), drafter)
 
 
 def splits(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estimate]]:

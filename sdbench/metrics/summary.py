@@ -14,7 +14,7 @@ from sdbench.metrics.text import sort_cells
 from sdbench.records import Results
 from sdbench.types import Metric
 
-LABELS = ("model", "task", "verifier", WEIGHT, "knob", "value", "num_draft", "temperature")
+LABELS = ("model", "task", "verifier", WEIGHT, "knob", "value", "drafter", "num_draft", "temperature")
 LEADING = [*LABELS, "n"]
 FLAGS = ("is_truncated", "is_empty", "is_extraction_failed", "is_prompt_cut")
 RATES_OF_FLAGS = tuple(f"{flag.removeprefix('is_')}_rate" for flag in FLAGS)
@@ -58,8 +58,7 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
             "cell": key,
         }
         if key in parts:
-            calls = speed.prices(results.calls, results.timings, str(cell["model"]), str(cell["task"]))
-            row |= _counts_and_rates(parts[key], calls, options)
+            row |= _counts_and_rates(parts[key], speed.prices_of(results, parts[key]), options)
         if key in pooled:
             row |= _pooled_sums(pooled[key])
         if key in repetition:

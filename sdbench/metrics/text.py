@@ -24,21 +24,23 @@ POSITIONS = {"target": 0, "generate": 1, "assisted": 2, "lossless": 3, "draft": 
 
 
 def names_of(cells: pd.DataFrame, *, is_short: bool = False) -> dict[str, str]:
-    """Return {cell: name}, such as "ensemble w=0.7 K=5", "lossless K=5", "target alone".
+    """Return {cell: name}, such as "ensemble w=0.7 K=5", "lossless lookup K=5", "target alone".
 
-    A name has the rule, its knob, those other options on which the cells of its rule differ, and the draft length. `is_short`
-    leaves out the rule and the draft length where all cells have the same.
+    A name has the rule, its knob, those other options on which the cells of its rule differ, the drafter where there are several,
+    and the draft length. `is_short` leaves out the rule and the draft length where all cells have the same.
     """
     swept, drafting = cells[~cells["verifier"].isin(BASELINES)], cells[cells["num_draft"] > 0]
     has_rules = not is_short or swept["verifier"].nunique() > 1
     has_lengths = not is_short or drafting["num_draft"].nunique() > 1
+    has_drafters = drafting["drafter"].nunique() > 1
     options, names = options_of(swept), {}
     for key, cell in zip(cells.index.astype(str), cells.to_dict("records"), strict=True):
         knobs = list(filter(None, [setting_of(cell), *options.get(key, [])]))
         rule = [NAMES.get(str(cell["verifier"]), str(cell["verifier"]))]
         is_named = has_rules or not knobs or cell["verifier"] in BASELINES
+        drafter = [str(cell["drafter"])] if has_drafters and cell["num_draft"] > 0 else []
         length = [f"K={int(cell['num_draft'])}"] if has_lengths and cell["num_draft"] > 0 else []
-        names[key] = " ".join([*(rule if is_named else []), *knobs, *length])
+        names[key] = " ".join([*(rule if is_named else []), *knobs, *drafter, *length])
     return names
 
 
@@ -61,11 +63,14 @@ def options_of(swept: pd.DataFrame) -> dict[str, list[str]]:
 def sort_cells(cells: pd.DataFrame, by: tuple[str, ...] = ()) -> pd.DataFrame:
     """Return the cells (with `rank`) in reading order: target, lossless, each rule from its lossless end outwards, draft.
 
+    Of several drafters the pair's own model comes first.
+
     `by` are columns that come before it.
     """
-    placed = cells.assign(_position=cells["verifier"].map(lambda name: POSITIONS.get(name, 4)))
-    order = [*by, "_position", "verifier", "knobs", "num_draft", "rank"]
-    return placed.sort_values(order, kind="stable").drop(columns="_position")
+    drafters = cells["drafter"].map(lambda name: name if isinstance(name, str) and name != "model" else "")
+    placed = cells.assign(_position=cells["verifier"].map(lambda name: POSITIONS.get(name, 4)), _drafter=drafters)
+    order = [*by, "_position", "verifier", "knobs", "_drafter", "num_draft", "rank"]
+    return placed.sort_values(order, kind="stable").drop(columns=["_position", "_drafter"])
 
 
 def format_number(value: float, digits: int, *, is_signed: bool = False) -> str:

@@ -15,9 +15,9 @@ from sdbench.metrics.stats import Array, ratio_interval
 from sdbench.records import Results
 
 CONTEXTS = "contexts of the lossless run"
-LABELS = ("model", "task", "num_draft", "temperature")
+LABELS = ("model", "task", "drafter", "num_draft", "temperature")
 LAW_COLUMNS = (
-    *("model", "task", "verifier", WEIGHT, "num_draft", "n"),
+    *("model", "task", "verifier", WEIGHT, "drafter", "num_draft", "n"),
     *("acceptance", "acceptance_expected", "bias", "tv", "cell"),
 )
 
@@ -39,7 +39,7 @@ def predict(results: Results, ws: ArrayLike | None = None, *, resamples: int = 1
     cells = table_of(results.cells)
     lossless = cells[(cells["verifier"] == "lossless") | (cells["is_lossless"] & ~cells["verifier"].isin(BASELINES))]
     lossless = lossless[(lossless["num_draft"] > 0) & (lossless["temperature"] > 0)]  # greedy readings accept otherwise
-    lossless = lossless.drop_duplicates(["sweep", "num_draft"])
+    lossless = lossless.drop_duplicates(["sweep", "drafter", "num_draft"])
     options = {"resamples": resamples, "seed": seed}
     rows = []
     for key, cell in lossless.iterrows():

@@ -247,8 +247,7 @@ class _Weigher:
         return None if best is None else self._passes.ratio(key, best)
 
     def _modelled_speed(self, key: str) -> float:
-        model, task = str(self.cells.at[key, "model"]), str(self.cells.at[key, "task"])
-        calls = speed.prices(self.results.calls, self.results.timings, model, task)
+        calls = speed.prices_of(self.results, self.parts[key])
         return speed.modelled_speedup(self.parts[key], calls, resamples=100).value
 
 

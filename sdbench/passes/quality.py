@@ -135,10 +135,10 @@ class QualityPass:
 
 
 def by_stream(items: Sequence[WorkItem], points: Mapping[str, Point]) -> Iterator[list[WorkItem]]:
-    """Items that one batch stream can decode: those of the same models."""
-    streams: dict[str, list[WorkItem]] = {}
+    """Items that one batch stream can decode: those of the same models and drafter."""
+    streams: dict[tuple[str, str], list[WorkItem]] = {}
     for item in items:
-        streams.setdefault(points[item.cell].role, []).append(item)
+        streams.setdefault(points[item.cell].stream, []).append(item)
     return iter(streams.values())
 
 

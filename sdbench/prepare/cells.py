@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import Knob, Run
 from sdbench.files import digest_of_data
 from sdbench.prepare.heads import contents, with_labels
-from sdbench.prepare.rules import Parts
+from sdbench.prepare.rules import DrafterClass, Parts
 from sdbench.prepare.versions import files_of, is_word, version_of, version_of_rule
 from sdbench.records import Cell
 from sdbench.types import Axis
@@ -30,16 +30,25 @@ NOT_OF_THE_KEY = ("n", "seed", "dataset_commit")  # of a task's description: whi
 
 @dataclass(frozen=True)
 class Point:
-    """A cell and how it is made: `role` is who decodes ("pair", or "target" or "draft" alone: then num_draft is 0)."""
+    """A cell and how it is made: `role` is who decodes ("pair", or "target" or "draft" alone: then num_draft is 0).
+
+    `drafter`: who drafts for a pair.
+    """
 
     cell: Cell
     role: str
     rule: Verifier
     num_draft: int
+    drafter: DrafterClass | None = None
+
+    @property
+    def stream(self) -> tuple[str, str]:
+        """Equal for points that one batch can hold: those of the same models and drafter."""
+        return self.role, "" if self.drafter is None else self.drafter.name
 
 
 def points(run: Run, task: DataTask, pair_info: PairInfo, parts: Parts) -> list[Point]:
-    """The lossless rule and every setting of every rule at every draft length, the target alone, the draft alone.
+    """For every drafter the lossless rule and every setting of every rule at every draft length; the target alone, the draft alone.
 
     A setting with the texts of lossless, such as w = 1 of the ensemble, is a point whose cell is `same_as` the lossless one.
     """
@@ -49,22 +58,28 @@ def points(run: Run, task: DataTask, pair_info: PairInfo, parts: Parts) -> list[
     by_key: dict[str, Point] = {}
 
     def add(
-        name: str, role: str, rule: Verifier, k: int, setting: Mapping[str, Any] = {}, knobs: tuple[Knob, ...] = ()
+        name: str,
+        drafter: DrafterClass | str,
+        rule: Verifier,
+        k: int = 0,
+        setting: Mapping[str, Any] = {},
+        knobs: tuple[Knob, ...] = (),
     ) -> Cell:
-        cell = maker.cell(name, role, rule, k, setting, knobs)
+        role, drafter = (drafter, None) if isinstance(drafter, str) else ("pair", drafter)
+        cell = maker.cell(name, role, drafter, rule, k, setting, knobs)
         if cell.is_lossless and getattr(rule, "repeats_lossless", False):
             cell = replace(cell, same_as=lossless.key)
-        return by_key.setdefault(cell.key, Point(cell, role, rule, k)).cell
+        return by_key.setdefault(cell.key, Point(cell, role, rule, k, drafter)).cell
 
-    for k in run.num_draft:
-        lossless = add("lossless", "pair", Exact(), k)
+    for drafter, k in product(parts.drafters, run.num_draft):
+        lossless = add("lossless", drafter, Exact(), k)
         for built in parts.sweeps:
             for rule, setting in zip(built.rules, built.sweep.settings, strict=True):
                 if type(rule) is not Exact:  # which is there already, under the name that every run has
-                    add(built.sweep.name, "pair", rule, k, setting, built.sweep.knobs)
-    add("target", "target", Exact(), 0)
+                    add(built.sweep.name, drafter, rule, k, setting, built.sweep.knobs)
+    add("target", "target", Exact())
     if "draft" in pair_info.checkpoints:
-        add("draft", "draft", Exact(), 0)
+        add("draft", "draft", Exact())
     return list(by_key.values())
 
 
@@ -79,7 +94,14 @@ class _CellMaker:
     asked: Mapping[str, Any]
 
     def cell(
-        self, name: str, role: str, rule: Verifier, k: int, setting: Mapping[str, Any], knobs: tuple[Knob, ...]
+        self,
+        name: str,
+        role: str,
+        drafter: DrafterClass | None,
+        rule: Verifier,
+        k: int,
+        setting: Mapping[str, Any],
+        knobs: tuple[Knob, ...],
     ) -> Cell:
         run, task = self.run, self.task
         setting = with_labels(rule, setting)
@@ -89,7 +111,9 @@ class _CellMaker:
             verifier=name,
             num_draft=k,
             temperature=run.temperature,
-            checkpoints={model_role: self.pair_info.checkpoints[model_role] for model_role in self.reads(role)},
+            checkpoints={
+                model_role: self.pair_info.checkpoints[model_role] for model_role in self.reads(role, drafter)
+            },
             w=None if "w" not in setting else float(setting["w"]),
             knobs={knob: value for knob, value in setting.items() if knob != "w"},
             protocol=task.protocol,
@@ -101,28 +125,34 @@ class _CellMaker:
                 for knob in knobs
             ],
             is_lossless=role == "pair" and bool(rule.is_lossless().all()),
-            content=self.content(role, rule, setting, knobs),
+            content=self.content(role, drafter, rule, setting, knobs),
         )
 
-    def reads(self, role: str) -> list[str]:
+    def reads(self, role: str, drafter: DrafterClass | None) -> list[str]:
         """Whose weights a cell depends on: the draft's only where the drafter reads them."""
-        has_draft = role == "draft" or self.parts.needs_draft
+        has_draft = role == "draft" or (drafter is not None and drafter.needs_draft)
         return [
             model_role
             for model_role in ROLES[role]
             if model_role in self.pair_info.checkpoints and (model_role == "target" or has_draft)
         ]
 
-    def content(self, role: str, rule: Verifier, setting: Mapping[str, Any], knobs: tuple[Knob, ...]) -> dict[str, Any]:
+    def content(
+        self,
+        role: str,
+        drafter: DrafterClass | None,
+        rule: Verifier,
+        setting: Mapping[str, Any],
+        knobs: tuple[Knob, ...],
+    ) -> dict[str, Any]:
         """What else decides a text or its score."""
-        run, reads = self.run, self.reads(role)
-        is_pair = role == "pair"
+        run, reads = self.run, self.reads(role, drafter)
         words = {knob.name for knob in knobs if knob.choices or (knob.is_text and is_word(setting[knob.name]))}
         files = files_of({key: value for key, value in setting.items() if key not in words}, prefix="verifier")
-        drafter_files = files_of(run.drafter.free, prefix="drafter") if is_pair else {}
+        drafter_files = {} if drafter is None else files_of(drafter.component.free, prefix="drafter")
         return {
             **self.asked,
-            "drafter": {"name": run.drafter.name, **run.drafter.options} if is_pair else None,
+            "drafter": None if drafter is None else {"name": drafter.name, **drafter.component.options},
             **({"heads": heads} if (heads := contents(rule)) else {}),
             **({"distilled": card} if "draft" in reads and (card := self.pair_info.distilled) else {}),
             "stop_ids": sorted(self.pair_info.stop_ids["draft" if role == "draft" else "target"]),
@@ -131,7 +161,7 @@ class _CellMaker:
             "seed": run.seed,
             "versions": {
                 "verifier": version_of_rule(rule),
-                "drafter": _drafter_version(run, self.parts) if is_pair else None,
+                "drafter": None if drafter is None else _drafter_version(drafter),
                 "task": version_of(type(self.task), version=self.task.version),
             },
             "files": {**files, **drafter_files, **_task_files(run, self.task)},
@@ -139,11 +169,11 @@ class _CellMaker:
         }
 
 
-def _drafter_version(run: Run, parts: Parts) -> str | None:
+def _drafter_version(drafter: DrafterClass) -> str | None:
     """That of its class, and of a length policy that is not the constant one."""
     from sdbench.draft.policies import POLICIES
 
-    version, length = version_of(parts.drafter), run.drafter.options.get("length")
+    version, length = version_of(drafter.kind), drafter.component.options.get("length")
     return version if length is None else f"{version} length:{POLICIES[length].version}"
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sdbench.config import NATIVE, ConfigError, RuleSweep, Run, nearest, show
+from sdbench.config import NATIVE, Component, ConfigError, RuleSweep, Run, nearest, show
 from sdbench.errors import first_line
 from sdbench.prepare.heads import heads_of
 from sdbench.prepare.progress import warn
@@ -52,38 +52,42 @@ def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
 
 def refuse_broken_limits(run: Run, parts: Parts) -> None:
     """Raise for the first limit that a setting of the run breaks."""
-    parts_by_name: list[tuple[str, object]] = [(f"drafter={run.drafter.name}", parts.drafter)]
-    parts_by_name += [(f"verifier={built.sweep.name}", rule) for built in parts.sweeps for rule in built.rules]
     has_draft = run.model.draft is not None
-    if parts.needs_draft and not has_draft:
-        raise ConfigError(
-            f"drafter={run.drafter.name} needs a draft model, and there is none: give model.draft=ID, or drafter=lookup, which "
-            "drafts from the text alone"
-        )
-    for name, part in parts_by_name:
-        limits = getattr(part, "limits", Limits())
-        for k in run.num_draft:
-            sentence = limits.broken_by(
-                name,
-                temperature=run.temperature,
-                num_draft=k,
-                has_draft_model=has_draft,
-                has_logits=parts.needs_draft and has_draft,
+    for drafter in parts.drafters:
+        if drafter.needs_draft and not has_draft:
+            instead = "drafter=lookup, which drafts from the text alone"
+            instead = f"leave {drafter.name} out of the list" if len(parts.drafters) > 1 else instead
+            raise LimitError(
+                f"drafter={drafter.name} needs a draft model, and there is none: give model.draft=ID, or {instead}"
             )
-            if sentence is not None:
-                raise LimitError(sentence)
+    rules = [(f"verifier={built.sweep.name}", rule) for built in parts.sweeps for rule in built.rules]
+    for drafter in parts.drafters:
+        for name, part in [(f"drafter={drafter.name}", drafter.kind), *rules]:
+            limits = getattr(part, "limits", Limits())
+            for k in run.num_draft:
+                sentence = limits.broken_by(
+                    name,
+                    temperature=run.temperature,
+                    num_draft=k,
+                    has_draft_model=has_draft,
+                    has_logits=drafter.needs_draft and has_draft,
+                    drafter=f"drafter={drafter.name}",
+                )
+                if sentence is not None:
+                    raise LimitError(sentence)
 
 
 def refuse_drafter_options(run: Run, parts: Parts, tokenizer: Any = None, config: Any = None) -> None:
-    """Raise for what a drafter's options say that cannot be, given the target's tokenizer and configuration."""
+    """Raise for what the drafters' options say that cannot be, given the target's tokenizer and configuration."""
     from sdbench.draft import check
     from sdbench.types import DraftSetup
 
     setup = DraftSetup(None, None, None, tokenizer, config)
-    try:
-        check(parts.drafter, run.drafter.options, setup, run.num_draft)
-    except ValueError as error:
-        raise ConfigError(f"drafter={run.drafter.name}: {first_line(error)}") from None
+    for drafter in parts.drafters:
+        try:
+            check(drafter.kind, drafter.component.options, setup, run.num_draft)
+        except ValueError as error:
+            raise ConfigError(f"drafter={drafter.name}: {first_line(error)}") from None
 
 
 def can_run(run: Run, rule: RuleSweep) -> bool:
@@ -95,6 +99,18 @@ def can_run(run: Run, rule: RuleSweep) -> bool:
     try:
         refuse_broken_limits(one_rule, build_parts(one_rule))
     except LimitError:
+        return False
+    return True
+
+
+def can_draft(run: Run, drafter: Component) -> bool:
+    """Whether a drafter of the run is within its limits and has the models and the options that it needs."""
+    alone = replace(run, drafters=(drafter,), verifiers=())
+    parts = build_parts(alone)
+    try:
+        refuse_broken_limits(alone, parts)
+        refuse_drafter_options(alone, parts)
+    except ConfigError:
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""The rules and the drafter of a run: their classes, what they need and cannot do; all before weights are read."""
+"""The rules and the drafters of a run: their classes, what they need and cannot do; all before weights are read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sdbench.config import ConfigError, RuleSweep, Run
+from sdbench.config import Component, ConfigError, RuleSweep, Run
 from sdbench.errors import first_line
 from sdbench.imports import import_object
 from sdbench.types import DRAFTER_NEEDS, NEEDS, needs_of
@@ -24,22 +24,33 @@ class BuiltSweep:
 
 
 @dataclass(frozen=True)
+class DrafterClass:
+    """A drafter of the run: its name and options, its class, and whether it reads the draft model."""
+
+    component: Component
+    kind: type
+    needs_draft: bool
+
+    @property
+    def name(self) -> str:
+        return self.component.name
+
+
+@dataclass(frozen=True)
 class Parts:
     """What decides what is drafted and kept."""
 
     sweeps: tuple[BuiltSweep, ...]
-    drafter: type
-    needs_draft: bool  # whether the drafter reads the draft model
+    drafters: tuple[DrafterClass, ...]
 
 
 def build_parts(run: Run, ids_of: Callable[[str], Sequence[int]] | None = None) -> Parts:
-    """Build every rule of the run and import the drafter's class.
+    """Build every rule of the run and import the drafters' classes.
 
     `ids_of` encodes the texts by which some rules mark a span; without it these stay texts.
     """
-    drafter = _drafter_class(run)
-    sweeps = tuple(BuiltSweep(sweep, rules_of(sweep, ids_of)) for sweep in run.verifiers)
-    return Parts(sweeps, drafter, "draft" in _needs(drafter, DRAFTER_NEEDS, f"drafter={run.drafter.name}"))
+    drafters = tuple(map(_drafter_class, run.drafters))
+    return Parts(tuple(BuiltSweep(sweep, rules_of(sweep, ids_of)) for sweep in run.verifiers), drafters)
 
 
 def rules_of(sweep: RuleSweep, ids_of: Callable[[str], Sequence[int]] | None) -> tuple[Verifier, ...]:
@@ -70,14 +81,15 @@ def rule_of(target: str, setting: Mapping[str, Any]) -> Verifier:
         raise ConfigError(f"verifier {target} cannot be made: {first_line(error)}") from None
 
 
-def _drafter_class(run: Run) -> type:
+def _drafter_class(drafter: Component) -> DrafterClass:
+    name = f"drafter={drafter.name}"
     try:
-        kind = import_object(str(run.drafter.target))
+        kind = import_object(str(drafter.target))
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"drafter={run.drafter.name} cannot be made: {first_line(error)}") from None
+        raise ConfigError(f"{name} cannot be made: {first_line(error)}") from None
     if not isinstance(kind, type):
-        raise ConfigError(f"drafter={run.drafter.name} must name a class, and {run.drafter.target} is none")
-    return kind
+        raise ConfigError(f"{name} must name a class, and {drafter.target} is none")
+    return DrafterClass(drafter, kind, "draft" in _needs(kind, DRAFTER_NEEDS, name))
 
 
 def _needs(part: object, known: frozenset[str], name: str) -> frozenset[str]:

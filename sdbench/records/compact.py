@@ -38,7 +38,7 @@ def compact(snapshot: Snapshot, records: Path, kind: str, stems: Sequence[str], 
     # Order within a folder decides which duplicate wins: the merged part takes the place in time of its first.
     stem = f"{replaced[0].partition('-')[0]}-{new_stem().partition('-')[2]}"
     for name in kinds:  # generations last: their rename is the commit
-        merged = pa.concat_tables(tables[name], promote_options="default")
+        merged = pa.concat_tables(tables[name], promote_options="permissive")
         commit_table(records / f"{name}-{stem}.parquet", merged, replaces=tuple(replaced), owner=owner)
     for old in replaced:
         for name in reversed(kinds):

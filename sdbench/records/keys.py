@@ -96,6 +96,12 @@ class Cell:
         """Equal for cells with the same prompts: task, rows, how a row becomes ids, the room left for an answer."""
         return asked_of(self.model, self.task, self.protocol, self.content)
 
+    @property
+    def drafter(self) -> str | None:
+        """The name of the drafter; None where nobody drafts."""
+        drafter = self.content.get("drafter")
+        return str(drafter["name"]) if isinstance(drafter, Mapping) else drafter
+
     def __hash__(self) -> int:
         return hash(self.key)
 
@@ -114,7 +120,7 @@ def frame_of_cells(cells: Iterable[Cell]) -> pd.DataFrame:
     """Return the frame behind `Results.cells`."""
     import pandas as pd
 
-    rows: list[dict[str, Any]] = [cell.to_json() | {"asked": cell.asked} for cell in cells]
+    rows: list[dict[str, Any]] = [cell.to_json() | {"asked": cell.asked, "drafter": cell.drafter} for cell in cells]
     for row in rows:
         row["cell"] = row.pop("key")
         row |= {f"knob_{name}": value for name, value in row.pop("knobs").items()}

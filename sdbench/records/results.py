@@ -151,8 +151,9 @@ class Results:
 
     @cached_property
     def calls(self) -> pd.DataFrame:
-        """One row a measured cost per call: pass_id, machine, model, kind, tokens, seconds."""
-        return self._plain("calls", ("pass_id", "machine", "model", "kind", "tokens"))
+        """One row a measured cost per call: pass_id, machine, model, kind, drafter, tokens, seconds; "" for no certain drafter."""
+        calls = self._plain("calls", ("pass_id", "machine", "model", "kind", "drafter", "tokens"))
+        return calls.assign(drafter=calls["drafter"].fillna(""))
 
     @cached_property
     def loads(self) -> pd.DataFrame:
@@ -215,7 +216,7 @@ class Results:
         import pyarrow as pa
 
         empty = plain_table([], kind, run="")
-        table = pa.concat_tables([empty, *self._tables[kind].values()], promote_options="default")
+        table = pa.concat_tables([empty, *self._tables[kind].values()], promote_options="permissive")
         return table.to_pandas().drop_duplicates(list(key), ignore_index=True).drop(columns="run")
 
     def _with_labels(self, frame: pd.DataFrame) -> pd.DataFrame:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ACCEPTED, REPLACED, BONUS = 0, 1, 2  # where an emitted token came from
 NAN = math.nan
-LABELS = ("model", "task", "verifier", "w", "num_draft", "temperature")  # joined from the cell
+LABELS = ("model", "task", "verifier", "w", "drafter", "num_draft", "temperature")  # joined from the cell
 KEY = ("cell", "example", "sample")
 COUNTS = ("prompt_tokens", "tokens", "rounds", "drafted", "examined", "accepted", "replaced", "bonus")
 MEASURES = ("tv", "expected", "bias")
@@ -91,19 +91,24 @@ class TimingRecord:
     is_split: bool = False
     peak_memory_bytes: float = NAN
     stall: bool = False  # a first clocking was far off its repeats and neighbours: this is the second
+    drafted_per_round: float = NAN  # tokens that were offered in a round of a text, on average
 
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """What one call of a model costs on this machine: the median of several, at this many tokens a call."""
+    """What one call costs on this machine: the median of several, at this many tokens a call on average.
+
+    `drafter`: whose drafts a "draft" prices, per drafted token; `model` is the draft model where that drafter reads it.
+    """
 
     pass_id: str
     machine: str
     model: str
     kind: str  # "draft", "verify", "prefill" or "target"
-    tokens: int
+    tokens: float
     seconds: float
     num_calls: int = 0
+    drafter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

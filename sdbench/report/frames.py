@@ -12,7 +12,7 @@ from sdbench.metrics.columns import WEIGHT, spread
 from sdbench.metrics.recommend import Recommendation
 from sdbench.report.sweep import PLANES, Sweep
 
-LABELS = ["model", "task", "temperature", "verifier", WEIGHT, "knob", "value", "num_draft"]
+LABELS = ["model", "task", "temperature", "verifier", WEIGHT, "knob", "value", "drafter", "num_draft"]
 
 
 def front(sweep: Sweep) -> pd.DataFrame:

@@ -76,7 +76,7 @@ class Sweep:
 
     @cached_property
     def curves(self) -> Mapping[str, pd.DataFrame]:
-        """{name: points along the knob} of every rule, draft length and set of other options."""
+        """{name: points along the knob} of every rule, drafter, draft length and set of other options."""
         return {str(name): part.sort_values("x") for name, part in self.swept.groupby("curve", sort=False)}
 
     @cached_property
@@ -100,7 +100,8 @@ class Sweep:
         if first["equals"] not in STRICTEST or (curve["rank"] == 0).any():
             return lossless.iloc[:0]
         x = strict_value(curve["x"], curve["rank"])
-        end = lossless[lossless["num_draft"] == first["num_draft"]].iloc[:1]
+        same = (lossless["num_draft"] == first["num_draft"]) & (lossless["drafter"] == first["drafter"])
+        end = lossless[same].iloc[:1]
         return end.assign(x=np.nan if x is None else x, curve=name)
 
     @cached_property
@@ -235,13 +236,14 @@ def coordinates(cells: pd.DataFrame) -> pd.Series:
 
 
 def curve_names(cells: pd.DataFrame) -> list[str]:
-    """Return the rule, and of the draft length and the other options what differs inside the sweep; "" for a baseline."""
+    """Return the rule, and of drafter, draft length and other options what differs inside the sweep; "" for a baseline."""
     swept = cells[~cells["verifier"].isin(BASELINES)]
-    has_rules, has_lengths = swept["verifier"].nunique() > 1, swept["num_draft"].nunique() > 1
+    has_rules, has_drafters, has_lengths = (swept[n].nunique() > 1 for n in ("verifier", "drafter", "num_draft"))
     varying, names = options_of(swept), []
     for key, cell in cells.iterrows():
         options = varying.get(str(key), [])
-        rule = [str(cell["verifier"])] if has_rules or not (has_lengths or options) else []
+        rule = [str(cell["verifier"])] if has_rules or not (has_drafters or has_lengths or options) else []
+        drafter = [str(cell["drafter"])] if has_drafters else []
         length = [f"K={cell['num_draft']}"] if has_lengths else []
-        names.append("" if cell["verifier"] in BASELINES else " ".join([*rule, *options, *length]))
+        names.append("" if cell["verifier"] in BASELINES else " ".join([*rule, *options, *drafter, *length]))
     return names

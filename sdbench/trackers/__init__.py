@@ -20,7 +20,7 @@ from sdbench.imports import import_object
 if TYPE_CHECKING:
     import pandas as pd
 
-LABELS = ("model", "task", "verifier", "w", "num_draft", "temperature", "metric", "cell")
+LABELS = ("model", "task", "verifier", "w", "drafter", "num_draft", "temperature", "metric", "cell")
 
 
 class TrackerError(RuntimeError):

@@ -15,6 +15,7 @@ from sdbench.types import Metric
 
 if TYPE_CHECKING:
     from sdbench.engines.native.decode import Decoder
+    from sdbench.prepare.cells import Point
     from sdbench.prepare.pair import LoadedPair
     from sdbench.prepare.pair_info import PairInfo
     from sdbench.prepare.prompts import Prompts
@@ -47,6 +48,8 @@ def run_of(words: Sequence[str], recipe: TrainingRecipe, compose: Compose) -> Ru
     run = compose([*words, "task.split=train", f"n={recipe.num_rows}"])
     if len(run.num_draft) != 1:
         raise ConfigError(f"a training takes one num_draft, got {list(run.num_draft)}")
+    if len(run.drafters) != 1:
+        raise ConfigError(f"a training takes one drafter, got {', '.join(drafter.name for drafter in run.drafters)}")
     if not isinstance(kind_of(run), Native):
         raise ConfigError(f"a training decodes with engine=native, got engine={run.engine.name}")
     if run.model.draft is None:
@@ -65,7 +68,7 @@ class TrainingSetup:
     prompts: Prompts
     decoder: Decoder
     metric: Metric | None  # the reward, before it is scaled to 0–1
-    cell_key: str  # of the lossless cell: a hash of the pair, prompts, drafter and options
+    lossless: Point  # its cell's key is a hash of the pair, prompts, drafter and options
 
     @classmethod
     def make(
@@ -89,7 +92,7 @@ class TrainingSetup:
                 f"prompts={recipe.prompts} is more than the {len(prompts.ids)} rows available; lower it or raise rows="
             )
         decoder = Native().open(job, prompts)
-        return cls(run, job.task, job.pair_info, decoder.pair, prompts, decoder, metric, job.planned[0].cell.key)
+        return cls(run, job.task, job.pair_info, decoder.pair, prompts, decoder, metric, job.planned[0])
 
     def identity(self, recipe: TrainingRecipe) -> dict[str, Any]:
         """Everything that the steps of a training depend on."""
@@ -98,7 +101,7 @@ class TrainingSetup:
             **self.metadata(),
             **options,
             "version": recipe.version,
-            "question (prompts, stops, options)": self.cell_key,
+            "question (prompts, stops, options)": self.lossless.cell.key,
             "rows asked": digest_of_data(list(self.prompts.ids)),
         }
 
@@ -138,7 +141,7 @@ class TrainingSetup:
         recorded = [recorder.wrap(rule, number) for number, (_, rule, _) in enumerate(texts)]
         requests = [Request(prompt, number, n, keys[prompt], k) for number, (prompt, _, n) in enumerate(texts)]
         ids = [self.prompts.ids[key] for key in keys]
-        stream = decoder.engine.stream(ids, recorded, requests, options, decoder.drafter("pair"))
+        stream = decoder.engine.stream(ids, recorded, requests, options, decoder.drafter(self.lossless))
         generations = sorted(stream, key=lambda generation: generation.request)
         answers = [(self.prompts.examples[keys[g.prompt]], self.pair_info.text(g.tokens)) for g in generations]
         scores = self.task.score_all(answers, [generation.finish == "length" for generation in generations])

@@ -38,12 +38,19 @@ class Limits:
     num_draft: tuple[int, int | None] = (0, None)  # the shortest and the longest block
 
     def broken_by(
-        self, name: str, *, temperature: float, num_draft: int, has_draft_model: bool, has_logits: bool
+        self,
+        name: str,
+        *,
+        temperature: float,
+        num_draft: int,
+        has_draft_model: bool,
+        has_logits: bool,
+        drafter: str = "this drafter",
     ) -> str | None:
         """Return the sentence for the first limit that a setting breaks, or None. `name` as in "verifier=typical"."""
         low, high = self.num_draft
         if self.states and not has_logits:
-            return f"{name} reads the states of a draft model, and this drafter has none"
+            return f"{name} reads the states of a draft model, and {drafter} has none"
         if self.temperature == "zero" and temperature > 0:
             return f"{name} works at temperature 0 only, got temperature={temperature:g}"
         if self.temperature == "above_zero" and temperature == 0:
@@ -51,7 +58,7 @@ class Limits:
         if self.draft_model and not has_draft_model:
             return f"{name} needs a draft model, and there is none"
         if self.logits and not has_logits:
-            return f"{name} reads the draft's logits, and this drafter gives none"
+            return f"{name} reads the draft's logits, and {drafter} gives none"
         if num_draft < low or (high is not None and num_draft > high):
             wanted = f"at least {low}" if high is None else f"exactly {low}" if low == high else f"from {low} to {high}"
             return f"{name} takes a num_draft of {wanted}, got num_draft={num_draft}"

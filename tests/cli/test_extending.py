@@ -30,7 +30,7 @@ def test_a_class_on_the_command_line_takes_no_name_and_no_option_from_the_defaul
     ]
     run = Composer().run([*words, "drafter.ngram=3", "name=own", "n=2", "seed=1"])
     assert (run.task.name, run.task.options) == ("mytask", {})
-    assert ([rule.name for rule in run.verifiers], run.drafter.name, run.drafter.options) == (
+    assert ([rule.name for rule in run.verifiers], run.drafters[0].name, run.drafters[0].options) == (
         ["myrule"],
         "mydrafter",
         {"ngram": 3},

@@ -20,7 +20,7 @@ from tests.records.synthetic import write_synthetic
 
 WS = (0.9, 0.7, 0.5, 0.3, 0.0)
 BASE = {"model": "m", "task": "t", "temperature": 1.0, "protocol": "p", "num_draft": 5}
-BASE |= {"asked": "a", "content": {}, "knobs": ""}
+BASE |= {"asked": "a", "content": {}, "knobs": "", "drafter": "model"}
 STRICT, ROUGE = Metric("strict", "share"), Metric("rougeL", "points")
 
 

@@ -145,7 +145,7 @@ def test_a_recommendation_counts_losses_that_no_example_showed():
         "asked": "a",
         "content": {},
     }
-    shared |= {"metric": "rougeL", "metrics": [Metric("rougeL", "points").to_json()], "knobs": ""}
+    shared |= {"metric": "rougeL", "metrics": [Metric("rougeL", "points").to_json()], "knobs": "", "drafter": "model"}
     cells = pd.DataFrame(
         [
             {**shared, "cell": "lossless", "verifier": "lossless", "is_lossless": True, "knob": ""},

@@ -1,6 +1,7 @@
 """The keys of cells: what decides a text or its score is in them, and what does not is on a list that says why."""
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -147,6 +148,35 @@ def test_a_drafter_that_reads_no_draft_names_none(plan_of, tmp_path, monkeypatch
     assert keys(without) == {point.cell.key for point in with_a_draft if point.role != "draft"}
 
 
+def test_a_cell_is_the_same_in_a_list_of_drafters_as_alone(plan_of):
+    alone = [plan_of(f"drafter={name}") for name in ("model", "lookup", "suffix")]
+    together = plan_of("drafter=[model,lookup,suffix]")
+    assert keys(together) == set.union(*map(keys, alone))
+    assert keys(plan_of("drafter=[model]")) == keys(plan_of())
+    counts = Counter((point.role, point.drafter and point.drafter.name) for point in together)
+    assert counts == {("pair", name): 3 for name in ("model", "lookup", "suffix")} | {
+        ("target", None): 1,
+        ("draft", None): 1,
+    }
+    lossless = {point.drafter.name: point.cell.key for point in together if point.cell.verifier == "lossless"}
+    for point in together:
+        if point.cell.same_as is not None:
+            assert point.cell.same_as == lossless[point.drafter.name], "w = 1 has the texts of its own drafter"
+
+
+def test_what_a_key_holds_of_a_drafter_is_its_name_its_options_and_its_version(plan_of):
+    """As before there were lists: otherwise every text that is held would be decoded anew."""
+    together = plan_of("drafter=[model,lookup]", "drafter.lookup.longest=9")
+    held = {point.drafter.name: point.cell.content for point in together if point.drafter}
+    assert [held[name]["drafter"] for name in ("model", "lookup")] == [
+        {"name": "model"},
+        {"name": "lookup", "shortest": 2, "longest": 9},
+    ]
+    assert {content["versions"]["drafter"] for content in held.values()} == {"1"}
+    assert "draft_dtype" in held["model"]
+    assert "draft_dtype" not in held["lookup"], "a look-up reads no draft"
+
+
 # Every field of a resolved run. A change of it changes keys, or it stands on the list, with the reason.
 
 
@@ -159,6 +189,9 @@ def changes(run: Run) -> dict[str, Run]:
     def rule(**fields):
         return swap(run, verifiers=(swap(sweep, **fields),))
 
+    def drafter(**fields):
+        return swap(run, drafters=(swap(run.drafters[0], **fields),))
+
     def first_knob(**fields):
         return rule(knobs=(swap(sweep.knobs[0], **fields), *sweep.knobs[1:]))
 
@@ -166,7 +199,7 @@ def changes(run: Run) -> dict[str, Run]:
         "Run.model": swap(run, model=swap(model, target="embedded:qwen-tiny/target", draft="embedded:qwen-tiny/draft")),
         "Run.task": swap(run, task=swap(task, options={**task.options, "shots": 1})),
         "Run.verifiers": rule(settings=({**sweep.settings[0], "w": 0.7},)),
-        "Run.drafter": swap(run, drafter=swap(run.drafter, options={"depth": 2})),
+        "Run.drafters": drafter(options={"depth": 2}),
         "Run.num_draft": swap(run, num_draft=(2,)),
         "Run.temperature": swap(run, temperature=0.5),
         "Run.top_k": swap(run, top_k=7),
@@ -196,9 +229,9 @@ def changes(run: Run) -> dict[str, Run]:
         "Model.chat_options": swap(
             run, model=swap(model, chat_options={"a": 1}), task=swap(task, options={**task.options, "chat": True})
         ),
-        "Component.name": swap(run, drafter=swap(run.drafter, name="another")),
-        "Component.options": swap(run, drafter=swap(run.drafter, options={"depth": 2})),
-        "Component.chosen": swap(run, drafter=swap(run.drafter, chosen=("depth",))),
+        "Component.name": drafter(name="another"),
+        "Component.options": drafter(options={"depth": 2}),
+        "Component.chosen": drafter(chosen=("depth",)),
         "RuleSweep.name": rule(name="another"),
         "RuleSweep.settings": rule(settings=({**sweep.settings[0], "w": 0.7},)),
         "RuleSweep.knobs": rule(knobs=(sweep.knobs[0], knobs["mix"], sweep.knobs[2])),

@@ -15,6 +15,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ DECLARED = {
 DECLARED |= {"xsum": DECLARED["cnndm"], "mbpp": DECLARED["humaneval"]}
 WS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)
 DRAFT_S, TARGET_S, PREFILL_S = 0.002, 0.01, 0.03
+LOOKUP_S = 0.0001  # a drafted token of a drafter that is no model
+MOST_COPIED = 2  # tokens that such a drafter offers
 ROUGE = {"rouge1": 40.0, "rouge2": 18.0, "rougeL": 28.0, "rouge2_nostem": 17.5}
 
 
@@ -54,9 +57,11 @@ def cell(
     eps: float | None = None,
     num_draft: int = 5,
     temperature: float = 1.0,
+    drafter: object = "model",
     **more: Any,
 ) -> Cell:
     """One point of a made-up sweep."""
+    drafter = None if verifier in ("target", "draft", "generate") else drafter
     is_joint, plain = verifier == "block", task.removesuffix("-tiny")
     axes = [] if w is None else [Axis("w", w, 1 - w, "lossless")]
     axes += [] if eps is None else [Axis("eps", eps, eps, "exact")]
@@ -74,7 +79,7 @@ def cell(
         law="joint/1" if is_joint else ("blend/1" if temperature == 0 else "sampled/1"),
         metric=METRICS[plain],
         is_lossless=verifier in ("lossless", "target", "generate", "block") or w == 1 or eps == 0,
-        content={"dtype": "float64", "max_new_tokens": 64, "seed": 0, "top_k": None, "top_p": None, "drafter": "model"},
+        content={"dtype": "float64", "max_new_tokens": 64, "seed": 0, "top_k": None, "top_p": None, "drafter": drafter},
         **({} if eps is None else {"knobs": {"eps": eps}}),
         **given,
     )
@@ -88,14 +93,16 @@ def sweep(
     num_drafts: Sequence[int],
     temperature: float,
     epsilons: Sequence[float] = (),
+    drafters: Sequence[object] = ("model",),
 ) -> list[Cell]:
-    """Baselines, lossless, and for each draft length the ensemble over w and typical acceptance over eps."""
+    """Baselines, and for each drafter and draft length lossless, the ensemble over w and typical acceptance over eps."""
     look: dict[str, Any] = {"temperature": temperature}
     cells = [cell(model, task, name, **look) for name in ("target", "draft")]
-    for k in num_drafts:
-        cells.append(cell(model, task, "lossless", num_draft=k, **look))
-        cells += [cell(model, task, "ensemble", w=w, num_draft=k, **look) for w in ws]
-        cells += [cell(model, task, "typical", eps=eps, num_draft=k, **look) for eps in epsilons]
+    for drafter, k in product(drafters, num_drafts):
+        drafting = {**look, "drafter": drafter, "num_draft": k}
+        cells.append(cell(model, task, "lossless", **drafting))
+        cells += [cell(model, task, "ensemble", w=w, **drafting) for w in ws]
+        cells += [cell(model, task, "typical", eps=eps, **drafting) for eps in epsilons]
     return cells
 
 
@@ -124,7 +131,9 @@ class Shape:
         drafted, examined, accepted, origin = [], [], [], []
         p, q, tv = [], [], []
         while len(origin) < length:
-            k = min(cell.num_draft, length - len(origin) - 1)
+            k = min(
+                cell.num_draft if cell.drafter == "model" else MOST_COPIED, cell.num_draft, length - len(origin) - 1
+            )
             t = np.clip(own.beta(1.2, 4, k) * (0.4 + 1.2 * difficulty), 0, 0.5)
             q_x = own.uniform(0.05, 1, k)
             ratio = np.where(own.uniform(size=k) < 0.5, 1 - 2 * t, np.minimum(1 + 2 * t, 1 / q_x))
@@ -192,9 +201,11 @@ def timings(cell: Cell, record: GenerationRecord, *, pass_id: str, repeats: int,
         rng = shape.rng("time", cell.key, record.example, repeat)
         num = len(record.rounds.drafted)
         slow = 1.1 if cell.verifier == "target" else 1.0
-        rounds_s = (cell.num_draft * DRAFT_S + TARGET_S) * slow * rng.lognormal(0, 0.03, num)
+        drafted, price = sum(record.rounds.drafted), DRAFT_S if cell.drafter == "model" else LOOKUP_S
+        draft_s = num * cell.num_draft * DRAFT_S if cell.drafter == "model" else drafted * price
+        rounds_s = (draft_s / num + TARGET_S) * slow * rng.lognormal(0, 0.03, num)
         is_split = repeat == repeats
-        parts = {"draft_s": num * cell.num_draft * DRAFT_S, "verify_s": num * TARGET_S, "rest_s": 0.05 * rounds_s.sum()}
+        parts = {"draft_s": draft_s, "verify_s": num * TARGET_S, "rest_s": 0.05 * rounds_s.sum()}
         records.append(
             TimingRecord(
                 pass_id=pass_id,
@@ -214,17 +225,21 @@ def timings(cell: Cell, record: GenerationRecord, *, pass_id: str, repeats: int,
                 load=0.5,
                 is_split=is_split,
                 peak_memory_bytes=1e8,
+                drafted_per_round=drafted / num,
                 **(parts if is_split else {}),
             )
         )
     return records
 
 
-def call_costs(model: str, *, pass_id: str, num_drafts: Sequence[int]) -> list[CallRecord]:
+def call_costs(
+    model: str, *, pass_id: str, num_drafts: Sequence[int], drafters: Sequence[str] = ("model",)
+) -> list[CallRecord]:
     """Costs of one call, the same the timings are made of."""
-    costs = [("draft", 1, DRAFT_S), ("target", 1, TARGET_S), ("prefill", 64, PREFILL_S)]
-    costs += [("verify", k + 1, TARGET_S) for k in num_drafts]
-    return [CallRecord(pass_id, "cpu-2x", model, kind, num, cost, num_calls=20) for kind, num, cost in costs]
+    costs = [("target", 1, TARGET_S, ""), ("prefill", 64, PREFILL_S, "")]
+    costs += [("draft", 1, DRAFT_S if drafter == "model" else LOOKUP_S, drafter) for drafter in drafters]
+    costs += [("verify", k + 1, TARGET_S, "") for k in num_drafts]
+    return [CallRecord(pass_id, "cpu-2x", model, kind, num, cost, 20, drafter) for kind, num, cost, drafter in costs]
 
 
 def write_synthetic(
@@ -242,6 +257,7 @@ def write_synthetic(
     repeats: int = 3,
     is_block_too: bool = False,
     epsilons: Sequence[float] = (),
+    drafters: Sequence[object] = ("model",),
     margin: float | dict[str, float] | None = None,
     seed: int = 0,
 ) -> Path:
@@ -264,7 +280,7 @@ def write_synthetic(
         for model in models:
             store.add_vocabulary(model, "words", lambda: [f" {word}" for word in WORDS])
             for task in tasks:
-                look = {"ws": ws, "num_drafts": num_drafts, "epsilons": epsilons}
+                look = {"ws": ws, "num_drafts": num_drafts, "epsilons": epsilons, "drafters": drafters}
                 cells = sweep(model, task, temperature=temperature, **look)
                 if is_block_too:
                     cells += [cell(model, task, "block", num_draft=k, temperature=temperature) for k in num_drafts]
@@ -292,4 +308,5 @@ def _latency_pass(store, cells, model, task, shape, examples, repeats, num_draft
     for c in [*cells, plain]:
         for i in range(examples):
             store.append(timings(c, shape.decode(c, f"{i}"), pass_id=pass_id, repeats=repeats, shape=shape))
-    store.append(call_costs(model, pass_id=pass_id, num_drafts=num_drafts))
+    names = list(dict.fromkeys(c.drafter for c in cells if c.num_draft))
+    store.append(call_costs(model, pass_id=pass_id, num_drafts=num_drafts, drafters=names))

@@ -11,7 +11,6 @@ from sdbench.config import Run
 from sdbench.engines.native.memory import MemoryGuard
 from sdbench.engines.stops import stopper
 from sdbench.errors import first_line
-from sdbench.imports import import_object
 from sdbench.plan import WorkItem
 from sdbench.prepare.cells import Point
 from sdbench.prepare.progress import warn
@@ -122,12 +121,11 @@ class Decoder:
         """The law of both models: temperature, cuts, and the ids that the tokenizer knows and both models have."""
         return self.engine.warp(self.run.temperature, self.run.top_k, self.run.top_p)
 
-    def drafter(self, role: str) -> Drafter | None:
-        """Of the class that the drafter's file names; one model alone has none."""
-        if role != "pair":
+    def drafter(self, point: Point) -> Drafter | None:
+        """Build the drafter of a point's cell; one model alone has none."""
+        if point.drafter is None:
             return None
-        part = self.run.drafter
-        return self.engine.drafter(import_object(str(part.target)), self.warp, part.options)
+        return self.engine.drafter(point.drafter.kind, self.warp, point.drafter.component.options)
 
     def stream(
         self,
@@ -136,7 +134,7 @@ class Decoder:
         ids: Mapping[str, list[int]],
         watch: Watch | None = None,
     ) -> Iterator[tuple[WorkItem, Generation]]:
-        """Items that the same models decode, whatever their rules and draft lengths, in the order in which they end."""
+        """Items that the same models and drafter decode, whatever their rules and draft lengths, in the order in which they end."""
         from sdbench.engine import Request
         from sdbench.lm.known import KnownPrefixes
 
@@ -145,14 +143,13 @@ class Decoder:
         cells, examples = (list(dict.fromkeys(getattr(item, name) for item in items)) for name in ("cell", "example"))
         rule = {cell: index for index, cell in enumerate(cells)}
         prompt = {example: index for index, example in enumerate(examples)}
-        role = points[cells[0]].role
+        role, drafter = points[cells[0]].role, self.drafter(points[cells[0]])
         requests = [
             Request(prompt[x.example], rule[x.cell], x.sample, x.example, points[x.cell].num_draft) for x in items
         ]
         rules = [points[cell].rule for cell in cells]
         options = self.options(role, batch_size=self.batch_size, watch=watch)
         prompts = [ids[example] for example in examples]
-        drafter = self.drafter(role)
         for generation in self.engine.stream(prompts, rules, requests, options, drafter, role=role):
             yield items[generation.request], generation
 
@@ -164,15 +161,14 @@ class Decoder:
         options = self.options(point.role, batch_size=len(prompts), is_measured=False, timing=timing)
         requests = [Request(index, 0, 0, example, point.num_draft) for index, example in enumerate(prompts)]
         ids = list(prompts.values())
-        drafter = self.drafter(point.role)
-        return list(self.engine.stream(ids, [point.rule], requests, options, drafter, role=point.role))
+        return list(self.engine.stream(ids, [point.rule], requests, options, self.drafter(point), role=point.role))
 
     def rehearse(self, point: Point, prompts: Sequence[list[int]], batch_size: int) -> None:
         """Capture the steps of such a point for all prompts that will be on the clock."""
         from sdbench.engine import Request
 
         options = self.options(point.role, batch_size=batch_size, is_measured=False, timing=True)
-        request, drafter = Request(0, 0, 0, "", point.num_draft), self.drafter(point.role)
+        request, drafter = Request(0, 0, 0, "", point.num_draft), self.drafter(point)
         self.engine.rehearse(prompts, request, point.rule, options, drafter, role=point.role)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from functools import partial
@@ -101,7 +102,7 @@ def time_plan(decoder: Decoder, plan: LatencyPlan, prompts: Prompts, store: Stor
 
 def rehearse(decoder: Decoder, chosen: Sequence[Point], prompts: Prompts, groups: Sequence[ExampleGroup]) -> None:
     """No step is captured on the clock. The longest blocks come first: the KV caches of others fit into theirs."""
-    kinds = {(point.role, point.num_draft, needs_of(point.rule)): point for point in chosen}
+    kinds = {(point.stream, point.num_draft, needs_of(point.rule)): point for point in chosen}
     ids = [prompts.ids[example] for group in groups for example in group]
     for point in sorted(kinds.values(), key=lambda point: -point.num_draft):
         decoder.rehearse(point, ids, len(groups[0]))
@@ -113,8 +114,9 @@ def library_cells(points: Sequence[Point], run: Run) -> list[Cell]:
     kinds = {"generate": "target"} | ({"assisted": "lossless"} if run.timing.assisted else {})
     cells = []
     for name, model in kinds.items():
-        data = min(
-            (point.cell for point in points if point.cell.verifier == model), key=lambda cell: cell.num_draft
+        data = min(  # of several drafters the one that reads the draft
+            (point.cell for point in points if point.cell.verifier == model),
+            key=lambda cell: ("draft" not in cell.checkpoints, cell.num_draft),
         ).to_json()
         content = {**data["content"], "target_attention": run.model.attention}
         cells.append(Cell.from_json({**data, "verifier": name, "law": f"{name}/1", "content": content}))
@@ -127,6 +129,7 @@ def time_together(decoder: Decoder, point: Point, prompts: Prompts, unit: Exampl
     times = [generation.timing for generation in generations if generation.timing is not None]
     assert len(times) == len(unit), "the engine times what is asked to be timed"
     # Rows share their rounds: the batch took as long as its longest row, and prefills came one after another.
+    drafted = [count for generation in generations for count in generation.drafted or ()]
     longest, prefill_s = max(times, key=lambda timing: timing.decode_s), sum(timing.prefill_s for timing in times)
     return Clocked(
         tokens=sum(len(generation.tokens) for generation in generations),
@@ -138,19 +141,21 @@ def time_together(decoder: Decoder, point: Point, prompts: Prompts, unit: Exampl
         draft_s=longest.draft_s,
         verify_s=longest.verify_s,
         rest_s=longest.rest_s,
+        drafted_per_round=statistics.fmean(drafted) if drafted else math.nan,
     )
 
 
 def calls(records: Sequence[Any], points: Sequence[Point], run: Run, prompts: Prompts) -> list[CallRecord]:
-    """What one call costs, as medians over a pass: a drafted token, a verification (with the rest of its round),
-    a token of the target alone, a prefill. The modelled speed-up of a cell is its recorded rounds at these prices.
+    """What one call costs, as medians over a pass: a drafted token of each drafter, a verification (with the rest of its round)
+    of blocks as wide as they were, a token of the target alone, a prefill. The modelled speed-up of a cell is its recorded rounds
+    at these prices.
     """
     by_cell = {point.cell.key: point for point in points}
-    prices: dict[tuple[str, str, int], list[float]] = {}
+    prices: dict[tuple[str, str, str, int], list[tuple[float, float]]] = {}  # (tokens, seconds) by their rounded tokens
 
-    def note(model: str | None, kind: str, tokens: int, seconds: float) -> None:
-        if seconds == seconds and seconds > 0:
-            prices.setdefault((str(model), kind, tokens), []).append(seconds)
+    def note(model: str, kind: str, tokens: float, seconds: float, drafter: str = "") -> None:
+        if 0 < seconds < math.inf:
+            prices.setdefault((model, kind, drafter, round(tokens)), []).append((tokens, seconds))
 
     for record in records:
         point = by_cell.get(record.cell)
@@ -160,12 +165,13 @@ def calls(records: Sequence[Any], points: Sequence[Point], run: Run, prompts: Pr
             note(run.model.target, "target", 1, record.decode_s / record.rounds)
             if record.example in prompts.ids:  # a single request: a batch's prefills are of several lengths
                 note(run.model.target, "prefill", len(prompts.ids[record.example]), record.prefill_s)
-        elif point.role == "pair" and record.is_split:
-            k = point.num_draft
-            note(run.model.draft, "draft", 1, record.draft_s / (record.rounds * k))
-            note(run.model.target, "verify", k + 1, (record.verify_s + record.rest_s) / record.rounds)
-    first = records[0]
-    return [
-        CallRecord(first.pass_id, first.machine, model, kind, tokens, statistics.median(values), len(values))
-        for (model, kind, tokens), values in sorted(prices.items())
-    ]
+        elif point.drafter is not None and record.is_split and record.drafted_per_round > 0:
+            model, width = run.model.draft if point.drafter.needs_draft else "", record.drafted_per_round
+            note(str(model), "draft", 1, record.draft_s / (record.rounds * width), point.drafter.name)
+            note(run.model.target, "verify", width + 1, (record.verify_s + record.rest_s) / record.rounds)
+    first, calls = records[0], []
+    for (model, kind, drafter, _), values in sorted(prices.items()):
+        tokens, seconds = zip(*values, strict=True)
+        price = statistics.fmean(tokens), statistics.median(seconds), len(values)
+        calls.append(CallRecord(first.pass_id, first.machine, model, kind, *price, drafter))
+    return calls

@@ -122,9 +122,11 @@ class Http:
         for key in OF_THE_MODEL:
             if getattr(run.model, key) is not None:
                 raise ConfigError(f"model.{key} is an option of engine=native: a server loads its models itself")
-        if run.drafter.name != "model":
+        for drafter in run.drafters:
+            if drafter.name == "model":
+                continue
             raise ConfigError(
-                f"drafter={run.drafter.name} is of engine=native: what a server drafts with it was started with "
+                f"drafter={drafter.name} is of engine=native: what a server drafts with it was started with "
                 "(engine.speculative of engine=vllm)"
             )
         bare = replace(run.model, attention=None)

@@ -95,7 +95,7 @@ def shade_dominated(axis: Axes, front: pd.DataFrame, rate: str, *, is_high_best:
 
 
 def label_plane(room: Room, sweep: Sweep, rate: str, levels: Mapping[str, float], *, size: float = SMALL) -> None:
-    """Name the setting at every mark that has room for it; lossless once, wherever several marks are that."""
+    """Name the setting at every mark that has room for it; lossless once for each drafter, wherever several marks are that."""
     points = sweep.fronts[rate].points
     drawn, others = marks.curves(sweep, rate, "quality"), marks.other_curves(sweep, rate, "quality")
     baselines = baselines_of(sweep, rate)
@@ -108,8 +108,11 @@ def label_plane(room: Room, sweep: Sweep, rate: str, levels: Mapping[str, float]
     for level in levels.values():
         room.block_line(room.axis.get_xlim(), [level, level])
     for name, cells in baselines.items():
-        x, y = cells[[rate, "quality"]].iloc[0]
-        room.add([Label(x, y, marks.NAMES.get(name, name), BASELINES[name][1], True)], size=size)
+        firsts = cells.drop_duplicates("drafter").to_dict("records")  # of several draft lengths the first
+        for first in firsts:
+            drafter = f" {first['drafter']}" if len(firsts) > 1 else ""
+            text = f"{marks.NAMES.get(name, name)}{drafter}"
+            room.add([Label(first[rate], first["quality"], text, BASELINES[name][1], True)], size=size)
     marks.label_levels(room, levels, size=size)
     is_lossless_named = rate == "acceptance" and "lossless" in baselines
     on_front = set(points.loc[points["is_on_front"], "cell"])

@@ -107,7 +107,8 @@ def predicted(sweep: Sweep) -> Figure | None:
 def draw_predicted(axis: Axes, drawn: Sequence[marks.Curve], *, frame: pd.DataFrame, y: str) -> list[Line2D]:
     """Draw a measure at every weight as a line, and what was measured as marks."""
     for curve in drawn:
-        cells, line = curve.cells, frame[frame["num_draft"] == curve.cells["num_draft"].iloc[0]]
+        cells, first = curve.cells, curve.cells.iloc[0]
+        line = frame[(frame["drafter"] == first["drafter"]) & (frame["num_draft"] == first["num_draft"])]
         marks.band(axis, line, WEIGHT, y, GREY)
         axis.plot(line[WEIGHT], line[y], "-", color=curve.colour, linewidth=1.0)
         axis.vlines(cells["x"], cells[f"{y}_low"], cells[f"{y}_high"], color=curve.colour, linewidth=0.8)

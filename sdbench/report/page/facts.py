@@ -43,6 +43,7 @@ def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
         "Data": _join(task, ("dataset", "dataset_config", "split", "revision")),
         "Prompt": str(task.get("source") or ""),
         "Rules": ", ".join(sorted(set(cells["verifier"]) - {"target", "draft", "generate", "assisted"})),
+        "Drafters": ", ".join(drafters) if len(drafters := cells["drafter"].dropna().unique()) > 1 else "",
         "Draft length K": ", ".join(str(k) for k in sorted(set(cells["num_draft"])) if k > 0),
         "Decoding": _join(decoding, is_named=True),
         "Numbers": _join(numbers, is_named=True),
