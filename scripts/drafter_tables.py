@@ -1,0 +1,230 @@
+"""results/drafters: every drafter with the lossless rule and two lenient ones, on three tiny tasks at T = 0 and T = 1.
+
+    python scripts/drafter_tables.py [tasks=gsm8k-tiny,cnndm-tiny] [temperatures=0,1] [drafters=model,lookup] [n=200] [timing=off]
+                                     [records=results] [out=results/drafters]
+    python scripts/drafter_tables.py tasks=none [out=results/drafters]      # README and figure again, from summary.csv
+
+Each run is `experiment=drafters` of one task and temperature. Records stay in `records`: run the command again after an
+interruption, or when a drafter has come, and only what is missing is decoded. `out` gets summary.csv, a row a drafter and rule of
+each run, ranks.svg, which shows whether leniency ranks drafters as losslessness does, and README.md with tables of both.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+import sdbench
+from scripts.zoo_tables import remove_prints
+from sdbench.metrics import speed
+from sdbench.metrics.columns import estimate_of
+from sdbench.metrics.markup import markdown
+from sdbench.metrics.summary import summarise
+from sdbench.metrics.text import format_interval
+from sdbench.records import Results
+from sdbench.report.figures.marks import key, legend_below
+from sdbench.report.figures.style import CYCLE, MARKS, PAGE, SMALL, house_style, panels, save, settle
+from sdbench.words import exit_on_mistake, parse_words
+
+DEFAULTS = {
+    "tasks": "gsm8k-tiny,cnndm-tiny,humaneval-tiny",
+    "temperatures": "0,1",
+    "drafters": "all",
+    "n": "200",
+    "timing": "on",
+    "records": "results",
+    "out": "results/drafters",
+}
+MEASURES = (
+    "acceptance",
+    "tokens_per_round",
+    "drafted_per_round",
+    "speedup",
+    "speedup_modelled",
+    "quality",
+    "difference",
+)
+COLUMNS = ["task", "temperature", "drafter", "verifier", "n", "num_timed"]
+COLUMNS += [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")] + ["draft_ms", "draft_price", "cell"]
+RULES = ("lossless", "ensemble", "typical")
+LABELS = ("lossless", "ensemble w = 0.7", "typical")
+MARKER = "<!-- made by scripts/drafter_tables.py from here on -->"
+HEAD = [
+    "drafter",
+    "rule",
+    "n",
+    "acceptance",
+    "drafted per round",
+    "tokens per round",
+    "price of a draft",
+    "speed-up",
+    "quality",
+    "loss",
+]
+HEADLINES = {  # drafter: what its source reports, and why the numbers here differ
+    "model": ("2 to 3× (T5-XXL, arXiv:2211.17192)", "a tiny draft is not much cheaper than its tiny target"),
+    "lookup": ("2 to 4× on tasks that copy (Saxena 2023)", "prompts are short, and answers copy single words of them"),
+    "suffix": ("up to 5.3× (arXiv:2411.04975)", "the paper reads outputs of other requests too, of agents that repeat themselves"),
+    "retrieval": ("1.62 to 2.36× (REST, arXiv:2311.08252)", "chains instead of trees, and another corpus"),
+    "early-exit": ("1.83× (LayerSkip, Llama-3-8B)", "a target of a few layers that was not trained for early exits"),
+    "hybrid": ("5.41×, 21.8 % over EAGLE-3 (Graft, arXiv:2605.20104)", "a chain instead of a tree, and a separate draft model"),
+}  # fmt: skip
+
+
+def rows_of(results: Results) -> pd.DataFrame:
+    """Return a row a drafter and rule of a run, with the price of a drafted token in milliseconds and in calls of the target."""
+    summary = summarise(results)
+    summary = summary[summary["drafter"].notna()]
+    parts = {str(key): part for key, part in results.generations.groupby("cell")}
+    for index, cell in summary["cell"].items():
+        seconds = speed.prices_of(results, parts[cell]).groupby("kind")["seconds"].median()
+        if {"draft", "target"} <= set(seconds.index):
+            summary.loc[index, ["draft_ms", "draft_price"]] = (
+                1e3 * seconds["draft"],
+                seconds["draft"] / seconds["target"],
+            )
+    return summary.reindex(columns=COLUMNS)
+
+
+def shown(row: pd.Series, name: str, digits: int, scale: float = 1) -> str:
+    """Return a measure with its interval; ~ stands before a modelled speed-up."""
+    text = format_interval(estimate_of(row.to_dict(), name), digits, scale=scale)
+    modelled = row.get(f"{name}_modelled")
+    return text or ("–" if modelled is None or modelled != modelled else f"~{modelled:.{digits}f}")
+
+
+def table_of(run: pd.DataFrame) -> str:
+    """Return a row a drafter and rule; the loss is in points against lossless with the same drafter."""
+    points = 100 if run["quality"].max() <= 1 else 1
+    losses = {"difference": "difference", "difference_low": "difference_high", "difference_high": "difference_low"}
+    lines = []
+    for _, row in run.iterrows():
+        loss = pd.Series({name: -row[end] for name, end in losses.items()} | {"n": row["n"]})
+        is_priced = row["draft_ms"] == row["draft_ms"]
+        price = f"{row['draft_ms']:.3g} ms, {row['draft_price']:.0%} of a target call" if is_priced else "–"
+        lines.append(
+            [
+                row["drafter"],
+                row["verifier"],
+                f"{row['n']:g}",
+                *(shown(row, name, 3 - (name != "acceptance")) for name in ("acceptance", "drafted_per_round", "tokens_per_round")),
+                price,
+                shown(row, "speedup", 2),
+                shown(row, "quality", 1, points),
+                "" if row["verifier"] == "lossless" else shown(loss, "difference", 1, points),
+            ]
+        )  # fmt: skip
+    return markdown(HEAD, lines).rstrip()
+
+
+def measure_of(summary: pd.DataFrame) -> tuple[str, str]:
+    """Return what drafters are ranked by, and its name: the modelled speed-up where all runs know it, otherwise tokens a round."""
+    if summary["speedup_modelled"].notna().all():
+        return "speedup_modelled", "speed-up (modelled)"
+    return "tokens_per_round", "tokens per round"
+
+
+def order_of(run: pd.DataFrame, rule: str, measure: str) -> list[str]:
+    """Return the drafters, the best under this rule first."""
+    return run[run["verifier"] == rule].sort_values(measure, ascending=False)["drafter"].tolist()
+
+
+def reversals(run: pd.DataFrame, rule: str, measure: str) -> list[str]:
+    """Return the pairs of drafters that this rule ranks otherwise than lossless, both with intervals that do not overlap."""
+    found = []
+    ends = {
+        (row["verifier"], row["drafter"]): (row[f"{measure}_low"], row[f"{measure}_high"]) for _, row in run.iterrows()
+    }
+    for a, b in combinations(order_of(run, "lossless", measure), 2):
+        if ends["lossless", a][0] > ends["lossless", b][1] and ends[rule, b][0] > ends[rule, a][1]:
+            found.append(f"{b} above {a}")
+    return found
+
+
+def draw_ranks(summary: pd.DataFrame) -> Figure:
+    """Draw a panel a run: each drafter as a line over the rules. Where lines cross, leniency ranks drafters differently."""
+    measure, label = measure_of(summary)
+    tasks, temperatures = (list(dict.fromkeys(summary[name])) for name in ("task", "temperature"))
+    figure, axes = panels(len(tasks), len(temperatures), width=PAGE, height=2.1, sharex=True)
+    looks = dict(zip(dict.fromkeys(summary["drafter"]), zip(CYCLE, MARKS, strict=True), strict=False))
+    slots = [(temperature, task) for temperature in temperatures for task in tasks]
+    for axis, (temperature, task) in zip(axes, slots, strict=True):
+        run = summary[(summary["task"] == task) & (summary["temperature"] == temperature)]
+        axis.set_title(f"{task}, T = {temperature:g}" if len(run) else f"{task}, T = {temperature:g}: not run")
+        for number, (drafter, rows) in enumerate(run.groupby("drafter", sort=False)):
+            colour, mark = looks[str(drafter)]
+            rows = rows.set_index("verifier").reindex(RULES)
+            x = [slot + 0.05 * (number - (run["drafter"].nunique() - 1) / 2) for slot in range(len(RULES))]
+            axis.plot(x, rows[measure], f"{mark}-", color=colour, markersize=4, linewidth=1)
+            axis.vlines(x, rows[f"{measure}_low"], rows[f"{measure}_high"], color=colour, linewidth=0.8)
+        axis.set_xticks(range(len(RULES)), LABELS)
+        if len(run):
+            axis.set_title(f"n = {run['n'].min():g}", loc="right", fontsize=SMALL)
+    for axis in axes[:: len(tasks)]:
+        axis.set_ylabel(label)
+    legend_below(figure, [key(name, colour, mark) for name, (colour, mark) in looks.items()], len(looks))
+    settle(figure)
+    return figure
+
+
+def text_of(summary: pd.DataFrame) -> str:
+    """Return what stands below MARKER in README.md."""
+    measure, label = measure_of(summary)
+    parts = ["![Drafters under a lossless and two lenient rules](ranks.svg)", ""]
+    lines = []
+    for (task, temperature), run in summary.groupby(["task", "temperature"], sort=False):
+        orders = [" > ".join(order_of(run, rule, measure)) for rule in RULES]
+        certain = [f"{rule}: {', '.join(pairs)}" for rule in RULES[1:] if (pairs := reversals(run, rule, measure))]
+        lines.append([f"{task}, T = {temperature:g}", *orders, "; ".join(certain) or "none"])
+    what = "the best first, and the pairs that a lenient rule ranks the other way round with intervals that do not overlap:"
+    parts += [f"Drafters by {label}, {what}", ""]
+    parts += [markdown(["run", *RULES, "reversed for sure"], lines).rstrip(), ""]
+    drafters = list(dict.fromkeys(name.partition(" ")[0] for name in summary["drafter"]))
+    rows = [[name, *HEADLINES.get(name, ("–", "–"))] for name in drafters]
+    parts += [markdown(["drafter", "its source reports", "why the numbers here differ"], rows).rstrip(), ""]
+    for (task, temperature), run in summary.groupby(["task", "temperature"], sort=False):
+        parts += [f"## {task}, T = {temperature:g}", "", table_of(run), ""]
+    return "\n".join(parts)
+
+
+def redraw(out: Path) -> None:
+    """Make the figure and the lower part of README.md from summary.csv."""
+    summary, readme = pd.read_csv(out / "summary.csv"), out / "README.md"
+    with house_style():
+        save(draw_ranks(summary), out, "ranks")
+    remove_prints(out)
+    above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Drafters\n\n"
+    readme.write_text(f"{above}{MARKER}\n\n{text_of(summary)}")
+
+
+def main(words: Sequence[str]) -> int:
+    with exit_on_mistake("drafter_tables", __doc__, words):
+        options = DEFAULTS | dict(parse_words(words, DEFAULTS).options)
+    out, records, frames = Path(options["out"]), Path(options["records"]), []
+    tasks = options["tasks"].split(",") if options["tasks"] != "none" else []
+    for task in tasks:
+        for temperature in options["temperatures"].split(","):
+            drafters = options["drafters"] if options["drafters"] == "all" else f"[{options['drafters']}]"
+            name = f"drafters-llama-tiny-{task}-T{temperature}"
+            choice = [f"task={task}", f"temperature={temperature}", f"drafter={drafters}", f"n={options['n']}"]
+            timing = ["timing=off"] if options["timing"] == "off" else []
+            words = ["-m", "experiment=drafters", *choice, *timing, f"results={records}", f"name={name}", "report=off"]
+            code = subprocess.run([sys.executable, "-m", "sdbench", *words], check=False).returncode
+            if code:
+                return code
+            frames.append(rows_of(sdbench.read(records / name)))
+    if frames:
+        out.mkdir(parents=True, exist_ok=True)
+        pd.concat(frames).to_csv(out / "summary.csv", index=False, float_format="%.6g")
+    redraw(out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

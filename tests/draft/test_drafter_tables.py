@@ -1,0 +1,60 @@
+"""scripts/drafter_tables.py: how drafters are ranked, and tables and figure from a summary alone."""
+
+import pandas as pd
+import pytest
+
+from scripts import drafter_tables
+from scripts.drafter_tables import COLUMNS, order_of, redraw, reversals
+
+
+def run_of(values: dict[str, tuple[float, float, float]], width: float = 0.1) -> pd.DataFrame:
+    """{drafter: tokens per round with lossless, ensemble, typical}"""
+    rows = [
+        {
+            "task": "gsm8k-tiny",
+            "temperature": 0.0,
+            "drafter": drafter,
+            "verifier": rule,
+            "n": 20,
+            "acceptance": 0.5,
+            "quality": 0.9,
+            **{f"tokens_per_round{end}": value + add for end, add in (("", 0), ("_low", -width), ("_high", width))},
+        }
+        for drafter, numbers in values.items()
+        for rule, value in zip(drafter_tables.RULES, numbers, strict=True)
+    ]
+    return pd.DataFrame(rows).reindex(columns=COLUMNS)
+
+
+RUN = run_of({"model": (2.0, 4.0, 2.0), "lookup": (3.0, 3.0, 2.1), "new": (1.0, 1.0, 1.0)})
+
+
+def test_drafters_are_ranked_rule_by_rule():
+    assert order_of(RUN, "lossless", "tokens_per_round") == ["lookup", "model", "new"]
+    assert order_of(RUN, "ensemble", "tokens_per_round") == ["model", "lookup", "new"]
+
+
+def test_a_reversal_needs_intervals_apart_on_both_sides():
+    assert reversals(RUN, "ensemble", "tokens_per_round") == ["model above lookup"]
+    assert reversals(RUN, "typical", "tokens_per_round") == []
+    wide = run_of({"model": (2.0, 4.0, 2.0), "lookup": (3.0, 3.0, 2.1)}, width=0.6)
+    assert reversals(wide, "ensemble", "tokens_per_round") == []
+
+
+def test_readme_and_figure_come_from_the_summary_alone(tmp_path):
+    RUN.to_csv(tmp_path / "summary.csv", index=False)
+    (tmp_path / "README.md").write_text(f"# Mine\n\nWords.\n\n{drafter_tables.MARKER}\nold")
+    redraw(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert text.startswith("# Mine\n\nWords.\n")
+    assert "old" not in text
+    assert "model above lookup" in text
+    assert text.count("| new |") == 4, "three rules, and the table of sources"
+    assert (tmp_path / "ranks.svg").stat().st_size > 1000
+
+
+def test_a_mistaken_word_is_one_sentence(capsys):
+    with pytest.raises(SystemExit) as caught:
+        drafter_tables.main(["task=gsm8k-tiny"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.startswith("drafter_tables: task is not an option")
