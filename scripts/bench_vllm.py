@@ -27,7 +27,6 @@ from sdbench import embedded
 from sdbench.cli.compose import Composer
 from sdbench.engines.job import prepare
 from sdbench.engines.served.timing import Ask, closed_loop
-from sdbench.prepare.prompts import Prompts
 from sdbench.prepare.provenance import config_of, provenance
 from sdbench.records import Store
 from sdbench.serve.command import look
@@ -52,7 +51,7 @@ def client_ratios(python: str, n: int, repeats: int, folder: Path) -> dict[str, 
     words += [f"engine.python={python}", f"results={folder}", f"batch_size={AT_ONCE}", *SERVER]
     run = Composer().run(words)
     job = prepare(run, words)
-    prompts = Prompts.make(job.task, job.pair_info, run)
+    prompts = job.prompts
     examples = list(prompts.ids)
     point = next(one for one in job.planned if one.cell.verifier == "lossless")
     texts = folder / "prompts.jsonl"
@@ -62,9 +61,9 @@ def client_ratios(python: str, n: int, repeats: int, folder: Path) -> dict[str, 
     with Store.open(
         run.folder, config=config_of(run, words), provenance=provenance(run, job.task, job.pair_info, job.planned)
     ) as store:
-        decoder: Any = job.engine.open(job, prompts, store)
+        decoder: Any = job.engine.open(job, store)
         try:
-            server = decoder.servers.at(decoder.setting(point))
+            server = decoder.servers.at(decoder.setting(point.cell.key))
             stops = {"stop": list(job.task.stop), "stop_token_ids": list(decoder.stop_ids(point.role))}
             own = rival_words(python, server.client.url, texts, n, job.task.max_new_tokens, stops)
             pairs: list[tuple[float, float]] = []
@@ -75,7 +74,7 @@ def client_ratios(python: str, n: int, repeats: int, folder: Path) -> dict[str, 
                     if name == "theirs":
                         measured[name] = rival(own, folder)
                         continue
-                    done = closed_loop(decoder, point, [Ask(example, 0) for example in examples], prompts, AT_ONCE)
+                    done = closed_loop(decoder, point.cell.key, [Ask(example, 0) for example in examples], AT_ONCE)
                     count = sum(len(one.answer.ids) for one in done)
                     block_s = max(one.end for one in done) - min(one.begin for one in done)
                     measured[name] = count / block_s, count

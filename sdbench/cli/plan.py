@@ -13,7 +13,6 @@ from sdbench.records import Results, SchemaError, read
 
 if TYPE_CHECKING:
     from sdbench.engines.job import Job
-    from sdbench.prepare.prompts import Prompts
 
 GIB = 2**30
 ROWS = 64  # decoded together at most, for the estimate of memory; an accelerator with room takes more
@@ -23,25 +22,23 @@ def show_plan(run: Run) -> int:
     """Cells × examples × samples held and missing, downloads, memory, hours; on stdout."""
     from sdbench.engines.job import prepare
     from sdbench.passes.table import names_of_cells
-    from sdbench.prepare.prompts import Prompts
 
     has_records = (run.folder / "records").is_dir()
     job = prepare(run, (), may_hash=has_records)  # where nothing is held, nobody needs the keys of cells
     cells = [point.cell for point in job.decoded]
-    prompts = Prompts.make(job.task, job.pair_info, run)
+    num_texts = len(job.prompts.ids) * run.samples  # of each cell
     results = read(run.folder) if has_records else None
     held = set() if results is None or run.force else results.held()
-    todo = Counter(item.cell for item in plan.missing(cells, list(prompts.ids), run.samples, held))
-    each = len(prompts.ids) * run.samples
+    todo = Counter(item.cell for item in plan.missing(cells, list(job.prompts.ids), run.samples, held))
     same_as = {point.cell.key: point.cell.same_as for point in job.planned}
     names = names_of_cells([point.cell for point in job.planned])
-    print(f"{run.folder}: {len(cells)} cells x {len(prompts.ids)} examples x {run.samples} samples")
+    print(f"{run.folder}: {len(cells)} cells x {len(job.prompts.ids)} examples x {run.samples} samples")
     for key, name in names.items():
-        held_and_missing = f"held {each - todo[key]:>7,}   missing {todo[key]:>7,}"
+        held_and_missing = f"held {num_texts - todo[key]:>7,}   missing {todo[key]:>7,}"
         print(f"  {name:<48} {f'the texts of {names[original]}' if (original := same_as[key]) else held_and_missing}")
-    print(f"  {'all':<48} held {each * len(cells) - todo.total():>7,}   missing {todo.total():>7,}")
+    print(f"  {'all':<48} held {num_texts * len(cells) - todo.total():>7,}   missing {todo.total():>7,}")
     print(f"download: {_download(job)}")
-    print(f"memory: {_memory(job, prompts, each * len(cells))}")
+    print(f"memory: {_memory(job, num_texts * len(cells))}")
     print(f"time: {_hours(results, todo)}")
     return 0
 
@@ -86,13 +83,13 @@ def _download(job: Job) -> str:
     return " and ".join(sizes)
 
 
-def _memory(job: Job, prompts: Prompts, num_texts: int) -> str:
+def _memory(job: Job, num_texts: int) -> str:
     from sdbench.engines.native.memory import peak_of
     from sdbench.lm.load import free_bytes
 
     run, device = job.run, job.pair_info.metadata.device
     rows = min(run.batch_size or ROWS, num_texts)
-    peak = peak_of(job, prompts, rows)
+    peak = peak_of(job, rows)
     free = free_bytes(device, is_spread=run.model.device_map is not None)
     there = "" if free is None else f", {free / GIB:.1f} GiB free on {device}"
     return (

@@ -11,6 +11,7 @@ from sdbench.config import Run
 from sdbench.engines.protocol import kind_of
 from sdbench.prepare.cells import points
 from sdbench.prepare.pair_info import PairInfo
+from sdbench.prepare.prompts import Prompts
 from sdbench.prepare.refuse import refuse
 from sdbench.prepare.rules import build_parts
 from sdbench.prepare.task import build_task
@@ -19,7 +20,6 @@ from sdbench.prepare.trained import with_trained
 if TYPE_CHECKING:
     from sdbench.engines.protocol import EngineKind, OpenEngine
     from sdbench.prepare.cells import Point
-    from sdbench.prepare.prompts import Prompts
     from sdbench.prepare.rules import Parts
     from sdbench.records import Store
     from sdbench.tasks.base import DataTask
@@ -53,6 +53,21 @@ class Job:
     engine: EngineKind
     planned: tuple[Point, ...]  # the cells that this engine can make
 
+    @cached_property
+    def points(self) -> dict[str, Point]:
+        """The planned points by the keys of their cells."""
+        return {point.cell.key: point for point in self.planned}
+
+    @cached_property
+    def prompts(self) -> Prompts:
+        """The examples and their prompts as ids; a ConfigError where no prompt has room."""
+        return Prompts.make(self.task, self.pair_info, self.run)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with its answer."""
+        return max(map(len, self.prompts.ids.values()), default=0) + self.task.max_new_tokens
+
     @property
     def decoded(self) -> tuple[Point, ...]:
         """The points whose texts are decoded: without those that have the texts of another cell."""
@@ -64,12 +79,11 @@ class Models:
     """A job's engine, opened when a pass first wants it: where nothing is missing, no weights are read and no server is asked."""
 
     job: Job
-    prompts: Prompts
     store: Store
 
     @cached_property
     def decoder(self) -> OpenEngine:
-        return self.job.engine.open(self.job, self.prompts, self.store)
+        return self.job.engine.open(self.job, self.store)
 
     def close(self) -> None:
         """Whatever was opened ends."""

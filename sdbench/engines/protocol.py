@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,33 +17,26 @@ if TYPE_CHECKING:
     from sdbench.plan import WorkItem
     from sdbench.prepare.cells import Point
     from sdbench.prepare.pair import PairMetadata
-    from sdbench.prepare.prompts import Prompts
     from sdbench.records import Store
     from sdbench.types import Generation
 
 
 class OpenEngine(Protocol):
-    """An engine that is open: weights are read, or servers answer."""
+    """An engine that is open for a job: weights are read, or servers answer."""
 
     def stop_ids(self, role: str) -> tuple[int, ...]:
         """The end-of-text ids of the model whose text it is."""
         ...
 
-    def stages(self, points: Mapping[str, Point]) -> list[list[str]]:
+    def stages(self) -> list[list[str]]:
         """All cells, in the parts that are decoded to their ends one after another: what a part opens is opened once."""
         ...
 
-    def stream(
-        self,
-        items: Sequence[WorkItem],
-        points: Mapping[str, Point],
-        ids: Mapping[str, list[int]],
-        watch: Watch | None = None,
-    ) -> Iterator[tuple[WorkItem, Generation]]:
+    def stream(self, items: Sequence[WorkItem], watch: Watch | None = None) -> Iterator[tuple[WorkItem, Generation]]:
         """Items of one role, in the order in which they end; `watch` follows those under way, where the engine sees them."""
         ...
 
-    def time(self, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:
+    def time(self, plan: LatencyPlan) -> None:
         """Time what the plan lacks, and append it as it is measured."""
         ...
 
@@ -63,11 +56,11 @@ class EngineKind(Protocol):
         """Those cells of a sweep that it can make, their keys saying what decides a text here."""
         ...
 
-    def open(self, job: Job, prompts: Prompts, store: Store) -> OpenEngine:
+    def open(self, job: Job, store: Store) -> OpenEngine:
         """Return an engine that is ready to decode; a ConfigError for an option of the run that it cannot serve."""
         ...
 
-    def plan_timing(self, job: Job, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
+    def plan_timing(self, job: Job, points: Sequence[Point], store: Store) -> LatencyPlan | None:
         """What the newest latency pass on this machine lacks of these cells; None where it lacks nothing."""
         ...
 

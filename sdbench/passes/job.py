@@ -20,8 +20,6 @@ from sdbench.types import EngineError
 if TYPE_CHECKING:
     from sdbench.engines.job import Job
     from sdbench.passes.scoring import Scorers
-    from sdbench.prepare.pair_info import PairInfo
-    from sdbench.prepare.prompts import Prompts
 
 PROMPTS_COMPARED = 64  # of those stored, evenly spread
 
@@ -69,32 +67,30 @@ def _run(run: Run, words: Sequence[str]) -> int:
 def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
     from sdbench.engines.job import Models
     from sdbench.passes.finish import finish
-    from sdbench.passes.quality import Failures, QualityPass
-    from sdbench.prepare.prompts import Prompts
+    from sdbench.passes.quality import QualityPass
     from sdbench.prepare.provenance import config_of, provenance
 
     run, task, pair_info, planned, decoded = job.run, job.task, job.pair_info, job.planned, job.decoded
-    prompts = Prompts.make(task, pair_info, run)
+    prompts = job.prompts
     name_batch_job(f"sdbench-{run.model.name}-{run.task.name}")
     print(f"sdbench: {run.model.name} on {run.task.name}, {len(task.ids)} examples, to {run.folder}", file=sys.stderr)
     with Store.open(
         run.folder, config=config_of(run, job.words), provenance=provenance(run, task, pair_info, decoded)
     ) as store:
-        refuse_other_prompts(store.prompts(planned[0].cell.asked), prompts, pair_info, run)
+        refuse_other_prompts(store.prompts(planned[0].cell.asked), job)
         store.add_cells([point.cell for point in planned])
         store.add_vocabulary(run.model.name, pair_info.tokenizer_key, pair_info.token_texts)
         store.add_examples(planned[0].cell.asked, prompts.ids, lambda key: prompts.texts(key, task, pair_info))
-        by_key = {point.cell.key: point for point in decoded}
         if run.force:
-            store.force(by_key, token=batch_job())
-        with closing(Models(job, prompts, store)) as models:
-            failed = QualityPass(run, pair_info, by_key, prompts, store, scorers, models, Failures(store))()
+            store.force([point.cell.key for point in decoded], token=batch_job())
+        with closing(Models(job, store)) as models:
+            failed = QualityPass(job, store, scorers, models)()
             if run.timing is not None and run.shard.index == 0:
-                timed = [point for key, point in by_key.items() if key not in failed]
-                if all(point.role != "target" for point in timed):
+                timed = [point for point in decoded if point.cell.key not in failed]
+                if any(point.role == "target" and point.cell.key in failed for point in decoded):
                     warn("the latency pass is left out: speeds are compared with the target alone, which has failed")
-                elif (plan := job.engine.plan_timing(job, timed, prompts, store)) is not None:
-                    models.decoder.time(plan, prompts, store)
+                elif (plan := job.engine.plan_timing(job, timed, store)) is not None:
+                    models.decoder.time(plan)
         for name in store.compact():
             warn(
                 f"{name} could not be read: what this command needs of it is there again, and the file is now .torn-{name}"
@@ -106,12 +102,13 @@ def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
     return failed
 
 
-def refuse_other_prompts(held: Mapping[str, str], prompts: Prompts, pair_info: PairInfo, run: Run) -> None:
+def refuse_other_prompts(held: Mapping[str, str], job: Job) -> None:
     """The key holds all that decides a prompt; where it misses something, a stored prompt differs, and no answer to it is taken."""
-    known = [key for key in prompts.ids if key in held]
+    ids = job.prompts.ids
+    known = [key for key in ids if key in held]
     for key in known[:: max(1, len(known) // PROMPTS_COMPARED)]:
-        if held[key] != pair_info.prompt(prompts.ids[key]):
+        if held[key] != job.pair_info.prompt(ids[key]):
             raise ConfigError(
-                f"example {key} of {run.folder} was asked with another prompt than this sdbench makes of the same data, task and "
-                "tokenizer: its answers stay readable, and another name=NAME begins anew"
+                f"example {key} of {job.run.folder} was asked with another prompt than this sdbench makes of the same data, task "
+                "and tokenizer: its answers stay readable, and another name=NAME begins anew"
             )

@@ -8,17 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sdbench import plan
-from sdbench.config import ConfigError, Run
+from sdbench.config import ConfigError
 from sdbench.passes.scoring import Scorers
 from sdbench.plan import WorkItem
 from sdbench.prepare.cells import Point
 from sdbench.prepare.progress import Bar
-from sdbench.prepare.prompts import Prompts
 from sdbench.records import GenerationRecord, Rounds, Store
 
 if TYPE_CHECKING:
-    from sdbench.engines.job import Models
-    from sdbench.prepare.pair_info import PairInfo
+    from sdbench.engines.job import Job, Models
     from sdbench.types import Generation
 
 ORIGIN = {"accepted": 0, "replacement": 1, "bonus": 2}
@@ -27,57 +25,47 @@ ROWS_AT_LEAST = 64  # … and at least, while there are so many: the end of a sh
 
 
 @dataclass
-class Failures:
-    """Cells that could not be made, each with its first reason."""
-
-    store: Store
-    cells: dict[str, str] = field(default_factory=dict)
-
-    def add(self, cell: str, example: str | None, message: str) -> None:
-        self.store.append_failure(cell, message, example=example)
-        self.cells.setdefault(cell, message)
-
-
-@dataclass
 class QualityPass:
-    """What every step of it needs."""
+    """What every step of it needs; `failed` has the cells that could not be made, each with its first reason."""
 
-    run: Run
-    pair_info: PairInfo
-    points: Mapping[str, Point]
-    prompts: Prompts
+    job: Job
     store: Store
     scorers: Scorers
     models: Models
-    failures: Failures
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def fail(self, cell: str, example: str | None, message: str) -> None:
+        """Record that a cell, or an example of it, cannot be made."""
+        self.store.append_failure(cell, message, example=example)
+        self.failed.setdefault(cell, message)
 
     def __call__(self) -> dict[str, str]:
         """Decodes what is missing; the cells that failed, and why. However it ends, finished texts are written."""
-        cells = [point.cell for point in self.points.values()]
-        todo = plan.missing(cells, list(self.prompts.ids), self.run.samples, self.store.held())
+        cells = [point.cell for point in self.job.decoded]
+        todo = plan.missing(cells, list(self.job.prompts.ids), self.job.run.samples, self.store.held())
         if not todo:
             print("sdbench: nothing to decode: the records hold all of it", file=sys.stderr)
         else:
             self.scorers.start()
             _ = self.models.decoder  # opened here, where what goes wrong is the run's and no cell's
-        with Bar("decoding", len(todo), longest=self.models.job.task.max_new_tokens) as bar:
+        with Bar("decoding", len(todo), longest=self.job.task.max_new_tokens) as bar:
             try:
-                for stage in map(set, self.models.decoder.stages(self.points) if todo else ()):
+                for stage in map(set, self.models.decoder.stages() if todo else ()):
                     self._stage([item for item in todo if item.cell in stage], len(stage), bar)
             finally:
-                self.scorers.drain(self.store, self.failures.add)
-        return self.failures.cells
+                self.scorers.drain(self.store, self.fail)
+        return self.failed
 
     def _stage(self, todo: Sequence[WorkItem], cells: int, bar: Bar) -> None:
         """Share by share, with others on the same folder or alone."""
-        rows = cells * self.run.samples  # of a prompt
+        rows = cells * self.job.run.samples  # of a prompt
         prompts, fewest = max(1, ROWS_A_SHARE // rows), max(1, ROWS_AT_LEAST // rows)
         for share in plan.share(self.store, todo, prompts=prompts, fewest=fewest):
             if not share:
-                self.scorers.drain(self.store, self.failures.add)
-            for items in by_stream(share, self.points):
-                self._stream([item for item in items if item.cell not in self.failures.cells], bar)
-            self._skip([item for item in share if item.cell in self.failures.cells])
+                self.scorers.drain(self.store, self.fail)
+            for items in by_stream(share, self.job.points):
+                self._stream([item for item in items if item.cell not in self.failed], bar)
+            self._skip([item for item in share if item.cell in self.failed])
 
     def _stream(self, items: Sequence[WorkItem], bar: Bar) -> None:
         """One batch stream; where it breaks, each cell of it by itself, so that one cell's failure is its own."""
@@ -88,38 +76,38 @@ class QualityPass:
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             cells = {item.cell for item in items}
             if len(cells) == 1:
-                self.failures.add(items[0].cell, None, _sentence(error))
+                self.fail(items[0].cell, None, _sentence(error))
                 return
-            self.scorers.drain(self.store, self.failures.add)
+            self.scorers.drain(self.store, self.fail)
             held = self.store.held()
             for cell in sorted(cells):
                 self._stream([item for item in items if item.cell == cell and item not in held], bar)
 
     def _decode(self, items: Sequence[WorkItem], bar: Bar) -> None:
-        for item, generation in self.models.decoder.stream(items, self.points, self.prompts.ids, bar.watch):
+        for item, generation in self.models.decoder.stream(items, bar.watch):
             bar.add(
                 tokens=len(generation.tokens),
                 examined=sum(generation.examined or ()),
                 accepted=sum(generation.accepted or ()),
             )
-            example = self.prompts.examples[item.example]
-            self.scorers.put(self._record(item, generation), example, self.store, self.failures.add)
+            example = self.job.prompts.examples[item.example]
+            self.scorers.put(self._record(item, generation), example, self.store, self.fail)
 
     def _skip(self, items: Sequence[WorkItem]) -> None:
         """Examples of a failed cell are given up, so that nobody waits for them."""
         for item in items:
-            self.store.append_failure(item.cell, self.failures.cells[item.cell], example=item.example)
+            self.store.append_failure(item.cell, self.failed[item.cell], example=item.example)
 
     def _record(self, item: WorkItem, generation: Generation) -> GenerationRecord:
         """The engine's lists as a record; an unknown measure (NaN throughout) is None."""
         ids = generation.tokens
-        is_end = bool(ids) and ids[-1] in self.models.decoder.stop_ids(self.points[item.cell].role)
+        is_end = bool(ids) and ids[-1] in self.models.decoder.stop_ids(self.job.points[item.cell].role)
         return GenerationRecord(
             cell=item.cell,
             example=item.example,
             sample=item.sample,
-            prompt_tokens=len(self.prompts.ids[item.example]),
-            text=self.pair_info.text(ids),
+            prompt_tokens=len(self.job.prompts.ids[item.example]),
+            text=self.job.pair_info.text(ids),
             finish="eos" if is_end else generation.finish,
             ids=ids,
             origin=None if generation.origins is None else [ORIGIN[origin] for origin in generation.origins],
@@ -130,7 +118,7 @@ class QualityPass:
             tv=_none_if_nan(generation.tv),
             expected=_none_if_nan(generation.expected),
             bias=_none_if_nan(generation.bias),
-            flags={"is_prompt_cut": self.prompts.examples[item.example].is_prompt_cut},
+            flags={"is_prompt_cut": self.job.prompts.examples[item.example].is_prompt_cut},
         )
 
 

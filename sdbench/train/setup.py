@@ -77,7 +77,6 @@ class TrainingSetup:
         """Check all options, then read the weights."""
         from sdbench.engines.job import prepare
         from sdbench.engines.native.kind import Native
-        from sdbench.prepare.prompts import Prompts
 
         recipe.refuse_temperature(run.temperature)
         job = prepare(run, words)
@@ -86,13 +85,12 @@ class TrainingSetup:
         if reward and not recipe.is_rewarded:
             raise ConfigError("reward is not an option of this training: it reads no score; remove it")
         metric = reward_of(job.task, reward) if recipe.is_rewarded else None
-        prompts = Prompts.make(job.task, job.pair_info, run)
-        if recipe.prompts > len(prompts.ids):
+        if recipe.prompts > len(job.prompts.ids):
             raise ConfigError(
-                f"prompts={recipe.prompts} is more than the {len(prompts.ids)} rows available; lower it or raise rows="
+                f"prompts={recipe.prompts} is more than the {len(job.prompts.ids)} rows available; lower it or raise rows="
             )
-        decoder = Native().open(job, prompts)
-        return cls(run, job.task, job.pair_info, decoder.pair, prompts, decoder, metric, job.planned[0])
+        decoder = Native().open(job)
+        return cls(run, job.task, job.pair_info, decoder.pair, job.prompts, decoder, metric, job.planned[0])
 
     def identity(self, recipe: TrainingRecipe) -> dict[str, Any]:
         """Everything that the steps of a training depend on."""

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from sdbench.config import Run
 from sdbench.engines.native.memory import MemoryGuard
 from sdbench.engines.stops import stopper
 from sdbench.errors import first_line
 from sdbench.plan import WorkItem
-from sdbench.prepare.cells import Point
 from sdbench.prepare.progress import warn
 
 if TYPE_CHECKING:
     from sdbench.engine import Engine, Options
     from sdbench.engine.loop import Watch
+    from sdbench.engines.job import Job
     from sdbench.engines.latency import LatencyPlan
+    from sdbench.prepare.cells import Point
     from sdbench.prepare.pair import LoadedPair
-    from sdbench.prepare.pair_info import PairInfo
-    from sdbench.prepare.prompts import Prompts
     from sdbench.probs import Warp
     from sdbench.records import Store
-    from sdbench.tasks.base import DataTask
     from sdbench.types import Drafter, Generation
 
 ROWS_ON_CPU = 64
@@ -34,20 +32,17 @@ SHARE_OF_FREE = 0.6  # of free memory, for keys, values and distributions; activ
 
 @dataclass(frozen=True)
 class Decoder:
-    """One pair with the knobs that all its cells share."""
+    """One pair with the knobs that all cells of a job share; `store` takes timings."""
 
-    run: Run
-    pair_info: PairInfo
+    job: Job
     pair: LoadedPair
-    task: DataTask
-    batch_size: int
+    store: Store | None
 
-    @classmethod
-    def make(cls, run: Run, pair_info: PairInfo, pair: LoadedPair, task: DataTask, longest: int) -> Self:
-        size = run.batch_size or rows_that_fit(run, pair, longest + task.max_new_tokens)
-        return cls(run, pair_info, pair, task, size)
+    @cached_property
+    def batch_size(self) -> int:
+        return self.job.run.batch_size or rows_that_fit(self.job.run, self.pair, self.job.longest)
 
-    def time(self, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:
+    def time(self, plan: LatencyPlan) -> None:
         import torch
 
         from sdbench.engines.native import timing
@@ -55,7 +50,7 @@ class Decoder:
         for lm in self.engine.models:
             lm.known = None  # on the clock each prompt is read in full
         try:
-            timing.time_plan(self, plan, prompts, store)
+            timing.time_plan(self, plan)
         except torch.OutOfMemoryError as error:
             warn(
                 f"the latency pass has stopped: out of memory ({first_line(error)}); use a smaller timing.batch_size, or timing=off"
@@ -69,22 +64,23 @@ class Decoder:
         """The pair's models with what they keep, as long as the job."""
         from sdbench.engine import Engine
 
-        engine = Engine(self.pair.target, self.pair.draft, self.pair_info.tokenizer)
+        tokenizer = self.job.pair_info.tokenizer
+        engine = Engine(self.pair.target, self.pair.draft, tokenizer)
         if self.pair.target.device.type == "cpu":
             engine.hook = MemoryGuard()
         head: Any = self.pair.target.get_output_embeddings()
-        used = min(len(self.pair_info.tokenizer), int(head.weight.shape[0]))  # the rest of the matrix is padding
+        used = min(len(tokenizer), int(head.weight.shape[0]))  # the rest of the matrix is padding
         engine.vocab_size = min(engine.vocab_size or used, used)
         return engine
 
     @cached_property
     def should_stop(self) -> Callable[[Sequence[int]], bool] | None:
         """Whether the newest tokens complete a stop string of the task."""
-        return stopper(self.pair_info.text, self.task.stop)
+        return stopper(self.job.pair_info.text, self.job.task.stop)
 
-    def stages(self, points: Mapping[str, Point]) -> list[list[str]]:
+    def stages(self) -> list[list[str]]:
         """One: all cells of an example share its prefill."""
-        return [list(points)]
+        return [[point.cell.key for point in self.job.decoded]]
 
     def stop_ids(self, role: str) -> tuple[int, ...]:
         """The end-of-text ids of the model whose text it is."""
@@ -106,10 +102,10 @@ class Decoder:
 
         return Options(
             warp=self.warp,
-            max_new_tokens=self.task.max_new_tokens,
+            max_new_tokens=self.job.task.max_new_tokens,
             stop_ids=frozenset(self.stop_ids(role)),
             should_stop=self.should_stop,
-            seed=self.run.seed,
+            seed=self.job.run.seed,
             batch_size=batch_size,
             is_measured=is_measured,
             timing=timing,
@@ -119,7 +115,8 @@ class Decoder:
     @cached_property
     def warp(self) -> Warp:
         """The law of both models: temperature, cuts, and the ids that the tokenizer knows and both models have."""
-        return self.engine.warp(self.run.temperature, self.run.top_k, self.run.top_p)
+        run = self.job.run
+        return self.engine.warp(run.temperature, run.top_k, run.top_p)
 
     def drafter(self, point: Point) -> Drafter | None:
         """Build the drafter of a point's cell; one model alone has none."""
@@ -127,41 +124,35 @@ class Decoder:
             return None
         return self.engine.drafter(point.drafter.kind, self.warp, point.drafter.component.options)
 
-    def stream(
-        self,
-        items: Sequence[WorkItem],
-        points: Mapping[str, Point],
-        ids: Mapping[str, list[int]],
-        watch: Watch | None = None,
-    ) -> Iterator[tuple[WorkItem, Generation]]:
+    def stream(self, items: Sequence[WorkItem], watch: Watch | None = None) -> Iterator[tuple[WorkItem, Generation]]:
         """Items that the same models and drafter decode, whatever their rules and draft lengths, in the order in which they end."""
-        from sdbench.engine import Request
         from sdbench.lm.known import KnownPrefixes
 
         for lm in self.engine.models:  # whose weights stay what they are, unlike in a training
             lm.known = lm.known or KnownPrefixes()
+        options = self.options(self.job.points[items[0].cell].role, batch_size=self.batch_size, watch=watch)
+        for generation in self._decode(items, options):
+            yield items[generation.request], generation
+
+    def together(self, point: Point, examples: Sequence[str], *, is_split: bool) -> list[Generation]:
+        """Decode examples as one batch on the clock, measures off."""
+        timing = "split" if is_split else True
+        options = self.options(point.role, batch_size=len(examples), is_measured=False, timing=timing)
+        return list(self._decode([WorkItem(point.cell.key, example, 0) for example in examples], options))
+
+    def _decode(self, items: Sequence[WorkItem], options: Options) -> Iterator[Generation]:
+        from sdbench.engine import Request
+
+        points, ids = self.job.points, self.job.prompts.ids
         cells, examples = (list(dict.fromkeys(getattr(item, name) for item in items)) for name in ("cell", "example"))
         rule = {cell: index for index, cell in enumerate(cells)}
         prompt = {example: index for index, example in enumerate(examples)}
-        role, drafter = points[cells[0]].role, self.drafter(points[cells[0]])
         requests = [
             Request(prompt[x.example], rule[x.cell], x.sample, x.example, points[x.cell].num_draft) for x in items
         ]
-        rules = [points[cell].rule for cell in cells]
-        options = self.options(role, batch_size=self.batch_size, watch=watch)
+        first, rules = points[cells[0]], [points[cell].rule for cell in cells]
         prompts = [ids[example] for example in examples]
-        for generation in self.engine.stream(prompts, rules, requests, options, drafter, role=role):
-            yield items[generation.request], generation
-
-    def together(self, point: Point, prompts: Mapping[str, list[int]], *, is_split: bool) -> list[Generation]:
-        """Prompts by example, decoded as one batch on the clock, measures off."""
-        from sdbench.engine import Request
-
-        timing = "split" if is_split else True
-        options = self.options(point.role, batch_size=len(prompts), is_measured=False, timing=timing)
-        requests = [Request(index, 0, 0, example, point.num_draft) for index, example in enumerate(prompts)]
-        ids = list(prompts.values())
-        return list(self.engine.stream(ids, [point.rule], requests, options, self.drafter(point), role=point.role))
+        return self.engine.stream(prompts, rules, requests, options, self.drafter(first), role=first.role)
 
     def rehearse(self, point: Point, prompts: Sequence[list[int]], batch_size: int) -> None:
         """Capture the steps of such a point for all prompts that will be on the clock."""

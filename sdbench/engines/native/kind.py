@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from sdbench.prepare.cells import Point
     from sdbench.prepare.pair import LoadedPair, PairMetadata
     from sdbench.prepare.pair_info import PairInfo
-    from sdbench.prepare.prompts import Prompts
     from sdbench.records import Store
 
 
@@ -29,14 +28,14 @@ class Native:
     def points(self, run: Run, planned: Sequence[Point]) -> list[Point]:
         return list(planned)
 
-    def open(self, job: Job, prompts: Prompts, store: Store | None = None) -> Decoder:
-        """Reads the weights; nothing is told to the store."""
+    def open(self, job: Job, store: Store | None = None) -> Decoder:
+        """Reads the weights; only timings need the store."""
         from sdbench.engines.native.memory import out_of_memory
         from sdbench.lm.load import free_bytes
         from sdbench.prepare import pair as pairs
 
-        run, metadata = job.run, job.pair_info.metadata
-        free = free_bytes(metadata.device, is_spread=run.model.device_map is not None)
+        metadata = job.pair_info.metadata
+        free = free_bytes(metadata.device, is_spread=job.run.model.device_map is not None)
         try:
             pair = pairs.load(metadata)
         except (MemoryError, RuntimeError) as error:
@@ -45,13 +44,12 @@ class Native:
                 raise
             raise ConfigError(sentence) from error
         refuse_another_dtype(job.pair_info, pair)
-        longest = max(map(len, prompts.ids.values()), default=0)
-        return Decoder.make(run, job.pair_info, pair, job.task, longest)
+        return Decoder(job, pair, store)
 
-    def plan_timing(self, job: Job, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
+    def plan_timing(self, job: Job, points: Sequence[Point], store: Store) -> LatencyPlan | None:
         from sdbench.engines.native.timing import plan_timing
 
-        return plan_timing(job, points, prompts, store)
+        return plan_timing(job, points, store)
 
 
 def refuse_another_dtype(pair_info: PairInfo, pair: LoadedPair) -> None:

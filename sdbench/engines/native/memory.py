@@ -15,7 +15,6 @@ from sdbench.types import needs_of
 if TYPE_CHECKING:
     from sdbench.engines.job import Job
     from sdbench.prepare.pair import PairMetadata
-    from sdbench.prepare.prompts import Prompts
 
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 # With less left than this, or an eighth of what was free at first, the system may end the process at the next allocation.
@@ -64,7 +63,7 @@ class MemoryGuard:
         return nullcontext()
 
 
-def peak_of(job: Job, prompts: Prompts, num_rows: int) -> PeakBytes:
+def peak_of(job: Job, num_rows: int) -> PeakBytes:
     """Return what the largest batch of a job takes at its peak, by the shapes of its models."""
     run, metadata = job.run, job.pair_info.metadata
     shapes: dict[str, ModelShape] = {}
@@ -77,7 +76,7 @@ def peak_of(job: Job, prompts: Prompts, num_rows: int) -> PeakBytes:
         shapes["target"],
         shapes.get("draft"),
         num_rows=num_rows,
-        length=max(map(len, prompts.ids.values()), default=0) + job.task.max_new_tokens,
+        length=job.longest,
         num_draft=max(run.num_draft),
         temperature=run.temperature,
         top_p=run.top_p,

@@ -65,10 +65,10 @@ def drafting(draft: Any, num_draft: int) -> Iterator[dict[str, Any]]:
 
 def time_generate(decoder: Decoder, prompts: Sequence[list[int]], num_draft: int = 0) -> Clocked:
     """One batch, padded on the left as `generate` wants it; a round is a call of the target."""
-    model, run = decoder.pair.target, decoder.run
+    model, run = decoder.pair.target, decoder.job.run
     stop_ids = list(decoder.stop_ids("target"))
     pad = stop_ids[0] if stop_ids else 0
-    sampling = {"do_sample": run.temperature > 0, "max_new_tokens": decoder.task.max_new_tokens}
+    sampling = {"do_sample": run.temperature > 0, "max_new_tokens": decoder.job.task.max_new_tokens}
     if run.temperature > 0:
         sampling |= {"temperature": run.temperature, "top_k": run.top_k or 0, "top_p": run.top_p or 1.0}
     config = GenerationConfig(**sampling, eos_token_id=stop_ids or None, pad_token_id=pad)

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from sdbench.prepare.prompts import Prompts
 
 
-def plan_timing(job: Job, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
+def plan_timing(job: Job, points: Sequence[Point], store: Store) -> LatencyPlan | None:
     """Choose what is not yet timed on this machine: cells spread over the sweep, lossless, the target alone twice."""
     from sdbench.metrics.recommend import timed_settings
 
     run, timing = job.run, job.run.timing
     assert timing is not None
-    groups = units(list(prompts.ids)[: timing.examples], timing.batch_size)
+    groups = units(list(job.prompts.ids)[: timing.examples], timing.batch_size)
     if not groups:
         warn(f"the latency pass is left out: timing.batch_size={timing.batch_size} needs as many examples")
         return None
@@ -67,15 +67,16 @@ def machine_of(pair_info: PairInfo) -> str:
     return f"{machine()} {device}{threads}"
 
 
-def time_plan(decoder: Decoder, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:
+def time_plan(decoder: Decoder, plan: LatencyPlan) -> None:
     """Time the trials of a plan, then derive what single calls cost from the whole pass."""
-    run = decoder.run
+    run, prompts, store = decoder.job.run, decoder.job.prompts, decoder.store
     assert run.timing is not None
+    assert store is not None, "a job that is timed has a store"
     groups = units(list(prompts.ids)[: run.timing.examples], run.timing.batch_size)
     library = library_cells(plan.points, run)
     store.add_cells(library)
     decoder.engine.capture_at_once()
-    timed = [TimedCell(point.cell.key, partial(time_together, decoder, point, prompts)) for point in plan.points]
+    timed = [TimedCell(point.cell.key, partial(time_together, decoder, point)) for point in plan.points]
     timed += [
         TimedCell(
             cell.key,
@@ -84,7 +85,7 @@ def time_plan(decoder: Decoder, plan: LatencyPlan, prompts: Prompts, store: Stor
         )
         for cell in library
     ]
-    rehearse(decoder, plan.points, prompts, groups)
+    rehearse(decoder, plan.points, groups)
     warm_up(timed, groups)
     with Bar("timing", num_timed(timed, plan.todo)) as bar:
         for block in latency_pass(timed, plan, run.seed):
@@ -100,10 +101,10 @@ def time_plan(decoder: Decoder, plan: LatencyPlan, prompts: Prompts, store: Stor
             warn(sentence)
 
 
-def rehearse(decoder: Decoder, chosen: Sequence[Point], prompts: Prompts, groups: Sequence[ExampleGroup]) -> None:
+def rehearse(decoder: Decoder, chosen: Sequence[Point], groups: Sequence[ExampleGroup]) -> None:
     """No step is captured on the clock. The longest blocks come first: the KV caches of others fit into theirs."""
     kinds = {(point.stream, point.num_draft, needs_of(point.rule)): point for point in chosen}
-    ids = [prompts.ids[example] for group in groups for example in group]
+    ids = [decoder.job.prompts.ids[example] for group in groups for example in group]
     for point in sorted(kinds.values(), key=lambda point: -point.num_draft):
         decoder.rehearse(point, ids, len(groups[0]))
 
@@ -123,9 +124,9 @@ def library_cells(points: Sequence[Point], run: Run) -> list[Cell]:
     return cells
 
 
-def time_together(decoder: Decoder, point: Point, prompts: Prompts, unit: ExampleGroup, is_split: bool) -> Clocked:
+def time_together(decoder: Decoder, point: Point, unit: ExampleGroup, is_split: bool) -> Clocked:
     """One cell on the clock: a batch through the engine, measures off."""
-    generations = decoder.together(point, {example: prompts.ids[example] for example in unit}, is_split=is_split)
+    generations = decoder.together(point, unit, is_split=is_split)
     times = [generation.timing for generation in generations if generation.timing is not None]
     assert len(times) == len(unit), "the engine times what is asked to be timed"
     # Rows share their rounds: the batch took as long as its longest row, and prefills came one after another.

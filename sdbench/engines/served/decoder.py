@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sdbench.engines.latency import LatencyPlan
     from sdbench.engines.served.options import Http
     from sdbench.prepare.cells import Point
-    from sdbench.prepare.prompts import Prompts
     from sdbench.records import Store
 
 AT_A_TIME = 64  # requests under way in the quality pass
@@ -32,13 +31,13 @@ AT_A_TIME = 64  # requests under way in the quality pass
 class ServedDecoder:
     """Decodes a sweep on servers."""
 
-    def __init__(self, kind: Http, job: Job, prompts: Prompts, store: Store) -> None:
+    def __init__(self, kind: Http, job: Job, store: Store) -> None:
         self.kind, self.job, self.store = kind, job, store
         self.pump = Pump()
-        self.servers = Servers(kind, job, prompts, store, self.pump)
+        self.servers = Servers(kind, job, store, self.pump)
         self.should_stop = stopper(job.pair_info.text, job.task.stop)
         self.most = job.run.batch_size or AT_A_TIME
-        self._settings = {point.cell.key: kind.setting(job.run, point) for point in job.planned}
+        self._settings = {key: kind.setting(job.run, point) for key, point in job.points.items()}
         try:
             self.servers.check()
         except BaseException:
@@ -51,15 +50,15 @@ class ServedDecoder:
         finally:
             self.pump.close()
 
-    def setting(self, point: Point) -> ServerSetting:
+    def setting(self, cell: str) -> ServerSetting:
         """The server that a cell needs."""
-        return self._settings[point.cell.key]
+        return self._settings[cell]
 
-    def stages(self, points: Mapping[str, Point]) -> list[list[str]]:
+    def stages(self) -> list[list[str]]:
         """One where all servers run at once; else one for as many as do."""
         by_setting: dict[ServerSetting, list[str]] = {}
-        for key, point in points.items():
-            by_setting.setdefault(self.setting(point), []).append(key)
+        for point in self.job.decoded:
+            by_setting.setdefault(self.setting(point.cell.key), []).append(point.cell.key)
         groups = list(by_setting.values())
         size = self.kind.at_once or len(groups) or 1
         return [list(chain(*groups[first : first + size])) for first in range(0, len(groups), size)]
@@ -67,17 +66,11 @@ class ServedDecoder:
     def stop_ids(self, role: str) -> tuple[int, ...]:
         return self.job.pair_info.stop_ids["draft" if role == "draft" else "target"]
 
-    def stream(
-        self,
-        items: Sequence[WorkItem],
-        points: Mapping[str, Point],
-        ids: Mapping[str, list[int]],
-        watch: object = None,
-    ) -> Iterator[tuple[WorkItem, Generation]]:
+    def stream(self, items: Sequence[WorkItem], watch: object = None) -> Iterator[tuple[WorkItem, Generation]]:
         """Server by server, the one that runs first."""
         by_setting: dict[ServerSetting, list[WorkItem]] = {}
         for item in items:
-            by_setting.setdefault(self.setting(points[item.cell]), []).append(item)
+            by_setting.setdefault(self.setting(item.cell), []).append(item)
         for setting in sorted(by_setting, key=lambda setting: not self.servers.is_open(setting)):
             server, parts = self.servers.at(setting), [by_setting[setting]]
             is_pooled = setting.role == "pair" and not server.tells_steps
@@ -86,42 +79,37 @@ class ServedDecoder:
                 parts = [[item for item in by_setting[setting] if item.cell == cell] for cell in cells]
             for part in parts:
                 try:
-                    yield from self._stream(server.client, part, points, ids, is_pooled=is_pooled)
+                    yield from self._stream(server.client, part, is_pooled=is_pooled)
                 except EngineError as error:
                     raise self.servers.explain(server.client, error) from error
 
     def _stream(
-        self,
-        client: Client,
-        items: Sequence[WorkItem],
-        points: Mapping[str, Point],
-        ids: Mapping[str, list[int]],
-        *,
-        is_pooled: bool,
+        self, client: Client, items: Sequence[WorkItem], *, is_pooled: bool
     ) -> Iterator[tuple[WorkItem, Generation]]:
         async def work(item: WorkItem) -> Answer:
-            return await client.complete(self.body(client, points[item.cell], ids[item.example], item))
+            return await client.complete(self.body(client, item))
 
         texts: list[Answer] = []
         before = self.pump.run(client.counters()) if is_pooled else None
         for item, answer in self.pump.each(items, work, self.most):
             texts.append(answer)
-            yield item, self.generation(client, points[item.cell], answer, item.sample)
+            yield item, self.generation(client, item, answer)
         after = self.pump.run(client.counters()) if is_pooled else None
         if is_pooled and (record := pool(items[0].cell, texts, before, after)) is not None:
             self.store.append([record])
 
-    def time(self, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:
+    def time(self, plan: LatencyPlan) -> None:
         from sdbench.engines.served.timing import time_plan
 
-        time_plan(self, plan, prompts, store)
+        time_plan(self, plan)
 
-    def body(self, client: Client, point: Point, prompt: Sequence[int], item: WorkItem) -> dict[str, Any]:
+    def body(self, client: Client, item: WorkItem) -> dict[str, Any]:
         """The request for one text."""
-        return request_body(self.kind, self.job, client.model, point, prompt, item, self.job.task.max_new_tokens)
+        return request_body(self.kind, self.job, client.model, item, self.job.task.max_new_tokens)
 
-    def generation(self, client: Client, point: Point, answer: Answer, sample: int) -> Generation:
+    def generation(self, client: Client, item: WorkItem, answer: Answer) -> Generation:
         """The text up to its end as our engine would end it, with its rounds; what a server does not tell is None."""
+        point = self.job.points[item.cell]
         tokens, is_cut = self._cut(client, point.role, answer)
         is_stopped = is_cut or answer.is_stopped
         counts = self._counts(client, point, answer, tokens, is_stopped=is_stopped)
@@ -129,7 +117,7 @@ class ServedDecoder:
         return Generation(
             prompt=0,
             verifier=0,
-            sample=sample,
+            sample=item.sample,
             tokens=tokens,
             finish="stop" if is_stopped else "length",
             **(dict.fromkeys(CountedRounds._fields) if counts is None else counts._asdict()),

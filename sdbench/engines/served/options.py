@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sdbench.engines.served.decoder import ServedDecoder
     from sdbench.prepare.cells import Point
     from sdbench.prepare.pair import PairMetadata
-    from sdbench.prepare.prompts import Prompts
     from sdbench.records import Store
 
 SERVED_LAW = "serve-1"  # raise it when the same server would be asked otherwise
@@ -100,15 +99,15 @@ class Http:
                     f"engine=vllm engine.args.{name}=VALUE starts one so"
                 )
 
-    def open(self, job: Job, prompts: Prompts, store: Store) -> ServedDecoder:
+    def open(self, job: Job, store: Store) -> ServedDecoder:
         from sdbench.engines.served.decoder import ServedDecoder
 
-        return ServedDecoder(self, job, prompts, store)
+        return ServedDecoder(self, job, store)
 
-    def plan_timing(self, job: Job, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
+    def plan_timing(self, job: Job, points: Sequence[Point], store: Store) -> LatencyPlan | None:
         from sdbench.engines.served.timing import plan_timing
 
-        return plan_timing(self, job.run, points, prompts, store)
+        return plan_timing(self, job, points, store)
 
     def find(self, run: Run) -> PairMetadata:
         """Tokenizer and configuration are read here, the weights are the server's."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ if TYPE_CHECKING:
     from sdbench.engines.job import Job
     from sdbench.engines.served.options import Http
     from sdbench.plan import WorkItem
-    from sdbench.prepare.cells import Point
 
 PLUGIN = "sdbench"
 
@@ -29,16 +27,14 @@ class ServerSetting:
         return self.role if self.role != "pair" else f"num_draft={self.num_draft} {self.rule}"
 
 
-def request_body(
-    kind: Http, job: Job, model: str, point: Point, prompt: Sequence[int], item: WorkItem, most: int
-) -> dict[str, Any]:
+def request_body(kind: Http, job: Job, model: str, item: WorkItem, most: int) -> dict[str, Any]:
     """Ask for at most `most` tokens. Every option that a server would otherwise take from the model's own defaults is set."""
-    run, dialect = job.run, kind.dialect
+    run, point, dialect = job.run, job.points[item.cell], kind.dialect
     body = {
         **dialect.request,
         **kind.request,
         "model": model,
-        "prompt": list(prompt),
+        "prompt": list(job.prompts.ids[item.example]),
         "max_tokens": most,
         "temperature": run.temperature,
         "top_p": 1.0 if run.top_p is None else run.top_p,

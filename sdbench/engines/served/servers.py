@@ -25,7 +25,6 @@ from sdbench.verify import Ensemble
 if TYPE_CHECKING:
     from sdbench.engines.job import Job
     from sdbench.engines.served.options import Http, Vllm
-    from sdbench.prepare.prompts import Prompts
     from sdbench.records import Store
     from sdbench.serve.pump import Pump
 
@@ -48,8 +47,8 @@ class OpenServer:
 class Servers:
     """By setting; where they are started here, at most `engine.at_once` run, and the one asked longest ago gives way."""
 
-    def __init__(self, kind: Http, job: Job, prompts: Prompts, store: Store, pump: Pump) -> None:
-        self.kind, self.job, self.prompts, self.store, self.pump = kind, job, prompts, store, pump
+    def __init__(self, kind: Http, job: Job, store: Store, pump: Pump) -> None:
+        self.kind, self.job, self.store, self.pump = kind, job, store, pump
         self._open: dict[ServerSetting, OpenServer] = {}
         self._points = {kind.setting(job.run, point): point for point in reversed(job.planned)}
 
@@ -235,9 +234,9 @@ class Servers:
 
     def _probe_body(self, client: Client, setting: ServerSetting) -> dict[str, Any]:
         """Ask for a short answer to the first prompt."""
-        point, (example, prompt) = self._points[setting], next(iter(self.prompts.ids.items()))
+        item = WorkItem(self._points[setting].cell.key, next(iter(self.job.prompts.ids)), 0)
         most = max(PROBED, setting.num_draft + 2)  # one token without a draft, then room for a whole block
-        return request_body(self.kind, self.job, client.model, point, prompt, WorkItem("", example, 0), most)
+        return request_body(self.kind, self.job, client.model, item, most)
 
     def _probe(self, client: Client, setting: ServerSetting) -> Answer:
         """A short answer to the first prompt, for what comes with it."""

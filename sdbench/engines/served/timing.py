@@ -41,12 +41,11 @@ from sdbench.serve.pump import Pump
 from sdbench.types import EngineError
 
 if TYPE_CHECKING:
-    from sdbench.config import Run
+    from sdbench.engines.job import Job
     from sdbench.engines.served.decoder import ServedDecoder
     from sdbench.engines.served.options import Http, Vllm
     from sdbench.engines.served.request import ServerSetting
     from sdbench.prepare.cells import Point
-    from sdbench.prepare.prompts import Prompts
 
 SINGLE = 1
 ASKS = 3  # of each user, at the least
@@ -84,11 +83,11 @@ class TimedRequest:
         return self.begin + (self.answer.chunks[-1][0] if self.answer.chunks else 0.0)
 
 
-def plan_timing(kind: Http, run: Run, points: Sequence[Point], prompts: Prompts, store: Store) -> LatencyPlan | None:
+def plan_timing(kind: Http, job: Job, points: Sequence[Point], store: Store) -> LatencyPlan | None:
     """Choose the blocks that the newest pass on these servers lacks."""
     from sdbench.metrics.recommend import timed_settings
 
-    timing, results = run.timing, read(store.folder)
+    run, timing, results = job.run, job.run.timing, read(store.folder)
     assert timing is not None
     chosen = on_the_clock(points, timing.cells, timed_settings(results, run.margin))
     levels = sorted({SINGLE, *kind.concurrency})
@@ -97,7 +96,7 @@ def plan_timing(kind: Http, run: Run, points: Sequence[Point], prompts: Prompts,
     }
     plan = LatencyPlan(new_pass_id(), where_timed(kind, chosen), chosen, sorted(blocks))
     if not run.force:
-        plan = continue_pass(plan, results, list(prompts.ids)[: timing.examples])
+        plan = continue_pass(plan, results, list(job.prompts.ids)[: timing.examples])
         if len(plan.todo) == len(blocks):
             warn_of_another_machine(results, [block.cell for block in blocks], plan.machine)
     return plan if plan.todo else None
@@ -166,16 +165,16 @@ def _is_there(timed: str, now: str) -> bool:
     )
 
 
-def time_plan(decoder: ServedDecoder, plan: LatencyPlan, prompts: Prompts, store: Store) -> None:
+def time_plan(decoder: ServedDecoder, plan: LatencyPlan) -> None:
     """Time the blocks of a plan, and append each as it ends."""
-    timing = decoder.job.run.timing
+    timing, store = decoder.job.run.timing, decoder.store
     assert timing is not None
-    examples = list(prompts.ids)[: timing.examples]
+    examples = list(decoder.job.prompts.ids)[: timing.examples]
     if decoder.kind.dialect.salt is None:
         warn("requests of this kind of server carry no cache salt: first-token times may be those of cached prompts")
     with Bar("timing", sum(len(asks_of(examples, block.concurrency)) for block in plan.todo)) as bar:
-        for block, point in ordered_blocks(decoder, plan, asks_of(examples[:1], SINGLE), prompts):
-            requests = closed_loop(decoder, point, asks_of(examples, block.concurrency), prompts, block.concurrency)
+        for block in ordered_blocks(decoder, plan, asks_of(examples[:1], SINGLE)):
+            requests = closed_loop(decoder, block.cell, asks_of(examples, block.concurrency), block.concurrency)
             if block.concurrency == SINGLE:
                 store.append([_timing(block, request, plan) for request in requests])
             store.append(loads(block, requests, plan))
@@ -190,35 +189,30 @@ def asks_of(examples: Sequence[str], concurrency: int) -> list[Ask]:
     return [Ask(example, cycle) for cycle in range(cycles) for example in examples]
 
 
-def ordered_blocks(
-    decoder: ServedDecoder, plan: LatencyPlan, warm: Sequence[Ask], prompts: Prompts
-) -> Iterator[tuple[LoadBlock, Point]]:
+def ordered_blocks(decoder: ServedDecoder, plan: LatencyPlan, warm: Sequence[Ask]) -> Iterator[LoadBlock]:
     """Repeat by repeat, server by server and back, at each number of requests the cells of a server in an order of their own."""
-    groups: dict[ServerSetting, list[Point]] = {}
+    groups: dict[ServerSetting, list[str]] = {}
     for point in plan.points:
-        groups.setdefault(decoder.setting(point), []).append(point)
+        groups.setdefault(decoder.setting(point.cell.key), []).append(point.cell.key)
     for repeat in sorted({block.repeat for block in plan.todo}):
-        for points in list(groups.values())[:: -1 if repeat % 2 else 1]:
-            keys = {point.cell.key for point in points}
-            blocks = {block for block in plan.todo if block.repeat == repeat and block.cell in keys}
-            for point in points if blocks else ():
-                closed_loop(decoder, point, warm, prompts, SINGLE)
+        for cells in list(groups.values())[:: -1 if repeat % 2 else 1]:
+            blocks = {block for block in plan.todo if block.repeat == repeat and block.cell in cells}
+            for cell in cells if blocks else ():
+                closed_loop(decoder, cell, warm, SINGLE)
             for visit, concurrency in enumerate(sorted({block.concurrency for block in blocks})):
-                for index in order(len(points), 2 * visit + repeat, decoder.job.run.seed):
-                    block = LoadBlock(points[index].cell.key, repeat, concurrency)
+                for index in order(len(cells), 2 * visit + repeat, decoder.job.run.seed):
+                    block = LoadBlock(cells[index], repeat, concurrency)
                     if block in blocks:
-                        yield block, points[index]
+                        yield block
 
 
-def closed_loop(
-    decoder: ServedDecoder, point: Point, asks: Sequence[Ask], prompts: Prompts, concurrency: int
-) -> list[TimedRequest]:
+def closed_loop(decoder: ServedDecoder, cell: str, asks: Sequence[Ask], concurrency: int) -> list[TimedRequest]:
     """Each user asks again when it has its answer. A request that had to be asked again is asked alone afterwards: its seconds
     are not those of a server at work."""
-    client = decoder.servers.at(decoder.setting(point)).client
+    client = decoder.servers.at(decoder.setting(cell)).client
 
     async def work(ask: Ask) -> tuple[float, Answer]:
-        body = decoder.body(client, point, prompts.ids[ask.example], WorkItem(point.cell.key, ask.example, 0))
+        body = decoder.body(client, WorkItem(cell, ask.example, 0))
         if client.dialect.salt is not None:  # the quality pass has sent the same prompts
             body.setdefault(client.dialect.salt, secrets.token_hex(8))
         return time.perf_counter(), await client.complete(body)
@@ -231,7 +225,7 @@ def closed_loop(
         raise decoder.servers.explain(client, error) from error
     done = []
     for ask, (begin, answer) in sorted(answers, key=lambda pair: pair[0]):
-        generation = decoder.generation(client, point, answer, 0)
+        generation = decoder.generation(client, WorkItem(cell, ask.example, 0), answer)
         rounds = len(answer.chunks) if generation.drafted is None else len(generation.drafted)
         done.append(TimedRequest(ask, answer, begin if not again else math.nan, len(generation.tokens), rounds))
     return done
