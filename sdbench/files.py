@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and digests of what files, texts and plain data hold."""
+"""Files that are written whole or not at all, lines of JSON, and digests of what files, texts and plain data hold."""
 
 import contextlib
 import hashlib
@@ -38,6 +38,28 @@ def write_whole(path: Path, data: bytes | str, *, part: Path | None = None, sync
     if sync:
         _sync_folder(path.parent)
     return path
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each object of a file, and its line for messages; empty lines are skipped. ValueError for a line that is none."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            where = f"{path} line {number}"
+            if not line.strip():
+                continue
+            try:
+                text = line.decode("utf-8-sig").strip()
+                row = json.loads(text)
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{where} is not UTF-8 text: {error}") from None
+            except (ValueError, RecursionError) as error:  # a number of 5,000 digits is no JSONDecodeError
+                fault = (
+                    f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
+                )
+                raise ValueError(f"{where} is not JSON: {fault}") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"{where} must be a JSON object, got {text[:60]}")
+            yield where, row
 
 
 def _sync_folder(folder: Path) -> None:

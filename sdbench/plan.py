@@ -9,7 +9,7 @@ import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from sdbench.records import Cell, Results, Store
+from sdbench.records import Cell, Store
 
 POLL_S = 2.0
 
@@ -70,28 +70,6 @@ def share_size(left: int, jobs: int, *, fewest: int, most: int) -> int:
     """
     part = -(-left // (2 * jobs + 2))
     return max(1, min(most, left, max(part, fewest)))
-
-
-class OpenPass(NamedTuple):
-    """A latency pass that goes on: `done` holds (example, repeat, is_split) of the visits that are written."""
-
-    pass_id: str
-    done: frozenset[tuple[str, int, bool]]
-
-
-def newest_pass(results: Results, cells: Sequence[str], examples: Sequence[str], *, machine: str) -> OpenPass | None:
-    """The newest pass on this machine that timed all of these cells, on these examples, some of them or more: speed-ups form
-    only inside one pass, and batches of another size stand under other names.
-    """
-    frame = results.timings
-    frame = frame[(frame["machine"] == machine) & frame["cell"].isin(list(cells))]
-    for pass_id in sorted(set(frame["pass_id"]), reverse=True):  # its beginning is the time
-        rows = frame[frame["pass_id"] == pass_id]
-        names = set(rows["example"])
-        if set(rows["cell"]) == set(cells) and (names <= set(examples) or names >= set(examples)):
-            keys = zip(rows["example"], rows["repeat"], rows["is_split"], strict=True)
-            return OpenPass(pass_id, frozenset((str(e), int(r), bool(s)) for e, r, s in keys))
-    return None
 
 
 def _by_prompt(todo: Iterable[WorkItem]) -> dict[str, list[WorkItem]]:

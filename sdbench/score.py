@@ -20,7 +20,7 @@ import yaml
 from sdbench import tasks
 from sdbench.config import nearest, refuse_unknown
 from sdbench.config.checks import integer, switch
-from sdbench.errors import json_fault
+from sdbench.files import read_json_lines
 from sdbench.metrics.export import finite_or_none
 from sdbench.metrics.quality import all_metrics
 from sdbench.subcommand import Exit, Subcommand
@@ -80,47 +80,27 @@ def _plain(text: str) -> Any:
         return text
 
 
-def read_predictions(path: Path) -> list[tuple[int, str, str, bool]]:
-    """Return (line number, id, completion, ended by length) of every line."""
-    predictions = []
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            where = f"{path} line {number}"
-            entry = _object(line, where)
-            for field in ("id", "completion"):
-                if field not in entry:
-                    raise ValueError(f"{where} has no field {field!r}: a line needs id and completion")
-            if not isinstance(entry["completion"], str):
-                raise ValueError(f"{where}: completion must be a text, got {json.dumps(entry['completion'])[:60]}")
-            predictions.append((number, str(entry["id"]), entry["completion"], entry.get("finish") == "length"))
-    return predictions
-
-
-def _object(line: bytes, where: str) -> dict[str, Any]:
-    """Return a line's JSON object; ValueError names the line."""
-    try:
-        text = line.decode("utf-8-sig").rstrip()
-        entry = json.loads(text)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{where} is not UTF-8 text: {error}") from None
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is no JSONDecodeError
-        raise ValueError(f"{where} is not JSON: {json_fault(error)}") from None
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where} must be an object with id and completion, got {text.strip()[:60]}")
-    return entry
+def read_predictions(path: Path, task: DataTask) -> dict[str, list[tuple[str, bool]]]:
+    """Return by id each completion, and whether the length limit ended it."""
+    by_id: dict[str, list[tuple[str, bool]]] = {}
+    for where, entry in read_json_lines(path):
+        for field in ("id", "completion"):
+            if field not in entry:
+                raise ValueError(f"{where} has no field {field!r}: a line needs id and completion")
+        key, completion = str(entry["id"]), entry["completion"]
+        if not isinstance(completion, str):
+            raise ValueError(f"{where}: completion must be a text, got {json.dumps(completion)[:60]}")
+        if key not in task.rows:
+            ids = list(task.rows)
+            hint = nearest(key, ids) if len(ids) <= 10 else f"(its ids are {ids[0]} … {ids[-1]})"
+            raise ValueError(f"{where}: id {key!r} is not in the data of {task.name} {hint}")
+        by_id.setdefault(key, []).append((completion, entry.get("finish") == "length"))
+    return by_id
 
 
 def score_predictions(task: DataTask, path: Path) -> list[ScoredAnswer]:
     """Score every prediction, in the data's order; an id without one has an empty answer that is missing."""
-    by_id: dict[str, list[tuple[str, bool]]] = {}
-    for number, key, completion, is_cut in read_predictions(path):
-        if key not in task.rows:
-            ids = list(task.rows)
-            hint = nearest(key, ids) if len(ids) <= 10 else f"(its ids are {ids[0]} … {ids[-1]})"
-            raise ValueError(f"{path} line {number}: id {key!r} is not in the data of {task.name} {hint}")
-        by_id.setdefault(key, []).append((completion, is_cut))
+    by_id = read_predictions(path, task)
     report_counts({key: len(by_id.get(key, ())) for key in task.ids})
     answers = [
         (key, sample, completion, is_cut)

@@ -9,7 +9,7 @@ import sdbench
 from sdbench import plan
 from sdbench.plan import WorkItem
 from sdbench.records import Store
-from tests.records.synthetic import Shape, sweep, timings
+from tests.records.synthetic import Shape, sweep
 
 
 @pytest.fixture(autouse=True)
@@ -148,28 +148,6 @@ def test_an_item_of_a_job_that_ends_without_it_is_taken_over(tmp_path: Path):
         store.append_generations(make(first))
         other.close()
         assert next(shares) == todo[:3]
-
-
-def test_a_pass_that_was_cut_off_goes_on_and_other_cells_or_machines_begin_one(tmp_path: Path):
-    keys = [cell.key for cell in CELLS[:2]]
-    with Store.open(tmp_path) as store:
-        store.add_cells(CELLS)
-        for cell, pass_id, examples in [(CELLS[0], "a", "01"), (CELLS[1], "a", "01"), (CELLS[0], "b", "0")]:
-            for name in examples:
-                record = SHAPE.decode(cell, name)
-                store.append(timings(cell, record, pass_id=pass_id, repeats=2, shape=SHAPE))
-    results = sdbench.read(tmp_path)
-    going_on = plan.newest_pass(results, keys, names(3), machine="cpu-2x")
-    assert going_on is not None
-    assert going_on.pass_id == "a"
-    assert {(name, repeat, False) for name in "01" for repeat in range(2)} <= going_on.done
-    newer = plan.newest_pass(results, keys[:1], names(1), machine="cpu-2x")
-    assert newer is not None
-    assert newer.pass_id == "b"
-    assert plan.newest_pass(results, keys, names(2), machine="another") is None
-    assert plan.newest_pass(results, keys, ["0+1"], machine="cpu-2x") is None, "a batch of two is another pass"
-    assert plan.newest_pass(results, [cell.key for cell in CELLS], names(2), machine="cpu-2x") is None
-    assert not results.timings["stall"].any()
 
 
 @pytest.mark.parametrize("jobs", [2, 3, 5])

@@ -229,7 +229,7 @@ def test_scores_do_not_depend_on_the_order_of_predictions(score):
         (['{"id": ' + "1" * 5000 + "}"], [], "line 1 is not JSON"),
         ([{"id": 0}], [], "line 1 has no field 'completion'"),
         ([{"completion": "a"}], [], "line 1 has no field 'id'"),
-        (["[1]"], [], "line 1 must be an object with id and completion"),
+        (["[1]"], [], "line 1 must be a JSON object, got [1]"),
         ([{"id": 0, "completion": 7}], [], "line 1: completion must be a text, got 7"),
         ([{"id": 99, "completion": "a"}], [], "line 1: id '99' is not in the data of gsm8k"),
         ([], ["protocol=lama"], "gsm8k has no protocol lama (did you mean llama?"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sdbench import plan
@@ -18,7 +18,18 @@ GIB = 2**30
 ROWS = 64  # decoded together at most, for the estimate of memory; an accelerator with room takes more
 
 
-def show_plan(run: Run) -> int:
+def show(what: str, run: Run) -> None:
+    """Do what --plan or --prefetch asks for; errors and warnings are sentences, as in a run."""
+    from sdbench.prepare.progress import engine_warnings
+
+    try:
+        with engine_warnings():
+            {"plan": show_plan, "prefetch": prefetch}[what](run)
+    except (SchemaError, HubError) as error:
+        raise ConfigError(str(error)) from error
+
+
+def show_plan(run: Run) -> None:
     """Cells × examples × samples held and missing, downloads, memory, hours; on stdout."""
     from sdbench.engines.job import prepare
     from sdbench.passes.table import names_of_cells
@@ -40,10 +51,9 @@ def show_plan(run: Run) -> int:
     print(f"download: {_download(job)}")
     print(f"memory: {_memory(job, num_texts * len(cells))}")
     print(f"time: {_hours(results, todo)}")
-    return 0
 
 
-def prefetch(run: Run) -> int:
+def prefetch(run: Run) -> None:
     """Models and data into the caches."""
     from sdbench.engines.job import prepare
     from sdbench.lm.load import download, weights_folder
@@ -53,24 +63,6 @@ def prefetch(run: Run) -> int:
         download(checkpoint)
         weights_folder(checkpoint, job.pair_info.metadata.dtype)
     print(f"sdbench: {run.model.name} and the data of {run.task.name} are on this machine")
-    return 0
-
-
-def _guard(what: Callable[[Run], int]) -> Callable[[Run], int]:
-    """Errors and warnings are sentences, as in a run."""
-    from sdbench.prepare.progress import engine_warnings
-
-    def run_guarded(run: Run) -> int:
-        try:
-            with engine_warnings():
-                return what(run)
-        except (SchemaError, HubError) as error:
-            raise ConfigError(str(error)) from error
-
-    return run_guarded
-
-
-SHOWN = {"plan": _guard(show_plan), "prefetch": _guard(prefetch)}
 
 
 def _download(job: Job) -> str:

@@ -136,9 +136,8 @@ def _rounds(generation: Generation) -> Rounds | None:
 
 
 def _none_if_nan(values: Sequence[float] | None) -> Sequence[float] | None:
-    return (
-        None if values is None or any(value != value for value in values) else values
-    )  # NaN: the identity does not hold
+    """Return measures, or None for those with a NaN: there the identity does not hold."""
+    return None if values is None or any(value != value for value in values) else values
 
 
 def _sentence(error: Exception) -> str:

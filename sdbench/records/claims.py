@@ -15,7 +15,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from sdbench.files import digest_of, write_whole
@@ -140,19 +140,8 @@ class Claims:
             path.unlink(missing_ok=True)
 
     def is_alive(self, job: str) -> bool:
-        """Whether a job may still be working, from its heartbeat file."""
-        try:
-            with open(self._job_file(job)) as file:  # opening, not stat: network file systems revalidate on open
-                beat, text = os.fstat(file.fileno()).st_mtime, file.read()
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
-        with contextlib.suppress(ValueError, KeyError):
-            facts = json.loads(text)
-            if facts["boot"] == self._boot and not is_running(facts["pid"], facts["start"]):
-                return False
-        return self._now() - beat < self.expire_s
+        """Whether a job may still be working."""
+        return is_working(self._job_file(job), boot=self._boot, now=self._now, expire_s=self.expire_s)
 
     def num_alive(self) -> int:
         """How many jobs work on this folder, this one among them."""
@@ -219,21 +208,31 @@ def digest(unit: str) -> str:
     return digest_of(unit, digits=32)
 
 
+def is_working(heartbeat: Path, *, boot: str, now: Callable[[], float], expire_s: float) -> bool:
+    """Whether the job of a heartbeat file may still be working; `now` is a clock of its file system."""
+    try:
+        with open(heartbeat) as file:  # opening, not stat: network file systems revalidate on open
+            beat, text = os.fstat(file.fileno()).st_mtime, file.read()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    with contextlib.suppress(ValueError, KeyError):
+        facts = json.loads(text)
+        if facts["boot"] == boot and not is_running(facts["pid"], facts["start"]):
+            return False
+    return now() - beat < expire_s
+
+
 def jobs_at_work(folder: Path, *, expire_s: float = EXPIRE_S) -> list[str]:
     """Host and process of each job that works on a results folder, from its claims folder; nothing is written there."""
     names: list[str] = []
-    newest = max((path.stat().st_mtime for path in folder.glob("job-*.json")), default=0.0)
-    boot = machine_boot()
-    for path in sorted(folder.glob("job-*.json")):
+    boot, heartbeats = machine_boot(), sorted(folder.glob("job-*.json"))
+    # Without a beat of its own to read the file system's clock from: this machine's, or the newest beat.
+    now = max([time.time(), *(path.stat().st_mtime for path in heartbeats)])
+    for path in heartbeats:
         with contextlib.suppress(OSError, ValueError, KeyError):
-            beat, facts = path.stat().st_mtime, json.loads(path.read_text())
-            is_here = facts["boot"] == boot
-            is_alive = is_running(facts["pid"], facts["start"]) if is_here else _is_fresh(beat, newest, expire_s)
-            if is_alive:
+            if is_working(path, boot=boot, now=lambda: now, expire_s=expire_s):
+                facts = json.loads(path.read_text())
                 names.append(f"{facts['boot'].split()[0]}:{facts['pid']}")
     return names
-
-
-def _is_fresh(beat: float, newest: float, expire_s: float) -> bool:
-    """Whether a heartbeat is recent, by this machine's clock or by that of the newest beat beside it, whichever is later."""
-    return max(newest, time.time()) - beat < expire_s

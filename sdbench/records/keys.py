@@ -47,14 +47,8 @@ def asked_of(model: str, task: str, protocol: str, content: Mapping[str, Any]) -
     return cell_key({"model": model, "task": task, "protocol": protocol, "content": room})
 
 
-UNKEYED = (
-    "model",
-    "metric",
-    "metrics",
-    "axes",
-    "is_lossless",
-    "same_as",
-)  # fields of a cell that are no part of its key
+# Fields of a cell that are no part of its key.
+UNKEYED = ("model", "metric", "metrics", "axes", "is_lossless", "same_as")
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 from sdbench import embedded
 from sdbench.config import ConfigError, nearest, show
-from sdbench.errors import json_fault
-from sdbench.files import digest_of
+from sdbench.files import digest_of, read_json_lines
 from sdbench.hub import fetch, is_offline
 from sdbench.tasks.protocol import Protocol
 
@@ -122,17 +121,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         import pyarrow.parquet
 
         return pyarrow.parquet.read_table(path).to_pylist()
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ConfigError(f"task.data={path}: line {number} is not JSON ({json_fault(error)})") from error
-        if not isinstance(row, dict):
-            raise ConfigError(f"task.data={path}: line {number} must be a JSON object, got {show(line)}")
-        rows.append(row)
+    try:
+        rows = [row for _, row in read_json_lines(path)]
+    except ValueError as error:
+        raise ConfigError(f"task.data={error}") from None
     if not rows:
         raise ConfigError(f"task.data={path} has no rows")
     return rows

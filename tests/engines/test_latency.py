@@ -11,6 +11,7 @@ import pytest
 
 from sdbench.config import TimingOptions
 from sdbench.engines.latency import Clocked, LatencyPlan, on_the_clock, order, quantile, spread
+from sdbench.engines.native.timing import continue_pass
 from sdbench.engines.native.trials import (
     TimedCell,
     drift_sentence,
@@ -22,7 +23,8 @@ from sdbench.engines.native.trials import (
 )
 from sdbench.metrics.speed import drift
 from sdbench.prepare.cells import Point
-from sdbench.records import Cell, TimingRecord
+from sdbench.records import Cell, Store, TimingRecord, read
+from tests.records.synthetic import Shape, sweep, timings
 
 
 def test_each_cell_stands_before_each_other_equally_often():
@@ -40,6 +42,32 @@ def test_a_unit_is_as_many_examples_as_are_decoded_together():
     assert units("abcde", 1) == [("a",), ("b",), ("c",), ("d",), ("e",)]
     assert units("abcde", 2) == [("a", "b"), ("c", "d")]
     assert units("abc", 4) == []
+
+
+def test_a_pass_that_was_cut_off_goes_on_and_other_cells_or_machines_begin_one(tmp_path, capsys):
+    cells, shape = sweep("llama-tiny", "gsm8k-tiny", ws=(0.0, 1.0), num_drafts=(3,), temperature=1.0), Shape()
+    keys = [cell.key for cell in cells[:2]]
+    with Store.open(tmp_path) as store:
+        store.add_cells(cells)
+        for cell, pass_id, examples in [(cells[0], "a", "01"), (cells[1], "a", "01"), (cells[0], "b", "0")]:
+            for name in examples:
+                store.append(timings(cell, shape.decode(cell, name), pass_id=pass_id, repeats=2, shape=shape))
+    results = read(tmp_path)
+
+    def rest(cells, examples, machine="cpu-2x"):
+        units = [tuple(example.split("+")) for example in examples]
+        plan = LatencyPlan("new", machine, (), trials_of(units, 2))
+        plan = continue_pass(plan, results, cells, examples)
+        return plan.pass_id, {trial.key for trial in plan.todo if not trial.is_split}
+
+    assert rest(keys, ["0", "1", "2"]) == ("a", {("2", 0, False), ("2", 1, False)})
+    assert rest(keys[:1], ["0"])[0] == "b"
+    assert not capsys.readouterr().err
+    assert rest(keys, ["0", "1"], "another")[0] == "new"
+    assert "a new latency pass begins" in capsys.readouterr().err
+    assert rest(keys, ["0+1"])[0] == "new", "a batch of two is another pass"
+    assert rest([cell.key for cell in cells], ["0", "1"])[0] == "new"
+    assert not results.timings["stall"].any()
 
 
 @pytest.mark.parametrize(("count", "kept", "places"), [(11, 5, [0, 2, 5, 8, 10]), (3, 5, [0, 1, 2]), (4, 1, [3])])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sdbench import plan
 from sdbench.config import Run
 from sdbench.engines.latency import Clocked, LatencyPlan, machine, new_pass_id, on_the_clock, warn_of_another_machine
 from sdbench.engines.native.plain import time_generate
@@ -27,7 +27,7 @@ from sdbench.engines.native.trials import (
 from sdbench.prepare.cells import Point
 from sdbench.prepare.pair import num_threads
 from sdbench.prepare.progress import Bar, warn
-from sdbench.records import CallRecord, Cell, Store, read
+from sdbench.records import CallRecord, Cell, Results, Store, read
 from sdbench.types import needs_of
 
 if TYPE_CHECKING:
@@ -50,13 +50,26 @@ def plan_timing(job: Job, points: Sequence[Point], store: Store) -> LatencyPlan 
     results = read(store.folder)
     chosen = on_the_clock(points, timing.cells, timed_settings(results, run.margin))
     cells = [*(point.cell.key for point in chosen), *(cell.key for cell in library_cells(points, run))]
-    where, todo = machine_of(job.pair_info), trials_of(groups, timing.repeats)
-    earlier = None if run.force else plan.newest_pass(results, cells, list(map(name_of, groups)), machine=where)
-    if earlier is None and not run.force:
-        warn_of_another_machine(results, cells, where)
-    if earlier is not None:
-        todo = [trial for trial in todo if trial.key not in earlier.done]
-    return LatencyPlan(new_pass_id() if earlier is None else earlier.pass_id, where, chosen, todo) if todo else None
+    plan = LatencyPlan(new_pass_id(), machine_of(job.pair_info), chosen, trials_of(groups, timing.repeats))
+    if not run.force:
+        plan = continue_pass(plan, results, cells, list(map(name_of, groups)))
+    return plan if plan.todo else None
+
+
+def continue_pass(plan: LatencyPlan, results: Results, cells: Sequence[str], examples: Sequence[str]) -> LatencyPlan:
+    """The plan as the rest of the newest pass on its machine that timed all of these cells, on these examples, some of them or
+    more, where there is any: speed-ups form only inside one pass, and batches of another size stand under other names.
+    """
+    frame = results.timings
+    frame = frame[(frame["machine"] == plan.machine) & frame["cell"].isin(list(cells))]
+    for pass_id in sorted(set(frame["pass_id"]), reverse=True):  # its beginning is the time
+        rows = frame[frame["pass_id"] == pass_id]
+        names = set(rows["example"])
+        if set(rows["cell"]) == set(cells) and (names <= set(examples) or names >= set(examples)):
+            done = set(rows[["example", "repeat", "is_split"]].itertuples(index=False, name=None))
+            return replace(plan, pass_id=pass_id, todo=[trial for trial in plan.todo if trial.key not in done])
+    warn_of_another_machine(results, cells, plan.machine)
+    return plan
 
 
 def machine_of(pair_info: PairInfo) -> str:

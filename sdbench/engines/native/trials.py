@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 SPLIT_UNITS = 4  # prices of calls are medians over many rounds, but the shares of the time are per example
 ExampleGroup = tuple[str, ...]  # the examples decoded together
-OUTLIER = math.log(
-    2.5
-)  # so much slower than expected, in logarithms; texts of a cell differ by less in seconds a round
+# So much slower than expected, in logarithms; texts of a cell differ by less in seconds a round.
+OUTLIER = math.log(2.5)
 FEW_ROUNDS = 5  # fewer say nothing of each other
 DRIFT = 0.1  # a machine that changes its speed by so much within a pass is worth a sentence
 

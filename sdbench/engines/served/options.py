@@ -30,16 +30,7 @@ SERVED_LAW = "serve-1"  # raise it when the same server would be asked otherwise
 OF_THIS_PROCESS = {"device": "auto", "dtype": "auto"}
 OF_THE_MODEL = ("attention", "device_map", "quantization", "draft_quantization")
 OURS = (
-    "prompt",
-    "model",
-    "max_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "stream",
+    *("prompt", "model", "max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "stop_token_ids", "stream"),
     "n",
 )
 OF_A_SERVER = (

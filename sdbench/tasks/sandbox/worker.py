@@ -1,7 +1,7 @@
 """A worker process, small and trusted: it forks a child for each program, times it and reports its outcome.
 
 It stands between the run and the programs so that the run, which may hold gigabytes and threads, never forks, and so
-that a program's parent is a process that knows nothing. Frames on stdin and stdout: four bytes of length, then JSON.
+that a program's parent is a process that knows nothing. On stdin and stdout a line of JSON is a message.
 """
 
 import contextlib
@@ -26,18 +26,14 @@ HEAD = 2000  # characters of output that are handed back
 
 
 def send(pipe: IO[bytes], message: dict[str, Any]) -> None:
-    data = json.dumps(message).encode()
-    pipe.write(len(data).to_bytes(4, "big") + data)
+    pipe.write(json.dumps(message).encode() + b"\n")
     pipe.flush()
 
 
 def receive(pipe: IO[bytes]) -> dict[str, Any] | None:
     """The next message, or None when the other side is gone."""
-    head = pipe.read(4)
-    if len(head) < 4:
-        return None
-    data = pipe.read(int.from_bytes(head, "big"))
-    return json.loads(data)
+    line = pipe.readline()
+    return json.loads(line) if line.endswith(b"\n") else None
 
 
 class Worker:
