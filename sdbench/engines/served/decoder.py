@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.engines.served.request import ServerSetting, request_body
 from sdbench.engines.served.servers import Servers
+from sdbench.engines.served.timing import time_plan
 from sdbench.engines.stops import end_of, stopper
 from sdbench.plan import WorkItem
 from sdbench.records import PooledRecord
@@ -99,8 +100,6 @@ class ServedDecoder:
             self.store.append([record])
 
     def time(self, plan: LatencyPlan) -> None:
-        from sdbench.engines.served.timing import time_plan
-
         time_plan(self, plan)
 
     def body(self, client: Client, item: WorkItem) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sdbench.config import ConfigError, Run, nearest, show
 from sdbench.config.checks import as_list, integer, number, string, switch
 from sdbench.engines.served.request import PLUGIN, ServerSetting
+from sdbench.engines.served.timing import plan_timing
 from sdbench.prepare.progress import warn
 from sdbench.records import Cell
 from sdbench.serve.client import Patience
@@ -96,8 +97,6 @@ class Http:
         return ServedDecoder(self, job, store)
 
     def plan_timing(self, job: Job, points: Sequence[Point], store: Store) -> LatencyPlan | None:
-        from sdbench.engines.served.timing import plan_timing
-
         return plan_timing(self, job, points, store)
 
     def find(self, run: Run) -> PairMetadata:
