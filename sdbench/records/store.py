@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sdbench.records import parts
 from sdbench.records.claims import BEAT_S, EXPIRE_S, Claims
+from sdbench.records.compact import compact, set_aside
 from sdbench.records.keys import Cell
 from sdbench.records.parts import StoreError, cannot_write, commit_json, commit_table, new_stem
 from sdbench.records.schema import (
@@ -145,10 +146,8 @@ class Store:
     def append(self, records: Sequence[TimingRecord | CallRecord | LoadRecord | PooledRecord]) -> None:
         """Write one part of records of one kind: of a latency pass, of costs per call, of a closed loop, of pooled counts."""
         if records:
-            kind, stem = (
-                next(kind for kind, record_type in PLAIN.items() if isinstance(records[0], record_type)),
-                new_stem(),
-            )
+            stem = new_stem()
+            kind = next(kind for kind, record_type in PLAIN.items() if isinstance(records[0], record_type))
             commit_table(self._path(kind, stem), plain_table(records, kind, run=self.run), owner=self.claims.job)
             self._wrote(kind, stem)
 
@@ -221,8 +220,6 @@ class Store:
 
     def compact(self) -> list[str]:
         """Merge the small parts of every kind, and set aside what is torn, whose names come back; one job at a time does it."""
-        from sdbench.records.compact import compact, set_aside
-
         if not self.claims.take("compact"):
             return []
         try:
@@ -239,8 +236,6 @@ class Store:
         return bool({(cell, None), (cell, example)} & self._given_up)
 
     def _wrote(self, kind: str, stem: str) -> None:
-        from sdbench.records.compact import compact
-
         self._stems[kind].append(stem)
         if len(self._stems[kind]) >= COMPACT_AT:
             merged = compact(self._snapshot(), self.records, kind, self._stems[kind], owner=self.claims.job)

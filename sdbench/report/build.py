@@ -50,9 +50,8 @@ class WorkedOut:
     sweeps: tuple[Sweep, ...]
     metrics: tuple[Callable[[], Metrics], ...]  # every score of each folder, worked out when first needed
     options: tuple[str, ...] = ()  # of the command, such as margin=1
-    together: tuple[
-        str, ...
-    ] = ()  # what is decided of several sweeps: seeds pooled, and one setting where joint=true asks for it
+    # What is decided of several sweeps: seeds pooled, and one setting where joint=true asks for it.
+    together: tuple[str, ...] = ()
 
     @property
     def home(self) -> Path:
@@ -101,9 +100,8 @@ def worked_out(
     metrics = tuple(cache(partial(metrics_of, folder)) for folder in results)
     sweeps = sweeps_of(results, summaries, metrics)
     advice = tuple(retitle(sweeps, results, advice))
-    together = (
-        [f"{pooled.name}: {each.text}" for each in advise(pooled).advices] if (pooled := pool_seeds(results)) else []
-    )
+    pooled = pool_seeds(results)
+    together = [f"{pooled.name}: {each.text}" for each in advise(pooled).advices] if pooled else []
     together += [decide_jointly(advice).text] if is_joint else []
     return WorkedOut(results, summaries, advice, tuple(sweeps), metrics, tuple(options), tuple(together))
 

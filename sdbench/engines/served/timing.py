@@ -235,14 +235,10 @@ def loads(block: LoadBlock, requests: Sequence[TimedRequest], plan: LatencyPlan)
     """The requests of a block; those of a disturbed one have no common seconds."""
     begins, ends = ([getattr(request, name) for request in requests] for name in ("begin", "end"))
     # All users are busy from the last one's first request until nothing is left to ask and one has its answer.
-    held = (
-        sorted(begins)[min(block.concurrency, len(begins)) - 1],
-        min((end for end in ends if end >= max(begins)), default=math.nan),
-    )
-    held_s = held[1] - held[0]
-    under_way_s = sum(
-        max(0.0, min(end, held[1]) - max(begin, held[0])) for begin, end in zip(begins, ends, strict=True)
-    )
+    start = sorted(begins)[min(block.concurrency, len(begins)) - 1]
+    stop = min((end for end in ends if end >= max(begins)), default=math.nan)
+    held_s = stop - start
+    under_way_s = sum(max(0.0, min(end, stop) - max(begin, start)) for begin, end in zip(begins, ends, strict=True))
     return [
         LoadRecord(
             pass_id=plan.pass_id,
@@ -261,7 +257,7 @@ def loads(block: LoadBlock, requests: Sequence[TimedRequest], plan: LatencyPlan)
             held_s=held_s,
             held_tokens=min(
                 request.tokens,
-                sum(new for when, new in request.answer.chunks if held[0] <= request.begin + when <= held[1]),
+                sum(new for when, new in request.answer.chunks if start <= request.begin + when <= stop),
             ),
             reached=under_way_s / held_s if held_s else math.nan,
         )

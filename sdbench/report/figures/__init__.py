@@ -14,9 +14,7 @@ from sdbench.report.figures.planes import grids, load, pareto, pareto_speed
 from sdbench.report.figures.theory import bound, laws, predicted
 from sdbench.report.sweep import Sweep
 
-_NAMED = (
-    *(load, against_knob, speed_against_knob, time_split, positions, lengths, divergence, laws, bound, predicted),
-)
+_NAMED = (load, against_knob, speed_against_knob, time_split, positions, lengths, divergence, laws, bound, predicted)
 DRAW: Mapping[str, Callable[[Sweep], Figure | None]] = {
     "pareto": pareto,
     "pareto_speed": pareto_speed,
@@ -31,5 +29,5 @@ def draw_figures(sweeps: Sequence[Sweep]) -> dict[str, Figure]:
         for name, draw in DRAW.items():
             figure = draw(sweep)
             if figure is not None:
-                figures[f"{name}-{sweep.suffix}" if sweep.suffix else name] = figure
+                figures[sweep.file_name(name)] = figure
     return figures | grids(sweeps)

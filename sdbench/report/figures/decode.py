@@ -32,9 +32,8 @@ def positions(sweep: Sweep) -> Figure | None:
     """Draw how often each slot of a draft is kept: of all drafted, and of those examined; a line a setting."""
     known = set(sweep.positions["cell"])
     curve, lossless = longest_curve(sweep), sweep.baseline("lossless")
-    cells = (
-        curve[curve["cell"].isin(known)] if known & set(curve["cell"]) else lossless[lossless["cell"].isin(known)][:1]
-    )
+    cells = curve[curve["cell"].isin(known)]
+    cells = cells if len(cells) else lossless[lossless["cell"].isin(known)][:1]
     if cells.empty:
         return None
     cells = cells.iloc[marks.evenly(len(cells), MOST)]

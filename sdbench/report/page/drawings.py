@@ -62,12 +62,9 @@ def area_of(sweep: Sweep, rate: str) -> str:
 def none_failed(sweep: Sweep) -> str:
     """Return which failures of answers were counted and never seen; "" where the figure shows some."""
     counted = {name: text for name, (text, *_) in FAILURES.items() if sweep.swept[name].notna().any()}
-    has_failures = sweep.swept[list(counted)].fillna(0).any(axis=None)
-    return (
-        f"No answer in these settings is counted as: {', '.join(counted.values())}."
-        if counted and not has_failures
-        else ""
-    )
+    if not counted or sweep.swept[list(counted)].fillna(0).any(axis=None):
+        return ""
+    return f"No answer in these settings is counted as: {', '.join(counted.values())}."
 
 
 NOTES: Mapping[str, Callable[[Sweep], str]] = {
