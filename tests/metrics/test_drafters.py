@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import sdbench
-from sdbench.metrics import speed
+from sdbench.metrics import acceptance, speed
 from sdbench.metrics.cells import reference, table_of
 from sdbench.metrics.safety import sequences
 from sdbench.metrics.summary import summarise
@@ -51,6 +51,14 @@ def test_records_and_summary_have_a_column(results):
     assert set(summary["drafter"].dropna()) == set(LABELS)
     assert summary.loc[summary["verifier"] == "target", "drafter"].isna().all()
     assert (summary["drafted_per_round"].dropna() <= 5).all()
+
+
+def test_probabilities_that_are_rounded_beyond_one_count_as_one(results):
+    """The distributions of a drafter by counts are float32: the sum of an acceptance probability is at times 1 + 1e-7."""
+    part = results.generations[results.generations["drafter"] == "lookup"]
+    part = part[part["cell"] == part["cell"].iloc[0]]
+    rounded = part.assign(expected_sum=part["examined"] * (1 + 1.2e-7))
+    assert acceptance.rates(rounded)["acceptance_expected"].value == 1.0
 
 
 def test_the_baseline_of_a_setting_is_lossless_with_its_drafter_and_length(results):
