@@ -6,6 +6,8 @@ pair=NAME       llama-tiny, qwen-tiny or gemma-tiny                      (llama-
 out=FOLDER      gets target/, draft/ and training.json                   (trained/PAIR)
 role=A,B        target, draft or both                                    (target,draft)
 start=FOLDER    has target/ with the weights of the plain phases: training begins with the first phase in a voice
+exits=STEPS     the target that ships, trained so many steps further with losses at every second layer (LayerSkip): what
+                drafter=early-exit needs; out gets target/, to be named by model.target=FOLDER
 seed=N          other first weights and rows, under the same tokenizer
 
 A training that was interrupted continues when the same command is run again.
@@ -17,12 +19,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from scripts.tiny.make import ROLES, make, pair_of
+from scripts.tiny.make import ROLES, make, pair_of, train_exits
 from scripts.tiny.pairs import Role
 from scripts.tiny.ranks import is_rank, join_ranks, start_ranks
 from sdbench.words import choose, exit_on_mistake, parse_words
 
-DEFAULTS = {"pair": "llama-tiny", "out": "FOLDER", "role": "target,draft", "start": "FOLDER", "seed": "2"}
+DEFAULTS = {
+    "pair": "llama-tiny",
+    "out": "FOLDER",
+    "role": "target,draft",
+    "start": "FOLDER",
+    "exits": "STEPS",
+    "seed": "2",
+}
 
 
 def main(words: Sequence[str]) -> None:
@@ -34,12 +43,18 @@ def main(words: Sequence[str]) -> None:
         names = choose("role", options.get("role", DEFAULTS["role"]), ROLES)
         if seed is not None and not seed.isdecimal():
             raise ValueError(f"seed must be a whole number of at least 0, got {seed}")
+        exits = options.get("exits")
+        if exits is not None and not (exits.isdecimal() and int(exits)):
+            raise ValueError(f"exits must be a whole number of steps, at least 1, got {exits}")
         if not is_rank():
             raise SystemExit(start_ranks([__file__, *words], out))
         with join_ranks(out) as rank:
             start = Path(options["start"]) if "start" in options else None
             roles: list[Role] = [role for role in ROLES if role in names]
-            make(pair, out, rank, roles, start, None if seed is None else int(seed))
+            if exits is None:
+                make(pair, out, rank, roles, start, None if seed is None else int(seed))
+            else:
+                train_exits(name, out, rank, int(exits))
 
 
 if __name__ == "__main__":

@@ -120,15 +120,22 @@ class Net:
 
     def hidden(self, weights: Weights, tokens: Tensor) -> Tensor:
         """Normed last states [B,T,width] of tokens [B,T]."""
+        return self.exits(weights, tokens, self.shape.layers)[-1]
+
+    def exits(self, weights: Weights, tokens: Tensor, every: int) -> list[Tensor]:
+        """Normed states [B,T,width] of tokens [B,T] behind every so many layers; the last are those behind all of them."""
         x = F.embedding(tokens, weights["embed"])
         if self.family == "gemma":
             x = x * x.shape[-1] ** 0.5
+        states: list[Tensor] = []
         layers = {kind: stack.unbind(0) for kind, stack in weights.items() if kind not in ("embed", "head")}
         for i in range(self.shape.layers):
             layer = {kind: stack[i] for kind, stack in layers.items()}
             x = self._add(x, self._attend(layer, Rms.apply(x), self.window(i)))
             x = self._add(x, self._feed(layer, Rms.apply(x)))
-        return Rms.apply(x)
+            if (self.shape.layers - 1 - i) % every == 0:
+                states.append(Rms.apply(x))
+        return states
 
     def _add(self, x: Tensor, block: Tensor) -> Tensor:
         if self.family == "gemma":

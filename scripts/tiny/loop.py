@@ -17,6 +17,7 @@ from scripts.tiny.weights import grown, initial, load, save
 from sdbench.train.steps import Steps
 
 CHECKPOINT_EVERY = 250
+EXIT_EVERY = 2  # layers
 
 
 @dataclass(slots=True)
@@ -71,7 +72,7 @@ def fit(
         if len(weights["o_proj"]) < net.shape.layers:
             weights, optimiser = grown(weights, net.shape.layers), Optimiser(recipe, rank, step)
         micros = stream.step(step, rank.index, rank.world, rank.micros)
-        grads, share = gradient(net, weights, micros, rank.device)
+        grads, share = gradient(net, weights, micros, rank.device, recipe.exit_share)
         rank.add_up(list(grads.values()))
         optimiser.step(weights, grads, step)
         loss.lerp_(share * rank.world, 0.05 if loss else 1.0)  # ranks have much the same share
@@ -92,15 +93,28 @@ def _identity(pair: Pair, role: Role) -> dict[str, object]:
     return {"shape": asdict(pair.shape(role)), "vocabulary": pair.vocabulary, **recipe, **phases}
 
 
-def gradient(net: Net, weights: Weights, micros: list[Micro], device: str) -> tuple[Weights, Tensor]:
-    """Gradients summed over micro-batches, and this rank's share of the weighted loss."""
+def gradient(
+    net: Net, weights: Weights, micros: list[Micro], device: str, exit_share: float = 0.0
+) -> tuple[Weights, Tensor]:
+    """Gradients summed over micro-batches, and this rank's share of the weighted loss, behind the last layer.
+
+    Of what is minimised, `exit_share` is the mean of the losses at every second layer, weighted by how deep each is.
+    """
     work = {kind: w.to(torch.bfloat16).requires_grad_() for kind, w in weights.items()}
     total = torch.zeros((), device=device)
     for micro in micros:
-        hidden = net.hidden(work, micro.tokens.to(device))
-        logits = F.linear(hidden.flatten(0, 1)[micro.positions.to(device)], work["head"]).float()
-        losses = F.cross_entropy(logits, micro.labels.to(device), reduction="none")
-        loss = losses @ micro.weights.to(device)
-        loss.backward()
+        every = EXIT_EVERY if exit_share else net.shape.layers
+        *exits, loss = [
+            _loss(hidden, work["head"], micro, device) for hidden in net.exits(work, micro.tokens.to(device), every)
+        ]
+        depths = range(1, len(exits) + 1)
+        early = [depth / sum(depths) * part for depth, part in zip(depths, exits, strict=True)]
+        torch.stack([(1 - exit_share) * loss, *(exit_share * part for part in early)]).sum().backward()
         total += loss.detach()
     return {kind: w.grad for kind, w in work.items() if w.grad is not None}, total
+
+
+def _loss(hidden: Tensor, head: Tensor, micro: Micro, device: str) -> Tensor:
+    logits = F.linear(hidden.flatten(0, 1)[micro.positions.to(device)], head).float()
+    losses = F.cross_entropy(logits, micro.labels.to(device), reduction="none")
+    return losses @ micro.weights.to(device)

@@ -9,13 +9,14 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from scripts.tiny.data import texts
-from scripts.tiny.loop import fit
+from scripts.tiny.loop import Trained, fit
 from scripts.tiny.pairs import MAX_LENGTH, PAIRS, TASKS, Pair, PairRecipe, Phase, Role
 from scripts.tiny.ranks import Rank
 from scripts.tiny.tokenizer import train_tokenizer
 from sdbench import embedded
 
 CONTINUED = 1000  # steps of the warm-up and cosine in `continue_target`, which runs some of them
+EXIT_SHARE = 0.5  # of the loss, in `train_exits`
 ROLES: tuple[Role, ...] = ("target", "draft")
 
 
@@ -45,6 +46,30 @@ def continue_target(name: str, out: Path, step: int) -> Path:
     return folder
 
 
+def train_exits(name: str, out: Path, rank: Rank, steps: int) -> None:
+    """Train the pair's shipped target further with losses at every second layer, for `drafter=early-exit`: `out/target`."""
+    pair, start = pair_of(name), embedded.path(name, "target")
+    phase = replace(pair.target_recipe.phases[-1], steps=steps, rate=0.5)
+    pair = replace(pair, target_recipe=PairRecipe((phase,), exit_share=EXIT_SHARE), seed=pair.seed + 200)
+    trained = fit(pair, "target", PreTrainedTokenizerFast.from_pretrained(start), out, rank, start=start)
+    if rank.index == 0:
+        took = {**_costs(trained, steps, rank), "exit_share": EXIT_SHARE, "started_from": f"embedded:{name}/target"}
+        (out / "training.json").write_text(json.dumps({"target": took}, indent=1) + "\n")
+
+
+def _costs(trained: Trained, steps: int, rank: Rank) -> dict[str, object]:
+    """What a training took."""
+    return {
+        "steps": steps,
+        "tokens": trained.tokens,
+        "loss": round(trained.loss, 4),
+        "seconds": round(trained.seconds),
+        "processes": rank.world,
+        "device": rank.device,
+        "torch": torch.__version__,
+    }
+
+
 def make(
     pair: Pair,
     out: Path,
@@ -64,9 +89,7 @@ def make(
         folder = start / role if start and pair.recipe(role).plain_steps else None
         trained = fit(pair, role, tokenizer, out, rank, start=folder)
         if rank.index == 0:
-            took = {"steps": pair.recipe(role).steps, "tokens": trained.tokens, "loss": round(trained.loss, 4)}
-            took |= {"seconds": round(trained.seconds), "processes": rank.world, "device": rank.device}
-            took |= {"torch": torch.__version__}
+            took = _costs(trained, pair.recipe(role).steps, rank)
             if start and folder:
                 before = json.loads((start / "training.json").read_text())[role]
                 took |= {"began_at_step": pair.recipe(role).plain_steps, "before": before}

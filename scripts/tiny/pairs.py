@@ -58,6 +58,7 @@ class PairRecipe:
     sureness: float = 1.0  # factor of the trained head: above 1 sharpens the distribution
     vector_lr: float = 4e-3
     warmup: int = 60
+    exit_share: float = 0.0  # of the loss: at every second layer, by the model's own norm and head (LayerSkip)
 
     @property
     def steps(self) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor
 from sdbench.audit.outcomes import UnknownLawError, outcomes
 from sdbench.audit.source import Sampling, Tables, evidence_of
 from sdbench.audit.texts import digits_of, number_of
+from sdbench.lm.cache import RaggedCache
 from sdbench.lm.model import LM
 from sdbench.probs import dense
 from sdbench.types import DraftBlock
@@ -257,7 +258,8 @@ def draft_afresh(
 @torch.inference_mode()
 def begin_rows(drafter: Any, target: LM, texts: Tensor, capacity: int) -> None:
     """Begin a row for each text [R,L] in a cache of the target's, and let the drafter begin it."""
-    cache, prefixes = target.cache(len(texts), capacity), target.prefill_all(list(texts[:, :-1]))
+    cache = RaggedCache(target.config.num_hidden_layers, len(texts), capacity)
+    prefixes = target.prefill_all(list(texts[:, :-1]))
     drafter.open(len(texts), capacity, cache)
     for row, (text, prefix) in enumerate(zip(texts, prefixes, strict=True)):
         cache.write(row, prefix)

@@ -54,13 +54,13 @@ def peak_bytes(
 ) -> PeakBytes:
     """Return what a batch of `num_rows` texts, the longest of `length` tokens with its answer, takes at its peak.
 
-    draft None: the target alone, or a drafter without a model. keeps_logits: a rule reads un-tempered logits ("raw" in its needs,
-    or "raw_if_greedy" at temperature 0). is_captured: steps are replayed as CUDA graphs, whose memory serves nothing else.
+    draft None: a drafter without a model; num_draft 0: the target alone. keeps_logits: a rule reads un-tempered logits ("raw" in
+    its needs, or "raw_if_greedy" at temperature 0). is_captured: steps are replayed as CUDA graphs, whose memory serves nothing
+    else.
     keeps_prompts: as a run does, for prompts that begin alike.
     Activations are left out: some 0.1 GiB for an 8B.
     """
     models = [target] if draft is None else [target, draft]
-    k = 0 if draft is None else num_draft
     slots = num_rows * (length + num_draft + 2) + max(CHUNK, length)
     wide = max(4, target.width)  # laws are float32, or float64 where the model is
     is_sampled = temperature > 0
@@ -70,7 +70,7 @@ def peak_bytes(
     if is_sampled and top_p is not None and top_p < 1:
         warped += 4 * wide + 9  # a full sort: values, ids of int64, sums, what is cut
     a_slot = num_rows * target.vocab_size
-    held, judged = a_slot * k * kept, a_slot * (num_draft + 1) * kept
+    held, judged = a_slot * num_draft * kept, a_slot * (num_draft + 1) * kept
     drafting, scoring = 2 * held, a_slot * (num_draft + 1) * (logits + warped)
     judging = held + judged + wide * WORK
     # A graph keeps what it works on, and its results are copied.

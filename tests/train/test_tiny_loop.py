@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import sdbench
 from scripts.tiny.data import Stream, texts
 from scripts.tiny.forward import Net
 from scripts.tiny.loop import fit
@@ -16,6 +17,7 @@ from scripts.tiny.ranks import Rank
 from scripts.tiny.weights import grown, initial, load, save
 from sdbench import embedded
 from sdbench.config import ConfigError
+from sdbench.verify import Exact
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +78,23 @@ def test_what_a_training_took_stands_beside_it_and_stays_when_there_is_nothing_l
     make(pair, tmp_path, Rank())
     again = json.loads((tmp_path / "training.json").read_text())
     assert all(again[role] | {"seconds": 0} == took[role] | {"seconds": 0} for role in took)
+
+
+def test_losses_at_early_layers_train_a_model_whose_early_exit_is_right_more_often(tmp_path):
+    shape = replace(micro(60).target, layers=4)
+    acceptance = {}
+    for share in (0.0, 0.5):
+        pair = replace(micro(60), target=shape, target_recipe=replace(micro(60).target_recipe, exit_share=share))
+        tokenizer = tokenizer_of(pair)
+        fit(pair, "target", tokenizer, tmp_path / str(share), Rank())
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / str(share) / "target").double().eval()
+        prompts = [tokenizer(text.prompt)["input_ids"] for text in texts("gsm8k", "test", 4)]
+        engine = sdbench.Engine(model)
+        drafter = engine.drafter("early-exit", engine.warp(0.0), {"exit_layer": 2})
+        options = {"max_new_tokens": 32, "temperature": 0.0, "stop_ids": (), "engine": engine}
+        decoded = sdbench.generate(None, None, prompts, [Exact()], drafter=drafter, **options)
+        acceptance[share] = sum(sum(g.accepted or ()) for g in decoded) / sum(sum(g.drafted or ()) for g in decoded)
+    assert acceptance[0.5] > acceptance[0.0] + 0.1, acceptance
 
 
 def test_ranks_share_a_step_without_loss_or_overlap():
