@@ -151,7 +151,8 @@ def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
         return pair_info.tokenizer.encode(text, add_special_tokens=False)
 
     build_parts(run, markers)  # a marker that is not a single token is refused before weights are read
-    refuse_drafter_options(run, parts, pair_info.tokenizer, pair_info.configs["target"])
+    draft_tokenizer = pair_info.draft_tokenizer if parts.translates else None
+    refuse_drafter_options(run, parts, pair_info.tokenizer, pair_info.configs["target"], draft_tokenizer)
     sweeps = tuple(built.sweep for built in parts.sweeps)
     budget = run.max_new_tokens or TRAINED_BUDGET
     is_counted = given.has("n") and run.n is not None
@@ -165,6 +166,7 @@ def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
         loaded.draft,
         prompts if is_counted else least_certain(loaded.target, prompts, TRAINED_PROMPTS),
         tokenizer=pair_info.tokenizer,
+        draft_tokenizer=draft_tokenizer,
         num_draft=run.num_draft[0] if given.has("num_draft") else min_num_draft(settings, TRAINED_DRAFT),
         budget=budget,
         batch_size=run.batch_size or 64,

@@ -20,7 +20,6 @@ from sdbench.audit.report import ExactCheck
 from sdbench.audit.source import ModelOutputs, Sampling, Side, Source, Tables, run_model
 from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.audit.texts import RoundBatch, require_rounds
-from sdbench.engine import Engine
 from sdbench.types import DraftBlock, Evidence, Generation, Limits
 from sdbench.verify import Exact
 
@@ -106,7 +105,7 @@ def check_invariance(subject: Subject, which: Sequence[int], samples: int = 4) -
     count = len(subject.prompts)
     samples = samples if not subject.sampling.is_greedy else 1
     mixed, traced = replace(subject, settings=[*subject.settings, AuditedRule("exact", Exact())]), replace(subject)
-    traced.engine = Engine(subject.target, subject.draft, subject.tokenizer, subject.vocab_size, capture="trace")
+    traced.engine = subject.make_engine(capture="trace")
     traced.engine.capture_at_once()
     reversed_order = {"prompts": list(subject.prompts)[::-1], "keys": list(range(count))[::-1]}
     alone = subject.decode(which, samples, look=900, batch_size=1)

@@ -47,12 +47,18 @@ class Subject:
     batch_size: int = 256
     seed: int = 0
     vocab_size: int | None = None
+    draft_tokenizer: Any = None  # where the draft has another than the target
     engine: Engine = field(init=False)
     helper: Any = field(init=False)  # the drafter, built
 
     def __post_init__(self) -> None:
-        self.engine = Engine(self.target, self.draft, self.tokenizer, self.vocab_size)
+        self.engine = self.make_engine()
         self.helper = self.build_drafter()
+
+    def make_engine(self, **options: Any) -> Engine:
+        """A new engine of this pair."""
+        parts = self.target, self.draft, self.tokenizer, self.vocab_size
+        return Engine(*parts, draft_tokenizer=self.draft_tokenizer, **options)
 
     def build_drafter(self, sampling: Sampling | None = None) -> Any:
         """A new drafter, unless an object was given."""
@@ -66,7 +72,10 @@ class Subject:
 
     @property
     def models(self) -> dict[str, Any]:
-        return {"target": self.target, **({} if self.draft is None else {"draft": self.draft})}
+        return {
+            "target": self.target,
+            **({} if self.draft is None or self.draft_tokenizer is not None else {"draft": self.draft}),
+        }
 
     @property
     def widths(self) -> tuple[int, int]:

@@ -32,9 +32,17 @@ def build(drafter: object, setup: DraftSetup, options: Mapping[str, Any] | None 
     if not isinstance(kind, type):
         return kind
     name = drafter if isinstance(drafter, str) else kind.__name__
-    for need, part, label in (("draft", setup.draft, "draft model"), ("tokenizer", setup.tokenizer, "tokenizer")):
+    parts = (
+        ("draft", setup.draft, "draft model"),
+        ("tokenizer", setup.tokenizer, "tokenizer"),
+        ("draft_tokenizer", setup.draft_tokenizer, "tokenizer of the draft"),
+    )
+    for need, part, label in parts:
         if need in needs and part is None:
             raise ValueError(f"drafter={name} needs a {label}, and there is none")
+    shares = "draft" in needs and "draft_tokenizer" not in needs
+    if shares and setup.draft.vocab_size < (setup.warp.vocab_size or 0):
+        raise ValueError(f"drafter={name} needs a draft with the target's tokenizer: take drafter=intersection")
     if not hasattr(kind, "build"):
         raise ValueError(f"drafter={name} must have a classmethod build(setup, …): derive it from BaseDrafter")
     rest, policy = policy_in({**defaults, **(options or {})})

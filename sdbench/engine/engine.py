@@ -29,6 +29,7 @@ class Engine:
     eagerly, "trace" without Python, "graphs" captured once for each shape and replayed (CUDA graphs; elsewhere a rehearsal),
     "compile" by torch.compile; None: graphs for a model on one CUDA device, on the CPU traces of what has come back often, else
     off. Texts do not depend on it. Captured steps are used while nothing that moves a logit has changed (lm/fingerprint.py).
+    draft_tokenizer: of a draft with other ids than the target, for drafters that translate; vocab_size is then the target's alone.
     hook: called around each phase of the loop (engine/loop.py), for example to time it.
     """
 
@@ -38,13 +39,14 @@ class Engine:
     vocab_size: int | None = None
     capture: Mode | None = None
     hook: PhaseHook = no_hook
+    draft_tokenizer: Any = None
     target: LM = field(init=False)
     draft: LM | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.target = LM(self.target_model, capture=self.capture)
         self.draft = None if self.draft_model is None else LM(self.draft_model, role="draft", capture=self.capture)
-        self.vocab_size = used_vocab(self.target, self.draft, self.vocab_size)
+        self.vocab_size = used_vocab(self.target, None if self.draft_tokenizer else self.draft, self.vocab_size)
 
     @property
     def models(self) -> list[LM]:
@@ -56,7 +58,8 @@ class Engine:
 
     def drafter(self, drafter: object, warp: Warp, options: Mapping[str, Any] | None = None) -> Drafter:
         """Return an object as it is; build a class, or the name of a file in configs/drafter, for these models."""
-        return drafters.build(drafter, DraftSetup(self.target, warp, self.draft, self.tokenizer), options)
+        setup = DraftSetup(self.target, warp, self.draft, self.tokenizer, draft_tokenizer=self.draft_tokenizer)
+        return drafters.build(drafter, setup, options)
 
     def stream(
         self,

@@ -78,7 +78,7 @@ def points(run: Run, task: DataTask, pair_info: PairInfo, parts: Parts) -> list[
                 if type(rule) is not Exact:  # which is there already, under the name that every run has
                     add(built.sweep.name, drafter, rule, k, setting, built.sweep.knobs)
     add("target", "target", Exact())
-    if "draft" in pair_info.checkpoints:
+    if "draft" in pair_info.checkpoints and parts.has_one_vocabulary:  # else the prompts are no ids of the draft
         add("draft", "draft", Exact())
     return list(by_key.values())
 
@@ -155,6 +155,7 @@ class _CellMaker:
             "drafter": None if drafter is None else {"name": drafter.name, **drafter.component.options},
             **({"heads": heads} if (heads := contents(rule)) else {}),
             **({"distilled": card} if "draft" in reads and (card := self.pair_info.distilled) else {}),
+            **({"draft_tokenizer": _draft_tokenizer_key(self.pair_info)} if drafter and drafter.translates else {}),
             "stop_ids": sorted(self.pair_info.stop_ids["draft" if role == "draft" else "target"]),
             "top_k": run.top_k,
             "top_p": run.top_p,
@@ -167,6 +168,12 @@ class _CellMaker:
             "files": {**files, **drafter_files, **_task_files(run, self.task)},
             **{name: value for name, value in self.pair_info.numerics.items() if name.partition("_")[0] in reads},
         }
+
+
+def _draft_tokenizer_key(pair_info: PairInfo) -> str:
+    from sdbench.lm.load import tokenizer_key
+
+    return tokenizer_key(pair_info.draft_tokenizer)  # type: ignore[arg-type] - a drafter that translates has a draft
 
 
 def _drafter_version(drafter: DrafterClass) -> str | None:

@@ -44,6 +44,14 @@ class PairInfo:
         return load_tokenizer(self.metadata.checkpoints["target"])
 
     @cached_property
+    def draft_tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """The draft's, which a drafter that translates reads; None without a draft."""
+        from sdbench.lm.load import load_tokenizer
+
+        draft = self.metadata.checkpoints.get("draft")
+        return None if draft is None else load_tokenizer(draft)
+
+    @cached_property
     def checkpoints(self) -> dict[str, str]:
         """Role -> repository@commit or a hash of the weights."""
         checkpoints = self.metadata.checkpoints.items()

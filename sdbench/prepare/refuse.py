@@ -34,8 +34,9 @@ class LimitError(ConfigError):
 def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
     """Raise a ConfigError for the first thing that this run cannot do; warn of what it can do but is unlikely to mean."""
     refuse_broken_limits(run, parts)
-    refuse_drafter_options(run, parts, pair_info.tokenizer, pair_info.configs["target"])
-    if "draft" in pair_info.configs:
+    draft_tokenizer = pair_info.draft_tokenizer if parts.translates else None
+    refuse_drafter_options(run, parts, pair_info.tokenizer, pair_info.configs["target"], draft_tokenizer)
+    if "draft" in pair_info.configs and parts.has_one_vocabulary:
         _refuse_two_vocabularies(run, pair_info)
     if run.model.attention is not None:
         _refuse_missing_attention(run, pair_info)
@@ -77,12 +78,14 @@ def refuse_broken_limits(run: Run, parts: Parts) -> None:
                     raise LimitError(sentence)
 
 
-def refuse_drafter_options(run: Run, parts: Parts, tokenizer: Any = None, config: Any = None) -> None:
-    """Raise for what the drafters' options say that cannot be, given the target's tokenizer and configuration."""
+def refuse_drafter_options(
+    run: Run, parts: Parts, tokenizer: Any = None, config: Any = None, draft_tokenizer: Any = None
+) -> None:
+    """Raise for what the drafters' options say that cannot be, given the pair's tokenizers and the target's configuration."""
     from sdbench.draft import check
     from sdbench.types import DraftSetup
 
-    setup = DraftSetup(None, None, None, tokenizer, config)
+    setup = DraftSetup(None, None, None, tokenizer, config, draft_tokenizer)
     for drafter in parts.drafters:
         try:
             check(drafter.kind, drafter.component.options, setup, run.num_draft)

@@ -30,6 +30,7 @@ class DrafterClass:
     component: Component
     kind: type
     needs_draft: bool
+    translates: bool = False  # that may have another tokenizer than the target
 
     @property
     def name(self) -> str:
@@ -42,6 +43,16 @@ class Parts:
 
     sweeps: tuple[BuiltSweep, ...]
     drafters: tuple[DrafterClass, ...]
+
+    @property
+    def translates(self) -> bool:
+        """Whether a drafter reads the draft's tokenizer."""
+        return any(drafter.translates for drafter in self.drafters)
+
+    @property
+    def has_one_vocabulary(self) -> bool:
+        """Whether target and draft must have the same ids: unless every drafter that reads the draft translates."""
+        return not self.translates or any(drafter.needs_draft and not drafter.translates for drafter in self.drafters)
 
 
 def build_parts(run: Run, ids_of: Callable[[str], Sequence[int]] | None = None) -> Parts:
@@ -89,7 +100,8 @@ def _drafter_class(drafter: Component) -> DrafterClass:
         raise ConfigError(f"{name} cannot be made: {first_line(error)}") from None
     if not isinstance(kind, type):
         raise ConfigError(f"{name} must name a class, and {drafter.target} is none")
-    return DrafterClass(drafter, kind, "draft" in _needs(kind, DRAFTER_NEEDS, name))
+    needs = _needs(kind, DRAFTER_NEEDS, name)
+    return DrafterClass(drafter, kind, "draft" in needs, "draft_tokenizer" in needs)
 
 
 def _needs(part: object, known: frozenset[str], name: str) -> frozenset[str]:

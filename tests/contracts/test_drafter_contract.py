@@ -39,8 +39,9 @@ def models() -> tuple[Any, Any]:
 
 
 def engine_and_drafter(models: tuple[Any, Any], named: Named, **warp: Any) -> tuple[sdbench.Engine, Any]:
-    draft = models[1] if "draft" in needs_of(named.target, DRAFTER_NEEDS) else None
-    engine = sdbench.Engine(models[0], draft, word_tokenizer(models[0].config.vocab_size))
+    needs, tokenizer = needs_of(named.target, DRAFTER_NEEDS), word_tokenizer(models[0].config.vocab_size)
+    draft, draft_tokenizer = models[1] if "draft" in needs else None, tokenizer if "draft_tokenizer" in needs else None
+    engine = sdbench.Engine(models[0], draft, tokenizer, draft_tokenizer=draft_tokenizer)
     options = {**named.options, **{name: give() for name, give in GIVEN.items() if name in named.options}}
     return engine, engine.drafter(named.target, engine.warp(**warp), options)
 

@@ -13,6 +13,7 @@ from sdbench.engines.stops import stopper
 from sdbench.errors import first_line
 from sdbench.plan import WorkItem
 from sdbench.prepare.progress import warn
+from sdbench.types import DRAFTER_NEEDS, needs_of
 
 if TYPE_CHECKING:
     from sdbench.engine import Engine, Options
@@ -64,8 +65,10 @@ class Decoder:
         """The pair's models with what they keep, as long as the job."""
         from sdbench.engine import Engine
 
-        tokenizer = self.job.pair_info.tokenizer
-        engine = Engine(self.pair.target, self.pair.draft, tokenizer)
+        pair_info = self.job.pair_info
+        draft_tokenizer = pair_info.draft_tokenizer if self.job.parts.translates else None
+        tokenizer = pair_info.tokenizer
+        engine = Engine(self.pair.target, self.pair.draft, tokenizer, draft_tokenizer=draft_tokenizer)
         if self.pair.target.device.type == "cpu":
             engine.hook = MemoryGuard()
         head: Any = self.pair.target.get_output_embeddings()

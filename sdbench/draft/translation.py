@@ -1,0 +1,59 @@
+"""One tokenizer's ids as another's, token by token: which mean the same text, and what stands for the others."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+UNKNOWN = "\ufffd"  # of ids that are part of a character only
+
+
+def texts_of_ids(tokenizer: Any) -> list[str]:
+    """Return the text of each id as it stands inside a text: behind another token, or its leading space would be lost."""
+    before = list(tokenizer("a", add_special_tokens=False)["input_ids"])
+    options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+    start = str(tokenizer.decode(before, **options))
+    rows = tokenizer.batch_decode([[*before, index] for index in range(len(tokenizer))], **options)
+    return [str(row).removeprefix(start) for row in rows]
+
+
+def shared_ids(target: Any, draft: Any) -> dict[int, int]:
+    """Return draft id by target id of the texts that both tokenizers have as one token; the first id of each text."""
+    target_ids, draft_ids = (_id_of_text(texts_of_ids(tokenizer)) for tokenizer in (target, draft))
+    shared = {index: draft_ids[text] for text, index in target_ids.items() if text in draft_ids}
+    if not shared:
+        raise ValueError("the tokenizers of target and draft have no token in common: give another draft")
+    return shared
+
+
+def _id_of_text(texts: Sequence[str]) -> dict[str, int]:
+    ids: dict[str, int] = {}
+    for index, text in enumerate(texts):
+        if text and UNKNOWN not in text:
+            ids.setdefault(text, index)
+    return ids
+
+
+class Translation:
+    """The ids of a draft's tokenizer for those of a target's. A text's translation is that of its tokens, one after the other, so
+    that it grows with the text and never changes behind it.
+    """
+
+    def __init__(self, target: Any, draft: Any) -> None:
+        self.shared = shared_ids(target, draft)
+        self.begin: list[int] = list(draft("")["input_ids"])  # what the draft's texts begin with
+        texts, special = texts_of_ids(target), set(target.all_special_ids)
+        left = [n for n, text in enumerate(texts) if n not in self.shared | dict.fromkeys(special) and text]
+        encoded = draft([texts[n] for n in left], add_special_tokens=False)["input_ids"] if left else []
+        # Special tokens and parts of a character that the draft does not have are left out.
+        self.pieces: dict[int, list[int]] = {
+            **{n: list(ids) for n, ids in zip(left, encoded, strict=True) if UNKNOWN not in texts[n]},
+            **{n: [index] for n, index in self.shared.items()},
+        }
+
+    @property
+    def longest(self) -> int:
+        """The most ids that stand for one."""
+        return max(map(len, self.pieces.values()))
+
+    def ids_of(self, tokens: Iterable[int]) -> list[int]:
+        """Return the draft's ids for tokens of the target."""
+        return [index for token in tokens for index in self.pieces.get(token, ())]
