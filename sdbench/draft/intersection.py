@@ -16,7 +16,7 @@ Start = tuple[list[int], int, Prefix]  # a prompt's translation, its length befo
 
 
 class IntersectionDrafter(BaseDrafter):
-    """Token-level intersection (Timor et al. 2025, arXiv:2502.05202): q is the draft's distribution over shared tokens, renormalised.
+    """Token-level intersection (Timor et al. 2025, arXiv:2502.05202): q is the draft's law over shared tokens, renormalised.
 
     Its columns are put in the target's order once, by id. The draft reads the target's text token by token: a token that it does
     not have is spelt in its own. So a text in its ids only grows, and is cached as any other.
