@@ -13,6 +13,7 @@ import numpy as np
 from huggingface_hub import constants
 from numpy.typing import NDArray
 
+from sdbench.draft.text_index import count_common
 from sdbench.files import digest_of, digest_of_path, replace_on_success
 from sdbench.lm.load import tokenizer_key
 
@@ -85,7 +86,7 @@ class IndexedCorpus:
         positions = self.order[low:high:step].tolist()
         if agreed < self.depth or len(wanted) == agreed:
             return positions, agreed
-        lengths = [common(self._before(position, len(wanted)), wanted) for position in positions]
+        lengths = [count_common(self._before(position, len(wanted)), wanted) for position in positions]
         agreed = max(lengths)
         return [position for position, length in zip(positions, lengths, strict=True) if length == agreed], agreed
 
@@ -94,7 +95,11 @@ class IndexedCorpus:
         return self.tokens[max(0, position - count) : position].tolist()[::-1]
 
     def _agreement(self, index: int, wanted: list[int]) -> int:
-        return common(self._before(int(self.order[index]), len(wanted)), wanted) if 0 <= index < len(self.order) else 0
+        return (
+            count_common(self._before(int(self.order[index]), len(wanted)), wanted)
+            if 0 <= index < len(self.order)
+            else 0
+        )
 
     def _search(self, wanted: list[int], *, is_upper: bool) -> int:
         """Return the first index whose context is not below `wanted`, or with is_upper the first that is above it."""
@@ -107,11 +112,6 @@ class IndexedCorpus:
             else:
                 high = middle
         return low
-
-
-def common(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return how many tokens agree from the first on."""
-    return next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
 
 
 def _ranks_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:

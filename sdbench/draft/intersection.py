@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from sdbench.draft.base import BaseDrafter
+from sdbench.draft.text_index import count_common
 from sdbench.draft.translation import Translation, shared_ids
 from sdbench.lm.cache import Prefix, RaggedCache
 from sdbench.probs import clamp_nan_ids, draw
@@ -84,7 +85,7 @@ class IntersectionDrafter(BaseDrafter):
         self._read(context)
         texts = [self.texts.get(row, [0]) for row in range(len(lengths))]
         width = max(
-            len(text) - min(agreed(self.fed.get(row, []), text), len(text) - 1) for row, text in enumerate(texts)
+            len(text) - min(count_common(self.fed.get(row, []), text), len(text) - 1) for row, text in enumerate(texts)
         )
         sizes = lengths.new_tensor([len(text) for text in texts])
         ids = lengths.new_tensor([([0] * width + text)[-width:] for text in texts])
@@ -129,8 +130,3 @@ class IntersectionDrafter(BaseDrafter):
         if self.drafted is not None:  # of which the last token was not fed
             for row, ids in enumerate(self.drafted[: len(emitted), :-1].tolist()):
                 self.fed[row] = self.texts[row] + ids
-
-
-def agreed(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return how many ids agree from the first on."""
-    return next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))

@@ -66,3 +66,8 @@ class TextIndex:
             if length >= self.shortest:
                 yield position, length
             position = self.before[position - 1]
+
+
+def count_common(left: Sequence[int], right: Sequence[int]) -> int:
+    """Return how many tokens agree from the first on."""
+    return next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
