@@ -13,7 +13,6 @@ from sdbench.engines.stops import stopper
 from sdbench.errors import first_line
 from sdbench.plan import WorkItem
 from sdbench.prepare.progress import warn
-from sdbench.types import DRAFTER_NEEDS, needs_of
 
 if TYPE_CHECKING:
     from sdbench.engine import Engine, Options
