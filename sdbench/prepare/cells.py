@@ -59,13 +59,13 @@ def points(run: Run, task: DataTask, pair_info: PairInfo, parts: Parts) -> list[
 
     def add(
         name: str,
-        drafter: DrafterClass | str,
+        decoder: DrafterClass | str,
         rule: Verifier,
         k: int = 0,
         setting: Mapping[str, Any] = {},
         knobs: tuple[Knob, ...] = (),
     ) -> Cell:
-        role, drafter = (drafter, None) if isinstance(drafter, str) else ("pair", drafter)
+        role, drafter = (decoder, None) if isinstance(decoder, str) else ("pair", decoder)
         cell = maker.cell(name, role, drafter, rule, k, setting, knobs)
         if cell.is_lossless and getattr(rule, "repeats_lossless", False):
             cell = replace(cell, same_as=lossless.key)
