@@ -73,6 +73,7 @@ HEADLINES = {  # drafter: what its source reports, and why the numbers here diff
     "suffix": ("up to 5.3× (arXiv:2411.04975)", "the paper reads outputs of other requests too, of agents that repeat themselves"),
     "retrieval": ("1.62 to 2.36× (REST, arXiv:2311.08252)", "chains instead of trees, and another corpus"),
     "early-exit": ("1.83× (LayerSkip, Llama-3-8B)", "a target of a few layers that was not trained for early exits"),
+    "pruned": ("about 1.4× (Intel, Qwen3-0.6B without 6 of 28 layers)", "its layers are healed by training; these are not"),
     "hybrid": ("5.41×, 21.8 % over EAGLE-3 (Graft, arXiv:2605.20104)", "a chain instead of a tree, and a separate draft model"),
 }  # fmt: skip
 

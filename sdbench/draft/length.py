@@ -37,6 +37,7 @@ class VariableLength:
         low, high = limits.num_draft
         self.limits = replace(limits, num_draft=(max(low, policy.least), high))
         self.version = f"{getattr(drafter, 'version', '')} {policy.version}"
+        self.facts = getattr(drafter, "facts", {})
         self.draws_draft_law = bool(getattr(drafter, "draws_draft_law", False))
         self.reads_history = policy.reads_history or bool(getattr(drafter, "reads_history", False))
 

@@ -4,7 +4,7 @@ Weights and buffers count by identity, version and a sample of their values: `pa
 it, leaves the version alone. Not seen: a change through `.data` of a few elements that the sample misses.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 from weakref import ref
 
@@ -41,10 +41,10 @@ def fingerprint(model: nn.Module) -> Hashable:
     configs = {id(config): config for module in modules if (config := vars(module).get("config")) is not None}
     written = [str({k: v for k, v in vars(config).items() if k != ENGINES_OWN}) for config in configs.values()]
     tensors = [x for module in modules for name in TENSORS for x in vars(module)[name].values() if x is not None]
-    return (*written, _sample(tensors), *(part for module in modules for part in _parts(module)))
+    return (*written, sample_of(tensors), *(part for module in modules for part in _parts(module)))
 
 
-def _sample(tensors: Sequence[Tensor]) -> tuple[bytes, ...]:
+def sample_of(tensors: Iterable[Tensor]) -> tuple[bytes, ...]:
     """Up to SAMPLE values of each, evenly spread, as bytes: one copy to the host for each device and dtype."""
     parts: dict[Hashable, list[Tensor]] = {}
     for x in tensors:

@@ -48,6 +48,7 @@ class LM:
         self._levels = torch.tensor([0.0, -torch.inf], dtype=self.dtype, device=self.device).unbind()
         self._configs = list({id(c): c for c in (model.config, self.config)}.values())
         self._kept: RaggedCache | None = None  # with its captured steps
+        self.pruned: dict[str, LM] = {}  # drafts over this model's weights, by what decided which layers they have
         self.known: KnownPrefixes | None = None  # set by who knows that the weights stay what they are
         self.kernel = kernel_for(self.device, self.dtype)
         self.attention, self.layer_masks = NAME, probe(self)
@@ -86,8 +87,10 @@ class LM:
             self._kept = cache
 
     def forget(self) -> None:
-        """Free the memory of the cache that is kept for its captured steps."""
+        """Free the memory of the caches that are kept for captured steps."""
         self._kept = None
+        for lm in self.pruned.values():
+            lm.forget()
 
     def kv_length(self, longest: int, cache: RaggedCache) -> int:
         """Return how many slots are read where no text is longer than this, after making room for them."""

@@ -67,7 +67,11 @@ class Results:
     def provenance(self) -> dict[str, dict[str, Any]]:
         """One entry a run, in the order of time: versions, commit, checkpoints, device, load, sandbox, what w means."""
         servers = {run: {"servers": facts} for run, facts in self._snapshot.servers.items()}
-        return {run: data["provenance"] | servers.get(run, {}) for run, data in sorted(self._snapshot.runs.items())}
+        drafters = {run: {"drafters": facts} for run, facts in self._snapshot.drafters.items()}
+        return {
+            run: data["provenance"] | servers.get(run, {}) | drafters.get(run, {})
+            for run, data in sorted(self._snapshot.runs.items())
+        }
 
     @cached_property
     def configs(self) -> dict[str, dict[str, Any]]:

@@ -42,6 +42,7 @@ class Snapshot:
     epochs: dict[str, int]  # cell -> the epoch that force has asked for
     problems: list[Problem] = field(default_factory=list)
     servers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # run -> what answered it
+    drafters: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # run -> what they read off the weights
 
     def tables(self, kind: str, columns: list[str] | None = None) -> dict[str, pa.Table]:
         """stem -> table of every whole part; a torn one becomes a problem."""
@@ -104,6 +105,8 @@ def _read_small(snapshot: Snapshot, kind: str, stem: str, path: Path) -> None:
             snapshot.failures.append(data | {"stem": stem})
         elif kind == "server":
             snapshot.servers.setdefault(data["run"], []).append(data["server"])
+        elif kind == "drafter":
+            snapshot.drafters.setdefault(data["run"], []).append(data["drafter"])
         elif kind == "force":
             for cell in data["cells"]:
                 snapshot.epochs[cell] = max(snapshot.epochs.get(cell, 0), int(data["epoch"]))

@@ -155,6 +155,10 @@ class Store:
         """What a server of this run is: read as a part of the run's provenance."""
         self._commit_json(f"server-{new_stem()}", {"run": self.run, "server": dict(facts)})
 
+    def add_drafter(self, facts: Mapping[str, Any]) -> None:
+        """What a drafter of this run has read off the weights: read as a part of the run's provenance."""
+        self._commit_json(f"drafter-{new_stem()}", {"run": self.run, "drafter": dict(facts)})
+
     def append_failure(self, cell: str, message: str, *, example: str | None = None) -> None:
         """What went wrong, kept until a later record of the same cell (and example) shows that it no longer does.
 

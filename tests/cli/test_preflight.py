@@ -104,6 +104,16 @@ def test_an_exit_layer_outside_the_target(refused):
     assert "drafter=early-exit: exit_layer must be a whole number from 1 to" in said
 
 
+def test_layers_and_calibration_of_a_pruned_draft(refused, tmp_path):
+    said = refused("drafter=pruned", "drafter.keep_layers=99")
+    assert "drafter=pruned: keep_layers must be a whole number from 1 to" in said
+    said = refused("drafter=pruned", "drafter.calibration=none.txt")
+    assert "drafter=pruned: calibration=none.txt cannot be read as text" in said
+    (tmp_path / "blank.txt").write_text("\n \n")
+    said = refused("drafter=pruned", f"drafter.calibration={tmp_path / 'blank.txt'}")
+    assert "blank.txt is empty: give a file with a text a line" in said
+
+
 def test_a_tracker_that_would_refuse_at_the_end_refuses_at_the_start(refused, monkeypatch, tmp_path):
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, Run
 from sdbench.engines.native.decode import Decoder
+from sdbench.errors import first_line
 
 if TYPE_CHECKING:
     from sdbench.engines.job import Job
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from sdbench.prepare.cells import Point
     from sdbench.prepare.pair import LoadedPair, PairMetadata
     from sdbench.prepare.pair_info import PairInfo
+    from sdbench.prepare.rules import DrafterClass
     from sdbench.records import Store
 
 
@@ -29,7 +31,7 @@ class Native:
         return list(planned)
 
     def open(self, job: Job, store: Store | None = None) -> Decoder:
-        """Reads the weights; only timings need the store."""
+        """Read the weights, and write into the records what the drafter reads off them, if it does."""
         from sdbench.engines.native.memory import out_of_memory
         from sdbench.lm.load import free_bytes
         from sdbench.prepare import pair as pairs
@@ -44,12 +46,26 @@ class Native:
                 raise
             raise ConfigError(sentence) from error
         refuse_another_dtype(job.pair_info, pair)
-        return Decoder(job, pair, store)
+        decoder = Decoder(job, pair, store)
+        if store is not None:
+            for drafter in job.parts.drafters:
+                if hasattr(drafter.kind, "facts"):
+                    store.add_drafter({"name": drafter.name, **facts_of(decoder, drafter)})
+        return decoder
 
     def plan_timing(self, job: Job, points: Sequence[Point], store: Store) -> LatencyPlan | None:
         from sdbench.engines.native.timing import plan_timing
 
         return plan_timing(job, points, store)
+
+
+def facts_of(decoder: Decoder, drafter: DrafterClass) -> Mapping[str, Any]:
+    """Return what a drafter reads off the weights. Weights that it cannot work with are a ConfigError."""
+    try:
+        built: Any = decoder.engine.drafter(drafter.kind, decoder.warp, drafter.component.options)
+    except ValueError as error:
+        raise ConfigError(f"drafter={drafter.name}: {first_line(error)}") from error
+    return built.facts
 
 
 def refuse_another_dtype(pair_info: PairInfo, pair: LoadedPair) -> None:

@@ -1,0 +1,134 @@
+"""The target drafts without some of its layers: those that change the least in what they are given."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from huggingface_hub import constants
+
+from sdbench.draft.model import ModelDrafter
+from sdbench.files import digest_of, digest_of_data, write_whole
+from sdbench.lm.fingerprint import sample_of
+from sdbench.lm.known import KnownPrefixes
+from sdbench.lm.model import LM
+from sdbench.lm.pruned import PrunedLM, angular_distances, sample_texts
+from sdbench.types import DraftSetup, Limits
+
+CACHE = Path(constants.HF_HOME, "sdbench", "pruned")
+METHOD = "1"  # raise it when the same weights and texts would give other distances
+NO_LOGIT = ("_name_or_path", "transformers_version", "architectures")  # of a configuration: what moves none
+
+
+class PrunedDrafter(ModelDrafter):
+    """Depth pruning (Gromov et al. 2024, arXiv:2403.17887): of all runs of consecutive layers that are as long as must go, the
+    one with the smallest angular distance between what enters and what leaves it is left out. Nothing is trained.
+
+    The weights are the target's. Keys and values are not: behind a gap the states of the layers that stay are others.
+    """
+
+    version: ClassVar[str] = "1"
+    limits: ClassVar[Limits] = Limits()
+    needs: ClassVar[frozenset[str]] = frozenset()
+    draws_draft_law: ClassVar[bool] = False  # that of the pair's own draft model
+    facts: Mapping[str, Any] = {}  # for the records
+
+    @classmethod
+    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls,
+        setup: DraftSetup,
+        keep_layers: int | None = None,
+        calibration: str | None = None,
+        calibration_texts: int = 16,
+        calibration_tokens: int = 32,
+    ) -> "PrunedDrafter":
+        target: LM = setup.target
+        cls.check(
+            replace(setup, target_config=target.config), keep_layers, calibration, calibration_texts, calibration_tokens
+        )
+        if not target.layers:
+            name = f"the {target.role} model of type {target.config.model_type!r}"
+            raise ValueError(f"{name} does not keep its decoder layers in one list, so that some could be left out")
+        texts = None
+        if calibration is not None:
+            texts = read_texts(calibration, setup.tokenizer, calibration_texts, calibration_tokens)
+        num_dropped = len(target.layers) - kept_of(len(target.layers), keep_layers)
+        content = METHOD, num_dropped, texts or (calibration_texts, calibration_tokens), identity_of(target)
+        key = digest_of_data(content)
+        distances = read_distances(key)
+        if distances is None:
+            ids = sample_texts(target, calibration_texts, calibration_tokens) if texts is None else texts
+            distances = angular_distances(target, [torch.as_tensor(x, device=target.device) for x in ids], num_dropped)
+            write_distances(key, distances)
+        start = min(range(len(distances)), key=distances.__getitem__)
+        if key not in target.pruned:  # one at a time: weights may have changed
+            target.pruned = {key: PrunedLM(target, range(start, start + num_dropped))}
+        model = target.pruned[key]
+        model.patience, model.known = target.patience, target.known and (model.known or KnownPrefixes())
+        drafter = cls(model, setup.warp)
+        drafter.facts = {"dropped_layers": list(range(start, start + num_dropped)), "angular_distances": distances}
+        return drafter
+
+    @classmethod
+    def check(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls,
+        setup: DraftSetup,
+        keep_layers: int | None = None,
+        calibration: str | None = None,
+        calibration_texts: int = 16,
+        calibration_tokens: int = 32,
+    ) -> None:
+        for name, value in {"calibration_texts": calibration_texts, "calibration_tokens": calibration_tokens}.items():
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
+        if setup.target_config is not None:
+            kept_of(setup.target_config.num_hidden_layers, keep_layers)
+            if calibration is not None:
+                read_texts(calibration, setup.tokenizer, calibration_texts, calibration_tokens)
+
+
+def kept_of(count: int, keep_layers: int | None) -> int:
+    """Return how many of `count` layers draft; None: three quarters of them, at least one."""
+    if keep_layers is None:
+        keep_layers = max(1, count * 3 // 4)
+    if not isinstance(keep_layers, int) or not 1 <= keep_layers < count:
+        span = f"from 1 to {count - 1}, as the target has {count} layers"
+        raise ValueError(f"keep_layers must be a whole number {span}, got {keep_layers}")
+    return keep_layers
+
+
+def read_texts(path: str, tokenizer: Any, count: int, length: int) -> list[list[int]]:
+    """Return the first ids, at most `length`, of the first lines of a file that are not blank, at most `count`."""
+    if tokenizer is None:
+        raise ValueError(f"calibration={path} is a text, and there is no tokenizer to read it with")
+    try:
+        lines = [line for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"calibration={path} cannot be read as text: {error}") from None
+    texts = [list(tokenizer(line)["input_ids"])[:length] for line in lines[:count]]
+    if not any(texts):
+        raise ValueError(f"calibration={path} is empty: give a file with a text a line")
+    return [text for text in texts if text]
+
+
+def identity_of(lm: LM) -> str:
+    """Return a digest of a model's configuration and of values of each of its tensors, the same in every process."""
+    config = {name: value for name, value in lm.config.to_dict().items() if name not in NO_LOGIT}
+    return digest_of(digest_of_data(config), *sample_of([*lm.model.parameters(), *lm.model.buffers()]))
+
+
+def read_distances(key: str) -> list[float] | None:
+    """Return the angular distances that were measured before; None where the cache does not have them."""
+    with suppress(OSError, ValueError):
+        return json.loads((CACHE / f"{key}.json").read_text())
+    return None
+
+
+def write_distances(key: str, distances: Sequence[float]) -> None:
+    """Keep angular distances for later runs."""
+    with suppress(OSError):  # a cache that cannot be written costs time only
+        CACHE.mkdir(parents=True, exist_ok=True)
+        write_whole(CACHE / f"{key}.json", json.dumps(distances))

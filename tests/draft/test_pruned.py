@@ -1,0 +1,256 @@
+"""A target without some of its layers drafts: which layers go, texts and distributions, weights shared, nothing left changed."""
+
+import copy
+from dataclasses import replace
+from math import acos, pi
+from typing import Any
+
+import pytest
+import torch
+
+import sdbench
+from sdbench.draft import pruned
+from sdbench.lm.model import LM
+from sdbench.lm.pruned import PrunedLM, angular_distances, sample_texts
+from sdbench.records import Store
+from sdbench.verify import Ensemble, Exact
+from tests.contracts.parts import parts
+from tests.engine.models import FAMILIES, PROMPTS, tiny
+from tests.engine.test_invariance import same
+
+LAYERS, NEW = 4, 24  # texts outgrow the sliding window of 12
+EXACT = [Exact()]
+OPTIONS: dict[str, Any] = {"num_draft": 4, "max_new_tokens": NEW, "stop_ids": ()}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Any:
+    monkeypatch.setattr(pruned, "CACHE", tmp_path / "pruned")
+    return tmp_path / "pruned"
+
+
+def target_of(family: str, **options: Any) -> Any:
+    """A random target whose second and third layer change little, so that it drafts well without them."""
+    model = tiny(family, layers=LAYERS, attention="eager" if family == "gemma2" else "sdpa", **options)
+    for layer in model.model.layers[1:3]:
+        layer.self_attn.o_proj.weight.data.mul_(0.2)
+        layer.mlp.down_proj.weight.data.mul_(0.2)
+        for name in ("post_attention_layernorm", "post_feedforward_layernorm"):
+            if family.startswith("gemma"):
+                getattr(layer, name).weight.data.fill_(-0.8)
+    return model
+
+
+@pytest.fixture(scope="module")
+def target() -> Any:
+    return target_of("gemma3")
+
+
+def decode(target: Any, keep_layers: int, rules: Any = EXACT, capture: Any = "off", **options: Any) -> Any:
+    engine = sdbench.Engine(target, capture=capture)
+    engine.capture_at_once()
+    warp = engine.warp(options.get("temperature", 1.0), None, options.get("top_p"))
+    drafter = engine.drafter("pruned", warp, {"keep_layers": keep_layers})
+    return sdbench.generate(None, None, PROMPTS, rules, engine=engine, drafter=drafter, **{**OPTIONS, **options})
+
+
+def alone(target: Any) -> list[list[int]]:
+    options = {"do_sample": False, "max_new_tokens": NEW, "eos_token_id": None}
+    return [target.generate(torch.tensor([p]), **options)[0, len(p) :].tolist() for p in PROMPTS]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_exact_is_the_target_token_for_token(family):
+    target, num_accepted = target_of(family), 0
+    wanted = alone(target)
+    for keep_layers, batch_size, capture in (
+        (1, 3, "off"),
+        (2, 1, "off"),
+        (2, 32, "off"),
+        (2, 3, "trace"),
+        (3, 3, "graphs"),
+    ):
+        decoded = decode(target, keep_layers, temperature=0.0, batch_size=batch_size, capture=capture)
+        assert [list(g.tokens) for g in decoded] == wanted, (keep_layers, batch_size, capture)
+        num_accepted += sum(sum(g.accepted) for g in decoded)
+    assert num_accepted > 50, "a draft that is never right proves little"
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+@pytest.mark.parametrize("capture", ["trace", "graphs"])
+def test_texts_do_not_depend_on_batches_captures_order_or_neighbours(target, temperature, capture):
+    rules = [Exact(), Ensemble(w=0.5), Ensemble(w=0.2, mix="logit")]
+    once = decode(target, 2, rules, temperature=temperature, batch_size=1)
+    for a, b in zip(once, decode(target, 2, rules, capture, temperature=temperature, batch_size=5), strict=True):
+        same(a, b)
+    order = [2, 0, 3, 1]
+    engine = sdbench.Engine(target, capture="off")
+    drafter = engine.drafter("pruned", engine.warp(temperature), {"keep_layers": 2})
+    options = {**OPTIONS, "temperature": temperature, "engine": engine, "drafter": drafter, "batch_size": 5}
+    shuffled = sdbench.generate(None, None, [PROMPTS[i] for i in order], rules, keys=order, **options)
+    texts = {(order[g.prompt], g.verifier): g for g in shuffled}
+    for g in once:
+        same(g, replace(texts[g.prompt, g.verifier], prompt=g.prompt))
+
+
+@pytest.mark.parametrize("top_p", [None, 0.8])
+def test_q_is_the_distribution_of_the_model_without_these_layers(target, top_p):
+    """By transformers' own means: a model of two layers that gets the weights of the first and the last."""
+    kinds = [target.config.layer_types[number] for number in (0, 3)]
+    lone = tiny("gemma3", layers=2, layer_types=kinds)
+    weights = {name: x for name, x in target.state_dict().items() if ".layers." not in name}
+    for number, source in enumerate((0, 3)):
+        prefix = f"model.layers.{source}."
+        weights |= {
+            name.replace(prefix, f"model.layers.{number}."): x
+            for name, x in target.state_dict().items()
+            if name.startswith(prefix)
+        }
+    lone.load_state_dict(weights)
+    warp = sdbench.Engine(target).warp(1.0, None, top_p)
+    for g in decode(target, 2, top_p=top_p):
+        text, place, drafted = [*PROMPTS[g.prompt], *g.tokens], len(PROMPTS[g.prompt]), 0
+        for width, accepted in zip(g.drafted, g.accepted, strict=True):
+            ids = torch.tensor([text[:place] + list(g.draft_tokens[drafted : drafted + width])])
+            for model, values in ((lone, g.q), (target, g.p)):
+                law = warp.law(warp.logits(model(ids).logits[0, place - 1 : -1]))
+                wanted = law.gather(1, ids[0, place:, None])[:, 0]
+                assert values[drafted : drafted + width] == pytest.approx(wanted.tolist(), abs=1e-9)
+            place, drafted = place + accepted + 1, drafted + width
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_weight_is_the_targets_and_nothing_of_it_changes(family):
+    target = target_of(family)
+    config, layers = copy.deepcopy(target.config.to_dict()), list(target.model.layers)
+    lm = LM(target)
+    model = PrunedLM(lm, range(1, 3))
+    tensors = {x.data_ptr() for x in (*target.parameters(), *target.buffers())}
+    assert {x.data_ptr() for x in (*model.model.parameters(), *model.model.buffers())} <= tensors
+    assert model.config.num_hidden_layers == len(model.layers) == len(model.cache(2, 8).ragged) == 2
+    assert target.config.to_dict() == config
+    assert all(a is b for a, b in zip(target.model.layers, layers, strict=True))
+    assert [layer.self_attn.layer_idx for layer in layers] == [0, 1, 2, 3]
+    target.get_input_embeddings().weight.data.mul_(2)
+    ids = torch.tensor([[5, 6, 7]])
+    before = model.model(ids).logits
+    target.get_input_embeddings().weight.data.div_(2)
+    assert not torch.equal(before, model.model(ids).logits), "what changes the target changes its draft"
+
+
+def test_an_exception_leaves_the_target_as_it_was(target, monkeypatch):
+    config, layers, wanted = copy.deepcopy(target.config.to_dict()), list(target.model.layers), decode(target, 2)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("a layer fails")
+
+    for where in ("forward", "draft"):
+        engine = sdbench.Engine(target, capture="off")
+        drafter = engine.drafter("pruned", engine.warp(), {"keep_layers": 2})
+        if where == "forward":
+            drafter.model.layers[1].register_forward_pre_hook(fail)
+        else:
+            monkeypatch.setattr(drafter, "_propose", fail)
+        with pytest.raises(RuntimeError, match="a layer fails"):
+            sdbench.generate(None, None, PROMPTS, EXACT, engine=engine, drafter=drafter, **OPTIONS)
+    hook = target.model.layers[3].register_forward_hook(fail)
+    try:
+        with pytest.raises(RuntimeError, match="a layer fails"):
+            angular_distances(engine.target, [torch.tensor([5, 6])], 2)
+    finally:
+        hook.remove()
+    assert target.config.to_dict() == config
+    assert all(a is b for a, b in zip(target.model.layers, layers, strict=True))
+    assert not any(vars(layer)[name] for layer in layers for name in ("_forward_hooks", "_forward_pre_hooks"))
+    for a, b in zip(decode(target, 2), wanted, strict=True):
+        same(a, b)
+
+
+def test_distances_are_those_of_the_states_around_the_layers():
+    """The definition, token by token, from the states that transformers returns."""
+    target, text = target_of("llama"), [5, 6, 7, 8, 9]
+    states = target(torch.tensor([text]), output_hidden_states=True).hidden_states[:-1]  # the last is behind the norm
+    for count in (1, 2, 3):
+        measured = angular_distances(LM(target), [torch.tensor(text)], count)
+        assert len(measured) == LAYERS - count + 1
+        for start in range(LAYERS - count):
+            angles = [
+                acos(float(a @ b / (a.norm() * b.norm()))) / pi
+                for a, b in zip(states[start][0], states[start + count][0], strict=True)
+            ]
+            assert measured[start] == pytest.approx(sum(angles) / len(angles), abs=1e-9)
+
+
+def test_the_layers_that_change_least_go_and_are_measured_once(cache, monkeypatch):
+    def drafter_of(target: Any, **options: Any) -> Any:
+        engine = sdbench.Engine(target)
+        return engine.drafter("pruned", engine.warp(), {"keep_layers": 2, **options})
+
+    target = target_of("llama")
+    first = drafter_of(target)
+    assert first.facts["dropped_layers"] == [1, 2]
+    assert first.facts["angular_distances"] == drafter_of(copy.deepcopy(target)).facts["angular_distances"]
+    assert len(list(cache.iterdir())) == 1
+    drafter_of(target, calibration_texts=3)
+    drafter_of(target_of("llama", seed=5))
+    assert len(list(cache.iterdir())) == 3, "other texts and other weights are measured anew"
+    for path in cache.iterdir():
+        path.write_text("torn")
+    assert drafter_of(target).facts == first.facts
+    monkeypatch.setattr(pruned, "angular_distances", None)
+    assert drafter_of(target).facts == first.facts, "read from the cache"
+
+
+def test_an_engine_keeps_its_pruned_draft_and_forgets_its_cache(target):
+    engine = sdbench.Engine(target, capture="trace")
+    drafter = engine.drafter("pruned", engine.warp(), {"keep_layers": 2})
+    sdbench.generate(None, None, PROMPTS, EXACT, engine=engine, drafter=drafter, **OPTIONS)
+    assert engine.drafter("pruned", engine.warp(), {"keep_layers": 2}).model is drafter.model
+    assert drafter.model._kept is not None
+    engine.forget()
+    assert drafter.model._kept is None
+
+
+def test_sampled_texts_are_the_same_each_time_and_the_targets():
+    lm = LM(target_of("llama"))
+    texts = sample_texts(lm, 5, 7)
+    assert texts.shape == (5, 7)
+    assert torch.equal(texts, sample_texts(lm, 5, 7))
+    assert len(set(texts[:, 0].tolist())) == 5
+
+
+def test_the_records_name_the_layers(target, tmp_path):
+    engine = sdbench.Engine(target)
+    facts = engine.drafter("pruned", engine.warp(), {"keep_layers": 2, "length": "confidence"}).facts
+    with Store.open(tmp_path, provenance={"host": "here"}) as store:
+        store.add_drafter(facts)
+    assert sdbench.read(tmp_path).provenance[store.run] == {"host": "here", "drafters": [facts]}
+    assert facts["dropped_layers"] == [1, 2]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_every_rule_judges_these_drafts(target, temperature):
+    rules = [named.make(**named.settings()[len(named.settings()) // 2]) for named in parts("verifier")]
+    wanted = "zero" if temperature else "above_zero"
+    rules = [rule for rule in rules if getattr(rule, "limits", None) is None or rule.limits.temperature != wanted]
+    decoded = decode(target, 2, rules, temperature=temperature, batch_size=16)
+    for rule, g in ((rules[g.verifier], g) for g in decoded):
+        assert len(g.tokens) == NEW, rule
+        assert sum(g.accepted) + sum(origin != "accepted" for origin in g.origins) == NEW
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"keep_layers": 0}, "keep_layers must be a whole number from 1 to 3, as the target has 4 layers, got 0"),
+        ({"keep_layers": 4}, "keep_layers must be a whole number from 1 to 3, as the target has 4 layers, got 4"),
+        ({"keep_layers": "two"}, "keep_layers must be a whole number from 1 to 3, as the target has 4 layers, got two"),
+        ({"calibration_texts": 0}, "calibration_texts must be a whole number of at least 1, got 0"),
+        ({"calibration_tokens": 1.5}, "calibration_tokens must be a whole number of at least 1, got 1.5"),
+        ({"calibration": "no.txt"}, "calibration=no.txt is a text, and there is no tokenizer to read it with"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(target, options, sentence):
+    engine = sdbench.Engine(target)
+    with pytest.raises(ValueError, match=sentence):
+        engine.drafter("pruned", engine.warp(), options)
