@@ -146,7 +146,7 @@ def test_an_exception_leaves_the_target_as_it_was(target, monkeypatch):
 
     for where in ("forward", "draft"):
         engine = sdbench.Engine(target, capture="off")
-        drafter = engine.drafter("pruned", engine.warp(), {"keep_layers": 2})
+        drafter: Any = engine.drafter("pruned", engine.warp(), {"keep_layers": 2})
         if where == "forward":
             drafter.model.layers[1].register_forward_pre_hook(fail)
         else:
@@ -203,9 +203,10 @@ def test_the_layers_that_change_least_go_and_are_measured_once(cache, monkeypatc
 
 def test_an_engine_keeps_its_pruned_draft_and_forgets_its_cache(target):
     engine = sdbench.Engine(target, capture="trace")
-    drafter = engine.drafter("pruned", engine.warp(), {"keep_layers": 2})
+    drafter: Any = engine.drafter("pruned", engine.warp(), {"keep_layers": 2})
     sdbench.generate(None, None, PROMPTS, EXACT, engine=engine, drafter=drafter, **OPTIONS)
-    assert engine.drafter("pruned", engine.warp(), {"keep_layers": 2}).model is drafter.model
+    again: Any = engine.drafter("pruned", engine.warp(), {"keep_layers": 2})
+    assert again.model is drafter.model
     assert drafter.model._kept is not None
     engine.forget()
     assert drafter.model._kept is None
@@ -221,7 +222,8 @@ def test_sampled_texts_are_the_same_each_time_and_the_targets():
 
 def test_the_records_name_the_layers(target, tmp_path):
     engine = sdbench.Engine(target)
-    facts = engine.drafter("pruned", engine.warp(), {"keep_layers": 2, "length": "confidence"}).facts
+    drafter: Any = engine.drafter("pruned", engine.warp(), {"keep_layers": 2, "length": "confidence"})
+    facts = drafter.facts
     with Store.open(tmp_path, provenance={"host": "here"}) as store:
         store.add_drafter(facts)
     assert sdbench.read(tmp_path).provenance[store.run] == {"host": "here", "drafters": [facts]}
