@@ -151,5 +151,5 @@ def test_options_that_cannot_be_are_refused_before_weights(words, sentence):
 
 
 def test_constant_is_as_if_nothing_were_given():
-    assert compose_run(["drafter.length=constant"]).drafter == compose_run([]).drafter
+    assert compose_run(["drafter.length=constant"]).drafters == compose_run([]).drafters
     assert type(policy_of("constant", {})) is POLICIES["constant"]
