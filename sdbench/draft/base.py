@@ -1,9 +1,10 @@
 """What a drafter that keeps nothing for its rows need not write, and the drafter that drafts nothing."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor
 
 from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Limits, Verdict
@@ -58,6 +59,27 @@ class NoDraft(BaseDrafter):
 
     def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
         return DraftBlock.empty(lengths)
+
+
+def new_tokens(context: Context, sizes: Mapping[int, int]) -> dict[int, list[int]]:
+    """Return the tokens of rows behind the first `sizes` of them, without a synchronisation a row."""
+    lengths = context.lengths.tolist()
+    counts = {row: lengths[row] - size for row, size in sizes.items() if row < len(lengths)}
+    width = max(counts.values(), default=0)
+    if width <= 0:
+        return {}
+    positions = context.lengths[:, None] - torch.arange(width, 0, -1, device=context.lengths.device)
+    tails = context.tokens.gather(1, positions.clamp_min(0)).tolist()
+    return {row: tails[row][width - count :] for row, count in counts.items()}
+
+
+def num_layers(option: str, count: int, value: int | None, default: int) -> int:
+    """Return an option that takes some of a target's `count` layers, not all; None is the default, at least one."""
+    value = max(1, default) if value is None else value
+    if not isinstance(value, int) or not 1 <= value < count:
+        span = f"from 1 to {count - 1}, as the target has {count} layers"
+        raise ValueError(f"{option} must be a whole number {span}, got {value}")
+    return value
 
 
 def prefill_all(drafter: Any, prompts: Sequence[Tensor], prefixes: Sequence[Any]) -> list[Any]:

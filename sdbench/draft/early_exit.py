@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sdbench.draft.base import BaseDrafter
+from sdbench.draft.base import BaseDrafter, num_layers
 from sdbench.draft.model import draw_tokens
 from sdbench.lm.cache import RaggedCache
 from sdbench.lm.exit import can_continue
@@ -90,9 +90,4 @@ class EarlyExit(BaseDrafter):
 
 def exit_of(count: int, exit_layer: int | None) -> int:
     """Return how many of `count` layers draft; None: a quarter of them, at least one."""
-    if exit_layer is None:
-        exit_layer = max(1, count // 4)
-    if not isinstance(exit_layer, int) or not 1 <= exit_layer < count:
-        span = f"from 1 to {count - 1}, as the target has {count} layers"
-        raise ValueError(f"exit_layer must be a whole number {span}, got {exit_layer}")
-    return exit_layer
+    return num_layers("exit_layer", count, exit_layer, count // 4)

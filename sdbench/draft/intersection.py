@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sdbench.draft.base import BaseDrafter
+from sdbench.draft.base import BaseDrafter, new_tokens
 from sdbench.draft.text_index import count_common
 from sdbench.draft.translation import Translation, shared_ids
 from sdbench.lm.cache import Prefix, RaggedCache
@@ -115,16 +115,9 @@ class IntersectionDrafter(BaseDrafter):
 
     def _read(self, context: Context) -> None:
         """Translate what was emitted since the last round."""
-        sizes = context.lengths.tolist()
-        new = {row: sizes[row] - size for row, size in self.sizes.items() if row < len(sizes)}
-        width = max(new.values(), default=0)
-        if width <= 0:
-            return
-        positions = context.lengths[:, None] - torch.arange(width, 0, -1, device=context.lengths.device)
-        tails = context.tokens.gather(1, positions.clamp_min(0)).tolist()
-        for row, count in new.items():
-            self.texts[row] += self.translation.ids_of(tails[row][width - count :])
-            self.sizes[row] = sizes[row]
+        for row, tokens in new_tokens(context, self.sizes).items():
+            self.texts[row] += self.translation.ids_of(tokens)
+            self.sizes[row] += len(tokens)
 
     def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:
         if self.drafted is not None:  # of which the last token was not fed

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sdbench.draft.base import BaseDrafter
+from sdbench.draft.base import BaseDrafter, new_tokens
 from sdbench.draft.text_index import TextIndex
 from sdbench.types import Context, DraftBlock, DraftSetup
 
@@ -34,15 +34,8 @@ class TextDrafter(BaseDrafter):
 
     def read(self, context: Context) -> None:
         """Append to each row's index what was emitted since the last round."""
-        sizes = context.lengths.tolist()
-        new = {row: sizes[row] - len(text) for row, text in self.texts.items() if row < len(sizes)}
-        width = max(new.values(), default=0)
-        if width <= 0:
-            return
-        positions = context.lengths[:, None] - torch.arange(width, 0, -1, device=context.lengths.device)
-        tails = context.tokens.gather(1, positions.clamp_min(0)).tolist()
-        for row, count in new.items():
-            self.texts[row].extend(tails[row][width - count :])
+        for row, tokens in new_tokens(context, {row: len(text) for row, text in self.texts.items()}).items():
+            self.texts[row].extend(tokens)
 
     @staticmethod
     def block_of(blocks: Sequence[Sequence[int]], lengths: Tensor) -> DraftBlock:

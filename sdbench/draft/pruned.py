@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
+from warnings import warn
 
 import torch
 from huggingface_hub import constants
 
+from sdbench.draft.base import num_layers
 from sdbench.draft.model import ModelDrafter
 from sdbench.files import digest_of, digest_of_data, write_whole
 from sdbench.lm.fingerprint import sample_of
@@ -92,12 +93,7 @@ class PrunedDrafter(ModelDrafter):
 
 def kept_of(count: int, keep_layers: int | None) -> int:
     """Return how many of `count` layers draft; None: three quarters of them, at least one."""
-    if keep_layers is None:
-        keep_layers = max(1, count * 3 // 4)
-    if not isinstance(keep_layers, int) or not 1 <= keep_layers < count:
-        span = f"from 1 to {count - 1}, as the target has {count} layers"
-        raise ValueError(f"keep_layers must be a whole number {span}, got {keep_layers}")
-    return keep_layers
+    return num_layers("keep_layers", count, keep_layers, count * 3 // 4)
 
 
 def read_texts(path: str, tokenizer: Any, count: int, length: int) -> list[list[int]]:
@@ -121,14 +117,20 @@ def identity_of(lm: LM) -> str:
 
 
 def read_distances(key: str) -> list[float] | None:
-    """Return the angular distances that were measured before; None where the cache does not have them."""
-    with suppress(OSError, ValueError):
+    """Return the angular distances that were measured before; None where the cache does not have them, or not whole."""
+    try:
         return json.loads((CACHE / f"{key}.json").read_text())
-    return None
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def write_distances(key: str, distances: Sequence[float]) -> None:
     """Keep angular distances for later runs."""
-    with suppress(OSError):  # a cache that cannot be written costs time only
+    try:
         CACHE.mkdir(parents=True, exist_ok=True)
         write_whole(CACHE / f"{key}.json", json.dumps(distances))
+    except OSError as error:  # this costs time only
+        warn(
+            f"the distances of drafter=pruned cannot be kept in {CACHE} ({error}): the next run measures them again",
+            stacklevel=2,
+        )

@@ -25,9 +25,8 @@ def can_continue(lm: LM, num_layers: int) -> bool:
     whole = lm.forward(ids, plan, cache)
     try:
         states = lm.begin(ids, plan, cache, num_layers)
-        lm.forward_exit(
-            ids.flip(1), plan, other, num_layers
-        )  # another text: what it leaves beside the cache is of no use
+        # Another text: what it leaves beside the cache is of no use.
+        lm.forward_exit(ids.flip(1), plan, other, num_layers)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever a model's code makes of layers that do not run
@@ -36,12 +35,6 @@ def can_continue(lm: LM, num_layers: int) -> bool:
         rest = lm.forward_hidden(ids, plan, cache, begun=PartialForward(num_layers, (states,)))[0]
     except torch.OutOfMemoryError:
         raise
-    except (
-        LookupError,
-        AttributeError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-    ):  # a later layer reads what an earlier one has kept beside the cache
-        return False
+    except (LookupError, AttributeError, TypeError, ValueError, RuntimeError):
+        return False  # a later layer reads what an earlier one has kept beside the cache
     return float(total_variation(*(x.double().softmax(-1) for x in (whole, rest))).max()) <= closeness(lm)

@@ -73,7 +73,7 @@ class GGUFFile:
         """Return the folder of the weights in a dtype; the first call dequantises them, which takes a minute for 1.5 B."""
         try:
             return _write_once(self.folder / dtype, lambda part: self._dequantise(part, dtype))
-        except (NotImplementedError, *TORN) as error:
+        except (NotImplementedError, *TORN) as error:  # the first: gguf, of a kind of quantisation that it cannot undo
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"{self.id} cannot be dequantised into {self.folder}: {first_line(error)}") from error
@@ -221,6 +221,7 @@ def _describe(id: str, path: Path, part: Path) -> None:
     try:
         config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
         MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    # ValueError and NotImplementedError: transformers, of an architecture that it does not read; KeyError: of no language model.
     except (ValueError, KeyError, NotImplementedError) as error:
         raise ConfigError(
             f"{id} is of the architecture {architecture}, which transformers does not read from GGUF as a language model: "

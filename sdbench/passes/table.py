@@ -12,7 +12,7 @@ from sdbench.records import Cell
 if TYPE_CHECKING:
     import pandas as pd
 
-PLAIN_WIDTH, SETTING_WIDTH = 132, 20  # where the output is no terminal; a longer setting widens the table
+PLAIN_WIDTH = 132  # at least, where the output is no terminal
 
 
 def names_of_cells(cells: Sequence[Cell]) -> dict[str, str]:
@@ -41,15 +41,14 @@ def print_table(run: Run, cells: Sequence[Cell], frame: pd.DataFrame) -> None:
     heads = ["acceptance", "tokens/round", "bias", "speed-up", f"{metric}, of 100", "against lossless"]
     lines = [_line(row, scales[str(key)]) for key, row in zip(shown.index, shown.to_dict("records"), strict=True)]
     kept = [index for index, head in enumerate(heads) if head != "speed-up" or any(line[index] for line in lines)]
-    longest = max(map(len, names.values()), default=0)
-    table.add_column(
-        "setting", no_wrap=True, min_width=longest
-    )  # a name that is cut off may be that of another setting
+    # A name that is cut off may be that of another setting.
+    table.add_column("setting", no_wrap=True, min_width=max(map(len, names.values()), default=0))
     for index in kept:
         table.add_column(heads[index], justify="right", no_wrap=True)
     for name, line in zip(names.values(), lines, strict=True):
         table.add_row(name, *(line[index] for index in kept))
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH + max(longest - SETTING_WIDTH, 0)).print(table)
+    width = max(PLAIN_WIDTH, Console(width=10 * PLAIN_WIDTH).measure(table).maximum)
+    Console(width=None if sys.stdout.isatty() else width).print(table)
     if any(cell.startswith("~") for line in lines for cell in line):
         print("~ modelled: the cell's recorded rounds at the measured prices of single calls")
 
