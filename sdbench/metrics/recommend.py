@@ -1,10 +1,11 @@
-"""Which setting to ship: safe in quality, and faster than the best lossless setting; else stay lossless, or say why neither.
+"""Which setting to ship: safe in quality, and faster than what is lossless; else stay lossless, or do not speculate.
 
 `weigh` gathers everything that the margin does not decide: each setting's loss at the level left for it (safety.py), its
 measured speed over lossless (gain.py), its modelled speed. `decide` is then a function of that and of a margin, so that a
 report can be decided again without decoding, and a page can do it live.
 
-Faster means: more tokens a second than every lossless draft length, and a shorter time for an answer, both proven. The safe
+Faster means: more tokens a second than every lossless draft length and than the target alone, and a shorter time for an answer,
+all proven. Where no safe setting is, the advice is the best lossless setting, or the target alone where that runs faster. The safe
 settings that were timed are tested together, by Holm's method at one-sided 2.5 %: with eight texts of uneven length at most 3.1 %
 of simulated runs shipped a setting that is not faster. Of those that pass the fastest by the model is chosen, which comes from
 the records of the quality pass.
@@ -29,7 +30,8 @@ from sdbench.records import Results
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to ship for one pair and task. `cell` is a lenient setting, or None: "stay" lossless, or "none" can be said.
+    """What to ship for one pair and task. `cell` is a lenient setting, or None: "stay" lossless, the target "alone" is faster
+    than that, or "none" can be said.
 
     `speedup` is over the target alone, `gain` over the best lossless setting `rival`; `tests` were made in this order. `untimed`
     is a safe setting that is modelled to be faster still, but was not timed.
@@ -41,7 +43,7 @@ class Advice:
     text: str
     tests: tuple[Comparison, ...] = ()
     speedup: Estimate | None = None
-    kind: Literal["ship", "stay", "none"] = "none"
+    kind: Literal["ship", "stay", "alone", "none"] = "none"
     gain: Estimate | None = None
     rival: str | None = None
     margin: float = math.nan
@@ -97,8 +99,10 @@ def decide(sweep: Weighed, margin: float, *, written: str = "") -> Advice:
     if best in proven:
         text = f"{sweep.title}: {words.ship(gain, untimed)}"
         return replace(given, kind="ship", cell=best.cell, speedup=gain.over_target, text=text)
-    text = f"{sweep.title}: {words.stay(gain, untimed)}"
-    return replace(given, kind="stay", speedup=sweep.lossless.get(gain.best), text=text)
+    over = sweep.lossless.get(gain.best)
+    if over is not None and over.value < 1:
+        return replace(given, kind="alone", text=f"{sweep.title}: {words.alone(gain, over, untimed)}")
+    return replace(given, kind="stay", speedup=over, text=f"{sweep.title}: {words.stay(gain, untimed)}")
 
 
 def proven_faster(sweep: Weighed, timed: Sequence[Comparison]) -> list[Comparison]:

@@ -51,13 +51,22 @@ class Wording:
         text = f"stay {self.sweep.names[gain.best]}{speed}; {self.name} is safe ({self.loss()}), but {proof}."
         return self._with_notes(text, untimed)
 
+    def alone(self, gain: Gain, over: Estimate, untimed: str | None = None) -> str:
+        """Lossless runs at `over` the target alone, which is slower, and that a safe setting is faster than both is not proven."""
+        lossless = f"{self.sweep.names[gain.best]} runs at {ratio_text(over)} the speed of the target alone"
+        target = f"; over the target alone {ratio_text(gain.over_target)}" if gain.over_target else ""
+        gains = f"over lossless {gain_text(self.sweep, gain, self.best.cell, is_short=True)}{target}"
+        proof = f"not proven to be faster than both ({gains})"
+        text = f"do not speculate: {lossless}; {self.name} is safe ({self.loss()}), but {proof}."
+        return self._with_notes(text, untimed)
+
     def untimed_text(self) -> str:
         """Safe, but its speed was not measured."""
         modelled = self.sweep.modelled.get(self.best.cell, math.nan)
         speed = f" and runs at about {modelled:.2f}× the target alone (modelled)" if modelled == modelled else ""
         return self._with_notes(
             f"none yet: {self.name} is safe ({self.loss()}){speed}, but its speed was not measured beside lossless; run again "
-            f"with timing on (nothing is decoded again)."
+            f"with timing on (nothing is decoded again).{slow_lossless(self.sweep)}"
         )
 
     def loss(self) -> str:
@@ -146,7 +155,17 @@ def is_wider(sweep: Weighed, test: Comparison) -> bool:
 
 def none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: str) -> str:
     """A loss beyond the margin; failures; or too few examples to tell, with how many the best setting might need."""
-    return " ".join([_none(sweep, tests, margin, written), *remarks(sweep)])
+    return " ".join([_none(sweep, tests, margin, written) + slow_lossless(sweep), *remarks(sweep)])
+
+
+def slow_lossless(sweep: Weighed) -> str:
+    """Return a sentence where lossless speculation is proven to be slower than no speculation; "" elsewhere."""
+    known = {key: over for key, over in sweep.lossless.items() if over is not None}
+    best = max(known, key=lambda key: known[key].value, default=None)
+    if best is None or not known[best].high < 1:
+        return ""
+    speed = f"{ratio_text(known[best])} the speed of the target alone"
+    return f" Nor is lossless worth its drafts: {sweep.names[best]} runs at {speed}."
 
 
 def _none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: str) -> str:

@@ -3,7 +3,7 @@
 `recommend.decide` makes a decision of it, `sentences` the words.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -32,15 +32,17 @@ Margin = float | Mapping[str, float]  # points; by task where tasks differ
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Measured speed of a setting: over each lossless setting of its pass, the best of them by name, and over the target.
+    """Measured speed of a setting: over each lossless setting of its pass, the best of them by name, and over the target alone.
 
-    `sooner_each` is the time of an answer of each lossless setting over its own, whatever the lengths of their texts.
+    `sooner_each` is the time of an answer of each lossless setting over its own, whatever the lengths of their texts;
+    `sooner_target` the same of the target alone.
     """
 
     over_each: Mapping[str, Estimate]
     best: str
     over_target: Estimate | None = None
     sooner_each: Mapping[str, Estimate] = field(default_factory=dict)
+    sooner_target: Estimate | None = None
 
     @property
     def over_lossless(self) -> Estimate:
@@ -52,8 +54,11 @@ class Gain:
 
     @property
     def p_value(self) -> float:
-        """One-sided p of not being faster than every lossless setting, in tokens a second and in the time of an answer."""
-        return max(p_value_of(ratio) for ratio in (*self.over_each.values(), *self.sooner_each.values()))
+        """One-sided p of not being faster than every lossless setting and the target alone, in tokens a second and in the time
+        of an answer.
+        """
+        alone = [ratio for ratio in (self.over_target, self.sooner_target) if ratio is not None]
+        return max(p_value_of(ratio) for ratio in (*self.over_each.values(), *self.sooner_each.values(), *alone))
 
     @property
     def is_faster(self) -> bool:
@@ -236,15 +241,17 @@ class _Weigher:
                     {base: known for base in lossless if (known := ratio(key, base)) is not None}
                     for ratio in (self._passes.ratio, self._passes.sooner)
                 )
-                gains[key] = Gain(over, best, self._over_target(key), sooner)
+                gains[key] = Gain(
+                    over, best, self._over_target(key), sooner, self._over_target(key, self._passes.sooner)
+                )
         return gains
 
-    def _over_target(self, key: str) -> Estimate | None:
-        """Speed over the fastest target-alone baseline of the same pass."""
+    def _over_target(self, key: str, ratio: Callable[[str, str], Estimate | None] | None = None) -> Estimate | None:
+        """Speed, or another `ratio`, over the fastest target-alone baseline of the same pass."""
         is_same_pair = (self.cells[["model", "task"]] == self.cells.loc[key, ["model", "task"]]).all(axis=1)
         alone = self.cells.index[self.cells["verifier"].isin(speed.ALONE) & is_same_pair]
         best = self._passes.best_of(list(map(str, alone)), key)
-        return None if best is None else self._passes.ratio(key, best)
+        return None if best is None else (ratio or self._passes.ratio)(key, best)
 
     def _modelled_speed(self, key: str) -> float:
         calls = speed.prices_of(self.results, self.parts[key])

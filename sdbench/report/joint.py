@@ -79,6 +79,6 @@ def _describe(name: str, tested: Sequence[_Tested]) -> str:
     ]
     is_faster = all(gain is not None and gain.is_faster for gain in gains.values())
     verdict = f"ship {name}: safe" if is_faster else f"stay lossless; {name} is safe"
-    lacking = "" if is_faster else ", but a speed-up over lossless is not proven on all"
+    lacking = "" if is_faster else ", but a speed-up over lossless and the target alone is not proven on all"
     limit = f"at worst {format_number(worst, 1, is_signed=True)} points, on {where}"
     return f"{verdict} on all {len(tested)} sweeps ({limit}){lacking}; over lossless: {', '.join(speeds)}."

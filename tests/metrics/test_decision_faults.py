@@ -47,6 +47,41 @@ def weighed(gains, *, sooner=None, modelled=(1.2, 1.5, 2.0), worst=(-0.4, -0.9, 
     )
 
 
+# The target alone is a rival
+
+
+def against_target(over, lossless=(0.6, 0.77), **more):
+    """One safe setting that is proven faster than lossless, at this speed over the target alone."""
+    sweep = weighed({1: (1.1, 1.2)}, **more)
+    gain = replace(sweep.gains["1"], over_target=estimate(*over))
+    return replace(sweep, gains={"1": gain}, lossless={"exact": estimate(*lossless)})
+
+
+def test_a_setting_that_is_slower_than_the_target_alone_is_not_shipped():
+    advice = decide(against_target((0.69, 0.9)), 4.0)
+    assert (advice.kind, advice.cell) == ("alone", None)
+    assert "do not speculate: lossless K=7 runs at 0.68× [0.60, 0.77] the speed of the target alone" in advice.text
+    assert "over lossless 1.15× [1.10, 1.20]; over the target alone 0.79× [0.69, 0.90]" in advice.text
+
+
+def test_a_setting_must_be_proven_faster_than_the_target_alone():
+    assert decide(against_target((0.95, 1.21)), 4.0).kind == "alone"
+    assert decide(against_target((1.01, 1.21)), 4.0).kind == "ship", "though lossless is slower than no speculation"
+    assert decide(against_target((0.95, 1.21), lossless=(0.9, 1.2)), 4.0).kind == "stay", "lossless is no slower"
+
+
+def test_an_answer_must_come_sooner_than_from_the_target_alone():
+    sweep = against_target((1.1, 1.3))
+    longer = replace(sweep.gains["1"], sooner_target=estimate(0.8, 0.95))
+    assert decide(sweep, 4.0).kind == "ship"
+    assert decide(replace(sweep, gains={"1": longer}), 4.0).kind == "alone", "three times the tokens"
+
+
+def test_where_nothing_is_safe_a_slow_lossless_is_named():
+    text = decide(against_target((0.69, 0.9)), 0.1).text
+    assert "Nor is lossless worth its drafts: lossless K=7 runs at 0.68× [0.60, 0.77]" in text
+
+
 # Several settings are tested for speed
 
 

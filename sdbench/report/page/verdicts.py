@@ -139,7 +139,8 @@ def words_of(advised: Advised, advice: Advice) -> dict[str, Any]:
     """Return the words of a decision: headline, sentence, the setting's key, the facts."""
     setting = advice.cell or (advice.rival if advice.kind == "stay" else None)
     label = "" if setting is None else advised.label(setting)
-    headline = {"ship": f"Ship {label}", "stay": f"Stay {label}", "none": "No recommendation"}[advice.kind]
+    headlines = {"ship": f"Ship {label}", "stay": f"Stay {label}", "alone": "Do not speculate"}
+    headline = headlines.get(advice.kind, "No recommendation")
     _, _, text = advice.text.partition(": ")  # it begins with the pair and the task, which stand above it
     text = with_minus(text[:1].upper() + text[1:])
     return {"headline": headline, "text": text, "setting": setting or "", "facts": facts_of(advised, advice)}
@@ -158,9 +159,14 @@ def facts_of(advised: Advised, advice: Advice) -> list[Fact]:
     if chosen is not None:
         worst = f"at worst {format_signed(chosen.worst)} {advised.weighed.metric.name}"
         facts.append(Fact("Cost", f"{format_signed(chosen.change)} points", worst))
-    elif advice.kind == "stay":
+    elif advice.kind in ("stay", "alone"):
         facts.append(Fact("Cost", "none", "the target’s own distribution"))
-    gains = {"Gain over lossless": advice.gain if chosen else None, "Over the target alone": advice.speedup}
+    lossless = advised.weighed.lossless.get(advice.rival or "")
+    gains = {
+        "Gain over lossless": advice.gain if chosen else None,
+        "Over the target alone": advice.speedup,
+        "Lossless over the target alone": lossless if advice.kind == "alone" else None,
+    }
     for title, gain in gains.items():
         if gain is not None:
             value, _, limits = format_interval(gain, 2, unit="×").partition(" ")
