@@ -1,7 +1,6 @@
 """The target's first layers draft over its own cache: texts, distributions, what runs, what is stored, what is left as it was."""
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,27 +14,17 @@ from sdbench.lm.exit import can_continue
 from sdbench.lm.layers import decoder_layers
 from sdbench.lm.model import LM
 from sdbench.types import DraftSetup
-from sdbench.verify import Ensemble, Exact
+from sdbench.verify import Exact
 from tests.contracts.parts import parts
-from tests.engine.models import FAMILIES, PROMPTS, tiny
-from tests.engine.test_invariance import same
+from tests.draft import proofs
+from tests.draft.proofs import LAYERS, NEW, OPTIONS
+from tests.engine.models import FAMILIES, PROMPTS
 from tests.lm.test_peak_memory import measured_peak
-
-LAYERS, NEW = 4, 24  # texts outgrow the sliding window of 12
-EXACT = [Exact()]
-OPTIONS: dict[str, Any] = {"num_draft": 4, "max_new_tokens": NEW, "stop_ids": ()}
 
 
 def target_of(family: str, **options: Any) -> Any:
-    """A random target whose last two layers change little, so that an exit before them is right now and then."""
-    model = tiny(family, layers=LAYERS, attention="eager" if family == "gemma2" else "sdpa", **options)
-    for layer in model.model.layers[2:]:
-        layer.self_attn.o_proj.weight.data.mul_(0.2)
-        layer.mlp.down_proj.weight.data.mul_(0.2)
-        for name in ("post_attention_layernorm", "post_feedforward_layernorm"):
-            if family.startswith("gemma"):
-                getattr(layer, name).weight.data.fill_(-0.8)
-    return model
+    """Its last two layers change little, so that an exit before them is right now and then."""
+    return proofs.target_of(family, slice(2, None), **options)
 
 
 @pytest.fixture(scope="module")
@@ -43,50 +32,21 @@ def target() -> Any:
     return target_of("gemma3")
 
 
-def decode(target: Any, exit_layer: int, rules: Any = EXACT, capture: Any = "off", **options: Any) -> Any:
-    engine = sdbench.Engine(target, capture=capture)
-    engine.capture_at_once()
-    warp = engine.warp(options.get("temperature", 1.0), None, options.get("top_p"))
-    drafter = engine.drafter("early-exit", warp, {"exit_layer": exit_layer})
-    return sdbench.generate(None, None, PROMPTS, rules, engine=engine, drafter=drafter, **{**OPTIONS, **options})
+def decode(target: Any, exit_layer: int, *rest: Any, **options: Any) -> Any:
+    return proofs.decode(target, "early-exit", {"exit_layer": exit_layer}, *rest, **options)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_exact_is_the_target_token_for_token(family):
-    target = target_of(family)
-    alone = [
-        target.generate(torch.tensor([p]), do_sample=False, max_new_tokens=NEW, eos_token_id=None)[0, len(p) :].tolist()
-        for p in PROMPTS
-    ]
-    num_accepted = 0
-    for exit_layer, batch_size, capture in (
-        (1, 3, "off"),
-        (2, 1, "off"),
-        (2, 32, "off"),
-        (2, 3, "trace"),
-        (3, 3, "off"),
-    ):
-        decoded = decode(target, exit_layer, temperature=0.0, batch_size=batch_size, capture=capture)
-        assert [list(g.tokens) for g in decoded] == alone, (exit_layer, batch_size, capture)
-        num_accepted += sum(sum(g.accepted) for g in decoded)
-    assert num_accepted > 50, "a draft that is never right proves little"
+    settings = ((1, 3, "off"), (2, 1, "off"), (2, 32, "off"), (2, 3, "trace"), (3, 3, "off"))
+    tried = [({"exit_layer": layer}, size, capture) for layer, size, capture in settings]
+    proofs.assert_greedy_is_the_target(target_of(family), "early-exit", tried)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 @pytest.mark.parametrize("capture", ["trace", "graphs"])
 def test_texts_do_not_depend_on_batches_captures_order_or_neighbours(target, temperature, capture):
-    rules = [Exact(), Ensemble(w=0.5), Ensemble(w=0.2, mix="logit")]
-    once = decode(target, 2, rules, temperature=temperature, batch_size=1)
-    for a, b in zip(once, decode(target, 2, rules, capture, temperature=temperature, batch_size=5), strict=True):
-        same(a, b)
-    order = [2, 0, 3, 1]
-    engine = sdbench.Engine(target, capture="off")
-    drafter = engine.drafter("early-exit", engine.warp(temperature), {"exit_layer": 2})
-    options = {**OPTIONS, "temperature": temperature, "engine": engine, "drafter": drafter, "batch_size": 5}
-    shuffled = sdbench.generate(None, None, [PROMPTS[i] for i in order], rules, keys=order, **options)
-    texts = {(order[g.prompt], g.verifier): g for g in shuffled}
-    for g in once:
-        same(g, replace(texts[g.prompt, g.verifier], prompt=g.prompt))
+    proofs.assert_texts_stand_alone(target, "early-exit", {"exit_layer": 2}, temperature, capture)
 
 
 @pytest.mark.parametrize("top_p", [None, 0.8])
@@ -94,16 +54,7 @@ def test_q_is_the_distribution_of_the_truncated_model(target, top_p):
     """By transformers' own means: the same weights under a configuration with fewer layers."""
     truncated = copy.deepcopy(target)
     truncated.config.num_hidden_layers = 2
-    warp = sdbench.Engine(target).warp(1.0, None, top_p)
-    for g in decode(target, 2, top_p=top_p):
-        text, place, drafted = [*PROMPTS[g.prompt], *g.tokens], len(PROMPTS[g.prompt]), 0
-        for width, accepted in zip(g.drafted, g.accepted, strict=True):
-            ids = torch.tensor([text[:place] + list(g.draft_tokens[drafted : drafted + width])])
-            for model, values in ((truncated, g.q), (target, g.p)):
-                law = warp.law(warp.logits(model(ids).logits[0, place - 1 : -1]))
-                wanted = law.gather(1, ids[0, place:, None])[:, 0]
-                assert values[drafted : drafted + width] == pytest.approx(wanted.tolist(), abs=1e-9)
-            place, drafted = place + accepted + 1, drafted + width
+    proofs.assert_q_is_the_law_of(truncated, target, decode(target, 2, top_p=top_p), top_p)
 
 
 def test_verification_goes_on_where_the_draft_has_stopped(target):

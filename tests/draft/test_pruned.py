@@ -1,7 +1,6 @@
 """A target without some of its layers drafts: which layers go, texts and distributions, weights shared, nothing left changed."""
 
 import copy
-from dataclasses import replace
 from math import acos, pi
 from typing import Any
 
@@ -13,14 +12,11 @@ from sdbench.draft import pruned
 from sdbench.lm.model import LM
 from sdbench.lm.pruned import PrunedLM, angular_distances, sample_texts
 from sdbench.records import Store
-from sdbench.verify import Ensemble, Exact
 from tests.contracts.parts import parts
+from tests.draft import proofs
+from tests.draft.proofs import EXACT, LAYERS, NEW, OPTIONS
 from tests.engine.models import FAMILIES, PROMPTS, tiny
 from tests.engine.test_invariance import same
-
-LAYERS, NEW = 4, 24  # texts outgrow the sliding window of 12
-EXACT = [Exact()]
-OPTIONS: dict[str, Any] = {"num_draft": 4, "max_new_tokens": NEW, "stop_ids": ()}
 
 
 @pytest.fixture(autouse=True)
@@ -30,15 +26,8 @@ def cache(tmp_path, monkeypatch) -> Any:
 
 
 def target_of(family: str, **options: Any) -> Any:
-    """A random target whose second and third layer change little, so that it drafts well without them."""
-    model = tiny(family, layers=LAYERS, attention="eager" if family == "gemma2" else "sdpa", **options)
-    for layer in model.model.layers[1:3]:
-        layer.self_attn.o_proj.weight.data.mul_(0.2)
-        layer.mlp.down_proj.weight.data.mul_(0.2)
-        for name in ("post_attention_layernorm", "post_feedforward_layernorm"):
-            if family.startswith("gemma"):
-                getattr(layer, name).weight.data.fill_(-0.8)
-    return model
+    """Its second and third layer change little."""
+    return proofs.target_of(family, slice(1, 3), **options)
 
 
 @pytest.fixture(scope="module")
@@ -46,51 +35,21 @@ def target() -> Any:
     return target_of("gemma3")
 
 
-def decode(target: Any, keep_layers: int, rules: Any = EXACT, capture: Any = "off", **options: Any) -> Any:
-    engine = sdbench.Engine(target, capture=capture)
-    engine.capture_at_once()
-    warp = engine.warp(options.get("temperature", 1.0), None, options.get("top_p"))
-    drafter = engine.drafter("pruned", warp, {"keep_layers": keep_layers})
-    return sdbench.generate(None, None, PROMPTS, rules, engine=engine, drafter=drafter, **{**OPTIONS, **options})
-
-
-def alone(target: Any) -> list[list[int]]:
-    options = {"do_sample": False, "max_new_tokens": NEW, "eos_token_id": None}
-    return [target.generate(torch.tensor([p]), **options)[0, len(p) :].tolist() for p in PROMPTS]
+def decode(target: Any, keep_layers: int, *rest: Any, **options: Any) -> Any:
+    return proofs.decode(target, "pruned", {"keep_layers": keep_layers}, *rest, **options)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_exact_is_the_target_token_for_token(family):
-    target, num_accepted = target_of(family), 0
-    wanted = alone(target)
-    for keep_layers, batch_size, capture in (
-        (1, 3, "off"),
-        (2, 1, "off"),
-        (2, 32, "off"),
-        (2, 3, "trace"),
-        (3, 3, "graphs"),
-    ):
-        decoded = decode(target, keep_layers, temperature=0.0, batch_size=batch_size, capture=capture)
-        assert [list(g.tokens) for g in decoded] == wanted, (keep_layers, batch_size, capture)
-        num_accepted += sum(sum(g.accepted) for g in decoded)
-    assert num_accepted > 50, "a draft that is never right proves little"
+    settings = ((1, 3, "off"), (2, 1, "off"), (2, 32, "off"), (2, 3, "trace"), (3, 3, "graphs"))
+    tried = [({"keep_layers": count}, size, capture) for count, size, capture in settings]
+    proofs.assert_greedy_is_the_target(target_of(family), "pruned", tried)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 @pytest.mark.parametrize("capture", ["trace", "graphs"])
 def test_texts_do_not_depend_on_batches_captures_order_or_neighbours(target, temperature, capture):
-    rules = [Exact(), Ensemble(w=0.5), Ensemble(w=0.2, mix="logit")]
-    once = decode(target, 2, rules, temperature=temperature, batch_size=1)
-    for a, b in zip(once, decode(target, 2, rules, capture, temperature=temperature, batch_size=5), strict=True):
-        same(a, b)
-    order = [2, 0, 3, 1]
-    engine = sdbench.Engine(target, capture="off")
-    drafter = engine.drafter("pruned", engine.warp(temperature), {"keep_layers": 2})
-    options = {**OPTIONS, "temperature": temperature, "engine": engine, "drafter": drafter, "batch_size": 5}
-    shuffled = sdbench.generate(None, None, [PROMPTS[i] for i in order], rules, keys=order, **options)
-    texts = {(order[g.prompt], g.verifier): g for g in shuffled}
-    for g in once:
-        same(g, replace(texts[g.prompt, g.verifier], prompt=g.prompt))
+    proofs.assert_texts_stand_alone(target, "pruned", {"keep_layers": 2}, temperature, capture)
 
 
 @pytest.mark.parametrize("top_p", [None, 0.8])
@@ -107,16 +66,7 @@ def test_q_is_the_distribution_of_the_model_without_these_layers(target, top_p):
             if name.startswith(prefix)
         }
     lone.load_state_dict(weights)
-    warp = sdbench.Engine(target).warp(1.0, None, top_p)
-    for g in decode(target, 2, top_p=top_p):
-        text, place, drafted = [*PROMPTS[g.prompt], *g.tokens], len(PROMPTS[g.prompt]), 0
-        for width, accepted in zip(g.drafted, g.accepted, strict=True):
-            ids = torch.tensor([text[:place] + list(g.draft_tokens[drafted : drafted + width])])
-            for model, values in ((lone, g.q), (target, g.p)):
-                law = warp.law(warp.logits(model(ids).logits[0, place - 1 : -1]))
-                wanted = law.gather(1, ids[0, place:, None])[:, 0]
-                assert values[drafted : drafted + width] == pytest.approx(wanted.tolist(), abs=1e-9)
-            place, drafted = place + accepted + 1, drafted + width
+    proofs.assert_q_is_the_law_of(lone, target, decode(target, 2, top_p=top_p), top_p)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -175,7 +125,7 @@ def test_distances_are_those_of_the_states_around_the_layers():
         assert len(measured) == LAYERS - count + 1
         for start in range(LAYERS - count):
             angles = [
-                acos(float(a @ b / (a.norm() * b.norm()))) / pi
+                acos(float((a @ b / (a.norm() * b.norm())).detach())) / pi
                 for a, b in zip(states[start][0], states[start + count][0], strict=True)
             ]
             assert measured[start] == pytest.approx(sum(angles) / len(angles), abs=1e-9)

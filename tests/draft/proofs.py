@@ -1,0 +1,79 @@
+"""What a drafter over the target's own layers has to show, whichever it is: texts, their independence, its distribution."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import sdbench
+from sdbench.verify import Ensemble, Exact
+from tests.engine.models import PROMPTS, tiny
+from tests.engine.test_invariance import same
+
+LAYERS, NEW = 4, 24  # texts outgrow the sliding window of 12
+EXACT = [Exact()]
+OPTIONS: dict[str, Any] = {"num_draft": 4, "max_new_tokens": NEW, "stop_ids": ()}
+
+
+def target_of(family: str, quiet: slice, **options: Any) -> Any:
+    """A random target whose layers in `quiet` change little, so that it drafts well without them."""
+    model = tiny(family, layers=LAYERS, attention="eager" if family == "gemma2" else "sdpa", **options)
+    for layer in model.model.layers[quiet]:
+        layer.self_attn.o_proj.weight.data.mul_(0.2)
+        layer.mlp.down_proj.weight.data.mul_(0.2)
+        for name in ("post_attention_layernorm", "post_feedforward_layernorm"):
+            if family.startswith("gemma"):
+                getattr(layer, name).weight.data.fill_(-0.8)
+    return model
+
+
+def decode(target: Any, name: str, knobs: Any, rules: Any = EXACT, capture: Any = "off", **options: Any) -> Any:
+    """Decode PROMPTS with the drafter of this name and knobs in a new engine."""
+    engine = sdbench.Engine(target, capture=capture)
+    engine.capture_at_once()
+    warp = engine.warp(options.get("temperature", 1.0), None, options.get("top_p"))
+    options = {**OPTIONS, "engine": engine, "drafter": engine.drafter(name, warp, knobs), **options}
+    return sdbench.generate(None, None, options.pop("prompts", PROMPTS), rules, **options)
+
+
+def assert_greedy_is_the_target(target: Any, name: str, settings: Sequence[tuple[Any, int, Any]]) -> None:
+    """Lossless texts at T = 0 equal those of `generate`, at each (knobs, batch size, capture)."""
+    greedy = {"do_sample": False, "max_new_tokens": NEW, "eos_token_id": None}
+    alone = [target.generate(torch.tensor([p]), **greedy)[0, len(p) :].tolist() for p in PROMPTS]
+    num_accepted = 0
+    for knobs, batch_size, capture in settings:
+        decoded = decode(target, name, knobs, temperature=0.0, batch_size=batch_size, capture=capture)
+        assert [list(g.tokens) for g in decoded] == alone, (knobs, batch_size, capture)
+        num_accepted += sum(sum(g.accepted) for g in decoded)
+    assert num_accepted > 50, "a draft that is never right proves little"
+
+
+def assert_texts_stand_alone(target: Any, name: str, knobs: Any, temperature: float, capture: Any) -> None:
+    """Texts do not depend on the batch size, on captured steps, on the order of prompts or on what is decoded beside them."""
+    rules = [Exact(), Ensemble(w=0.5), Ensemble(w=0.2, mix="logit")]
+    once = decode(target, name, knobs, rules, temperature=temperature, batch_size=1)
+    again = decode(target, name, knobs, rules, capture, temperature=temperature, batch_size=5)
+    for a, b in zip(once, again, strict=True):
+        same(a, b)
+    order = [2, 0, 3, 1]
+    prompts = [PROMPTS[i] for i in order]
+    shuffled = decode(target, name, knobs, rules, temperature=temperature, batch_size=5, prompts=prompts, keys=order)
+    texts = {(order[g.prompt], g.verifier): g for g in shuffled}
+    for g in once:
+        same(g, replace(texts[g.prompt, g.verifier], prompt=g.prompt))
+
+
+def assert_q_is_the_law_of(model: Any, target: Any, decoded: Any, top_p: float | None) -> None:
+    """The recorded q and p of every drafted token are those of `model` and of the target, read by transformers' own means."""
+    warp = sdbench.Engine(target).warp(1.0, None, top_p)
+    for g in decoded:
+        text, at, drafted = [*PROMPTS[g.prompt], *g.tokens], len(PROMPTS[g.prompt]), 0
+        for width, accepted in zip(g.drafted, g.accepted, strict=True):
+            ids = torch.tensor([text[:at] + list(g.draft_tokens[drafted : drafted + width])])
+            for each, values in ((model, g.q), (target, g.p)):
+                law = warp.law(warp.logits(each(ids).logits[0, at - 1 : -1]))
+                wanted = law.gather(1, ids[0, at:, None])[:, 0]
+                assert values[drafted : drafted + width] == pytest.approx(wanted.tolist(), abs=1e-9)
+            at, drafted = at + accepted + 1, drafted + width
