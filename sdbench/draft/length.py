@@ -120,10 +120,10 @@ def chance_of(block: DraftBlock) -> Tensor:
 
 
 def slot_of(block: DraftBlock, slot: int) -> DraftBlock:
-    """Return one slot of a block as a block."""
+    """Return one slot of a block as a block, with what the target has begun for all of it."""
     logits, hidden = (None if x is None else x[:, slot : slot + 1] for x in (block.logits, block.hidden))
     tokens, q = (x[:, slot : slot + 1] for x in (block.tokens, block.q))
-    return DraftBlock(tokens, q, (block.lengths > slot).long(), logits, hidden)
+    return DraftBlock(tokens, q, (block.lengths > slot).long(), logits, hidden, block.partial_forward)
 
 
 def join(blocks: Sequence[DraftBlock], lengths: Tensor, needs: frozenset[str]) -> DraftBlock:
@@ -137,4 +137,5 @@ def join(blocks: Sequence[DraftBlock], lengths: Tensor, needs: frozenset[str]) -
         values = [getattr(block, name) for block in blocks]
         if need in needs and values[0] is not None:
             more[name] = torch.cat(values, 1)
-    return DraftBlock(tokens, q, lengths, **more)
+    # Verification reads the last token of the text before these slots.
+    return DraftBlock(tokens, q, lengths, **more, partial_forward=blocks[0].partial_forward.first(len(blocks) + 1))

@@ -57,8 +57,9 @@ def test_q_is_the_distribution_of_the_truncated_model(target, top_p):
     proofs.assert_q_is_the_law_of(truncated, target, decode(target, 2, top_p=top_p), top_p)
 
 
-def test_verification_goes_on_where_the_draft_has_stopped(target):
-    """Rows × tokens that each layer computes in rounds: the first layers each token of a block once, the others the block."""
+@pytest.mark.parametrize("policy", [{}, {"length": "confidence", "length_threshold": 0.9}])
+def test_verification_goes_on_where_the_draft_has_stopped(target, policy):
+    """Rows × tokens that each layer computes in rounds: the first layers each drafted token once, the others what was offered."""
     computed = [0] * LAYERS
 
     def count(number: int) -> Any:
@@ -68,7 +69,7 @@ def test_verification_goes_on_where_the_draft_has_stopped(target):
         return hook
 
     engine = sdbench.Engine(target, capture="off")
-    drafter = engine.drafter("early-exit", engine.warp(0.0), {"exit_layer": 2})
+    drafter = engine.drafter("early-exit", engine.warp(0.0), {"exit_layer": 2, **policy})
     hooks = [layer.mlp.register_forward_pre_hook(count(n)) for n, layer in enumerate(target.model.layers)]
     try:
         engine.hook = lambda phase, _: Resets(computed) if phase == "admit" else Nothing()
@@ -78,7 +79,14 @@ def test_verification_goes_on_where_the_draft_has_stopped(target):
     finally:
         for hook in hooks:
             hook.remove()
-    assert computed == [sum(drafted + 1 for drafted in decoded[0].drafted or ())] * LAYERS
+    offered = decoded[0].drafted or ()
+    num_verified = sum(drafted + 1 for drafted in offered)
+    assert computed[2:] == [num_verified] * 2
+    if policy:  # whole blocks are drafted, and cut
+        assert min(offered) < OPTIONS["num_draft"]
+        assert num_verified < computed[0] <= (OPTIONS["num_draft"] + 1) * len(offered)
+    else:
+        assert computed[:2] == computed[2:]
 
 
 class Nothing:
