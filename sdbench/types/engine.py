@@ -30,7 +30,7 @@ class PartialForward:
     num_layers: int = 0
     states: tuple[Tensor, ...] = ()  # [B,T,d], what the last of these layers gave
 
-    def first(self, count: int) -> "PartialForward":
+    def first(self, count: int) -> PartialForward:
         """Return the same of the first `count` tokens."""
         return PartialForward(self.num_layers, tuple(states[:, :count] for states in self.states))
 
