@@ -50,10 +50,16 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None
 
 def print_equal_texts(sweeps: Sequence[Sweep], keys: set[str]) -> None:
     """Print in how many texts at T = 0 lossless equals the target alone, in the sweeps of these cells; a fault as an error."""
-    for each in (each for sweep in sweeps if keys & set(sweep.cells.index) for each in sweep.equal_texts):
-        print(
-            f"sdbench: FAULT: {each.text}" if each.is_fault else each.text, file=sys.stderr if each.is_fault else None
-        )
+    compared = [each for sweep in sweeps if keys & set(sweep.cells.index) for each in sweep.equal_texts]
+    names: dict[str, list[str]] = {}  # by what is said of them
+    for each in compared:
+        if not each.is_fault:
+            names.setdefault(each.text.removeprefix(each.name), []).append(each.name)
+    for words, same in names.items():
+        print(f"{', '.join(same)}{words}" if len(same) == 1 else f"{', '.join(same)}: each{words}")
+    for each in compared:
+        if each.is_fault:
+            print(f"sdbench: FAULT: {each.text}", file=sys.stderr)
 
 
 def is_drawn(run: Run) -> bool:

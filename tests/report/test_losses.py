@@ -1,11 +1,15 @@
 """Which examples lose, how, and whether lossless scores as the target does: recomputed from the records."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import lxml.html
 import numpy as np
+import pandas as pd
 import pytest
 
+from sdbench.metrics.divergence import EqualTexts
 from sdbench.metrics.summary import summarise
 from sdbench.passes.finish import print_equal_texts
 from sdbench.records import Store, read
@@ -132,3 +136,14 @@ def test_the_quantisation_of_a_gguf_file_stands_among_the_facts(tmp_path):
     facts = dict(facts_of(only_sweep(tmp_path / "home")))
     assert facts["Target"] == f"x.gguf, {files['target']}"
     assert "(Q8_0 GGUF)" in facts["Draft"]
+
+
+def test_settings_whose_texts_all_equal_the_targets_stand_in_one_line(capsys):
+    names = ["lossless K=3", "lossless K=5"]
+    sweep: Any = SimpleNamespace(
+        cells=pd.DataFrame(index=["a"]), equal_texts=[EqualTexts(name, "float32", 12, 12, 0, "") for name in names]
+    )
+    print_equal_texts([sweep], {"a"})
+    assert capsys.readouterr().out == (
+        "lossless K=3, lossless K=5: each equals the target alone in 12 of 12 texts (float32)\n"
+    )

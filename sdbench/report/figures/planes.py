@@ -52,7 +52,7 @@ def plane(axis: Axes, sweep: Sweep, rate: str) -> dict[str, float]:
     for curve in drawn:
         axis.plot(curve.line[rate], curve.line["quality"], "-", color=curve.colour, linewidth=0.9, alpha=0.8)
     marked = [(curve.cells, curve.mark, curve.colour) for curve in drawn]
-    marked += [(cells, *BASELINES[name]) for name, cells in baselines_of(sweep, rate).items()]
+    marked += baseline_marks(sweep, rate, drafter_colours(drawn))
     for cells, mark, colour in marked:
         marks.bars(axis, cells, rate, "quality", colour)
         for cell in cells.to_dict("records"):  # filled as far as the cell is sure to be on the front
@@ -72,7 +72,27 @@ def plane(axis: Axes, sweep: Sweep, rate: str) -> dict[str, float]:
 def keys_of(sweep: Sweep, rate: str) -> list[Line2D]:
     """Return a legend's entries for the curves of a plane."""
     drawn, others = marks.curves(sweep, rate, "quality"), marks.other_curves(sweep, rate, "quality")
-    return marks.keys_of(drawn, others, linewidth=0.9)
+    keys = marks.keys_of(drawn, others, linewidth=0.9)
+    is_coloured = len(drafter_colours(drawn)) > 1 and "lossless" in baselines_of(sweep, rate)
+    mark, colour = BASELINES["lossless"]
+    return [*keys, marks.key("lossless", colour, mark, linestyle="", mfc="none")] if is_coloured else keys
+
+
+def drafter_colours(drawn: Sequence[marks.Curve]) -> dict[str, str]:
+    """Return the colour of each drafter where it tells them apart, with one curve each; else nothing."""
+    colours = {str(curve.cells["drafter"].iloc[0]): curve.colour for curve in drawn}
+    return colours if len(colours) == len(drawn) else {}
+
+
+def baseline_marks(sweep: Sweep, rate: str, colours: Mapping[str, str]) -> list[tuple[pd.DataFrame, str, str]]:
+    """Return the cells of the baselines, each with mark and colour: those of several drafters have the drafter's."""
+    marked = []
+    for name, cells in baselines_of(sweep, rate).items():
+        mark, colour = BASELINES[name]
+        drafters = cells["drafter"].astype(str)
+        known = colours if len(colours) > 1 else {}
+        marked += [(part, mark, known.get(str(drafter), colour)) for drafter, part in cells.groupby(drafters)]
+    return marked
 
 
 def baselines_of(sweep: Sweep, rate: str) -> dict[str, pd.DataFrame]:
@@ -108,6 +128,8 @@ def label_plane(room: Room, sweep: Sweep, rate: str, levels: Mapping[str, float]
     for level in levels.values():
         room.block_line(room.axis.get_xlim(), [level, level])
     for name, cells in baselines.items():
+        if cells["drafter"].nunique() > 1 and len(drafter_colours(drawn)) > 1:
+            continue  # their colours are those of the curves
         firsts = cells.drop_duplicates("drafter").to_dict("records")  # of several draft lengths the first
         for first in firsts:
             drafter = f" {first['drafter']}" if len(firsts) > 1 else ""
