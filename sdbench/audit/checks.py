@@ -20,7 +20,7 @@ from sdbench.audit.report import ExactCheck
 from sdbench.audit.source import ModelOutputs, Sampling, Side, Source, Tables, run_model
 from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.audit.texts import RoundBatch, require_rounds
-from sdbench.types import DraftBlock, Evidence, Generation, Limits
+from sdbench.types import DraftBlock, Evidence, Generation, Limits, needs_of
 from sdbench.verify import Exact
 
 MAX_DEVIATIONS = 20  # that are kept in words
@@ -197,6 +197,7 @@ def last_outputs(model: Any, text: Sequence[int], keep: int, vocab: int) -> Mode
     return ModelOutputs(out.logits[0, -keep:, :vocab].cpu(), out.states[0, -keep:].cpu())
 
 
+@torch.inference_mode()
 def plain_text(subject: Subject, rule: Any, drafter: Any, prompt: Sequence[int]) -> list[int]:
     """One text at temperature 0: whole forwards without a cache, one row, the rule's own verdicts. rule None: the target alone."""
     text: list[int] = []
@@ -207,7 +208,7 @@ def plain_text(subject: Subject, rule: Any, drafter: Any, prompt: Sequence[int])
     while len(text) < subject.budget:
         width = 0 if rule is None else min(subject.num_draft, subject.budget - len(text) - 1)
         draft_behind = _draft_in_row if keeps_row else _draft_greedily
-        block = draft_behind(subject, drafter, [*prompt, *text], width)
+        block = draft_behind(subject, drafter, [*prompt, *text], width, frozenset({"raw"}) | needs_of(rule))
         ids = [*prompt, *text, *block.tokens[0].tolist()]
         target = last_outputs(subject.target, ids, block.tokens.shape[1] + 1, subject.vocab)
         p = target.logits.argmax(-1)
@@ -228,15 +229,17 @@ def plain_text(subject: Subject, rule: Any, drafter: Any, prompt: Sequence[int])
     return text
 
 
-def _draft_in_row(subject: Subject, drafter: Any, text: Sequence[int], width: int) -> DraftBlock:
+def _draft_in_row(subject: Subject, drafter: Any, text: Sequence[int], width: int, needs: frozenset[str]) -> DraftBlock:
     """Ask a drafter that has followed this text from its prompt."""
     ids, u = torch.tensor([list(text)]), torch.full((1, width), 0.5).double()
     context: Any = SimpleNamespace(tokens=ids, lengths=torch.tensor([len(text)]), longest=len(text))
     with torch.inference_mode():
-        return drafter.draft(context, width, torch.tensor([width]), u, frozenset({"raw"}))
+        return drafter.draft(context, width, torch.tensor([width]), u, needs)
 
 
-def _draft_greedily(subject: Subject, drafter: Any, text: Sequence[int], width: int) -> DraftBlock:
+def _draft_greedily(
+    subject: Subject, drafter: Any, text: Sequence[int], width: int, needs: frozenset[str]
+) -> DraftBlock:
     if not width:
         return DraftBlock.empty(torch.zeros(1, dtype=torch.int64))
     if not claims_draft_law(drafter) or getattr(drafter, "varies_length", False):
@@ -246,7 +249,7 @@ def _draft_greedily(subject: Subject, drafter: Any, text: Sequence[int], width: 
             torch.tensor(list(text)),
             torch.zeros(1, 0, dtype=torch.int64),
             torch.full((1, width), 0.5).double(),
-            frozenset({"raw", "draft_hidden"}),
+            needs,
         )
     ids, steps = list(text), []
     for _ in range(width):

@@ -18,6 +18,8 @@ class BaseDrafter(ABC):
     needs: ClassVar[frozenset[str]] = frozenset()
     # Whether each token is drawn from the draft model's distribution at its prefix, and q is that distribution: the audit tests it.
     draws_draft_law: ClassVar[bool] = False
+    # Whether a drafter that reads the draft model gives its logits and states where a rule reads them.
+    has_logits: ClassVar[bool] = True
     # Whether `draft` may be called again within a round, for a text that ends in its own drafts.
     continues_drafts: ClassVar[bool] = False
 

@@ -42,7 +42,9 @@ def build(drafter: object, setup: DraftSetup, options: Mapping[str, Any] | None 
             raise ValueError(f"drafter={name} needs a {label}, and there is none")
     shares = "draft" in needs and "draft_tokenizer" not in needs
     if shares and setup.draft.vocab_size < (setup.warp.vocab_size or 0):
-        raise ValueError(f"drafter={name} needs a draft with the target's tokenizer: take drafter=intersection")
+        raise ValueError(
+            f"drafter={name} needs a draft with the target's tokenizer: take drafter=intersection or drafter=universal"
+        )
     if not hasattr(kind, "build"):
         raise ValueError(f"drafter={name} must have a classmethod build(setup, …): derive it from BaseDrafter")
     rest, policy = policy_in({**defaults, **(options or {})})

@@ -1,6 +1,6 @@
 """A drafter of any kind whose blocks are as long as a length policy decides."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,9 +37,13 @@ class VariableLength:
         low, high = limits.num_draft
         self.limits = replace(limits, num_draft=(max(low, policy.least), high))
         self.version = f"{getattr(drafter, 'version', '')} {policy.version}"
-        self.facts = getattr(drafter, "facts", {})
+        self.facts, self.has_logits = getattr(drafter, "facts", {}), bool(getattr(drafter, "has_logits", True))
         self.draws_draft_law = bool(getattr(drafter, "draws_draft_law", False))
         self.reads_history = policy.reads_history or bool(getattr(drafter, "reads_history", False))
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        return getattr(self.drafter, "counts", {})
 
     def open(self, num_rows: int, capacity: int, cache: Any) -> None:
         self.drafter.open(num_rows, capacity, cache)

@@ -49,6 +49,10 @@ class Translation:
             **{n: [index] for n, index in self.shared.items()},
         }
 
+    def shared_below(self, num_target_ids: int, num_draft_ids: int) -> list[tuple[int, int]]:
+        """Return (target id, draft id) of the shared texts, in the order of the target, of ids that both models have."""
+        return [pair for pair in sorted(self.shared.items()) if pair[0] < num_target_ids and pair[1] < num_draft_ids]
+
     @property
     def longest(self) -> int:
         """The most ids that stand for one."""

@@ -149,10 +149,11 @@ class Engine:
 def refuse_limits(drafter: Drafter, rule: Verifier, warp: Warp, num_draft: int) -> None:
     """Raise ValueError for what a rule or a drafter cannot do, as their classes say."""
     has_model = "draft" in needs_of(drafter, DRAFTER_NEEDS)
+    has_logits = has_model and getattr(drafter, "has_logits", True)
     setting: Any = {"temperature": warp.temperature, "num_draft": num_draft}
     for part in (rule, *([drafter] if num_draft else [])):
         limits = getattr(part, "limits", None) or Limits()
-        sentence = limits.broken_by(type(part).__name__, has_draft_model=has_model, has_logits=has_model, **setting)
+        sentence = limits.broken_by(type(part).__name__, has_draft_model=has_model, has_logits=has_logits, **setting)
         if sentence is not None:
             raise ValueError(sentence)
 

@@ -71,7 +71,7 @@ def refuse_broken_limits(run: Run, parts: Parts) -> None:
                     temperature=run.temperature,
                     num_draft=k,
                     has_draft_model=has_draft,
-                    has_logits=drafter.needs_draft and has_draft,
+                    has_logits=drafter.needs_draft and has_draft and getattr(drafter.kind, "has_logits", True),
                     drafter=f"drafter={drafter.name}",
                 )
                 if sentence is not None:

@@ -98,13 +98,14 @@ class TimingRecord:
 class CallRecord:
     """What one call costs on this machine: the median of several, at this many tokens a call on average.
 
-    `drafter`: whose drafts a "draft" prices, per drafted token; `model` is the draft model where that drafter reads it.
+    `drafter`: whose drafts a "draft" prices, per drafted token; `model` is the draft model where that drafter reads it. "text" is
+    the part of such a draft that is decoding and encoding of texts, per token that was offered; a mean.
     """
 
     pass_id: str
     machine: str
     model: str
-    kind: str  # "draft", "verify", "prefill" or "target"
+    kind: str  # "draft", "text", "verify", "prefill" or "target"
     tokens: float
     seconds: float
     num_calls: int = 0

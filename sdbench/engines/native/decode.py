@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ class Decoder:
     job: Job
     pair: LoadedPair
     store: Store | None
+    drafters: dict[str, Drafter] = field(default_factory=dict)  # those that were built
 
     @cached_property
     def batch_size(self) -> int:
@@ -57,7 +58,11 @@ class Decoder:
             )
 
     def close(self) -> None:
-        """The models are this process's own, and end with it."""
+        """Write down what drafters have counted. The models are this process's own, and end with it."""
+        if self.store is not None:
+            for name, drafter in self.drafters.items():
+                if counts := getattr(drafter, "counts", {}):
+                    self.store.add_drafter({"name": name, "counts": dict(counts)})
 
     @cached_property
     def engine(self) -> Engine:
@@ -121,10 +126,13 @@ class Decoder:
         return self.engine.warp(run.temperature, run.top_k, run.top_p)
 
     def drafter(self, point: Point) -> Drafter | None:
-        """Build the drafter of a point's cell; one model alone has none."""
+        """Return the drafter of a point's cell, built once; one model alone has none."""
         if point.drafter is None:
             return None
-        return self.engine.drafter(point.drafter.kind, self.warp, point.drafter.component.options)
+        name, options = point.drafter.name, point.drafter.component.options
+        if name not in self.drafters:
+            self.drafters[name] = self.engine.drafter(point.drafter.kind, self.warp, options)
+        return self.drafters[name]
 
     def stream(self, items: Sequence[WorkItem], watch: Watch | None = None) -> Iterator[tuple[WorkItem, Generation]]:
         """Items that the same models and drafter decode, whatever their rules and draft lengths, in the order in which they end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -100,6 +100,7 @@ def time_plan(decoder: Decoder, plan: LatencyPlan) -> None:
     ]
     rehearse(decoder, plan.points, groups)
     warm_up(timed, groups)
+    before = counts_of(decoder)
     with Bar("timing", num_timed(timed, plan.todo)) as bar:
         for block in latency_pass(timed, plan, run.seed):
             store.append(block)
@@ -109,6 +110,7 @@ def time_plan(decoder: Decoder, plan: LatencyPlan) -> None:
     timings = timings[timings["pass_id"] == plan.pass_id].sort_values("started_at")  # those of earlier jobs among them
     records: list[Any] = list(timings.itertuples(index=False))
     store.append(calls(records, plan.points, run, prompts))
+    store.append(text_calls(plan, run, before, counts_of(decoder)))
     for sentence in (drift_sentence(timings), outlier_sentence(records)):
         if sentence:
             warn(sentence)
@@ -157,6 +159,27 @@ def time_together(decoder: Decoder, point: Point, unit: ExampleGroup, is_split: 
         rest_s=longest.rest_s,
         drafted_per_round=statistics.fmean(drafted) if drafted else math.nan,
     )
+
+
+def counts_of(decoder: Decoder) -> dict[str, Mapping[str, float]]:
+    """What each drafter that counts has counted so far."""
+    drafters = decoder.drafters.items()
+    return {name: dict(counts) for name, drafter in drafters if (counts := getattr(drafter, "counts", {}))}
+
+
+def text_calls(
+    plan: LatencyPlan, run: Run, before: Mapping[str, Mapping[str, float]], after: Mapping[str, Mapping[str, float]]
+) -> list[CallRecord]:
+    """What handling of texts costs a token that was offered, of drafters that do: a mean over the pass, a part of their drafts."""
+    calls = []
+    for name, counts in after.items():
+        blocks, offered, seconds = (
+            counts[key] - before.get(name, {}).get(key, 0) for key in ("blocks", "offered", "text_s")
+        )
+        if offered:
+            price = 1.0, seconds / offered, int(blocks)
+            calls.append(CallRecord(plan.pass_id, plan.machine, str(run.model.draft), "text", *price, name))
+    return calls
 
 
 def calls(records: Sequence[Any], points: Sequence[Point], run: Run, prompts: Prompts) -> list[CallRecord]:

@@ -1,0 +1,141 @@
+"""What drafters share whose draft model reads a text in ids of its own: a cache that follows these ids."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from sdbench.draft.base import BaseDrafter, new_tokens
+from sdbench.draft.text_index import count_common
+from sdbench.lm.cache import Prefix, RaggedCache
+from sdbench.lm.model import LM
+from sdbench.types import Context, Limits
+
+# From logits [B,V] of the draft and uniforms [B]: the ids [B] that it reads next, and what else is kept of a slot.
+Choose = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+
+
+class ForeignText(Protocol):
+    """A row's text in the ids of the draft."""
+
+    ids: list[int]  # at least one
+    size: int  # tokens of the target that they stand for
+
+    @property
+    def num_settled(self) -> int:
+        """How many of the ids no later token changes."""
+        ...
+
+    def copy(self) -> "ForeignText":
+        """Return a text that grows apart from this one."""
+        ...
+
+
+class ForeignDrafter(BaseDrafter):
+    """A draft model over its own ids of each row's text, of which only what has changed is read again."""
+
+    limits: ClassVar[Limits] = Limits(draft_model=True)
+    needs: ClassVar[frozenset[str]] = frozenset({"draft", "tokenizer", "draft_tokenizer"})
+
+    model: LM
+    cache: RaggedCache  # from open to close
+
+    @property
+    @abstractmethod
+    def most_ids(self) -> int:
+        """How many ids of the draft stand for one of the target, at most."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> Mapping[str, Any]:
+        """Return how many tokens of the target the draft has too, and of how many."""
+
+    @abstractmethod
+    def begin_text(self, prompt: list[int]) -> ForeignText: ...
+
+    @abstractmethod
+    def extend(self, texts: Mapping[int, Any], new: Mapping[int, list[int]]) -> None:
+        """Append tokens of the target to the texts of these rows."""
+
+    def open(self, num_rows: int, capacity: int, cache: Any) -> None:
+        self.cache = self.model.cache(num_rows, (capacity + 1) * self.most_ids)
+        self.texts: dict[int, Any] = {}
+        self.fed: dict[int, tuple[int, list[int]]] = {}  # cached: so many ids of the text, and behind them these
+
+    def close(self) -> None:
+        self.model.give_back(self.cache)
+        del self.cache
+
+    def prefill_all(self, prompts: Sequence[Tensor], prefixes: Sequence[Any]) -> list[tuple[ForeignText, Prefix]]:
+        texts = [self.begin_text(prompt.tolist()) for prompt in prompts]
+        starts = [torch.tensor(text.ids[:-1], dtype=torch.int64, device=self.model.device) for text in texts]
+        return list(zip(texts, self.model.prefill_all(starts), strict=True))
+
+    def prefill(self, prompt: Tensor, prefix: Any) -> tuple[ForeignText, Prefix]:
+        return self.prefill_all([prompt], [prefix])[0]
+
+    def admit(self, row: int, prefix: tuple[ForeignText, Prefix]) -> None:
+        text, cached = prefix
+        self.texts[row], self.fed[row] = text.copy(), cut(text, text.ids[:-1])
+        self.cache.write(row, cached)
+
+    def move(self, source: int, row: int) -> None:
+        self.texts[row], self.fed[row] = self.texts.pop(source), self.fed.pop(source)
+        self.cache.move(source, row, self.cache.slots)
+
+    def read(self, context: Context) -> None:
+        """Append to each row's text what was emitted since the last round."""
+        self.extend(self.texts, new_tokens(context, {row: text.size for row, text in self.texts.items()}))
+
+    def has_room(self, row: int, count: int) -> bool:
+        """Return whether the draft can write `count` ids behind a row's text."""
+        limit = min(self.model.limit or self.cache.capacity, self.cache.capacity)
+        return row in self.texts and len(self.texts[row].ids) + count <= limit
+
+    def draw_slots(self, name: Any, rows: Sequence[bool], u: Tensor, choose: Choose) -> tuple[Tensor, ...]:
+        """Draft with u [B,k] behind the text of each of these rows: return ids [B,k], their states [B,k,d] and what else was kept.
+
+        Other rows draft behind a text of one id, which nobody reads. `name`: all that `choose` depends on.
+        """
+        texts, widths = [], [1]
+        for row, is_drafted in enumerate(rows):
+            text = self.texts[row] if is_drafted else None
+            texts.append([0] if text is None else text.ids)
+            if text is not None:
+                count, rest = self.fed[row]
+                common = count + count_common(rest, text.ids[count:])
+                widths.append(len(text.ids) - min(common, len(text.ids) - 1))
+        width, device = (
+            1 << (max(widths) - 1).bit_length(),
+            u.device,
+        )  # few shapes: what is read again is written unchanged
+        ids = torch.tensor([[0] * (width - len(text)) + text[-width:] for text in texts], device=device)
+        sizes = torch.tensor([len(text) for text in texts], device=device)
+        kv_length = self.model.kv_length(max(map(len, texts)) + u.shape[1], self.cache)
+        step = partial(self._draw, choose)
+        drawn, *kept = self.cache.steps(step, name, kv_length, ids, sizes, u)
+        for row, slots in enumerate(drawn[:, :-1].tolist()):
+            if row in self.texts:  # the last id was not fed
+                self.fed[row] = cut(self.texts[row], texts[row] + slots) if rows[row] else (0, [0, *slots])
+        return drawn, *kept
+
+    def _draw(self, choose: Choose, kv_length: int, ids: Tensor, sizes: Tensor, u: Tensor) -> tuple[Tensor, ...]:
+        width, k = ids.shape[1], u.shape[1]
+        positions = sizes[:, None] + torch.arange(-width, k - 1, device=u.device)  # [B,T+k−1]
+        plans = self.model.plan(positions.clamp_min(-1), self.cache, kv_length).split([width, *[1] * (k - 1)])
+        slots: list[tuple[Tensor, ...]] = []
+        for plan, uniforms in zip(plans, u.unbind(1), strict=True):
+            raw, hidden = self.model.forward_hidden(ids, plan, self.cache, keep=1)
+            token, *kept = choose(raw[:, 0], uniforms)
+            slots.append((token, hidden[:, -1], *kept))
+            ids = token[:, None]
+        return tuple(torch.stack(values, 1) for values in zip(*slots, strict=True))
+
+
+def cut(text: ForeignText, ids: list[int]) -> tuple[int, list[int]]:
+    """Return ids that begin as this text as (how many are settled, the rest)."""
+    count = min(text.num_settled, len(ids))
+    return count, ids[count:]

@@ -1,0 +1,166 @@
+"""The ids of a text in one tokenizer and in another, by text: what is behind a window of tokens does not change any more."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sdbench.draft.text_index import count_common
+from sdbench.draft.translation import UNKNOWN
+
+SAMPLED = 1000  # ids whose text is written back in a tokenizer's check
+
+
+class Speller:
+    """A tokenizer's text of ids and ids of texts, special tokens left out. Many at a time: the cost of a call is Python's."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.fast = getattr(tokenizer, "backend_tokenizer", None)
+        if self.fast is not None:  # what a call of the tokenizer sets anew
+            self.fast.no_truncation()
+            self.fast.no_padding()
+
+    def texts_of(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        if self.fast is not None:
+            return self.fast.decode_batch(rows, skip_special_tokens=True)
+        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        return [str(self.tokenizer.decode(list(row), **options)) for row in rows]
+
+    def ids_of(self, texts: Sequence[str]) -> list[list[int]]:
+        if self.fast is not None:
+            return [encoding.ids for encoding in self.fast.encode_batch_fast(texts, add_special_tokens=False)]
+        return [list(ids) for ids in self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
+
+
+def refuse_undecodable(tokenizer: Any, name: str) -> None:
+    """Raise ValueError for a tokenizer whose texts of ids are not read back as these texts."""
+    speller, special = Speller(tokenizer), set(tokenizer.all_special_ids)
+    ids = [index for index in range(0, len(tokenizer), max(1, len(tokenizer) // SAMPLED)) if index not in special]
+    before = speller.ids_of(["a"])[0]  # a first token may lose its space
+    try:
+        texts = [text for text in speller.texts_of([[*before, index] for index in ids]) if UNKNOWN not in text]
+        back = speller.texts_of(speller.ids_of(texts))
+    except Exception as error:  # whatever a tokenizer's own code raises
+        raise ValueError(f"the tokenizer of the {name} cannot decode its own ids ({error})") from error
+    changed = [(text, other) for text, other in zip(texts, back, strict=True) if text.strip() != other.strip()]
+    if not texts or 2 * len(changed) > len(texts):
+        shown = f": {changed[0][0]!r} comes back as {changed[0][1]!r}" if changed else ""
+        raise ValueError(
+            f"the tokenizer of the {name} cannot decode its own ids: {len(changed)} of {len(texts)} texts that it gives are "
+            f"read back as others{shown}; give a model with a tokenizer that can"
+        )
+
+
+@dataclass
+class SpelledText:
+    """A text of the target's tokens in the ids of the draft, as the draft's tokenizer splits it behind `settled`.
+
+    The window holds the target's last tokens. Its first `num_lead` are context alone: `lead_ids` are theirs in the draft.
+    """
+
+    settled: list[int]
+    window: list[int]
+    size: int
+    ids: list[int]
+    num_lead: int = 0
+    lead_ids: tuple[int, ...] = ()
+    text: str = ""  # of the window
+    is_open: bool = False  # whether the draft can go on behind it
+    rate: float = 1.0  # ids of the draft for a token of the target, in the prompt
+
+    @property
+    def num_settled(self) -> int:
+        return len(self.settled)
+
+    def copy(self) -> "SpelledText":
+        return replace(self, settled=list(self.settled), window=list(self.window), ids=list(self.ids))
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenDraft:
+    """What a draft wrote in its ids; `is_ended`: a special token followed."""
+
+    ids: list[int]
+    is_ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SpelledBlock:
+    """Tokens of the target, and how many more would have been offered had the draft's last id not changed them."""
+
+    tokens: list[int]
+    num_lost: int
+
+
+class Spelling:
+    """Keeps texts of a target's tokens in a draft's ids: a window of 2 to 3 times `look_behind` tokens is decoded and encoded
+    anew as a text grows. The window moves on where that changes no id.
+    """
+
+    def __init__(self, target: Any, draft: Any, look_behind: int) -> None:
+        self.target, self.draft, self.look_behind = Speller(target), Speller(draft), look_behind
+        self.begin: list[int] = list(draft("")["input_ids"])  # what the draft's texts begin with
+
+    def begin_text(self, prompt: list[int]) -> SpelledText:
+        text = SpelledText(list(self.begin), [], 0, list(self.begin) or [0])
+        self.extend({0: text}, {0: prompt})
+        if text.is_open:
+            text.rate = max(1, len(text.ids) - len(self.begin)) / max(1, len(prompt))
+        return text
+
+    def extend(self, texts: Mapping[int, SpelledText], new: Mapping[int, list[int]]) -> None:
+        """Append tokens to texts. Where the new ones change how what precedes the window is encoded, or end in a part of a
+        character, the ids stay as they were, and the text is not open.
+        """
+        grown = [texts[row] for row in new]
+        for text, tokens in zip(grown, new.values(), strict=True):
+            text.window += tokens
+            text.size += len(tokens)
+        spelled = self.target.texts_of([text.window for text in grown])
+        for text, shown, ids in zip(grown, spelled, self.draft.ids_of(spelled), strict=True):
+            num_lead = len(text.lead_ids)
+            text.text = shown
+            text.is_open = tuple(ids[:num_lead]) == text.lead_ids and not shown.endswith(UNKNOWN)
+            if text.is_open:
+                text.ids = text.settled + ids[num_lead:] or [0]
+                if len(text.window) - text.num_lead > 2 * self.look_behind:
+                    self._move(text, ids)
+
+    def _move(self, text: SpelledText, ids: list[int]) -> None:
+        """Move the window behind tokens that more text does not change: encoded without what follows they are a beginning of
+        `ids`, those of the whole window, and what follows has the same ids behind its own context.
+        """
+        for stop in range(len(text.window) - self.look_behind, text.num_lead, -1):
+            lead = text.window[max(0, stop - self.look_behind) : stop]
+            window = lead + text.window[stop:]
+            before, context, whole = self.target.texts_of([text.window[:stop], lead, window])
+            ids_before, lead_ids, ids_whole = self.draft.ids_of([before, context, whole])
+            is_beginning = len(ids_before) >= len(text.lead_ids) and ids[: len(ids_before)] == ids_before
+            if is_beginning and ids_whole == lead_ids + ids[len(ids_before) :]:
+                text.settled += ids_before[len(text.lead_ids) :]
+                text.window, text.num_lead, text.lead_ids, text.text = window, len(lead), tuple(lead_ids), whole
+                return
+
+    def spell(
+        self, texts: Sequence[SpelledText], drafts: Sequence[WrittenDraft], limits: Sequence[int]
+    ) -> list[SpelledBlock]:
+        """Return what the draft wrote behind open texts in the target's tokens, at most so many."""
+        rows: list[list[int]] = []
+        for text, draft in zip(texts, drafts, strict=True):
+            lead = text.ids[-self.look_behind :]
+            rows += [lead, lead + draft.ids[: len(draft.ids) - (not draft.is_ended)], lead + draft.ids]
+        shown = iter(self.draft.texts_of(rows))
+        spelled: list[str] = []
+        for text, lead, *longer in zip(texts, shown, shown, shown, strict=True):
+            behind = [other[len(lead) :] if other.startswith(lead) else "" for other in longer]
+            spelled += [text.text, *(text.text + part.partition(UNKNOWN)[0] for part in behind)]
+        encoded = iter(self.target.ids_of(spelled))
+        pieces = zip(encoded, encoded, encoded, limits, strict=True)
+        return [_block_of(before, shorter, whole, limit) for before, shorter, whole, limit in pieces]
+
+
+def _block_of(before: list[int], shorter: list[int], whole: list[int], limit: int) -> SpelledBlock:
+    """Return what `whole` has behind `before` as far as `shorter` has it too; nothing where `before` is no beginning of both."""
+    count, common = len(before), count_common(shorter, whole)
+    tokens = whole[count:common] if count_common(before, whole[:common]) == count else []
+    return SpelledBlock(tokens[:limit], max(0, min(limit, len(whole) - count) - len(tokens)))
