@@ -65,7 +65,7 @@ class UniversalDrafter(ForeignDrafter):
         return text
 
     def extend(self, texts: Mapping[int, SpelledText], new: Mapping[int, list[int]]) -> None:
-        with self._timed():
+        with self._clock_text():
             self.spelling.extend(texts, new)
 
     def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
@@ -82,8 +82,8 @@ class UniversalDrafter(ForeignDrafter):
         if open_rows:
             slots = u.new_zeros(len(limits), max(counts))
             written = self.draw_slots(("universal", self.warp), rows, slots, self._choose)[-1].tolist()
-            with self._timed():
-                drafts = [self._written(written[row][: counts[row]]) for row in open_rows]
+            with self._clock_text():
+                drafts = [self._end_at_special(written[row][: counts[row]]) for row in open_rows]
                 of_rows = [self.texts[row] for row in open_rows], drafts, [limits[row] for row in open_rows]
                 spelled = self.spelling.spell(*of_rows)
             for row, block in zip(open_rows, spelled, strict=True):
@@ -100,13 +100,13 @@ class UniversalDrafter(ForeignDrafter):
         token = self.warp.law(self.warp.logits(raw))
         return clamp_nan_ids(token, self.warp.vocab_size or raw.shape[-1]), token
 
-    def _written(self, ids: list[int]) -> WrittenDraft:
+    def _end_at_special(self, ids: list[int]) -> WrittenDraft:
         """Return ids before the first special token."""
-        stop = next((place for place, index in enumerate(ids) if index in self.special), len(ids))
+        stop = next((n for n, index in enumerate(ids) if index in self.special), len(ids))
         return WrittenDraft(ids[:stop], stop < len(ids))
 
     @contextmanager
-    def _timed(self) -> Iterator[None]:
+    def _clock_text(self) -> Iterator[None]:
         begun_s = time.perf_counter()
         yield
         self.counts["text_s"] += time.perf_counter() - begun_s
