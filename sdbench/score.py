@@ -18,7 +18,7 @@ import pandas as pd
 import yaml
 
 from sdbench import tasks
-from sdbench.config import nearest, refuse_unknown
+from sdbench.config import FAMILIES, member_options, nearest, refuse_unknown
 from sdbench.config.checks import integer, switch
 from sdbench.files import read_json_lines
 from sdbench.metrics.export import finite_or_none
@@ -33,7 +33,7 @@ HELP = """sdbench.score: score completions of any engine as a run would. One JSO
 
   python -m sdbench score task=NAME predictions=FILE [KEY=VALUE ...]
 
-  task=NAME             one of the files in configs/task, for example gsm8k
+  task=NAME             one of the files in configs/task, for example gsm8k; or lm-eval:NAME
   predictions=FILE      one JSON object a line: id, completion; several lines of one id are samples (and said);
                         an optional "finish": "length" marks an answer that the length limit ended
   data=FILE             rows in the data set's own schema, one JSON object a line (default: the data set itself)
@@ -66,7 +66,7 @@ class ScoredAnswer:
 
 def parse(arguments: Sequence[str]) -> dict[str, Any]:
     """Return options as YAML reads them, names of files as they are."""
-    options = {option: "null" for name in tasks.names() for option in tasks.options(name)} | EXAMPLES
+    options = {option: "null" for name in (*tasks.names(), *FAMILIES) for option in tasks.options(name)} | EXAMPLES
     words = parse_words(arguments, options, groups=["task"])
     if words.paths:
         raise ValueError(f"{words.paths[0]!r} is not of the form key=value, such as task=gsm8k")
@@ -209,7 +209,7 @@ def run(arguments: Sequence[str]) -> dict[str, Any]:
         if not options.get(key):
             raise ValueError(f"{key}= is missing: python -m sdbench.score task=gsm8k predictions=preds.jsonl")
     name, predictions = str(options.pop("task")), Path(options.pop("predictions"))
-    if name not in tasks.names():
+    if member_options(name)[0] not in (*tasks.names(), *FAMILIES):
         raise ValueError(f"there is no task {name} {nearest(name, tasks.names())}")
     settings = {key: options.pop(key, default) for key, default in DEFAULTS.items()}
     switch("per_example", settings["per_example"])

@@ -91,15 +91,18 @@ def _tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=inner, **words)
 
 
-def make_datasets(root: Path) -> None:
-    """Eight rows a split, four in training."""
-    for id, configs in rows().items():
+def make_datasets(
+    root: Path, datasets: dict[str, dict[str, Any]] | None = None, *, num_rows: int | None = None
+) -> None:
+    """Eight rows a split, twelve in training, unless `num_rows` are wanted; of `rows()`, or of other data sets."""
+    for id, configs in (datasets or rows()).items():
         folder = root / "datasets" / id
         lines = ["---", "configs:"]
         for config, make in configs.items():
             lines += [f"- config_name: {config}", "  data_files:"]
             for split, count in {"train": 12, "validation": 8, "test": 8}.items():
-                _write(folder / config / f"{split}-00000-of-00001.parquet", [make(i) for i in range(count)])
+                table = [make(i) for i in range(num_rows or count)]
+                _write(folder / config / f"{split}-00000-of-00001.parquet", table)
                 lines += [f"  - split: {split}", f"    path: {config}/{split}-*"]
         (folder / "README.md").write_text("\n".join([*lines, "---", f"# {id}", ""]))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sdbench.config import ConfigError, nearest, show
+from sdbench.config import ConfigError, member_options, nearest, show
 from sdbench.words import key_of
 
 OWN = (
@@ -95,6 +95,9 @@ def expand(words: Sequence[str]) -> list[str]:
             if twice is not None:
                 raise ConfigError(f"{group}={show(word.partition('=')[2])} names {twice} twice")
             expanded += [f"~{group}", *(f"+{group}@{group}.{name}={name}" for name in names)]
+        elif word.startswith("task="):
+            file, member = member_options(word.removeprefix("task="))
+            expanded += [f"task={file}", *(f"task.{key}='{value}'" for key, value in member.items())]
         else:
             # Keys that no file names: knobs, which stand under `knobs:` alone, lengths of drafts, open groups, tasks of a margin.
             key = key_of(word)

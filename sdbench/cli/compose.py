@@ -35,7 +35,7 @@ from sdbench.cli.command import (
     refuse_contradictions,
     without_the_default,
 )
-from sdbench.config import GROUPS, KEYS, ConfigError, nearest, show
+from sdbench.config import GROUPS, KEYS, ConfigError, member_options, nearest, show
 from sdbench.errors import first_line
 from sdbench.words import key_of
 
@@ -199,7 +199,8 @@ class Composer:
         if isinstance(value, str) and value.startswith("["):  # one of several lists, for -m
             value = [name.strip() for name in value.strip("[]").split(",")]
         for name in value if group in LISTS and isinstance(value, list) else [value]:
-            if not isinstance(name, str) or name not in names:
+            file = member_options(name)[0] if group == "task" and isinstance(name, str) else name
+            if not isinstance(file, str) or file not in names:
                 raise ConfigError(f"{group}={show(name)} names no file in configs/{group} {nearest(name, names)}")
 
 

@@ -21,6 +21,7 @@ ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_at
 QUANTIZATION = ("bnb-int8", "bnb-nf4", "torchao-int8", "torchao-int4")
 LENGTH_OPTIONS = ("length", "length_threshold", "length_price")  # of every drafter: how long its blocks are
 CONSTANT = "constant"  # the length policy of a drafter that has none
+FAMILIES = ("lm-eval",)  # files of configs/task that stand for many tasks: task=FILE:NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +190,12 @@ class Run:
     def folder(self) -> Path:
         """The folder of this run's records."""
         return self.results / self.name
+
+
+def member_options(task: str) -> tuple[str, dict[str, str]]:
+    """The file of a task, and for FILE:NAME of a family the options that NAME sets."""
+    file, _, name = task.partition(":")
+    return (file, {"task": name, "name": f"{file}-{name}"}) if file in FAMILIES and name else (task, {})
 
 
 KEYS = (

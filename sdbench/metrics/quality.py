@@ -43,8 +43,8 @@ def corpus_bleu(stats: ArrayLike) -> Array:
 
 
 def corpus_chrf2(stats: ArrayLike) -> Array:
-    """sacrebleu's chrF2 of summed [..., 18]: hypothesis, reference, match for 6 orders."""
-    s = np.asarray(stats, dtype=np.float64).reshape(*np.shape(stats)[:-1], 6, 3)
+    """sacrebleu's chrF2 of summed [..., 18]: hypothesis, reference, match for 6 orders; chrF++ has 2 orders of words more."""
+    s = np.asarray(stats, dtype=np.float64).reshape(*np.shape(stats)[:-1], -1, 3)
     hypothesis, reference, match = s[..., 0], s[..., 1], s[..., 2]
     counts = (hypothesis > 0) & (reference > 0)
     with np.errstate(divide="ignore", invalid="ignore"):

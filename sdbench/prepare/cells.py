@@ -18,7 +18,7 @@ from sdbench.types import Axis
 if TYPE_CHECKING:
     from sdbench.prepare.pair_info import PairInfo
     from sdbench.tasks.base import DataTask
-    from sdbench.types import Prompt, Verifier
+    from sdbench.types import Verifier
 
 __all__ = ["ENGINE_LAW", "Point", "points"]
 
@@ -202,7 +202,7 @@ def _prompt_digests(task: DataTask, pair_info: PairInfo) -> dict[str, Any]:
     The wording of the first rows with their shots, the tokenizer, and the first prompts as ids, which the chat template,
     its options and the library that applies them decide. Rows beyond these are hashed with the split, code by its version.
     """
-    prompts = [_prompt(task, key) for key in islice(task.rows, WORDED)]
+    prompts = [task.prompt_of(key) for key in islice(task.rows, WORDED)]
     words = [
         (prompt.text, [(turn.role, turn.content) for turn in prompt.messages], prompt.prefix) for prompt in prompts
     ]
@@ -217,13 +217,10 @@ def _prompt_digests(task: DataTask, pair_info: PairInfo) -> dict[str, Any]:
     }
 
 
-def _prompt(task: DataTask, key: str) -> Prompt:
-    return task.rules.render(task.fields(task.rows[key]), task.shots_of(key), is_chat=bool(task.chat))
-
-
 def _task_files(run: Run, task: DataTask) -> dict[str, str]:
     """Files and folders that a task's own options name; those that every task has are read as rows and shots."""
     from sdbench.tasks.base import DataTask
 
-    free_options = {name: value for name, value in run.task.free.items() if name not in DataTask.__dataclass_fields__}
+    known = (*DataTask.__dataclass_fields__, *task.WORDS)
+    free_options = {name: value for name, value in run.task.free.items() if name not in known}
     return files_of({**free_options, "extra_metrics": task.extra_metrics}, prefix="task")

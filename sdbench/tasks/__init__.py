@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdbench.config import config_dir, nearest
+from sdbench.config import FAMILIES, config_dir, member_options, nearest
 from sdbench.imports import import_object
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ __all__ = ["build", "load", "names", "options"]
 
 
 def names() -> list[str]:
-    """The tasks that have a file in configs/task."""
-    return sorted(path.stem for path in (config_dir() / "task").glob("*.yaml"))
+    """The tasks that have a file in configs/task of their own."""
+    return sorted({path.stem for path in (config_dir() / "task").glob("*.yaml")} - set(FAMILIES))
 
 
 @cache
@@ -29,16 +29,21 @@ def _tree(path: Path) -> dict[str, Any]:
 
 
 def load(name: str, **options: Any) -> DataTask:
-    """The task of configs/task/NAME.yaml with some options changed: data, protocol, n, seed, shots, stop, …"""
-    if name not in names():
+    """The task of configs/task/NAME.yaml with some options changed: data, protocol, n, seed, shots, stop, …
+
+    `lm-eval:NAME` is a task of lm-evaluation-harness.
+    """
+    file, member = member_options(name)
+    if file not in (*names(), *FAMILIES):
         raise ValueError(f"there is no task {name} {nearest(name, names())}")
-    tree = {key: value for key, value in _tree(config_dir() / "task" / f"{name}.yaml").items() if key != "choices"}
-    return build(**{**tree, **options})
+    tree = {key: value for key, value in _tree(config_dir() / "task" / f"{file}.yaml").items() if key != "choices"}
+    return build(**{**tree, **member, **options})
 
 
 def options(name: str) -> list[str]:
     """The options that a task's file names."""
-    return [key for key in _tree(config_dir() / "task" / f"{name}.yaml") if key not in ("_target_", "name", "choices")]
+    file, _ = member_options(name)
+    return [key for key in _tree(config_dir() / "task" / f"{file}.yaml") if key not in ("_target_", "name", "choices")]
 
 
 def build(_target_: str, *, name: str, **options: Any) -> DataTask:

@@ -33,6 +33,7 @@ class DataTask(Prompting):
     version: str | int | None = None
 
     VERSION: ClassVar[str] = "1"
+    WORDS: ClassVar[tuple[str, ...]] = ()  # options that name no file, though one may be called so
     metric: ClassVar[str]  # the headline
 
     def __post_init__(self) -> None:

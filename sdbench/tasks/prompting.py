@@ -38,8 +38,11 @@ class Prompting(DataRows):
     def examples(self) -> Iterable[Example]:
         """The subset with its prompts, in the order of its seed."""
         for key in self.ids:
-            prompt = self.rules.render(self.fields(self.rows[key]), self.shots_of(key), is_chat=self.chat)
-            yield Example(key, self.rows[key], prompt)
+            yield Example(key, self.rows[key], self.prompt_of(key))
+
+    def prompt_of(self, key: str) -> Prompt:
+        """The whole prompt of a row, of the subset or not."""
+        return self.rules.render(self.fields(self.rows[key]), self.shots_of(key), is_chat=self.chat)
 
     def shots_of(self, key: str) -> list[Fields]:
         """The shots before a row, never the row itself."""

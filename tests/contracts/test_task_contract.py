@@ -9,11 +9,10 @@ import yaml
 from strangers_task import Reverse
 
 import sdbench.tasks
-from sdbench.config import config_dir
 from sdbench.tasks import build
 from sdbench.types import Example, Prompt
 
-NAMES = sorted(path.stem for path in (config_dir() / "task").glob("*.yaml"))
+NAMES = sdbench.tasks.names()
 ANSWERS = ["", " ", "no", "...", "\x00", "0", "-", "é" * 50, "def f(:", "```", "#### ", "1 " * 300]
 
 

@@ -11,10 +11,7 @@ Deliberate differences, none of which this corpus holds against us:
 
 import ast
 import json
-import os
 import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -28,17 +25,12 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
-@pytest.fixture(scope="module")
-def python():
-    """A Python that has both harnesses: this one, the one named, or that of scripts/parity."""
-    if named := os.environ.get("SDBENCH_PARITY_PYTHON"):
-        return named
-    if all(map(find_spec, ("lm_eval", "evalplus"))):
-        return sys.executable
-    done = subprocess.run(["bash", str(ROOT / "scripts" / "parity")], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"the extra `parity` is absent, and scripts/parity cannot make it: {done.stderr.strip()[-200:]}")
-    return str(ROOT / ".venv-parity" / "bin" / "python")
+def test_lm_evals_own_tasks_run_here(python):
+    """The tests of `task=lm-eval:NAME`, in an environment that has lm-eval."""
+    here = [str(HERE / "test_lm_eval.py"), "-m", "", "-n", "0", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run([python, "-m", "pytest", *here], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert " passed" in done.stdout
 
 
 def harness(python, asked):

@@ -1,0 +1,284 @@
+"""lm-evaluation-harness's own task objects: a task's YAML file by its name, the object, and the files that decide it.
+
+Nothing of the harness is imported before a task of it is named. Not covered: tasks that are Python classes, and groups.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdbench.config import ConfigError, show
+from sdbench.files import digest_of_file
+from sdbench.imports import import_object
+
+if TYPE_CHECKING:
+    from sdbench.tasks.sandbox import Outcome, Program
+
+LIBRARY = "lm_eval.tasks"
+# What is used of the harness, as module:name; a version that lacks one of these is refused by its name.
+USED = (
+    "lm_eval.tasks._yaml_loader:load_yaml",
+    "lm_eval.api.task:ConfigurableTask.build_all_requests",
+    "lm_eval.api.task:ConfigurableTask.apply_filters",
+    "lm_eval.api.task:ConfigurableTask.process_results",
+    "lm_eval.api.task:ConfigurableTask.aggregation",
+    "lm_eval.api.task:ConfigurableTask.higher_is_better",
+    "lm_eval.api.task:ConfigurableTask.set_fewshot_seed",
+    "lm_eval.api.task:ConfigurableTask.eval_docs",
+    "lm_eval.api.instance:Instance",
+    "lm_eval.utils:env.from_string",
+)
+DECODED = "generate_until"
+TASK_LINE = re.compile(r"^task:[ \t]*['\"]?([^\s'\"#\[]+)['\"]?[ \t]*(?:#.*)?$", re.MULTILINE)
+STRUCTURE = ("tag", "group", "task_list")  # keys of a file that are no options of its task
+
+
+class CodeEval:
+    """`evaluate`'s code_eval over programs that a sandbox of ours runs: `run` is set by the task that scores."""
+
+    run: Callable[[Sequence[Program]], list[Outcome]]
+
+    def compute(
+        self,
+        *,
+        references: Sequence[str],
+        predictions: Sequence[Sequence[str]],
+        k: Sequence[int] = (1, 10, 100),
+        **_: Any,
+    ) -> tuple[dict[str, float], list[list[str]]]:
+        """Return pass@k over the problems, and how each candidate ended."""
+        from sdbench.tasks.sandbox import Program
+
+        programs = [
+            Program(candidate, test)
+            for test, candidates in zip(references, predictions, strict=True)
+            for candidate in candidates
+        ]
+        outcomes = iter(self.run(programs))
+        endings = [[next(outcomes).status for _ in candidates] for candidates in predictions]
+        counts = [(len(ends), ends.count("passed")) for ends in endings]
+        possible = [size for size in k if all(total >= size for total, _ in counts)]
+        return {f"pass@{size}": _mean([_pass_at(size, *count) for count in counts]) for size in possible}, endings
+
+
+def _pass_at(k: int, total: int, passed: int) -> float:
+    return 1 - math.comb(total - passed, k) / math.comb(total, k)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+CODE_EVAL = CodeEval()  # the modules of the harness's tasks keep the metric that they load when they are imported
+
+
+def check_library() -> None:
+    """Raise ConfigError unless the harness is installed, in a version that has what is used of it."""
+    for used in USED:
+        module, _, names = used.partition(":")
+        try:
+            value = import_module(module)
+            for name in names.split("."):
+                value = getattr(value, name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] == "lm_eval" and error.name != "lm_eval":
+                raise _lacking(module) from None
+            raise ConfigError(
+                f"tasks of lm-evaluation-harness need the extra lm-eval, and {error.name} is not installed: "
+                "pip install 'sdbench[lm-eval]'"
+            ) from None
+        except AttributeError:
+            raise _lacking(used.replace(":", ".")) from None
+
+
+def _lacking(name: str) -> ConfigError:
+    from importlib.metadata import version
+
+    return ConfigError(
+        f"lm_eval {version('lm_eval')} has no {name}, which sdbench uses: install lm-eval 0.4.13 or a later 0.4"
+    )
+
+
+def file_of(name: str, include_path: str | None) -> Path:
+    """The YAML file of a task, of the user's folder before the harness's own."""
+    words = [word for word in re.split(r"[_\W]", name) if len(word) > 1]
+    names, mentions = list[str](), ""
+    for root in _roots(include_path):
+        # The harness has 14,000 files: first those whose paths share a word with the name.
+        paths = [
+            (not any(word in path.relative_to(root).as_posix() for word in words), path)
+            for path in root.rglob("*.yaml")
+        ]
+        for _, path in sorted(paths):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            defined = TASK_LINE.findall(text)
+            if name in defined:
+                return path
+            names += defined
+            mentions += text if name in text else ""
+    raise ConfigError(_why_not(name, names, mentions))
+
+
+def _roots(include_path: str | None) -> list[Path]:
+    if include_path is not None and not Path(include_path).is_dir():
+        raise ConfigError(f"task.include_path={show(include_path)} is not a folder")
+    return [*([] if include_path is None else [Path(include_path)]), _library_folder()]
+
+
+def _library_folder() -> Path:
+    return Path(str(import_module(LIBRARY).__file__)).parent
+
+
+def _why_not(name: str, names: Sequence[str], mentions: str) -> str:
+    """Why a name is none of `names`; `mentions` are the files that hold it."""
+    word = re.escape(name)
+    if re.search(rf"^(group|tag):\s*['\"]?{word}['\"]?\s*$|^\s*- ['\"]?{word}['\"]?\s*$", mentions, re.MULTILINE):
+        members = sorted(task for task in names if task.startswith(name))
+        hint = f", such as task=lm-eval:{members[0]}" if members else ""
+        return f"task=lm-eval:{name} is a group of tasks, and a run has one: name a task of it{hint}"
+    if re.search(rf"task:\s*{word}\s*$", mentions, re.MULTILINE):
+        return f"task=lm-eval:{name} stands in the file of its group alone: put it into a file, and name its folder as task.include_path"
+    near = get_close_matches(name, names, n=1)
+    return f"task=lm-eval:{show(name)} is no task of the installed lm_eval" + (
+        f": did you mean {near[0]}?" if near else ""
+    )
+
+
+def refuse_undecoded(name: str, config: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a task, as its file describes it, whose answers are no text of one sample."""
+    kind, repeats = config.get("output_type", DECODED), config.get("repeats", 1)
+    if kind != DECODED:
+        raise ConfigError(
+            f"task=lm-eval:{name} compares log-likelihoods ({kind}) and decodes nothing, so there is nothing to measure: "
+            "choose a generate_until task"
+        )
+    if "class" in config:
+        raise ConfigError(
+            f"task=lm-eval:{name} is a Python class of its own, and sdbench takes tasks that are YAML files"
+        )
+    if repeats != 1:
+        raise ConfigError(
+            f"task=lm-eval:{name} makes a score of {repeats} answers to a row, and sdbench scores each answer: choose a "
+            "task with repeats: 1, and samples= for several answers"
+        )
+    if config.get("doc_to_image") or config.get("doc_to_audio"):
+        raise ConfigError(f"task=lm-eval:{name} shows images or sounds, and sdbench asks in text")
+
+
+def read_file(path: Path, *, resolves: bool = False) -> dict[str, Any]:
+    """The tree of a task's file with what it includes; `resolves`: functions are imported."""
+    with quiet():
+        return import_object(f"{LIBRARY}._yaml_loader.load_yaml")(path, resolve_func=resolves)
+
+
+def build(name: str, path: Path, **changes: Any) -> Any:
+    """The harness's object of a task; `changes` replace what its file says. Its data set is loaded."""
+    _compile_templates_once()
+    is_code = bool(read_file(path).get("unsafe_code"))
+    with _code_metric() if is_code else nullcontext():
+        config = read_file(path, resolves=True)
+    if is_code and not any(map(_uses_code_metric, _functions(config))):
+        raise ConfigError(
+            f"task=lm-eval:{name} runs generated programs by means of its own, beyond the sandbox of sdbench: it is not run"
+        )
+    with quiet():
+        options = {key: value for key, value in config.items() if key not in STRUCTURE}
+        return import_object("lm_eval.api.task.ConfigurableTask")(config={**options, **changes})
+
+
+@cache
+def _compile_templates_once() -> None:
+    """The harness compiles the template of a prompt anew for each row and shot, which takes most of the time of its prompts."""
+    env = import_object("lm_eval.utils.env")
+    env.from_string = cache(env.from_string)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without progress bars and remarks; errors are raised."""
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    with redirect_stderr(StringIO()), redirect_stdout(StringIO()):
+        yield
+
+
+@contextmanager
+def _code_metric() -> Iterator[None]:
+    """The modules of code tasks load code_eval when they are imported, and run a program: they get ours."""
+    import evaluate  # takes seconds and brings torch
+
+    load = evaluate.load
+    evaluate.load = lambda path, *more, **options: CODE_EVAL if path == "code_eval" else load(path, *more, **options)
+    try:
+        yield
+    finally:
+        evaluate.load = load
+
+
+def _functions(tree: Any) -> Iterator[Callable[..., Any]]:
+    """Every function in a tree of options."""
+    if callable(tree):
+        yield tree
+    elif isinstance(tree, Mapping | list):
+        for part in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from _functions(part)
+
+
+def _uses_code_metric(function: Callable[..., Any]) -> bool:
+    return any(value is CODE_EVAL for value in getattr(function, "__globals__", {}).values())
+
+
+def digests_of(path: Path) -> dict[str, str]:
+    """Name -> hash of each file that decides a task: its YAML file, those it includes, and the code that these name."""
+    waiting, seen = [path.resolve()], dict[Path, str]()
+    while waiting:
+        file = waiting.pop()
+        if file not in seen:
+            seen[file] = digest_of_file(file)
+            waiting += _imports_of(file) if file.suffix == ".py" else _named_by(file)
+    names = [file.name for file in seen]
+    return {
+        file.name if names.count(file.name) == 1 else f"{file.parent.name}/{file.name}": digest
+        for file, digest in sorted(seen.items())
+    }
+
+
+def _named_by(file: Path) -> list[Path]:
+    """The files that a YAML file includes or takes functions from."""
+    text = file.read_text(encoding="utf-8")
+    codes = [module.replace(".", "/") + ".py" for module in re.findall(r"!function\s+['\"]?([\w.]+)\.\w+", text)]
+    included = import_object("yaml.compose")(text)
+    pairs = getattr(included, "value", [])
+    nodes = [value for key, value in pairs if key.value == "include"]
+    leaves = [leaf.value for node in nodes for leaf in (node.value if isinstance(node.value, list) else [node])]
+    return _existing(file.parent, [*codes, *leaves])
+
+
+def _imports_of(file: Path) -> list[Path]:
+    """The modules beside a Python file, and those of the harness's other tasks, that it imports."""
+    paths: list[str] = []
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            base = "../" * (node.level - 1) + (node.module or "")
+            modules = [base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)]
+        for module in modules:
+            inside = module.removeprefix(f"{LIBRARY}.")
+            root = f"{_library_folder()}/" if inside != module else ""
+            paths.append(root + re.sub(r"(?<=\w)\.(?=\w)", "/", inside) + ".py")
+    return _existing(file.parent, paths)
+
+
+def _existing(folder: Path, names: Sequence[str]) -> list[Path]:
+    paths = [(folder / name).resolve() for name in names]
+    return [path for path in paths if path.is_file()]

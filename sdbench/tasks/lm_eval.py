@@ -1,0 +1,318 @@
+"""Tasks of lm-evaluation-harness: `task=lm-eval:NAME` asks, reads and scores answers by the harness's own objects.
+
+A row is one of the data set that the harness's task names, as `gsm8k` has {"question": "...", "answer": "... #### 18"}; its id
+is its number. Not covered: sampling settings of the harness's task (the run has its own), and whole-sample metrics that are
+neither BLEU, chrF, chrF++, TER nor a share of all judgements of all answers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sdbench.config import ConfigError
+from sdbench.config.checks import integer, number
+from sdbench.errors import first_line
+from sdbench.hub import fetch
+from sdbench.imports import import_object
+from sdbench.tasks import harness
+from sdbench.tasks.base import DataTask, Row
+from sdbench.tasks.data import read_rows
+from sdbench.tasks.prompting import LM_EVAL_SHOT_SEED, length, longest, tail
+from sdbench.tasks.protocol import Fields, Protocol
+from sdbench.tasks.whole_sample import Statistics, statistics_of
+from sdbench.types import Example, Message, Metric, Prompt, Score
+
+if TYPE_CHECKING:
+    from sdbench.tasks.sandbox import Sandbox
+
+LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # by their rank in the harness
+LENGTH = 256  # of an answer where its task names none
+UNREAD = "[invalid]"  # what the harness's filters leave of an answer in which they find nothing
+SHARES = re.compile(r"^exact_match|^math_verify$|(^|_)(acc|em)(_|$)|^pass(@|_at_)")  # metrics of the harness on 0-1
+
+
+@dataclass(kw_only=True)
+class LmEvalTask(DataTask):
+    """A `generate_until` task. Metrics are called as in the harness, with the filter behind a comma where there are several."""
+
+    task: str | None = None
+    include_path: str | None = None
+    headline: str | None = None
+    bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    multiturn: bool = True
+    system: str | None = None
+    sandbox: str = "auto"
+    timeout_s: float = 3.0
+    workers: int = 2
+    first_row: Row | None = field(
+        init=False, default=None
+    )  # what the harness's object is built with where rows do not travel
+
+    PROTOCOLS: ClassVar[Mapping[str, Protocol]] = {"lm-eval": Protocol(ask="", max_new_tokens=LENGTH)}
+    WORDS: ClassVar[tuple[str, ...]] = ("task", "include_path", "headline", "system")
+
+    def __post_init__(self) -> None:
+        if not self.task:
+            raise ConfigError("task=lm-eval needs the name of a task of lm-evaluation-harness: task=lm-eval:gsm8k")
+        harness.check_library()
+        number("timeout_s", self.timeout_s, 0, math.inf, is_open=True)
+        integer("workers", self.workers, 1)
+        harness.refuse_undecoded(self.task, self._tree)
+        self.dataset = str(self._tree.get("dataset_path") or self.task)
+        self.dataset_config = self._tree.get("dataset_name")
+        self.first_row = next(iter(self.rows.values()))
+        self.metrics = self._declared()
+        super().__post_init__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_file": self._file}
+
+    def _declared(self) -> tuple[Metric, ...]:
+        """The metrics that can be kept, the headline first."""
+        assert self.first_row is not None, "rows are read before answers are scored"
+        names, kinds = self._read([(self.first_row, "")])[0].items, self._kinds
+        if left_out := [name for name in names if name not in kinds]:
+            warnings.warn(f"{self.name}: {', '.join(left_out)} cannot be kept for each answer: left out", stacklevel=2)
+        headline = self.headline or next(iter(kinds), None)
+        if headline not in kinds:
+            raise ConfigError(
+                f"headline must be among what sdbench can keep of {self.task} ({', '.join(kinds) or 'nothing'}), got {headline}"
+            )
+        return tuple(kinds[name].metric for name in sorted(kinds, key=lambda name: name != headline))
+
+    @property
+    def metric(self) -> str:  # type: ignore[override] - known when the harness's task is
+        return self.metrics[0].name
+
+    # Rows and prompts
+
+    @cached_property
+    def _file(self) -> Path:
+        return harness.file_of(str(self.task), self.include_path)
+
+    @cached_property
+    def _tree(self) -> Mapping[str, Any]:
+        return harness.read_file(self._file)
+
+    @cached_property
+    def _object(self) -> Any:
+        """The harness's task: with the data set, or in a scoring process with its first row alone."""
+        if self.first_row is not None:
+            return self._build([self.first_row], process_docs=None, fewshot_config=None, num_fewshot=0)
+        shots = {} if self.shots is None else {"num_fewshot": integer("shots", self.shots, 0)}
+        if self.data is not None:
+            return self._build(read_rows(Path(self.data)), **shots)
+        return fetch(lambda: harness.build(str(self.task), self._file, **shots), self.dataset, kind="dataset")
+
+    def _build(self, rows: Sequence[Row], **changes: Any) -> Any:
+        """The harness's task over rows of ours; shots that are no part of its file are those of `shots_data`, or the rows."""
+        import datasets
+
+        pool = rows if self.shots_data is None else read_rows(Path(self.shots_data))
+        named = {kind: self._tree.get(f"{kind}_split") for kind in ("training", "validation", "test", "fewshot")}
+        split = named["test"] or named["validation"]
+        splits = {
+            name: datasets.Dataset.from_list([dict(row) for row in (rows if name == split else pool)])
+            for name in named.values()
+            if name is not None
+        }
+        return harness.build(str(self.task), self._file, custom_dataset=lambda **_: splits, **changes)
+
+    @property
+    def rules(self) -> Protocol:
+        config = self._object.config
+        options, until = config.generation_kwargs, config.generation_kwargs.get("until") or ()
+        return Protocol(
+            source=f"lm-evaluation-harness {self.task} {self._object.VERSION}",
+            ask="",
+            num_shots=config.num_fewshot or 0,
+            split=str(config.test_split or config.validation_split),
+            max_new_tokens=int(next((options[name] for name in LENGTHS if options.get(name) is not None), LENGTH)),
+            stop=tuple(text for text in ([until] if isinstance(until, str) else until) if text),
+        )
+
+    @cached_property
+    def rows(self) -> dict[str, Row]:
+        return {str(index): row for index, row in enumerate(self._object.eval_docs)}
+
+    @property
+    def dataset_commit(self) -> str | None:
+        """The commit in the addresses that `datasets` has downloaded from."""
+        if self.data is not None:
+            return None
+        sources = getattr(self._object.dataset.get(self.split), "download_checksums", None) or ()
+        return next((source.partition("@")[2].partition("/")[0] for source in sources if "@" in source), None)
+
+    def fields(self, row: Row) -> Fields:
+        """The target alone, as the harness has it: the prompt is not made of fields."""
+        target = self._object.doc_to_target(row)
+        return {"answer": "\n".join(map(str, target)) if isinstance(target, list) else str(target)}
+
+    def reference_row(self, reference: str) -> Row:
+        """A score needs the row: the reference is its id."""
+        return self.rows[reference]
+
+    def prompt_of(self, key: str) -> Prompt:
+        return self._prompts[key]
+
+    @cached_property
+    def _prompts(self) -> dict[str, Prompt]:
+        """Of all rows, in their order: shots are drawn in one stream over them."""
+        self._object.set_fewshot_seed(LM_EVAL_SHOT_SEED)
+        try:
+            with harness.quiet():
+                self._object.build_all_requests(
+                    apply_chat_template=self.chat,
+                    fewshot_as_multiturn=self.multiturn,
+                    chat_template=_turns if self.chat else None,
+                    system_instruction=self.system,
+                )
+        except (AssertionError, ValueError) as error:  # of its samplers, where there are too few rows to be shown
+            raise ConfigError(f"shots={self.shots} for {self.name}: {first_line(error)}") from None
+        contexts = {str(instance.doc_id): instance.args[0] for instance in self._object.instances}
+        return {key: each if isinstance(each, Prompt) else Prompt(text=each) for key, each in contexts.items()}
+
+    def fit(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Example:
+        """As the harness does, the end of a prompt that is too long is kept."""
+        whole = example.prompt
+        if num_tokens(whole) <= limit:
+            return example
+        prompt = longest(lambda count: tail(whole, count), length(whole), num_tokens, limit)
+        return replace(example, prompt=prompt, is_prompt_cut=True)
+
+    @property
+    def cut_rule(self) -> str:
+        return "the end is kept"
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **super().describe(),
+            "multiturn": self.multiturn,
+            "system": self.system,
+            "harness": {
+                "task": self.task,
+                "version": self._object.VERSION,
+                "files": harness.digests_of(self._file),
+                "metrics": [metric.to_json() for metric in self.metrics],
+            },
+        }
+
+    # Scores
+
+    @cached_property
+    def _sandbox(self) -> Sandbox:
+        from sdbench.tasks.sandbox import Sandbox
+
+        return Sandbox(backend=self.sandbox, timeout_s=self.timeout_s, workers=self.workers)
+
+    def environment(self) -> dict[str, Any]:
+        facts = super().environment() | {"lm_eval": package_version("lm_eval")}
+        return facts | (self._sandbox.record() if self._tree.get("unsafe_code") else {})
+
+    @cached_property
+    def _kinds(self) -> dict[str, _Kind]:
+        """How each metric is kept, as the results of an empty answer to the first row show."""
+        assert self.first_row is not None, "rows are read before answers are scored"
+        items = self._read([(self.first_row, "")])[0].items
+        kinds = {name: self._kind_of(name, item) for name, item in items.items()}
+        return {name: kind for name, kind in kinds.items() if kind is not None}
+
+    def _kind_of(self, name: str, item: Any) -> _Kind | None:
+        metric = name.partition(",")[0]
+        mean = import_object("lm_eval.api.metrics.mean")
+        aggregate = self._object.aggregation().get(metric, mean)  # as the harness does
+        best = "high" if self._object.higher_is_better().get(metric, True) else "low"
+        if aggregate is mean and hasattr(item, "__float__"):
+            low, high = (
+                self.bounds.get(name) or self.bounds.get(metric) or ((0, 1) if SHARES.search(metric) else (None, None))
+            )
+            return _Kind(Metric(name, "share" if (low, high) == (0, 1) else "raw", best, (low, high)))
+        statistics = statistics_of(aggregate, item)
+        return (
+            None
+            if statistics is None
+            else _Kind(Metric(name, "raw", best, stats=statistics(item)[0]), aggregate, statistics)
+        )
+
+    def _read(self, answers: Sequence[tuple[Row, str]]) -> list[_Reading]:
+        """What the harness's filters and its `process_results` make of each answer."""
+        task, instance_of = self._object, import_object("lm_eval.api.instance.Instance")
+        instances = [
+            instance_of(harness.DECODED, dict(row), ("",), 0, (self.task, 0, 1), [text]) for row, text in answers
+        ]
+        task._instances = instances
+        harness.CODE_EVAL.run = lambda programs: self._sandbox.run(programs)
+        with harness.quiet():
+            task.apply_filters()
+            return [_reading(task, instance) for instance in instances]
+
+    def measure_all(self, pairs: Sequence[tuple[Example, str]]) -> list[Score]:
+        readings = self._read([(example.row, self.until_stop(completion)) for example, completion in pairs])
+        headline = self.metric.partition(",")[2]
+        flags = {"is_uncontained": not self._sandbox.is_contained} if self._tree.get("unsafe_code") else {}
+        return [
+            Score(
+                {name: kind.value(reading.items[name]) for name, kind in self._kinds.items() if name in reading.items},
+                {
+                    name: kind.statistics(reading.items[name])[1]
+                    for name, kind in self._kinds.items()
+                    if kind.statistics
+                },
+                {"is_extraction_failed": reading.is_unread(headline), **flags},
+            )
+            for reading in readings
+        ]
+
+    def measure(self, example: Example, text: str) -> Score:
+        return self.measure_all([(example, text)])[0]
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """The results of one answer by metric, and what each filter has left of it."""
+
+    items: Mapping[str, Any]
+    texts: Mapping[str, Any]
+
+    def is_unread(self, filter_name: str) -> bool:
+        """Whether the filter, or the only one, found nothing."""
+        text = self.texts.get(filter_name, next(iter(self.texts.values())))
+        return isinstance(text, str) and text == UNREAD
+
+
+def _reading(task: Any, instance: Any) -> _Reading:
+    texts = instance.filtered_resps
+    several = len(texts) > 1
+    items = {
+        f"{metric},{name}" if several else metric: item
+        for name, text in texts.items()
+        for metric, item in task.process_results(instance.doc, [text]).items()
+    }
+    return _Reading(items, texts)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How a metric is kept: a number for each answer, or statistics whose sum over answers gives the whole sample's score."""
+
+    metric: Metric
+    aggregate: Callable[[Sequence[Any]], float] | None = None
+    statistics: Statistics | None = None
+
+    def value(self, item: Any) -> float:
+        """The number of one answer; of a whole-sample metric, its score were this answer all."""
+        return float(item if self.aggregate is None else self.aggregate([item]))
+
+
+def _turns(messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> Prompt:
+    """In place of a chat template: the turns themselves. Without a generation prompt the last one starts the answer."""
+    turns = tuple(Message(turn["role"], turn["content"]) for turn in messages)
+    return Prompt(messages=turns) if add_generation_prompt else Prompt(messages=turns[:-1], prefix=turns[-1].content)

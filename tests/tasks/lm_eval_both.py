@@ -1,0 +1,144 @@
+"""lm-evaluation-harness and `task=lm-eval:NAME` over the same rows and answers; run by test_lm_eval.py with a Python that has both.
+
+argv: NAME of tasks, each with `NAME=ROWS[,SHOTS]` for files of rows in place of a hub. stdout: a JSON object, by task the two
+prompts and the two scores of each row, and of the whole sample.
+"""
+
+import json
+import logging
+import sys
+import warnings
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pandas as pd
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+from lm_eval_rows import OWN  # noqa: E402
+
+
+def answers_of(rows, targets):
+    """Right answers, nearly right ones, and none."""
+    forms = (
+        "{}",
+        " {}",
+        "The answer is {}.",
+        "#### {}",
+        "so the answer is {}.",
+        "",
+        "no",
+        "$\\boxed{{{}}}$",
+        "{} {} {}",
+    )
+    return [
+        forms[i % len(forms)].replace("{}", str(target))
+        for i, (_, target) in enumerate(zip(rows, targets, strict=True))
+    ]
+
+
+def canned(answers):
+    """The harness's model that writes these answers."""
+    from lm_eval.api.model import LM
+
+    class Canned(LM):
+        def generate_until(self, requests, disable_tqdm=False):
+            self.prompts = [request.args[0] for request in requests]
+            stops = [request.args[1]["until"] for request in requests]
+            return [cut(answer, stop) for answer, stop in zip(answers, stops, strict=True)]
+
+        loglikelihood = loglikelihood_rolling = None
+
+    Canned.__abstractmethods__ = frozenset()
+    return Canned()
+
+
+def cut(text, stops):
+    """As the harness's models do."""
+    for stop in [stops] if isinstance(stops, str) else stops:
+        text = text.split(stop)[0] if stop else text
+    return text
+
+
+def compare(name, options):
+    import lm_eval
+
+    import sdbench.tasks
+    from sdbench.metrics.quality import corpus_of
+    from sdbench.tasks import harness
+
+    ours = sdbench.tasks.load(f"lm-eval:{name}", seed=None, n=20, **options)
+    examples = list(ours.examples())
+    answers = answers_of(examples, [ours.fields(example.row)["answer"] for example in examples])
+    if ours._tree.get("unsafe_code"):
+        solutions = [example.row.get("canonical_solution") or example.row["code"] for example in examples]
+        answers = [solution if i % 3 else "    return None" for i, solution in enumerate(solutions)]
+    scores = ours.score_all(zip(examples, answers, strict=True))
+    model = canned(answers)
+    # A task of the harness's own: with a hub by its name, else over the same rows.
+    theirs = ours._object if options else name
+    ours._object._instances = None
+    results = lm_eval.simple_evaluate(
+        model=model, tasks=[theirs], limit=20, bootstrap_iters=0, confirm_run_unsafe_code=True, log_samples=True
+    )
+    samples = results["samples"][name]
+    filters = sorted({sample["filter"] for sample in samples})
+    rows = []
+    for i, score in enumerate(scores):
+        their_values = {}
+        for sample in samples:
+            if sample["doc_id"] == i:
+                end = f",{sample['filter']}" if len(filters) > 1 else ""
+                their_values |= {f"{metric}{end}": sample[metric] for metric in sample["metrics"]}
+        rows.append({"ours": dict(score.values), "theirs": their_values})
+    frame = pd.DataFrame([{**score.values, **{f"stats_{k}": v for k, v in score.stats.items()}} for score in scores])
+    whole = {}
+    for metric in ours.metrics:
+        base, _, filter_name = metric.name.partition(",")
+        their = results["results"][name][f"{base},{filter_name or filters[0]}"]
+        if metric.stats is None:
+            our = frame[metric.name].mean()
+        else:
+            our = float(
+                corpus_of(metric)(frame[f"stats_{metric.name}"].map(pd.Series).apply(pd.Series).sum().to_numpy())
+            )
+        whole[metric.name] = [our, their]
+    own = None
+    if not options and OWN[name] is not None:
+        own_name, pairs = OWN[name]
+        protocol = {"protocol": "cot"} if name.endswith("_cot") else {}
+        task = sdbench.tasks.load(own_name, seed=None, n=20, **protocol)
+        own_examples = list(task.examples())
+        own_scores = task.score_all(zip(own_examples, answers, strict=True))
+        own = {
+            "prompts": [[a.prompt.text, b.prompt.text] for a, b in zip(own_examples, examples, strict=True)],
+            "scores": [
+                [a.values[mine] / task.metric_of(mine).bounds[1], b.values[theirs]]
+                for a, b in zip(own_scores, scores, strict=True)
+                for mine, theirs in pairs.items()
+            ],
+        }
+    return {
+        "own": own,
+        "prompts": [[example.prompt.text, prompt] for example, prompt in zip(examples, model.prompts, strict=True)],
+        "limits": [ours.max_new_tokens, list(ours.stop)],
+        "rows": rows,
+        "whole": whole,
+        "files": harness.digests_of(ours._file),
+        "commit": ours.dataset_commit,
+    }
+
+
+def main():
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    results = {}
+    with redirect_stdout(sys.stderr):
+        for word in sys.argv[1:]:
+            name, _, files = word.partition("=")
+            options = dict(zip(("data", "shots_data"), files.split(","), strict=False)) if files else {}
+            results[name] = compare(name, options)
+    json.dump(results, sys.stdout, default=lambda value: value.item() if hasattr(value, "item") else str(value))
+
+
+if __name__ == "__main__":
+    main()

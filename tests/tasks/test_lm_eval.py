@@ -1,0 +1,251 @@
+"""Tasks of lm-evaluation-harness ask and score as the harness does: the same prompts to the byte, scores to 1e-12.
+
+Most of this needs the extra `lm-eval`; test_parity.py runs it in the environment that scripts/parity makes.
+"""
+
+import json
+import pickle
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from lm_eval_rows import OWN, make_hub
+from own import path
+
+import sdbench.tasks
+from sdbench.cli.command import expand
+from sdbench.config import ConfigError
+from sdbench.metrics.quality import CORPUS
+from sdbench.tasks.harness import CODE_EVAL
+from sdbench.tasks.sandbox import Sandbox
+from sdbench.tasks.whole_sample import statistics_of
+from sdbench.types import Example, Prompt
+
+HERE = Path(__file__).parent
+HAS_LM_EVAL = find_spec("lm_eval") is not None
+needs_lm_eval = pytest.mark.skipif(not HAS_LM_EVAL, reason="the extra lm-eval is not installed: see scripts/parity")
+PAIRS = [("The cat sat on the mat.", "A cat sat on a mat."), ("It rains today.", "It rains today."), ("Go!", "")]
+
+
+def load(name="gsm8k", **options):
+    return sdbench.tasks.load(f"lm-eval:{name}", **{"data": path("gsm8k"), "shots": 2, **options})
+
+
+def test_the_name_behind_the_colon_is_an_option_of_the_file():
+    assert expand(["task=lm-eval:gsm8k", "n=2"]) == [
+        "task=lm-eval",
+        "task.task='gsm8k'",
+        "task.name='lm-eval-gsm8k'",
+        "n=2",
+    ]
+    assert expand(["task=gsm8k"]) == ["task=gsm8k"]
+    assert "lm-eval" not in sdbench.tasks.names()
+
+
+@pytest.mark.skipif(HAS_LM_EVAL, reason="the extra is here")
+def test_without_the_extra_the_way_to_it_is_named():
+    with pytest.raises(ConfigError, match=r"need the extra lm-eval, and lm_eval is not installed: pip install"):
+        load()
+
+
+def aggregation(name):
+    """The harness's, word for word but for its reshaping."""
+    import sacrebleu
+
+    def whole(items):
+        references, answers = zip(*items, strict=True)
+        options = {"word_order": 2} if name == "chrfpp" else {}
+        return getattr(sacrebleu, f"corpus_{name.removesuffix('pp')}")(answers, [references], **options).score
+
+    whole.__name__ = name
+    return whole
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "chrfpp", "ter"])
+def test_sums_of_statistics_give_the_score_of_the_whole_sample(name):
+    whole = aggregation(name)
+    kept = [statistics_of(whole, pair)(pair) for pair in PAIRS]
+    (corpus,) = {corpus for corpus, _ in kept}
+    sums = [sum(column) for column in zip(*(numbers for _, numbers in kept), strict=True)]
+    assert float(CORPUS[corpus](sums)) == pytest.approx(whole(PAIRS), abs=1e-12)
+
+
+def test_a_share_of_all_judgements_is_a_ratio_and_any_other_aggregation_is_none():
+    def pooled(items):
+        flat = [judgement for item in items for judgement in item]
+        return sum(flat) / len(flat)
+
+    assert statistics_of(pooled, [True, False])([True, False]) == ("ratio", (1.0, 2.0))
+    assert statistics_of(lambda items: sorted(items)[0], [True]) is None
+    assert statistics_of(max, 1.0) is None
+
+
+def test_code_eval_runs_programs_in_the_sandbox():
+    with Sandbox(timeout_s=1.0) as sandbox:
+        CODE_EVAL.run = sandbox.run
+        right, wrong, escape = "f = lambda: 1", "f = lambda: 2", "import socket; socket.socket(); f = lambda: 1"
+        tests = ["assert f() == 1"] * 2
+        rates, endings = CODE_EVAL.compute(references=tests, predictions=[[right, wrong], [escape, wrong]], k=[1, 2, 3])
+    assert rates == {"pass@1": 0.25, "pass@2": 0.5}
+    assert [ending == "passed" for ends in endings for ending in ends] == [True, False, False, False]
+
+
+@needs_lm_eval
+def test_a_scoring_process_needs_no_rows():
+    task = load(n=2)
+    example, _ = task.examples()
+    copy = pickle.loads(pickle.dumps(task))
+    for answer in (f" {example.row['answer']}\nQuestion: 7", "#### 1e5", ""):
+        assert copy.score(example, answer) == task.score(example, answer)
+    assert copy.score(example, example.row["answer"]).values == {
+        "exact_match,strict-match": 1.0,
+        "exact_match,flexible-extract": 1.0,
+    }
+    assert copy.score(example, "none").flags["is_extraction_failed"]
+
+
+@needs_lm_eval
+def test_turns_are_those_that_a_chat_template_is_given():
+    task = load(chat=True, system="Be brief.", n=1)
+    (prompt,) = (example.prompt for example in task.examples())
+    assert [turn.role for turn in prompt.messages] == ["system", *["user", "assistant"] * 2, "user"]
+    assert prompt.messages[-1].content.startswith("Question: ")
+    assert prompt.prefix == ""
+    together = load(chat=True, multiturn=False, n=1)
+    assert [turn.role for example in together.examples() for turn in example.prompt.messages] == ["user"]
+
+
+@needs_lm_eval
+def test_the_end_of_a_long_prompt_is_kept():
+    task = load(n=1)
+    (example,) = task.examples()
+    cut = task.fit(example, lambda prompt: len(prompt.text), 50)
+    assert cut.is_prompt_cut
+    assert cut.prompt == Prompt(text=example.prompt.text[-50:])
+
+
+OURS = """
+task: ours
+include: common
+output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: "{{answer}}"
+process_results: !function scores.judge
+metric_list: [{metric: near, aggregation: mean, higher_is_better: true}]
+"""
+
+
+@needs_lm_eval
+def test_a_folder_of_ones_own_is_keyed_by_its_files_and_code(tmp_path):
+    (tmp_path / "ours.yaml").write_text(OURS)
+    (tmp_path / "common").write_text("dataset_path: org/none\ntest_split: test\nmetadata: {version: 7}\n")
+    (tmp_path / "scores.py").write_text(
+        "import parts\ndef judge(doc, results):\n    return {'near': 0.5, 'odd': 'x'}\n"
+    )
+    (tmp_path / "parts.py").write_text("")
+    sys.path.insert(0, str(tmp_path))
+    with pytest.warns(UserWarning, match="odd cannot be kept"):
+        task = load("ours", include_path=str(tmp_path), shots=None, bounds={"near": [0, 1]})
+    sys.path.remove(str(tmp_path))
+    described = task.describe()["harness"]
+    assert sorted(described["files"]) == ["common", "ours.yaml", "parts.py", "scores.py"]
+    assert (described["version"], task.metric, task.metrics[0].is_bounded) == (7, "near", True)
+    assert task.score(Example("0", task.rows["0"], Prompt()), "x").values == {"near": 0.5}
+    before = described["files"]
+    (tmp_path / "parts.py").write_text("pass\n")
+    after = task.describe()["harness"]["files"]
+    assert {name for name in before if before[name] != after[name]} == {"parts.py"}
+
+
+@needs_lm_eval
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("arc_easy", {}, r"task=lm-eval:arc_easy compares log-likelihoods \(multiple_choice\) and decodes nothing"),
+        ("gsm8k_cot_self_consistency", {}, r"makes a score of 64 answers to a row"),
+        ("bbh", {}, r"task=lm-eval:bbh is a group of tasks, and a run has one: .* such as task=lm-eval:bbh_"),
+        ("gsm8q", {}, r"task=lm-eval:gsm8q is no task of the installed lm_eval: did you mean gsm8k\?"),
+        ("gsm8k", {"include_path": "nowhere"}, "task.include_path=nowhere is not a folder"),
+        ("gsm8k", {"headline": "bleu"}, r"headline must be among .*exact_match,strict-match"),
+        ("gsm8k", {"shots": 99}, r"shots=99 for lm-eval-gsm8k: Sample larger than population"),
+        ("", {}, "task=lm-eval needs the name of a task"),
+    ],
+)
+def test_what_is_no_task_is_one_sentence(name, options, words):
+    with pytest.raises(ConfigError, match=words):
+        list((load(name, **options) if name else sdbench.tasks.load("lm-eval")).examples())
+
+
+@needs_lm_eval
+def test_a_version_without_what_is_used_is_refused_by_its_name(monkeypatch):
+    import lm_eval.api.task
+
+    monkeypatch.delattr(lm_eval.api.task.ConfigurableTask, "apply_filters")
+    monkeypatch.delattr(lm_eval.api.task.Task, "apply_filters")
+    with pytest.raises(ConfigError, match=r"lm_eval \S+ has no lm_eval.api.task.ConfigurableTask.apply_filters"):
+        load()
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Both sides over a stand-in hub with 20 rows of each data set."""
+    root = tmp_path_factory.mktemp("hub")
+    hub = make_hub(root)
+    # Their grammar of formulas needs a library in a version that Hydra does not take.
+    formulas = Path(sys.prefix) / "math"
+    env = hub.env(root / "home", PYTHONPATH=f"{formulas}:{HERE.parents[1]}")
+    names = [name for name in OWN if name != "minerva_math_algebra" or formulas.is_dir()]
+    done = subprocess.run(
+        [sys.executable, str(HERE / "lm_eval_both.py"), *names], capture_output=True, text=True, env=env, check=False
+    )
+    hub.stop()
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def check_both(compared):
+    for name, both in compared.items():
+        assert len(both["prompts"]) == 20, name
+        assert all(ours == theirs for ours, theirs in both["prompts"]), name
+        for row in both["rows"]:
+            for metric, value in row["ours"].items():
+                if not isinstance(row["theirs"][metric], list):
+                    assert value == pytest.approx(row["theirs"][metric], abs=1e-12), (name, metric)
+        for metric, (ours, theirs) in both["whole"].items():
+            assert ours == pytest.approx(theirs, abs=1e-12), (name, metric)
+        assert any(value for row in both["rows"] for value in row["ours"].values()), f"{name}: some answer is right"
+
+
+@needs_lm_eval
+@pytest.mark.slow
+def test_prompts_and_scores_are_the_harnesss(compared):
+    check_both(compared)
+    assert all(both["commit"] for both in compared.values())
+
+
+@needs_lm_eval
+@pytest.mark.slow
+def test_our_tasks_agree_under_protocol_lm_eval(compared):
+    agreeing = {name: both["own"] for name, both in compared.items() if both["own"]}
+    assert len(agreeing) >= 5
+    for name, own in agreeing.items():
+        assert all(ours == theirs for ours, theirs in own["prompts"]), name
+        for ours, theirs in own["scores"]:
+            assert ours == pytest.approx(theirs, abs=1e-9), name
+
+
+@needs_lm_eval
+@pytest.mark.slow
+def test_real_rows_give_the_harnesss_prompts_and_scores(real_data):
+    words = [
+        f"gsm8k={real_data}/gsm8k_test_first100.jsonl,{real_data}/gsm8k_train.jsonl",
+        f"gsm8k_cot={real_data}/gsm8k_test_first100.jsonl",
+        f"humaneval={real_data}/humaneval.jsonl",
+    ]
+    done = subprocess.run(
+        [sys.executable, str(HERE / "lm_eval_both.py"), *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    check_both(json.loads(done.stdout))
