@@ -58,7 +58,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {"records", "config", "plan", "hub", "words", "subcommand", "lm", "prepare", "engines", "passes"},
     "audit": LEFT | {"config", "hub", "words", "subcommand", "metrics", "prepare", "engines"},
-    "__main__": {"cli", "report", "train"},
+    "lm_eval": {"config", "engine", "metrics", "types", "cli", "prepare", "engines"},
+    "__main__": {"cli", "report", "train", "config", "subcommand"},
 }
 # Annotations may name what the program must not load: these count only at run time.
 TORCH_FREE = (

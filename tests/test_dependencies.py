@@ -11,7 +11,17 @@ from tests.test_architecture import FILES, imports_of
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Imported only where an option asks for it, with a sentence that says what to install.
-ON_DEMAND = {"torchao", "mlflow", "tensorboard", "wandb", "torchvision", "bitsandbytes", "flash_attn", "gguf"}
+ON_DEMAND = {
+    "torchao",
+    "mlflow",
+    "tensorboard",
+    "wandb",
+    "torchvision",
+    "bitsandbytes",
+    "flash_attn",
+    "gguf",
+    "lm_eval",
+}
 UNDER_WAY = {"sandbox"}  # what the sandbox's own folder is called in its workers
 
 

@@ -36,10 +36,7 @@ def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
     refuse_broken_limits(run, parts)
     draft_tokenizer = pair_info.draft_tokenizer if parts.translates else None
     refuse_drafter_options(run, parts, pair_info.tokenizer, pair_info.configs["target"], draft_tokenizer)
-    if "draft" in pair_info.configs and parts.has_one_vocabulary:
-        _refuse_two_vocabularies(run, pair_info)
-    if run.model.attention is not None:
-        _refuse_missing_attention(run, pair_info)
+    refuse_pair(run, pair_info, parts)
     is_here = run.engine.name == NATIVE.name
     if run.timing is not None and run.timing.assisted and not (is_here and "draft" in pair_info.configs):
         raise ConfigError(
@@ -49,6 +46,14 @@ def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
         _refuse_foreign_heads(run, pair_info, parts, task.protocol)
         _warn_of_foreign_draft(run, pair_info)
     _refuse_prompts(run, task, pair_info)
+
+
+def refuse_pair(run: Run, pair_info: PairInfo, parts: Parts) -> None:
+    """Raise for two vocabularies where there must be one, and for an attention that the target cannot have."""
+    if "draft" in pair_info.configs and parts.has_one_vocabulary:
+        _refuse_two_vocabularies(run, pair_info)
+    if run.model.attention is not None:
+        _refuse_missing_attention(run, pair_info)
 
 
 def refuse_broken_limits(run: Run, parts: Parts) -> None:

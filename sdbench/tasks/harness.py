@@ -148,7 +148,7 @@ def _why_not(name: str, names: Sequence[str], mentions: str) -> str:
         hint = f", such as task=lm-eval:{members[0]}" if members else ""
         return f"task=lm-eval:{name} is a group of tasks, and a run has one: name a task of it{hint}"
     if re.search(rf"task:\s*{word}\s*$", mentions, re.MULTILINE):
-        return f"task=lm-eval:{name} stands in the file of its group alone: put it into a file, and name its folder as task.include_path"
+        return f"task=lm-eval:{name} has no file of its own: write one, and name its folder in task.include_path"
     near = get_close_matches(name, names, n=1)
     return f"task=lm-eval:{show(name)} is no task of the installed lm_eval" + (
         f": did you mean {near[0]}?" if near else ""

@@ -8,7 +8,6 @@ neither BLEU, chrF, chrF++, TER nor a share of all judgements of all answers.
 from __future__ import annotations
 
 import math
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,13 +20,12 @@ from sdbench.config import ConfigError
 from sdbench.config.checks import integer, number
 from sdbench.errors import first_line
 from sdbench.hub import fetch
-from sdbench.imports import import_object
 from sdbench.tasks import harness
 from sdbench.tasks.base import DataTask, Row
 from sdbench.tasks.data import read_rows
+from sdbench.tasks.harness_scores import MetricKind, Reading, kind_of, read_answers
 from sdbench.tasks.prompting import LM_EVAL_SHOT_SEED, length, longest, tail
 from sdbench.tasks.protocol import Fields, Protocol
-from sdbench.tasks.whole_sample import Statistics, statistics_of
 from sdbench.types import Example, Message, Metric, Prompt, Score
 
 if TYPE_CHECKING:
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
 
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # by their rank in the harness
 LENGTH = 256  # of an answer where its task names none
-UNREAD = "[invalid]"  # what the harness's filters leave of an answer in which they find nothing
-SHARES = re.compile(r"^exact_match|^math_verify$|(^|_)(acc|em)(_|$)|^pass(@|_at_)")  # metrics of the harness on 0-1
 
 
 @dataclass(kw_only=True)
@@ -69,13 +65,13 @@ class LmEvalTask(DataTask):
         self.dataset = str(self._tree.get("dataset_path") or self.task)
         self.dataset_config = self._tree.get("dataset_name")
         self.first_row = next(iter(self.rows.values()))
-        self.metrics = self._declared()
+        self.metrics = self._declare_metrics()
         super().__post_init__()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_file": self._file}
 
-    def _declared(self) -> tuple[Metric, ...]:
+    def _declare_metrics(self) -> tuple[Metric, ...]:
         """The metrics that can be kept, the headline first."""
         assert self.first_row is not None, "rows are read before answers are scored"
         names, kinds = self._read([(self.first_row, "")])[0].items, self._kinds
@@ -218,41 +214,17 @@ class LmEvalTask(DataTask):
         return facts | (self._sandbox.record() if self._tree.get("unsafe_code") else {})
 
     @cached_property
-    def _kinds(self) -> dict[str, _Kind]:
+    def _kinds(self) -> dict[str, MetricKind]:
         """How each metric is kept, as the results of an empty answer to the first row show."""
         assert self.first_row is not None, "rows are read before answers are scored"
         items = self._read([(self.first_row, "")])[0].items
-        kinds = {name: self._kind_of(name, item) for name, item in items.items()}
+        kinds = {name: kind_of(self._object, name, item, self.bounds) for name, item in items.items()}
         return {name: kind for name, kind in kinds.items() if kind is not None}
 
-    def _kind_of(self, name: str, item: Any) -> _Kind | None:
-        metric = name.partition(",")[0]
-        mean = import_object("lm_eval.api.metrics.mean")
-        aggregate = self._object.aggregation().get(metric, mean)  # as the harness does
-        best = "high" if self._object.higher_is_better().get(metric, True) else "low"
-        if aggregate is mean and hasattr(item, "__float__"):
-            low, high = (
-                self.bounds.get(name) or self.bounds.get(metric) or ((0, 1) if SHARES.search(metric) else (None, None))
-            )
-            return _Kind(Metric(name, "share" if (low, high) == (0, 1) else "raw", best, (low, high)))
-        statistics = statistics_of(aggregate, item)
-        return (
-            None
-            if statistics is None
-            else _Kind(Metric(name, "raw", best, stats=statistics(item)[0]), aggregate, statistics)
-        )
-
-    def _read(self, answers: Sequence[tuple[Row, str]]) -> list[_Reading]:
-        """What the harness's filters and its `process_results` make of each answer."""
-        task, instance_of = self._object, import_object("lm_eval.api.instance.Instance")
-        instances = [
-            instance_of(harness.DECODED, dict(row), ("",), 0, (self.task, 0, 1), [text]) for row, text in answers
-        ]
-        task._instances = instances
+    def _read(self, answers: Sequence[tuple[Row, str]]) -> list[Reading]:
         harness.CODE_EVAL.run = lambda programs: self._sandbox.run(programs)
         with harness.quiet():
-            task.apply_filters()
-            return [_reading(task, instance) for instance in instances]
+            return read_answers(self._object, answers)
 
     def measure_all(self, pairs: Sequence[tuple[Example, str]]) -> list[Score]:
         readings = self._read([(example.row, self.until_stop(completion)) for example, completion in pairs])
@@ -273,43 +245,6 @@ class LmEvalTask(DataTask):
 
     def measure(self, example: Example, text: str) -> Score:
         return self.measure_all([(example, text)])[0]
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """The results of one answer by metric, and what each filter has left of it."""
-
-    items: Mapping[str, Any]
-    texts: Mapping[str, Any]
-
-    def is_unread(self, filter_name: str) -> bool:
-        """Whether the filter, or the only one, found nothing."""
-        text = self.texts.get(filter_name, next(iter(self.texts.values())))
-        return isinstance(text, str) and text == UNREAD
-
-
-def _reading(task: Any, instance: Any) -> _Reading:
-    texts = instance.filtered_resps
-    several = len(texts) > 1
-    items = {
-        f"{metric},{name}" if several else metric: item
-        for name, text in texts.items()
-        for metric, item in task.process_results(instance.doc, [text]).items()
-    }
-    return _Reading(items, texts)
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """How a metric is kept: a number for each answer, or statistics whose sum over answers gives the whole sample's score."""
-
-    metric: Metric
-    aggregate: Callable[[Sequence[Any]], float] | None = None
-    statistics: Statistics | None = None
-
-    def value(self, item: Any) -> float:
-        """The number of one answer; of a whole-sample metric, its score were this answer all."""
-        return float(item if self.aggregate is None else self.aggregate([item]))
 
 
 def _turns(messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> Prompt:

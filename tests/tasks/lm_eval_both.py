@@ -61,6 +61,7 @@ def cut(text, stops):
 
 def compare(name, options):
     import lm_eval
+    from lm_eval.tasks import TaskManager
 
     import sdbench.tasks
     from sdbench.metrics.quality import corpus_of
@@ -78,7 +79,14 @@ def compare(name, options):
     theirs = ours._object if options else name
     ours._object._instances = None
     results = lm_eval.simple_evaluate(
-        model=model, tasks=[theirs], limit=20, bootstrap_iters=0, confirm_run_unsafe_code=True, log_samples=True
+        model=model,
+        tasks=[theirs],
+        # Its index of all its 14,000 files takes many seconds.
+        task_manager=TaskManager(include_defaults=False, include_path=str(ours._file.parent)),
+        limit=20,
+        bootstrap_iters=0,
+        confirm_run_unsafe_code=True,
+        log_samples=True,
     )
     samples = results["samples"][name]
     filters = sorted({sample["filter"] for sample in samples})

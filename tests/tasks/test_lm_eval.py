@@ -19,8 +19,8 @@ from sdbench.cli.command import expand
 from sdbench.config import ConfigError
 from sdbench.metrics.quality import CORPUS
 from sdbench.tasks.harness import CODE_EVAL
+from sdbench.tasks.harness_scores import statistics_of
 from sdbench.tasks.sandbox import Sandbox
-from sdbench.tasks.whole_sample import statistics_of
 from sdbench.types import Example, Prompt
 
 HERE = Path(__file__).parent

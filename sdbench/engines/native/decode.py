@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from sdbench.engines.latency import LatencyPlan
     from sdbench.prepare.cells import Point
     from sdbench.prepare.pair import LoadedPair
+    from sdbench.prepare.pair_info import PairInfo
+    from sdbench.prepare.rules import Parts
     from sdbench.probs import Warp
     from sdbench.records import Store
     from sdbench.types import Drafter, Generation
@@ -67,18 +69,7 @@ class Decoder:
     @cached_property
     def engine(self) -> Engine:
         """The pair's models with what they keep, as long as the job."""
-        from sdbench.engine import Engine
-
-        pair_info = self.job.pair_info
-        draft_tokenizer = pair_info.draft_tokenizer if self.job.parts.translates else None
-        tokenizer = pair_info.tokenizer
-        engine = Engine(self.pair.target, self.pair.draft, tokenizer, draft_tokenizer=draft_tokenizer)
-        if self.pair.target.device.type == "cpu":
-            engine.hook = MemoryGuard()
-        head: Any = self.pair.target.get_output_embeddings()
-        used = min(len(tokenizer), int(head.weight.shape[0]))  # the rest of the matrix is padding
-        engine.vocab_size = min(engine.vocab_size or used, used)
-        return engine
+        return engine_of(self.job.pair_info, self.job.parts, self.pair)
 
     @cached_property
     def should_stop(self) -> Callable[[Sequence[int]], bool] | None:
@@ -171,6 +162,20 @@ class Decoder:
         options = self.options(point.role, batch_size=batch_size, is_measured=False, timing=True)
         request, drafter = Request(0, 0, 0, "", point.num_draft), self.drafter(point)
         self.engine.rehearse(prompts, request, point.rule, options, drafter, role=point.role)
+
+
+def engine_of(pair_info: PairInfo, parts: Parts, pair: LoadedPair) -> Engine:
+    """An engine over a pair's models that gives no mass to ids which its tokenizer does not use."""
+    from sdbench.engine import Engine
+
+    tokenizer, draft_tokenizer = pair_info.tokenizer, pair_info.draft_tokenizer if parts.translates else None
+    engine = Engine(pair.target, pair.draft, tokenizer, draft_tokenizer=draft_tokenizer)
+    if pair.target.device.type == "cpu":
+        engine.hook = MemoryGuard()
+    head: Any = pair.target.get_output_embeddings()
+    used = min(len(tokenizer), int(head.weight.shape[0]))  # the rest of the matrix is padding
+    engine.vocab_size = min(engine.vocab_size or used, used)
+    return engine
 
 
 def rows_that_fit(run: Run, pair: LoadedPair, length: int) -> int:

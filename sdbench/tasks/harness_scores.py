@@ -1,0 +1,137 @@
+"""Scores of lm-evaluation-harness: what its filters and metrics make of answers, and how each metric is kept.
+
+The mean of a number for each answer is kept as that number. A whole-sample metric is kept as statistics whose sums over answers
+give the sample's score, so that a bootstrap resamples it without the harness. Not covered: any other aggregation, such as a median.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sdbench.imports import import_object
+from sdbench.types import Metric
+
+UNREAD = "[invalid]"  # what the harness's filters leave of an answer in which they find nothing
+SHARES = re.compile(r"^exact_match|^math_verify$|(^|_)(acc|em)(_|$)|^pass(@|_at_)")  # metrics of the harness on 0-1
+
+Statistics = Callable[[Any], tuple[str, tuple[float, ...]]]  # of an item: `Metric.stats`, and the numbers to be summed
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The results of one answer by metric, and what each filter has left of it."""
+
+    items: Mapping[str, Any]
+    texts: Mapping[str, Any]
+
+    def is_unread(self, filter_name: str) -> bool:
+        """Whether the filter, or the only one, found nothing."""
+        text = self.texts.get(filter_name, next(iter(self.texts.values())))
+        return isinstance(text, str) and text == UNREAD
+
+
+def _reading(task: Any, instance: Any) -> Reading:
+    texts = instance.filtered_resps
+    several = len(texts) > 1
+    items = {
+        f"{metric},{name}" if several else metric: item
+        for name, text in texts.items()
+        for metric, item in task.process_results(instance.doc, [text]).items()
+    }
+    return Reading(items, texts)
+
+
+def read_answers(task: Any, answers: Sequence[tuple[Any, str]]) -> list[Reading]:
+    """What the filters and the `process_results` of the harness's task make of the answer to each row."""
+    instance_of = import_object("lm_eval.api.instance.Instance")
+    instances = [
+        instance_of("generate_until", dict(row), ("",), 0, (task.task_name, 0, 1), [text]) for row, text in answers
+    ]
+    task._instances = instances
+    task.apply_filters()
+    return [_reading(task, instance) for instance in instances]
+
+
+@dataclass(frozen=True)
+class MetricKind:
+    """How a metric is kept: a number for each answer, or statistics whose sum over answers gives the whole sample's score."""
+
+    metric: Metric
+    aggregate: Callable[[Sequence[Any]], float] | None = None
+    statistics: Statistics | None = None
+
+    def value(self, item: Any) -> float:
+        """The number of one answer; of a whole-sample metric, its score were this answer all."""
+        return float(item if self.aggregate is None else self.aggregate([item]))
+
+
+def kind_of(task: Any, name: str, item: Any, bounds: Mapping[str, Sequence[float]]) -> MetricKind | None:
+    """How a metric of the harness's task is kept, from one of its items; None where it cannot be. `bounds`: a user's."""
+    metric = name.partition(",")[0]
+    mean = import_object("lm_eval.api.metrics.mean")
+    aggregate = task.aggregation().get(metric, mean)  # as the harness does
+    best = "high" if task.higher_is_better().get(metric, True) else "low"
+    if aggregate is mean and hasattr(item, "__float__"):
+        low, high = bounds.get(name) or bounds.get(metric) or ((0, 1) if SHARES.search(metric) else (None, None))
+        return MetricKind(Metric(name, "share" if (low, high) == (0, 1) else "raw", best, (low, high)))
+    if (statistics := statistics_of(aggregate, item)) is None:
+        return None
+    return MetricKind(Metric(name, "raw", best, stats=statistics(item)[0]), aggregate, statistics)
+
+
+def statistics_of(aggregate: Callable[[Sequence[Any]], float], item: Any) -> Statistics | None:
+    """Return the statistics of an aggregation of the harness over items such as this; None where it has none."""
+    known = STATISTICS.get(getattr(aggregate, "__name__", ""))
+    return known or (_sum_and_count if _is_sum_and_count(aggregate, item) else None)
+
+
+def _texts(item: Any) -> tuple[list[str], list[list[str]]]:
+    """The answer and the references of an item (references, answer) in sacrebleu's form."""
+    references, answer = item
+    references = [references] if isinstance(references, str) else list(references)
+    return [answer if isinstance(answer, str) else answer[0]], [[text] for text in references]
+
+
+def _bleu(item: Any) -> tuple[str, tuple[float, ...]]:
+    system, reference, *counts = import_object("sacrebleu.metrics.bleu.BLEU")()._extract_corpus_statistics(
+        *_texts(item)
+    )[0]
+    return "bleu", tuple(map(float, [*counts, system, reference]))
+
+
+def _chrf(item: Any, *, word_order: int = 0) -> tuple[str, tuple[float, ...]]:
+    scorer = import_object("sacrebleu.metrics.chrf.CHRF")(word_order=word_order)
+    return "chrf2", tuple(map(float, scorer._extract_corpus_statistics(*_texts(item))[0]))
+
+
+def _ter(item: Any) -> tuple[str, tuple[float, ...]]:
+    edits, words = import_object("sacrebleu.metrics.ter.TER")()._extract_corpus_statistics(*_texts(item))[0]
+    return "ratio", (100.0 * edits, float(words))
+
+
+def _sum_and_count(item: Sequence[float]) -> tuple[str, tuple[float, ...]]:
+    return "ratio", (float(sum(item)), float(len(item)))
+
+
+def _is_sum_and_count(aggregate: Callable[[Sequence[Any]], float], item: Any) -> bool:
+    """Whether a whole-sample metric is the mean over the judgements of all answers."""
+    if not isinstance(item, list) or not all(hasattr(judgement, "__float__") for judgement in item):
+        return False
+    try:
+        return math.isclose(aggregate([[True, False], [True, True, True]]), 0.8)
+    except (ArithmeticError, LookupError, TypeError, ValueError):  # it expects items of another form
+        return False
+
+
+# By the name of the harness's aggregation.
+STATISTICS: Mapping[str, Statistics] = {
+    "bleu": _bleu,
+    "chrf": _chrf,
+    "chrfpp": partial(_chrf, word_order=2),
+    "ter": _ter,
+}
