@@ -23,7 +23,7 @@ Statistics = Callable[[Any], tuple[str, tuple[float, ...]]]  # of an item: `Metr
 
 
 @dataclass(frozen=True)
-class Reading:
+class HarnessReading:
     """The results of one answer by metric, and what each filter has left of it."""
 
     items: Mapping[str, Any]
@@ -35,7 +35,7 @@ class Reading:
         return isinstance(text, str) and text == UNREAD
 
 
-def _reading(task: Any, instance: Any) -> Reading:
+def _reading(task: Any, instance: Any) -> HarnessReading:
     texts = instance.filtered_resps
     several = len(texts) > 1
     items = {
@@ -43,10 +43,10 @@ def _reading(task: Any, instance: Any) -> Reading:
         for name, text in texts.items()
         for metric, item in task.process_results(instance.doc, [text]).items()
     }
-    return Reading(items, texts)
+    return HarnessReading(items, texts)
 
 
-def read_answers(task: Any, answers: Sequence[tuple[Any, str]]) -> list[Reading]:
+def read_answers(task: Any, answers: Sequence[tuple[Any, str]]) -> list[HarnessReading]:
     """What the filters and the `process_results` of the harness's task make of the answer to each row."""
     instance_of = import_object("lm_eval.api.instance.Instance")
     instances = [

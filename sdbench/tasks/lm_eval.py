@@ -23,7 +23,7 @@ from sdbench.hub import fetch
 from sdbench.tasks import harness
 from sdbench.tasks.base import DataTask, Row
 from sdbench.tasks.data import read_rows
-from sdbench.tasks.harness_scores import MetricKind, Reading, kind_of, read_answers
+from sdbench.tasks.harness_scores import MetricKind, HarnessReading, kind_of, read_answers
 from sdbench.tasks.prompting import LM_EVAL_SHOT_SEED, length, longest, tail
 from sdbench.tasks.protocol import Fields, Protocol
 from sdbench.types import Example, Message, Metric, Prompt, Score
@@ -221,7 +221,7 @@ class LmEvalTask(DataTask):
         kinds = {name: kind_of(self._object, name, item, self.bounds) for name, item in items.items()}
         return {name: kind for name, kind in kinds.items() if kind is not None}
 
-    def _read(self, answers: Sequence[tuple[Row, str]]) -> list[Reading]:
+    def _read(self, answers: Sequence[tuple[Row, str]]) -> list[HarnessReading]:
         harness.CODE_EVAL.run = lambda programs: self._sandbox.run(programs)
         with harness.quiet():
             return read_answers(self._object, answers)
