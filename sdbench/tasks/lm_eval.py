@@ -23,7 +23,7 @@ from sdbench.hub import fetch
 from sdbench.tasks import harness
 from sdbench.tasks.base import DataTask, Row
 from sdbench.tasks.data import read_rows
-from sdbench.tasks.harness_scores import MetricKind, HarnessReading, kind_of, read_answers
+from sdbench.tasks.harness_scores import HarnessReading, MetricKind, kind_of, read_answers
 from sdbench.tasks.prompting import LM_EVAL_SHOT_SEED, length, longest, tail
 from sdbench.tasks.protocol import Fields, Protocol
 from sdbench.types import Example, Message, Metric, Prompt, Score
