@@ -29,6 +29,7 @@ from sdbench.prepare.rules import build_parts
 
 SHORT = {"target": "model.target", "draft": "model.draft"}  # as --model_args target=…,draft=…
 SAMPLING = ("temperature", "top_k", "top_p", "max_new_tokens")  # the harness's to say, for each task
+DEFAULT_DEVICE = "cuda:0"  # what the harness passes on where no device is named, whether there is one or not
 LENGTH = 256  # of an answer whose task names none, as in the harness
 
 
@@ -215,6 +216,8 @@ def _run_of(options: Mapping[str, Any]) -> Run:
                 "--gen_kwargs do_sample=true,temperature=0.7"
             )
     given.pop("max_batch_size", None)
+    if not torch.cuda.is_available() and given.get("device") == DEFAULT_DEVICE:
+        given["device"] = "auto"
     with suppress(TypeError, ValueError):  # the harness has it as a text; a word such as auto is left as it is
         given["batch_size"] = int(given["batch_size"]) if "batch_size" in given else "auto"
     words = [

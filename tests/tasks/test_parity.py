@@ -26,8 +26,18 @@ ROOT = HERE.parents[1]
 
 
 def test_lm_evals_own_tasks_run_here(python):
-    """The tests of `task=lm-eval:NAME`, in an environment that has lm-eval."""
-    here = [str(HERE / "test_lm_eval.py"), "-m", "", "-n", "0", "-q", "-p", "no:cacheprovider"]
+    """The tests of `task=lm-eval:NAME` and of `python -m sdbench.lm_eval`, in an environment that has lm-eval."""
+    here = [
+        str(HERE / "test_lm_eval.py"),
+        str(ROOT / "tests" / "lm_eval"),
+        "-m",
+        "",
+        "-n",
+        "0",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    ]
     done = subprocess.run([python, "-m", "pytest", *here], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert " passed" in done.stdout
