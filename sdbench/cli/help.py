@@ -26,7 +26,8 @@ Also, each with its own --help (python -m sdbench.report and so on are the same)
 What is run
   model=NAME        the pair: a large target and a small draft; model.target=ID and model.draft=ID name any two
                     (hub ids or folders; model.attention, model.device_map, model.quantization and others: see its file)
-  task=NAME         the data, its prompts and scores; task.protocol=, task.data=FILE and others as in its file
+  task=NAME         the data, its prompts and scores; task.protocol=, task.data=FILE and others as in its file; task=lm-eval:NAME:
+                    a task of lm-evaluation-harness
   verifier=NAME     the rule that judges drafted tokens; its knobs are set as verifier.KNOB=VALUE. Several rules in one run:
                     verifier=[A,B], knobs as verifier.A.KNOB=VALUE; verifier=all: all that can run at this temperature and
                     need no head; a class of yours: verifier._target_=module.Class
