@@ -77,7 +77,7 @@ def test_the_results_of_the_readme_are_those_of_the_files():
         assert interval(change) == pytest.approx(
             [points * weight[f"difference{end}"] for end in ("", "_low", "_high")], abs=0.051
         )
-        setting = decisions.set_index("margin")["setting"].get(5)
+        setting = decisions.set_index("margin").reindex(columns=["setting"])["setting"].get(5)
         assert safe in (str(setting).removeprefix("ensemble ").removesuffix(" K=5").replace("=", " = "), "none shown")
         assert (safe == "none shown") == (setting != setting)
 

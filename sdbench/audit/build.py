@@ -123,7 +123,7 @@ def _build_random(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
         size = f"{pairs.VOCAB}^{budget} texts"
         raise ConfigError(f"max_new_tokens={budget}: {size} are too many to enumerate; give fewer, or a model=")
     target, draft = pairs.random_pair()
-    refuse_drafter_options(run, parts, config=target.config)
+    refuse_drafter_options(run, parts, target_config=target.config)
     subject = Subject(
         settings,
         target,
@@ -152,7 +152,13 @@ def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
 
     build_parts(run, markers)  # a marker that is not a single token is refused before weights are read
     draft_tokenizer = pair_info.draft_tokenizer if parts.translates else None
-    refuse_drafter_options(run, parts, pair_info.tokenizer, pair_info.configs["target"], draft_tokenizer)
+    refuse_drafter_options(
+        run,
+        parts,
+        tokenizer=pair_info.tokenizer,
+        target_config=pair_info.configs["target"],
+        draft_tokenizer=draft_tokenizer,
+    )
     sweeps = tuple(built.sweep for built in parts.sweeps)
     budget = run.max_new_tokens or TRAINED_BUDGET
     is_counted = given.has("n") and run.n is not None

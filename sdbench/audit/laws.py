@@ -18,7 +18,7 @@ from sdbench.audit.texts import digits_of, number_of
 from sdbench.lm.cache import RaggedCache
 from sdbench.lm.model import LM
 from sdbench.probs import dense
-from sdbench.types import DraftBlock
+from sdbench.types import DRAFTER_NEEDS, DraftBlock, needs_of
 
 MAX_TEXTS = 1 << 17  # rows of blocks that are judged at a time, at most
 
@@ -259,7 +259,8 @@ def draft_afresh(
 def begin_rows(drafter: Any, target: LM, texts: Tensor, capacity: int) -> None:
     """Begin a row for each text [R,L] in a cache of the target's, and let the drafter begin it."""
     cache = RaggedCache(target.config.num_hidden_layers, len(texts), capacity)
-    prefixes = target.prefill_all(list(texts[:, :-1]))
+    needs_states = "target_hidden" in needs_of(drafter, DRAFTER_NEEDS)
+    prefixes = target.prefill_all(list(texts[:, :-1]), with_hidden=needs_states)
     drafter.open(len(texts), capacity, cache)
     for row, (text, prefix) in enumerate(zip(texts, prefixes, strict=True)):
         cache.write(row, prefix)

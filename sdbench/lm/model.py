@@ -138,6 +138,12 @@ class LM:
             logits = self._run(self.model, ids, plan, cache).logits
         return logits, hidden[0], given[0]
 
+    def read_out(self, states: Tensor) -> Tensor:
+        """Return the logits [...,V] that the model's head makes of last states [...,d], whoever made these."""
+        logits = self.head(states)
+        cap = getattr(self.config, "final_logit_softcapping", None)
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
     def begin(self, ids: Tensor, plan: Plan, cache: RaggedCache, num_layers: int) -> Tensor:
         """Run the first `num_layers` layers alone, without the head: return the states [B,T,d] of the last of them."""
         with self._running(plan, 0), bypass(self.layers[num_layers:]) as given:

@@ -152,7 +152,7 @@ class _CellMaker:
         drafter_files = {} if drafter is None else files_of(drafter.component.free, prefix="drafter")
         return {
             **self.asked,
-            "drafter": None if drafter is None else {"name": drafter.name, **drafter.component.options},
+            "drafter": None if drafter is None else _drafter_content(drafter, drafter_files),
             **({"heads": heads} if (heads := contents(rule)) else {}),
             **({"distilled": card} if "draft" in reads and (card := self.pair_info.distilled) else {}),
             **({"draft_tokenizer": _draft_tokenizer_key(self.pair_info)} if drafter and drafter.translates else {}),
@@ -174,6 +174,12 @@ def _draft_tokenizer_key(pair_info: PairInfo) -> str:
     from sdbench.lm.load import tokenizer_key
 
     return tokenizer_key(pair_info.draft_tokenizer)  # type: ignore[arg-type] - a drafter that translates has a draft
+
+
+def _drafter_content(drafter: DrafterClass, files: Mapping[str, str]) -> dict[str, Any]:
+    """Its name and options; a trained head goes by what it is, wherever it lies."""
+    head = {"head": files["drafter.head"][:8]} if "drafter.head" in files else {}
+    return {"name": drafter.name, **drafter.component.options, **head}
 
 
 def _drafter_version(drafter: DrafterClass) -> str | None:

@@ -35,7 +35,15 @@ def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
     """Raise a ConfigError for the first thing that this run cannot do; warn of what it can do but is unlikely to mean."""
     refuse_broken_limits(run, parts)
     draft_tokenizer = pair_info.draft_tokenizer if parts.translates else None
-    refuse_drafter_options(run, parts, pair_info.tokenizer, pair_info.configs["target"], draft_tokenizer)
+    refuse_drafter_options(
+        run,
+        parts,
+        tokenizer=pair_info.tokenizer,
+        target_config=pair_info.configs["target"],
+        draft_tokenizer=draft_tokenizer,
+        checkpoint=pair_info.checkpoints["target"] if pair_info.is_hashed else None,
+        tokenizer_key=pair_info.tokenizer_key,
+    )
     refuse_pair(run, pair_info, parts)
     is_here = run.engine.name == NATIVE.name
     if run.timing is not None and run.timing.assisted and not (is_here and "draft" in pair_info.configs):
@@ -83,14 +91,12 @@ def refuse_broken_limits(run: Run, parts: Parts) -> None:
                     raise LimitError(sentence)
 
 
-def refuse_drafter_options(
-    run: Run, parts: Parts, tokenizer: Any = None, config: Any = None, draft_tokenizer: Any = None
-) -> None:
-    """Raise for what the drafters' options say that cannot be, given the pair's tokenizers and the target's configuration."""
+def refuse_drafter_options(run: Run, parts: Parts, **known: Any) -> None:
+    """Raise for what the drafters' options say that cannot be; `known` are fields of DraftSetup."""
     from sdbench.draft import check
     from sdbench.types import DraftSetup
 
-    setup = DraftSetup(None, None, None, tokenizer, config, draft_tokenizer)
+    setup = DraftSetup(None, None, num_draft=max(run.num_draft), **known)
     for drafter in parts.drafters:
         try:
             check(drafter.kind, drafter.component.options, setup, run.num_draft)

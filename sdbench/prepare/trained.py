@@ -1,4 +1,5 @@
-"""What a run takes from trainings of its own pair: a head by `verifier.head=trained:TASK`, a draft by `model.distilled=LOSS`.
+"""What a run takes from trainings of its own pair: a head by `verifier.head=trained:TASK`, a draft by `model.distilled=LOSS`,
+a trained drafter's head.
 
 Both lie where the trainings put them, below results/; what is not there is a ConfigError that names the training's command.
 """
@@ -11,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from sdbench import embedded
-from sdbench.config import ConfigError, RuleSweep, Run, config_dir
+from sdbench.config import Component, ConfigError, RuleSweep, Run, config_dir
 from sdbench.prepare.distilled import DRAFT_CARD
 from sdbench.prepare.progress import warn
 
@@ -22,13 +23,18 @@ SUBCOMMANDS: Mapping[str, str] = {
     "heads": "ensemble",
     "judges": "judge",
     "drafts": "draft",
+    "drafters/medusa": "medusa",
 }  # of sdbench.train, by its folder
 USUAL_NUM_DRAFT = 5  # configs/run.yaml
 
 
 def with_trained(run: Run) -> Run:
     """The run with folders in the place of these words; stdlib and small files alone, so that a gap is said before all else."""
-    return replace(_with_draft(run), verifiers=tuple(_with_heads(run, sweep) for sweep in run.verifiers))
+    return replace(
+        _with_draft(run),
+        verifiers=tuple(_with_heads(run, sweep) for sweep in run.verifiers),
+        drafters=tuple(_with_drafter_head(run, drafter) for drafter in run.drafters),
+    )
 
 
 def _with_heads(run: Run, sweep: RuleSweep) -> RuleSweep:
@@ -44,6 +50,16 @@ def _with_heads(run: Run, sweep: RuleSweep) -> RuleSweep:
         for setting in sweep.settings
     )
     return replace(sweep, settings=settings)
+
+
+def _with_drafter_head(run: Run, drafter: Component) -> Component:
+    """A drafter that is trained, with the folder of its head in the place of nothing, or of trained:TASK."""
+    kind, head = f"drafters/{drafter.name}", drafter.options.get("head")
+    is_word = head is None or (isinstance(head, str) and head.startswith(TRAINED))
+    if kind not in SUBCOMMANDS or not is_word:
+        return drafter
+    task = run.task.name if head is None else head.removeprefix(TRAINED)
+    return replace(drafter, options={**drafter.options, "head": _folder(run, kind, task)})
 
 
 def _folder(run: Run, kind: str, task: str) -> str:
@@ -89,7 +105,9 @@ def training(run: Run, kind: str, task: str, *more: str) -> str:
     if (config_dir() / "model" / f"{model.pair}.yaml").exists():
         pair = [f"model={model.pair}"]
     else:
-        pair = [f"model.{role}={getattr(model, role)}" for role in ("target", "draft")]
+        pair = [
+            f"model.{role}={'null' if (name := getattr(model, role)) is None else name}" for role in ("target", "draft")
+        ]
     if kind != "drafts" and model.distilled is not None:
         pair.append(f"model.distilled={model.distilled}")
     protocol = run.task.options.get("protocol")

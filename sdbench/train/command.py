@@ -13,11 +13,12 @@ from sdbench.train.recipes import OPTIONS, RECIPES, TrainingRecipe, help_of, par
 from sdbench.words import parse_words
 
 HELP = """\
-sdbench.train: train a head, a judge or a draft for a pair and a task.
+sdbench.train: train a head, a judge, a draft or a drafter for a pair and a task.
 
   python -m sdbench.train ensemble   the weight of the ensemble at each position (DIVERSED), by policy gradient
   python -m sdbench.train judge      a judge of the tokens that the lossless rule rejects, from mined labels
   python -m sdbench.train draft      the pair's draft, distilled towards its target
+  python -m sdbench.train medusa     heads on the target's states that draft (drafter=medusa)
   python -m sdbench.train TRAINING --help
 
 A training that was interrupted continues when the same command is run again.

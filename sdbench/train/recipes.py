@@ -26,6 +26,7 @@ class TrainingRecipe:
     trainer: ClassVar[str]  # the path of its class
     is_greedy: ClassVar[bool] = False
     is_rewarded: ClassVar[bool] = True  # reads the score of a text
+    needs_draft: ClassVar[bool] = True
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     prompts: int
@@ -121,7 +122,38 @@ class DraftRecipe(TrainingRecipe):
             raise ValueError(f"loss cannot be {self.loss} {nearest(self.loss, LOSS_NAMES)}")
 
 
-RECIPES: Mapping[str, type[TrainingRecipe]] = {"ensemble": EnsembleRecipe, "judge": JudgeRecipe, "draft": DraftRecipe}
+@dataclass(frozen=True)
+class MedusaRecipe(TrainingRecipe):
+    """The options of Medusa's heads."""
+
+    version = "1"
+    about = "train Medusa's heads on the target's states over its own answers; the target stays as it is"
+    folder = "drafters/medusa/MODEL-TASK"
+    usage = "drafter=medusa drafter.head=FOLDER"
+    trainer = "sdbench.train.medusa.MedusaTraining"
+    is_rewarded = False
+    needs_draft = False
+
+    heads: int = option(5, "heads, each a token further ahead", 1)
+    loss: str = option("forward_kl", "forward_kl, reverse_kl, tv or overlap")
+    discount: float = option(0.8, "weight of a head's loss over that of the head before it", 1e-9)
+    steps: int = option(200, "gradient steps", 1)
+    prompts: int = option(16, "prompts of a step, each answered once", 1)
+    rate: float = option(0.01, "learning rate", 1e-9)
+    seed: int = option(0, "seed of the texts")
+    rows: int = option(2000, "rows of the train split, read repeatedly; the last are held out", 1)
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSS_NAMES:
+            raise ValueError(f"loss cannot be {self.loss} {nearest(self.loss, LOSS_NAMES)}")
+
+
+RECIPES: Mapping[str, type[TrainingRecipe]] = {
+    "ensemble": EnsembleRecipe,
+    "judge": JudgeRecipe,
+    "draft": DraftRecipe,
+    "medusa": MedusaRecipe,
+}
 OPTIONS = {name: f for recipe in RECIPES.values() for name, f in recipe.options().items()}
 
 

@@ -45,14 +45,15 @@ def run_of(words: Sequence[str], recipe: TrainingRecipe, compose: Compose) -> Ru
     from sdbench.engines.protocol import kind_of
 
     refuse_options(words)
-    run = compose([*words, "task.split=train", f"n={recipe.num_rows}"])
+    drafter = [] if recipe.needs_draft or any(word.startswith("drafter=") for word in words) else ["drafter=lookup"]
+    run = compose([*words, *drafter, "task.split=train", f"n={recipe.num_rows}"])
     if len(run.num_draft) != 1:
         raise ConfigError(f"a training takes one num_draft, got {list(run.num_draft)}")
     if len(run.drafters) != 1:
         raise ConfigError(f"a training takes one drafter, got {', '.join(drafter.name for drafter in run.drafters)}")
     if not isinstance(kind_of(run), Native):
         raise ConfigError(f"a training decodes with engine=native, got engine={run.engine.name}")
-    if run.model.draft is None:
+    if run.model.draft is None and recipe.needs_draft:
         raise ConfigError(f"model={run.model.name} has no draft to train with; give model.draft=")
     return run
 

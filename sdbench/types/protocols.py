@@ -120,6 +120,10 @@ class DraftSetup:
     tokenizer: Any = None
     target_config: Any = None  # the text part of the target's configuration, where it is known before weights are read
     draft_tokenizer: Any = None  # where the draft may have another
+    # What is known of a run before weights are read: the target's identity, its tokenizer's, and the longest block.
+    checkpoint: str | None = None
+    tokenizer_key: str | None = None
+    num_draft: int = 0
 
 
 class Drafter(Protocol):

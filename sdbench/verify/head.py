@@ -13,13 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sdbench.errors import first_line
-from sdbench.files import digest_of, digest_of_file, write_whole
+from sdbench.card import CARD, read_trained, write_trained
+from sdbench.files import digest_of, digest_of_path
 from sdbench.probs import dense, total_variation
 from sdbench.types import Evidence
 
-FORMAT = 1
-WEIGHTS, CARD = "head.safetensors", "head.json"
 EMBEDDED = "embedded:"
 KINDS = ("ensemble", "judge")
 SHIP = {"ensemble": "heads", "judge": "judges"}  # the folder of embedded/
@@ -109,28 +107,15 @@ class Head:
         return self.moved[device]
 
     def save(self, folder: Path) -> None:
-        """Both files, the card last: a folder without it is no head."""
-        from safetensors.torch import save
-
-        folder.mkdir(parents=True, exist_ok=True)
-        weights = write_whole(
-            folder / WEIGHTS, save({name: tensor.contiguous() for name, tensor in self.weights.items()})
-        )
-        facts = {
-            "format": FORMAT,
-            "kind": self.kind,
-            "features": list(self.features),
-            "weights": digest_of_file(weights),
-        }
-        card = {**facts, **self.card, **facts}  # a card may be that of the head which this one was made of
-        write_whole(folder / CARD, json.dumps(card, indent=1) + "\n")
+        """Both files; the card may be that of the head which this one was made of."""
+        write_trained(folder, self.kind, self.weights, {"features": list(self.features)}, self.card)
 
     @classmethod
     def load(cls, name: str, kind: str) -> "Head":
         """The head in a folder, or one that ships (embedded:PAIR/TASK): one object for one content. ValueError in a sentence."""
         folder = folder_of(name, kind)
         try:
-            return _load_head(folder, kind, digest_of_file(folder / CARD), digest_of_file(folder / WEIGHTS))
+            return _head_of(folder, kind, digest_of_path(folder))
         except FileNotFoundError as error:
             missing = Path(error.filename).name
             raise ValueError(f"head={name} has no {missing}: train one with python -m sdbench.train {kind}") from None
@@ -156,27 +141,9 @@ def folder_of(name: str, kind: str) -> Path:
 
 
 @cache
-def _load_head(folder: Path, kind: str, _card: str, digest: str) -> Head:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        card = json.loads((folder / CARD).read_text())
-        weights = load_file(folder / WEIGHTS)
-    except (SafetensorError, ValueError) as error:
-        raise ValueError(f"head={folder} is torn: {first_line(error)}; train it again") from None
-    if not isinstance(card, dict) or not isinstance(card.get("format", 0), int):
-        raise ValueError(f"head={folder} is torn: {CARD} is no card of a head; train it again")
-    if card.get("format", 0) > FORMAT:
-        raise ValueError(
-            f"head={folder} has format {card['format']}, and this version reads up to {FORMAT}: update sdbench"
-        )
-    if card.get("weights") != digest:
-        raise ValueError(f"head={folder}: {WEIGHTS} is not the one that {CARD} names; train it again")
-    if card.get("kind") != kind:
-        raise ValueError(f"head={folder} is of kind {card.get('kind')}, and this rule takes one of kind {kind}")
-    if any(not bool(tensor.isfinite().all()) for tensor in weights.values()):
-        raise ValueError(f"head={folder} has weights that are no numbers: its training has diverged")
+def _head_of(folder: Path, kind: str, _digest: str) -> Head:
+    """One object for one content."""
+    card, weights = read_trained(folder, kind, "this rule")
     _refuse_shapes(folder, {name: tuple(tensor.shape) for name, tensor in weights.items()})
     return Head(kind, tuple(card.get("features", ())), weights, card)
 

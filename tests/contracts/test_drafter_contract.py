@@ -12,6 +12,7 @@ import torch
 from scipy.stats import chisquare
 
 import sdbench
+from sdbench.card import write_trained
 from sdbench.draft import BaseDrafter, ModelDrafter, NoDraft
 from sdbench.types import DRAFTER_NEEDS, DraftBlock, DraftSetup, needs_of
 from sdbench.verify import Ensemble, Exact
@@ -21,7 +22,7 @@ from tests.engine.models import PROMPTS, pair, tiny
 
 DRAFTERS = parts("drafter")
 by_drafter = pytest.mark.parametrize("named", DRAFTERS, ids=str)
-GIVEN = {"corpus": lambda: write_corpus()}  # options without a default
+GIVEN = {"corpus": lambda: write_corpus(), "head": lambda: write_heads()}  # options without a default
 REPEATING = [[5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [9, 9, 9, 9], [11, 12], *PROMPTS]  # something to look up
 
 
@@ -31,6 +32,16 @@ def write_corpus() -> str:
     path = Path(mkdtemp()) / "corpus.txt"
     path.write_text("\n".join(words_of([5, 6, 7, n % 61, 9, 9, n % 13, 11, 12]) for n in range(200)))
     return str(path)
+
+
+@cache
+def write_heads() -> str:
+    """Random heads on the states of the targets of these tests."""
+    width, generator = pair("llama")[0].config.hidden_size, torch.Generator().manual_seed(0)
+    weights = {"weight": torch.randn(8, width, width, generator=generator), "bias": torch.zeros(8, width)}
+    folder = Path(mkdtemp())
+    write_trained(folder, "medusa", weights, {}, {"checkpoints": {"target": ""}, "tokenizer": ""})
+    return str(folder)
 
 
 @pytest.fixture(scope="module")

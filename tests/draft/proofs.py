@@ -38,7 +38,9 @@ def decode(target: Any, name: str, knobs: Any, rules: Any = EXACT, capture: Any 
     return sdbench.generate(None, None, options.pop("prompts", PROMPTS), rules, **options)
 
 
-def assert_greedy_is_the_target(target: Any, name: str, settings: Sequence[tuple[Any, int, Any]]) -> None:
+def assert_greedy_is_the_target(
+    target: Any, name: str, settings: Sequence[tuple[Any, int, Any]], least: int = 50
+) -> None:
     """Lossless texts at T = 0 equal those of `generate`, at each (knobs, batch size, capture)."""
     greedy = {"do_sample": False, "max_new_tokens": NEW, "eos_token_id": None}
     alone = [target.generate(torch.tensor([p]), **greedy)[0, len(p) :].tolist() for p in PROMPTS]
@@ -47,7 +49,7 @@ def assert_greedy_is_the_target(target: Any, name: str, settings: Sequence[tuple
         decoded = decode(target, name, knobs, temperature=0.0, batch_size=batch_size, capture=capture)
         assert [list(g.tokens) for g in decoded] == alone, (knobs, batch_size, capture)
         num_accepted += sum(sum(g.accepted) for g in decoded)
-    assert num_accepted > 50, "a draft that is never right proves little"
+    assert num_accepted >= least, "a draft that is never right proves little"
 
 
 def assert_texts_stand_alone(target: Any, name: str, knobs: Any, temperature: float, capture: Any) -> None:

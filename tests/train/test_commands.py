@@ -17,7 +17,7 @@ def main(words):
     return front_door(["train", *words])
 
 
-ALL = ("ensemble", "judge", "draft")
+ALL = ("ensemble", "judge", "draft", "medusa")
 HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
 
 
@@ -48,7 +48,9 @@ HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
         ("draft", ["reward=flexible"], "reward is not an option of this training: it reads no score"),
         ("judge", ["temperature=1"], "temperature must be 0 to mine labels, got 1"),
         ("judge", ["samples=4"], "samples is not an option of this training"),
-        ("draft", ["loss=hinge"], "loss cannot be hinge"),
+        *((kind, ["loss=hinge"], "loss cannot be hinge") for kind in ("draft", "medusa")),
+        ("medusa", ["heads=0"], "heads must be at least 1, got 0"),
+        ("medusa", ["reward=flexible"], "reward is not an option of this training: it reads no score"),
         ("draft", ["temperature=0"], "temperature must be above 0 to sample different texts, got 0"),
         ("draft", ["swaps=3"], "swaps is not an option of this training"),
     ],
@@ -63,7 +65,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(kind, words, sentence, tmp
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind", ["ensemble", "draft"])
+@pytest.mark.parametrize("kind", ["ensemble", "draft", "medusa"])
 def test_a_checkpoint_of_another_training_is_refused(kind, tmp_path, capsys):
     short = [
         *PAIR,

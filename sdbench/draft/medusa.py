@@ -1,0 +1,138 @@
+"""Medusa: heads on the target's newest state, each for a token further ahead."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu
+
+from sdbench.card import read_trained
+from sdbench.draft.base import BaseDrafter
+from sdbench.lm.cache import Prefix
+from sdbench.lm.model import LM
+from sdbench.probs import Warp, clamp_nan_ids, draw
+from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Verdict
+
+KIND = "medusa"
+NO_HEAD = (
+    "a head is needed: train one with python -m sdbench.train medusa model=NAME task=NAME, then drafter.head=FOLDER"
+)
+
+
+class Medusa(BaseDrafter):
+    """Independent heads (Cai et al. 2024, arXiv:2401.10774): residual blocks, read out by the target's own final head.
+
+    A text of n tokens has states up to h(n−2), which gave its last token, for that token has not been read yet. Head k guesses
+    token n−1+k from h(n−2), whatever the heads before it have drafted, so q does not depend on them. A block has at most as many
+    tokens as there are heads. Kept is one state [d] a row.
+    """
+
+    version: ClassVar[str] = "1"
+    needs: ClassVar[frozenset[str]] = frozenset({"target_hidden"})
+
+    states: Tensor  # [R,d], from open to close
+
+    def __init__(self, target: LM, warp: Warp, weights: Mapping[str, Tensor]) -> None:
+        self.target, self.warp = target, warp
+        self.weights = {name: x.to(target.device, target.dtype) for name, x in weights.items()}
+
+    @classmethod
+    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, setup: DraftSetup, head: str | None = None
+    ) -> "Medusa":
+        _, weights = read_head(head)
+        refuse_width(head, weights, setup.target.config.hidden_size)
+        return cls(setup.target, setup.warp, weights)
+
+    @classmethod
+    def check(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, setup: DraftSetup, head: str | None = None
+    ) -> None:
+        card, weights = read_head(head)
+        trained = f"head={head} is of {card.get('model', 'another pair')}"
+        target, tokenizer = card["checkpoints"]["target"], card["tokenizer"]
+        if setup.checkpoint not in (None, target):
+            raise ValueError(
+                f"{trained}, whose target is {target}, and this one is {setup.checkpoint}: train one for it"
+            )
+        if setup.tokenizer_key not in (None, tokenizer):
+            raise ValueError(f"{trained}, whose tokenizer is another than that of this target")
+        if setup.target_config is not None:
+            refuse_width(head, weights, setup.target_config.hidden_size)
+        if setup.num_draft > len(weights["bias"]):
+            count = len(weights["bias"])
+            raise ValueError(
+                f"head={head} has {count} heads: give a num_draft of at most {count}, got {setup.num_draft}"
+            )
+
+    def open(self, num_rows: int, capacity: int, cache: Any) -> None:
+        self.states = self.weights["bias"].new_zeros(num_rows, self.weights["bias"].shape[1])
+
+    def close(self) -> None:
+        del self.states
+
+    def prefill(self, prompt: Tensor, prefix: Prefix) -> Tensor:
+        """Return the newest state; zeros behind a prompt of one token, which has none."""
+        if not prefix.length:
+            return self.weights["bias"].new_zeros(self.weights["bias"].shape[1])
+        assert prefix.hidden is not None, "target_hidden is among the needs"
+        return prefix.hidden[-1]
+
+    def admit(self, row: int, prefix: Tensor) -> None:
+        self.states[row] = prefix
+
+    def move(self, source: int, row: int) -> None:
+        self.states[row] = self.states[source]
+
+    def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
+        k = min(k, len(self.weights["bias"]))
+        if not k:
+            return DraftBlock.empty(lengths)
+        hidden = guess(self.weights, self.states[: len(lengths)], k)
+        logits = self.warp.logits(self.target.read_out(hidden))
+        q = self.warp.law(logits)
+        tokens = q if self.warp.is_greedy else draw(q, u[:, :k])
+        law = clamp_nan_ids(tokens, logits.shape[-1]) if self.warp.is_greedy else q
+        kept = logits if "raw" in needs else None, hidden if "draft_hidden" in needs else None
+        return DraftBlock(tokens, law, lengths.clamp_max(k), *kept)
+
+    def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:
+        """Take the state that gave the new last token: behind m kept drafts, that of slot m."""
+        assert evidence.target_hidden is not None, "it is among the needs"
+        count = len(verdict.accepted)
+        rows = torch.arange(count, device=verdict.accepted.device)
+        self.states[:count] = evidence.target_hidden[rows, verdict.accepted]
+
+
+def guess(weights: Mapping[str, Tensor], states: Tensor, k: int) -> Tensor:
+    """Return the states [...,k,d] that the first k heads make of a state [...,d]: x + silu(W·x + b)."""
+    inner = torch.einsum("kij,...j->...ki", weights["weight"][:k], states) + weights["bias"][:k]
+    return states[..., None, :] + silu(inner)
+
+
+def read_head(head: str | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the card and the weights of a folder: weight [K,d,d], bias [K,d]."""
+    if head is None:
+        raise ValueError(NO_HEAD)
+    try:
+        card, weights = read_trained(Path(head), KIND, "drafter=medusa")
+    except FileNotFoundError as error:
+        raise ValueError(f"head={head} has no {Path(error.filename).name}: {NO_HEAD.partition(': ')[2]}") from None
+    except OSError as error:
+        raise ValueError(f"head={head} cannot be read: {error.strerror}") from None
+    shapes = {name: tuple(x.shape) for name, x in weights.items()}
+    count, width = shapes.get("bias", (0, 0))
+    if shapes != {"bias": (count, width), "weight": (count, width, width)} or not count:
+        raise ValueError(f"head={head} is torn: its tensors have the shapes {shapes}; train it again")
+    return card, weights
+
+
+def refuse_width(head: str | None, weights: Mapping[str, Tensor], width: int) -> None:
+    """Raise ValueError for heads of another width than the target's states."""
+    trained = weights["bias"].shape[1]
+    if trained != width:
+        raise ValueError(
+            f"head={head} reads states of {trained} numbers, and this target's have {width}: train one for it"
+        )

@@ -1,0 +1,66 @@
+"""Medusa's heads are trained: laws that belong together, agreement that rises, exact resumption, a folder that drafts."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sdbench.card import CARD, WEIGHTS
+from sdbench.cli import main
+from tests.train.trainings import PAIR, finished, killed
+
+WORDS = ("prompts=4", "rows=20", "max_new_tokens=24", "steps=12", "heads=3")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    out = tmp_path_factory.mktemp("medusa") / "heads"
+    assert main(["train", "medusa", *PAIR, *WORDS, "model.draft=null", f"out={out}"]) == 0
+    return out
+
+
+def test_heads_agree_with_the_target_on_held_out_prompts(trained):
+    """Untrained heads guess the last token again, which hardly ever follows itself."""
+    card = json.loads((trained / CARD).read_text())
+    assert len(card["agreement"]) == 3
+    assert card["agreement"][0] > 0.2
+    assert list(card["checkpoints"]) == ["target"], "the draft of the pair does not matter"
+
+
+def test_a_run_drafts_with_them_and_is_lossless(trained, tmp_path, capsys):
+    words = [
+        "task=gsm8k-tiny",
+        "n=6",
+        "temperature=0",
+        "max_new_tokens=32",
+        "verifier=exact",
+        "num_draft=3",
+        "timing=off",
+    ]
+    run = ["model.draft=null", "drafter=medusa", f"drafter.head={trained}", f"results={tmp_path}", "report=off"]
+    assert main(["model=llama-tiny", *words, *run]) == 0
+    assert "lossless K=3 equals the target alone in 6 of 6 texts (float32)" in capsys.readouterr().out
+
+
+def test_where_no_heads_are_the_command_that_trains_them_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["model=qwen-tiny", "task=wmt-tiny", "drafter=medusa", "n=2"]) == 2
+    assert "train one with python -m sdbench.train medusa model=qwen-tiny task=wmt-tiny" in capsys.readouterr().err
+
+
+def test_more_drafts_than_heads_are_refused(trained, tmp_path, capsys):
+    words = ["model=llama-tiny", "task=gsm8k-tiny", "n=2", "num_draft=4", f"results={tmp_path}"]
+    assert main([*words, "drafter=medusa", f"drafter.head={trained}"]) == 2
+    assert "has 3 heads: give a num_draft of at most 3, got 4" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_killed_training_ends_in_the_same_heads(tmp_path):
+    more = ("steps=24",)
+    finished("medusa", *WORDS, *more, f"out={tmp_path / 'whole'}")
+    killed("medusa", 22, *WORDS, *more, f"out={tmp_path / 'torn'}")
+    assert not (tmp_path / "torn" / CARD).exists()
+    finished("medusa", *WORDS, *more, f"out={tmp_path / 'torn'}")
+    whole, torn = (load_file(tmp_path / name / WEIGHTS) for name in ("whole", "torn"))
+    assert all(torch.equal(whole[name], torn[name]) for name in whole)
