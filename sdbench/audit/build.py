@@ -11,7 +11,7 @@ from sdbench.audit.source import Sampling
 from sdbench.audit.subject import AuditedRule, Subject, min_num_draft
 from sdbench.config import ConfigError, RuleSweep, Run
 from sdbench.prepare.heads import with_labels as labels_of
-from sdbench.prepare.refuse import refuse_broken_limits, refuse_drafter_options
+from sdbench.prepare.refuse import known_of, refuse_broken_limits, refuse_drafter_options
 from sdbench.prepare.rules import DrafterClass, Parts, build_parts, rules_of
 from sdbench.prepare.trained import with_trained
 
@@ -152,13 +152,7 @@ def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
 
     build_parts(run, markers)  # a marker that is not a single token is refused before weights are read
     draft_tokenizer = pair_info.draft_tokenizer if parts.translates else None
-    refuse_drafter_options(
-        run,
-        parts,
-        tokenizer=pair_info.tokenizer,
-        target_config=pair_info.configs["target"],
-        draft_tokenizer=draft_tokenizer,
-    )
+    refuse_drafter_options(run, parts, **known_of(pair_info, parts))
     sweeps = tuple(built.sweep for built in parts.sweeps)
     budget = run.max_new_tokens or TRAINED_BUDGET
     is_counted = given.has("n") and run.n is not None

@@ -24,7 +24,7 @@ from sdbench.engines.stops import stopper
 from sdbench.lm_eval.measures import Measured
 from sdbench.prepare import pair as pairs
 from sdbench.prepare.pair_info import PairInfo
-from sdbench.prepare.refuse import refuse_broken_limits, refuse_drafter_options, refuse_pair
+from sdbench.prepare.refuse import known_of, refuse_broken_limits, refuse_drafter_options, refuse_pair
 from sdbench.prepare.rules import build_parts
 
 SHORT = {"target": "model.target", "draft": "model.draft"}  # as --model_args target=…,draft=…
@@ -43,15 +43,13 @@ class SpeculativeLM(TemplateLM):
         self.pair_info = PairInfo.read(pairs.find(self.run.model, device=self.run.device, dtype=self.run.dtype))
         parts = build_parts(self.run, self.pair_info.ids_of)
         refuse_broken_limits(self.run, parts)
-        target_config, tokenizer = self.pair_info.configs["target"], self.pair_info.tokenizer
-        draft_tokenizer = self.pair_info.draft_tokenizer if parts.translates else None
-        refuse_drafter_options(self.run, parts, tokenizer, target_config, draft_tokenizer)
+        refuse_drafter_options(self.run, parts, **known_of(self.pair_info, parts))
         refuse_pair(self.run, self.pair_info, parts)
         ((self.rule,),) = (built.rules for built in parts.sweeps)
         (self.drafter,) = parts.drafters
         self.pair = pairs.load(self.pair_info.metadata)
         self.engine = engine_of(self.pair_info, parts, self.pair)
-        self.tokenizer: Any = tokenizer
+        self.tokenizer: Any = self.pair_info.tokenizer
         self.setting = {"verifier": sweep.sweep.name, **sweep.sweep.settings[0], "num_draft": self.run.num_draft[0]}
         self.measured: dict[str, Measured] = {}
         self._device = self.pair.target.device

@@ -34,16 +34,7 @@ class LimitError(ConfigError):
 def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
     """Raise a ConfigError for the first thing that this run cannot do; warn of what it can do but is unlikely to mean."""
     refuse_broken_limits(run, parts)
-    draft_tokenizer = pair_info.draft_tokenizer if parts.translates else None
-    refuse_drafter_options(
-        run,
-        parts,
-        tokenizer=pair_info.tokenizer,
-        target_config=pair_info.configs["target"],
-        draft_tokenizer=draft_tokenizer,
-        checkpoint=pair_info.checkpoints["target"] if pair_info.is_hashed else None,
-        tokenizer_key=pair_info.tokenizer_key,
-    )
+    refuse_drafter_options(run, parts, **known_of(pair_info, parts))
     refuse_pair(run, pair_info, parts)
     is_here = run.engine.name == NATIVE.name
     if run.timing is not None and run.timing.assisted and not (is_here and "draft" in pair_info.configs):
@@ -54,6 +45,17 @@ def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
         _refuse_foreign_heads(run, pair_info, parts, task.protocol)
         _warn_of_foreign_draft(run, pair_info)
     _refuse_prompts(run, task, pair_info)
+
+
+def known_of(pair_info: PairInfo, parts: Parts) -> dict[str, Any]:
+    """Return what a drafter can know of a pair before weights are read: fields of DraftSetup."""
+    return {
+        "tokenizer": pair_info.tokenizer,
+        "target_config": pair_info.configs["target"],
+        "draft_tokenizer": pair_info.draft_tokenizer if parts.translates else None,
+        "checkpoint": pair_info.checkpoints["target"] if pair_info.is_hashed else None,
+        "tokenizer_key": pair_info.tokenizer_key,
+    }
 
 
 def refuse_pair(run: Run, pair_info: PairInfo, parts: Parts) -> None:

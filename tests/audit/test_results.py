@@ -36,7 +36,17 @@ def test_each_fault_was_audited_whole_at_three_seeds(fault):
 
 
 # Until the matrix, a quarter of an hour for each drafter, is made again; docs/drafters.md says which were audited on llama-tiny.
-NOT_IN_THE_MATRIX = {"lookup", "suffix", "early-exit", "pruned", "retrieval", "hybrid", "intersection", "universal", "medusa"}
+NOT_IN_THE_MATRIX = {
+    "lookup",
+    "suffix",
+    "early-exit",
+    "pruned",
+    "retrieval",
+    "hybrid",
+    "intersection",
+    "universal",
+    "medusa",
+}
 
 
 @pytest.mark.results
