@@ -61,7 +61,10 @@ def cut(text, stops):
 
 def compare(name, options):
     import lm_eval
+    from lm_eval import evaluator
     from lm_eval.tasks import TaskManager
+
+    evaluator.add_env_info = lambda results: None  # it lists every installed package, for each task
 
     import sdbench.tasks
     from sdbench.metrics.quality import corpus_of
