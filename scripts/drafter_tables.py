@@ -75,6 +75,7 @@ HEADLINES = {  # drafter: what its source reports, and why the numbers here diff
     "early-exit": ("1.83× (LayerSkip, Llama-3-8B)", "a target of a few layers that was not trained for early exits"),
     "pruned": ("about 1.4× (Intel, Qwen3-0.6B without 6 of 28 layers)", "its layers are healed by training; these are not"),
     "universal": ("up to 1.9× (arXiv:2502.05202)", "two tiny models of other families, as fast as each other"),
+    "tiers": ("2.5 to 3× (VIA-SD, arXiv:2606.12243)", "plain rules judge each token: only `sure` spares the target"),
     "hybrid": ("5.41×, 21.8 % over EAGLE-3 (Graft, arXiv:2605.20104)", "a chain instead of a tree, and a separate draft model"),
 }  # fmt: skip
 

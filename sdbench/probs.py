@@ -137,6 +137,17 @@ def draw(law: Tensor, u: Tensor) -> Tensor:
     return torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)[..., 0]
 
 
+def rest_of(law: Tensor, u: Tensor, tokens: Tensor) -> Tensor:
+    """Return where in the token's share of `law` u [...] lies, tokens [...] being draw(law, u): uniform in [0, 1) again, and
+    independent of the token. Where all mass is on one token it is u.
+    """
+    if law.device.type == "mps":  # it has no float64
+        return rest_of(law.cpu(), u.cpu(), tokens.cpu()).to(law.device)
+    cdf = law.cumsum(-1, dtype=torch.float64)
+    end, mass = (x.gather(-1, tokens[..., None])[..., 0] for x in (cdf, law.double()))
+    return ((u * cdf[..., -1] - (end - mass)) / mass).clamp(0, 1 - 2**-52)
+
+
 def total_variation(p: Tensor, q: Tensor) -> Tensor:
     """Return ½ Σ|p − q| over the last axis; 1 − [equal] for laws written as ids."""
     if is_ids(p) and is_ids(q):

@@ -42,7 +42,8 @@ def counter_errors(g: Generation, num_draft: int, budget: int) -> Iterator[str]:
         if not 0 <= accepted <= examined <= drafted <= num_draft:
             yield f"round {number} has drafted {drafted}, examined {examined}, accepted {accepted}"
     num_drafted, num_accepted = sum(counts[0]), sum(counts[2])
-    in_text = {"accepted": (num_accepted, origins.count("accepted")), "drafted": (num_drafted, len(drafts))}
+    num_kept = origins.count("accepted") + origins.count("sure")
+    in_text = {"accepted": (num_accepted, num_kept), "drafted": (num_drafted, len(drafts))}
     for name, (counted, present) in in_text.items():
         if present != counted:
             yield f"{counted} tokens are counted as {name}, but the text has {present}"

@@ -134,7 +134,7 @@ class EmittedTest(PitTest):
             return
         kept = q * rule.accept(p, q)
         laws = (kept / kept.sum(-1, keepdim=True).clamp_min(1e-300), rule.replace_rejected(p, q, drafts), p)
-        for origin, law, other in zip(range(len(ORIGINS)), laws, (p, q, q), strict=True):
+        for origin, (law, other) in enumerate(zip(laws, (p, q, q), strict=True)):
             rows = is_token & (origins == origin)
             self.add_tokens(smooth(law, self.claimed.is_exact)[rows], other[rows], tokens[rows])
         if self.acceptance is not None:

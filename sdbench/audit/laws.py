@@ -251,8 +251,8 @@ def draft_afresh(
             block = drafter.draft(context, width, torch.full((rows,), width), u, needs)
         finally:
             drafter.close()
-    parts = (block.tokens, block.q, block.lengths, block.logits, block.hidden)
-    return DraftBlock(*(None if x is None else x.clone() for x in parts))  # type: ignore[arg-type]
+    parts = {name: getattr(block, name) for name in ("tokens", "q", "lengths", "logits", "hidden", "sure")}
+    return DraftBlock(**{name: None if x is None else x.clone() for name, x in parts.items()})  # type: ignore[arg-type]
 
 
 @torch.inference_mode()

@@ -33,14 +33,16 @@ class UnknownLawError(ValueError):
 
 
 def is_memoryless(rule: Any) -> bool:
-    """Whether a rule is token-wise and carries no state: `accept` and `replace` then define it."""
-    return isinstance(rule, Tokenwise) and type(rule).init_state is Tokenwise.init_state
+    """Whether a rule is token-wise, carries no state and asks the drafter nothing: `accept` and `replace` then define it."""
+    return isinstance(rule, Tokenwise) and type(rule).init_state is Tokenwise.init_state and not rule.limits.sure
 
 
 def why_unknown(rule: Any) -> str | None:
     """Why a rule's distribution is unknown; None where it is known."""
     if hasattr(rule, "outcomes") or hasattr(rule, "outcomes_from") or is_memoryless(rule):
         return None
+    if isinstance(rule, Tokenwise) and rule.limits.sure:
+        return f"what {type(rule).__name__} emits depends on what the drafter is sure of"
     if isinstance(rule, Tokenwise):
         return f"{type(rule).__name__} carries a state and has no method outcomes_from(…) that states its distribution"
     if outcomes_of.dispatch(type(rule)) is not outcomes_of.dispatch(object):

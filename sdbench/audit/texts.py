@@ -12,7 +12,7 @@ from sdbench.types import Generation
 T = TypeVar("T")
 
 ELEMENTS = 1 << 22  # of distributions at a time
-ORIGINS = ("accepted", "replacement", "bonus")
+ORIGINS = ("accepted", "replacement", "bonus", "sure")
 
 
 def digits_of(numbers: Tensor, base: int, width: int) -> Tensor:

@@ -125,9 +125,10 @@ def chance_of(block: DraftBlock) -> Tensor:
 
 def slot_of(block: DraftBlock, slot: int) -> DraftBlock:
     """Return one slot of a block as a block, with what the target has begun for all of it."""
-    logits, hidden = (None if x is None else x[:, slot : slot + 1] for x in (block.logits, block.hidden))
+    parts = block.logits, block.hidden, block.sure
+    logits, hidden, sure = (None if x is None else x[:, slot : slot + 1] for x in parts)
     tokens, q = (x[:, slot : slot + 1] for x in (block.tokens, block.q))
-    return DraftBlock(tokens, q, (block.lengths > slot).long(), logits, hidden, block.partial_forward)
+    return DraftBlock(tokens, q, (block.lengths > slot).long(), logits, hidden, block.partial_forward, sure)
 
 
 def join(blocks: Sequence[DraftBlock], lengths: Tensor, needs: frozenset[str]) -> DraftBlock:
@@ -135,11 +136,11 @@ def join(blocks: Sequence[DraftBlock], lengths: Tensor, needs: frozenset[str]) -
     if not blocks:
         return DraftBlock.empty(lengths)
     tokens, q = (torch.cat([getattr(block, name) for block in blocks], 1) for name in ("tokens", "q"))
-    extra = {"raw": "logits", "draft_hidden": "hidden"}
+    wanted = {"logits": "raw" in needs, "hidden": "draft_hidden" in needs, "sure": True}
     more: dict[str, Any] = {}
-    for need, name in extra.items():
+    for name, is_wanted in wanted.items():
         values = [getattr(block, name) for block in blocks]
-        if need in needs and values[0] is not None:
+        if is_wanted and values[0] is not None:
             more[name] = torch.cat(values, 1)
     # Verification reads the last token of the text before these slots.
     return DraftBlock(tokens, q, lengths, **more, partial_forward=blocks[0].partial_forward.first(len(blocks) + 1))

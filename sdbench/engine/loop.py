@@ -194,7 +194,10 @@ class BatchRun:
             parts.append(part)
         if len(parts) == 1:
             return parts[0]
-        return Verdict(torch.cat([v.accepted for v in parts]), torch.cat([v.next_token for v in parts]))
+        draft = evidence.draft
+        spared = [spared_in(v, draft.rows(rows)) for v, (rows, _, _) in zip(parts, batch.families(), strict=True)]
+        accepted, next_token = (torch.cat([getattr(v, name) for v in parts]) for name in ("accepted", "next_token"))
+        return Verdict(accepted, next_token, is_spared=torch.cat(spared))
 
     def _measures(self, batch: Batch, evidence: Evidence) -> list[Any]:
         """Return for each row p, q, tv, expected and bias, a list [K] each; None where they are off."""
@@ -211,16 +214,18 @@ class BatchRun:
         accepted, next_token = verdict.accepted[:, None], verdict.next_token[:, None]
         offered = evidence.draft.lengths[:, None]
         emitted = batch.write(evidence.draft.tokens, accepted, next_token)
-        on_host = torch.cat((offered, accepted, next_token, ids), 1).tolist()
+        is_spared, width = spared_in(verdict, evidence.draft), evidence.draft.tokens.shape[1]
+        on_host = torch.cat((offered, accepted, next_token, is_spared, ids), 1).tolist()
         with self.hook("measure", len(batch.rows)):
             measures = self._measures(batch, evidence)
         rows = zip(batch.rows, wanted, on_host, measures, strict=True)
-        for row, most, (length, kept, token, scored, *drafted), measured in rows:
+        for row, most, (length, kept, token, *lists), measured in rows:
+            spared, scored, drafted = lists[:width], lists[width], lists[width + 1 :]
             draft = drafted[:length]
             is_nan = has_nan_law((token, scored, *draft), self.num_ids)
             if is_nan or not 0 <= kept <= length <= most or min(draft, default=0) < 0:
                 self._refuse(row, draft, kept, length, most)
-            row.commit(length, kept, token, drafted, measured, self.options.stop_ids, self.options.should_stop)
+            row.commit(length, kept, token, drafted, spared, measured, self.options.stop_ids, self.options.should_stop)
         self.drafter.observe(emitted, evidence, verdict)
 
     def _refuse(self, row: Decoding, draft: list[int], kept: int, length: int, wanted: int) -> None:
@@ -234,6 +239,13 @@ class BatchRun:
             raise ValueError(f"a rule accepted {kept} of {length} drafted tokens")
         role, prompt = "draft" if has_nan_law(draft, self.num_ids) else "target", row.request.prompt
         raise ValueError(f"the {role} model's logits are NaN at prompt {prompt}: check its weights and dtype")
+
+
+def spared_in(verdict: Verdict, draft: DraftBlock) -> Tensor:
+    """Return [B,K] bool: which drafts the rule keeps without judging them."""
+    if verdict.is_spared is None:
+        return torch.zeros(draft.tokens.shape, dtype=torch.bool, device=draft.tokens.device)
+    return verdict.is_spared
 
 
 def _score(

@@ -62,11 +62,14 @@ class Decoding:
         accepted: int,
         next_token: int,
         drafted: list[int],
+        spared: list[int],
         measures: list[list[float]] | None,
         stop_ids: frozenset[int],
         should_stop: StopTest | None,
     ) -> None:
-        """Take over a verdict on the `offered` first of the drafted tokens. What lies behind a stop counts nowhere."""
+        """Take over a verdict on the `offered` first of the drafted tokens; `spared` says for each whether it was not judged.
+        What lies behind a stop counts nowhere.
+        """
         kept = 0
         for token in (*drafted[:accepted], next_token):
             kept += 1
@@ -74,7 +77,7 @@ class Decoding:
             if token in stop_ids or (should_stop is not None and should_stop(self.tokens)):
                 self.is_stopped = True
                 break
-        origins: list[Origin] = ["accepted"] * accepted
+        origins: list[Origin] = ["sure" if is_spared else "accepted" for is_spared in spared[:accepted]]
         origins.append("replacement" if accepted < offered else "bonus")
         self.origins += origins[:kept]
         length = min(offered, kept) if self.is_stopped else offered

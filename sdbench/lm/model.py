@@ -104,12 +104,13 @@ class LM:
         return -(-longest // width) * width
 
     def plan(self, positions: Tensor, cache: RaggedCache, length: int) -> Plan:
-        """Plan tokens at positions [B,T], −1 … `length`, that see among the first `length` slots."""
+        """Plan tokens at positions [B,T], at least −1, that see among the first `length` slots."""
         if isinstance(length, int):  # else a tracer's; `kv_length` has made room
             cache.reserve(length)
         slots = cache.slots + 1
         row = torch.arange(0, len(positions) * slots, slots, device=positions.device)
-        index = positions.remainder(slots).add_(row[:, None])  # −1, before a text, is the scratch slot
+        # −1, before a text, and what lies past the cache are the scratch slot.
+        index = positions.clamp_max(cache.slots).remainder(slots).add_(row[:, None])
         inside = positions.clamp(0, (self.limit or slots) - 1)
         return Plan(inside, index.flatten(), length, self._levels, self.layer_masks, None, self.kernel)
 

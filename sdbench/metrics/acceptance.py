@@ -12,6 +12,7 @@ from sdbench.metrics.stats import NAN, Array, Estimate, ratio_interval
 RATES = {
     "acceptance": ("accepted", "examined"),
     "acceptance_expected": ("expected_sum", "examined"),
+    "spared": ("spared", "examined"),
     "block_acceptance": ("accepted", "drafted"),
     "tokens_per_round": ("tokens", "rounds"),
     "accepted_per_round": ("accepted", "rounds"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sdbench.engines.job import Job, Models
     from sdbench.types import Generation
 
-ORIGIN = {"accepted": 0, "replacement": 1, "bonus": 2}
+ORIGIN = {"accepted": 0, "replacement": 1, "bonus": 2, "sure": 3}
 ROWS_A_SHARE = 2048  # generations claimed at a time at most: many batches long, so that batches stay full
 ROWS_AT_LEAST = 64  # … and at least, while there are so many: the end of a share empties its batch
 

@@ -87,6 +87,7 @@ def refuse_broken_limits(run: Run, parts: Parts) -> None:
                     num_draft=k,
                     has_draft_model=has_draft,
                     has_logits=drafter.needs_draft and has_draft and getattr(drafter.kind, "has_logits", True),
+                    calls_sure=bool(getattr(drafter.kind, "calls_sure", False)),
                     drafter=f"drafter={drafter.name}",
                 )
                 if sentence is not None:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     Numbers = Sequence[int] | Sequence[float] | np.ndarray
 
-ACCEPTED, REPLACED, BONUS = 0, 1, 2  # where an emitted token came from
+ACCEPTED, REPLACED, BONUS, SURE = 0, 1, 2, 3  # where an emitted token came from
 NAN = math.nan
 LABELS = ("model", "task", "verifier", "w", "drafter", "num_draft", "temperature")  # joined from the cell
 KEY = ("cell", "example", "sample")
-COUNTS = ("prompt_tokens", "tokens", "rounds", "drafted", "examined", "accepted", "replaced", "bonus")
+COUNTS = ("prompt_tokens", "tokens", "rounds", "drafted", "examined", "accepted", "replaced", "bonus", "spared")
 MEASURES = ("tv", "expected", "bias")
 SUMS = tuple(f"{name}_sum" for name in MEASURES)
 ARRAYS = ("ids", "origin", "draft_ids", "p", "q", *MEASURES)  # of one text
@@ -53,7 +53,7 @@ class GenerationRecord:
     text: str
     finish: str  # "eos", "stop" or "length"
     ids: Numbers  # [T]
-    origin: Numbers | None  # [T] ACCEPTED, REPLACED or BONUS
+    origin: Numbers | None  # [T] ACCEPTED, REPLACED, BONUS or SURE
     rounds: Rounds | None
     draft_ids: Numbers | None  # [D]
     p: Numbers | None = None  # [D] the target's law at the drafted token
@@ -213,8 +213,10 @@ def _generation_row(record: GenerationRecord) -> dict[str, Any]:
     return row | {f"flag.{name}": bool(value) for name, value in record.flags.items()}
 
 
-def _counts(record: GenerationRecord, rounds: Rounds) -> dict[str, int]:
-    """Sums over the rounds; a replacement is the token at an examined position that was not accepted, all others are a bonus."""
+def _counts(record: GenerationRecord, rounds: Rounds) -> dict[str, int | None]:
+    """Sums over the rounds; a replacement is the token at an examined position that was not accepted, all others are a bonus.
+    Spared are the accepted ones that the target did not judge.
+    """
     drafted, examined, accepted = (sum(map(int, getattr(rounds, name))) for name in ROUNDS)
     assert drafted >= examined >= accepted, "what is accepted was examined, and what is examined was drafted"
     replaced = examined - accepted
@@ -223,11 +225,15 @@ def _counts(record: GenerationRecord, rounds: Rounds) -> dict[str, int]:
     for name, length in {"draft_ids": drafted, **lengths, "origin": len(record.ids)}.items():
         values = getattr(record, name)
         assert values is None or len(values) == length, f"{name} has {len(values)} values for {length} positions"
+    spared = None
     if record.origin is not None:
         origin = list(map(int, record.origin))
-        seen = [origin.count(code) for code in (ACCEPTED, REPLACED, BONUS)]
-        assert seen == [accepted, replaced, bonus], "every emitted token has an origin, and is counted once"
-    return dict(zip(COUNTS[2:], (len(rounds.drafted), drafted, examined, accepted, replaced, bonus), strict=True))
+        seen = [origin.count(code) for code in (ACCEPTED, REPLACED, BONUS, SURE)]
+        assert seen[0] + seen[3] == accepted, "what is accepted was judged, or was sure"
+        assert seen[1:3] == [replaced, bonus], "every emitted token has an origin, and is counted once"
+        spared = seen[3]
+    counts = len(rounds.drafted), drafted, examined, accepted, replaced, bonus, spared
+    return dict(zip(COUNTS[2:], counts, strict=True))
 
 
 def _tokens_row(record: GenerationRecord) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
-Origin = Literal["accepted", "replacement", "bonus"]
+Origin = Literal["accepted", "replacement", "bonus", "sure"]
 Finish = Literal["stop", "length"]
 
 
@@ -46,6 +46,15 @@ class DraftBlock:
     hidden: Tensor | None = None  # [B,K,d] that each token was sampled from; kept where a rule needs "draft_hidden"
     # Of the target's forward over the text's last token and these very tokens: T = K + 1. Verification goes on from there.
     partial_forward: PartialForward = PartialForward()
+    # [B,K,V] bool: the tokens that the drafter, had it drafted them, would be sure of; None: none.
+    sure: Tensor | None = None
+
+    @property
+    def is_sure(self) -> Tensor:
+        """[B,K] bool: whether the drafter is sure of the token that it offers."""
+        if self.sure is None:
+            return self.tokens.new_zeros(self.tokens.shape).bool()
+        return self.sure.gather(-1, self.tokens[..., None])[..., 0]
 
     @classmethod
     def empty(cls, lengths: Tensor) -> DraftBlock:
@@ -55,8 +64,8 @@ class DraftBlock:
 
     def rows(self, index: Any) -> DraftBlock:
         """Return the block of a slice or an index [b] of its rows."""
-        logits, hidden = (None if x is None else x[index] for x in (self.logits, self.hidden))
-        return DraftBlock(self.tokens[index], self.q[index], self.lengths[index], logits, hidden)
+        logits, hidden, sure = (None if x is None else x[index] for x in (self.logits, self.hidden, self.sure))
+        return DraftBlock(self.tokens[index], self.q[index], self.lengths[index], logits, hidden, sure=sure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +114,7 @@ class Verdict:
     accepted: Tensor  # [B] int64, 0..lengths
     next_token: Tensor  # [B] int64
     state: Tensor | None = None  # [B,S], what a stateful rule carries to the row's next round
+    is_spared: Tensor | None = None  # [B,K] bool: drafts that the rule keeps without judging them; None: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +157,8 @@ class Generation:
     drafted: tuple[int, ...] | None  # a round
     examined: tuple[int, ...] | None  # a round: positions whose token, or whose replacement, reached the text
     accepted: tuple[int, ...] | None  # a round
-    origins: tuple[Origin, ...] | None  # an emitted token; "bonus" also where no draft was made
+    # An emitted token; "bonus" also where no draft was made, "sure" where a draft was kept without being judged.
+    origins: tuple[Origin, ...] | None
     draft_tokens: tuple[int, ...] | None  # a drafted position
     p: tuple[float, ...] | None = ()  # a drafted position; this and the four below are empty with measure=False
     q: tuple[float, ...] | None = ()

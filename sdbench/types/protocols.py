@@ -36,6 +36,7 @@ class Limits:
     draft_model: bool = False  # it reads a draft model's laws
     logits: bool = False  # it reads the draft's un-tempered logits
     states: bool = False  # it reads the draft's hidden states
+    sure: bool = False  # it keeps what a drafter is sure of (one that declares `calls_sure`)
     num_draft: tuple[int, int | None] = (0, None)  # the shortest and the longest block
 
     def broken_by(
@@ -46,12 +47,15 @@ class Limits:
         num_draft: int,
         has_draft_model: bool,
         has_logits: bool,
+        calls_sure: bool = True,
         drafter: str = "this drafter",
     ) -> str | None:
         """Return the sentence for the first limit that a setting breaks, or None. `name` as in "verifier=typical"."""
         low, high = self.num_draft
         if self.states and not has_logits:
             return f"{name} reads the states of a draft model, and {drafter} has none"
+        if self.sure and not calls_sure:
+            return f"{name} keeps what a drafter is sure of, and {drafter} is never sure: take drafter=tiers"
         if self.temperature == "zero" and temperature > 0:
             return f"{name} works at temperature 0 only, got temperature={temperature:g}"
         if self.temperature == "above_zero" and temperature == 0:
@@ -129,8 +133,9 @@ class DraftSetup:
 class Drafter(Protocol):
     """Proposes tokens. The engine admits, moves and overwrites rows; a drafter keeps its caches in step with them.
 
-    `sdbench.draft.BaseDrafter` has empty methods. A drafter may also declare `version`, `limits` and `needs` (a subset of
-    DRAFTER_NEEDS), and `prefill_all(prompts, prefixes)` to take short prompts together.
+    `sdbench.draft.BaseDrafter` has empty methods. A drafter may also declare `version`, `limits`, `needs` (a subset of
+    DRAFTER_NEEDS) and `calls_sure` (its blocks say what it is sure of), and `prefill_all(prompts, prefixes)` to take short
+    prompts together.
     """
 
     def open(self, num_rows: int, capacity: int, cache: Any) -> None:

@@ -14,7 +14,7 @@ from sdbench.verify.cascade import (
     FuzzyKL,
     FuzzyTV,
 )
-from sdbench.verify.combine import Coin, Within
+from sdbench.verify.combine import Coin, Sure, Within
 from sdbench.verify.constrained import Cactus, Mentored
 from sdbench.verify.controls import Confidence, Synthetic
 from sdbench.verify.ensemble import Ensemble
@@ -70,6 +70,7 @@ __all__ = [
     "SGLang",
     "SetRule",
     "SpecDec",
+    "Sure",
     "Synthetic",
     "Tokenwise",
     "TopKRelaxed",

@@ -80,6 +80,63 @@ class Coin(Outer, Towards):  # pyright: ignore[reportIncompatibleVariableOverrid
 
 
 @dataclass(frozen=True, slots=True)
+class Sure(Outer, Tokenwise):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Keeps what the drafter is sure of (`DraftBlock.sure`), as `drafter=tiers` is, and judges the rest by another rule.
+
+    a = 1 for tokens that the drafter would be sure of, elsewhere a and r are the rule's. What is emitted depends on the drafter, so
+    nothing is claimed about it. Where a drafter is sure of nothing, as with drafter.high=1, this is the rule. Greedy: the rule's
+    own form for the rest.
+    """
+
+    version: ClassVar[str] = "1"
+    is_ordered: ClassVar[bool] = False
+
+    rule: Any
+    sure: Tensor | None = None  # [B,K,V] bool, when settled
+
+    def __post_init__(self) -> None:
+        Outer.__post_init__(self)
+        if not isinstance(self.sure, Tensor | None):
+            raise ValueError(f"sure of Sure is what a drafter's block says, got {self.sure!r}")
+
+    @property
+    def limits(self) -> Limits:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return replace(self.rule.limits, sure=True)
+
+    @property
+    def knows_rejected(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.rule.knows_rejected
+
+    def is_lossless(self) -> Tensor:
+        return self.rule.is_lossless() & False
+
+    def settle(self, evidence: Evidence) -> "Sure":
+        return Sure(self.rule.settle(evidence), evidence.draft.sure)
+
+    def accept(self, p: Tensor, q: Tensor) -> Tensor:
+        a = self.rule.accept(p, q)
+        return a if self.sure is None else torch.where(self.sure, 1, a)
+
+    def replace(self, p: Tensor, q: Tensor) -> Tensor:
+        return self.rule.replace(p, q)
+
+    def replace_rejected(self, p: Tensor, q: Tensor, x: Tensor) -> Tensor:
+        return self.rule.replace_rejected(p, q, x)
+
+    def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
+        return replace(Tokenwise.__call__(self, evidence, u, state), is_spared=evidence.draft.is_sure)
+
+    def keeps(self, evidence: Evidence, u: Tensor) -> Tensor:
+        return self.rule.keeps(evidence, u) | evidence.draft.is_sure
+
+    def correction(self, evidence: Evidence, slot: Tensor) -> Tensor:
+        return self.rule.correction(evidence, slot)
+
+    def measure(self, evidence: Evidence) -> Measures:
+        return self.rule.measure(evidence) if evidence.is_greedy else Tokenwise.measure(self, evidence)
+
+
+@dataclass(frozen=True, slots=True)
 class Within(Outer):
     """A token-wise rule inside a span, the lossless one outside: what users of reasoning models ask of every engine.
 

@@ -46,17 +46,19 @@ NOT_IN_THE_MATRIX = {
     "intersection",
     "universal",
     "medusa",
+    "tiers",
 }
+RULES = set(names("verifier")) - {"sure"}  # which is for drafter=tiers alone
 
 
 @pytest.mark.results
 def test_the_matrix_is_whole_and_without_a_false_alarm():
-    lines = tree("audit/matrix.json")["lines"]
+    lines = [line for line in tree("audit/matrix.json")["lines"] if line["rule"] in RULES]
     combinations = {(line["drafter"], line["temperature"], line["warper"]) for line in lines}
     wanted = {(temperature, warper) for temperature in ("0.7", "1") for warper in WARPERS} | {("0", "")}
     assert combinations == {(drafter, *one) for drafter in set(names("drafter")) - NOT_IN_THE_MATRIX for one in wanted}
-    assert {line["rule"] for line in lines} == set(names("verifier"))
-    assert len(lines) == len(combinations) * len(names("verifier"))
+    assert {line["rule"] for line in lines} == RULES
+    assert len(lines) == len(combinations) * len(RULES)
     assert {line["verdict"] for line in lines} == {"sound", "not applicable"}
 
 

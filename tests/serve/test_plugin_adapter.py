@@ -105,6 +105,7 @@ OUTSIDE = {
     "diversed": "reads a head of trained weights",  # a trained one reads hidden states too
     "fly": "judges a block as a whole",
     "judge": "judges a block as a whole",
+    "sure": "keeps what the drafter is sure of",
     "within": "carries a state from block to block",
 }
 NAMED = [named for named in parts("verifier") if named.target.__module__.startswith("sdbench.")]

@@ -30,7 +30,8 @@ RAW = {
     "fsd-kl",
     "fsd-tv",
 }
-NAMES = sorted(path.stem for path in (config_dir() / "verifier").glob("*.yaml"))
+# `sure` costs what the rule in it costs, and is for drafter=tiers.
+NAMES = sorted({path.stem for path in (config_dir() / "verifier").glob("*.yaml")} - {"sure"})
 
 
 @pytest.mark.results

@@ -26,6 +26,8 @@ def refuse_for_the_plugin(name: str, rule: Any) -> None:
             if has_state
             else "judges a block as a whole"
         )
+    elif rule.limits.sure:
+        why = "keeps what the drafter is sure of, and a server's drafters are never sure"
     elif not _is_plain(rule):
         why = "is no rule of sdbench.verify with plain knobs, which alone a request can carry"
     else:

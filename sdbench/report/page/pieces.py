@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 PART = "\ufffd"  # what a tokenizer shows for bytes that are no whole character
-ORIGINS = "arb"  # accepted, replaced, bonus, in the order of the records' codes
+ORIGINS = "arbs"  # accepted, replaced, bonus, sure, in the order of the records' codes
 TINY = -1  # above 0, but less than half of 1/1000
 
 
@@ -56,7 +56,7 @@ def _next(text: str, at: int, tokens: Sequence[str], end: int) -> int:
 def positions(origin: ArrayLike, lengths: ArrayLike) -> NDArray[np.int64]:
     """[T] each token's index among the drafted positions (or the examined ones: `lengths` [R] a round); −1 for a bonus."""
     codes, lengths = np.asarray(origin, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
-    is_last = codes != 0  # a replacement or a bonus ends its round
+    is_last = (codes == 1) | (codes == 2)  # a replacement or a bonus ends its round
     rounds = np.cumsum(is_last) - is_last
     starts = np.concatenate([[0], np.flatnonzero(is_last) + 1])
     slots = np.arange(len(codes)) - starts[rounds]

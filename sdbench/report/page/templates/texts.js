@@ -56,7 +56,7 @@ function composition(text, isAlone) {
   const part = element("div", "made");
   const line = element("span", "mix");
   if (text.origins && !isAlone) {
-    for (const letter of "arb") {
+    for (const letter of "asrb") {
       const share = [...text.origins].filter((origin) => origin === letter).length / Math.max(1, text.origins.length);
       const piece = element("span", letter);
       piece.style.width = 100 * share + "%";

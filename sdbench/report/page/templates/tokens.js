@@ -1,6 +1,7 @@
 // One token and what is known about it. Texts are a model's words: they go into the page by textContent alone.
 const ORIGINS = {
   a: { name: "accepted draft", text: "The draft proposed it and the rule kept it." },
+  s: { name: "sure draft", text: "The drafter was sure of it, and the rule kept it without asking the target." },
   r: { name: "replacement", text: "The draft's token was rejected; this one was drawn instead." },
   b: { name: "bonus", text: "The target's own token after a fully kept draft." },
   o: { name: "own token", text: "This model decodes alone: nothing was drafted." },
@@ -36,7 +37,7 @@ function tokensOf(text, isAlone) {
     }
     if (origin === "r") token.refused = text.refused?.[replaced++];
     slot += 1;
-    if (origin !== "a") { round += 1; slot = 0; }
+    if (origin === "r" || origin === "b") { round += 1; slot = 0; }
     return token;
   });
 }
@@ -85,7 +86,7 @@ function showTip(span, token) {
   if (has("p")) tip.append(meter("p", token.p, "the target's probability of the drafted token"));
   if (has("q")) tip.append(meter("q", token.q, "the draft's probability of the drafted token"));
   if (has("tv")) tip.append(meter("tv", token.tv, "total variation between the two distributions here"));
-  if (!has("p")) tip.append(element("p", "tip-text", token.origin === "a" || token.origin === "r" ? "p and q were not recorded." : ORIGINS[token.origin].text));
+  if (!has("p")) tip.append(element("p", "tip-text", ["a", "r"].includes(token.origin) ? "p and q were not recorded." : ORIGINS[token.origin].text));
   if (token.origin !== "o") tip.append(element("p", "tip-foot", "round " + token.round + ", place " + token.slot));
   tip.hidden = false;
   pointed = span;

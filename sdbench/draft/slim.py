@@ -1,0 +1,100 @@
+"""A slim verifier: the target's first layers, over the target's own cache, judge drafts before the target does."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from sdbench.lm.cache import RaggedCache
+from sdbench.lm.exit import can_continue
+from sdbench.lm.model import LM
+from sdbench.probs import Warp, clamp_nan_ids, dense, draw, excess, rest_of
+from sdbench.types import Context, DraftBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a slim verifier makes of c drafted slots: by name what holds for each, [B,c,…], and states [B,c+1,d]."""
+
+    by_slot: dict[str, Tensor]  # tokens, q, sure and, where the draft has them, logits, as in DraftBlock; states
+    is_kept: Tensor  # [B,c]: the token is the one that was drafted
+    is_last: Tensor  # [B,c]: nothing is drafted behind it
+
+
+class SlimVerifier:
+    """The first `num_layers` layers of the target under its own final norm and head, as `EarlyExit` drafts with them.
+
+    The target's forward goes on with the states that they leave (`continues`).
+    """
+
+    cache: RaggedCache  # the target's, from open to close
+
+    def __init__(self, target: LM, warp: Warp, num_layers: int) -> None:
+        self.target, self.warp, self.num_layers = target, warp, num_layers
+        self.continues = can_continue(target, num_layers)
+        self.num_ids = warp.vocab_size or target.vocab_size
+        self.needs = frozenset({"raw"} if warp.is_greedy else ())  # at temperature 0 un-tempered laws are compared
+
+    def open(self, cache: RaggedCache) -> None:
+        self.cache = cache
+
+    def close(self) -> None:
+        del self.cache
+
+    def judge(self, context: Context, block: DraftBlock, u: Tensor, low: float, high: float) -> Judged:
+        """Judge a block [B,c] that was drafted behind these texts with uniforms u [B,c]."""
+        ids = torch.cat((context.tokens.gather(1, context.lengths[:, None] - 1), block.tokens), 1)
+        logits = () if block.logits is None else (block.logits,)
+        kv_length = self.target.kv_length(context.longest + block.tokens.shape[1], self.cache)
+        step, name = partial(self._judge, low, high), ("slim", self.num_layers, self.warp, low, high)
+        results = self.cache.steps(step, name, kv_length, ids, context.lengths, u, block.q, *logits)
+        is_kept, is_last, *values = results
+        return Judged(dict(zip(("tokens", "q", "sure", "states", "logits"), values, strict=False)), is_kept, is_last)
+
+    def begin(self, context: Context) -> Tensor:
+        """Return the states [B,1,d] of the last token of each text."""
+        ids = context.tokens.gather(1, context.lengths[:, None] - 1)
+        kv_length = self.target.kv_length(context.longest, self.cache)
+        return self.cache.steps(self._begin, ("slim begin", self.num_layers), kv_length, ids, context.lengths)[0]
+
+    def _begin(self, kv_length: int, ids: Tensor, sizes: Tensor) -> tuple[Tensor]:
+        plan = self.target.plan(sizes[:, None] - 1, self.cache, kv_length)
+        return (self.target.begin(ids, plan, self.cache, self.num_layers),)
+
+    def _judge(
+        self, low: float, high: float, kv_length: int, ids: Tensor, sizes: Tensor, u: Tensor, q: Tensor, *logits: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Judge ids [B,1+c], the first of them the last of texts of `sizes` [B], by laws q [B,c,V] and `logits`."""
+        positions = sizes[:, None] + torch.arange(-1, ids.shape[1] - 1, device=ids.device)
+        plan = self.target.plan(positions, self.cache, kv_length)
+        drafts, valid = ids[:, 1:], clamp_nan_ids(ids, self.num_ids)
+        raw, _, states = self.target.forward_exit(valid, plan, self.cache, self.num_layers)
+        raw = self.warp.logits(raw[:, :-1])
+        x = clamp_nan_ids(drafts, raw.shape[-1])[..., None]
+        plain = [mix(logs.softmax(-1), raw.softmax(-1), low, high) for logs in logits]
+        if self.warp.is_greedy:
+            (a, law, _), other = plain[0], raw.argmax(-1)
+            is_taken = x[..., 0] == other
+        else:
+            q = dense(q, raw.shape[-1])
+            a, law, redrawn = mix(q, self.warp.law(raw), low, high)
+            chance, rest = a.gather(-1, x)[..., 0], rest_of(q, u, x[..., 0])
+            is_taken = rest < chance
+            other = draw(redrawn, ((rest - chance) / (1 - chance)).clamp(0, 1 - 2**-52).nan_to_num(0))
+        chance = a.gather(-1, x)[..., 0]
+        is_kept = is_taken | ~((chance >= low) & (chance <= high))
+        tokens = torch.where(is_kept, drafts, other)
+        law = clamp_nan_ids(tokens, raw.shape[-1]) if self.warp.is_greedy else law
+        return is_kept, ~(chance >= low), tokens, law, a > high, states, *(mixed.log() for _, mixed, _ in plain)
+
+
+def mix(q: Tensor, s: Tensor, low: float, high: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return with which probability a slim verifier keeps each token, the law of what stands there then, and of what it draws.
+
+    q is the draft's law, s the slim verifier's; all [...,V]. From low to high it keeps a token with min(1, s/q), or draws another.
+    """
+    a = (s / q.clamp_min(torch.finfo(q.dtype).tiny)).clamp_max(1)
+    left = torch.where((a >= low) & (a <= high), q * (1 - a), 0)
+    redrawn = excess(s, q)
+    return a, q - left + left.sum(-1, keepdim=True) * redrawn, redrawn
