@@ -11,7 +11,7 @@ SAMPLED = 1000  # ids whose text is written back in a tokenizer's check
 
 
 class Speller:
-    """A tokenizer's text of ids and ids of texts, special tokens left out. Many at a time: the cost of a call is Python's."""
+    """A tokenizer's text of ids and ids of texts, special tokens left out; one at a time, for batches wait for threads."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -22,13 +22,13 @@ class Speller:
 
     def texts_of(self, rows: Sequence[Sequence[int]]) -> list[str]:
         if self.fast is not None:
-            return self.fast.decode_batch(rows, skip_special_tokens=True)
+            return [self.fast.decode(row, skip_special_tokens=True) for row in rows]
         options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
         return [str(self.tokenizer.decode(list(row), **options)) for row in rows]
 
     def ids_of(self, texts: Sequence[str]) -> list[list[int]]:
         if self.fast is not None:
-            return [encoding.ids for encoding in self.fast.encode_batch_fast(texts, add_special_tokens=False)]
+            return [self.fast.encode(text, add_special_tokens=False).ids for text in texts]
         return [list(ids) for ids in self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
 
@@ -64,7 +64,6 @@ class SpelledText:
     ids: list[int]
     num_lead: int = 0
     lead_ids: tuple[int, ...] = ()
-    text: str = ""  # of the window
     is_open: bool = False  # whether the draft can go on behind it
     rate: float = 1.0  # ids of the draft for a token of the target, in the prompt
 
@@ -119,7 +118,6 @@ class Spelling:
         spelled = self.target.texts_of([text.window for text in grown])
         for text, shown, ids in zip(grown, spelled, self.draft.ids_of(spelled), strict=True):
             num_lead = len(text.lead_ids)
-            text.text = shown
             text.is_open = tuple(ids[:num_lead]) == text.lead_ids and not shown.endswith(UNKNOWN)
             if text.is_open:
                 text.ids = text.settled + ids[num_lead:] or [0]
@@ -133,12 +131,12 @@ class Spelling:
         for stop in range(len(text.window) - self.look_behind, text.num_lead, -1):
             lead = text.window[max(0, stop - self.look_behind) : stop]
             window = lead + text.window[stop:]
-            before, context, whole = self.target.texts_of([text.window[:stop], lead, window])
-            ids_before, lead_ids, ids_whole = self.draft.ids_of([before, context, whole])
+            shown = self.target.texts_of([text.window[:stop], lead, window])
+            ids_before, lead_ids, ids_whole = self.draft.ids_of(shown)
             is_beginning = len(ids_before) >= len(text.lead_ids) and ids[: len(ids_before)] == ids_before
             if is_beginning and ids_whole == lead_ids + ids[len(ids_before) :]:
                 text.settled += ids_before[len(text.lead_ids) :]
-                text.window, text.num_lead, text.lead_ids, text.text = window, len(lead), tuple(lead_ids), whole
+                text.window, text.num_lead, text.lead_ids = window, len(lead), tuple(lead_ids)
                 return
 
     def spell(
@@ -150,10 +148,11 @@ class Spelling:
             lead = text.ids[-self.look_behind :]
             rows += [lead, lead + draft.ids[: len(draft.ids) - (not draft.is_ended)], lead + draft.ids]
         shown = iter(self.draft.texts_of(rows))
+        contexts = self.target.texts_of([text.window[-self.look_behind :] for text in texts])
         spelled: list[str] = []
-        for text, lead, *longer in zip(texts, shown, shown, shown, strict=True):
+        for context, lead, *longer in zip(contexts, shown, shown, shown, strict=True):
             behind = [other[len(lead) :] if other.startswith(lead) else "" for other in longer]
-            spelled += [text.text, *(text.text + part.partition(UNKNOWN)[0] for part in behind)]
+            spelled += [context, *(context + part.partition(UNKNOWN)[0] for part in behind)]
         encoded = iter(self.target.ids_of(spelled))
         pieces = zip(encoded, encoded, encoded, limits, strict=True)
         return [_block_of(before, shorter, whole, limit) for before, shorter, whole, limit in pieces]

@@ -17,7 +17,7 @@ from sdbench.files import digest_of, digest_of_data
 from sdbench.hub import explain, fetch, is_offline
 from sdbench.lm.digests import digest_once, is_digest_known
 from sdbench.lm.gguf import CODES, GGUFFile, find_file, is_gguf
-from sdbench.lm.quantized import QUANTIZED, quantization_config
+from sdbench.lm.quantized import INT8, QUANTIZED, quantization_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -166,7 +166,7 @@ def refuse_what_does_not_fit(
     wanted: Iterable[tuple[Checkpoint, str | None, str | None]], device: str, *, is_spread: bool = False
 ) -> None:
     """Raise before any weight is read. `wanted`: (checkpoint, dtype or None for the checkpoint's, quantization)."""
-    wanted = list(wanted)
+    wanted = [(checkpoint, dtype, None if kind == INT8 else kind) for checkpoint, dtype, kind in wanted]  # read whole
     need = ROOM * sum(checkpoint.bytes(dtype, quantization) for checkpoint, dtype, quantization in wanted)
     free = free_bytes(device, is_spread=is_spread)
     if free is None or need <= free:
@@ -209,7 +209,7 @@ def load_model(
     options: dict[str, Any] = {"dtype": getattr(torch, dtype) if dtype else "auto"}
     if attention is not None:
         options["attn_implementation"] = attention
-    if quantization is not None:
+    if quantization not in (None, INT8):
         options["quantization_config"] = quantization_config(quantization)
         options["device_map"] = device_map or {"": device}
     elif device_map is not None:
@@ -235,7 +235,13 @@ def load_model(
         raise ConfigError(
             f"{checkpoint.id} has no weights for {first}{more}: its files are torn, or of another architecture"
         )
-    return (loaded if "device_map" in options else loaded.to(device)).eval().requires_grad_(False)
+    model = (loaded if "device_map" in options else loaded.to(device)).eval().requires_grad_(False)
+    if quantization == INT8:
+        from sdbench.lm.int8 import quantize_layers
+
+        if not quantize_layers(model):
+            raise ConfigError(f"{checkpoint.id} has no linear layer that quantization=int8 could quantise: remove it")
+    return model
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:

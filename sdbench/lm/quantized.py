@@ -1,4 +1,4 @@
-"""Weights that bitsandbytes or torchao quantise while a checkpoint is read."""
+"""Weights that bitsandbytes or torchao quantise while a checkpoint is read, or the engine itself behind it (int8)."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -6,7 +6,9 @@ from typing import Any
 
 from sdbench.config import ConfigError
 
+INT8 = "int8"  # by lm/int8.py: read whole, then quantised
 QUANTIZED = {  # bytes a weight, scales included; packages needed
+    INT8: (1.1, []),
     "bnb-int8": (1.1, ["bitsandbytes"]),
     "bnb-nf4": (0.6, ["bitsandbytes"]),
     "torchao-int8": (1.1, ["torchao"]),
@@ -17,7 +19,7 @@ QUANTIZED = {  # bytes a weight, scales included; packages needed
 def require_packages(quantization: str | None, device_map: str | None) -> None:
     """Raise where a package that these options need beside transformers is missing; none is imported."""
     needed = QUANTIZED[quantization][1] if quantization else []
-    needed = [*needed, "accelerate"] if quantization or device_map else []
+    needed = [*needed, "accelerate"] if needed or device_map else []
     missing = [package for package in needed if find_spec(package) is None]
     if missing:
         option = f"quantization={quantization}" if quantization else f"device_map={device_map}"

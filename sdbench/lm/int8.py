@@ -1,0 +1,53 @@
+"""Weights in int8 with a scale for each output, quantised in memory: what a text gets does not depend on the texts beside it.
+
+torch's own dynamic int8 quantises activations too, with one scale for a whole batch: a text would depend on its neighbours.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+LARGEST = 127
+MULTIPLE = 32  # of both sizes: the kernel reads past the end of other matrices
+KERNEL_TYPES = (torch.float32, torch.bfloat16)
+
+
+class Int8Linear(nn.Module):
+    """A linear layer whose weight is an int8 [O,I] times a scale [O]. Activations keep their type."""
+
+    values: Tensor
+    scale: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        weight = linear.weight.detach()
+        scale = weight.abs().amax(1).double().clamp_min(torch.finfo(weight.dtype).tiny) / LARGEST
+        values = (weight.double() / scale[:, None]).round().clamp(-LARGEST, LARGEST)
+        self.register_buffer("values", values.to(torch.int8))
+        self.register_buffer("scale", scale.to(weight.dtype))
+        self.bias = linear.bias
+        is_whole = not any(size % MULTIPLE for size in weight.shape)
+        self.has_kernel = is_whole and weight.device.type == "cpu" and weight.dtype in KERNEL_TYPES
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.has_kernel and x.dtype == self.scale.dtype:
+            rows = x.reshape(-1, x.shape[-1])
+            y = torch._weight_int8pack_mm(rows, self.values, self.scale).view(*x.shape[:-1], -1)
+        else:
+            y = nn.functional.linear(x, self.values.to(x.dtype)) * self.scale
+        return y if self.bias is None else y + self.bias
+
+
+def quantize_layers(model: Any) -> int:
+    """Replace the linear layers of a model but its head; return how many there were."""
+    head = model.get_output_embeddings()
+    linears = [
+        (module, name, child)
+        for module in model.modules()
+        for name, child in module.named_children()
+        if type(child) is nn.Linear and child is not head
+    ]
+    for module, name, child in linears:
+        setattr(module, name, Int8Linear(child))
+    return len(linears)

@@ -1,0 +1,52 @@
+"""Weights in int8: each output has its scale, rows do not see each other, and a quantised pair keeps every promise."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import sdbench
+from sdbench.draft import NoDraft
+from sdbench.lm.int8 import Int8Linear, quantize_layers
+from sdbench.verify import Ensemble, Exact
+from tests.engine.models import PROMPTS, pair
+
+TYPES = [torch.float64, torch.float32, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("shape", [(64, 96), (33, 7)])
+def test_a_weight_is_off_by_half_a_step_and_rows_do_not_see_each_other(dtype, shape):
+    torch.manual_seed(0)
+    linear = nn.Linear(*shape).to(dtype).requires_grad_(False)
+    layer = Int8Linear(linear)
+    off = (layer.values * layer.scale[:, None].double() - linear.weight.double()).abs()
+    assert bool((off <= 0.51 * layer.scale[:, None].double() + 0.004 * linear.weight.double().abs()).all())
+    x, order = torch.randn(3, 5, shape[0]).to(dtype), torch.tensor([2, 0, 1])
+    y = layer(x)
+    wanted = x.double() @ (layer.values.double() * layer.scale[:, None].double()).T + linear.bias.double()
+    torch.testing.assert_close(y.double(), wanted, rtol=0, atol={torch.bfloat16: 0.05}.get(dtype, 1e-5))
+    assert torch.equal(layer(x[order]), y[order])
+    louder = torch.cat((x[:1], 1000 * x[1:]))
+    torch.testing.assert_close(layer(louder)[:1], y[:1], rtol=0, atol=1e-6 if dtype != torch.bfloat16 else 0.01)
+
+
+@pytest.mark.parametrize("roles", [("target",), ("draft",), ("target", "draft")])
+def test_a_quantised_pair_is_lossless_and_a_text_is_the_same_in_any_batch(roles):
+    models = dict(zip(("target", "draft"), pair("llama"), strict=True))
+    for role in roles:
+        assert quantize_layers(models[role]) > 0
+        assert isinstance(models[role].get_output_embeddings(), nn.Linear)
+    target, draft = models.values()
+    options: dict[str, Any] = {"max_new_tokens": 12, "stop_ids": (), "num_draft": 3}
+    alone = sdbench.generate(target, None, PROMPTS, [Exact()], drafter=NoDraft(), temperature=0.0, **options)
+    greedy = sdbench.generate(target, draft, PROMPTS, [Exact()], temperature=0.0, **options)
+    assert [g.tokens for g in greedy] == [g.tokens for g in alone]
+    rules, keys = [Exact(), Ensemble(w=0.5)], list(range(len(PROMPTS)))
+    drawn = sdbench.generate(target, draft, PROMPTS, rules, keys=keys, **options)
+    swapped = sdbench.generate(target, draft, PROMPTS[::-1], rules, keys=keys[::-1], batch_size=3, **options)
+    texts = {(g.prompt, g.verifier): g.tokens for g in drawn}
+    assert {(keys[::-1][g.prompt], g.verifier): g.tokens for g in swapped} == texts
+    traced = sdbench.generate(target, draft, PROMPTS, rules, keys=keys, capture="trace", **options)
+    assert {(g.prompt, g.verifier): g.tokens for g in traced} == texts
