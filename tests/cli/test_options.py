@@ -115,6 +115,18 @@ def test_quantised_models_are_cells_of_their_own_and_a_device_map_is_not(tmp_pat
     assert {content.get("target_quantization") for content in results.cells["content"]} == {None, *kinds}
 
 
+def test_int8_of_target_draft_or_both_makes_cells_of_their_own_in_one_folder(tmp_path):
+    roles = {"target": "model.quantization=int8", "draft": "model.draft_quantization=int8"}
+    for words in ([], [roles["target"]], [roles["draft"]], [*roles.values()]):
+        assert main([*tiny(tmp_path), *words]) == 0
+    cells = read(tmp_path / "llama-tiny-gsm8k-tiny").cells
+    kinds = [[content[f"{role}_quantization"] for role in roles] for content in cells["content"] if content["drafter"]]
+    lossless = [
+        kind for kind, name in zip(kinds, cells["verifier"][cells["num_draft"] > 0], strict=True) if name == "lossless"
+    ]
+    assert sorted(map(str, lossless)) == sorted(str([a, b]) for a in (None, "int8") for b in (None, "int8"))
+
+
 def test_weights_that_cannot_be_quantised_here_are_one_sentence(tmp_path, capsys, monkeypatch):
     def without_kernels(*_, **__):  # what transformers raises where torchao lacks the kernels of torchao-int4
         raise RuntimeError("We encountered some issues during automatic conversion of the weights.\nSee above.")

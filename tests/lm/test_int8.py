@@ -21,15 +21,17 @@ def test_a_weight_is_off_by_half_a_step_and_rows_do_not_see_each_other(dtype, sh
     torch.manual_seed(0)
     linear = nn.Linear(*shape).to(dtype).requires_grad_(False)
     layer = Int8Linear(linear)
+    assert layer.has_kernel == (shape == (64, 96) and dtype != torch.float64)
     off = (layer.values * layer.scale[:, None].double() - linear.weight.double()).abs()
     assert bool((off <= 0.51 * layer.scale[:, None].double() + 0.004 * linear.weight.double().abs()).all())
     x, order = torch.randn(3, 5, shape[0]).to(dtype), torch.tensor([2, 0, 1])
     y = layer(x)
     wanted = x.double() @ (layer.values.double() * layer.scale[:, None].double()).T + linear.bias.double()
     torch.testing.assert_close(y.double(), wanted, rtol=0, atol={torch.bfloat16: 0.05}.get(dtype, 1e-5))
-    assert torch.equal(layer(x[order]), y[order])
-    louder = torch.cat((x[:1], 1000 * x[1:]))
-    torch.testing.assert_close(layer(louder)[:1], y[:1], rtol=0, atol=1e-6 if dtype != torch.bfloat16 else 0.01)
+    rounding = {"rtol": 0, "atol": 0 if layer.has_kernel else 8 * torch.finfo(dtype).eps}
+    torch.testing.assert_close(layer(x[order]), y[order], **rounding)
+    louder = torch.cat((x[:1], 1000 * x[1:]))  # a scale for the whole batch would round the first row to nothing
+    torch.testing.assert_close(layer(louder)[:1], y[:1], **rounding)
 
 
 @pytest.mark.parametrize("roles", [("target",), ("draft",), ("target", "draft")])
