@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sdbench.config import ConfigError
+
 LARGEST = 127
 MULTIPLE = 32  # of both sizes: the kernel reads past the end of other matrices
 KERNEL_TYPES = (torch.float32, torch.bfloat16)
@@ -33,21 +35,23 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.has_kernel and x.dtype == self.scale.dtype:
             rows = x.reshape(-1, x.shape[-1])
-            y = torch._weight_int8pack_mm(rows, self.values, self.scale).view(*x.shape[:-1], -1)
+            y = torch.ops.aten._weight_int8pack_mm(rows, self.values, self.scale).view(*x.shape[:-1], -1)
         else:
             y = nn.functional.linear(x, self.values.to(x.dtype)) * self.scale
         return y if self.bias is None else y + self.bias
 
 
-def quantize_layers(model: Any) -> int:
-    """Replace the linear layers of a model but its head; return how many there were."""
+def quantize_layers(model: Any, name: str = "the model") -> Any:
+    """Return the model with its linear layers, but for the head, replaced; a ConfigError where it has none."""
     head = model.get_output_embeddings()
     linears = [
-        (module, name, child)
+        (module, label, child)
         for module in model.modules()
-        for name, child in module.named_children()
+        for label, child in module.named_children()
         if type(child) is nn.Linear and child is not head
     ]
-    for module, name, child in linears:
-        setattr(module, name, Int8Linear(child))
-    return len(linears)
+    if not linears:
+        raise ConfigError(f"{name} has no linear layer that quantization=int8 could quantise: remove it")
+    for module, label, child in linears:
+        setattr(module, label, Int8Linear(child))
+    return model

@@ -168,8 +168,7 @@ def refuse_what_does_not_fit(
     """Raise before any weight is read. `wanted`: (checkpoint, dtype or None for the checkpoint's, quantization)."""
     wanted = [(checkpoint, dtype, None if kind == INT8 else kind) for checkpoint, dtype, kind in wanted]  # read whole
     need = ROOM * sum(checkpoint.bytes(dtype, quantization) for checkpoint, dtype, quantization in wanted)
-    free = free_bytes(device, is_spread=is_spread)
-    if free is None or need <= free:
+    if (free := free_bytes(device, is_spread=is_spread)) is None or need <= free:
         return
     parts = [
         f"{c.id} ({(c.parameters or 0) / 1e9:.3g} B weights in {quantization or dtype or c.dtype})"
@@ -206,6 +205,8 @@ def load_model(
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    from sdbench.lm.int8 import quantize_layers
+
     options: dict[str, Any] = {"dtype": getattr(torch, dtype) if dtype else "auto"}
     if attention is not None:
         options["attn_implementation"] = attention
@@ -235,13 +236,8 @@ def load_model(
         raise ConfigError(
             f"{checkpoint.id} has no weights for {first}{more}: its files are torn, or of another architecture"
         )
-    model = (loaded if "device_map" in options else loaded.to(device)).eval().requires_grad_(False)
-    if quantization == INT8:
-        from sdbench.lm.int8 import quantize_layers
-
-        if not quantize_layers(model):
-            raise ConfigError(f"{checkpoint.id} has no linear layer that quantization=int8 could quantise: remove it")
-    return model
+    placed = (loaded if "device_map" in options else loaded.to(device)).eval().requires_grad_(False)
+    return quantize_layers(placed, checkpoint.id) if quantization == INT8 else placed
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
@@ -273,9 +269,8 @@ def _count_weights(folder: Path) -> tuple[int, str] | None:
     return counts.total(), _NAMES.get(counts.most_common(1)[0][0], "float32")
 
 
-def _hash(path: Path) -> str:
-    real = path.resolve()
-    return real.name if real.parent.name == "blobs" else digest_once(real)  # the hub's cache names a file by its hash
+def _hash(path: Path) -> str:  # the hub's cache names a file by its hash
+    return real.name if (real := path.resolve()).parent.name == "blobs" else digest_once(real)
 
 
 def _system_memory() -> int:
