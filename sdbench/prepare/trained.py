@@ -64,9 +64,10 @@ def _with_drafter_head(run: Run, drafter: Component) -> Component:
 
 def _folder(run: Run, kind: str, task: str) -> str:
     """The head of this temperature, else the one that the training writes by default, else the one that ships."""
-    name = f"{run.model.name}-{task}"
+    model = target_name(run) if kind.startswith("drafters/") else run.model.name
+    name = f"{model}-{task}"
     usual = RESULTS / kind / name
-    shipped = Path(str(embedded.__file__)).parent / kind / run.model.name / task
+    shipped = Path(str(embedded.__file__)).parent / kind / model / task
     if not task.replace("-", "").replace("_", "").isalnum():
         raise ConfigError(
             f"trained:{task} names no task: give trained:{run.task.name}, or the folder itself as head=FOLDER"
@@ -83,6 +84,14 @@ def _folder(run: Run, kind: str, task: str) -> str:
         f"no head was trained for model={run.model.name} on task={task} ({usual} has no {HEAD_CARD}): "
         f"train one with {training(run, kind, task, *lengths)}"
     )
+
+
+def target_name(run: Run) -> str:
+    """What the target alone is called: a drafter that is trained on its states serves it with any draft, or none."""
+    target = run.model.target
+    if target.startswith("embedded:"):
+        return target.removeprefix("embedded:").partition("/")[0]
+    return Path(target.rpartition(":")[2]).name.removesuffix(".gguf")
 
 
 def _with_draft(run: Run) -> Run:

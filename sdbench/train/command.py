@@ -48,12 +48,14 @@ COMMAND = Subcommand("sdbench.train", help_text, run, mistakes=(ConfigError, Hub
 
 def _train(name: str, argv: Sequence[str], compose: Compose) -> None:
     recipe, options, words = parse(name, argv)
+    from sdbench.prepare.trained import target_name
     from sdbench.train.setup import TrainingSetup, run_of
 
     if not any(word.startswith(("temperature=", "decode=")) for word in words):
         words.append(f"temperature={0 if recipe.is_greedy else 1}")
     run = run_of(words, recipe, compose)
-    folder = recipe.folder.replace("MODEL", run.model.name).replace("TASK", run.task.name)
+    model = run.model.name if recipe.needs_draft else target_name(run)
+    folder = recipe.folder.replace("MODEL", model).replace("TASK", run.task.name)
     out = Path(options.get("out", f"results/{folder.replace('LOSS', getattr(recipe, 'loss', ''))}"))
     if out.is_file() or (name == "draft" and out.exists()):
         raise ConfigError(f"out={out} exists already: give another out=, or delete it")

@@ -1,6 +1,7 @@
 """Medusa's heads are trained: laws that belong together, agreement that rises, exact resumption, a folder that drafts."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from safetensors.torch import load_file
 
 from sdbench.card import CARD, WEIGHTS
 from sdbench.cli import main
+from sdbench.prepare.trained import target_name
 from tests.train.trainings import PAIR, finished, killed
 
 WORDS = ("prompts=4", "rows=20", "max_new_tokens=24", "steps=12", "heads=3")
@@ -41,6 +43,27 @@ def test_a_run_drafts_with_them_and_is_lossless(trained, tmp_path, capsys):
     run = ["model.draft=null", "drafter=medusa", f"drafter.head={trained}", f"results={tmp_path}", "report=off"]
     assert main(["model=llama-tiny", *words, *run]) == 0
     assert "lossless K=3 equals the target alone in 6 of 6 texts (float32)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("draft", [[], ["model.draft=null"]])
+def test_those_that_ship_are_found_by_the_target(draft, tmp_path, capsys):
+    words = ["model=llama-tiny", "task=gsm8k-tiny", "drafter=medusa", "n=2", "--plan", f"results={tmp_path}", *draft]
+    assert main(words) == 0
+    assert "medusa" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("embedded:qwen-tiny/target", "qwen-tiny"),
+        ("org/Big-1.5B", "Big-1.5B"),
+        ("org/repo:x.gguf", "x"),
+        ("/a/b/", "b"),
+    ],
+)
+def test_a_target_is_called_by_its_last_name(target, name):
+    run = SimpleNamespace(model=SimpleNamespace(target=target))
+    assert target_name(run) == name  # pyright: ignore[reportArgumentType]
 
 
 def test_where_no_heads_are_the_command_that_trains_them_is_named(tmp_path, capsys, monkeypatch):
