@@ -171,8 +171,8 @@ def test_a_folder_of_ones_own_adds_files(tmp_path):
 def sure(tmp_path) -> Composer:
     """A rule whose knobs stand under `knobs:` alone, beside another that has a default."""
     (tmp_path / "verifier").mkdir()
-    (tmp_path / "verifier" / "sure.yaml").write_text(
-        "name: sure\n_target_: mine.Sure\nfloor: 0.5\nknobs:\n  eps: {low: 0, high: 1, sweep: [0.1, 0.2]}\n"
+    (tmp_path / "verifier" / "certain.yaml").write_text(
+        "name: certain\n_target_: mine.Sure\nfloor: 0.5\nknobs:\n  eps: {low: 0, high: 1, sweep: [0.1, 0.2]}\n"
         "  w: {low: 0, high: 1, sweep: [0.5]}\n  floor: {low: 0, high: 1}\n"
     )
     return Composer(str(tmp_path))
@@ -218,19 +218,19 @@ def test_a_file_with_the_name_of_one_of_the_package_is_refused(tmp_path):
 
 
 def test_a_knob_that_only_its_line_under_knobs_names_is_set_as_any_other(sure):
-    assert eps_of(sure, "verifier=sure") == [(0.1, 0.2)]
-    assert eps_of(sure, "verifier=sure", "verifier.eps=0.3") == [(0.3,)]
-    assert eps_of(sure, "verifier=sure", "verifier.eps=[0.3,0.4]", "w=0.5") == [(0.3, 0.4)]
-    assert eps_of(sure, "verifier=[ensemble,sure]", "verifier.sure.eps=0.3") == [(0.3,)]
-    assert eps_of(sure, "-m", "verifier=sure", "verifier.eps=0.3,0.4") == [(0.3,), (0.4,)]
+    assert eps_of(sure, "verifier=certain") == [(0.1, 0.2)]
+    assert eps_of(sure, "verifier=certain", "verifier.eps=0.3") == [(0.3,)]
+    assert eps_of(sure, "verifier=certain", "verifier.eps=[0.3,0.4]", "w=0.5") == [(0.3, 0.4)]
+    assert eps_of(sure, "verifier=[ensemble,certain]", "verifier.certain.eps=0.3") == [(0.3,)]
+    assert eps_of(sure, "-m", "verifier=certain", "verifier.eps=0.3,0.4") == [(0.3,), (0.4,)]
     for words, said in (
         (
-            ["verifier=sure", "verifier.esp=0.3"],
+            ["verifier=certain", "verifier.esp=0.3"],
             "verifier.esp is not an option (did you mean eps? choices: eps, floor)",
         ),
-        (["verifier=sure", "verifier.w=0.3"], "write w=VALUE, without verifier"),
-        (["verifier=sure", "verifier.eps=3"], "verifier.eps must be a number between 0 and 1, got 3"),
-        (["verifier=[ensemble,sure]", "verifier.eps=0.3"], "verifier.eps is not an option"),
+        (["verifier=certain", "verifier.w=0.3"], "write w=VALUE, without verifier"),
+        (["verifier=certain", "verifier.eps=3"], "verifier.eps must be a number between 0 and 1, got 3"),
+        (["verifier=[ensemble,certain]", "verifier.eps=0.3"], "verifier.eps is not an option"),
     ):
         with pytest.raises(ConfigError) as caught:
             eps_of(sure, *words)

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-NOT_OF_A_RUN = ("sdbench.train", "sdbench.trackers", "sdbench.evaluate_adapter")
+NOT_OF_A_RUN = ("sdbench.train", "sdbench.lm_eval", "sdbench.trackers", "sdbench.evaluate_adapter")
 PARTS_EVERY_S = 0.02  # small parts, so that many instants are inside a write
 
 

@@ -32,14 +32,14 @@ def test_our_own_engine_cuts_in_the_same_way():
         row = Decoding(0, Request(0, 0, 0, 0, 3), 0, 1, 100)
         text, place = [9, 1, 1, 2, 2, 1, 1, 1, 3], 1
         text[end] = 7
-        row.commit(0, 0, 9, [], None, frozenset({7}), None)
+        row.commit(0, 0, 9, [], [], None, frozenset({7}), None)
         steps = []
         for kept in (2, 0, 3):
             if row.is_stopped:
                 break
             steps.append(kept)
             block = text[place : place + kept + 1]
-            row.commit(3, kept, block[-1], [*block[:-1], 0, 0, 0][:3], None, frozenset({7}), None)
+            row.commit(3, kept, block[-1], [*block[:-1], 0, 0, 0][:3], [0] * 3, None, frozenset({7}), None)
             place += kept + 1
         counts = cut_rounds(len(row.tokens), steps, [3] * len(steps), is_stopped=row.is_stopped)
         assert counts.drafted == tuple(row.drafted), end

@@ -29,7 +29,7 @@ def test_lm_evals_own_tasks_run_here(python):
     """The tests of `task=lm-eval:NAME` and of `python -m sdbench.lm_eval`, in an environment that has lm-eval."""
     here = [
         str(HERE / "test_lm_eval.py"),
-        str(ROOT / "tests" / "lm_eval"),
+        str(ROOT / "tests" / "lm_eval_side"),
         "-m",
         "",
         "-n",
