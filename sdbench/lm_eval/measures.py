@@ -55,5 +55,6 @@ def _counts(generation: Generation, example: int, num_draft: int) -> dict[str, A
         "tokens": len(generation.tokens),
         "rounds": len(generation.drafted or ()),
         **counts,
+        "spared": (generation.origins or ()).count("sure"),
         **{f"{name}_sum": value for name, value in sums.items()},
     }

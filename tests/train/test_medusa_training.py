@@ -80,10 +80,10 @@ def test_more_drafts_than_heads_are_refused(trained, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_killed_training_ends_in_the_same_heads(tmp_path):
-    more = ("steps=24",)
-    finished("medusa", *WORDS, *more, f"out={tmp_path / 'whole'}")
-    killed("medusa", 22, *WORDS, *more, f"out={tmp_path / 'torn'}")
+    words = [word if not word.startswith("steps=") else "steps=24" for word in WORDS]
+    finished("medusa", *words, f"out={tmp_path / 'whole'}")
+    killed("medusa", 22, *words, f"out={tmp_path / 'torn'}")
     assert not (tmp_path / "torn" / CARD).exists()
-    finished("medusa", *WORDS, *more, f"out={tmp_path / 'torn'}")
+    finished("medusa", *words, f"out={tmp_path / 'torn'}")
     whole, torn = (load_file(tmp_path / name / WEIGHTS) for name in ("whole", "torn"))
     assert all(torch.equal(whole[name], torn[name]) for name in whole)
