@@ -212,7 +212,7 @@ def check_both(compared):
         for row in both["rows"]:
             for metric, value in row["ours"].items():
                 if not isinstance(row["theirs"][metric], list):
-                    assert value == pytest.approx(row["theirs"][metric], abs=1e-12), (name, metric)
+                    assert value == pytest.approx(float(row["theirs"][metric]), abs=1e-12), (name, metric)
         for metric, (ours, theirs) in both["whole"].items():
             assert ours == pytest.approx(theirs, abs=1e-12), (name, metric)
         assert any(value for row in both["rows"] for value in row["ours"].values()), f"{name}: some answer is right"
