@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+sys.path[:0] = [str(Path(__file__).parents[i]) for i in range(3)]  # this folder, tests/, and the package's
 from lm_eval_rows import OWN  # noqa: E402
 
 
