@@ -30,7 +30,7 @@ from sdbench import embedded
 from sdbench.audit.build import CANDIDATES, TRAINED_PROMPTS, least_certain
 from sdbench.cli.compose import Composer
 from sdbench.engines.protocol import kind_of
-from sdbench.engines.served.servers import PLUGIN_ENV
+from sdbench.engines.served.request import PLUGIN_ENV
 from sdbench.prepare.pair import find
 from sdbench.prepare.pair_info import PairInfo
 from sdbench.prepare.prompts import Prompts

@@ -11,10 +11,10 @@ from typing import Any
 
 import aiohttp
 
-from sdbench.serve.dialect import SECONDS, STEPS, TOTALS, Dialect, all_of, at, counters_of
+from sdbench.serve.dialect import SECONDS, STEPS, SUMS, TOTALS, Dialect, all_of, at, counters_of
+from sdbench.serve.rounds import steps_of
 from sdbench.types import EngineError
 
-COMPLETIONS = "/v1/completions"
 BUSY = (429, 502, 503, 504)
 CONNECT_S = 10.0
 LONGEST_WAIT_S = 60.0
@@ -105,7 +105,7 @@ class Client:
 
     async def refuses(self, body: Mapping[str, Any]) -> bool:
         """Whether the server answers a request with HTTP 400."""
-        async with self._request("POST", COMPLETIONS, body) as response:
+        async with self._request("POST", self.dialect.completions, body) as response:
             if response.status not in (200, 400):
                 raise UnansweredError(f"HTTP {response.status}: {_message(await response.text())}")
             return response.status == 400
@@ -145,7 +145,7 @@ class Client:
 
     async def _once(self, body: Mapping[str, Any]) -> Answer:
         reader = _Reader(self.dialect)
-        async with self._request("POST", COMPLETIONS, body) as response:
+        async with self._request("POST", self.dialect.completions, body) as response:
             if response.status in BUSY:
                 raise UnansweredError(f"HTTP {response.status}", _seconds(response.headers.get("Retry-After")))
             if response.status != 200:
@@ -157,7 +157,19 @@ class Client:
             raise UnansweredError(f"an error within the answer: {_message(json.dumps(reader.last))}")
         if not reader.is_whole:
             raise UnansweredError("its answer broke off")
+        if None in reader.ids:
+            reader.fill(await self._all_ids(body))
         return reader.answer()
+
+    async def _all_ids(self, body: Mapping[str, Any]) -> Sequence[int]:
+        """The ids of the same text, whole: llama.cpp's stream leaves out those of a character's first tokens."""
+        async with self._request("POST", self.dialect.completions, {**body, "stream": False}) as response:
+            if response.status != 200:
+                raise UnansweredError(f"HTTP {response.status}")
+            try:
+                return at(await response.json(content_type=None), self.dialect.ids) or ()
+            except ValueError as error:
+                raise UnansweredError("its answer is no JSON") from error
 
 
 class _Reader:
@@ -166,7 +178,8 @@ class _Reader:
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self.started_at, self._begin = time.time(), time.perf_counter()
-        self.ids: list[int] = []
+        self.ids: list[int | None] = []  # None: counted and not sent
+        self.sums: list[tuple[int, int, int]] = []
         self.text, self.finish, self.is_whole = "", None, False
         self.chunks: list[tuple[float, int]] = []
         self.last: Mapping[str, Any] = {}
@@ -189,29 +202,44 @@ class _Reader:
             "usage": at(chunk, "usage.completion_tokens"),
         }
         self._facts |= {name: value for name, value in facts.items() if value is not None}
-        for choice in chunk.get("choices") or ():
-            self._choice(choice)
+        sums = None if dialect.sums.get("tokens") is None else [at(chunk, dialect.sums.get(name)) or 0 for name in SUMS]
+        for choice in at(chunk, dialect.choices) or () if dialect.choices is not None else [chunk]:
+            self._choice(choice, None if sums is None else sums[0])
+        if sums is not None:
+            self.sums.append((sums[0], sums[1], sums[2]))
+        self.is_whole = self.is_whole or bool(at(chunk, dialect.last))
 
-    def _choice(self, choice: Mapping[str, Any]) -> None:
-        new = at(choice, self.dialect.ids)
-        if new is None and choice.get("text"):
-            raise EngineError("a server answers without token ids: it does not know return_token_ids")
-        new = list(new or ())[len(self.ids) :] if self.dialect.is_cumulative else list(new or ())
+    def _choice(self, choice: Mapping[str, Any], count: int | None) -> None:
+        """`count`: how many tokens there are by now, where the server says so."""
+        dialect = self.dialect
+        new, text = at(choice, dialect.ids), at(choice, dialect.text)
+        if new is None and text:
+            raise EngineError(f"a server answers without token ids: its answers have no {dialect.ids}")
+        new = list(new or ())[len(self.ids) :] if dialect.is_cumulative else list(new or ())
+        if count is not None:
+            new = [None] * (count - len(self.ids) - len(new)) + new
         if new:
             self.ids += new
             self.chunks.append((time.perf_counter() - self._begin, len(new)))
-        self.text += choice.get("text") or ""
-        self.finish = choice.get("finish_reason") or self.finish
+        self.text += text or ""
+        self.finish = at(choice, dialect.finish) or self.finish
+
+    def fill(self, ids: Sequence[int]) -> None:
+        """Complete the ids from another answer to the same request, if it is the same text."""
+        known = [(position, token) for position, token in enumerate(self.ids) if token is not None]
+        if len(ids) != len(self.ids) or any(ids[position] != token for position, token in known):
+            raise UnansweredError("its stream leaves out token ids, and the same request has another text")
+        self.ids = list(ids)
 
     def answer(self) -> Answer:
         if self._facts.get("usage", len(self.ids)) != len(self.ids):
             raise UnansweredError(f"it counts {self._facts['usage']} tokens and sent {len(self.ids)}")
         server_s = {name: float(self._facts.get(name, NAN)) / 1000 for name in SECONDS}
         return Answer(
-            ids=tuple(self.ids),
+            ids=tuple(token for token in self.ids if token is not None),
             text=self.text,
-            is_stopped=self.finish == "stop",
-            steps=self._facts.get("steps"),
+            is_stopped=self.finish in self.dialect.stops,
+            steps=steps_of(self.sums) if self.sums else self._facts.get("steps"),
             totals=self._totals(),
             chunks=tuple(self.chunks),
             server_s=server_s,
@@ -220,6 +248,8 @@ class _Reader:
 
     def _totals(self) -> dict[str, float] | None:
         """As reported, or computed from the mean tokens of a step: the first token is the prefill's."""
+        if self.sums and self.sums[-1][1]:
+            return {"steps": NAN, "drafted": self.sums[-1][1], "accepted": self.sums[-1][2]}
         totals, mean = self._facts.get("totals"), self._facts.get("mean")
         if totals is not None or not mean or not self.ids:
             return totals

@@ -1,6 +1,8 @@
 """The command line of a server that is started, from the options of a run, whatever they mean."""
 
 import json
+import re
+import shutil
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -58,6 +60,26 @@ def look(python: str, module: str) -> dict[str, Any]:
             "(scripts/vllm_env makes one)"
         )
     return facts
+
+
+def look_at_llama_server(binary: str | None) -> dict[str, Any]:
+    """Return path, version and commit of a llama-server, null being the one on PATH; a ConfigError where it is none."""
+    path = shutil.which(binary or "llama-server")
+    if path is None:
+        raise ConfigError(
+            "there is no llama-server on PATH: write engine.binary=PATH (scripts/llamacpp_env builds one)"
+            if binary is None
+            else f"engine.binary={show(binary)} is no program: name a llama-server (scripts/llamacpp_env builds one)"
+        )
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=LOOK_S, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(f"engine.binary={show(path)} does not run ({type(error).__name__})") from None
+    # version: 0.6.0-dev (build 11434, commit 515e85511), and before that version: 5142 (80f19b4)
+    match = re.search(r"version: .*?(\d+)(?: \(|, commit )(\w+)\)", done.stdout + done.stderr)
+    if match is None:
+        raise ConfigError(f"engine.binary={show(path)} prints no version: name a llama-server of llama.cpp")
+    return {"binary": path, "version": f"b{match[1]}", "commit": match[2]}
 
 
 def port_of(host: str, wanted: int | None) -> int:

@@ -1,6 +1,6 @@
 """Where a server of one kind reports what: paths into its JSON and names of its counters, from its file in configs/engine."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,43 +9,63 @@ from sdbench.config import ConfigError, refuse_unknown
 STEPS = ("accepted", "drafted")
 TOTALS = ("steps", "drafted", "accepted")
 SECONDS = ("first_token", "decode", "queue")
+SUMS = ("tokens", "drafted", "accepted")
+
+GROUPS = (("steps", STEPS), ("totals", TOTALS), ("sums", SUMS), ("milliseconds", SECONDS), ("counters", TOTALS))
 
 
 @dataclass(frozen=True)
 class Dialect:
     """Paths are dotted, with numbers as indices of lists; None: such a server does not report it.
 
-    ids: the new ids of a choice. steps: of a text, lists over its steps. totals: of a text, sums over its steps. milliseconds:
-    its own times. counters: sums since its start, in /metrics. request: fields that every request has. top_k_all: how a request
-    says "the whole vocabulary".
+    ids: the new ids of a choice. steps: of a text, lists over its steps. totals: of a text, sums over its steps. sums: the sums up
+    to a chunk, from which the steps follow. milliseconds: its own times. counters: sums since its start, in /metrics. request:
+    fields that every request has. top_k_all: how a request says "the whole vocabulary".
     """
 
+    completions: str = "/v1/completions"
+    choices: str | None = "choices"  # None: a chunk is itself the only choice
     ids: str = "token_ids"
+    text: str = "text"
+    finish: str = "finish_reason"
+    stops: Sequence[str] = ("stop",)  # of its values those of a text that the model or a stop string ended
+    last: str | None = None  # what is true in the last chunk; None: [DONE] comes behind it
     prompt_ids: str | None = None
     steps: Mapping[str, str | None] = field(default_factory=dict)
     totals: Mapping[str, str | None] = field(default_factory=dict)
+    sums: Mapping[str, str | None] = field(default_factory=dict)
     milliseconds: Mapping[str, str | None] = field(default_factory=dict)
     counters: Mapping[str, str | None] = field(default_factory=dict)
     request: Mapping[str, Any] = field(default_factory=dict)
     top_k_all: int = -1
     extra: str | None = None  # the field of a request that carries what plug-ins read
     salt: str | None = None  # the field of a request that keeps its prompt out of a cache of prompts
+    has_cached_prompts: bool = True  # False: every request has its prompt read anew
     version: str | None = "/version"
+    version_name: str = "version"
     tokenize: str | None = None
+    tokenize_text: str = "prompt"
+    tokenize_request: Mapping[str, Any] = field(default_factory=lambda: {"add_special_tokens": False})
     info: str | None = None
     counters_at: str = "/metrics"
     is_cumulative: bool = False  # whether each chunk repeats all ids so far
     flag: str | None = None  # what to start such a server with, so that it counts; None: nothing makes it
+    length_flag: str = "num_speculative_tokens"  # what its draft length is called at its start
     tokens_per_step: str | None = None  # of a text, the mean; what was drafted then stays unknown
 
     @classmethod
     def check(cls, tree: Mapping[str, Any]) -> "Dialect":
         refuse_unknown("engine.dialect.", tree, cls.__dataclass_fields__)
-        for name, keys in (("steps", STEPS), ("totals", TOTALS), ("milliseconds", SECONDS), ("counters", TOTALS)):
+        for name, keys in GROUPS:
             if not isinstance(tree.get(name, {}), Mapping):
                 raise ConfigError(f"engine.dialect.{name} must be a mapping of {', '.join(keys)} to names")
             refuse_unknown(f"engine.dialect.{name}.", tree.get(name) or {}, keys)
-        given: dict[str, Any] = {key: value for key, value in tree.items() if value is not None or key == "version"}
+        given: dict[str, Any] = {
+            key: value for key, value in tree.items() if value is not None or key in ("version", "choices")
+        }
+        for name in ("request", "tokenize_request"):  # null: a field that such a server does not have
+            if name in given:
+                given[name] = {key: value for key, value in given[name].items() if value is not None}
         return cls(**given)
 
 

@@ -15,6 +15,30 @@ class CountedRounds(NamedTuple):
     origins: tuple[Origin, ...] | None
 
 
+def steps_of(sums: Sequence[tuple[int, int, int]]) -> dict[str, list[int]] | None:
+    """The steps behind the first token, those without drafts too, from the sums of tokens, drafted and accepted drafts as they
+    stand after each token that is sent. None where they do not follow: tokens that were not sent may be steps of their own.
+    """
+    steps: list[tuple[int, int]] = []
+    last, left = (1, 0, 0), 0  # of the last step, how many of its tokens are to come
+    for tokens, drafted, accepted in sums:
+        new = tokens - last[0]
+        if new <= 0:
+            continue
+        if drafted > last[1]:  # the newest token is the first of a step with drafts
+            if new - 1 != left:
+                return None
+            steps.append((accepted - last[2], drafted - last[1]))
+            left = accepted - last[2]
+        else:
+            steps += [(0, 0)] * (new - left)
+            left = max(0, left - new)
+        last = tokens, drafted, accepted
+    if sums and last[1:] != tuple(sums[-1][1:]):
+        return None
+    return {"accepted": [kept for kept, _ in steps], "drafted": [offered for _, offered in steps]}
+
+
 def without_drafts(num_tokens: int) -> CountedRounds:
     """A model without drafts: each token is a round."""
     none = (0,) * num_tokens

@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from scripts.vllm_cpu import CPU
 from sdbench import embedded
-from sdbench.engines.served.servers import PLUGIN_ENV
+from sdbench.engines.served.request import PLUGIN_ENV
 from sdbench.metrics.divergence import common_prefix
 from sdbench.records import Results, read
 from sdbench.serve.command import port_of, words_of

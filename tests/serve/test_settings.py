@@ -41,7 +41,7 @@ def keys(made) -> set[str]:
 
 @pytest.fixture
 def vllm_is_there(monkeypatch):
-    monkeypatch.setattr("sdbench.engines.served.options.look", lambda python, module: {"there": True})
+    monkeypatch.setattr("sdbench.engines.served.started.look", lambda python, module: {"there": True})
     return ("engine=vllm", "engine.python=p")
 
 

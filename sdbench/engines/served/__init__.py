@@ -1,5 +1,7 @@
-"""Engines that are servers: those that run already (Http), and vLLM servers that are started here (Vllm)."""
+"""Engines that are servers: those that run already (Http), and those of vLLM and llama.cpp that are started here."""
 
-from sdbench.engines.served.options import Http, Vllm
+from sdbench.engines.served.llamacpp import LlamaCpp
+from sdbench.engines.served.options import Http
+from sdbench.engines.served.started import Vllm
 
-__all__ = ["Http", "Vllm"]
+__all__ = ["Http", "LlamaCpp", "Vllm"]

@@ -37,7 +37,7 @@ class ServedDecoder:
         self.pump = Pump()
         self.servers = Servers(kind, job, store, self.pump)
         self.should_stop = stopper(job.pair_info.text, job.task.stop)
-        self.most = job.run.batch_size or AT_A_TIME
+        self.most = min(job.run.batch_size or AT_A_TIME, kind.most_requests)
         self._settings = {key: kind.setting(job.run, point) for key, point in job.points.items()}
         try:
             self.servers.check()

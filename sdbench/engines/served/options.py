@@ -1,4 +1,4 @@
-"""Engines that are servers, those that run already (Http) and vLLM servers that are started here (Vllm): options, cells, keys."""
+"""An engine that is a server which runs already (Http): options, cells, keys. Those that are started here are in started.py."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sdbench.config import ConfigError, Run, nearest, show
+from sdbench.config import ConfigError, Run, config_dir, nearest, show
 from sdbench.config.checks import as_list, integer, number, string, switch
 from sdbench.engines.served.request import PLUGIN, ServerSetting
 from sdbench.engines.served.timing import plan_timing
 from sdbench.prepare.progress import warn
 from sdbench.records import Cell
 from sdbench.serve.client import Patience
-from sdbench.serve.command import look, port_of
 from sdbench.serve.dialect import Dialect
-from sdbench.serve.plugin import draws_from_laws
 
 if TYPE_CHECKING:
     from sdbench.engines.job import Job
@@ -47,6 +45,7 @@ class Http:
 
     is_started_here: ClassVar[bool] = False
     at_once: int = field(init=False, default=0)  # 0: however many there are
+    most_requests: ClassVar[int] = 4096  # that one server answers at a time
 
     url: str | None = None
     urls: Mapping[str, str] = field(default_factory=dict)
@@ -62,7 +61,14 @@ class Http:
     dialect: Any = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.dialect, str):
+            self.dialect, self.rules = _named_dialect(self.dialect)
         self.dialect = Dialect.check(self.dialect or {})
+        self.rules = {
+            name: {flag: value for flag, value in rule.items() if value is not None}
+            for name, rule in self.rules.items()
+            if rule is not None
+        }
         self.plugin = switch("engine.plugin", self.plugin)
         self.concurrency = [integer("engine.concurrency", level, 1, 4096) for level in as_list("", self.concurrency)]
         self.patience = Patience(
@@ -103,6 +109,8 @@ class Http:
         """Tokenizer and configuration are read here, the weights are the server's."""
         from sdbench.prepare import pair as pairs
 
+        if self.plugin and self.dialect.extra is None:
+            raise ConfigError("engine.plugin=true is for vLLM, in which sdbench's plug-in runs: leave it out")
         for key, usual in OF_THIS_PROCESS.items():
             if getattr(run, key) != usual:
                 raise ConfigError(
@@ -168,10 +176,12 @@ class Http:
             return ServerSetting("pair", point.num_draft, PLUGIN)
         name = point.cell.verifier
         if name not in self.rules:
-            raise ConfigError(
-                f"verifier={name} is no rule of such a server {nearest(name, self.rules)}; with sdbench's plug-in inside, and "
-                "engine.plugin=true, it takes every rule that judges one token at a time"
+            more = (
+                "use engine=native"
+                if self.dialect.extra is None
+                else "with sdbench's plug-in inside, and engine.plugin=true, it takes every rule that judges one token at a time"
             )
+            raise ConfigError(f"verifier={name} is no rule of such a server {nearest(name, self.rules)}; {more}")
         return ServerSetting("pair", point.num_draft, json.dumps(_fill_knobs(self.rules[name], point), sort_keys=True))
 
     def extra(self, point: Point) -> dict[str, Any]:
@@ -199,76 +209,15 @@ class Http:
         )
 
 
-@dataclass(kw_only=True)
-class Vllm(Http):
-    """Servers that are started here, one for each setting."""
+def _named_dialect(name: str) -> tuple[Any, Mapping[str, Any]]:
+    """The dialect and the rules of a file of configs/engine."""
+    import yaml
 
-    is_started_here: ClassVar[bool] = True
-
-    python: str | None = None
-    module: str = "vllm"
-    entry: str = "vllm.entrypoints.openai.api_server"
-    args: Mapping[str, Any] = field(default_factory=dict)
-    speculative: Mapping[str, Any] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
-    host: str = "127.0.0.1"
-    port: int | None = None
-    at_once: int = 1
-    start_s: float = 1800.0
-    grace_s: float = 20.0
-    always: Mapping[str, Any] = field(default_factory=dict)
-    alone: Mapping[str, Any] = field(default_factory=dict)
-    health: str = "/health"
-    installed: Mapping[str, Any] = field(init=False, default_factory=dict)  # of that interpreter
-
-    def _check_servers(self) -> None:
-        if self.url is not None or self.urls:
-            raise ConfigError("engine.url is of engine=http: engine=vllm starts its servers itself")
-        integer("engine.at_once", self.at_once, 1, 1024)
-        for key in ("start_s", "grace_s"):
-            number(f"engine.{key}", getattr(self, key), 0, 10**6)
-        given = [name for name in self.args if name in ("speculative_config", "model", "host", "port")]
-        if given:
-            raise ConfigError(
-                f"sdbench sets engine.args.{given[0]} itself, from model=, num_draft= and engine.{_ours(given[0])}; remove it"
-            )
-        if self.port is not None:
-            integer("engine.port", self.port, 1, 65535)
-            if self.at_once > 1:
-                raise ConfigError(
-                    f"engine.port={self.port} is one port, and engine.at_once={self.at_once} wants several: leave it out"
-                )
-
-    def find(self, run: Run) -> PairMetadata:
-        """What can be known of an interpreter and a port is asked before anything is read."""
-        if self.python is None:
-            raise ConfigError(
-                "engine.python names no interpreter: engine=vllm needs the python of an environment that has vllm"
-            )
-        self.installed = look(self.python, self.module)
-        if self.port is not None:
-            port_of(self.host, self.port)
-        self._refuse_garbage(run, self.python)
-        return super().find(run)
-
-    def _refuse_garbage(self, run: Run, python: str) -> None:
-        is_on_cpu = "+cpu" in (self.installed.get("torch") or "")
-        if run.temperature > 0 and not self.plugin and is_on_cpu and not draws_from_laws(python):
-            raise ConfigError(
-                f"vLLM {self.installed['version']} on a CPU writes garbage where it speculates at temperature={run.temperature:g} "
-                "(vllm#55005): engine.plugin=true repairs it, and temperature=0 is not touched by it"
-            )
-
-    def _cells_with_server(self, planned: Sequence[Point], settings: Mapping[str, ServerSetting]) -> list[Point]:
-        return list(planned)
-
-    def decides(self, run: Run, point: Point) -> dict[str, Any]:
-        given = {"args": dict(self.args), "speculative": dict(self.speculative) if point.role == "pair" else None}
-        return {**super().decides(run, point), **given}
-
-
-def _ours(name: str) -> str:
-    return "speculative" if name in ("speculative_config", "model") else name
+    trees = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((config_dir() / "engine").glob("*.yaml"))}
+    dialects = {stem: tree for stem, tree in trees.items() if "dialect" in tree}
+    if name not in dialects:
+        raise ConfigError(f"engine.dialect={show(name)} is no kind of server {nearest(name, dialects)}")
+    return dialects[name]["dialect"], dialects[name]["rules"]
 
 
 def _fill_knobs(rule: Mapping[str, Any], point: Point) -> dict[str, Any]:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sdbench.config import Run
     from sdbench.engines.job import Job
     from sdbench.engines.served.options import Http
     from sdbench.plan import WorkItem
 
 PLUGIN = "sdbench"
+PLUGIN_ENV = {"VLLM_PLUGINS": PLUGIN, "VLLM_USE_V2_MODEL_RUNNER": "0"}  # off unless named; its seam is the V1 runner's
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,15 @@ class ServerSetting:
     @property
     def label(self) -> str:
         return self.role if self.role != "pair" else f"num_draft={self.num_draft} {self.rule}"
+
+
+def model_id_of(run: Run, role: str, *, is_folder: bool = False) -> str:
+    """The model that a server of a role serves; `is_folder`: an embedded one by its folder."""
+    from sdbench.prepare.pair import folder_of
+
+    name = run.model.draft if role == "draft" else run.model.target
+    assert name is not None, "a run without a draft has no cell of one"
+    return folder_of(name) if is_folder else name
 
 
 def request_body(kind: Http, job: Job, model: str, item: WorkItem, most: int) -> dict[str, Any]:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, show
 from sdbench.engines.served.plugin import request_of
-from sdbench.engines.served.request import PLUGIN, ServerSetting, request_body
+from sdbench.engines.served.request import PLUGIN, ServerSetting, model_id_of, request_body
 from sdbench.plan import WorkItem
-from sdbench.prepare.pair import folder_of
 from sdbench.prepare.progress import warn
 from sdbench.prepare.provenance import gpus
 from sdbench.serve.client import Answer, Client, UnansweredError
-from sdbench.serve.command import port_of, words_of
+from sdbench.serve.command import port_of
 from sdbench.serve.dialect import at
 from sdbench.serve.process import Server
 from sdbench.types import EngineError
@@ -24,11 +22,11 @@ from sdbench.verify import Ensemble
 
 if TYPE_CHECKING:
     from sdbench.engines.job import Job
-    from sdbench.engines.served.options import Http, Vllm
+    from sdbench.engines.served.options import Http
+    from sdbench.engines.served.started import StartedServers
     from sdbench.records import Store
     from sdbench.serve.pump import Pump
 
-PLUGIN_ENV = {"VLLM_PLUGINS": PLUGIN, "VLLM_USE_V2_MODEL_RUNNER": "0"}  # off unless named; its seam is the V1 runner's
 DYING_S = 5.0  # a connection is gone before the process is
 PROBED = 8  # new tokens of the request that shows what a server tells
 SAMPLE = "Question: what is 12 + 30?\nAnswer:"  # a text that both tokenizers read
@@ -92,19 +90,14 @@ class Servers:
         return error if death is None else EngineError(f"{death}\n{rest}")
 
     def _start(self, setting: ServerSetting) -> OpenServer:
-        kind: Vllm = self.kind  # pyright: ignore[reportAssignmentType]
+        kind: StartedServers = self.kind  # pyright: ignore[reportAssignmentType]
         while len(self._open) >= kind.at_once:
             self._close(next(iter(self._open)))
-        assert kind.python is not None
         port = port_of(kind.host, kind.port)
         url = f"http://{kind.host}:{port}"
-        usual = kind.always if setting.role == "pair" else kind.alone
-        model = folder_of(self._model_id(setting.role))
-        args = {"model": model, "host": kind.host, "port": port, **usual, **kind.args}
-        words = words_of(kind.python, kind.entry, args, self._speculative(kind, setting))
+        words = kind.words(self.job, setting, port)
         log = Path(self.job.run.folder) / "servers" / f"{setting.role}-{port}.log"
-        env = {**(PLUGIN_ENV if kind.plugin else {}), **{name: str(value) for name, value in kind.env.items()}}
-        process = Server.start(words, url, log, env=env, grace_s=kind.grace_s)
+        process = Server.start(words, url, log, env=kind.environment(), grace_s=kind.grace_s)
         try:
             process.wait_until_ready(kind.health, kind.start_s)
             facts = {
@@ -117,19 +110,6 @@ class Servers:
         except BaseException:
             process.close()
             raise
-
-    def _speculative(self, kind: Vllm, setting: ServerSetting) -> Mapping[str, Any] | None:
-        if setting.role != "pair":
-            return None
-        rule = {} if setting.rule == PLUGIN else json.loads(setting.rule)
-        draft = {"model": folder_of(self._model_id("draft"))} if kind.speculative.get("method") == "draft_model" else {}
-        return {**draft, **kind.speculative, "num_speculative_tokens": setting.num_draft, **rule}
-
-    def _model_id(self, role: str) -> str:
-        model = self.job.run.model
-        name = model.draft if role == "draft" else model.target
-        assert name is not None
-        return name
 
     def _looked_at(
         self, setting: ServerSetting, url: str, process: Server | None, started: Mapping[str, Any]
@@ -169,7 +149,8 @@ class Servers:
             raise ConfigError(
                 f"no server answers at {client.url} ({error}): start it, or write its address as engine.url=URL"
             ) from None
-        return None if at(answer, "version") is None else str(at(answer, "version"))
+        version = at(answer, client.dialect.version_name)
+        return None if version is None else str(version)
 
     def _served_name(self, client: Client, setting: ServerSetting) -> str:
         listing = self.pump.run(client.get("/v1/models"))
@@ -178,27 +159,34 @@ class Servers:
             raise ConfigError(
                 f"the server at {client.url} lists no models at /v1/models: engine.url is the address before /v1"
             )
-        ids, wanted = [str(model.get("id")) for model in models], self._model_id(setting.role)
+        ids, wanted = [str(model.get("id")) for model in models], model_id_of(self.job.run, setting.role)
         if self.kind.model is not None:
             if self.kind.model not in ids:
                 raise ConfigError(
                     f"engine.model={show(self.kind.model)} is not served at {client.url}, which has {', '.join(ids)}"
                 )
             return self.kind.model
+        names = self._names_of(setting.role)
         for model in models:
-            if {str(model.get("id")), str(model.get("root"))} & {wanted, folder_of(wanted)}:
+            if names(str(model.get("id"))) or names(str(model.get("root"))):
                 return str(model.get("id"))
         raise ConfigError(
             f"the server at {client.url} serves {', '.join(ids)}, and this run asks for {wanted}: write model= as it is served, or "
             f"engine.model={ids[0]} if that is the same model under another name"
         )
 
+    def _names_of(self, role: str) -> Callable[[str], bool]:
+        """Whether a name is that of the model: a GGUF file lies elsewhere on another machine."""
+        names = {model_id_of(self.job.run, role, is_folder=is_folder) for is_folder in (False, True)}
+        file = self.job.pair_info.metadata.checkpoints["draft" if role == "draft" else "target"].gguf
+        return lambda name: name in names or (file is not None and Path(name).name == file.path.name)
+
     def _compare_tokenizers(self, client: Client) -> None:
         """A text as ids, here and there."""
         if client.dialect.tokenize is None:
             return
         ours = list(self.job.pair_info.tokenizer(SAMPLE, add_special_tokens=False)["input_ids"])
-        body = {"model": client.model, "prompt": SAMPLE, "add_special_tokens": False}
+        body = {"model": client.model, client.dialect.tokenize_text: SAMPLE, **client.dialect.tokenize_request}
         theirs = at(self.pump.run(client.get(client.dialect.tokenize, body)), "tokens")
         if theirs is not None and list(theirs) != ours:
             raise ConfigError(self._other_ids(client, f"{theirs[:6]} and {ours[:6]} begin the same text"))
@@ -250,13 +238,13 @@ class Servers:
         """Whether its steps come with each text; where only sums do, that is said once; where nothing does, it is a mistake."""
         if setting.role != "pair":
             return False
-        if answer.steps is not None:
-            most = max(answer.steps["drafted"], default=0)
-            if most and most != setting.num_draft:
-                raise ConfigError(
-                    f"the server at {client.url} drafts {most} tokens a step: write num_draft={most}, or start it with "
-                    f"num_speculative_tokens={setting.num_draft}"
-                )
+        most = 0 if answer.steps is None else max(answer.steps["drafted"], default=0)
+        if most and most != setting.num_draft and not (self.kind.is_started_here and most < setting.num_draft):
+            raise ConfigError(
+                f"the server at {client.url} drafts {most} tokens a step: write num_draft={most}, or start it with "
+                f"{client.dialect.length_flag}={setting.num_draft}"
+            )
+        if (answer.totals if client.dialect.sums else answer.steps) is not None:
             return True
         if answer.totals is None and self.pump.run(client.counters()) is None:
             sentence = f"the server at {client.url} (version {version or 'unknown'}) counts no drafts"

@@ -43,13 +43,14 @@ from sdbench.types import EngineError
 if TYPE_CHECKING:
     from sdbench.engines.job import Job
     from sdbench.engines.served.decoder import ServedDecoder
-    from sdbench.engines.served.options import Http, Vllm
+    from sdbench.engines.served.options import Http
     from sdbench.engines.served.request import ServerSetting
+    from sdbench.engines.served.started import StartedServers
     from sdbench.prepare.cells import Point
 
 SINGLE = 1
 ASKS = 3  # of each user, at the least
-VOLATILE = ("instance_id", "internal_states")  # of vLLM's configuration and of SGLang's
+VOLATILE = ("instance_id", "internal_states", "media_marker")  # of the configurations of vLLM, SGLang and llama.cpp
 UNKNOWN = "?"  # of a server that does not answer now: what it said of itself when it was timed counts
 
 
@@ -105,9 +106,9 @@ def plan_timing(kind: Http, job: Job, points: Sequence[Point], store: Store) -> 
 def where_timed(kind: Http, points: Sequence[Point]) -> str:
     """What decides a second: this machine, and each server with what it says of itself."""
     if kind.is_started_here:
-        vllm: Vllm = kind  # pyright: ignore[reportAssignmentType]
-        started = {"installed": vllm.installed, "env": vllm.env, "gpus": gpus()}
-        return f"{machine()}; {vllm.module} {vllm.installed.get('version')} {_digest(started)}"
+        program: StartedServers = kind  # pyright: ignore[reportAssignmentType]
+        started = {"installed": program.installed, "env": program.env, "gpus": gpus()}
+        return f"{machine()}; {program.module} {program.installed.get('version')} {_digest(started)}"
     pump = Pump()
     try:
         urls = sorted({kind.url_of(point.cell.verifier) for point in points})
@@ -127,7 +128,7 @@ def _describe_server(kind: Http, url: str, pump: Pump) -> str:
     finally:
         pump.run(client.close())
     models = [[at(model, key) for key in ("id", "root", "max_model_len")] for model in at(listing, "data") or []]
-    return f"{at(version, 'version')} {_digest([models, info])}"
+    return f"{at(version, dialect.version_name)} {_digest([models, info])}"
 
 
 def _digest(facts: object) -> str:
@@ -170,7 +171,7 @@ def time_plan(decoder: ServedDecoder, plan: LatencyPlan) -> None:
     timing, store = decoder.job.run.timing, decoder.store
     assert timing is not None
     examples = list(decoder.job.prompts.ids)[: timing.examples]
-    if decoder.kind.dialect.salt is None:
+    if decoder.kind.dialect.salt is None and decoder.kind.dialect.has_cached_prompts:
         warn("requests of this kind of server carry no cache salt: first-token times may be those of cached prompts")
     with Bar("timing", sum(len(asks_of(examples, block.concurrency)) for block in plan.todo)) as bar:
         for block in ordered_blocks(decoder, plan, asks_of(examples[:1], SINGLE)):

@@ -1,0 +1,80 @@
+"""llama.cpp's servers, started here: GGUF files, drafts from a second file, the lossless rule."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from sdbench.config import ConfigError, Run, show
+from sdbench.config.checks import integer
+from sdbench.engines.served.request import ServerSetting, model_id_of
+from sdbench.engines.served.started import StartedServers
+from sdbench.serve.command import flags, look_at_llama_server
+
+if TYPE_CHECKING:
+    from sdbench.engines.job import Job
+    from sdbench.prepare.pair import PairMetadata
+
+MARGIN = 8  # positions that a slot keeps free behind its text and a draft
+STEP = 256  # contexts are whole multiples of it
+
+
+@dataclass(kw_only=True)
+class LlamaCpp(StartedServers):
+    """llama.cpp servers, by their program."""
+
+    reserved: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("model", "model_draft", "spec_draft_model"), "model="),
+        **dict.fromkeys(("spec_draft_n_max", "draft_max"), "num_draft="),
+        "parallel": "engine.slots",
+        "host": "engine.host",
+        "port": "engine.port",
+    }
+
+    module: str = "llamacpp"
+    binary: str | None = None
+    slots: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.slots is not None:
+            integer("engine.slots", self.slots, 1, 4096)
+
+    @property
+    def most_requests(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Its slots: a request beyond them would wait in silence."""
+        return self.slots or max(self.concurrency)
+
+    def look_at_program(self, run: Run) -> None:
+        self.installed = look_at_llama_server(self.binary)
+
+    def find(self, run: Run) -> PairMetadata:
+        metadata = super().find(run)
+        for role, checkpoint in metadata.checkpoints.items():
+            if checkpoint.gguf is None:
+                name = model_id_of(run, role)
+                raise ConfigError(f"engine=llamacpp loads .gguf files, and model.{role}={show(name)} is none")
+        return metadata
+
+    def words(self, job: Job, setting: ServerSetting, port: int) -> Sequence[str]:
+        files = {role: checkpoint.gguf for role, checkpoint in job.pair_info.metadata.checkpoints.items()}
+        paths = {role: str(file.path) for role, file in files.items() if file is not None}
+        speculative = {
+            "spec_draft_model": paths.get("draft"),
+            self.dialect.length_flag: setting.num_draft,
+            **self.speculative,
+            **json.loads(setting.rule or "{}"),
+        }
+        room = -(-(job.longest + setting.num_draft + MARGIN) // STEP) * STEP
+        args = {
+            "model": paths["draft" if setting.role == "draft" else "target"],
+            "host": self.host,
+            "port": port,
+            "parallel": self.most_requests,
+            "ctx_size": room * self.most_requests,
+            **self.always,
+            **self.args,
+        }
+        return [self.installed["binary"], *flags(args), *(flags(speculative) if setting.role == "pair" else ())]

@@ -1,0 +1,137 @@
+"""Engines that are servers which are started here, one for each setting; vLLM's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sdbench.config import ConfigError, Run
+from sdbench.config.checks import integer, number
+from sdbench.engines.served.options import Http
+from sdbench.engines.served.request import PLUGIN, PLUGIN_ENV, ServerSetting, model_id_of
+from sdbench.serve.command import look, port_of, words_of
+from sdbench.serve.plugin import draws_from_laws
+
+if TYPE_CHECKING:
+    from sdbench.engines.job import Job
+    from sdbench.prepare.cells import Point
+    from sdbench.prepare.pair import PairMetadata
+
+
+@dataclass(kw_only=True)
+class StartedServers(Http):
+    """Servers that are started here, one for each setting."""
+
+    is_started_here: ClassVar[bool] = True
+    reserved: ClassVar[Mapping[str, str]] = {}  # arguments that sdbench sets itself, and from which option
+
+    module: str = ""  # its name in sentences
+    args: Mapping[str, Any] = field(default_factory=dict)
+    speculative: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    host: str = "127.0.0.1"
+    port: int | None = None
+    at_once: int = 1
+    start_s: float = 1800.0
+    grace_s: float = 20.0
+    always: Mapping[str, Any] = field(default_factory=dict)
+    health: str = "/health"
+    installed: Mapping[str, Any] = field(init=False, default_factory=dict)  # of its program
+
+    def words(self, job: Job, setting: ServerSetting, port: int) -> Sequence[str]:
+        """The command line of the server of a setting."""
+        raise NotImplementedError
+
+    def look_at_program(self, run: Run) -> None:
+        """Raise a ConfigError where its program is missing or cannot decode this run; set `installed`."""
+        raise NotImplementedError
+
+    def environment(self) -> dict[str, str]:
+        """Variables of its environment."""
+        return {name: str(value) for name, value in self.env.items()}
+
+    def find(self, run: Run) -> PairMetadata:
+        """What can be known of a program and a port is asked before anything is read."""
+        self.look_at_program(run)
+        if self.port is not None:
+            port_of(self.host, self.port)
+        return super().find(run)
+
+    def _check_servers(self) -> None:
+        name = self.module
+        if self.url is not None or self.urls:
+            raise ConfigError(f"engine.url is of engine=http: engine={name} starts its servers itself")
+        integer("engine.at_once", self.at_once, 1, 1024)
+        for key in ("start_s", "grace_s"):
+            number(f"engine.{key}", getattr(self, key), 0, 10**6)
+        given = [name for name in self.args if name in self.reserved]
+        if given:
+            raise ConfigError(f"sdbench sets engine.args.{given[0]} itself, from {self.reserved[given[0]]}; remove it")
+        if self.port is not None:
+            integer("engine.port", self.port, 1, 65535)
+            if self.at_once > 1:
+                raise ConfigError(
+                    f"engine.port={self.port} is one port, and engine.at_once={self.at_once} wants several: leave it out"
+                )
+
+    def _cells_with_server(self, planned: Sequence[Point], settings: Mapping[str, ServerSetting]) -> list[Point]:
+        return list(planned)
+
+    def decides(self, run: Run, point: Point) -> dict[str, Any]:
+        given = {"args": dict(self.args), "speculative": dict(self.speculative) if point.role == "pair" else None}
+        return {**super().decides(run, point), **given}
+
+
+def _set_from(option: str) -> str:
+    return f"model=, num_draft= and engine.{option}"
+
+
+@dataclass(kw_only=True)
+class Vllm(StartedServers):
+    """vLLM servers, by the interpreter of an environment that has vLLM."""
+
+    reserved: ClassVar[Mapping[str, str]] = {
+        **{name: _set_from("speculative") for name in ("speculative_config", "model")},
+        **{name: _set_from(name) for name in ("host", "port")},
+    }
+
+    python: str | None = None
+    module: str = "vllm"
+    entry: str = "vllm.entrypoints.openai.api_server"
+    alone: Mapping[str, Any] = field(default_factory=dict)
+
+    def look_at_program(self, run: Run) -> None:
+        if self.python is None:
+            raise ConfigError(
+                "engine.python names no interpreter: engine=vllm needs the python of an environment that has vllm"
+            )
+        self.installed = look(self.python, self.module)
+        self._refuse_garbage(run, self.python)
+
+    def _refuse_garbage(self, run: Run, python: str) -> None:
+        is_on_cpu = "+cpu" in (self.installed.get("torch") or "")
+        if run.temperature > 0 and not self.plugin and is_on_cpu and not draws_from_laws(python):
+            raise ConfigError(
+                f"vLLM {self.installed['version']} on a CPU writes garbage where it speculates at temperature={run.temperature:g} "
+                "(vllm#55005): engine.plugin=true repairs it, and temperature=0 is not touched by it"
+            )
+
+    def environment(self) -> dict[str, str]:
+        return {**(PLUGIN_ENV if self.plugin else {}), **super().environment()}
+
+    def words(self, job: Job, setting: ServerSetting, port: int) -> Sequence[str]:
+        assert self.python is not None, "find() comes first"
+        usual = self.always if setting.role == "pair" else self.alone
+        model = model_id_of(job.run, setting.role, is_folder=True)
+        args = {"model": model, "host": self.host, "port": port, **usual, **self.args}
+        return words_of(self.python, self.entry, args, self._speculative_config(job, setting))
+
+    def _speculative_config(self, job: Job, setting: ServerSetting) -> Mapping[str, Any] | None:
+        if setting.role != "pair":
+            return None
+        rule = {} if setting.rule == PLUGIN else json.loads(setting.rule)
+        has_draft = self.speculative.get("method") == "draft_model"
+        draft = {"model": model_id_of(job.run, "draft", is_folder=True)} if has_draft else {}
+        return {**draft, **self.speculative, "num_speculative_tokens": setting.num_draft, **rule}

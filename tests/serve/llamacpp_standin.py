@@ -1,0 +1,132 @@
+"""A server of llama.cpp's kind for tests: chunks as build 11434 sends them, a token each, with the sums so far.
+
+As llama.cpp it draws the first token without a draft, counts a step whole when its first token is sent, and leaves out of a stream
+the ids of tokens that end inside a character. As a program it takes the command line of llama-server, and needs no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from standin import StandIn, Text, _send, hashed, start_child
+
+BUILD = "b11434-515e85511"
+
+
+@dataclass
+class LlamaCppStandIn(StandIn):
+    """`left_out`: positions of tokens whose ids a stream does not send."""
+
+    left_out: tuple[int, ...] = ()
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=2**26)
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/props", self._props),
+                web.get("/v1/models", self._models),
+                web.post("/tokenize", self._tokenize),
+                web.post("/completion", self._complete),
+            ]
+        )
+        return app
+
+    async def _props(self, _: web.Request) -> web.Response:
+        return web.json_response({"total_slots": 1, "model_path": self.model, "build_info": BUILD})
+
+    async def _models(self, _: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": self.model, "owned_by": "llamacpp"}]})
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        ids = self.tokenizer.encode(body["content"], add_special_tokens=body["add_special"]).ids
+        return web.json_response({"tokens": ids})
+
+    async def _answered(self, request: web.Request, body: dict[str, Any], fault: str) -> web.StreamResponse:
+        if body["stream"]:
+            return await super()._answered(request, body, fault)
+        text = self.maker(body)
+        return web.json_response(self._last(text, body, tokens=text.ids))
+
+    async def _stream(
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        text: Text,
+        body: dict[str, Any],
+        fault: str,
+        begin: float,
+    ) -> None:
+        sums, waiting = sums_of(text), []
+        for count, (token, drafts) in enumerate(zip(text.ids, sums, strict=True), start=1):
+            waiting.append(token)
+            if count - 1 in self.left_out:
+                continue
+            content, waiting = self._text(waiting, fault), []
+            chunk = {"index": 0, "content": content, "tokens": [token], "stop": False, "id_slot": 0}
+            counts = {"tokens_predicted": count, "tokens_evaluated": len(body["prompt"])}
+            await _send(response, {**chunk, **counts, "timings": timings(count, drafts)})
+        await _send(response, self._last(text, body, tokens=[]))
+        await response.write_eof()
+        self.served += 1
+
+    def _last(self, text: Text, body: dict[str, Any], tokens: list[int]) -> dict[str, Any]:
+        count = len(text.ids)
+        ended = "limit" if count >= body["max_tokens"] else "eos"
+        last = {"index": 0, "content": "", "tokens": tokens, "stop": True, "stop_type": ended, "truncated": False}
+        return {**last, "tokens_predicted": count, "timings": timings(count, sums_of(text)[-1])}
+
+
+def sums_of(text: Text) -> list[tuple[int, int]]:
+    """Drafted and accepted by each token."""
+    drafted = accepted = 0
+    sums = [(0, 0)]
+    for kept, offered in zip(text.accepted or (), text.drafted or (), strict=True):
+        drafted, accepted = drafted + offered, accepted + kept
+        sums += [(drafted, accepted)] * (kept + 1)
+    return [*sums, *[(drafted, accepted)] * len(text.ids)][: len(text.ids)]
+
+
+def timings(count: int, drafts: tuple[int, int]) -> dict[str, Any]:
+    """Without drafts so far, llama.cpp sends no counts of them."""
+    times = {"cache_n": 0, "prompt_n": 7, "prompt_ms": 12.5, "predicted_n": count, "predicted_ms": 2.0 * count}
+    return {**times, **({"draft_n": drafts[0], "draft_n_accepted": drafts[1]} if drafts[0] else {})}
+
+
+def main(words: list[str]) -> None:
+    """llama-server's command line, of which only this counts."""
+    if "--version" in words:
+        print(
+            "version: 0.6.0-dev (build 11434, commit 515e85511)\nbuilt with GNU 12.2.0 for Linux x86_64",
+            file=sys.stderr,
+        )
+        return
+    from tokenizers import Tokenizer
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--spec-draft-n-max", type=int, default=0)
+    given, rest = parser.parse_known_args(words)
+    print(f"stand-in with {words}", file=sys.stderr, flush=True)
+    if "--refuse-to-start" in rest:
+        print("error: invalid argument: --refuse-to-start", file=sys.stderr)
+        sys.exit(1)
+    tokenizer = Tokenizer.from_file(os.environ["STANDIN_TOKENIZER"])
+    maker = hashed(given.spec_draft_n_max, "12 + 30 = 42\n", lambda text: tokenizer.encode(text).ids)
+    if child := os.environ.get("STANDIN_CHILD"):
+        start_child(Path(child))
+    server = LlamaCppStandIn(maker, tokenizer, given.model, given.host, given.port)
+    web.run_app(server.app(), host=given.host, port=given.port, print=lambda *_: None)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,226 @@
+"""engine=http engine.dialect=llamacpp and engine=llamacpp against a stand-in that answers as build 11434 of llama.cpp's server."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from llamacpp_standin import LlamaCppStandIn
+from standin import Text, decoded, hashed
+
+from sdbench.cli import main
+from sdbench.records import read
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+NAME = "micro-gsm8k-tiny"
+
+
+@pytest.fixture
+def llamacpp(served_pair, raw_tokenizer):
+    """A running stand-in."""
+    running = []
+
+    def start(maker=None, *, num_draft: int = 3, **options: object) -> LlamaCppStandIn:
+        maker = maker or hashed(num_draft, "12 + 30 = 42 and\n", lambda text: raw_tokenizer.encode(text).ids)
+        server = LlamaCppStandIn(maker, raw_tokenizer, str(served_pair / "target"), **options)  # type: ignore[arg-type]
+        running.append(server.__enter__())
+        return server
+
+    yield start
+    for server in running:
+        server.__exit__()
+
+
+def engine_words(server, target=None) -> list[str]:
+    named = [] if target is None else [f"engine.urls.target={target.url}"]
+    return ["engine=http", "engine.dialect=llamacpp", f"engine.url={server.url}", "engine.wait_s=0.01", *named]
+
+
+def texts(folder: Path) -> dict[tuple[str, str], str]:
+    return {(row.verifier, row.example): row.text for row in read(folder).generations.itertuples()}
+
+
+def test_rounds_follow_from_the_sums_of_each_chunk(served_words, llamacpp, tmp_path):
+    server = llamacpp()
+    assert main([*served_words(tmp_path), *engine_words(server)]) == 0
+    results = read(tmp_path / NAME)
+    frame = results.generations
+    assert (frame["accepted"] + frame["replaced"] + frame["bonus"] == frame["tokens"]).all()
+    assert (results.rounds["drafted"] <= 3).all()
+    assert frame[["tv_sum", "expected_sum", "bias_sum"]].isna().all().all()
+    (entry,) = results.provenance.values()
+    facts = entry["servers"][0]
+    assert (facts["version"], facts["counts"]) == ("b11434-515e85511", "steps")
+    body = server.seen[-1]
+    law = {"top_k": 0, "top_p": 1, "min_p": 0, "repeat_penalty": 1, "samplers": ["temperature", "top_k", "top_p"]}
+    assert {name: body[name] for name in law} == law
+    assert (body["cache_prompt"], body["return_tokens"], body["temperature"]) == (False, True, 0)
+    assert all(isinstance(token, int) for token in body["prompt"])
+    assert "return_token_ids" not in body
+
+
+def test_greedy_texts_are_those_of_the_target_alone(served_words, llamacpp, pair_engine, tmp_path):
+    server, target = llamacpp(decoded(pair_engine, 3)), llamacpp(decoded(pair_engine, 0))
+    assert main([*served_words(tmp_path), *engine_words(server, target)]) == 0
+    written = texts(tmp_path / NAME)
+    assert len(written) == 6
+    assert all(text == written["target", example] for (_, example), text in written.items())
+
+
+def test_ids_that_a_stream_leaves_out_are_asked_for_whole(served_words, llamacpp, tmp_path):
+    """The tokens of a character but its last one: counted, and not sent. The same request without a stream has them."""
+    whole, gaps = llamacpp(), llamacpp(left_out=(0, 3, 4, 23))
+    for name, server in (("whole", whole), ("gaps", gaps)):
+        assert main([*served_words(tmp_path / name), *engine_words(server)]) == 0
+    assert texts(tmp_path / "whole" / NAME) == texts(tmp_path / "gaps" / NAME)
+    assert {body["stream"] for body in gaps.seen} == {True, False}
+    assert {body["stream"] for body in whole.seen} == {True}
+
+
+def test_a_server_that_writes_another_text_when_asked_again_is_no_answer(served_words, llamacpp, tmp_path, capsys):
+    count = iter(range(1000))
+    server = llamacpp(lambda body: Text([5 + next(count) % 7] * 8, [3, 2], [3, 3]), left_out=(2,))
+    assert main([*served_words(tmp_path), *engine_words(server), "engine.retries=1"]) == 2
+    assert "leaves out token ids, and the same request has another text" in capsys.readouterr().err
+
+
+@pytest.fixture
+def refused(served_words, tmp_path, capsys):
+    """The sentence of a command that ends with code 2 before a text is decoded."""
+
+    def run(*words: str, **options: object) -> str:
+        capsys.readouterr()
+        assert main([*served_words(tmp_path / "results", **options), *words]) == 2
+        lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sdbench: ")]
+        sentences = [line for line in lines if "left out" not in line and " examples, to " not in line]
+        assert len(sentences) == 1, lines
+        assert not list((tmp_path / "results").rglob("generations-*"))
+        return sentences[0]
+
+    return run
+
+
+def test_a_server_without_speculation(refused, llamacpp):
+    assert "(version b11434-515e85511) counts no drafts: it does not speculate" in refused(
+        *engine_words(llamacpp(num_draft=0))
+    )
+
+
+def test_a_server_of_another_draft_length(refused, llamacpp):
+    sentence = refused(*engine_words(llamacpp(num_draft=5)))
+    assert "drafts 5 tokens a step: write num_draft=5, or start it with spec_draft_n_max=3" in sentence
+
+
+URL = "engine.url=http://127.0.0.1:9"
+HTTP = ("engine=http", "engine.dialect=llamacpp", URL)
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "sentence"),
+    [
+        (HTTP, {"verifier": "ensemble", "w": 0.5}, "verifier=ensemble is no rule of such a server (choices: lossless)"),
+        (HTTP, {"verifier": "block"}, "verifier=block is no rule of such a server"),
+        ((*HTTP, "engine.plugin=true"), {}, "engine.plugin=true is for vLLM"),
+        (
+            ("engine=http", "engine.dialect=lamacpp", URL),
+            {},
+            "engine.dialect=lamacpp is no kind of server (did you mean",
+        ),
+        (("engine=llamacpp", "engine.binary=/no/such"), {}, "engine.binary=/no/such is no program"),
+        (("engine=llamacpp", "engine.binary=/bin/true"), {}, "engine.binary=/bin/true prints no version"),
+        (("engine=llamacpp", URL), {}, "engine.url is of engine=http: engine=llamacpp starts its servers itself"),
+        (("engine=llamacpp", "engine.slots=0"), {}, "engine.slots must be a whole number"),
+        (
+            ("engine=llamacpp", "engine.args.parallel=2"),
+            {},
+            "sdbench sets engine.args.parallel itself, from engine.slots",
+        ),
+    ],
+    ids=str,
+)
+def test_bad_input_is_a_sentence(words, options, sentence, refused):
+    assert sentence in refused(*words, **options)
+
+
+def test_no_binary_on_path(refused, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "there is no llama-server on PATH: write engine.binary=PATH" in refused("engine=llamacpp")
+
+
+@pytest.fixture
+def binary(tmp_path, served_pair, monkeypatch) -> Path:
+    """A program that answers as llama-server."""
+    monkeypatch.setenv("STANDIN_TOKENIZER", str(served_pair / "target" / "tokenizer.json"))
+    program = tmp_path / "llama-server"
+    script = Path(__file__).with_name("llamacpp_standin.py")
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def test_models_that_are_no_gguf_files(refused, binary):
+    assert "engine=llamacpp loads .gguf files, and model.target=" in refused(
+        "engine=llamacpp", f"engine.binary={binary}"
+    )
+
+
+@pytest.fixture(scope="module")
+def gguf_pair(tmp_path_factory) -> dict[str, Path]:
+    """The embedded llama pair as GGUF files, and a draft whose tokenizer is another pair's."""
+    pytest.importorskip("gguf")
+    from tests.serve.gguf_pair import other_draft, pair_files
+
+    folder = tmp_path_factory.mktemp("gguf")
+    return {**pair_files(folder), "other": other_draft(folder)}
+
+
+@pytest.fixture
+def pair_words(gguf_pair, binary, tmp_path, monkeypatch):
+    """The words of a run of engine=llamacpp."""
+    from sdbench.embedded import __file__ as embedded
+
+    monkeypatch.setenv(
+        "STANDIN_TOKENIZER", str(Path(str(embedded)).parent / "llama-tiny" / "target" / "tokenizer.json")
+    )
+    given = [
+        "model.name=tiny",
+        "n=2",
+        "max_new_tokens=12",
+        "timing=off",
+        "temperature=0",
+        "num_draft=3",
+        "verifier=exact",
+    ]
+    pair = [f"model.target={gguf_pair['target']}", f"model.draft={gguf_pair['draft']}", f"results={tmp_path}/results"]
+    return [*pair, *given, "engine=llamacpp", f"engine.binary={binary}", "engine.start_s=120", "engine.grace_s=2"]
+
+
+def test_one_server_for_each_setting_with_its_command_line_in_the_provenance(pair_words, gguf_pair, tmp_path):
+    assert main([*pair_words, "engine.args.threads=1", "engine.at_once=3", "engine.slots=2"]) == 0
+    results = read(tmp_path / "results" / "tiny-gsm8k-tiny")
+    assert set(results.cells["verifier"]) == {"lossless", "target", "draft"}
+    assert len(results.generations) == 6
+    (entry,) = results.provenance.values()
+    commands = {facts["setting"].split(" ")[0]: " ".join(facts["command"]) for facts in entry["servers"]}
+    assert set(commands) == {"num_draft=3", "target", "draft"}
+    drafting = f"--spec-draft-model {gguf_pair['draft']} --spec-draft-n-max 3 --spec-type draft-simple"
+    assert drafting in commands["num_draft=3"]
+    assert f"--model {gguf_pair['draft']}" in commands["draft"]
+    assert not any("--spec" in commands[role] for role in ("target", "draft"))
+    assert all("--parallel 2 --ctx-size" in command and "--threads 1" in command for command in commands.values())
+    assert (entry["servers"][0]["installed"]["version"], entry["servers"][0]["counts"]) == ("b11434", "steps")
+
+
+def test_a_draft_of_another_vocabulary_a_missing_file_and_an_argument_that_it_does_not_know(
+    pair_words, gguf_pair, capsys
+):
+    def sentence(*words: str) -> str:
+        keys = {word.partition("=")[0] for word in words}
+        kept = [word for word in pair_words if word.partition("=")[0] not in keys]
+        assert main([*kept, *words]) == 2
+        return capsys.readouterr().err
+
+    assert "have different tokenizers" in sentence(f"model.draft={gguf_pair['other']}")
+    assert "there is no file /no/such.gguf" in sentence("model.draft=/no/such.gguf")
+    refusal = sentence("engine.args.refuse_to_start=true")
+    assert "ended with code 1 before it was ready" in refusal
+    assert "invalid argument: --refuse-to-start" in refusal
