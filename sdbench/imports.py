@@ -1,5 +1,6 @@
 """Objects named by a path, as `_target_` names a class."""
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
@@ -8,3 +9,23 @@ def import_object(path: str) -> Any:
     """Return what `package.module.Name` or `package.module:name` names."""
     module, _, name = path.replace(":", ".").rpartition(".")
     return getattr(import_module(module), name)
+
+
+def first_missing(paths: Iterable[str]) -> str | None:
+    """Return the first `package.module:name` that an installed package lacks, dotted; None where it has them all.
+
+    ModuleNotFoundError where the package itself, or one that it needs, is not installed.
+    """
+    for path in paths:
+        module, _, names = path.partition(":")
+        try:
+            value = import_module(module)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith(f"{module.partition('.')[0]}."):
+                return str(error.name)
+            raise
+        for name in filter(None, names.split(".")):
+            if not hasattr(value, name):
+                return path.replace(":", ".")
+            value = getattr(value, name)
+    return None

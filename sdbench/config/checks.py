@@ -3,7 +3,10 @@
 import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
+
+from sdbench.imports import first_missing
 
 
 class ConfigError(ValueError):
@@ -99,3 +102,11 @@ def refuse_unknown(where: str, given: Mapping[str, object], names: Iterable[str]
     for key in given:
         if key not in names:
             raise ConfigError(f"{where}{key} is not an option {nearest(key, names)}")
+
+
+def require_lm_eval(paths: Iterable[str]) -> None:
+    """Raise ConfigError where the installed lm_eval lacks one of these; ModuleNotFoundError where none is installed."""
+    if (missing := first_missing(paths)) is not None:
+        raise ConfigError(
+            f"lm_eval {version('lm_eval')} has no {missing}, which sdbench uses: install lm-eval 0.4.13 or a later 0.4"
+        )

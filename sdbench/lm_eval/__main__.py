@@ -4,24 +4,39 @@ import sys
 from importlib import import_module
 
 from sdbench.config import ConfigError
+from sdbench.config.checks import require_lm_eval
 from sdbench.subcommand import Exit
 
 MODEL = "sdbench.lm_eval.model:SpeculativeLM"
+# What is used of the harness; a version that lacks one of these is refused by its name.
+USED = (
+    "lm_eval.models:",  # its own models, by their names
+    "lm_eval.api.registry:model_registry.register",
+    "lm_eval.__main__:cli_evaluate",
+    "lm_eval.api.model:TemplateLM",
+    "lm_eval.models.utils:normalize_gen_kwargs",
+    "lm_eval.utils:get_rolling_token_windows",
+    "lm_eval.utils:make_disjoint_window",
+)
 
 
 def main() -> None:
     """Pass all words on; a mistake in `--model_args` is one sentence and exit code 2."""
     try:
-        import_module("lm_eval.models")  # its own models, by their names
-    except ModuleNotFoundError as error:
-        print(f"sdbench.lm_eval: {error.name} is not installed: pip install 'sdbench[lm-eval]'", file=sys.stderr)
-        sys.exit(Exit.BAD_CONFIG)
-    import_module("lm_eval.api.registry").model_registry.register("sdbench", target=MODEL)
-    try:
-        import_module("lm_eval.__main__").cli_evaluate()
+        evaluate()
     except ConfigError as error:
         print(f"sdbench.lm_eval: {error}", file=sys.stderr)
         sys.exit(Exit.BAD_CONFIG)
+
+
+def evaluate() -> None:
+    """Run the harness's command line with our model registered."""
+    try:
+        require_lm_eval(USED)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is not installed: pip install 'sdbench[lm-eval]'") from None
+    import_module("lm_eval.api.registry").model_registry.register("sdbench", target=MODEL)
+    import_module("lm_eval.__main__").cli_evaluate()
 
 
 if __name__ == "__main__":

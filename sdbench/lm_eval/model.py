@@ -7,39 +7,46 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports] - the extra lm-eval
-from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportMissingImports]
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # pyright: ignore[reportMissingImports]
 
-from sdbench.cli import compose_run
-from sdbench.config import ConfigError, Run, show
+from sdbench.config import ConfigError, nearest, show
 from sdbench.engine import generate
 from sdbench.engines.native.decode import engine_of, rows_that_fit
 from sdbench.engines.stops import stopper
-from sdbench.lm_eval.measures import Measured
+from sdbench.files import digest_of_data
+from sdbench.lm_eval.kept import KeptAnswers
+from sdbench.lm_eval.measures import counts_of, measures_of
+from sdbench.lm_eval.options import AnswerOptions, run_of
 from sdbench.prepare import pair as pairs
+from sdbench.prepare.cells import checkpoints_of, decoding_of, law_of
+from sdbench.prepare.heads import with_labels
 from sdbench.prepare.pair_info import PairInfo
+from sdbench.prepare.progress import warn
 from sdbench.prepare.refuse import known_of, refuse_broken_limits, refuse_drafter_options, refuse_pair
 from sdbench.prepare.rules import build_parts
 
-SHORT = {"target": "model.target", "draft": "model.draft"}  # as --model_args target=…,draft=…
-SAMPLING = ("temperature", "top_k", "top_p", "max_new_tokens")  # the harness's to say, for each task
-DEFAULT_DEVICE = "cuda:0"  # what the harness passes on where no device is named, whether there is one or not
-LENGTH = 256  # of an answer whose task names none, as in the harness
+if TYPE_CHECKING:
+    from sdbench.types import Generation
 
 
 class SpeculativeLM(TemplateLM):
-    """A pair under one setting of one rule; `--model_args` are words of `python -m sdbench`."""
+    """A pair under one setting of one rule; `--model_args` are words of `python -m sdbench`.
 
-    def __init__(self, **options: Any) -> None:
+    `keep`: a file that holds each answer as soon as it has ended, for a command that is run again.
+    """
+
+    def __init__(self, *, keep: str | None = None, **options: Any) -> None:
         super().__init__()
-        self.run = _run_of(options)
-        (sweep,) = build_parts(self.run).sweeps
+        self.run = run_of(options)
+        (built,) = build_parts(self.run).sweeps
+        self.kept = None if keep is None else KeptAnswers(Path(keep))
         self.pair_info = PairInfo.read(pairs.find(self.run.model, device=self.run.device, dtype=self.run.dtype))
         parts = build_parts(self.run, self.pair_info.ids_of)
         refuse_broken_limits(self.run, parts)
@@ -50,9 +57,25 @@ class SpeculativeLM(TemplateLM):
         self.pair = pairs.load(self.pair_info.metadata)
         self.engine = engine_of(self.pair_info, parts, self.pair)
         self.tokenizer: Any = self.pair_info.tokenizer
-        self.setting = {"verifier": sweep.sweep.name, **sweep.sweep.settings[0], "num_draft": self.run.num_draft[0]}
-        self.measured: dict[str, Measured] = {}
+        knobs = dict(built.sweep.settings[0])
+        self.setting = {"verifier": built.sweep.name, **knobs, "num_draft": self.run.num_draft[0]}
+        # What decides an answer beside its prompt and the harness's options, as in the keys of records.
+        self.identity = {
+            **decoding_of(self.run, self.pair_info, self.rule, knobs, built.sweep.knobs, drafter=self.drafter),
+            "checkpoints": checkpoints_of(self.pair_info, "pair", self.drafter),
+            "law": law_of(self.rule),
+            "setting": {**self.setting, **with_labels(self.rule, knobs)},
+        }
+        self.counts: dict[str, list[dict[str, Any]]] = {}  # of each text by task
         self._device = self.pair.target.device
+        self._template: str | None = None  # the name of one of several
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
+    ) -> SpeculativeLM:
+        """`--model_args` go before `--device` and `--batch_size`."""
+        return cls(**{**(additional_config or {}), **arg_dict})
 
     # What the harness asks of a model
 
@@ -76,7 +99,7 @@ class SpeculativeLM(TemplateLM):
 
     def get_model_info(self) -> dict[str, Any]:
         """Facts for the results file, which the harness writes after all answers: the setting, and what was measured."""
-        tasks = {name: measured.to_json() for name, measured in self.measured.items()}
+        tasks = {name: measures_of(counts, self.run.num_draft[0]) for name, counts in self.counts.items()}
         return {
             "sdbench": {
                 "target": self.run.model.target,
@@ -89,9 +112,22 @@ class SpeculativeLM(TemplateLM):
             }
         }
 
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The template's own text, for the results file; where there are several, `chat_template` names one."""
+        if not chat_template:
+            return None
+        templates, owner = self.tokenizer.chat_template, f"the tokenizer of {self.run.model.target}"
+        if templates is None:
+            raise ConfigError(f"--apply_chat_template needs a chat template, and {owner} has none: leave it out")
+        names = list(templates) if isinstance(templates, dict) else []
+        if isinstance(chat_template, str) and chat_template not in names:
+            raise ConfigError(f"{owner} has no chat template {show(chat_template)} {nearest(chat_template, names)}")
+        self._template = chat_template if isinstance(chat_template, str) else None
+        return str(self.tokenizer.get_chat_template(self._template))
+
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         options = {"add_generation_prompt": add_generation_prompt, "continue_final_message": not add_generation_prompt}
-        options |= self.run.model.chat_options
+        options |= {"chat_template": self._template, **self.run.model.chat_options}
         return str(self.tokenizer.apply_chat_template(chat_history, tokenize=False, **options))
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
@@ -114,46 +150,66 @@ class SpeculativeLM(TemplateLM):
             groups.setdefault((str(request.task_name), options), []).append(index)
         answers: dict[int, str] = {}
         for (task, options), indices in groups.items():
-            contexts = [str(requests[index].args[0]) for index in indices]
-            for index, answer in zip(indices, self._answer(task, contexts, json.loads(options)), strict=True):
-                answers[index] = answer
-                self.cache_hook.add_partial("generate_until", requests[index].args, answer)
+            group = [requests[index] for index in indices]
+            answers |= zip(indices, self._answer(task, group, json.loads(options)), strict=True)
         return [answers[index] for index in range(len(requests))]
 
-    def _answer(self, task: str, contexts: Sequence[str], given: Mapping[str, Any]) -> list[str]:
+    def _answer(self, task: str, requests: Sequence[Any], given: Mapping[str, Any]) -> list[str]:
         """The answers of one task; the newest tokens of a context that is too long are kept, as in the harness."""
-        options = normalize_gen_kwargs(dict(given), LENGTH)
-        stops, length = [stop for stop in options["until"] if stop], options["max_gen_toks"]
-        room = self.max_length - length
-        if room < 1:
-            raise ConfigError(
-                f"max_gen_toks={length} of {task} leaves no room for a prompt: the pair takes {self.max_length} tokens"
-            )
-        prompts = [self.tok_encode(context)[-room:] for context in contexts]
-        temperature = float(options.get("temperature", 0)) if options.get("do_sample") else 0.0
-        cuts: dict[str, Any] = {key: options.get(key) if temperature else None for key in ("top_k", "top_p")}
-        drafter = self.engine.drafter(
-            self.drafter.kind, self.engine.warp(temperature, **cuts), self.drafter.component.options
-        )
-        begin = time.perf_counter()
-        generations = generate(
+        options = AnswerOptions.of(task, given, self.max_length)
+        prompts = [self.tok_encode(str(request.args[0]))[-options.room :] for request in requests]
+        keys = [
+            digest_of_data([self.identity, task, asdict(options), index, prompt])
+            for index, prompt in enumerate(prompts)
+        ]
+        answers: dict[str, dict[str, Any]] = {}
+        if self.kept is not None and (answers := self.kept.read(keys)):
+            warn(f"{len(answers)} of {len(prompts)} answers of {task} are read from {self.kept.path}")
+        waiting = [index for index, key in enumerate(keys) if key not in answers]
+        last_end = time.perf_counter()
+
+        def finish(generation: Generation) -> None:
+            nonlocal last_end
+            index, end = waiting[generation.request], time.perf_counter()
+            text = _until(self.pair_info.text(generation.tokens), options.stops)
+            answers[keys[index]] = {"text": text, "counts": counts_of(generation, end - last_end)}
+            last_end = end
+            if self.kept is not None:
+                self.kept.write(keys[index], answers[keys[index]])
+            self.cache_hook.add_partial("generate_until", requests[index].args, text)
+
+        if waiting:
+            self._decode([prompts[index] for index in waiting], waiting, options, finish)
+        self.counts.setdefault(task, []).extend(answers[key]["counts"] for key in keys)
+        return [answers[key]["text"] for key in keys]
+
+    def _decode(
+        self,
+        prompts: Sequence[list[int]],
+        numbers: Sequence[int],
+        options: AnswerOptions,
+        finish: Callable[[Generation], None],
+    ) -> None:
+        """Decode prompts with these numbers, on which their noise depends; `finish` takes each text as it ends."""
+        cuts: dict[str, Any] = {"top_k": options.top_k, "top_p": options.top_p}
+        warp = self.engine.warp(options.temperature, **cuts)
+        generate(
             None,
             None,
             prompts,
             [self.rule],
             num_draft=self.run.num_draft[0],
-            temperature=temperature,
+            temperature=options.temperature,
             **cuts,
-            max_new_tokens=length,
-            should_stop=stopper(self.pair_info.text, stops),
+            max_new_tokens=options.max_new_tokens,
+            should_stop=stopper(self.pair_info.text, options.stops),
+            keys=numbers,
             seed=self.run.seed,
-            batch_size=self._rows(max(map(len, prompts)) + length),
-            drafter=drafter,
+            batch_size=self._rows(max(map(len, prompts)) + options.max_new_tokens),
+            progress=finish,
+            drafter=self.engine.drafter(self.drafter.kind, warp, self.drafter.component.options),
             engine=self.engine,
         )
-        measured = self.measured.setdefault(task, Measured(self.run.num_draft[0]))
-        measured.add(generations, time.perf_counter() - begin)
-        return [_until(self.pair_info.text(generation.tokens), stops) for generation in generations]
 
     def _rows(self, length: int) -> int:
         return self.run.batch_size or rows_that_fit(self.run, self.pair, length)
@@ -202,34 +258,6 @@ class SpeculativeLM(TemplateLM):
             parts = [(None, *map(list, make_disjoint_window(window))) for window in windows]
             totals.append(sum(total for total, _ in self._loglikelihood_tokens(parts)))  # type: ignore[arg-type]
         return totals
-
-
-def _run_of(options: Mapping[str, Any]) -> Run:
-    """The run that `--model_args` describe: one setting, and nothing that the harness decides."""
-    given = {SHORT.get(key, key): value for key, value in options.items() if value is not None}
-    for key in SAMPLING:
-        if key in given:
-            raise ConfigError(
-                f"{key} is decided by lm_eval for each task: give it as --gen_kwargs, such as "
-                "--gen_kwargs do_sample=true,temperature=0.7"
-            )
-    given.pop("max_batch_size", None)
-    if not torch.cuda.is_available() and given.get("device") == DEFAULT_DEVICE:
-        given["device"] = "auto"
-    with suppress(TypeError, ValueError):  # the harness has it as a text; a word such as auto is left as it is
-        given["batch_size"] = int(given["batch_size"]) if "batch_size" in given else "auto"
-    words = [
-        f"{key}={'[' + ','.join(map(show, value)) + ']' if isinstance(value, list) else show(value)}"
-        for key, value in given.items()
-    ]
-    run = compose_run(words)
-    settings = sum(len(sweep.settings) for sweep in run.verifiers)
-    if settings != 1 or len(run.num_draft) != 1 or len(run.drafters) != 1:
-        raise ConfigError(
-            "lm_eval evaluates one model at a time: name one rule with one value of its knobs, one drafter and one num_draft, "
-            "such as --model_args target=ID,draft=ID,verifier=ensemble,w=0.7,num_draft=5"
-        )
-    return run
 
 
 def _until(text: str, stops: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sdbench.tasks.base import DataTask
     from sdbench.types import Verifier
 
-__all__ = ["ENGINE_LAW", "Point", "points"]
+__all__ = ["ENGINE_LAW", "Point", "checkpoints_of", "decoding_of", "law_of", "points"]
 
 ENGINE_LAW = "2"  # raise it when the same knobs would give other texts, or keys change; CHANGELOG.md says why
 ROLES = {"pair": ("target", "draft"), "target": ("target",), "draft": ("draft",)}
@@ -111,13 +111,11 @@ class _CellMaker:
             verifier=name,
             num_draft=k,
             temperature=run.temperature,
-            checkpoints={
-                model_role: self.pair_info.checkpoints[model_role] for model_role in self.reads(role, drafter)
-            },
+            checkpoints=checkpoints_of(self.pair_info, role, drafter),
             w=None if "w" not in setting else float(setting["w"]),
             knobs={knob: value for knob, value in setting.items() if knob != "w"},
             protocol=task.protocol,
-            law=f"{type(rule).__name__.lower()}/{ENGINE_LAW}",
+            law=law_of(rule),
             metric=task.metric,
             metrics=[metric.to_json() for metric in task.metrics],
             axes=[
@@ -128,15 +126,6 @@ class _CellMaker:
             content=self.content(role, drafter, rule, setting, knobs),
         )
 
-    def reads(self, role: str, drafter: DrafterClass | None) -> list[str]:
-        """Whose weights a cell depends on: the draft's only where the drafter reads them."""
-        has_draft = role == "draft" or (drafter is not None and drafter.needs_draft)
-        return [
-            model_role
-            for model_role in ROLES[role]
-            if model_role in self.pair_info.checkpoints and (model_role == "target" or has_draft)
-        ]
-
     def content(
         self,
         role: str,
@@ -146,28 +135,59 @@ class _CellMaker:
         knobs: tuple[Knob, ...],
     ) -> dict[str, Any]:
         """What else decides a text or its score."""
-        run, reads = self.run, self.reads(role, drafter)
-        words = {knob.name for knob in knobs if knob.choices or (knob.is_text and is_word(setting[knob.name]))}
-        files = files_of({key: value for key, value in setting.items() if key not in words}, prefix="verifier")
-        drafter_files = {} if drafter is None else files_of(drafter.component.free, prefix="drafter")
+        decoding = decoding_of(self.run, self.pair_info, rule, setting, knobs, role=role, drafter=drafter)
+        task = version_of(type(self.task), version=self.task.version)
         return {
             **self.asked,
-            "drafter": None if drafter is None else _drafter_content(drafter, drafter_files),
-            **({"heads": heads} if (heads := contents(rule)) else {}),
-            **({"distilled": card} if "draft" in reads and (card := self.pair_info.distilled) else {}),
-            **({"draft_tokenizer": _draft_tokenizer_key(self.pair_info)} if drafter and drafter.translates else {}),
-            "stop_ids": sorted(self.pair_info.stop_ids["draft" if role == "draft" else "target"]),
-            "top_k": run.top_k,
-            "top_p": run.top_p,
-            "seed": run.seed,
-            "versions": {
-                "verifier": version_of_rule(rule),
-                "drafter": None if drafter is None else _drafter_version(drafter),
-                "task": version_of(type(self.task), version=self.task.version),
-            },
-            "files": {**files, **drafter_files, **_task_files(run, self.task)},
-            **{name: value for name, value in self.pair_info.numerics.items() if name.partition("_")[0] in reads},
+            **decoding,
+            "versions": {**decoding["versions"], "task": task},
+            "files": {**decoding["files"], **_task_files(self.run, self.task)},
         }
+
+
+def law_of(rule: Verifier) -> str:
+    """Return which rule decides, and in which version of the engine."""
+    return f"{type(rule).__name__.lower()}/{ENGINE_LAW}"
+
+
+def checkpoints_of(pair_info: PairInfo, role: str, drafter: DrafterClass | None) -> dict[str, str]:
+    """Return the weights that texts depend on: the draft's only where the drafter reads them."""
+    has_draft = role == "draft" or (drafter is not None and drafter.needs_draft)
+    roles = [name for name in ROLES[role] if name == "target" or has_draft]
+    return {name: pair_info.checkpoints[name] for name in roles if name in pair_info.checkpoints}
+
+
+def decoding_of(
+    run: Run,
+    pair_info: PairInfo,
+    rule: Verifier,
+    setting: Mapping[str, Any],
+    knobs: tuple[Knob, ...],
+    *,
+    role: str = "pair",
+    drafter: DrafterClass | None = None,
+) -> dict[str, Any]:
+    """Return what decides a text beside the prompt, the weights and the knobs themselves."""
+    reads = checkpoints_of(pair_info, role, drafter)
+    words = {knob.name for knob in knobs if knob.choices or (knob.is_text and is_word(setting[knob.name]))}
+    files = files_of({key: value for key, value in setting.items() if key not in words}, prefix="verifier")
+    drafter_files = {} if drafter is None else files_of(drafter.component.free, prefix="drafter")
+    return {
+        "drafter": None if drafter is None else _drafter_content(drafter, drafter_files),
+        **({"heads": heads} if (heads := contents(rule)) else {}),
+        **({"distilled": card} if "draft" in reads and (card := pair_info.distilled) else {}),
+        **({"draft_tokenizer": _draft_tokenizer_key(pair_info)} if drafter and drafter.translates else {}),
+        "stop_ids": sorted(pair_info.stop_ids["draft" if role == "draft" else "target"]),
+        "top_k": run.top_k,
+        "top_p": run.top_p,
+        "seed": run.seed,
+        "versions": {
+            "verifier": version_of_rule(rule),
+            "drafter": None if drafter is None else _drafter_version(drafter),
+        },
+        "files": {**files, **drafter_files},
+        **{name: value for name, value in pair_info.numerics.items() if name.partition("_")[0] in reads},
+    }
 
 
 def _draft_tokenizer_key(pair_info: PairInfo) -> str:

@@ -8,11 +8,15 @@
   joint=true      of several folders: one setting that is safe on all of them, or where the nearest ones fail
   out=FOLDER      where to write (default: results/NAME; for several folders: beside them, named after them)
 
+A FOLDER of `python -m sdbench.lm_eval … --output_path FOLDER` gives tables and a page of its evaluations, without a decision.
+
 Exit codes: 0 done, 1 something unexpected happened, 2 bad configuration, 130 interrupted.
 """
 
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from sdbench.subcommand import Exit, Subcommand
 from sdbench.words import by_task, number, parse_words
@@ -25,11 +29,15 @@ def run(words: Sequence[str], _compose: None) -> int:
     if not words:
         print(HELP, file=sys.stderr)
         return Exit.BAD_CONFIG
-    from sdbench.report.build import worked_out, write
-
     given = parse_words(words, OPTIONS)
     if not given.paths:
         raise ValueError("name a results folder, such as results/NAME")
+    from sdbench.report.build import worked_out, write
+    from sdbench.report.evaluations import results_files
+
+    files = {path: results_files(Path(path)) for path in given.paths}
+    if any(files.values()):
+        return report_evaluations(files, given.options)
     margin, speed = by_task(given, "margin"), number(given, "speed")
     if margin is not None and speed is not None:
         raise ValueError("margin and speed are two questions: give one of them")
@@ -48,6 +56,30 @@ def run(words: Sequence[str], _compose: None) -> int:
     print(f"tables:  {len(report.tables)} files: {report.tables[0]}, others beside it and in tables/")
     if names:
         print(f"figures: {len(names)} in {report.figures[0].parent}, each as pdf, svg and png: {', '.join(names)}")
+    print(f"report:  {report.page}")
+    return Exit.DONE
+
+
+def report_evaluations(files: Mapping[str, Sequence[Path]], options: Mapping[str, str]) -> int:
+    """Report the results files of lm_eval that each folder holds."""
+    from sdbench.report.evaluations import evaluations_of, notes_of, write_evaluations
+
+    if other := next((folder for folder, paths in files.items() if not paths), None):
+        raise ValueError(
+            f"{other} holds no evaluation of lm_eval, and another folder does: report them in two commands"
+        )
+    if other := next((name for name in options if name != "out"), None):
+        raise ValueError(
+            f"{other} decides over the records of a run, and evaluations of lm_eval have none: leave it out"
+        )
+    frame = evaluations_of(path for paths in files.values() for path in paths)
+    command = shlex.join(
+        ["python", "-m", "sdbench.report", *files, *(f"{name}={value}" for name, value in options.items())]
+    )
+    report = write_evaluations(Path(options.get("out", next(iter(files)))), frame, command)
+    for note in notes_of(frame):
+        print(note)
+    print(f"tables:  {', '.join(map(str, report.tables))}")
     print(f"report:  {report.page}")
     return Exit.DONE
 

@@ -18,7 +18,8 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdbench.config import ConfigError, show
+from sdbench.config import ConfigError, nearest, show
+from sdbench.config.checks import require_lm_eval
 from sdbench.files import digest_of_file
 from sdbench.imports import import_object
 
@@ -37,6 +38,7 @@ USED = (
     "lm_eval.api.task:ConfigurableTask.set_fewshot_seed",
     "lm_eval.api.task:ConfigurableTask.eval_docs",
     "lm_eval.api.instance:Instance",
+    "lm_eval.api.registry:filter_registry.keys",
     "lm_eval.utils:env.from_string",
 )
 DECODED = "generate_until"
@@ -85,29 +87,13 @@ CODE_EVAL = CodeEval()  # the modules of the harness's tasks keep the metric tha
 
 def check_library() -> None:
     """Raise ConfigError unless the harness is installed, in a version that has what is used of it."""
-    for used in USED:
-        module, _, names = used.partition(":")
-        try:
-            value = import_module(module)
-            for name in names.split("."):
-                value = getattr(value, name)
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] == "lm_eval" and error.name != "lm_eval":
-                raise _lacking(module) from None
-            raise ConfigError(
-                f"tasks of lm-evaluation-harness need the extra lm-eval, and {error.name} is not installed: "
-                "pip install 'sdbench[lm-eval]'"
-            ) from None
-        except AttributeError:
-            raise _lacking(used.replace(":", ".")) from None
-
-
-def _lacking(name: str) -> ConfigError:
-    from importlib.metadata import version
-
-    return ConfigError(
-        f"lm_eval {version('lm_eval')} has no {name}, which sdbench uses: install lm-eval 0.4.13 or a later 0.4"
-    )
+    try:
+        require_lm_eval(USED)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"tasks of lm-evaluation-harness need the extra lm-eval, and {error.name} is not installed: "
+            "pip install 'sdbench[lm-eval]'"
+        ) from None
 
 
 def file_of(name: str, include_path: str | None) -> Path:
@@ -188,6 +174,7 @@ def build(name: str, path: Path, **changes: Any) -> Any:
     is_code = bool(read_file(path).get("unsafe_code"))
     with _code_metric() if is_code else nullcontext():
         config = read_file(path, resolves=True)
+    _refuse_unknown_filters(name, config)
     if is_code and not any(map(_uses_code_metric, _functions(config))):
         raise ConfigError(
             f"task=lm-eval:{name} runs generated programs by means of its own, beyond the sandbox of sdbench: it is not run"
@@ -195,6 +182,19 @@ def build(name: str, path: Path, **changes: Any) -> Any:
     with quiet():
         options = {key: value for key, value in config.items() if key not in STRUCTURE}
         return import_object("lm_eval.api.task.ConfigurableTask")(config={**options, **changes})
+
+
+def _refuse_unknown_filters(name: str, config: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a filter that the harness does not have: it would fail on the first answer."""
+    import_module("lm_eval.filters")  # where they register
+    known = sorted(import_object("lm_eval.api.registry.filter_registry").keys())
+    steps = [step for each in config.get("filter_list") or () for step in each["filter"]]
+    if unknown := [
+        step["function"] for step in steps if not callable(step["function"]) and step["function"] not in known
+    ]:
+        raise ConfigError(
+            f"task=lm-eval:{name} uses a filter that lm_eval does not have, {show(unknown[0])} {nearest(unknown[0], known)}"
+        )
 
 
 @cache

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sdbench.config import ConfigError
 from sdbench.config.checks import integer, number
 from sdbench.errors import first_line
-from sdbench.hub import fetch
+from sdbench.hub import COMMIT, fetch
 from sdbench.tasks import harness
 from sdbench.tasks.base import DataTask, Row
 from sdbench.tasks.data import read_rows
@@ -141,11 +141,10 @@ class LmEvalTask(DataTask):
 
     @property
     def dataset_commit(self) -> str | None:
-        """The commit in the addresses that `datasets` has downloaded from."""
-        if self.data is not None:
-            return None
-        sources = getattr(self._object.dataset.get(self.split), "download_checksums", None) or ()
-        return next((source.partition("@")[2].partition("/")[0] for source in sources if "@" in source), None)
+        """The commit that names the folder where `datasets` keeps rows of the hub; None for rows from elsewhere."""
+        files = getattr(self._object.dataset.get(self.split), "cache_files", ())
+        folders = (Path(file["filename"]).parent.name for file in files)
+        return next(filter(COMMIT.fullmatch, folders), None)
 
     def fields(self, row: Row) -> Fields:
         """The target alone, as the harness has it: the prompt is not made of fields."""

@@ -5,8 +5,10 @@ Needs the extra `lm-eval`: tests/tasks/test_parity.py runs this in the environme
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,43 +20,49 @@ needs_lm_eval = pytest.mark.skipif(
     find_spec("lm_eval") is None, reason="the extra lm-eval is not installed: see scripts/parity"
 )
 PAIR = Path(str(embedded.__file__)).parent / "llama-tiny"
-ASKED = """
-task: tiny_math
-dataset_path: json
-dataset_kwargs: {data_files: {test: ROWS}}
-test_split: test
-output_type: generate_until
-doc_to_text: "Question: {{question}}\\nAnswer:"
-doc_to_target: "{{answer}}"
-generation_kwargs: {until: ["Question:"], do_sample: false, max_gen_toks: 48}
-metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true, regexes_to_ignore: ["(?s).*#### "]}]
-"""
-CHOSEN = """
-task: tiny_choice
-dataset_path: json
-dataset_kwargs: {data_files: {test: ROWS}}
-test_split: test
-output_type: multiple_choice
-doc_to_text: "Question: {{question}}\\nAnswer:"
-doc_to_choice: ["{{answer}}", "no", "yes, so it is"]
-doc_to_target: 0
-metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
-"""
-READ = """
-task: tiny_text
-dataset_path: json
-dataset_kwargs: {data_files: {test: ROWS}}
-test_split: test
-output_type: loglikelihood_rolling
-doc_to_text: ""
-doc_to_target: "{{answer}}"
-metric_list: [{metric: word_perplexity, aggregation: weighted_perplexity, higher_is_better: false}]
-"""
+PROMPT = "Question: {{question}}\\nAnswer:"
+
+
+def text_of(name, output_type, prompt, target, metric, *lines):
+    """The file of a task over rows of the tiny word problems; `ROWS` stands for their file."""
+    return "\n".join(
+        [
+            f"task: {name}",
+            "dataset_path: json",
+            "dataset_kwargs: {data_files: {test: ROWS}}",
+            "test_split: test",
+            f"output_type: {output_type}",
+            f'doc_to_text: "{prompt}"',
+            f"doc_to_target: {target}",
+            f"metric_list: [{{{metric}}}]",
+            *lines,
+        ]
+    )
+
+
+EXACT = r'metric: exact_match, aggregation: mean, higher_is_better: true, regexes_to_ignore: ["(?s).*#### "]'
+ACCURACY = "metric: acc, aggregation: mean, higher_is_better: true"
+PERPLEXITY = "metric: word_perplexity, aggregation: weighted_perplexity, higher_is_better: false"
+ANSWERS = 'generation_kwargs: {until: ["Question:"], do_sample: false, max_gen_toks: 48}'
+CHOICES = 'doc_to_choice: ["{{answer}}", "no", "yes, so it is"]'
+TASKS = {
+    "tiny_math": text_of("tiny_math", "generate_until", PROMPT, '"{{answer}}"', EXACT, ANSWERS),
+    "tiny_choice": text_of("tiny_choice", "multiple_choice", PROMPT, 0, ACCURACY, CHOICES),
+    "tiny_text": text_of("tiny_text", "loglikelihood_rolling", "", '"{{answer}}"', PERPLEXITY),
+}
+
+
+def write_tasks(folder, limit):
+    """The files of the tasks, over the first rows."""
+    rows = folder / "rows.jsonl"
+    rows.write_text("".join(json.dumps(dict(row)) + "\n" for row in embedded.rows("gsm8k-tiny", "test", n=limit)))
+    for name, text in TASKS.items():
+        (folder / f"{name}.yaml").write_text(text.replace("ROWS", str(rows)))
 
 
 def test_without_the_extra_the_way_to_it_is_named():
     if find_spec("lm_eval") is not None:
-        pytest.skip("the extra is here")
+        pytest.skip("this is about an environment without the extra lm-eval, and it is installed here")
     done = subprocess.run(
         [sys.executable, "-m", "sdbench.lm_eval", "run", "--help"], capture_output=True, text=True, check=False
     )
@@ -74,16 +82,13 @@ def evaluate(folder, model, options, limit=8, **more):
     from sdbench.lm_eval.__main__ import MODEL
 
     evaluator.add_env_info = lambda results: None  # it lists every installed package
-    rows = folder / "rows.jsonl"
-    rows.write_text("".join(json.dumps(dict(row)) + "\n" for row in embedded.rows("gsm8k-tiny", "test", n=limit)))
-    for text in (ASKED, CHOSEN, READ):
-        (folder / f"{text.split()[1]}.yaml").write_text(text.replace("ROWS", str(rows)))
+    write_tasks(folder, limit)
     if "sdbench" not in model_registry:
         model_registry.register("sdbench", target=MODEL)
     return lm_eval.simple_evaluate(
         model=model,
         model_args=options,
-        tasks=["tiny_math", "tiny_choice", "tiny_text"],
+        tasks=list(TASKS),
         task_manager=TaskManager(include_defaults=False, include_path=str(folder)),
         batch_size=8,
         bootstrap_iters=0,
@@ -91,6 +96,7 @@ def evaluate(folder, model, options, limit=8, **more):
     )
 
 
+HF = {"pretrained": str(PAIR / "target"), "dtype": "float32", "device": "cpu"}
 OURS = {"model": "llama-tiny", "verifier": "exact", "num_draft": 5, "device": "cpu"}
 
 
@@ -98,8 +104,8 @@ OURS = {"model": "llama-tiny", "verifier": "exact", "num_draft": 5, "device": "c
 @pytest.mark.slow
 def test_lossless_decoding_at_temperature_0_gives_the_results_of_hf(tmp_path):
     ours = evaluate(tmp_path, "sdbench", OURS)
-    theirs = evaluate(tmp_path, "hf", {"pretrained": str(PAIR / "target"), "dtype": "float32", "device": "cpu"})
-    for task in ("tiny_math", "tiny_choice", "tiny_text"):
+    theirs = evaluate(tmp_path, "hf", HF)
+    for task in TASKS:
         for one_of_ours, one_of_theirs in zip(ours["samples"][task], theirs["samples"][task], strict=True):
             assert one_of_ours["arguments"] == one_of_theirs["arguments"]
             if task == "tiny_math":
@@ -128,6 +134,66 @@ def test_a_lenient_rule_is_measured_at_the_temperature_of_the_harness(tmp_path):
     assert info["tasks"]["tiny_math"]["bias"]["value"] > 0
 
 
+CHAT = {"apply_chat_template": True, "system_instruction": "Be brief."}
+
+
+@needs_lm_eval
+@pytest.mark.slow
+def test_the_chat_template_is_that_of_hf(tmp_path):
+    ours = evaluate(tmp_path, "sdbench", OURS, limit=3, **CHAT)
+    theirs = evaluate(tmp_path, "hf", HF, limit=3, **CHAT)
+    for mine, other in zip(ours["samples"]["tiny_math"], theirs["samples"]["tiny_math"], strict=True):
+        assert mine["arguments"] == other["arguments"]
+        assert "Be brief." in mine["arguments"][0][0]
+        assert mine["resps"] == other["resps"]
+
+
+def command(folder, *words, keep):
+    """The harness's command line over the tasks in a folder."""
+    options = ",".join(f"{key}={value}" for key, value in {**OURS, "keep": keep}.items())
+    arguments = ["run", "--model", "sdbench", "--model_args", options, "--tasks", "tiny_math", "--include_path", folder]
+    arguments += ["--batch_size", "2", "--log_samples", *words]
+    return [sys.executable, "-m", "sdbench.lm_eval", *map(str, arguments)]
+
+
+def measured_in(folder):
+    """The answers and the counts of the only results file in a folder, without seconds."""
+    (results,) = folder.rglob("results_*.json")
+    (samples,) = folder.rglob("samples_tiny_math_*.jsonl")
+    info = json.loads(results.read_text())["config"]["sdbench"]["tasks"]["tiny_math"]
+    answers = {sample["doc_id"]: sample["resps"] for sample in map(json.loads, samples.read_text().splitlines())}
+    return answers, {key: value for key, value in info.items() if not key.startswith(("seconds", "tokens_per_s"))}
+
+
+@needs_lm_eval
+@pytest.mark.slow
+def test_after_a_kill_the_same_command_decodes_the_rest(tmp_path):
+    write_tasks(tmp_path, 40)
+    env = {**os.environ, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(embedded.__file__).parents[2])}
+    kept = tmp_path / "kept.db"
+    half = command(tmp_path, "--output_path", tmp_path / "half", keep=kept)
+    with subprocess.Popen(half, env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and num_kept(kept) < 5:
+            time.sleep(0.01)
+        process.kill()
+    before = num_kept(kept)
+    assert 5 <= before < 40
+    again = subprocess.run(half, env=env, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert f"{before} of 40 answers of tiny_math are read from {kept}" in again.stderr
+    whole = command(tmp_path, "--output_path", tmp_path / "whole", keep=tmp_path / "other.db")
+    assert subprocess.run(whole, env=env, capture_output=True, check=False).returncode == 0
+    assert measured_in(tmp_path / "half") == measured_in(tmp_path / "whole")
+
+
+def num_kept(path):
+    """How many answers a file holds that another process writes; 0 before it has begun."""
+    try:
+        return sqlite3.connect(f"file:{path}?mode=ro", uri=True).execute("SELECT COUNT(*) FROM answers").fetchone()[0]
+    except sqlite3.Error:
+        return 0
+
+
 @needs_lm_eval
 @pytest.mark.parametrize(
     ("options", "words"),
@@ -136,6 +202,7 @@ def test_a_lenient_rule_is_measured_at_the_temperature_of_the_harness(tmp_path):
         ({"temperature": 0.7}, "temperature is decided by lm_eval for each task: give it as --gen_kwargs"),
         ({"verifier": "exactt"}, r"verifier=exactt names no file .*did you mean exact"),
         ({"pretrained": "x"}, "pretrained is not an option"),
+        ({"keep": "/dev/null/x.db"}, "keep=/dev/null/x.db cannot hold answers"),
     ],
 )
 def test_what_is_no_setting_is_one_sentence(options, words):

@@ -44,7 +44,9 @@ def test_the_name_behind_the_colon_is_an_option_of_the_file():
     assert "lm-eval" not in sdbench.tasks.names()
 
 
-@pytest.mark.skipif(HAS_LM_EVAL, reason="the extra is here")
+@pytest.mark.skipif(
+    HAS_LM_EVAL, reason="this is about an environment without the extra lm-eval, and it is installed here"
+)
 def test_without_the_extra_the_way_to_it_is_named():
     with pytest.raises(ConfigError, match=r"need the extra lm-eval, and lm_eval is not installed: pip install"):
         load()
@@ -137,6 +139,16 @@ metric_list: [{metric: near, aggregation: mean, higher_is_better: true}]
 """
 
 
+FILTERED = """
+task: ours
+dataset_path: org/none
+test_split: test
+output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: "{{answer}}"
+"""
+
+
 @needs_lm_eval
 def test_a_folder_of_ones_own_is_keyed_by_its_files_and_code(tmp_path):
     (tmp_path / "ours.yaml").write_text(OURS)
@@ -176,6 +188,14 @@ def test_a_folder_of_ones_own_is_keyed_by_its_files_and_code(tmp_path):
 def test_what_is_no_task_is_one_sentence(name, options, words):
     with pytest.raises(ConfigError, match=words):
         list((load(name, **options) if name else sdbench.tasks.load("lm-eval")).examples())
+
+
+@needs_lm_eval
+def test_an_unknown_filter_is_refused(tmp_path):
+    filters = 'filter_list: [{name: "last", filter: [{function: regexx}, {function: take_first}]}]'
+    (tmp_path / "ours.yaml").write_text(f"{FILTERED}\n{filters}\n")
+    with pytest.raises(ConfigError, match=r"uses a filter that lm_eval does not have, regexx \(did you mean regex\?"):
+        load("ours", include_path=str(tmp_path), shots=None)
 
 
 @needs_lm_eval
@@ -222,6 +242,7 @@ def check_both(compared):
 @pytest.mark.slow
 def test_prompts_and_scores_are_the_harnesss(compared):
     check_both(compared)
+    assert all(both["commit"] for both in compared.values())
 
 
 @needs_lm_eval

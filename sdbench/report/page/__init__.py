@@ -82,9 +82,9 @@ def write_page(
     return write_whole(home / "report.html", render(context, browser))
 
 
-def fixed_parts() -> dict[str, Any]:
+def fixed_parts(scripts: Sequence[str] = SCRIPTS) -> dict[str, Any]:
     """Return what every page holds: style, scripts, the policy under which they alone run, and the definitions."""
-    early, script = source_of("early.js"), "".join(map(source_of, SCRIPTS))
+    early, script = source_of("early.js"), "".join(map(source_of, scripts))
     script = f'(() => {{\n"use strict";\n{script}}})();\n'
     parts = {"style": source_of("page.css") + source_of("browser.css"), "early": early, "script": script}
     marked = {name: Markup(text) for name, text in parts.items()}
@@ -103,6 +103,12 @@ def render(context: dict[str, Any], browser: Browser) -> bytes:
     """Return the page with this browser in it. A lone surrogate of a foreign text has no UTF-8: it becomes a question mark."""
     data = Markup(script_json({"groups": browser.groups, "chunks": browser.chunks}))
     page = ENVIRONMENT.get_template("report.html.j2").render(**context, data=data, notes=browser.notes)
+    return page.encode("utf-8", "replace")
+
+
+def render_page(template: str, context: dict[str, Any], scripts: Sequence[str]) -> bytes:
+    """Return a page without a browser of examples, from a template and these scripts."""
+    page = ENVIRONMENT.get_template(template).render(**context, **fixed_parts(scripts))
     return page.encode("utf-8", "replace")
 
 

@@ -59,7 +59,7 @@ def tables_of(sweep: Sweep, advised: str | None) -> list[Table]:
     measured = sweep.rows.join(sweep.answer_times)
     known = set(measured.columns[measured.notna().any()])
     first, *others = (
-        (title, [_column(measured, name, sweep.metric) for name in names if {name, MODELLED.get(name)} & known])
+        (title, [column_of(measured, name, sweep.metric) for name in names if {name, MODELLED.get(name)} & known])
         for title, names in PAGE_TABLES.items()
     )
     barred = [_with_bars(measured, column) if column.name in BARRED else column for column in first[1]]
@@ -80,7 +80,8 @@ def _score_columns(sweep: Sweep) -> list[Column]:
     ]
 
 
-def _column(rows: pd.DataFrame, name: str, metric: Metric) -> Column:
+def column_of(rows: pd.DataFrame, name: str, metric: Metric) -> Column:
+    """Return one measure of all rows."""
     measure = MEASURES[name]
     title = f"{measure.title} ({metric.name})" if name == "quality" else measure.title
     values = [value_of(row, name, metric) for row in rows.to_dict("records")]

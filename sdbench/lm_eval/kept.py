@@ -1,0 +1,37 @@
+"""Answers that outlive the process: each is on disk as soon as it has ended, and is decoded once.
+
+What is kept of a text are its answer and its counts, under a key of all that decides it, as in the records of a run.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sdbench.config import ConfigError
+
+
+class KeptAnswers:
+    """Answers by their keys in one SQLite file, which several processes may share."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(path, isolation_level=None, timeout=60)
+            self._database.execute("CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT NOT NULL)")
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"keep={path} cannot hold answers ({error}): name a new file") from None
+
+    def read(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return the answers that are there, by their keys."""
+        query = "SELECT answer FROM answers WHERE key = ?"
+        rows = {key: self._database.execute(query, (key,)).fetchone() for key in keys}
+        return {key: json.loads(row[0]) for key, row in rows.items() if row is not None}
+
+    def write(self, key: str, answer: Mapping[str, Any]) -> None:
+        """Keep an answer; it is on disk when this returns."""
+        self._database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, json.dumps(answer)))

@@ -1,0 +1,72 @@
+"""What the harness and the user decide: the run that `--model_args` name, and how the answers of a task are decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportMissingImports] - the extra lm-eval
+
+from sdbench.cli import compose_run
+from sdbench.config import ConfigError, Run, show
+
+SHORT = {"target": "model.target", "draft": "model.draft"}  # as --model_args target=…,draft=…
+SAMPLING = ("temperature", "top_k", "top_p", "max_new_tokens")  # the harness's to say, for each task
+DEFAULT_DEVICE = "cuda:0"  # what the harness passes on where no device is named, whether there is one or not
+LENGTH = 256  # of an answer whose task names none, as in the harness
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """How the answers of one task are decoded, as the harness says it."""
+
+    stops: tuple[str, ...]
+    max_new_tokens: int
+    room: int  # the longest prompt, in tokens
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+
+    @classmethod
+    def of(cls, task: str, given: Mapping[str, Any], limit: int) -> AnswerOptions:
+        """Read the `generation_kwargs` of a task; ConfigError where its answers fill the whole text."""
+        options = normalize_gen_kwargs(dict(given), LENGTH)
+        length = options["max_gen_toks"]
+        if length >= limit:
+            raise ConfigError(
+                f"max_gen_toks={length} of {task} leaves no room for a prompt: the pair takes {limit} tokens"
+            )
+        temperature = float(options.get("temperature", 0)) if options.get("do_sample") else 0.0
+        cuts = {key: options.get(key) if temperature else None for key in ("top_k", "top_p")}
+        return cls(tuple(filter(None, options["until"])), length, limit - length, temperature, **cuts)
+
+
+def run_of(options: Mapping[str, Any]) -> Run:
+    """The run that `--model_args` describe: one setting, and nothing that the harness decides."""
+    given = {SHORT.get(key, key): value for key, value in options.items() if value is not None}
+    for key in SAMPLING:
+        if key in given:
+            raise ConfigError(
+                f"{key} is decided by lm_eval for each task: give it as --gen_kwargs, such as "
+                "--gen_kwargs do_sample=true,temperature=0.7"
+            )
+    given.pop("max_batch_size", None)
+    if not torch.cuda.is_available() and given.get("device") == DEFAULT_DEVICE:
+        given["device"] = "auto"
+    with suppress(TypeError, ValueError):  # the harness has it as a text; a word such as auto is left as it is
+        given["batch_size"] = int(given["batch_size"]) if "batch_size" in given else "auto"
+    words = [
+        f"{key}={'[' + ','.join(map(show, value)) + ']' if isinstance(value, list) else show(value)}"
+        for key, value in given.items()
+    ]
+    run = compose_run(words)
+    settings = sum(len(sweep.settings) for sweep in run.verifiers)
+    if settings != 1 or len(run.num_draft) != 1 or len(run.drafters) != 1:
+        raise ConfigError(
+            "lm_eval evaluates one model at a time: name one rule with one value of its knobs, one drafter and one num_draft, "
+            "such as --model_args target=ID,draft=ID,verifier=ensemble,w=0.7,num_draft=5"
+        )
+    return run

@@ -1,0 +1,205 @@
+"""The report of evaluations by lm-evaluation-harness: of folders that `python -m sdbench.lm_eval … --output_path FOLDER` wrote.
+
+    FOLDER/evaluations.csv  evaluations.md    a row a task, metric and setting
+           report.html                        the same as tables
+
+Scores and their standard errors are the harness's, acceptance and tokens a round those of sdbench. Of several evaluations of one
+setting the newest counts. Differences from lossless are paired by document; they need the samples that `--log_samples` keeps.
+Not covered: the means of groups, and what such folders do not hold (MISSING).
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from sdbench.files import read_json_lines, write_whole
+from sdbench.metrics.columns import estimate_of, spread, spread_names
+from sdbench.metrics.markup import markdown
+from sdbench.metrics.stats import Estimate, paired_interval
+from sdbench.metrics.text import format_interval
+from sdbench.report.page import render_page
+from sdbench.report.page.tables import Table, column_of
+from sdbench.types import Metric
+
+MISSING = (
+    "Evaluations of the harness hold neither the time of the target alone nor every setting under one clock, so no speed-up and no "
+    "recommendation can be worked out: python -m sdbench task=lm-eval:NAME measures both."
+)
+UNPAIRED = "Differences from lossless need a lossless evaluation of the same documents, and --log_samples in both."
+SHOWN = ("quality", "difference", "acceptance", "acceptance_expected", "tokens_per_round", "bias", "n")
+ESTIMATES = SHOWN[:-1]
+# What is no knob among the facts that sdbench gives to the harness's results.
+FACTS = ("target", "draft", "checkpoints", "drafter", "verifier", "num_draft", "is_lossless", "tasks")
+PAIRED_BY = ["task", "metric", "target", "draft", "options"]
+NONE = Estimate(math.nan, math.nan, math.nan, 0)
+
+
+class EvaluationFiles(NamedTuple):
+    """The files of a report of evaluations."""
+
+    page: Path
+    tables: tuple[Path, ...]
+
+
+def results_files(folder: Path) -> list[Path]:
+    """Return the harness's results files in a folder and right below it, the oldest first; none for a folder of records."""
+    if (folder / "records").is_dir():
+        return []
+    paths = [path for pattern in ("results_*.json", "*/results_*.json") for path in folder.glob(pattern)]
+    return sorted(paths, key=lambda path: path.stem)  # which ends in the date
+
+
+def evaluations_of(paths: Iterable[Path]) -> pd.DataFrame:
+    """Return one row a task, metric and setting."""
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for path in paths:
+        for row in _rows_of(path):
+            key = tuple(row[name] for name in (*PAIRED_BY, "setting"))
+            rows.pop(key, None)
+            rows[key] = row
+    if not rows:
+        raise ValueError("the results files hold no score of any task: see what lm_eval printed")
+    frame = pd.DataFrame(rows.values()).sort_values(PAIRED_BY, kind="stable", ignore_index=True)
+    differences = pd.DataFrame([spread("difference", _difference(row, frame)) for row in frame.to_dict("records")])
+    return pd.concat([frame, differences], axis=1)
+
+
+def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield one row a task and metric of one results file."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        config, counts = document["config"], document["n-samples"]
+    except (ValueError, KeyError) as error:
+        raise ValueError(
+            f"{path} is not a results file of lm_eval ({type(error).__name__}: {error}): remove it"
+        ) from None
+    ours = config.get("sdbench") or {}
+    target = ours.get("target") or document.get("model_name") or config["model"]
+    facts = {"target": target, "draft": ours.get("draft"), "setting": _setting_of(config), **_options_of(config)}
+    facts |= {"is_lossless": ours.get("is_lossless"), "path": path}
+    for task, count in counts.items():
+        measured = (ours.get("tasks") or {}).get(task, {})
+        entry = document["results"].get(task, {})
+        shots = document.get("n-shot", {}).get(task)
+        for name, value in entry.items():
+            metric, comma, filter_name = name.partition(",")
+            if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
+                continue
+            error = entry.get(f"{metric}_stderr,{filter_name}")
+            half = 1.96 * error if isinstance(error, int | float) and error else math.nan  # 0: all answers score alike
+            yield {
+                **facts,
+                "task": task,
+                "metric": metric if filter_name == "none" else name,
+                "options": f"{facts['options']} shots={shots} chat={document.get('chat_template_sha')}",
+                "num_shots": shots,
+                "n": count["effective"],
+                **spread("quality", Estimate(value, value - half, value + half, count["effective"])),
+                **_measures_of(measured),
+                **{key: measured.get(key, math.nan) for key in ("tokens", "seconds", "tokens_per_s")},
+            }
+
+
+def _setting_of(config: Mapping[str, Any]) -> str:
+    """Return the rule with its knobs, or the harness's name of another model."""
+    ours = config.get("sdbench")
+    if not ours:
+        return str(config["model"])
+    knobs = [f"{name}={value}" for name, value in ours.items() if name not in FACTS]
+    drafter = [] if ours["drafter"] == "model" else [ours["drafter"]]
+    return " ".join([ours["verifier"], *knobs, *drafter, f"K={ours['num_draft']}"])
+
+
+def _options_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return what else answers depend on, in words."""
+    options = config.get("gen_kwargs") or {}
+    words = [f"{name}={value}" for name, value in options.items()] if isinstance(options, Mapping) else [str(options)]
+    return {"options": " ".join([*words, f"limit={config.get('limit')}"])}
+
+
+def _measures_of(measured: Mapping[str, Any]) -> dict[str, float]:
+    """Return the columns of what sdbench measured of a task; NaN where it measured nothing."""
+    columns: dict[str, float] = {}
+    for name in ("acceptance", "acceptance_expected", "tokens_per_round", "bias"):
+        ends = [(measured.get(name) or {}).get(end) for end in ("value", "low", "high")]
+        columns |= dict(zip(spread_names((name,)), (math.nan if end is None else end for end in ends), strict=True))
+    return columns
+
+
+def _difference(row: Mapping[Any, Any], frame: pd.DataFrame) -> Estimate:
+    """Return a setting's score minus that of the newest lossless evaluation of the same documents."""
+    same = (frame[PAIRED_BY].fillna("") == pd.Series({name: row[name] or "" for name in PAIRED_BY})).all(axis=1)
+    lossless = frame[same & (frame["is_lossless"] == True)]  # noqa: E712 - a column of objects
+    if row["is_lossless"] is not False or lossless.empty:
+        return NONE
+    ours, theirs = (_scores_of(path, row["task"], row["metric"]) for path in (row["path"], lossless.iloc[-1]["path"]))
+    if not ours or set(ours) != set(theirs):
+        return NONE
+    return paired_interval([ours[key] for key in theirs], list(theirs.values()))
+
+
+def _scores_of(path: Path, task: str, metric: str) -> dict[Any, float]:
+    """Return {document: score} of the samples beside a results file; empty where there are none, or no numbers."""
+    samples = path.with_name(f"samples_{task}_{path.stem.partition('_')[2]}.jsonl")
+    if not samples.is_file():
+        return {}
+    name, _, filter_name = metric.partition(",")
+    scores = {}
+    for _, sample in read_json_lines(samples):
+        value = sample.get(name)
+        if sample.get("filter", "none") == (filter_name or "none") and isinstance(value, int | float):
+            scores[sample["doc_id"]] = float(value)
+    return scores
+
+
+def write_evaluations(home: Path, frame: pd.DataFrame, command: str) -> EvaluationFiles:
+    """Write the tables and the page to `home`; `command` makes them again."""
+    home.mkdir(parents=True, exist_ok=True)
+    columns = frame.drop(columns="path").assign(file=[str(path.name) for path in frame["path"]])
+    texts = {"evaluations.csv": columns.to_csv(index=False), "evaluations.md": to_text(frame)}
+    tables = tuple(write_whole(home / name, text) for name, text in texts.items())
+    notes = notes_of(frame)
+    title = ", ".join(dict.fromkeys(frame["task"]))
+    context = {"title": title, "tables": tables_of_evaluations(frame), "notes": notes, "rebuild": command}
+    page = write_whole(home / "report.html", render_page("evaluations.html.j2", context, ("theme.js", "tables.js")))
+    return EvaluationFiles(page, tables)
+
+
+def notes_of(frame: pd.DataFrame) -> list[str]:
+    """Return what these evaluations cannot say, in sentences."""
+    has_lenient = (frame["is_lossless"] == False).any()  # noqa: E712 - a column of objects
+    return [MISSING, *([UNPAIRED] if has_lenient and frame["difference"].isna().all() else [])]
+
+
+def to_text(frame: pd.DataFrame) -> str:
+    """Return the table as Markdown, with intervals."""
+    rows = [
+        [
+            str(row["task"]),
+            str(row["metric"]),
+            str(row["setting"]),
+            *(format_interval(estimate_of(row, name), 3) for name in ESTIMATES),
+            str(row["n"]),
+        ]
+        for row in frame.to_dict("records")
+    ]
+    return markdown(["task", "metric", "setting", *SHOWN], rows, num_left=3)
+
+
+def tables_of_evaluations(frame: pd.DataFrame) -> Sequence[Table]:
+    """Return a table a task and metric; scores that all lie between 0 and 1 are shown in points of 100."""
+    tables = []
+    for (task, name), part in frame.groupby(["task", "metric"], sort=False):
+        is_share = part["quality"].between(0, 1).all()
+        metric = Metric(str(name), "share" if is_share else "raw")
+        columns = [column_of(part, measure, metric) for measure in SHOWN if part[measure].notna().any()]
+        rows = [
+            (str(setting), "baseline" if is_lossless is True else "")
+            for setting, is_lossless in zip(part["setting"], part["is_lossless"], strict=True)
+        ]
+        tables.append(Table(f"{task}: {name}", columns, rows, is_open=True))
+    return tables

@@ -1,0 +1,108 @@
+"""Folders that lm-evaluation-harness wrote are reported as far as their numbers go, and what they lack is said."""
+
+import json
+
+import lxml.html
+import pandas as pd
+import pytest
+
+from sdbench.report.command import COMMAND
+from sdbench.subcommand import Exit
+
+RATES = {name: {"value": 0.5, "low": 0.4, "high": 0.6} for name in ("acceptance", "tokens_per_round")}
+RATES |= {key: {"value": None, "low": None, "high": None} for key in ("acceptance_expected", "bias")}
+
+
+def write_evaluation(folder, date, verifier, scores, *, stderr=0.1, has_samples=True, **knobs):
+    """One evaluation in the form of lm_eval 0.4.13; `verifier` None: by its own model."""
+    tasks = {"gsm8k": {**RATES, "n": len(scores), "tokens": 90, "seconds": 3.0, "tokens_per_s": 30.0}}
+    facts = {"target": "big", "draft": "small", "checkpoints": {}, "drafter": "model", "verifier": verifier, **knobs}
+    facts |= {"num_draft": 5, "is_lossless": verifier == "exact", "tasks": tasks}
+    config = {"model": "sdbench", "sdbench": facts} if verifier else {"model": "hf"}
+    entry = {"alias": "gsm8k", "exact_match,strict-match": sum(scores) / len(scores)}
+    document = {
+        "results": {"gsm8k": {**entry, "exact_match_stderr,strict-match": stderr}},
+        "n-shot": {"gsm8k": 5},
+        "n-samples": {"gsm8k": {"original": 1319, "effective": len(scores)}},
+        "config": {**config, "limit": len(scores), "gen_kwargs": None},
+        "model_name": "big",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"results_{date}.json").write_text(json.dumps(document))
+    lines = [{"doc_id": i, "filter": "strict-match", "exact_match": score} for i, score in enumerate(scores)]
+    if has_samples:
+        (folder / f"samples_gsm8k_{date}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def report(folder, *words):
+    return COMMAND([str(folder), *words])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    below = tmp_path / "out" / "big"
+    write_evaluation(below, "2026-01-01T00-00-00.1", "exact", [0.0] * 10)
+    write_evaluation(below, "2026-01-02T00-00-00.1", "exact", [1.0] * 8 + [0.0] * 2)
+    write_evaluation(below, "2026-01-03T00-00-00.1", "ensemble", [1.0] * 6 + [0.0] * 4, w=0.5)
+    write_evaluation(below, "2026-01-04T00-00-00.1", None, [1.0] * 10, stderr="N/A")
+    return tmp_path / "out"
+
+
+def test_scores_and_measures_are_those_of_the_newest_evaluation_of_each_setting(folder, capsys):
+    assert report(folder) == Exit.DONE
+    rows = pd.read_csv(folder / "evaluations.csv").set_index("setting")
+    assert list(rows.index) == ["exact K=5", "ensemble w=0.5 K=5", "hf"]
+    assert dict(rows["quality"]) == {"exact K=5": 0.8, "ensemble w=0.5 K=5": 0.6, "hf": 1.0}
+    assert rows.at["exact K=5", "quality_high"] == pytest.approx(0.8 + 1.96 * 0.1)
+    assert rows["quality_low"].isna().to_dict() == {"exact K=5": False, "ensemble w=0.5 K=5": False, "hf": True}
+    assert rows["acceptance"].isna().to_dict() == {"exact K=5": False, "ensemble w=0.5 K=5": False, "hf": True}
+    assert rows.at["ensemble w=0.5 K=5", "acceptance_low"] == 0.4
+    assert "no speed-up and no recommendation can be worked out" in capsys.readouterr().out
+
+
+def test_the_difference_from_lossless_is_paired_by_document(folder, capsys):
+    report(folder)
+    row = pd.read_csv(folder / "evaluations.csv").set_index("setting").loc["ensemble w=0.5 K=5"]
+    assert row["difference"] == pytest.approx(-0.2)
+    assert row["difference_low"] < -0.2 < row["difference_high"]
+    assert "--log_samples" not in capsys.readouterr().out
+
+
+def test_without_samples_the_difference_is_left_out_in_a_sentence(tmp_path, capsys):
+    for date, verifier in (("2026-01-01T00-00-00.1", "exact"), ("2026-01-02T00-00-00.1", "ensemble")):
+        write_evaluation(tmp_path, date, verifier, [1.0, 0.0], has_samples=False)
+    assert report(tmp_path) == Exit.DONE
+    assert pd.read_csv(tmp_path / "evaluations.csv")["difference"].isna().all()
+    assert "need a lossless evaluation of the same documents, and --log_samples in both" in capsys.readouterr().out
+
+
+def test_the_page_shows_the_table_and_runs_its_own_scripts_alone(folder):
+    report(folder)
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    tree = lxml.html.document_fromstring(page)
+    (table,) = tree.xpath("//table")
+    assert table.findtext("caption") == "gsm8k: exact_match,strict-match"
+    assert [row.text.strip() for row in table.xpath(".//tbody/tr/th")] == ["exact K=5", "ensemble w=0.5 K=5", "hf"]
+    assert "80.0" in page
+    assert "python -m sdbench.report" in page
+    assert report(folder, f"out={folder.parent / 'elsewhere'}") == Exit.DONE
+    again = (folder.parent / "elsewhere" / "report.html").read_text(encoding="utf-8")
+    assert again.replace(f" out={folder.parent / 'elsewhere'}", "") == page
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["margin=1"], "margin decides over the records of a run, and evaluations of lm_eval have none: leave it out"),
+        (["OTHER"], "OTHER holds no evaluation of lm_eval, and another folder does: report them in two commands"),
+    ],
+)
+def test_what_they_cannot_answer_is_one_sentence(folder, words, sentence, capsys):
+    assert report(folder, *words) == Exit.BAD_CONFIG
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_file_of_another_tool_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "results_1.json").write_text("{}")
+    assert report(tmp_path) == Exit.BAD_CONFIG
+    assert "results_1.json is not a results file of lm_eval (KeyError: 'config'): remove it" in capsys.readouterr().err
