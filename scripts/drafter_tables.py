@@ -1,18 +1,20 @@
 """results/drafters: every drafter with the lossless rule and two lenient ones, on three tiny tasks at T = 0 and T = 1.
 
-    python scripts/drafter_tables.py [tasks=gsm8k-tiny,cnndm-tiny] [temperatures=0,1] [drafters=model,lookup] [n=200] [timing=off]
-                                     [records=results] [out=results/drafters]
+    python scripts/drafter_tables.py [tasks=gsm8k-tiny,cnndm-tiny] [temperatures=0,1] [parts=shipped,foreign,int8] [n=200]
+                                     [timing=off] [records=results] [out=results/drafters]
     python scripts/drafter_tables.py tasks=none [out=results/drafters]      # README and figure again, from summary.csv
 
-Each run is `experiment=drafters` of one task and temperature. Records stay in `records`: run the command again after an
-interruption, or when a drafter has come, and only what is missing is decoded. `out` gets summary.csv, a row a drafter and rule of
-each run, ranks.svg, which shows whether leniency ranks drafters as losslessness does, and README.md with tables of both.
+Each run is `experiment=drafters` of one task and temperature, in three parts: `shipped`, every drafter that can run with
+llama-tiny, and retrieval from solved examples of the task's train split; `foreign`, the drafters that take a draft of another
+tokenizer, with qwen-tiny's; `int8`, the draft model with weights in int8. Records stay in `records`: run the command again after
+an interruption, or when a drafter has come, and only what is missing is decoded. `out` gets summary.csv, a row a drafter and
+rule of each run, ranks.svg, which shows whether leniency ranks drafters as losslessness does, and README.md with tables of both.
 """
 
 import subprocess
 import sys
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -35,12 +37,18 @@ from sdbench.words import exit_on_mistake, parse_words
 DEFAULTS = {
     "tasks": "gsm8k-tiny,cnndm-tiny,humaneval-tiny",
     "temperatures": "0,1",
-    "drafters": "all",
+    "parts": "shipped,foreign,int8",
     "n": "200",
     "timing": "on",
     "records": "results",
     "out": "results/drafters",
 }
+PARTS = {
+    "shipped": ("drafter=all", "drafter.retrieval.corpus={corpus}"),
+    "foreign": ("model.draft=embedded:qwen-tiny/draft", "drafter=[intersection,universal]"),
+    "int8": ("model.draft_quantization=int8", "drafter=model"),
+}
+NUM_SOLVED = 500  # examples of the corpus
 MEASURES = (
     "acceptance",
     "tokens_per_round",
@@ -75,15 +83,28 @@ HEADLINES = {  # drafter: what its source reports, and why the numbers here diff
     "early-exit": ("1.83× (LayerSkip, Llama-3-8B)", "a target of a few layers that was not trained for early exits"),
     "pruned": ("about 1.4× (Intel, Qwen3-0.6B without 6 of 28 layers)", "its layers are healed by training; these are not"),
     "universal": ("up to 1.9× (arXiv:2502.05202)", "two tiny models of other families, as fast as each other"),
+    "intersection": ("up to 1.7× (TLI, arXiv:2502.05202)", "a tiny draft of another family and training"),
     "tiers": ("2.5 to 3× (VIA-SD, arXiv:2606.12243)", "plain rules judge each token: only `sure` spares the target"),
+    "medusa": ("2.2 to 3.6× (arXiv:2401.10774)", "a chain instead of a tree, and a target that is cheap to call"),
     "hybrid": ("5.41×, 21.8 % over EAGLE-3 (Graft, arXiv:2605.20104)", "a chain instead of a tree, and a separate draft model"),
 }  # fmt: skip
 
 
-def rows_of(results: Results) -> pd.DataFrame:
+def write_corpus(task: str, path: Path) -> Path:
+    """Write solved examples of the task's train split; return the file."""
+    source = sdbench.tasks.load(task, split="train", n=NUM_SOLVED)
+    rows = [source.fields(example.row) for example in source.examples()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n\n".join("\n".join(map(str, fields.values())) for fields in rows))
+    return path
+
+
+def rows_of(results: Results, part: str) -> pd.DataFrame:
     """Return a row a drafter and rule of a run, with the price of a drafted token in milliseconds and in calls of the target."""
     summary = summarise(results)
-    summary = summary[summary["drafter"].notna()]
+    summary = summary[summary["drafter"].notna()].copy()
+    if part == "int8":
+        summary["drafter"] += " (int8)"
     parts = {str(key): part for key, part in results.generations.groupby("cell")}
     for index, cell in summary["cell"].items():
         seconds = speed.prices_of(results, parts[cell]).groupby("kind")["seconds"].median()
@@ -211,17 +232,17 @@ def main(words: Sequence[str]) -> int:
         options = DEFAULTS | dict(parse_words(words, DEFAULTS).options)
     out, records, frames = Path(options["out"]), Path(options["records"]), []
     tasks = options["tasks"].split(",") if options["tasks"] != "none" else []
-    for task in tasks:
-        for temperature in options["temperatures"].split(","):
-            drafters = options["drafters"] if options["drafters"] == "all" else f"[{options['drafters']}]"
-            name = f"drafters-llama-tiny-{task}-T{temperature}"
-            choice = [f"task={task}", f"temperature={temperature}", f"drafter={drafters}", f"n={options['n']}"]
-            timing = ["timing=off"] if options["timing"] == "off" else []
-            words = ["-m", "experiment=drafters", *choice, *timing, f"results={records}", f"name={name}", "report=off"]
-            code = subprocess.run([sys.executable, "-m", "sdbench", *words], check=False).returncode
-            if code:
-                return code
-            frames.append(rows_of(sdbench.read(records / name)))
+    for task, temperature, part in product(tasks, options["temperatures"].split(","), options["parts"].split(",")):
+        name = f"drafters-llama-tiny-{task}-T{temperature}" + (f"-{part}" if part != "shipped" else "")
+        corpus = write_corpus(task, records / "corpora" / f"{task}.txt") if part == "shipped" else None
+        choice = [f"task={task}", f"temperature={temperature}", f"n={options['n']}", *PARTS[part]]
+        timing = ["timing=off"] if options["timing"] == "off" else []
+        words = ["-m", "experiment=drafters", *choice, *timing, f"results={records}", f"name={name}", "report=off"]
+        words = [word.format(corpus=corpus) for word in words]
+        code = subprocess.run([sys.executable, "-m", "sdbench", *words], check=False).returncode
+        if code:
+            return code
+        frames.append(rows_of(sdbench.read(records / name), part))
     if frames:
         out.mkdir(parents=True, exist_ok=True)
         pd.concat(frames).to_csv(out / "summary.csv", index=False, float_format="%.6g")

@@ -1,8 +1,18 @@
 """Drafters, a file each."""
 
 from sdbench.draft.base import BaseDrafter, NoDraft, prefill_all
-from sdbench.draft.build import build, check, class_of
+from sdbench.draft.build import build, cache_share, check, class_of
 from sdbench.draft.length import VariableLength
 from sdbench.draft.model import ModelDrafter
 
-__all__ = ["BaseDrafter", "ModelDrafter", "NoDraft", "VariableLength", "build", "check", "class_of", "prefill_all"]
+__all__ = [
+    "BaseDrafter",
+    "ModelDrafter",
+    "NoDraft",
+    "VariableLength",
+    "build",
+    "cache_share",
+    "check",
+    "class_of",
+    "prefill_all",
+]

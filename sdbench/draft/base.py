@@ -28,6 +28,11 @@ class BaseDrafter(ABC):
         """Raise ValueError for options that cannot be, before weights are read: `setup` has no models yet."""
 
     @classmethod
+    def cache_share(cls, config: Any, **options: Any) -> float:
+        """Return how large the keys and values are that it keeps of its own, beside the models', as a share of the target's."""
+        return 0.0
+
+    @classmethod
     def build(cls, setup: DraftSetup, **options: Any) -> Self:
         """Return a drafter with its YAML's options; one that reads a model, the warpers or the tokenizer takes them from setup."""
         return cls(**options)

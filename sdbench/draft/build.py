@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from sdbench.config import CONSTANT, LENGTH_OPTIONS, config_dir, nearest
+from sdbench.config import CONSTANT, LENGTH_OPTIONS, Component, config_dir, nearest
 from sdbench.draft.length import VariableLength
 from sdbench.draft.policies import LengthPolicy, policy_of
 from sdbench.imports import import_object
@@ -50,6 +50,16 @@ def build(drafter: object, setup: DraftSetup, options: Mapping[str, Any] | None 
     rest, policy = policy_in({**defaults, **(options or {})})
     built = kind.build(setup, **rest)  # type: ignore[attr-defined]
     return built if type(policy) is LengthPolicy else VariableLength(built, policy, setup.warp, setup.target.device)
+
+
+def cache_share(drafters: Iterable[Component], config: Any) -> float:
+    """Return the largest share of the target's keys and values that a drafter of a run keeps beside the models' (lm/memory.py)."""
+    shares = [0.0]
+    for drafter in drafters:
+        kind, (options, _) = import_object(str(drafter.target)), policy_in(drafter.options)
+        if hasattr(kind, "cache_share"):
+            shares.append(kind.cache_share(config, **options))
+    return max(shares)
 
 
 def policy_in(options: Mapping[str, Any]) -> tuple[dict[str, Any], LengthPolicy]:

@@ -13,6 +13,8 @@ from sdbench.draft.policies import LengthPolicy
 from sdbench.probs import Warp, at, clamp_nan_ids, is_ids
 from sdbench.types import DRAFTER_NEEDS, Context, DraftBlock, Drafter, Evidence, Limits, Verdict, needs_of
 
+PERCENT = 100  # fitted thresholds are counted by hundredths
+
 
 @dataclass(frozen=True, slots=True)
 class GrownContext:
@@ -40,10 +42,12 @@ class VariableLength:
         self.facts, self.has_logits = getattr(drafter, "facts", {}), bool(getattr(drafter, "has_logits", True))
         self.draws_draft_law = bool(getattr(drafter, "draws_draft_law", False))
         self.reads_history = policy.reads_history or bool(getattr(drafter, "reads_history", False))
+        self.rounds_at = torch.zeros(PERCENT + 1, dtype=torch.long, device=device)  # by the fitted threshold
 
     @property
     def counts(self) -> Mapping[str, float]:
-        return getattr(self.drafter, "counts", {})
+        rounds = {f"rounds_at_{at / PERCENT:g}": count for at, count in enumerate(self.rounds_at.tolist()) if count}
+        return {**getattr(self.drafter, "counts", {}), **rounds}
 
     def open(self, num_rows: int, capacity: int, cache: Any) -> None:
         self.drafter.open(num_rows, capacity, cache)
@@ -74,6 +78,8 @@ class VariableLength:
         wanted = self.policy.most(state, lengths)
         width = int(wanted.max())
         self.chance = torch.ones(len(lengths), width, device=lengths.device)
+        if (thresholds := self.policy.thresholds(state)) is not None:
+            self.rounds_at.scatter_add_(0, (thresholds * PERCENT).round().long(), (wanted > 0).long())
         if not width or not self.policy.reads_chance:
             return self.drafter.draft(context, width, wanted, u[:, :width], needs)
         all_needs = needs | {"raw"} if self.warp.is_greedy else needs  # laws are ids there

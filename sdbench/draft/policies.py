@@ -35,6 +35,10 @@ class LengthPolicy:
         """Return [B] whether another token is drafted behind tokens of probabilities chance [B,i], i at least 1."""
         return torch.ones(len(chance), dtype=torch.bool, device=chance.device)
 
+    def thresholds(self, state: Tensor) -> Tensor | None:
+        """Return the threshold of q(x) of each row [B], if it is fitted to the row; the records count the rounds at each."""
+        return None
+
     def learn(self, state: Tensor, chance: Tensor, offered: Tensor, accepted: Tensor) -> Tensor:
         """Return the state behind a round that accepted so many [B] of the tokens offered [B], of chance [B,K]."""
         return state
@@ -77,7 +81,6 @@ class AdaptiveLength(ConfidenceLength):
     start = (0.0,) * (2 * FINE)
 
     def thresholds(self, state: Tensor) -> Tensor:
-        """Return the threshold of each row [B]."""
         accepted, refused = state.split(FINE, -1)
         totals = torch.stack((accepted.sum(-1), refused.sum(-1)), -1)
         missed = (accepted.cumsum(-1) - accepted) / totals[:, :1].clamp_min(1)

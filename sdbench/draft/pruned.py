@@ -74,6 +74,10 @@ class PrunedDrafter(ModelDrafter):
         return drafter
 
     @classmethod
+    def cache_share(cls, config: Any, keep_layers: int | None = None, **options: Any) -> float:
+        return kept_of(config.num_hidden_layers, keep_layers) / config.num_hidden_layers
+
+    @classmethod
     def check(  # pyright: ignore[reportIncompatibleMethodOverride]
         cls,
         setup: DraftSetup,

@@ -51,16 +51,18 @@ def peak_bytes(
     keeps_logits: bool = False,
     is_captured: bool = False,
     keeps_prompts: bool = False,
+    cache_share: float = 0.0,
 ) -> PeakBytes:
     """Return what a batch of `num_rows` texts, the longest of `length` tokens with its answer, takes at its peak.
 
     draft None: a drafter without a model; num_draft 0: the target alone. keeps_logits: a rule reads un-tempered logits ("raw" in
     its needs, or "raw_if_greedy" at temperature 0). is_captured: steps are replayed as CUDA graphs, whose memory serves nothing
     else.
-    keeps_prompts: as a run does, for prompts that begin alike.
+    keeps_prompts: as a run does, for prompts that begin alike. cache_share: what the drafter keeps of its own, as a share of the
+    target's keys and values.
     Activations are left out: some 0.1 GiB for an 8B.
     """
-    models = [target] if draft is None else [target, draft]
+    tokens = [target.token, 0 if draft is None else draft.token, target.token * cache_share]
     slots = num_rows * (length + num_draft + 2) + max(CHUNK, length)
     wide = max(4, target.width)  # laws are float32, or float64 where the model is
     is_sampled = temperature > 0
@@ -75,9 +77,9 @@ def peak_bytes(
     judging = held + judged + wide * WORK
     # A graph keeps what it works on, and its results are copied.
     laws = drafting + scoring + judging if is_captured else max(drafting, held + scoring, judging)
-    known = keeps_prompts * sum(min(KNOWN_BYTES, model.token * num_rows * length) for model in models)
+    known = keeps_prompts * sum(min(KNOWN_BYTES, token * num_rows * length) for token in tokens)
     return PeakBytes(
-        sum(model.weights for model in models),
-        sum(model.token for model in models) * slots + known,
+        target.weights + (0 if draft is None else draft.weights),
+        sum(tokens) * slots + known,
         laws,
     )

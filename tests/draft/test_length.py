@@ -114,6 +114,17 @@ def test_texts_are_the_targets_and_do_not_depend_on_the_batch(models, length, dr
         assert max(max(g.drafted) for g in expected) > 0
 
 
+def test_rounds_are_counted_by_the_threshold_that_was_fitted(models):
+    engine = sdbench.Engine(*models)
+    drafter = engine.drafter("model", engine.warp(temperature=1.0), {"length": "adaptive", "length_threshold": 0.33})
+    decoded = sdbench.generate(
+        None, None, TEXTS, [Exact()], drafter=drafter, engine=engine, batch_size=2, max_new_tokens=40, stop_ids=()
+    )
+    assert sum(drafter.counts.values()) == sum(count > 0 for g in decoded for count in g.drafted)
+    assert drafter.counts["rounds_at_0.33"] >= len(TEXTS), "the first round of a text is at the threshold given"
+    assert len(drafter.counts) > 1
+
+
 class Dropping(VariableLength):
     """The fault: the token that ended the block is not offered."""
 

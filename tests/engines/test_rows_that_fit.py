@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
+from sdbench.config import Component
 from sdbench.engines.native import memory
 from sdbench.engines.native.decode import ROWS_ON_CPU, rows_that_fit
 from sdbench.lm.memory import ModelShape, peak_bytes
@@ -20,8 +21,8 @@ def pair_of(vocab_size: int) -> Any:
     return SimpleNamespace(target=model, draft=model)
 
 
-def run_of(num_draft: int = 5, temperature: float = 1.0) -> Any:
-    return SimpleNamespace(num_draft=(2, num_draft), temperature=temperature, top_p=None)
+def run_of(num_draft: int = 5, temperature: float = 1.0, drafters: tuple[Component, ...] = ()) -> Any:
+    return SimpleNamespace(num_draft=(2, num_draft), temperature=temperature, top_p=None, drafters=drafters)
 
 
 @pytest.mark.parametrize("free_gib", [0.001, 0.05, 1, 4, 100])
@@ -44,6 +45,16 @@ def test_a_small_vocabulary_leaves_room_for_more_rows(monkeypatch):
     assert rows_that_fit(run_of(), pair_of(150_000), 500) < rows_that_fit(run_of(), pair_of(1000), 500) == ROWS_ON_CPU
     assert rows_that_fit(run_of(10), pair_of(150_000), 500) < rows_that_fit(run_of(2), pair_of(150_000), 500)
     assert rows_that_fit(run_of(), pair_of(1000), 100_000) < ROWS_ON_CPU
+
+
+def test_the_cache_of_a_pruned_draft_is_counted(monkeypatch):
+    monkeypatch.setattr("sdbench.lm.load.free_bytes", lambda device: 2**30)
+    pruned = Component("pruned", "sdbench.draft.pruned.PrunedDrafter", {"keep_layers": 1})
+    lookup = Component("lookup", "sdbench.draft.lookup.PromptLookup", {"length": "adaptive"})
+    pair = pair_of(1000)
+    rows = {name: rows_that_fit(run_of(drafters=drafters), pair, 20_000) for name, drafters in
+            {"none": (), "lookup": (lookup,), "both": (lookup, pruned)}.items()}  # fmt: skip
+    assert rows["both"] < rows["lookup"] == rows["none"]
 
 
 def test_little_memory_is_raised_once_in_a_while_and_not_for_a_single_row(monkeypatch):

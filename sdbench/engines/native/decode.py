@@ -180,6 +180,7 @@ def engine_of(pair_info: PairInfo, parts: Parts, pair: LoadedPair) -> Engine:
 
 def rows_that_fit(run: Run, pair: LoadedPair, length: int) -> int:
     """A batch size: what free memory holds of keys, values and distributions; the engine halves it where that was too much."""
+    from sdbench.draft import cache_share
     from sdbench.lm.load import free_bytes
     from sdbench.lm.memory import ModelShape, peak_bytes
 
@@ -193,6 +194,7 @@ def rows_that_fit(run: Run, pair: LoadedPair, length: int) -> int:
     )
     assert target is not None
     shape: Any = {"length": length, "num_draft": num_draft, "temperature": run.temperature, "top_p": run.top_p}
+    shape["cache_share"] = cache_share(run.drafters, pair.target.config.get_text_config())
     least, next_more = (peak_bytes(target, draft, num_rows=rows, keeps_logits=True, **shape) for rows in (1, 2))
     more = (SHARE_OF_FREE * free - least.total) / (next_more.total - least.total)
     return max(1, min(most, 1 + int(more)))

@@ -65,6 +65,8 @@ class MemoryGuard:
 
 def peak_of(job: Job, num_rows: int) -> PeakBytes:
     """Return what the largest batch of a job takes at its peak, by the shapes of its models."""
+    from sdbench.draft import cache_share
+
     run, metadata = job.run, job.pair_info.metadata
     shapes: dict[str, ModelShape] = {}
     for role, checkpoint in metadata.checkpoints.items():
@@ -82,4 +84,5 @@ def peak_of(job: Job, num_rows: int) -> PeakBytes:
         top_p=run.top_p,
         keeps_logits="raw" in needs or ("raw_if_greedy" in needs and run.temperature == 0),
         keeps_prompts=True,
+        cache_share=cache_share(run.drafters, job.pair_info.configs["target"].get_text_config()),
     )

@@ -173,6 +173,8 @@ def text_calls(
     """What handling of texts costs a token that was offered, of drafters that do: a mean over the pass, a part of their drafts."""
     calls = []
     for name, counts in after.items():
+        if "text_s" not in counts:
+            continue
         blocks, offered, seconds = (
             counts[key] - before.get(name, {}).get(key, 0) for key in ("blocks", "offered", "text_s")
         )
