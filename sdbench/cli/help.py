@@ -49,7 +49,7 @@ What is run
   method=NAME       a row of those tables: static ensembles, the learned head, the finetuned draft (docs/learned.md)
 
 How it is run
-  engine=NAME       who decodes: native, or a server: http engine.url=URL, vllm (docs/engines.md)     (native)
+  engine=NAME       who decodes: native, or a server: http, vllm, llamacpp (docs/engines.md)          (native)
   batch_size=B      rows decoded together; auto finds what fits                                     (auto)
   device=D          auto, cpu, cuda, cuda:1, mps, xpu, hpu                                          (auto)
   dtype=T           auto, float64, float32, bfloat16, float16                                       (auto)

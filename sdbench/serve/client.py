@@ -74,7 +74,7 @@ class Client:
 
     async def open(self) -> None:
         times = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=self.patience.silence_s)
-        connector = aiohttp.TCPConnector(limit=0)
+        connector = aiohttp.TCPConnector(limit=0, force_close=not self.dialect.keeps_connections)
         self._session = aiohttp.ClientSession(timeout=times, connector=connector, headers=dict(self.headers))
 
     async def close(self) -> None:

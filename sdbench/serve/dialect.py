@@ -48,6 +48,7 @@ class Dialect:
     tokenize_request: Mapping[str, Any] = field(default_factory=lambda: {"add_special_tokens": False})
     info: str | None = None
     counters_at: str = "/metrics"
+    keeps_connections: bool = True  # False: it closes one behind a stream, and a request on it would be lost
     is_cumulative: bool = False  # whether each chunk repeats all ids so far
     flag: str | None = None  # what to start such a server with, so that it counts; None: nothing makes it
     length_flag: str = "num_speculative_tokens"  # what its draft length is called at its start

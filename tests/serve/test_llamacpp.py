@@ -194,6 +194,7 @@ def pair_words(gguf_pair, binary, tmp_path, monkeypatch):
     return [*pair, *given, "engine=llamacpp", f"engine.binary={binary}", "engine.start_s=120", "engine.grace_s=2"]
 
 
+@pytest.mark.slow
 def test_one_server_for_each_setting_with_its_command_line_in_the_provenance(pair_words, gguf_pair, tmp_path):
     assert main([*pair_words, "engine.args.threads=1", "engine.at_once=3", "engine.slots=2"]) == 0
     results = read(tmp_path / "results" / "tiny-gsm8k-tiny")
@@ -210,6 +211,7 @@ def test_one_server_for_each_setting_with_its_command_line_in_the_provenance(pai
     assert (entry["servers"][0]["installed"]["version"], entry["servers"][0]["counts"]) == ("b11434", "steps")
 
 
+@pytest.mark.slow
 def test_a_draft_of_another_vocabulary_a_missing_file_and_an_argument_that_it_does_not_know(
     pair_words, gguf_pair, capsys
 ):

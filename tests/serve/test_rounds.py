@@ -2,7 +2,7 @@
 
 import pytest
 
-from sdbench.serve.rounds import cut_rounds, without_drafts
+from sdbench.serve.rounds import cut_rounds, steps_of, without_drafts
 from sdbench.types import EngineError
 
 
@@ -70,3 +70,17 @@ def test_a_text_without_tokens_has_no_rounds():
 def test_alone_every_token_is_a_round():
     assert without_drafts(2).origins == ("bonus", "bonus")
     assert without_drafts(2).drafted == (0, 0)
+
+
+STEPS = [
+    ([(1, 0, 0), (2, 3, 2), (3, 3, 2), (4, 3, 2), (5, 5, 2), (6, 5, 2), (6, 5, 2)], ([2, 0, 0], [3, 2, 0])),
+    ([(1, 0, 0), (4, 3, 2), (5, 3, 2), (5, 3, 2)], None),  # two tokens before it: steps of their own, or of this one
+    ([(1, 0, 0), (2, 3, 2), (4, 3, 2), (5, 6, 2)], ([2, 0], [3, 3])),  # what is not sent belongs to a known step
+    ([(1, 0, 0), (2, 0, 0), (2, 3, 1)], None),  # sums that no token explains
+    ([(1, 0, 0), (1, 0, 0)], ([], [])),
+]
+
+
+@pytest.mark.parametrize(("sums", "steps"), STEPS)
+def test_steps_follow_from_the_sums_after_each_token(sums, steps):
+    assert steps_of(sums) == (None if steps is None else {"accepted": steps[0], "drafted": steps[1]})
