@@ -1,36 +1,28 @@
 """Medusa: heads on the target's newest state, each for a token further ahead."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from sdbench.card import read_trained
-from sdbench.draft.base import BaseDrafter
+from sdbench.draft.trained import TrainedDrafter
 from sdbench.lm.cache import Prefix
 from sdbench.lm.model import LM
 from sdbench.probs import Warp, clamp_nan_ids, draw
-from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Verdict
-
-KIND = "medusa"
-NO_HEAD = (
-    "a head is needed: train one with python -m sdbench.train medusa model=NAME task=NAME, then drafter.head=FOLDER"
-)
+from sdbench.types import Context, DraftBlock, Evidence, Verdict
 
 
-class Medusa(BaseDrafter):
+class Medusa(TrainedDrafter):
     """Independent heads (Cai et al. 2024, arXiv:2401.10774): residual blocks, read out by the target's own final head.
 
-    A text of n tokens has states up to h(n−2), which gave its last token, for that token has not been read yet. Head k guesses
-    token n−1+k from h(n−2), whatever the heads before it have drafted, so q does not depend on them. A block has at most as many
-    tokens as there are heads. Kept is one state [d] a row.
+    Head k guesses token n−1+k from h(n−2), whatever the heads before it have drafted, so q does not depend on them. A block has
+    at most as many tokens as there are heads. Kept is one state [d] a row. Weights: weight [K,d,d], bias [K,d].
     """
 
     version: ClassVar[str] = "1"
-    needs: ClassVar[frozenset[str]] = frozenset({"target_hidden"})
+    kind: ClassVar[str] = "medusa"
 
     states: Tensor  # [R,d], from open to close
 
@@ -39,33 +31,14 @@ class Medusa(BaseDrafter):
         self.weights = {name: x.to(target.device, target.dtype) for name, x in weights.items()}
 
     @classmethod
-    def build(  # pyright: ignore[reportIncompatibleMethodOverride]
-        cls, setup: DraftSetup, head: str | None = None
-    ) -> "Medusa":
-        _, weights = read_head(head)
-        refuse_width(head, weights, setup.target.config.hidden_size)
-        return cls(setup.target, setup.warp, weights)
+    def width_of(cls, weights: Mapping[str, Tensor]) -> int | None:
+        shapes = {name: tuple(x.shape) for name, x in weights.items()}
+        count, width = shapes.get("bias", (0, 0))
+        return width if count and shapes == {"bias": (count, width), "weight": (count, width, width)} else None
 
     @classmethod
-    def check(  # pyright: ignore[reportIncompatibleMethodOverride]
-        cls, setup: DraftSetup, head: str | None = None
-    ) -> None:
-        card, weights = read_head(head)
-        trained = f"head={head} is of {card.get('model', 'another pair')}"
-        target, tokenizer = card["checkpoints"]["target"], card["tokenizer"]
-        if setup.checkpoint not in (None, target):
-            raise ValueError(
-                f"{trained}, whose target is {target}, and this one is {setup.checkpoint}: train one for it"
-            )
-        if setup.tokenizer_key not in (None, tokenizer):
-            raise ValueError(f"{trained}, whose tokenizer is another than that of this target")
-        if setup.target_config is not None:
-            refuse_width(head, weights, setup.target_config.hidden_size)
-        if setup.num_draft > len(weights["bias"]):
-            count = len(weights["bias"])
-            raise ValueError(
-                f"head={head} has {count} heads: give a num_draft of at most {count}, got {setup.num_draft}"
-            )
+    def most_drafts(cls, weights: Mapping[str, Tensor]) -> int:
+        return len(weights["bias"])
 
     def open(self, num_rows: int, capacity: int, cache: Any) -> None:
         self.states = self.weights["bias"].new_zeros(num_rows, self.weights["bias"].shape[1])
@@ -110,29 +83,3 @@ def guess(weights: Mapping[str, Tensor], states: Tensor, k: int) -> Tensor:
     """Return the states [...,k,d] that the first k heads make of a state [...,d]: x + silu(W·x + b)."""
     inner = torch.einsum("kij,...j->...ki", weights["weight"][:k], states) + weights["bias"][:k]
     return states[..., None, :] + silu(inner)
-
-
-def read_head(head: str | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the card and the weights of a folder: weight [K,d,d], bias [K,d]."""
-    if head is None:
-        raise ValueError(NO_HEAD)
-    try:
-        card, weights = read_trained(Path(head), KIND, "drafter=medusa")
-    except FileNotFoundError as error:
-        raise ValueError(f"head={head} has no {Path(error.filename).name}: {NO_HEAD.partition(': ')[2]}") from None
-    except OSError as error:
-        raise ValueError(f"head={head} cannot be read: {error.strerror}") from None
-    shapes = {name: tuple(x.shape) for name, x in weights.items()}
-    count, width = shapes.get("bias", (0, 0))
-    if shapes != {"bias": (count, width), "weight": (count, width, width)} or not count:
-        raise ValueError(f"head={head} is torn: its tensors have the shapes {shapes}; train it again")
-    return card, weights
-
-
-def refuse_width(head: str | None, weights: Mapping[str, Tensor], width: int) -> None:
-    """Raise ValueError for heads of another width than the target's states."""
-    trained = weights["bias"].shape[1]
-    if trained != width:
-        raise ValueError(
-            f"head={head} reads states of {trained} numbers, and this target's have {width}: train one for it"
-        )

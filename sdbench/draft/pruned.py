@@ -50,13 +50,10 @@ class PrunedDrafter(ModelDrafter):
         cls.check(
             replace(setup, target_config=target.config), keep_layers, calibration, calibration_texts, calibration_tokens
         )
-        if not target.layers:
-            name = f"the {target.role} model of type {target.config.model_type!r}"
-            raise ValueError(f"{name} does not keep its decoder layers in one list, so that some could be left out")
-        texts = None
+        count, texts = len(target.listed_layers()), None
         if calibration is not None:
             texts = read_texts(calibration, setup.tokenizer, calibration_texts, calibration_tokens)
-        num_dropped = len(target.layers) - kept_of(len(target.layers), keep_layers)
+        num_dropped = count - kept_of(count, keep_layers)
         content = METHOD, num_dropped, texts or (calibration_texts, calibration_tokens), identity_of(target)
         key = digest_of_data(content)
         distances = read_distances(key)

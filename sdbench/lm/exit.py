@@ -16,11 +16,9 @@ def can_continue(lm: LM, num_layers: int) -> bool:
 
     A model whose first layers do not run alone is a ValueError.
     """
-    name = f"the {lm.role} model of type {lm.config.model_type!r}"
-    if not lm.layers:
-        raise ValueError(f"{name} does not keep its decoder layers in one list, so that some could be left out")
+    count = len(lm.listed_layers())
     ids, positions = probe_ids(lm, TEXT)[None], torch.arange(TEXT, device=lm.device)[None]
-    cache, other = (RaggedCache(len(lm.layers), 1, TEXT) for _ in range(2))
+    cache, other = (RaggedCache(count, 1, TEXT) for _ in range(2))
     plan = lm.plan(positions, cache, TEXT)
     whole = lm.forward(ids, plan, cache)
     try:
@@ -30,6 +28,7 @@ def can_continue(lm: LM, num_layers: int) -> bool:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever a model's code makes of layers that do not run
+        name = f"the {lm.role} model of type {lm.config.model_type!r}"
         raise ValueError(f"{name} does not run its first {num_layers} layers alone ({first_line(error)})") from error
     try:
         rest = lm.forward_hidden(ids, plan, cache, begun=PartialForward(num_layers, (states,)))[0]

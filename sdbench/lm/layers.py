@@ -44,3 +44,18 @@ def bypass(layers: Sequence[nn.Module], *states: Tensor) -> Iterator[list[Tensor
             vars(layer).pop("forward", None)
             if forward is not None:
                 layer.forward = forward
+
+
+@contextmanager
+def output_of(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """Yield the list of the states that the layer returns meanwhile."""
+    outputs: list[Tensor] = []
+
+    def keep(_: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> None:
+        outputs.append(output if isinstance(output, Tensor) else output[0])
+
+    hook = layer.register_forward_hook(keep)
+    try:
+        yield outputs
+    finally:
+        hook.remove()

@@ -48,10 +48,17 @@ class LM:
         self._levels = torch.tensor([0.0, -torch.inf], dtype=self.dtype, device=self.device).unbind()
         self._configs = list({id(c): c for c in (model.config, self.config)}.values())
         self._kept: RaggedCache | None = None  # with its captured steps
-        self.pruned: dict[str, LM] = {}  # drafts over this model's weights, by what decided which layers they have
+        self.pruned: dict[str, LM] = {}  # drafts over this model's weights, by what decides which layers they have
         self.known: KnownPrefixes | None = None  # set by who knows that the weights stay what they are
         self.kernel = kernel_for(self.device, self.dtype)
         self.attention, self.layer_masks = NAME, probe(self)
+
+    def listed_layers(self) -> list[Any]:
+        """Return the decoder layers; ValueError where they do not stand in one list, so that some could be left out."""
+        if not self.layers:
+            name = f"the {self.role} model of type {self.config.model_type!r}"
+            raise ValueError(f"{name} does not keep its decoder layers in one list, so that some could be left out")
+        return self.layers
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -152,10 +159,12 @@ class LM:
         return given[0]
 
     def _run(self, module: Any, ids: Tensor, plan: Plan, cache: RaggedCache) -> Any:
-        return module(input_ids=ids, position_ids=plan.positions, past_key_values=cache, use_cache=True)
+        inputs = {"inputs_embeds" if ids.is_floating_point() else "input_ids": ids}
+        return module(**inputs, position_ids=plan.positions, past_key_values=cache, use_cache=True)
 
     def prefill_all(self, prompts: Sequence[Tensor], *, with_hidden: bool = False) -> list[Prefix]:
-        """Return keys and values of several prompts [L], chunk by chunk; no logits but the last position's are made.
+        """Return keys and values of several prompts [L], or of embeddings [L,d], chunk by chunk; no logits but the last
+        position's are made.
 
         Shorter ones end in padding, which no token before it sees. What all of them begin with is copied where it is known.
         """

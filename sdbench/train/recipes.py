@@ -100,14 +100,9 @@ class JudgeRecipe(TrainingRecipe):
 
 
 @dataclass(frozen=True)
-class DraftRecipe(TrainingRecipe):
-    """The options of a distillation."""
+class DistillationRecipe(TrainingRecipe):
+    """The options of bringing one distribution closer to another."""
 
-    version = "1"
-    about = "distil a pair's draft towards its target, on texts that the draft samples itself"
-    folder = "drafts/MODEL-TASK-LOSS"
-    usage = "model.draft=FOLDER"
-    trainer = "sdbench.train.distill.Distillation"
     is_rewarded = False
 
     loss: str = option("forward_kl", "forward_kl, reverse_kl, tv or overlap")
@@ -123,7 +118,30 @@ class DraftRecipe(TrainingRecipe):
 
 
 @dataclass(frozen=True)
-class MedusaRecipe(TrainingRecipe):
+class DraftRecipe(DistillationRecipe):
+    """The options of distilling a draft."""
+
+    version = "1"
+    about = "distil a pair's draft towards its target, on texts that the draft samples itself"
+    folder = "drafts/MODEL-TASK-LOSS"
+    usage = "model.draft=FOLDER"
+    trainer = "sdbench.train.distill.Distillation"
+
+
+@dataclass(frozen=True)
+class StatesRecipe(DistillationRecipe):
+    """The options of a drafter on the target's states."""
+
+    needs_draft = False
+
+    discount: float = option(0.8, "weight of a position's loss over that of the position before it", 1e-9)
+    prompts: int = option(16, "prompts of a step, each answered once", 1)
+    rate: float = option(0.01, "learning rate", 1e-9)
+    rows: int = option(2000, "rows of the train split, read repeatedly; the last are held out", 1)
+
+
+@dataclass(frozen=True)
+class MedusaRecipe(StatesRecipe):
     """The options of Medusa's heads."""
 
     version = "1"
@@ -131,21 +149,38 @@ class MedusaRecipe(TrainingRecipe):
     folder = "drafters/medusa/MODEL-TASK"
     usage = "drafter=medusa drafter.head=FOLDER"
     trainer = "sdbench.train.medusa.MedusaTraining"
-    is_rewarded = False
-    needs_draft = False
 
     heads: int = option(5, "heads, each a token further ahead", 1)
-    loss: str = option("forward_kl", "forward_kl, reverse_kl, tv or overlap")
-    discount: float = option(0.8, "weight of a head's loss over that of the head before it", 1e-9)
-    steps: int = option(200, "gradient steps", 1)
-    prompts: int = option(16, "prompts of a step, each answered once", 1)
-    rate: float = option(0.01, "learning rate", 1e-9)
-    seed: int = option(0, "seed of the texts")
-    rows: int = option(2000, "rows of the train split, read repeatedly; the last are held out", 1)
 
-    def __post_init__(self) -> None:
-        if self.loss not in LOSS_NAMES:
-            raise ValueError(f"loss cannot be {self.loss} {nearest(self.loss, LOSS_NAMES)}")
+
+@dataclass(frozen=True)
+class MTPRecipe(StatesRecipe):
+    """The options of a layer that drafts from its own states."""
+
+    version = "1"
+    about = "train a layer on the target's states and next tokens over its own answers; the target stays as it is"
+    folder = "drafters/mtp/MODEL-TASK"
+    usage = "drafter=mtp drafter.head=FOLDER"
+    trainer = "sdbench.train.mtp.MTPTraining"
+
+    passes: int = option(4, "positions that are trained, each on the layer's states of those before", 1)
+    regression: float = option(0.0, "weight of the distance to the target's states")
+    prompts: int = option(8, "prompts of a step", 1)
+    rate: float = option(0.002, "learning rate", 1e-9)
+    rows: int = option(640, "rows of the train split, each answered once, read repeatedly; the last are held out", 1)
+
+
+@dataclass(frozen=True)
+class EagleRecipe(MTPRecipe):
+    """The options of EAGLE-1's layer: the first position alone, with the published weight of the distance."""
+
+    about = "train EAGLE's layer on the target's states and next tokens over its own answers; the target stays as it is"
+    folder = "drafters/eagle/MODEL-TASK"
+    usage = "drafter=eagle drafter.head=FOLDER"
+    trainer = "sdbench.train.mtp.EagleTraining"
+
+    passes: int = option(1, "positions that are trained, each on the layer's states of those before", 1)
+    regression: float = option(10.0, "weight of the distance to the target's states")
 
 
 RECIPES: Mapping[str, type[TrainingRecipe]] = {
@@ -153,6 +188,8 @@ RECIPES: Mapping[str, type[TrainingRecipe]] = {
     "judge": JudgeRecipe,
     "draft": DraftRecipe,
     "medusa": MedusaRecipe,
+    "mtp": MTPRecipe,
+    "eagle": EagleRecipe,
 }
 OPTIONS = {name: f for recipe in RECIPES.values() for name, f in recipe.options().items()}
 

@@ -46,6 +46,8 @@ NOT_IN_THE_MATRIX = {
     "intersection",
     "universal",
     "medusa",
+    "mtp",
+    "eagle",
     "tiers",
 }
 RULES = set(names("verifier")) - {"sure"}  # which is for drafter=tiers alone

@@ -12,17 +12,20 @@ import torch
 from scipy.stats import chisquare
 
 import sdbench
-from sdbench.card import write_trained
 from sdbench.draft import BaseDrafter, ModelDrafter, NoDraft
 from sdbench.types import DRAFTER_NEEDS, DraftBlock, DraftSetup, needs_of
 from sdbench.verify import Ensemble, Exact
 from tests.contracts.parts import Named, parts
+from tests.draft.heads import write_heads
 from tests.draft.toys import word_tokenizer, words_of
 from tests.engine.models import PROMPTS, pair, tiny
 
 DRAFTERS = parts("drafter")
 by_drafter = pytest.mark.parametrize("named", DRAFTERS, ids=str)
-GIVEN = {"corpus": lambda: write_corpus(), "head": lambda: write_heads()}  # options without a default
+GIVEN = {
+    "corpus": lambda _: write_corpus(),
+    "head": lambda kind: write_head(kind),
+}  # options without a default, by drafter
 REPEATING = [[5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [9, 9, 9, 9], [11, 12], *PROMPTS]  # something to look up
 
 
@@ -35,13 +38,9 @@ def write_corpus() -> str:
 
 
 @cache
-def write_heads() -> str:
+def write_head(kind: str) -> str:
     """Random heads on the states of the targets of these tests."""
-    width, generator = pair("llama")[0].config.hidden_size, torch.Generator().manual_seed(0)
-    weights = {"weight": torch.randn(8, width, width, generator=generator), "bias": torch.zeros(8, width)}
-    folder = Path(mkdtemp())
-    write_trained(folder, "medusa", weights, {}, {"checkpoints": {"target": ""}, "tokenizer": ""})
-    return str(folder)
+    return write_heads(Path(mkdtemp()), pair("llama")[0], kind)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,7 @@ def engine_and_drafter(models: tuple[Any, Any], named: Named, **warp: Any) -> tu
     needs, tokenizer = needs_of(named.target, DRAFTER_NEEDS), word_tokenizer(models[0].config.vocab_size)
     draft, draft_tokenizer = models[1] if "draft" in needs else None, tokenizer if "draft_tokenizer" in needs else None
     engine = sdbench.Engine(models[0], draft, tokenizer, draft_tokenizer=draft_tokenizer)
-    options = {**named.options, **{name: give() for name, give in GIVEN.items() if name in named.options}}
+    options = {**named.options, **{name: give(named.name) for name, give in GIVEN.items() if name in named.options}}
     return engine, engine.drafter(named.target, engine.warp(**warp), options)
 
 

@@ -29,6 +29,16 @@ def target_of(family: str, quiet: slice, **options: Any) -> Any:
     return model
 
 
+def repeating_target() -> Any:
+    """A target that says its last token again."""
+    target = target_of("llama", slice(0, LAYERS))
+    for layer in target.model.layers:
+        layer.self_attn.o_proj.weight.data.zero_()
+        layer.mlp.down_proj.weight.data.zero_()
+    target.lm_head.weight.data[:] = torch.nn.functional.normalize(target.model.embed_tokens.weight.data)
+    return target
+
+
 def decode(target: Any, name: str, knobs: Any, rules: Any = EXACT, capture: Any = "off", **options: Any) -> Any:
     """Decode PROMPTS with the drafter of this name and knobs in a new engine."""
     engine = sdbench.Engine(target, capture=capture)

@@ -17,7 +17,7 @@ def main(words):
     return front_door(["train", *words])
 
 
-ALL = ("ensemble", "judge", "draft", "medusa")
+ALL = ("ensemble", "judge", "draft", "medusa", "mtp", "eagle")
 HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
 
 
@@ -48,8 +48,9 @@ HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
         ("draft", ["reward=flexible"], "reward is not an option of this training: it reads no score"),
         ("judge", ["temperature=1"], "temperature must be 0 to mine labels, got 1"),
         ("judge", ["samples=4"], "samples is not an option of this training"),
-        *((kind, ["loss=hinge"], "loss cannot be hinge") for kind in ("draft", "medusa")),
+        *((kind, ["loss=hinge"], "loss cannot be hinge") for kind in ("draft", "medusa", "mtp")),
         ("medusa", ["heads=0"], "heads must be at least 1, got 0"),
+        ("mtp", ["passes=0"], "passes must be at least 1, got 0"),
         ("medusa", ["reward=flexible"], "reward is not an option of this training: it reads no score"),
         ("draft", ["temperature=0"], "temperature must be above 0 to sample different texts, got 0"),
         ("draft", ["swaps=3"], "swaps is not an option of this training"),

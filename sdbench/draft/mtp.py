@@ -1,0 +1,147 @@
+"""Multi-token prediction and EAGLE: one trained layer on the target's states and its next tokens, run on its own states in turn."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sdbench.draft.model import draw_tokens
+from sdbench.draft.trained import TrainedDrafter
+from sdbench.lm.cache import Prefix, RaggedCache
+from sdbench.lm.model import LM
+from sdbench.lm.plan import Plan
+from sdbench.lm.state_model import LAYER, NORMS, StateLM
+from sdbench.probs import Warp
+from sdbench.types import Context, DraftBlock, Evidence, Verdict
+
+
+class StatePrefix(NamedTuple):
+    """What all rows of a prompt share: the draft's keys and values of all tokens but the last, and the newest state [d]."""
+
+    cached: Prefix
+    state: Tensor
+
+
+class MTP(TrainedDrafter):
+    """The module of DeepSeek-V3 (arXiv:2412.19437, section 2.2) as Bebop runs it (arXiv:2606.12370): one layer, run K times.
+
+    A round first runs the slots whose target states are new, as many as the last block had kept and one more, over what the draft
+    had written there from its own states; the newest of them drafts. In `states` these come first, the newest at `newest`.
+    """
+
+    version: ClassVar[str] = "1"
+    kind: ClassVar[str] = "mtp"
+
+    cache: RaggedCache  # from open to close
+    states: Tensor  # [R,W,d]
+    newest: Tensor  # [R] int64
+
+    def __init__(self, target: LM, warp: Warp, weights: Mapping[str, Tensor]) -> None:
+        model = target.pruned.get(self.kind)
+        if not isinstance(model, StateLM) or model.source is not weights:
+            model = target.pruned[self.kind] = StateLM(target, weights)
+        model.patience = target.patience
+        self.model, self.warp = model, warp
+
+    @classmethod
+    def width_of(cls, weights: Mapping[str, Tensor]) -> int | None:
+        shapes = {name: tuple(x.shape) for name, x in weights.items() if not name.startswith(LAYER)}
+        width = shapes.get("fuse", (0,))[0]
+        norms = {name: (width,) for name in NORMS if name in shapes}
+        return width if len(shapes) < len(weights) and shapes == {"fuse": (width, 2 * width), **norms} else None
+
+    def open(self, num_rows: int, capacity: int, cache: RaggedCache) -> None:
+        self.cache = self.model.cache(num_rows, capacity)
+        fuse = self.model.weights["fuse"]
+        self.states = fuse.new_zeros(num_rows, 1, len(fuse))
+        self.newest = torch.zeros(num_rows, dtype=torch.int64, device=fuse.device)
+
+    def close(self) -> None:
+        self.model.give_back(self.cache)
+        del self.cache, self.states, self.newest
+
+    def prefill(self, prompt: Tensor, prefix: Prefix) -> StatePrefix:
+        return self.prefill_all([prompt], [prefix])[0]
+
+    def prefill_all(self, prompts: Sequence[Tensor], prefixes: Sequence[Prefix]) -> list[StatePrefix]:
+        """Before the first token the state is zero."""
+        states = [self._states_before(prefix) for prefix in prefixes]
+        inputs = [self.model.inputs(x[:-1], prompt[:-1]) for x, prompt in zip(states, prompts, strict=True)]
+        cached = self.model.prefill_all(inputs)
+        return [StatePrefix(keys, x[-1].clone()) for keys, x in zip(cached, states, strict=True)]
+
+    def _states_before(self, prefix: Prefix) -> Tensor:
+        """Return the states [L,d] that gave each token of a prompt."""
+        fuse = self.model.weights["fuse"]
+        if not prefix.length:
+            return fuse.new_zeros(1, len(fuse))
+        assert prefix.hidden is not None, "target_hidden is among the needs"
+        return pad(prefix.hidden, (0, 0, 1, 0))
+
+    def admit(self, row: int, prefix: StatePrefix) -> None:
+        self.cache.write(row, prefix.cached)
+        self.states[row, 0], self.newest[row] = prefix.state, 0
+
+    def move(self, source: int, row: int) -> None:
+        self.cache.move(source, row, self.cache.slots)
+        self.states[row], self.newest[row] = self.states[source], self.newest[source]
+
+    def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
+        if not k:
+            return DraftBlock.empty(lengths)
+        count, width = len(lengths), max(k + 1, self.states.shape[1])
+        self._widen(width)
+        states, newest = self.states[:count], self.newest[:count]
+        slots = (context.lengths - 1 - newest)[:, None] + torch.arange(width, device=lengths.device)
+        ids = context.tokens.gather(1, slots.clamp(0, context.tokens.shape[1] - 1))  # behind the text, anything
+        cache, wanted = self.cache, tuple(name for name in ("raw", "draft_hidden") if name in needs)
+        kv_length = self.model.kv_length(context.longest + k - 1, cache)
+        step = partial(self._propose, cache, wanted)
+        name = self.kind, self.warp, wanted
+        tokens, q, *more = cache.steps(step, name, kv_length, ids, states, newest, context.lengths, u)
+        extra = dict(zip(wanted, more, strict=True))
+        return DraftBlock(tokens, q, lengths, extra.get("raw"), extra.get("draft_hidden"))
+
+    def _propose(
+        self,
+        cache: RaggedCache,
+        wanted: Sequence[str],
+        kv_length: int,
+        ids: Tensor,
+        states: Tensor,
+        newest: Tensor,
+        sizes: Tensor,
+        u: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Return what `draw_tokens` does behind texts of `sizes` [B], of which ids [B,W] and states [B,W,d] are run first."""
+        width, k = ids.shape[1], u.shape[1]
+        begin = (sizes - 1 - newest)[:, None] + torch.arange(width, device=u.device)
+        positions = torch.cat((begin, sizes[:, None] + torch.arange(k - 1, device=u.device)), 1)
+        plans = self.model.plan(positions.clamp_min(-1), cache, kv_length).split([width, *[1] * (k - 1)])
+
+        def forward(ids: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+            nonlocal states
+            logits, states = self.model.advance(states, ids, newest, plan, cache)
+            return logits, states
+
+        return draw_tokens(forward, plans, ids, self.warp, u, wanted)
+
+    def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:
+        """Take the states of all slots of the block: behind m kept drafts, the newest is that of slot m."""
+        assert evidence.target_hidden is not None, "it is among the needs"
+        count, width = evidence.target_hidden.shape[:2]
+        self._widen(width)
+        self.states[:count, :width], self.newest[:count] = evidence.target_hidden, verdict.accepted
+
+    def _widen(self, width: int) -> None:
+        """Make room for the states of a block, so that shapes come back."""
+        self.states = pad(self.states, (0, 0, 0, max(0, width - self.states.shape[1])))
+
+
+class Eagle(MTP):
+    """EAGLE-1 (Li et al. 2024, arXiv:2401.15077) on a chain: the same layer without norms, trained to give the target's states."""
+
+    kind: ClassVar[str] = "eagle"

@@ -1,0 +1,89 @@
+"""What drafters that were trained on a target's states share: a folder of weights, and what it is checked for."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from torch import Tensor
+
+from sdbench.card import read_trained
+from sdbench.draft.base import BaseDrafter
+from sdbench.lm.model import LM
+from sdbench.probs import Warp
+from sdbench.types import DraftSetup
+
+
+class TrainedDrafter(BaseDrafter):
+    """A drafter whose weights python -m sdbench.train KIND has made, for one target and tokenizer.
+
+    A text of n tokens has states up to h(n−2), which gave its last token, for that token has not been read yet. After a verdict
+    that kept m drafts the newest state is target_hidden[:, m].
+    """
+
+    kind: ClassVar[str]  # of its card, its training and its YAML
+    needs: ClassVar[frozenset[str]] = frozenset({"target_hidden"})
+
+    @abstractmethod
+    def __init__(self, target: LM, warp: Warp, weights: Mapping[str, Tensor]) -> None: ...
+
+    @classmethod
+    @abstractmethod
+    def width_of(cls, weights: Mapping[str, Tensor]) -> int | None:
+        """Return the width of the states that the weights read; None for tensors that are not all there, or of other shapes."""
+
+    @classmethod
+    def most_drafts(cls, weights: Mapping[str, Tensor]) -> int | None:
+        """Return how many tokens a block may have; None: any number."""
+        return None
+
+    @classmethod
+    def build(cls, setup: DraftSetup, head: str | None = None) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+        _, weights = cls.read(head)
+        cls._refuse_width(head, weights, setup.target.config.hidden_size)
+        return cls(setup.target, setup.warp, weights)
+
+    @classmethod
+    def check(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, setup: DraftSetup, head: str | None = None
+    ) -> None:
+        card, weights = cls.read(head)
+        trained = f"head={head} is of {card.get('model', 'another pair')}"
+        target, tokenizer = card["checkpoints"]["target"], card["tokenizer"]
+        if setup.checkpoint not in (None, target):
+            raise ValueError(
+                f"{trained}, whose target is {target}, and this one is {setup.checkpoint}: train one for it"
+            )
+        if setup.tokenizer_key not in (None, tokenizer):
+            raise ValueError(f"{trained}, whose tokenizer is another than that of this target")
+        if setup.target_config is not None:
+            cls._refuse_width(head, weights, setup.target_config.hidden_size)
+        most = cls.most_drafts(weights)
+        if most is not None and setup.num_draft > most:
+            raise ValueError(f"head={head} has {most} heads: give a num_draft of at most {most}, got {setup.num_draft}")
+
+    @classmethod
+    def read(cls, head: str | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return the card and the weights of a folder."""
+        advice = f"train one with python -m sdbench.train {cls.kind} model=NAME task=NAME, then drafter.head=FOLDER"
+        if head is None:
+            raise ValueError(f"a head is needed: {advice}")
+        try:
+            card, weights = read_trained(Path(head), cls.kind, f"drafter={cls.kind}")
+        except FileNotFoundError as error:
+            raise ValueError(f"head={head} has no {Path(error.filename).name}: {advice}") from None
+        except OSError as error:
+            raise ValueError(f"head={head} cannot be read: {error.strerror}") from None
+        if cls.width_of(weights) is None:
+            shapes = {name: tuple(x.shape) for name, x in weights.items()}
+            raise ValueError(f"head={head} is torn: its tensors have the shapes {shapes}; train it again")
+        return card, weights
+
+    @classmethod
+    def _refuse_width(cls, head: str | None, weights: Mapping[str, Tensor], width: int) -> None:
+        """Raise ValueError for heads of another width than the target's states."""
+        trained = cls.width_of(weights)
+        if trained != width:
+            raise ValueError(
+                f"head={head} reads states of {trained} numbers, and this target's have {width}: train one for it"
+            )

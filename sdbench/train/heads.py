@@ -1,0 +1,138 @@
+"""What the trainings of a drafter on the target's states share: texts that the target samples, losses by position, the folder.
+
+The target stays frozen. The held-out agreement of position k is the mean of Σ min(p, q): the acceptance of its token where those
+before it were kept.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from sdbench.card import write_trained
+from sdbench.train.distill import LOSSES
+from sdbench.train.recipes import StatesRecipe
+from sdbench.train.setup import group_by
+from sdbench.train.trainer import Trainer, WarmAdamW
+
+HELD_OUT = 32  # rows, at most a fifth of all
+BATCH = 8  # texts of a forward
+Text = tuple[list[int], list[int]]  # a prompt and the target's answer
+AnyStatesRecipe = TypeVar("AnyStatesRecipe", bound=StatesRecipe)
+
+
+class StatesTraining(Trainer[AnyStatesRecipe]):
+    """A subclass gives the weights before the first step, and the laws that a text's states lead to at each position."""
+
+    checkpoint_every, report_every = 20, 10
+    kind: ClassVar[str]  # of the card
+
+    def __post_init__(self) -> None:
+        self.target = self.setup.decoder.engine.target
+        self.target.model.requires_grad_(False)
+        weights = self.initial_weights()
+        self.weights = {name: x.to(self.target.device).requires_grad_(True) for name, x in weights.items()}
+        self.optimiser = WarmAdamW(self.weights, self.recipe.rate)
+
+    @abstractmethod
+    def initial_weights(self) -> dict[str, Tensor]: ...
+
+    @abstractmethod
+    def laws(self, texts: Sequence[Text], depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Return of each of `depth` positions k its number, q and the target's p, [N,V] each, wherever a round may draft it."""
+
+    @property
+    @abstractmethod
+    def depth(self) -> int:
+        """How many positions are trained."""
+
+    @property
+    def num_positions(self) -> int:
+        """How many positions are reported."""
+        return self.depth
+
+    def progress(self) -> str:
+        agreement = " ".join(f"{value:.2f}" for value in self.agreement())
+        return f"{self.recipe.loss} {self.rows[-1]:.4f}, held-out agreement by position {agreement}"
+
+    def step(self, step: int) -> float:
+        texts = self.texts(step)
+        total, size = 0.0, sum(len(text) for _, text in texts)
+        for group in group_by(texts, BATCH):
+            for loss in self.losses(group):
+                (loss / size).backward()
+                total += float(loss.detach()) / size
+        self.optimiser.step(step)
+        return total
+
+    def losses(self, texts: Sequence[Text]) -> Iterator[Tensor]:
+        """Return sums over tokens, each of a graph of its own."""
+        for k, q, p in self.laws(texts, self.depth):
+            if len(p):
+                yield self.recipe.discount**k * LOSSES[self.recipe.loss](p, q).sum()
+
+    def texts(self, step: int) -> Sequence[Text]:
+        """Return the texts of a step, sampled anew."""
+        keys, count = self.training_keys, self.recipe.prompts
+        return self.sample([keys[(step * count + i) % len(keys)] for i in range(count)], step + 1)
+
+    def sample(self, keys: Sequence[str], number: int) -> list[Text]:
+        """Return a prompt and the target's answer for each key; `number` selects the noise."""
+        from sdbench.engine import Request
+        from sdbench.verify import Exact
+
+        decoder = self.setup.decoder
+        options = decoder.options("target", batch_size=decoder.batch_size, is_measured=False)
+        options = replace(options, seed=self.recipe.seed * 1_000_003 + number)
+        ids = [self.setup.prompts.ids[key] for key in keys]
+        requests = [Request(index, 0, 0, key, 0) for index, key in enumerate(keys)]
+        stream = decoder.engine.stream(ids, [Exact()], requests, options, None, role="target")
+        return list(zip(ids, [list(g.tokens) for g in sorted(stream, key=lambda g: g.request)], strict=True))
+
+    @torch.no_grad()
+    def states(self, texts: Sequence[Text]) -> list[Tensor]:
+        """Return the target's states [L,d] of each text."""
+        whole = [torch.tensor([*prompt, *text], device=self.target.device) for prompt, text in texts]
+        prefixes = self.target.prefill_all(whole, with_hidden=True)
+        return [prefix.hidden for prefix in prefixes if prefix.hidden is not None]
+
+    def law(self, states: Tensor) -> Tensor:
+        """Return the laws [...,V] that the target's head makes of states [...,d]."""
+        warp = self.setup.decoder.warp
+        return warp.law(warp.logits(self.target.read_out(states)))
+
+    @property
+    def training_keys(self) -> list[str]:
+        keys = list(self.setup.prompts.ids)
+        return keys[: len(keys) - self.num_held_out]
+
+    @property
+    def num_held_out(self) -> int:
+        return min(HELD_OUT, len(self.setup.prompts.ids) // 5)
+
+    @cached_property
+    def held_out(self) -> list[Text]:
+        return self.sample(list(self.setup.prompts.ids)[-max(self.num_held_out, 1) :], 0)
+
+    @torch.no_grad()
+    def agreement(self) -> list[float]:
+        """Return the mean of Σ min(p, q) of each position over held-out texts."""
+        sums = torch.zeros(self.num_positions, 2, dtype=torch.float64)
+        for group in group_by(self.held_out, BATCH):
+            for k, q, p in self.laws(group, self.num_positions):
+                sums[k] += torch.tensor([float(torch.minimum(p, q).sum()), len(p)], dtype=torch.float64)
+        return (sums[:, 0] / sums[:, 1].clamp_min(1)).tolist()
+
+    def save(self) -> None:
+        """Write the weights in the target's own precision."""
+        stored = getattr(self.setup.pair_info.configs["target"], "dtype", None) or torch.float32
+        dtype = stored if isinstance(stored, torch.dtype) else getattr(torch, str(stored))
+        metadata: dict[str, Any] = self.metadata()
+        checkpoints = {"target": metadata["checkpoints"]["target"]}
+        facts = {"agreement": [round(value, 4) for value in self.agreement()]}
+        weights = {name: x.detach().cpu().to(dtype) for name, x in self.weights.items()}
+        write_trained(self.out, self.kind, weights, facts, {**metadata, "checkpoints": checkpoints})

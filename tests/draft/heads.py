@@ -1,0 +1,34 @@
+"""Untrained heads of each kind for tiny random targets, in memory and in folders."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sdbench.card import write_trained
+from sdbench.lm.model import LM
+from sdbench.lm.state_model import initial_weights
+
+HEADS = 4
+KINDS = ("medusa", "mtp", "eagle")
+
+
+def random_heads(target: Any, kind: str = "medusa", scale: float = 0.3, count: int = HEADS) -> dict[str, torch.Tensor]:
+    """Weights of a kind in float64: heads of Medusa, or a layer like the target's last, with norms or without."""
+    generator = torch.Generator().manual_seed(0)
+
+    def noise(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).double() * scale
+
+    width = target.config.get_text_config().hidden_size
+    if kind == "medusa":
+        return {"weight": noise(count, width, width), "bias": noise(count, width)}
+    weights = initial_weights(LM(target), kind != "eagle")
+    return {name: x.double() + (noise(*x.shape) if "norm" in name else 0) for name, x in weights.items()}
+
+
+def write_heads(folder: Path, target: Any, kind: str = "medusa", **more: Any) -> str:
+    """Write such heads as the training does; return the folder's name."""
+    card = {"model": "toy", "checkpoints": {"target": "sha256:0"}, "tokenizer": "0", **more}
+    write_trained(folder, kind, random_heads(target, kind), {}, card)
+    return str(folder)
