@@ -244,6 +244,12 @@ def test_timing_may_be_off_or_changed(composer):
     assert (timing.examples, timing.repeats, timing.batch_size) == (20, 4, 1)
 
 
+def test_rates_are_numbers_and_bounds_are_seconds(composer):
+    timing = composer.run(("timing.rate=2", "timing.slo={ttft: 500ms, tpot: .05, e2el: 300s}")).timing
+    assert timing.rate == (2,)
+    assert timing.slo == {"ttft": 0.5, "tpot": 0.05, "e2el": 300}
+
+
 def test_shards_split(composer):
     assert composer.run(("shard=3/8",)).shard == config.Shard(3, 8)
 
@@ -287,6 +293,16 @@ BAD = {
     "w.x=3": "write w=VALUE",
     "timing=3": "timing.examples=20",
     "timing.batch_size=16": "timing.examples=16 or more",
+    "timing.rate=0": "timing.rate must be a number above 0",
+    "timing.rate=[1,-2]": "above 0 and at most 1000000, got -2",
+    "timing.rate=fast": "timing.rate must be a number",
+    "timing.requests=0": "timing.requests must be a whole number",
+    "timing.slo={ttft: 1}": "add timing.rate=[0.5,1], or timing.trace=FILE",
+    "timing.slo=500ms": "timing.slo must name what it bounds, as {ttft: 0.5, tpot: 50ms}, got 500ms",
+    "timing.slo={tttf: 1}": "timing.slo.tttf is not an option (did you mean ttft? choices: ttft, tpot, e2el)",
+    "timing.slo={ttft: 500}": "timing.slo.ttft=500 names no unit: write 500ms, or 500s",
+    "timing.slo={ttft: fast}": "or a number with its unit as 500ms, got fast",
+    "timing.slo={tpot: 0}": "timing.slo.tpot must be a number above 0",
     "model=null": "names no file",
     "w=${nothing}": "nothing",
     "verifier=typicl": "(did you mean typical?",

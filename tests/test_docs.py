@@ -14,6 +14,7 @@ from scripts import zoo_tables
 from sdbench.engines.served import Vllm
 from sdbench.metrics import summary
 from sdbench.records import schema
+from sdbench.records.measured import PLAIN
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "docs" / "examples"
@@ -211,8 +212,8 @@ def test_every_column_of_the_records_is_described():
     described = set(QUOTED.findall((ROOT / "docs" / "records.md").read_text()))
     stored = {*schema.KEY, *schema.COUNTS, *schema.SUMS, *schema.LABELS, "text", "finish", "epoch", "run"}
     tokens = set(schema.tokens_schema().names)
-    calls = {*schema.TimingRecord.__dataclass_fields__, *schema.CallRecord.__dataclass_fields__}
-    assert not sorted((stored | tokens | calls) - described)
+    measured = {name for kind in PLAIN.values() for name in kind.__dataclass_fields__}
+    assert not sorted((stored | tokens | measured) - described)
 
 
 def test_every_column_of_the_summary_is_described():

@@ -55,7 +55,8 @@ How it is run
   dtype=T           auto, float64, float32, bfloat16, float16                                       (auto)
   timing=off        leaves out the latency pass, which times 3 cells of the sweep beside lossless and the target alone on 8
                     examples; for numbers to publish: timing.examples=30 timing.cells=11 (timing.repeats, timing.batch_size);
-                    timing.assisted=true times transformers' assisted generation too
+                    timing.assisted=true times transformers' assisted generation too; of a server also at rates of arrival:
+                    'timing.rate=[0.5,1,2]' 'timing.slo={ttft: 0.5, tpot: 0.05}' (docs/engines.md, Load as it comes)
   shard=I/K         part I of K of the examples, for several machines on one folder                 (0/1)
   -m                one job per combination of comma lists; hydra/launcher=basic, submitit_local or slurm starts them
   --config-dir DIR  more files for the groups below, in DIR/model/NAME.yaml and so on

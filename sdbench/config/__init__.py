@@ -14,6 +14,7 @@ from typing import Any
 from sdbench.config import checks
 from sdbench.config.checks import ConfigError, config_dir, nearest, refuse_unknown, show
 from sdbench.config.sweep import Knob, RuleSweep, check_rules
+from sdbench.config.timing import TimingOptions
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu")
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
@@ -99,45 +100,6 @@ class Component:
 
 
 NATIVE = Component("native", "sdbench.engines.native.kind.Native", {})
-
-
-@dataclass(frozen=True, slots=True)
-class TimingOptions:
-    """The latency pass: how many of the sweep's cells, on how many examples, how often, at which batch size; and whether
-    transformers' assisted generation is timed beside them.
-    """
-
-    cells: int = 3
-    examples: int = 8
-    repeats: int = 1
-    batch_size: int = 1
-    assisted: bool = False
-
-    @classmethod
-    def check(cls, tree: object) -> TimingOptions | None:
-        """None where the user wrote timing=off."""
-        if tree is False or tree is None or tree == "off":
-            return None
-        if tree is True or tree == "on":
-            return cls()
-        if not isinstance(tree, Mapping):
-            raise ConfigError(f"timing must be off or options such as timing.examples=20, got {show(tree)}")
-        refuse_unknown("timing.", tree, cls.__dataclass_fields__)
-        numbers = {key: value for key, value in tree.items() if key != "assisted"}
-        is_assisted = checks.switch("timing.assisted", tree.get("assisted", False))
-        timing = cls(
-            **{key: checks.integer(f"timing.{key}", value, 1) for key, value in numbers.items()}, assisted=is_assisted
-        )
-        if timing.batch_size > timing.examples:
-            raise ConfigError(
-                f"timing.batch_size={timing.batch_size} needs at least as many examples: "
-                f"write timing.examples={timing.batch_size} or more"
-            )
-        if timing.assisted and timing.batch_size > 1:
-            raise ConfigError(
-                "timing.assisted=true needs timing.batch_size=1: assisted generation takes one text at a time"
-            )
-        return timing
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None
     advice = outcome.advice[0].text
     print(advice)
     print_equal_texts(outcome.sweeps, {cell.key for cell in cells})
+    print_open_load(outcome.sweeps, {cell.key for cell in cells})
     print_problems(results, {name: failed[key] for key, name in names_of_cells(cells).items() if key in failed})
     sys.stdout.flush()
     page = run.folder / "report.html"
@@ -62,6 +63,16 @@ def print_equal_texts(sweeps: Sequence[Sweep], keys: set[str]) -> None:
             print(f"sdbench: FAULT: {each.text}", file=sys.stderr)
 
 
+def print_open_load(sweeps: Sequence[Sweep], keys: set[str]) -> None:
+    """Print what each of these cells did when requests arrived at a rate, where they did."""
+    from sdbench.metrics.open_load import sentences
+
+    for sweep in sweeps:
+        table = sweep.open_load
+        for line in sentences(table[table["cell"].isin(keys)], sweep.cells, sweep.slo):
+            print(line)
+
+
 def is_drawn(run: Run) -> bool:
     """Whether the page shows these very records: parts never change, so their names say what they hold."""
     from sdbench.report.build import DRAWN
@@ -72,7 +83,8 @@ def is_drawn(run: Run) -> bool:
 
 def _content(run: Run) -> str:
     names = sorted(path.name for path in (run.folder / "records").iterdir() if not path.name.startswith("run-"))
-    return digest_of("\n".join([__version__, f"{run.margin}", *names]), digits=64)
+    bounds = [f"{dict(run.timing.slo)}"] if run.timing is not None and run.timing.slo else []
+    return digest_of("\n".join([__version__, f"{run.margin}", *bounds, *names]), digits=64)
 
 
 def print_problems(results: Results, failed: Mapping[str, str]) -> None:

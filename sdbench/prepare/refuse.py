@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.config import NATIVE, Component, ConfigError, RuleSweep, Run, nearest, show
 from sdbench.errors import first_line
+from sdbench.prepare.arrivals import refuse_arrivals
 from sdbench.prepare.heads import heads_of
 from sdbench.prepare.progress import warn
 from sdbench.prepare.rules import Parts, build_parts
@@ -41,6 +42,7 @@ def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
         raise ConfigError(
             "timing.assisted=true times transformers' assisted generation in this process: it needs engine=native and a draft model"
         )
+    refuse_arrivals(run)
     if pair_info.is_hashed:
         _refuse_foreign_heads(run, pair_info, parts, task.protocol)
         _warn_of_foreign_draft(run, pair_info)

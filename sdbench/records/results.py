@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.records.keys import frame_of_cells
-from sdbench.records.schema import ARRAYS, KEY, LABELS, PLAIN, examples_table, plain_table, tokens_schema
+from sdbench.records.measured import PLAIN, plain_table
+from sdbench.records.schema import ARRAYS, KEY, LABELS, examples_table, tokens_schema
 from sdbench.records.snapshot import Problem, take_snapshot
 from sdbench.records.winners import winning_rows
 
@@ -165,6 +166,11 @@ class Results:
         return self._with_labels(self._plain("loads", (*TIMING_KEY[:5], "concurrency", "cycle")))
 
     @cached_property
+    def open_loads(self) -> pd.DataFrame:
+        """One row a request of an open loop; the labels joined from the cells."""
+        return self._with_labels(self._plain("open_loads", (*TIMING_KEY[:3], "schedule", "repeat", "request")))
+
+    @cached_property
     def pooled(self) -> pd.DataFrame:
         """One row a block of texts whose rounds a server did not tell; the labels joined from the cells."""
         return self._with_labels(self._plain("pooled", ("cell", "block")))
@@ -188,7 +194,7 @@ class Results:
         """Every frame as one Parquet file; the paths written."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        names = ("cells", "generations", "rounds", "tokens", "timings", "calls", "loads", "pooled", "examples")
+        names = ("cells", "generations", "rounds", "tokens", "examples", *PLAIN)
         paths = [target / f"{name}.parquet" for name in names]
         for name, path in zip(names, paths, strict=True):
             frame = getattr(self, name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -64,97 +64,6 @@ class GenerationRecord:
     scores: Mapping[str, float] = field(default_factory=dict)
     stats: Mapping[str, Sequence[float]] = field(default_factory=dict)
     flags: Mapping[str, bool] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class TimingRecord:
-    """One example timed once in one latency pass; draft, verify, rest in a split repeat only, its total is no speed."""
-
-    pass_id: str
-    machine: str
-    cell: str
-    example: str
-    repeat: int
-    tokens: int
-    rounds: int
-    prefill_s: float
-    decode_s: float
-    first_token_s: float = NAN
-    round_p50_s: float = NAN
-    round_p90_s: float = NAN
-    round_p99_s: float = NAN
-    draft_s: float = NAN
-    verify_s: float = NAN
-    rest_s: float = NAN
-    started_at: float = NAN  # seconds since the epoch
-    load: float = NAN  # load average when it started
-    is_split: bool = False
-    peak_memory_bytes: float = NAN
-    stall: bool = False  # a first clocking was far off its repeats and neighbours: this is the second
-    drafted_per_round: float = NAN  # tokens that were offered in a round of a text, on average
-
-
-@dataclass(frozen=True, slots=True)
-class CallRecord:
-    """What one call costs on this machine: the median of several, at this many tokens a call on average.
-
-    `drafter`: whose drafts a "draft" prices, per drafted token; `model` is the draft model where that drafter reads it. "text" is
-    the part of such a draft that is decoding and encoding of texts, per token that was offered; a mean.
-    """
-
-    pass_id: str
-    machine: str
-    model: str
-    kind: str  # "draft", "text", "verify", "prefill" or "target"
-    tokens: float
-    seconds: float
-    num_calls: int = 0
-    drafter: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadRecord:
-    """One request of a closed loop in which so many are under way at once; seconds by the client's clock and by the server's.
-
-    `block_s` is what all requests of the cell took together, from the first that was sent to the last that ended, `held_s` the part
-    of it in which all users were busy: `reached` requests were under way then, on average.
-    """
-
-    pass_id: str
-    machine: str
-    cell: str
-    example: str
-    repeat: int
-    concurrency: int
-    tokens: int
-    first_token_s: float
-    decode_s: float
-    block_s: float
-    server_first_token_s: float = NAN
-    server_decode_s: float = NAN
-    server_queue_s: float = NAN
-    started_at: float = NAN
-    cycle: int = 0  # examples are asked in a cycle
-    held_s: float = NAN
-    held_tokens: float = NAN  # of this request, those that came within `held_s`
-    reached: float = NAN
-
-
-@dataclass(frozen=True, slots=True)
-class PooledRecord:
-    """What a server that tells no rounds says of many texts of a cell together; drafts past the end of a text count.
-
-    `source`: "requests" (sums that come with each text) or "server" (its counters before and after: whatever else it did).
-    """
-
-    cell: str
-    source: str
-    texts: int
-    tokens: int
-    steps: float
-    drafted: float  # NaN: not told
-    accepted: float
-    block: str  # one block of texts is counted once
 
 
 def generations_schema(records: Sequence[GenerationRecord]) -> pa.Schema:
@@ -244,19 +153,6 @@ def _tokens_row(record: GenerationRecord) -> dict[str, Any]:
 
 def _plain(values: Numbers | None) -> list[Any] | None:
     return values.tolist() if hasattr(values, "tolist") else values and list(values)  # type: ignore[union-attr]
-
-
-PLAIN = {"timings": TimingRecord, "calls": CallRecord, "loads": LoadRecord, "pooled": PooledRecord}
-
-
-def plain_table(records: Sequence[Any], kind: str, *, run: str) -> pa.Table:
-    """`kind` of PLAIN: one column a field, and the run they came from."""
-    import pyarrow as pa
-
-    types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
-    record_fields = fields(PLAIN[kind])
-    columns = {f.name: pa.array([getattr(r, f.name) for r in records], types[str(f.type)]) for f in record_fields}
-    return pa.table(columns | {"run": pa.array([run] * len(records), pa.string())})
 
 
 def examples_table(asked: str, texts: Mapping[str, tuple[str, str]]) -> pa.Table:

@@ -13,19 +13,17 @@ from sdbench.records import parts
 from sdbench.records.claims import BEAT_S, EXPIRE_S, Claims
 from sdbench.records.compact import compact, set_aside
 from sdbench.records.keys import Cell
-from sdbench.records.parts import StoreError, cannot_write, commit_json, commit_table, new_stem
-from sdbench.records.schema import (
+from sdbench.records.measured import (
     PLAIN,
     CallRecord,
-    GenerationRecord,
     LoadRecord,
+    OpenLoadRecord,
     PooledRecord,
     TimingRecord,
-    examples_table,
-    generation_tables,
     plain_table,
-    vocabulary_table,
 )
+from sdbench.records.parts import StoreError, cannot_write, commit_json, commit_table, new_stem
+from sdbench.records.schema import GenerationRecord, examples_table, generation_tables, vocabulary_table
 from sdbench.records.snapshot import Snapshot, take_snapshot
 
 if TYPE_CHECKING:
@@ -143,8 +141,8 @@ class Store:
         self._give_back(keys)
         self._wrote("generations", stem)
 
-    def append(self, records: Sequence[TimingRecord | CallRecord | LoadRecord | PooledRecord]) -> None:
-        """Write one part of records of one kind: of a latency pass, of costs per call, of a closed loop, of pooled counts."""
+    def append(self, records: Sequence[TimingRecord | CallRecord | LoadRecord | OpenLoadRecord | PooledRecord]) -> None:
+        """Write one part of records of one kind: of a latency pass, of costs per call, of a loop of requests, of pooled counts."""
         if records:
             stem = new_stem()
             kind = next(kind for kind, record_type in PLAIN.items() if isinstance(records[0], record_type))

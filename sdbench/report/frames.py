@@ -87,6 +87,7 @@ FRAMES: Mapping[str, Callable[[Sweep], pd.DataFrame]] = {
     "retention": retention,
     "positions": lambda sweep: with_labels(sweep, sweep.positions),
     "load": lambda sweep: with_labels(sweep, sweep.load),
+    "open_load": lambda sweep: with_labels(sweep, sweep.open_load),
     "laws": lambda sweep: sweep.laws,
     "predicted": lambda sweep: sweep.predicted,
     "divergence": lambda sweep: with_labels(sweep, sweep.followed),

@@ -16,6 +16,7 @@ from sdbench.metrics import acceptance, divergence, pareto, quality, speed, theo
 from sdbench.metrics.cells import BASELINES, STRICTEST, metrics_of, strict_value, table_of, titles
 from sdbench.metrics.export import Metrics
 from sdbench.metrics.load import load_table
+from sdbench.metrics.open_load import open_load_table
 from sdbench.metrics.text import names_of, options_of, sort_cells
 from sdbench.records import Results
 from sdbench.types import Metric
@@ -122,6 +123,17 @@ class Sweep:
     def load(self) -> pd.DataFrame:
         """Speed by cell and number of concurrent requests, of a server."""
         return load_table(self.select(self.results.loads))
+
+    @property
+    def slo(self) -> Mapping[str, float]:
+        """Seconds within which a request is good, by name, as the last run bounds them."""
+        timing = self.results.config.get("timing")
+        return dict(timing.get("slo") or {}) if isinstance(timing, Mapping) else {}
+
+    @cached_property
+    def open_load(self) -> pd.DataFrame:
+        """Latency, goodput and throughput by cell and rate of arrival, of a server."""
+        return open_load_table(self.select(self.results.open_loads), self.slo)
 
     @cached_property
     def joints(self) -> Mapping[str, pareto.Resampled]:

@@ -125,7 +125,7 @@ class Client:
         reason = ""
         for attempt in range(self.patience.retries + 1):
             try:
-                answer = await self._once(body)
+                answer = await self.attempt(body)
             except UnansweredError as fault:
                 reason = str(fault)
                 if attempt < self.patience.retries:
@@ -143,7 +143,8 @@ class Client:
         usual_s = self.patience.wait_s * 2**attempt * random.uniform(0.5, 1)
         return min(LONGEST_WAIT_S, max(retry_after_s or 0.0, usual_s))
 
-    async def _once(self, body: Mapping[str, Any]) -> Answer:
+    async def attempt(self, body: Mapping[str, Any]) -> Answer:
+        """One text, or an error: nothing is repeated."""
         reader = _Reader(self.dialect)
         async with self._request("POST", self.dialect.completions, body) as response:
             if response.status in BUSY:

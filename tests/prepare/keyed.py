@@ -27,6 +27,10 @@ NOT_IN_THE_KEY = {
     "TimingOptions.repeats": "of the latency pass",
     "TimingOptions.assisted": "of a cell on the clock",
     "TimingOptions.batch_size": "of the latency pass",
+    "TimingOptions.rate": "of the latency pass",
+    "TimingOptions.trace": "of the latency pass",
+    "TimingOptions.requests": "of the latency pass",
+    "TimingOptions.slo": "read by the tables",
     "Shard.index": "which of the examples this job does",
     "Shard.count": "which of the examples this job does",
 }

@@ -193,3 +193,26 @@ def test_a_server_that_takes_any_rule_has_no_plugin(refused, standin):
 def test_results_of_a_refused_run_hold_no_text(refused, tmp_path):
     refused("engine=http", f"engine.url=http://127.0.0.1:{free_port()}")
     assert not list(Path(tmp_path).rglob("tokens-*"))
+
+
+TRACES = [
+    ("", "has no arrival times: give at least two different times in seconds"),
+    ("3\n3\n", "has 1 arrival time: give at least two"),
+    ("0\n2\n1.5\n", "must ascend, and line 3 is 1.5 after 2"),
+    ("0\nsoon\n", "line 2 of timing.trace="),
+    ('{"timestamp": 3}\n', "is no arrival time"),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), TRACES)
+def test_a_file_that_is_no_trace(text, says, refused, tmp_path):
+    (tmp_path / "trace").write_text(text)
+    assert says in refused("engine=http", URL, "timing.cells=1", f"timing.trace={tmp_path}/trace")
+
+
+def test_a_trace_that_is_missing_and_a_rate_of_an_engine_that_serves_nobody(refused, tmp_path):
+    said = refused("engine=http", URL, "timing.cells=1", f"timing.trace={tmp_path}/none")
+    assert "/none cannot be read: No such file" in said
+    assert "timing.rate sends requests to a server, and engine=native decodes" in refused(
+        "timing.cells=1", "timing.rate=1"
+    )

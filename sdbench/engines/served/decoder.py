@@ -106,6 +106,13 @@ class ServedDecoder:
         """The request for one text."""
         return request_body(self.kind, self.job, client.model, item, self.job.task.max_new_tokens)
 
+    def salted_body(self, client: Client, item: WorkItem) -> dict[str, Any]:
+        """The request for one text, timed: its prompt is read anew, though the quality pass has sent the same one."""
+        body = self.body(client, item)
+        if client.dialect.salt is not None:
+            body.setdefault(client.dialect.salt, secrets.token_hex(8))
+        return body
+
     def generation(self, client: Client, item: WorkItem, answer: Answer) -> Generation:
         """The text up to its end as our engine would end it, with its rounds; what a server does not tell is None."""
         point = self.job.points[item.cell]

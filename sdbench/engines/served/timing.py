@@ -1,43 +1,40 @@
-"""The latency pass against servers: closed loops of so many requests at once, the cells of one server interleaved.
+"""The latency pass against servers: closed loops of so many requests at once, then open ones, the cells of one server interleaved.
 
 A block is one cell and one number of requests under way. Alone, each timed example is asked once, and its timing stands among
 those of the native engine's kind: speed-ups form from these. Else the examples are asked in a cycle, until each user has asked
-ASKS times; all speeds of a block are those of the time in which every user was busy. All blocks stand among the loads. Where
-cells need several servers and not all may run at once, a repeat goes from server to server and the next one back. Each cell of a
-server is warmed up before its first block. Start-up is counted nowhere.
+ASKS times; all speeds of a block are those of the time in which every user was busy. All blocks stand among the loads. Blocks
+whose requests arrive at a rate come after them (`open_loop`). Where cells need several servers and not all may run at once, a
+repeat goes from server to server and the next one back. Each cell of a server is warmed up before its first block. Start-up is
+counted nowhere.
 
 A pass belongs to its servers: to their addresses and to what they say of themselves.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sdbench.engines.latency import (
     Clocked,
     LatencyPlan,
-    machine,
     new_pass_id,
     on_the_clock,
     order,
     timing_record,
     warn_of_another_machine,
 )
+from sdbench.engines.served.identity import is_there, where_timed
+from sdbench.engines.served.open_loop import open_loads
 from sdbench.plan import WorkItem
+from sdbench.prepare.arrivals import arrivals_of
 from sdbench.prepare.progress import Bar, warn
-from sdbench.prepare.provenance import gpus
 from sdbench.records import LoadRecord, Results, Store, TimingRecord, read
-from sdbench.serve.client import Answer, Client, UnansweredError
-from sdbench.serve.dialect import at
-from sdbench.serve.pump import Pump
+from sdbench.serve.client import Answer
 from sdbench.types import EngineError
 
 if TYPE_CHECKING:
@@ -45,21 +42,24 @@ if TYPE_CHECKING:
     from sdbench.engines.served.decoder import ServedDecoder
     from sdbench.engines.served.options import Http
     from sdbench.engines.served.request import ServerSetting
-    from sdbench.engines.served.started import StartedServers
     from sdbench.prepare.cells import Point
 
 SINGLE = 1
 ASKS = 3  # of each user, at the least
-VOLATILE = ("instance_id", "internal_states", "media_marker")  # of the configurations of vLLM, SGLang and llama.cpp
-UNKNOWN = "?"  # of a server that does not answer now: what it said of itself when it was timed counts
 
 
 class LoadBlock(NamedTuple):
-    """What is timed as one."""
+    """What is timed as one: a closed loop of so many users, or an open loop by a schedule of arrivals."""
 
     cell: str
     repeat: int
-    concurrency: int
+    concurrency: int = 0
+    schedule: str = ""
+
+    @property
+    def level(self) -> tuple[str, int]:
+        """What is equal for cells that are compared; closed loops come first."""
+        return self.schedule, self.concurrency
 
 
 class Ask(NamedTuple):
@@ -95,52 +95,14 @@ def plan_timing(kind: Http, job: Job, points: Sequence[Point], store: Store) -> 
     blocks = {
         LoadBlock(point.cell.key, repeat, n) for point in chosen for repeat in range(timing.repeats) for n in levels
     }
+    schedules = arrivals_of(run, list(job.prompts.ids))
+    blocks |= {LoadBlock(point.cell.key, each.repeat, schedule=each.key) for point in chosen for each in schedules}
     plan = LatencyPlan(new_pass_id(), where_timed(kind, chosen), chosen, sorted(blocks))
     if not run.force:
         plan = continue_pass(plan, results, list(job.prompts.ids)[: timing.examples])
         if len(plan.todo) == len(blocks):
             warn_of_another_machine(results, [block.cell for block in blocks], plan.machine)
     return plan if plan.todo else None
-
-
-def where_timed(kind: Http, points: Sequence[Point]) -> str:
-    """What decides a second: this machine, and each server with what it says of itself."""
-    if kind.is_started_here:
-        program: StartedServers = kind  # pyright: ignore[reportAssignmentType]
-        started = {"installed": program.installed, "env": program.env, "gpus": gpus()}
-        return f"{machine()}; {program.module} {program.installed.get('version')} {_digest(started)}"
-    pump = Pump()
-    try:
-        urls = sorted({kind.url_of(point.cell.verifier) for point in points})
-        return "; ".join([machine(), *(f"{url} {_describe_server(kind, url, pump)}" for url in urls)])
-    finally:
-        pump.close()
-
-
-def _describe_server(kind: Http, url: str, pump: Pump) -> str:
-    """A server's version, and a digest of its models and its configuration; UNKNOWN where it does not answer."""
-    dialect, client = kind.dialect, Client(url, kind.dialect, kind.patience, kind.headers)
-    pump.run(client.open())
-    try:
-        version, listing, info = (pump.run(client.get(x)) for x in (dialect.version, "/v1/models", dialect.info))
-    except UnansweredError:
-        return UNKNOWN
-    finally:
-        pump.run(client.close())
-    models = [[at(model, key) for key in ("id", "root", "max_model_len")] for model in at(listing, "data") or []]
-    return f"{at(version, dialect.version_name)} {_digest([models, info])}"
-
-
-def _digest(facts: object) -> str:
-    """Some digits of what is in the facts."""
-    return hashlib.sha256(json.dumps(_lasting(facts), sort_keys=True, default=str).encode()).hexdigest()[:8]
-
-
-def _lasting(tree: Any) -> Any:
-    """Facts without those that change while a server runs, or with each start of the same one."""
-    if isinstance(tree, Mapping):
-        return {key: _lasting(value) for key, value in tree.items() if key not in VOLATILE}
-    return tree
 
 
 def continue_pass(plan: LatencyPlan, results: Results, examples: Sequence[str]) -> LatencyPlan:
@@ -150,20 +112,13 @@ def continue_pass(plan: LatencyPlan, results: Results, examples: Sequence[str]) 
     for (pass_id, where), part in sorted(
         frame.groupby(["pass_id", "machine"]), reverse=True, key=lambda group: group[0]
     ):
-        if _is_there(str(where), plan.machine) and set(part["example"]) == set(examples):
-            held = {LoadBlock(str(c), int(r), int(n)) for c, r, n in part[[*LoadBlock._fields]].to_numpy()}
+        if is_there(str(where), plan.machine) and set(part["example"]) == set(examples):
+            held = {LoadBlock(str(c), int(r), int(n)) for c, r, n in part[[*LoadBlock._fields[:3]]].to_numpy()}
+            sent = results.open_loads[results.open_loads["pass_id"] == pass_id]
+            held |= {LoadBlock(c, int(r), schedule=s) for c, r, s in sent[["cell", "repeat", "schedule"]].to_numpy()}
             todo = [block for block in plan.todo if block not in held]  # a block is appended whole
             return LatencyPlan(str(pass_id), str(where), plan.points, todo)
     return plan
-
-
-def _is_there(timed: str, now: str) -> bool:
-    """Whether both name the same servers, as far as these answer now."""
-    before, after = timed.split("; "), now.split("; ")
-    return len(before) == len(after) and all(
-        x == y or (y.endswith(f" {UNKNOWN}") and x.startswith(y.removesuffix(UNKNOWN)))
-        for x, y in zip(before, after, strict=True)
-    )
 
 
 def time_plan(decoder: ServedDecoder, plan: LatencyPlan) -> None:
@@ -173,14 +128,21 @@ def time_plan(decoder: ServedDecoder, plan: LatencyPlan) -> None:
     examples = list(decoder.job.prompts.ids)[: timing.examples]
     if decoder.kind.dialect.salt is None and decoder.kind.dialect.has_cached_prompts:
         warn("requests of this kind of server carry no cache salt: first-token times may be those of cached prompts")
-    with Bar("timing", sum(len(asks_of(examples, block.concurrency)) for block in plan.todo)) as bar:
+    schedules = {each.key: each for each in arrivals_of(decoder.job.run, list(decoder.job.prompts.ids))}
+    closed = [asks_of(examples, block.concurrency) for block in plan.todo if not block.schedule]
+    sent = [schedules[block.schedule].times for block in plan.todo if block.schedule]
+    with Bar("timing", sum(map(len, [*closed, *sent]))) as bar:
         for block in ordered_blocks(decoder, plan, asks_of(examples[:1], SINGLE)):
-            requests = closed_loop(decoder, block.cell, asks_of(examples, block.concurrency), block.concurrency)
-            if block.concurrency == SINGLE:
-                store.append([_timing(block, request, plan) for request in requests])
-            store.append(loads(block, requests, plan))
-            for request in requests:
-                bar.add(tokens=request.tokens)
+            if block.schedule:
+                records = open_loads(plan, block.cell, schedules[block.schedule], decoder)
+            else:
+                requests = closed_loop(decoder, block.cell, asks_of(examples, block.concurrency), block.concurrency)
+                records = loads(block, requests, plan)
+                if block.concurrency == SINGLE:
+                    store.append([_timing(block, request, plan) for request in requests])
+            store.append(records)
+            for record in records:
+                bar.add(tokens=record.tokens)
     warn_of_overhead(store, plan.pass_id)
 
 
@@ -200,11 +162,10 @@ def ordered_blocks(decoder: ServedDecoder, plan: LatencyPlan, warm: Sequence[Ask
             blocks = {block for block in plan.todo if block.repeat == repeat and block.cell in cells}
             for cell in cells if blocks else ():
                 closed_loop(decoder, cell, warm, SINGLE)
-            for visit, concurrency in enumerate(sorted({block.concurrency for block in blocks})):
-                for index in order(len(cells), 2 * visit + repeat, decoder.job.run.seed):
-                    block = LoadBlock(cells[index], repeat, concurrency)
-                    if block in blocks:
-                        yield block
+            for visit, level in enumerate(sorted({block.level for block in blocks})):
+                by_cell = {block.cell: block for block in blocks if block.level == level}
+                numbers = order(len(cells), 2 * visit + repeat, decoder.job.run.seed)
+                yield from (by_cell[cells[index]] for index in numbers if cells[index] in by_cell)
 
 
 def closed_loop(decoder: ServedDecoder, cell: str, asks: Sequence[Ask], concurrency: int) -> list[TimedRequest]:
@@ -213,9 +174,7 @@ def closed_loop(decoder: ServedDecoder, cell: str, asks: Sequence[Ask], concurre
     client = decoder.servers.at(decoder.setting(cell)).client
 
     async def work(ask: Ask) -> tuple[float, Answer]:
-        body = decoder.body(client, WorkItem(cell, ask.example, 0))
-        if client.dialect.salt is not None:  # the quality pass has sent the same prompts
-            body.setdefault(client.dialect.salt, secrets.token_hex(8))
+        body = decoder.salted_body(client, WorkItem(cell, ask.example, 0))
         return time.perf_counter(), await client.complete(body)
 
     try:

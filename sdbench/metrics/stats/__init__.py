@@ -18,6 +18,7 @@ from sdbench.metrics.stats.intervals import (
     mean_limits,
     median_interval,
     proportion_interval,
+    quantile_interval,
     rates_interval,
     ratio_interval,
     statistic_interval,

@@ -163,15 +163,21 @@ def proportion_interval(k: int, n: int, *, level: float = 0.95) -> Estimate:
     return Estimate(k / n, float(low), float(high), n)
 
 
-def median_interval(values: ArrayLike, *, level: float = 0.95) -> Estimate:
-    """A median, between order statistics: exact for any law; NaN limits where n is too small for this level."""
+def quantile_interval(values: ArrayLike, share: float, *, level: float = 0.95) -> Estimate:
+    """A quantile, between order statistics: exact for any law; a NaN limit where n is too small for this share and level."""
     from scipy.stats import quantile_test
 
     x, level = values_of(values), check_level(level)
     if len(x) < 2:
         return Estimate(float(x[0]) if len(x) else NAN, NAN, NAN, len(x))
-    limits = quantile_test(x, q=float(np.median(x)), p=0.5).confidence_interval(level)
-    return Estimate(float(np.median(x)), float(limits.low), float(limits.high), len(x))
+    value = float(np.quantile(x, share))
+    limits = quantile_test(x, q=value, p=share).confidence_interval(level)
+    return Estimate(value, float(limits.low), float(limits.high), len(x))
+
+
+def median_interval(values: ArrayLike, *, level: float = 0.95) -> Estimate:
+    """A median as `quantile_interval` has it."""
+    return quantile_interval(values, 0.5, level=level)
 
 
 def statistic_interval(

@@ -8,13 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
+from sdbench.report.figures.arrivals import goodput, open_load
 from sdbench.report.figures.decode import divergence, positions, time_split
 from sdbench.report.figures.knob import against_knob, lengths, speed_against_knob
 from sdbench.report.figures.planes import grids, load, pareto, pareto_speed
 from sdbench.report.figures.theory import bound, laws, predicted
 from sdbench.report.sweep import Sweep
 
-_NAMED = (load, against_knob, speed_against_knob, time_split, positions, lengths, divergence, laws, bound, predicted)
+_NAMED = (
+    *(load, open_load, goodput, against_knob, speed_against_knob, time_split, positions, lengths, divergence),
+    *(laws, bound, predicted),
+)
 DRAW: Mapping[str, Callable[[Sweep], Figure | None]] = {
     "pareto": pareto,
     "pareto_speed": pareto_speed,

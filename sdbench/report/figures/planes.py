@@ -152,26 +152,37 @@ pareto, pareto_speed = partial(plane_figure, rate="acceptance"), partial(plane_f
 
 def load(sweep: Sweep) -> Figure | None:
     """Draw a panel for each concurrency: the speed of a user over the target alone at the same concurrency."""
-    table = sweep.load
-    known = table[table[USER].notna()] if len(table) else table
-    numbers = sorted(set(known["concurrency"])) if len(known) else []
-    if len(numbers) < 2:
+    table = sweep.load.dropna(subset=[USER])
+    if table["concurrency"].nunique() < 2:
         return None
+    return level_panels(sweep, table, "concurrency", USER, "{:g} at once", "speed-up of a user", is_ratio=True)
+
+
+def level_panels(
+    sweep: Sweep, table: pd.DataFrame, level: str, rate: str, title: str, label: str, *, is_ratio: bool = False
+) -> Figure | None:
+    """Draw quality against a column of a table by cell and level, a panel a level; a ratio has a line at 1."""
+    known = table.dropna(subset=[rate])
+    numbers = sorted(set(known[level]))
     numbers = [*numbers[: MOST_PANELS - 1], numbers[-1]] if len(numbers) > MOST_PANELS else numbers
     looks = ((name, colour, mark, sweep.baseline(name)) for name, (mark, colour) in BASELINES.items())
     every = [*marks.curves(sweep), *(marks.Curve(*look, end=sweep.points[:0]) for look in looks)]
     drawn = [curve for curve in marks.having(every, "quality") if curve.cells["cell"].isin(known["cell"]).any()]
-    figure, axes = panels(len(numbers), width=1.6 * len(numbers), height=2.0, sharex=True, sharey=True)
+    if not drawn:
+        return None
+    width = 1.6 * max(len(numbers), 2)
+    figure, axes = panels(len(numbers), width=width, height=2.0, sharex=True, sharey=True)
     for axis, number in zip(axes, numbers, strict=True):
-        measured = known.loc[known["concurrency"] == number, ["cell", USER, f"{USER}_low", f"{USER}_high"]]
+        measured = known.loc[known[level] == number, ["cell", rate, f"{rate}_low", f"{rate}_high"]]
         points = sweep.points.merge(measured, on="cell", how="inner").dropna(subset=["quality"])
         for curve in drawn:
             cells = points[points["cell"].isin(curve.cells["cell"])].sort_values("x")
-            axis.plot(cells[USER], cells["quality"], f"{curve.mark}-", color=curve.colour, markersize=3, linewidth=0.8)
-            marks.bars(axis, cells, USER, "quality", curve.colour)
-        axis.axvline(1, color=GREY, linewidth=0.7, linestyle=":", zorder=1)
-        axis.set_title(f"{number} at once", loc="left", fontsize=SMALL)
-        axis.set_xlabel("speed-up of a user")
+            axis.plot(cells[rate], cells["quality"], f"{curve.mark}-", color=curve.colour, markersize=3, linewidth=0.8)
+            marks.bars(axis, cells, rate, "quality", curve.colour)
+        if is_ratio:
+            axis.axvline(1, color=GREY, linewidth=0.7, linestyle=":", zorder=1)
+        axis.set_title(title.format(number), loc="left", fontsize=SMALL)
+        axis.set_xlabel(label)
     axes[0].set_ylabel(marks.label_of(sweep.metric))
     keys = [curve.key(linewidth=0.8, markersize=3) for curve in drawn]
     marks.finish(figure, axes[-1], pd.to_numeric(known["n"]).max(), keys)

@@ -1,0 +1,99 @@
+"""The latency pass of a run: closed loops, and requests that arrive at a server whatever is still under way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sdbench.config import checks
+from sdbench.config.checks import ConfigError, refuse_unknown, show
+
+BOUNDS = ("ttft", "tpot", "e2el")  # as in `vllm bench serve --goodput`: first token, between tokens, whole answer
+LONGEST_S = 100.0  # a bound above it that names no unit was meant in milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class TimingOptions:
+    """The latency pass: how many of the sweep's cells, on how many examples, how often, at which batch size; and whether
+    transformers' assisted generation is timed beside them.
+
+    Of a server also under load: `rate` in requests per second, or arrival times from the file `trace`; `requests` at each rate;
+    `slo` in seconds, within which a request is good.
+    """
+
+    cells: int = 3
+    examples: int = 8
+    repeats: int = 1
+    batch_size: int = 1
+    assisted: bool = False
+    rate: tuple[float, ...] = ()
+    trace: str | None = None
+    requests: int = 64
+    slo: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def check(cls, tree: object) -> TimingOptions | None:
+        """None where the user wrote timing=off."""
+        if tree is False or tree is None or tree == "off":
+            return None
+        if tree is True or tree == "on":
+            return cls()
+        if not isinstance(tree, Mapping):
+            raise ConfigError(f"timing must be off or options such as timing.examples=20, got {show(tree)}")
+        refuse_unknown("timing.", tree, cls.__dataclass_fields__)
+        counts = ("cells", "examples", "repeats", "batch_size", "requests")
+        timing = cls(
+            **{key: checks.integer(f"timing.{key}", tree[key], 1) for key in counts if key in tree},
+            assisted=checks.switch("timing.assisted", tree.get("assisted", False)),
+            rate=_check_rates(tree.get("rate")),
+            trace=None if tree.get("trace") is None else checks.string("timing.trace", tree["trace"]),
+            slo=_check_bounds(tree.get("slo")),
+        )
+        if timing.batch_size > timing.examples:
+            raise ConfigError(
+                f"timing.batch_size={timing.batch_size} needs at least as many examples: "
+                f"write timing.examples={timing.batch_size} or more"
+            )
+        if timing.assisted and timing.batch_size > 1:
+            raise ConfigError(
+                "timing.assisted=true needs timing.batch_size=1: assisted generation takes one text at a time"
+            )
+        if timing.slo and not timing.is_open:
+            raise ConfigError(
+                "timing.slo bounds requests that arrive at a rate: add timing.rate=[0.5,1], or timing.trace=FILE"
+            )
+        return timing
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests arrive at times that are given."""
+        return bool(self.rate) or self.trace is not None
+
+
+def _check_rates(value: object) -> tuple[float, ...]:
+    """Requests per second; none where there is no rate."""
+    rates = [] if value is None else checks.as_list("timing.rate", value)
+    return tuple(checks.number("timing.rate", rate, 0, 10**6, is_open=True) for rate in rates)
+
+
+def _check_bounds(tree: object) -> dict[str, float]:
+    """{name: seconds}; none where nothing is bounded."""
+    if tree is None:
+        return {}
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"timing.slo must name what it bounds, as {{ttft: 0.5, tpot: 50ms}}, got {show(tree)}")
+    refuse_unknown("timing.slo.", tree, BOUNDS)
+    return {str(name): _seconds_of(f"timing.slo.{name}", value) for name, value in tree.items()}
+
+
+def _seconds_of(key: str, value: object) -> float:
+    """A number of seconds, or a text with its unit, as 500ms or 0.5s."""
+    if not isinstance(value, str):
+        if isinstance(value, int | float) and not isinstance(value, bool) and value > LONGEST_S:
+            raise ConfigError(f"{key}={show(value)} names no unit: write {show(value)}ms, or {show(value)}s")
+        return checks.number(key, value, 0, LONGEST_S, is_open=True)
+    match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(ms|s)", value.strip())
+    if match is None:
+        raise ConfigError(f"{key} must be seconds as 0.5, or a number with its unit as 500ms, got {show(value)}")
+    return checks.number(key, float(match[1]) / (1000 if match[2] == "ms" else 1), 0, 10**6, is_open=True)

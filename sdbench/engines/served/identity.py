@@ -1,0 +1,71 @@
+"""On which servers a pass was timed: their addresses, and what they say of themselves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sdbench.engines.latency import machine
+from sdbench.prepare.provenance import gpus
+from sdbench.serve.client import Client, UnansweredError
+from sdbench.serve.dialect import at
+from sdbench.serve.pump import Pump
+
+if TYPE_CHECKING:
+    from sdbench.engines.served.options import Http
+    from sdbench.engines.served.started import StartedServers
+    from sdbench.prepare.cells import Point
+
+VOLATILE = ("instance_id", "internal_states", "media_marker")  # of the configurations of vLLM, SGLang and llama.cpp
+UNKNOWN = "?"  # of a server that does not answer now: what it said of itself when it was timed counts
+
+
+def where_timed(kind: Http, points: Sequence[Point]) -> str:
+    """What decides a second: this machine, and each server with what it says of itself."""
+    if kind.is_started_here:
+        program: StartedServers = kind  # pyright: ignore[reportAssignmentType]
+        started = {"installed": program.installed, "env": program.env, "gpus": gpus()}
+        return f"{machine()}; {program.module} {program.installed.get('version')} {_digest(started)}"
+    pump = Pump()
+    try:
+        urls = sorted({kind.url_of(point.cell.verifier) for point in points})
+        return "; ".join([machine(), *(f"{url} {_describe_server(kind, url, pump)}" for url in urls)])
+    finally:
+        pump.close()
+
+
+def _describe_server(kind: Http, url: str, pump: Pump) -> str:
+    """A server's version, and a digest of its models and its configuration; UNKNOWN where it does not answer."""
+    dialect, client = kind.dialect, Client(url, kind.dialect, kind.patience, kind.headers)
+    pump.run(client.open())
+    try:
+        version, listing, info = (pump.run(client.get(x)) for x in (dialect.version, "/v1/models", dialect.info))
+    except UnansweredError:
+        return UNKNOWN
+    finally:
+        pump.run(client.close())
+    models = [[at(model, key) for key in ("id", "root", "max_model_len")] for model in at(listing, "data") or []]
+    return f"{at(version, dialect.version_name)} {_digest([models, info])}"
+
+
+def _digest(facts: object) -> str:
+    """Some digits of what is in the facts."""
+    return hashlib.sha256(json.dumps(_lasting(facts), sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+def _lasting(tree: Any) -> Any:
+    """Facts without those that change while a server runs, or with each start of the same one."""
+    if isinstance(tree, Mapping):
+        return {key: _lasting(value) for key, value in tree.items() if key not in VOLATILE}
+    return tree
+
+
+def is_there(timed: str, now: str) -> bool:
+    """Whether both name the same servers, as far as these answer now."""
+    before, after = timed.split("; "), now.split("; ")
+    return len(before) == len(after) and all(
+        x == y or (y.endswith(f" {UNKNOWN}") and x.startswith(y.removesuffix(UNKNOWN)))
+        for x, y in zip(before, after, strict=True)
+    )

@@ -1,0 +1,117 @@
+"""An open loop: each request is sent at its time, whatever is still under way, so that a server that is too slow is seen to be.
+
+A closed loop waits with a slow server, and hides how long its users would have waited. Times count from the planned
+arrival, so that a client that falls behind shows as waiting and not as speed. A request that fails is recorded and not repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sdbench.plan import WorkItem
+from sdbench.records import OpenLoadRecord
+from sdbench.serve.client import UnansweredError
+from sdbench.types import EngineError
+
+if TYPE_CHECKING:
+    from sdbench.engines.latency import LatencyPlan
+    from sdbench.engines.served.decoder import ServedDecoder
+    from sdbench.prepare.arrivals import Arrivals
+    from sdbench.serve.client import Answer, Client
+
+LEAD_S = 0.05  # until the first arrival: all requests are waiting for their time by then
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class SentRequest:
+    """A request with the seconds, from the start of the loop, at which it was sent, its tokens came and it ended."""
+
+    number: int
+    sent_s: float
+    first_token_s: float
+    last_token_s: float
+    under_way: int
+    started_at: float
+    tokens: int = 0
+    server_s: Mapping[str, float] = field(default_factory=dict)
+    failure: str = ""
+
+    @classmethod
+    def of_answer(cls, number: int, sent_s: float, under_way: int, started_at: float, answer: Answer) -> SentRequest:
+        """The request with its answer; one without tokens has ended when it was sent."""
+        times = [sent_s + when for when, _ in answer.chunks] or [sent_s]
+        return cls(number, sent_s, times[0], times[-1], under_way, started_at, len(answer.ids), answer.server_s)
+
+
+def open_loads(plan: LatencyPlan, cell: str, arrivals: Arrivals, decoder: ServedDecoder) -> list[OpenLoadRecord]:
+    """Send the requests of a cell as they arrive; one record each, in the order of arrival."""
+    return [
+        OpenLoadRecord(
+            pass_id=plan.pass_id,
+            machine=plan.machine,
+            cell=cell,
+            example=arrivals.examples[request.number],
+            repeat=arrivals.repeat,
+            rate=arrivals.rate,
+            schedule=arrivals.key,
+            request=request.number,
+            tokens=request.tokens,
+            arrival_s=arrivals.times[request.number],
+            sent_s=request.sent_s,
+            first_token_s=request.first_token_s,
+            last_token_s=request.last_token_s,
+            under_way=request.under_way,
+            **{f"server_{name}_s": seconds for name, seconds in request.server_s.items()},
+            started_at=request.started_at,
+            failure=request.failure,
+        )
+        for request in open_loop(decoder, cell, arrivals)
+    ]
+
+
+def open_loop(decoder: ServedDecoder, cell: str, arrivals: Arrivals) -> list[SentRequest]:
+    """Send each request at its time. An EngineError where all fail, or where the server no longer answers afterwards."""
+    client = decoder.servers.at(decoder.setting(cell)).client
+    bodies = [decoder.salted_body(client, WorkItem(cell, example, 0)) for example in arrivals.examples]
+    under_way, start = 0, time.perf_counter() + LEAD_S
+
+    async def work(number: int) -> SentRequest:
+        nonlocal under_way
+        await asyncio.sleep(max(0.0, start + arrivals.times[number] - time.perf_counter()))
+        under_way += 1
+        together, sent_s, started_at = under_way, time.perf_counter() - start, time.time()
+        try:
+            answer = await client.attempt(bodies[number])
+        except (UnansweredError, EngineError) as error:
+            return SentRequest(number, sent_s, NAN, NAN, together, started_at, failure=str(error) or "no answer")
+        finally:
+            under_way -= 1
+        return SentRequest.of_answer(number, sent_s, together, started_at, answer)
+
+    sent = sorted((request for _, request in decoder.pump.each(range(len(bodies)), work, len(bodies))), key=_number_of)
+    _refuse_dead_server(decoder, client, sent)
+    return sent
+
+
+def _number_of(request: SentRequest) -> int:
+    return request.number
+
+
+def _refuse_dead_server(decoder: ServedDecoder, client: Client, sent: list[SentRequest]) -> None:
+    """Requests that fail are a finding; a server that answers none of them, or has ended, is not."""
+    failures = [request.failure for request in sent if request.failure]
+    if not failures:
+        return
+    try:
+        decoder.pump.run(client.get("/v1/models"))
+    except UnansweredError as error:
+        raise decoder.servers.explain(
+            client, EngineError(f"the server at {client.url} no longer answers: {error}")
+        ) from error
+    if len(failures) == len(sent):
+        raise EngineError(f"the server at {client.url} answers no request of an open loop, at last: {failures[-1]}")

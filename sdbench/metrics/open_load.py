@@ -1,0 +1,192 @@
+"""Requests that arrive at a rate: latency, goodput, and the rate at which a setting no longer keeps up.
+
+Latency counts from the planned arrival. The unit is the request: the limits of a percentile are order statistics, those of goodput
+a proportion's. Requests close in time share a queue: near saturation these limits are narrower than the spread of several passes.
+
+Saturation shows in how latency grows: where every second of arrivals adds b seconds to the latency, requests that arrive within T
+seconds leave within T (1 + b), so 1 / (1 + b) of them are served. The beginning, while an empty server fills, is left out.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sdbench.metrics.columns import estimate_of, spread, spread_names
+from sdbench.metrics.stats import NAN, Estimate, proportion_interval, quantile_interval, rates_interval, student
+from sdbench.metrics.text import format_interval
+
+PERCENTILES = (50, 90, 99)
+SECONDS = ("ttft_s", "tpot_s", "e2el_s", "queue_s", "service_s")
+LATENCIES = tuple(f"{name.removesuffix('_s')}_p{percent}_s" for name in SECONDS for percent in PERCENTILES)
+GAINS = ("gain_over_target", "gain_over_lossless")
+WITH_INTERVALS = ("throughput", "goodput", *LATENCIES, *GAINS)
+COUNTS = ["n", "failures", "requests_per_s", "peak_concurrency", "send_delay_p99_s"]
+COLUMNS = ["cell", "rate", *COUNTS, "keeps_up", "is_saturated", *spread_names(WITH_INTERVALS)]
+KEY = ["cell", "rate"]
+WARM_UP, PARTS = 0.2, 6  # share of the requests that is left out; parts of the others whose means give the slope
+BEHIND = 0.95  # of the arrival rate: a server that provably serves less is saturated
+
+
+def open_load_table(
+    open_loads: pd.DataFrame, slo: Mapping[str, float] | None = None, *, level: float = 0.95
+) -> pd.DataFrame:
+    """One row a cell and rate, of the newest schedule at this rate. A goodput without bounds is that of all that did not fail."""
+    requests = with_latencies(newest_schedules(open_loads))
+    rows = []
+    for (cell, rate), part in requests.groupby(KEY, sort=True):  # type: ignore[misc]
+        row: dict[str, Any] = {"cell": cell, "rate": rate, "n": len(part), "failures": int(part["is_failed"].sum())}
+        answered, seconds = part[~part["is_failed"]], seconds_of(part)
+        row["requests_per_s"] = len(answered) / seconds if seconds else NAN
+        row["peak_concurrency"] = int(part["under_way"].max())
+        row["send_delay_p99_s"] = float(np.quantile(part["sent_s"] - part["arrival_s"], 0.99))
+        share = served_share(part, level=level)
+        row |= {"is_saturated": share.high < BEHIND, "keeps_up": share.low >= BEHIND}
+        row |= spread("throughput", throughput(part, level=level))
+        good = proportion_interval(int(is_good(part, slo or {}).sum()), len(part), level=level)
+        scale = len(part) / seconds if seconds else NAN
+        row |= spread("goodput", Estimate(good.value * scale, good.low * scale, good.high * scale, good.n))
+        for name in SECONDS:
+            values = answered[name].dropna()
+            for percent in PERCENTILES:
+                estimate = quantile_interval(values, percent / 100, level=level)
+                row |= spread(f"{name.removesuffix('_s')}_p{percent}_s", estimate)
+        rows.append(row | gains(part, requests[requests["rate"] == rate], level=level))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def newest_schedules(open_loads: pd.DataFrame) -> pd.DataFrame:
+    """The requests that can be compared: at each rate and repeat those of one pass and one schedule, the newest."""
+    begins = open_loads.groupby(["rate", "repeat", "pass_id", "schedule"], as_index=False)["started_at"].max()
+    newest = begins.sort_values("started_at").drop_duplicates(["rate", "repeat"], keep="last")
+    newest = newest[newest["pass_id"] == newest.groupby("rate")["pass_id"].transform("max")]
+    return open_loads.merge(newest.drop(columns="started_at"), on=["rate", "repeat", "pass_id", "schedule"])
+
+
+def with_latencies(requests: pd.DataFrame) -> pd.DataFrame:
+    """Add seconds to the first token, between tokens and to the last; waiting to be sent and in the server's queue; the rest."""
+    queue = requests["sent_s"] - requests["arrival_s"] + requests["server_queue_s"]
+    answer = requests["last_token_s"] - requests["arrival_s"]
+    decode = requests["last_token_s"] - requests["first_token_s"]
+    return requests.assign(
+        is_failed=requests["failure"] != "",
+        ttft_s=requests["first_token_s"] - requests["arrival_s"],
+        tpot_s=decode / (requests["tokens"] - 1).where(requests["tokens"] > 1),
+        e2el_s=answer,
+        queue_s=queue,
+        service_s=answer - queue,
+    )
+
+
+def seconds_of(part: pd.DataFrame) -> float:
+    """From the first request that was sent to the last token, added up over the repeats."""
+    loops = part.groupby("repeat").agg(begin=("sent_s", "min"), last=("last_token_s", "max"), sent=("sent_s", "max"))
+    return float((loops[["last", "sent"]].max(axis=1) - loops["begin"]).sum())
+
+
+def is_good(part: pd.DataFrame, slo: Mapping[str, float]) -> pd.Series:
+    """Whether a request did not fail and kept every bound; an answer of one token has no time between tokens."""
+    good = ~part["is_failed"]
+    for name, bound in slo.items():
+        good &= ~(part[f"{name}_s"] > bound)
+    return good
+
+
+def served_share(part: pd.DataFrame, *, level: float = 0.95) -> Estimate:
+    """Requests that are answered per request that arrives, from how latency grows with the time of arrival."""
+    growth = _slope_of(part, "arrival_s", "e2el_s", level=level)
+    answered = 1 - part["is_failed"].mean()
+    ends = (answered / (1 + slope) if slope > -1 else math.inf for slope in (growth.value, growth.high, growth.low))
+    return Estimate(*map(float, ends), len(part)) if growth.value == growth.value else growth
+
+
+def throughput(part: pd.DataFrame, *, level: float = 0.95) -> Estimate:
+    """Answers per second, from the times at which they ended one after another."""
+    ends = part.sort_values("last_token_s")
+    numbered = ends.assign(number=ends.groupby("repeat").cumcount().astype("float64"))
+    seconds = _slope_of(numbered, "number", "last_token_s", level=level)
+    return Estimate(*(1 / max(slope, 1e-9) for slope in (seconds.value, seconds.high, seconds.low)), len(part))
+
+
+def _slope_of(part: pd.DataFrame, x: str, y: str, *, level: float) -> Estimate:
+    """The line through answers without those of the beginning, repeats centred apart; NaN where they are too few.
+
+    Through means of consecutive parts, with Student's t: neighbours share a queue, and would count as one.
+    """
+    answered = part[~part["is_failed"]].sort_values(x)
+    loops = [loop[[x, y]].to_numpy(np.float64) for _, loop in answered.groupby("repeat")]
+    loops = [loop[int(WARM_UP * len(loop)) :] for loop in loops]
+    if not loops or min(map(len, loops)) < 2 * PARTS:
+        return Estimate(NAN, NAN, NAN, len(part))
+    means = [np.array([chunk.mean(0) for chunk in np.array_split(loop, PARTS)]) for loop in loops]
+    across, along = np.concatenate([mean - mean.mean(0) for mean in means]).T
+    squares, num_free = float(across @ across), len(across) - len(loops) - 1
+    slope = float(across @ along) / squares
+    error = math.sqrt(float(((along - slope * across) ** 2).sum()) / num_free / squares)
+    reach = student(num_free + 1, level) * error
+    return Estimate(slope, slope - reach, slope + reach, len(part))
+
+
+def gains(part: pd.DataFrame, same: pd.DataFrame, *, level: float) -> dict[str, float]:
+    """How much sooner an answer is whole than by the target alone, and than by lossless at the same draft length; request by
+    request of the same arrivals.
+    """
+    first, row = part.iloc[0], {}
+    for name in ("target", "lossless"):
+        base = same[same["verifier"] == name]
+        if name == "lossless" and first["num_draft"]:
+            base = base[base["num_draft"] == first["num_draft"]]
+        if len(base) and base["cell"].nunique() == 1:
+            pairs = base.merge(part, on=["repeat", "request"], suffixes=("_base", ""))[
+                ["e2el_s_base", "e2el_s"]
+            ].dropna()
+            row |= spread(f"gain_over_{name}", rates_interval(pairs.to_numpy(np.float64), (1, -1), level=level))
+    return row
+
+
+def sentences(table: pd.DataFrame, cells: pd.DataFrame, slo: Mapping[str, float]) -> list[str]:
+    """What each setting does under load, a line each; `cells` have `label` and `verifier`, in reading order."""
+    lines = []
+    for key, cell in cells.iterrows():
+        rows = table[table["cell"] == key].sort_values("rate").to_dict("records")
+        if rows:
+            facts = [_saturation(rows), *_goodput(rows, slo)]
+            facts += _gain(rows) if cell["verifier"] not in ("target", "draft", "lossless") else []
+            lines.append(f"{cell['label']} under load: {'; '.join(facts)}")
+    return lines
+
+
+def _saturation(rows: Sequence[Mapping[Any, Any]]) -> str:
+    behind = [row for row in rows if row["is_saturated"]]
+    held = [row["rate"] for row in rows if row["keeps_up"]]
+    if behind:
+        served = format_interval(estimate_of(behind[0], "throughput"), 2)
+        return f"saturated at {behind[0]['rate']:g} requests/s, where it serves {served}"
+    if held:
+        return f"keeps up with {max(held):g} requests/s"
+    return "neither proven to keep up nor to be saturated at any rate"
+
+
+def _goodput(rows: Sequence[Mapping[Any, Any]], slo: Mapping[str, float]) -> list[str]:
+    """The highest goodput of all rates."""
+    if not slo:
+        return []
+    best = max(rows, key=lambda row: row["goodput"])
+    within = ", ".join(f"{name} within {seconds:g} s" for name, seconds in slo.items())
+    goodput = format_interval(estimate_of(best, "goodput"), 2)
+    return [f"goodput ({within}) is highest at {best['rate']:g} requests/s: {goodput}"]
+
+
+def _gain(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
+    """The highest rate at which leniency pays."""
+    known = [row for row in rows if math.isfinite(row["gain_over_lossless_low"])]
+    proven = [row for row in known if row["gain_over_lossless_low"] > 1]
+    if not known:
+        return []
+    if not proven:
+        return ["at no rate are answers proven to come sooner than with lossless"]
+    gain = format_interval(estimate_of(proven[-1], "gain_over_lossless"), 2)
+    more = "" if proven[-1] is known[-1] else ", and above it no gain is proven"
+    return [f"answers come {gain} times as soon as with lossless at {proven[-1]['rate']:g} requests/s{more}"]

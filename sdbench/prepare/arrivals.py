@@ -1,0 +1,107 @@
+"""When requests arrive at a server: at Poisson times, or at those of a file. Every setting that is timed gets the same."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+from sdbench.config import NATIVE, ConfigError, Run, show
+from sdbench.files import digest_of
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Which prompt is sent when. `times` are seconds from the start in ascending order, `examples` name their prompts."""
+
+    rate: float  # requests per second, on average
+    repeat: int
+    times: tuple[float, ...]
+    examples: tuple[str, ...]
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of all that decides which prompt is sent when."""
+        return digest_of(json.dumps([self.repeat, self.times, self.examples]))
+
+
+def refuse_arrivals(run: Run) -> None:
+    """Raise for requests at a rate where no server takes them, and for a trace that cannot be read."""
+    if run.timing is None or not run.timing.is_open:
+        return
+    if run.engine.name == NATIVE.name:
+        option = "rate" if run.timing.rate else "trace"
+        raise ConfigError(
+            f"timing.{option} sends requests to a server, and engine=native decodes in this process: use engine=http "
+            "engine.url=URL, or engine=vllm"
+        )
+    if run.timing.trace is not None:
+        read_trace(run.timing.trace)
+
+
+def arrivals_of(run: Run, examples: Sequence[str]) -> list[Arrivals]:
+    """One for each rate, or trace, and repeat. Prompts are sent in the order of the run, and again from the first."""
+    timing = run.timing
+    if timing is None:
+        return []
+    schedules = []
+    for repeat in range(timing.repeats):
+        by_rate = [(rate, poisson_times(rate, timing.requests, run.seed, repeat)) for rate in timing.rate]
+        if timing.trace is not None:
+            times = read_trace(timing.trace)
+            by_rate.append((float(f"{(len(times) - 1) / times[-1]:.6g}"), times))
+        for rate, times in by_rate:
+            asks = tuple(examples[index % len(examples)] for index in range(len(times)))
+            schedules.append(Arrivals(rate, repeat, times, asks))
+    return schedules
+
+
+def poisson_times(rate: float, count: int, seed: int, repeat: int) -> tuple[float, ...]:
+    """Arrivals with exponential gaps, scaled so that the last one is at count / rate, as `vllm bench serve` scales them.
+
+    The gaps of two rates differ by a factor only, so that curves over the rate differ by the load and not by luck.
+    """
+    generator = random.Random(f"arrivals/{seed}/{repeat}")
+    times = list(accumulate(generator.expovariate(1) for _ in range(count)))
+    return tuple(round(time / times[-1] * count / rate, 9) for time in times)
+
+
+def read_trace(file: str) -> tuple[float, ...]:
+    """Arrival times of a file in seconds: a number a line, or a JSON object with `arrival_s`. The first becomes 0."""
+    try:
+        lines = Path(file).expanduser().read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ConfigError(f"timing.trace={show(file)} cannot be read: {reason}") from None
+    numbered = [(number, _time_of(file, number, line)) for number, line in enumerate(lines, 1) if line.strip()]
+    for (_, earlier), (number, later) in pairwise(numbered):
+        if later < earlier:
+            raise ConfigError(
+                f"timing.trace={show(file)} must ascend, and line {number} is {later:g} after {earlier:g}: sort its lines"
+            )
+    times = [time for _, time in numbered]
+    if not times or times[0] == times[-1]:
+        raise ConfigError(
+            f"timing.trace={show(file)} has {len(set(times)) or 'no'} arrival time{'s' * (not times)}: "
+            "give at least two different times in seconds, one a line"
+        )
+    return tuple(round(time - times[0], 9) for time in times)
+
+
+def _time_of(file: str, number: int, line: str) -> float:
+    try:
+        time = json.loads(line)["arrival_s"] if line.lstrip().startswith("{") else line
+        seconds = math.nan if isinstance(time, bool) else float(time)
+    except (ValueError, TypeError, KeyError):
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise ConfigError(
+            f"line {number} of timing.trace={show(file)} is no arrival time: write seconds as 1.25, or "
+            f'{{"arrival_s": 1.25}}, got {show(line.strip())}'
+        )
+    return seconds

@@ -1,0 +1,51 @@
+"""Schedules of arrivals: the same for every setting, at the rate that was asked for, and another where a second could differ."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from sdbench.prepare.arrivals import arrivals_of, poisson_times, read_trace
+
+
+def run_of(**options):
+    timing = {"repeats": 1, "rate": (2.0,), "requests": 10, "trace": None, **options}
+    return SimpleNamespace(timing=SimpleNamespace(**timing), seed=0)
+
+
+def test_poisson_times_have_their_rate_and_are_equal_for_equal_seeds():
+    times = poisson_times(2.0, 400, 0, 0)
+    assert times == poisson_times(2.0, 400, 0, 0)
+    assert times[-1] == pytest.approx(200)
+    gaps = [later - earlier for earlier, later in zip((0, *times), times, strict=False)]
+    assert min(gaps) > 0
+    # An exponential's mean equals its deviation: 400 gaps give it to within 4 standard errors of .05.
+    deviation = (sum((gap - 0.5) ** 2 for gap in gaps) / 400) ** 0.5
+    assert deviation == pytest.approx(0.5, abs=0.1)
+
+
+def test_rates_differ_by_a_factor_only_and_repeats_by_luck():
+    slow, fast = poisson_times(1.0, 20, 0, 0), poisson_times(4.0, 20, 0, 0)
+    assert [time / 4 for time in slow] == pytest.approx(fast)
+    assert poisson_times(1.0, 20, 0, 1) != slow
+    assert poisson_times(1.0, 20, 1, 0) != slow
+
+
+def test_prompts_are_sent_again_from_the_first():
+    (arrivals,) = arrivals_of(run_of(requests=5), ["a", "b"])
+    assert arrivals.examples == ("a", "b", "a", "b", "a")
+
+
+def test_a_key_is_of_all_that_decides_a_second():
+    changed = [{}, {"rate": (3.0,)}, {"requests": 11}, {"repeats": 2}]
+    keys = [each.key for options in changed for each in arrivals_of(run_of(**options), ["a", "b"])]
+    assert keys[0] == keys[3]
+    assert len(set(keys)) == 4
+    assert arrivals_of(run_of(), ["a", "c"])[0].key not in keys
+
+
+def test_a_trace_begins_at_0_and_has_numbers_or_objects(tmp_path):
+    file = tmp_path / "trace"
+    file.write_text('100\n\n{"arrival_s": 101.5, "tokens": 3}\n.105e3\n')
+    assert read_trace(str(file)) == (0, 1.5, 5)
+    (arrivals,) = arrivals_of(run_of(rate=(), trace=str(file)), ["a"])
+    assert arrivals.rate == pytest.approx(2 / 5)

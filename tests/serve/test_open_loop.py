@@ -1,0 +1,127 @@
+"""Requests at a rate against a stand-in: sent at their times, recorded one by one, completed by the same command."""
+
+import json
+import threading
+import time
+
+import pytest
+from standin import Text
+
+from sdbench.cli import main
+from sdbench.metrics.summary import summarise
+from sdbench.records import read
+from sdbench.report.figures.arrivals import goodput, open_load
+from sdbench.report.frames import FRAMES
+from sdbench.report.sweep import sweeps_of
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+NAME = "micro-gsm8k-tiny"
+
+
+@pytest.fixture
+def sent_at(served_words, tmp_path):
+    """Run the latency pass of a lossless cell at rates, against a server; return the exit code."""
+
+    def run(server, *words: str) -> int:
+        plain = [word for word in served_words(tmp_path, n=2) if word != "timing=off"]
+        options = {"timing.examples": "2", "timing.requests": "12", "report": "off", "engine.wait_s": "0.01"}
+        options |= dict(word.split("=", 1) for word in words)
+        given = [f"{key}={value}" for key, value in options.items()]
+        return main([*plain, "engine=http", f"engine.url={server.url}", *given])
+
+    return run
+
+
+def busy(num_tokens: int, service_s: float):
+    """A server with one place: an answer takes `service_s` after all that came before."""
+    lock = threading.Lock()
+
+    def answer(body) -> Text:
+        with lock:
+            time.sleep(service_s)
+        return Text([5] * num_tokens, [1], [3])
+
+    return answer
+
+
+def test_requests_are_sent_at_their_times_and_nobody_waits_for_an_answer(sent_at, standin, tmp_path, capsys):
+    server = standin(busy(3, 0.02))
+    assert sent_at(server, "timing.rate=[400,800]", "timing.slo={ttft: 10, tpot: 10}") == 0
+    frame = read(tmp_path / NAME).open_loads
+    assert frame.groupby("rate").size().to_dict() == {400: 12, 800: 12}
+    assert (frame["sent_s"] >= frame["arrival_s"]).all()
+    assert (frame["first_token_s"] > frame["sent_s"]).all()
+    assert (frame["last_token_s"] >= frame["first_token_s"]).all()
+    assert (frame["tokens"] == 3).all()
+    assert (frame["failure"] == "").all()
+    assert frame["under_way"].max() > 6, "twelve arrive in 30 ms, and the first answer takes 20"
+    assert frame["example"].tolist()[:2] * 12 == frame["example"].tolist()
+    assert frame["server_queue_s"].notna().all()
+    bodies = [body for body in server.seen if "cache_salt" in body]
+    assert len({body["cache_salt"] for body in bodies}) == len(bodies) == 2 + 1 + 24
+    said = capsys.readouterr().out
+    assert "lossless K=3 under load: " in said
+    assert "goodput (ttft within 10 s, tpot within 10 s) is highest at" in said
+
+
+def test_another_rate_is_added_to_the_pass_and_the_same_command_sends_nothing(sent_at, standin, tmp_path):
+    server = standin()
+    assert sent_at(server, "timing.rate=400") == 0
+    sent = len(server.seen)
+    assert sent_at(server, "timing.rate=400", "timing.slo={e2el: 1}") == 0
+    assert len(server.seen) == sent, "bounds decide no second"
+    assert sent_at(server, "timing.rate=[400,800]") == 0
+    assert len(server.seen) == sent + 2 + 12, "a look, a warm-up, and what was missing"
+    assert sent_at(server, "timing.rate=[400,800]", "timing.requests=6") == 0
+    frame = read(tmp_path / NAME).open_loads
+    assert frame["pass_id"].nunique() == 1
+    assert frame.groupby("schedule").size().tolist().count(6) == 2
+
+
+def test_a_pass_that_was_cut_off_is_completed_by_the_same_command(sent_at, standin, tmp_path, capsys):
+    server = standin()
+    assert sent_at(server, "timing.rate=400") == 0
+    server.faults = ["", "", *["500"] * 12]  # after a look and a warm-up, all of the second rate
+    assert sent_at(server, "timing.rate=[400,800]") == 1
+    assert "answers no request of an open loop, at last: " in capsys.readouterr().err
+    assert set(read(tmp_path / NAME).open_loads["rate"]) == {400}
+    assert not server.faults
+    assert sent_at(server, "timing.rate=[400,800]") == 0
+    frame = read(tmp_path / NAME).open_loads
+    assert frame.groupby("rate").size().to_dict() == {400: 12, 800: 12}
+    assert frame["pass_id"].nunique() == 1
+
+
+def test_failures_are_recorded_and_not_repeated(sent_at, standin, tmp_path):
+    server = standin()
+    assert sent_at(server, "timing.rate=400") == 0
+    server.faults = ["", "", "429", "drop", "500", "truncate"]
+    assert sent_at(server, "timing.rate=[400,800]") == 0
+    frame = read(tmp_path / NAME).open_loads
+    failed = frame[frame["failure"] != ""]
+    assert len(failed) == 4
+    assert (failed["rate"] == 800).all()
+    assert failed["tokens"].eq(0).all()
+    assert failed["last_token_s"].isna().all()
+    assert failed["failure"].str.contains("HTTP 429").any()
+
+
+def test_a_trace_is_sent_and_drawn_beside_a_rate(sent_at, standin, tmp_path):
+    (tmp_path / "trace").write_text("".join(json.dumps({"arrival_s": 5 + i / 500}) + "\n" for i in range(14)))
+    assert sent_at(standin(), f"timing.trace={tmp_path}/trace", "timing.rate=400", "timing.slo={e2el: 5s}") == 0
+    results = read(tmp_path / NAME)
+    (sweep,) = sweeps_of([results], [summarise(results)])
+    table = FRAMES["open_load"](sweep)
+    assert table[["rate", "n", "verifier"]].to_numpy().tolist() == [[400, 12, "lossless"], [500, 14, "lossless"]]
+    assert table["goodput"].gt(0).all()
+    latency, quality = open_load(sweep), goodput(sweep)
+    assert latency is not None
+    assert quality is not None
+    assert [axis.get_title() for axis in latency.axes] == ["to the first token", "between tokens", "whole answer"]
+    assert [axis.get_title(loc="left") for axis in quality.axes] == ["400 requests/s", "500 requests/s"]
+
+
+def test_a_server_with_one_place_is_saturated(sent_at, standin, tmp_path, capsys):
+    """Forty requests arrive in 100 ms, and each takes 5 of one place."""
+    assert sent_at(standin(busy(2, 0.005)), "timing.rate=400", "timing.requests=40") == 0
+    assert "lossless K=3 under load: saturated at 400 requests/s, where it serves" in capsys.readouterr().out
