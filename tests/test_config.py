@@ -294,7 +294,7 @@ BAD = {
     "timing=3": "timing.examples=20",
     "timing.batch_size=16": "timing.examples=16 or more",
     "timing.rate=0": "timing.rate must be a number above 0",
-    "timing.rate=[1,-2]": "above 0 and at most 1000000, got -2",
+    "timing.rate=[1,-2]": "timing.rate must be a number above 0 and at most 1e+06, got -2",
     "timing.rate=fast": "timing.rate must be a number",
     "timing.requests=0": "timing.requests must be a whole number",
     "timing.slo={ttft: 1}": "add timing.rate=[0.5,1], or timing.trace=FILE",

@@ -97,9 +97,11 @@ def is_good(part: pd.DataFrame, slo: Mapping[str, float]) -> pd.Series:
 def served_share(part: pd.DataFrame, *, level: float = 0.95) -> Estimate:
     """Requests that are answered per request that arrives, from how latency grows with the time of arrival."""
     growth = _slope_of(part, "arrival_s", "e2el_s", level=level)
-    answered = 1 - part["is_failed"].mean()
-    ends = (answered / (1 + slope) if slope > -1 else math.inf for slope in (growth.value, growth.high, growth.low))
-    return Estimate(*map(float, ends), len(part)) if growth.value == growth.value else growth
+    answered = float(1 - part["is_failed"].mean())
+    value, low, high = (
+        answered / (1 + slope) if not slope <= -1 else math.inf for slope in (growth.value, growth.high, growth.low)
+    )
+    return Estimate(value, low, high, len(part))
 
 
 def throughput(part: pd.DataFrame, *, level: float = 0.95) -> Estimate:
@@ -107,7 +109,10 @@ def throughput(part: pd.DataFrame, *, level: float = 0.95) -> Estimate:
     ends = part.sort_values("last_token_s")
     numbered = ends.assign(number=ends.groupby("repeat").cumcount().astype("float64"))
     seconds = _slope_of(numbered, "number", "last_token_s", level=level)
-    return Estimate(*(1 / max(slope, 1e-9) for slope in (seconds.value, seconds.high, seconds.low)), len(part))
+    value, low, high = (
+        1 / slope if not slope <= 0 else math.inf for slope in (seconds.value, seconds.high, seconds.low)
+    )
+    return Estimate(value, low, high, len(part))
 
 
 def _slope_of(part: pd.DataFrame, x: str, y: str, *, level: float) -> Estimate:

@@ -1,13 +1,14 @@
 """Schedules of arrivals: the same for every setting, at the rate that was asked for, and another where a second could differ."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from sdbench.prepare.arrivals import arrivals_of, poisson_times, read_trace
 
 
-def run_of(**options):
+def run_of(**options) -> Any:
     timing = {"repeats": 1, "rate": (2.0,), "requests": 10, "trace": None, **options}
     return SimpleNamespace(timing=SimpleNamespace(**timing), seed=0)
 
