@@ -30,7 +30,12 @@ def main(words):
     return front_door(["report", *words])
 
 
-ALONE = set(DRAW) - {"divergence", "load"}  # what a sampled sweep with times of our own engine has by itself
+ALONE = set(DRAW) - {
+    "divergence",
+    "load",
+    "open_load",
+    "goodput",
+}  # what a sampled sweep with times of our own engine has by itself
 
 
 def made(home):
