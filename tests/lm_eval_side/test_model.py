@@ -5,6 +5,7 @@ Needs the extra `lm-eval`: tests/tasks/test_parity.py runs this in the environme
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -132,6 +133,17 @@ def test_a_lenient_rule_is_measured_at_the_temperature_of_the_harness(tmp_path):
     info = ours["config"]["sdbench"]
     assert (info["verifier"], info["w"], info["is_lossless"]) == ("ensemble", 0.5, False)
     assert info["tasks"]["tiny_math"]["bias"]["value"] > 0
+
+
+@needs_lm_eval
+@pytest.mark.slow
+def test_it_takes_at_most_half_of_the_passes_of_hf():
+    root = Path(embedded.__file__).parents[2]
+    words = [sys.executable, str(root / "scripts/bench_lm_eval.py"), "n=20", "repeats=1"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    ours, theirs = map(int, re.search(r"ours (\d+), hf (\d+); all texts are equal", done.stdout).groups())
+    assert ours <= 0.5 * theirs
 
 
 CHAT = {"apply_chat_template": True, "system_instruction": "Be brief."}

@@ -1,0 +1,82 @@
+"""What lossless answers at temperature 0 cost inside lm-evaluation-harness: our model beside its own `hf`, taking turns.
+
+    python scripts/bench_lm_eval.py [model=llama-tiny] [n=60] [batch=16] [repeats=5] [num_draft=5]
+
+Both decode the same prompts of the tiny word problems, 48 new tokens at most, on the CPU in float32; texts must be equal. Printed
+are the ratio of seconds (ours / hf) of each turn, its median and range, and the passes of the target over a row: without a draft, one
+a token. Needs the extra lm-eval.
+"""
+
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from sdbench import embedded
+from sdbench.config import ConfigError
+from sdbench.config.checks import require_lm_eval
+from sdbench.words import exit_on_mistake, parse_words
+
+OPTIONS = {"model": "llama-tiny", "n": "60", "batch": "16", "repeats": "5", "num_draft": "5"}
+GENERATION = {"until": ["Question:"], "do_sample": False, "max_gen_toks": 48}
+
+
+def models_of(options: dict[str, str]) -> dict[str, Any]:
+    """Our model and the harness's, over the same target."""
+    try:
+        require_lm_eval(["lm_eval.models.huggingface:HFLM", "lm_eval.api.instance:Instance"])
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is not installed: pip install 'sdbench[lm-eval]'") from None
+    from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]
+
+    from sdbench.lm_eval.model import SpeculativeLM
+
+    shared = {"device": "cpu", "batch_size": int(options["batch"]), "dtype": "float32"}
+    ours = SpeculativeLM(
+        model=options["model"], verifier="exact", num_draft=int(options["num_draft"]), drafter="model", **shared
+    )
+    folder = Path(str(embedded.__file__)).parent / options["model"] / "target"
+    return {"ours": ours, "hf": HFLM(pretrained=str(folder), **shared)}
+
+
+def requests_of(count: int) -> list[Any]:
+    """The harness's requests for the first tiny word problems."""
+    from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
+
+    rows = list(embedded.rows("gsm8k-tiny", "test", n=count))
+    return [
+        Instance("generate_until", dict(row), (f"Question: {row['question']}\nAnswer:", GENERATION), 0, ("math", i, 1))
+        for i, row in enumerate(rows)
+    ]
+
+
+def main(words: list[str]) -> None:
+    with exit_on_mistake("bench_lm_eval", __doc__, words):
+        options = OPTIONS | dict(parse_words(words, OPTIONS).options)
+        models = models_of(options)
+    requests, repeats = requests_of(int(options["n"])), int(options["repeats"])
+    ratios: list[float] = []
+    for turn in range(-1, repeats):  # the first one warms up
+        seconds, texts = {}, {}
+        for name, model in models.items():
+            begin = time.perf_counter()
+            texts[name] = model.generate_until(requests, disable_tqdm=True)
+            seconds[name] = time.perf_counter() - begin
+        differing = sum(mine != other for mine, other in zip(texts["ours"], texts["hf"], strict=True))
+        if differing:
+            raise SystemExit(f"bench_lm_eval: {differing} of {len(requests)} texts differ from those of hf")
+        if turn >= 0:
+            ratios.append(seconds["ours"] / seconds["hf"])
+            print(f"ours {seconds['ours']:.2f} s, hf {seconds['hf']:.2f} s, ratio {ratios[-1]:.3f}", flush=True)
+    low, high = min(ratios), max(ratios)
+    print(f"ratio: median {statistics.median(ratios):.3f}, from {low:.3f} to {high:.3f} in {repeats} turns")
+    counts = [count for counts in models["ours"].counts.values() for count in counts]
+    passes, tokens = (sum(count[name] for count in counts) // (repeats + 1) for name in ("rounds", "tokens"))
+    print(f"passes of the target over a row: ours {passes}, hf {tokens}; all texts are equal")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

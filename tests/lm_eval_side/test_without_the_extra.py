@@ -1,0 +1,59 @@
+"""What the model for lm-evaluation-harness does without the extra: kept answers, measures, the refusal of another version."""
+
+import sqlite3
+
+import pytest
+
+from sdbench.config import ConfigError
+from sdbench.config.checks import require_lm_eval
+from sdbench.lm_eval.kept import KeptAnswers
+from sdbench.lm_eval.measures import counts_of, measures_of
+from sdbench.types import Generation
+
+
+def generation(accepted, examined, tokens):
+    """A text of one round."""
+    fields = dict.fromkeys(Generation.__dataclass_fields__)
+    values = {"tokens": (7,) * tokens, "drafted": (5,), "examined": (examined,), "accepted": (accepted,)}
+    return Generation(**{**fields, **values, "tv": (0.5,) * examined})
+
+
+def test_a_kept_answer_is_there_for_the_next_process(tmp_path):
+    path = tmp_path / "out" / "answers.db"
+    KeptAnswers(path).write("a", {"text": "yes", "counts": {"tv_sum": float("nan")}})
+    again = KeptAnswers(path)
+    again.write("b", {"text": "no"})
+    answers = again.read(["a", "b", "c"])
+    assert {key: answer["text"] for key, answer in answers.items()} == {"a": "yes", "b": "no"}
+    assert sqlite3.connect(path).execute("SELECT COUNT(*) FROM answers").fetchone() == (2,)
+
+
+@pytest.mark.parametrize("content", [b"no database, but words " * 50, None])
+def test_a_file_that_cannot_hold_answers_is_one_sentence(tmp_path, content):
+    path = tmp_path / "file"
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"^keep=\S+file cannot hold answers \(.+\): name a new file$"):
+        KeptAnswers(path)
+
+
+def test_measures_are_ratios_of_sums_over_texts_whenever_they_were_decoded():
+    counts = [counts_of(generation(3, 4, 4), 0.5), counts_of(generation(1, 4, 2), 0.25)]
+    measures = measures_of(counts, 5)
+    assert measures["acceptance"]["value"] == 4 / 8
+    assert measures["tokens_per_round"]["value"] == 3
+    assert (measures["n"], measures["tokens"], measures["seconds"], measures["tokens_per_s"]) == (2, 6, 0.75, 8)
+
+
+def test_a_version_that_lacks_something_is_refused_by_its_name(tmp_path, monkeypatch):
+    (tmp_path / "old_harness").mkdir()
+    (tmp_path / "old_harness" / "__init__.py").write_text("class Task:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("sdbench.config.checks.version", lambda name: "0.3.0")
+    require_lm_eval(["old_harness:", "old_harness:Task"])
+    for path, name in (("old_harness:Task.score", "old_harness.Task.score"), ("old_harness.api:x", "old_harness.api")):
+        with pytest.raises(
+            ConfigError, match=rf"^lm_eval 0.3.0 has no {name}, which sdbench uses: install lm-eval 0.4.13"
+        ):
+            require_lm_eval([path])
+    with pytest.raises(ModuleNotFoundError, match="no_harness"):
+        require_lm_eval(["no_harness:x"])
