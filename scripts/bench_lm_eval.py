@@ -3,8 +3,8 @@
     python scripts/bench_lm_eval.py [model=llama-tiny] [n=60] [batch=16] [repeats=5] [num_draft=5]
 
 Both decode the same prompts of the tiny word problems, 48 new tokens at most, on the CPU in float32; texts must be equal. Printed
-are the ratio of seconds (ours / hf) of each turn, its median and range, and the passes of the target over a row: without a draft, one
-a token. Needs the extra lm-eval.
+are the ratio of seconds (ours / hf) of each turn, its median and range, and the passes of the target over a row: without a draft,
+one a token. Needs the extra lm-eval.
 """
 
 import statistics
