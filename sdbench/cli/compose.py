@@ -214,8 +214,9 @@ def _parse(word: str) -> Override:
 
 
 def without_sweeps(words: Sequence[str]) -> list[str]:
-    """The words that are the same for all jobs and that Hydra understands."""
-    return [word for word in words if not _parse(word).is_sweep_override() and word not in ALL]
+    """The words that are the same for all jobs and that Hydra understands; options of drafters that only a job names are left out."""
+    words = [word for word in words if word not in ALL and not word.startswith("drafter.")]
+    return [word for word in words if not _parse(word).is_sweep_override()]
 
 
 def refuse_names_of_the_package(folder: Path) -> None:
