@@ -92,6 +92,21 @@ def test_all_drafters_are_those_that_the_pair_can_feed(composer):
     assert {"lookup", "suffix"} <= set(without)
 
 
+@pytest.mark.parametrize("words", [(), ("drafter=all",), ("drafter=[lookup,retrieval]",)])
+def test_a_drafter_that_only_a_sweep_names_takes_options(composer, words):
+    given = (
+        "-m",
+        "experiment=drafters",
+        "task=gsm8k-tiny",
+        "temperature=0",
+        *words,
+        "drafter.retrieval.corpus=pyproject.toml",
+    )
+    (job,) = composer.jobs(parse(given))
+    options = {drafter.name: drafter.options for drafter in composer.run(job).drafters}
+    assert options["retrieval"]["corpus"] == "pyproject.toml"
+
+
 DRAFTERS = {
     ("drafter=[]",): r"drafter must not be an empty list: name some, as drafter=\[model,lookup\]",
     ("drafter=[model,model]",): r"drafter=\[model,model\] names model twice",

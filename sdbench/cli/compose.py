@@ -214,7 +214,7 @@ def _parse(word: str) -> Override:
 
 
 def without_sweeps(words: Sequence[str]) -> list[str]:
-    """The words that are the same for all jobs and that Hydra understands; options of drafters that only a job names are left out."""
+    """The words that are the same for all jobs and that Hydra understands, without options of drafters, which a job may name."""
     words = [word for word in words if word not in ALL and not word.startswith("drafter.")]
     return [word for word in words if not _parse(word).is_sweep_override()]
 
