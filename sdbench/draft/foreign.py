@@ -108,12 +108,9 @@ class ForeignDrafter(BaseDrafter):
                 count, rest = self.fed[row]
                 common = count + count_common(rest, text.ids[count:])
                 widths.append(len(text.ids) - min(common, len(text.ids) - 1))
-        width, device = (
-            1 << (max(widths) - 1).bit_length(),
-            u.device,
-        )  # few shapes: what is read again is written unchanged
-        ids = torch.tensor([[0] * (width - len(text)) + text[-width:] for text in texts], device=device)
-        sizes = torch.tensor([len(text) for text in texts], device=device)
+        width = 1 << (max(widths) - 1).bit_length()  # few shapes: what is read again is written unchanged
+        ids = torch.tensor([[0] * (width - len(text)) + text[-width:] for text in texts], device=u.device)
+        sizes = torch.tensor([len(text) for text in texts], device=u.device)
         kv_length = self.model.kv_length(max(map(len, texts)) + u.shape[1], self.cache)
         step = partial(self._draw, choose)
         drawn, *kept = self.cache.steps(step, name, kv_length, ids, sizes, u)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,6 +52,10 @@ class MTP(TrainedDrafter):
         width = shapes.get("fuse", (0,))[0]
         norms = {name: (width,) for name in NORMS if name in shapes}
         return width if len(shapes) < len(weights) and shapes == {"fuse": (width, 2 * width), **norms} else None
+
+    @classmethod
+    def cache_share(cls, config: Any, **options: Any) -> float:
+        return 1 / config.num_hidden_layers
 
     def open(self, num_rows: int, capacity: int, cache: RaggedCache) -> None:
         self.cache = self.model.cache(num_rows, capacity)

@@ -46,7 +46,9 @@ class OpenEngine(Protocol):
 
 
 class EngineKind(Protocol):
-    """A class of configs/engine, made with the options of its file."""
+    """A class of configs/engine, made with the options of its file. One whose passes send requests as they arrive
+    (`timing.rate`) says `takes_arrivals = True`.
+    """
 
     def find(self, run: Run) -> PairMetadata:
         """The pair from its metadata; an option of the run that this engine does not take is a ConfigError."""

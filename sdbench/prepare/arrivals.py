@@ -11,8 +11,9 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from sdbench.config import NATIVE, ConfigError, Run, show
+from sdbench.config import ConfigError, Run, show
 from sdbench.files import digest_of
+from sdbench.imports import import_object
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,10 @@ def refuse_arrivals(run: Run) -> None:
     """Raise for requests at a rate where no server takes them, and for a trace that cannot be read."""
     if run.timing is None or not run.timing.is_open:
         return
-    if run.engine.name == NATIVE.name:
+    if not getattr(import_object(str(run.engine.target)), "takes_arrivals", False):
         option = "rate" if run.timing.rate else "trace"
         raise ConfigError(
-            f"timing.{option} sends requests to a server, and engine=native decodes in this process: use engine=http "
+            f"timing.{option} sends requests to a server, and engine={run.engine.name} takes none as they arrive: use engine=http "
             "engine.url=URL, or engine=vllm"
         )
     if run.timing.trace is not None:

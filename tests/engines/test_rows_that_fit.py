@@ -47,14 +47,15 @@ def test_a_small_vocabulary_leaves_room_for_more_rows(monkeypatch):
     assert rows_that_fit(run_of(), pair_of(1000), 100_000) < ROWS_ON_CPU
 
 
-def test_the_cache_of_a_pruned_draft_is_counted(monkeypatch):
+def test_a_cache_of_the_drafters_is_counted(monkeypatch):
     monkeypatch.setattr("sdbench.lm.load.free_bytes", lambda device: 2**30)
     pruned = Component("pruned", "sdbench.draft.pruned.PrunedDrafter", {"keep_layers": 1})
     lookup = Component("lookup", "sdbench.draft.lookup.PromptLookup", {"length": "adaptive"})
+    mtp = Component("mtp", "sdbench.draft.mtp.MTP", {"head": None})
     pair = pair_of(1000)
     rows = {name: rows_that_fit(run_of(drafters=drafters), pair, 20_000) for name, drafters in
-            {"none": (), "lookup": (lookup,), "both": (lookup, pruned)}.items()}  # fmt: skip
-    assert rows["both"] < rows["lookup"] == rows["none"]
+            {"none": (), "lookup": (lookup,), "mtp": (mtp,), "both": (lookup, pruned)}.items()}  # fmt: skip
+    assert rows["mtp"] == rows["both"] < rows["lookup"] == rows["none"], "one of two layers"
 
 
 def test_little_memory_is_raised_once_in_a_while_and_not_for_a_single_row(monkeypatch):

@@ -1,13 +1,16 @@
 """The keys of cells: what decides a text or its score is in them, and what does not is on a list that says why."""
 
 import dataclasses
+import shutil
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from keyed import NOT_IN_THE_KEY
+from safetensors.torch import load_file, save_file
 
+from sdbench import embedded
 from sdbench.cli.command import parse
 from sdbench.cli.compose import Composer
 from sdbench.config import Component, Knob, Model, RuleSweep, Run, Shard, TimingOptions
@@ -118,6 +121,22 @@ def test_an_edited_rule_is_another_cell_and_so_is_an_edited_helper(plan_of, modu
     assert all(len(one) == 1 for one in seen)
     assert seen[0] == seen[3]
     assert len(seen[0] | seen[1] | seen[2]) == 3
+
+
+def test_heads_of_a_drafter_that_are_trained_anew_in_their_folder_are_other_cells(plan_of, tmp_path):
+    shipped = Path(embedded.__file__).parent / "drafters" / "medusa" / "llama-tiny" / "gsm8k-tiny"
+    folder = shutil.copytree(shipped, tmp_path / "heads")
+
+    def planned() -> set[str]:
+        cells = [point.cell for point in plan_of("drafter=medusa", f"drafter.head={folder}")]
+        return {cell.key for cell in cells if cell.drafter == "medusa"}
+
+    first = planned()
+    assert first
+    assert first == planned()
+    weights = load_file(folder / "head.safetensors")
+    save_file({name: x + 0.01 for name, x in weights.items()}, folder / "head.safetensors")
+    assert not first & planned()
 
 
 def test_a_file_that_a_knob_names_is_keyed_by_its_content(plan_of, module, tmp_path):

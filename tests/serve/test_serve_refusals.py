@@ -213,4 +213,4 @@ def test_a_file_that_is_no_trace(text, says, refused, tmp_path):
 def test_a_trace_that_is_missing_and_a_rate_of_an_engine_that_serves_nobody(refused, tmp_path):
     said = refused("engine=http", URL, timing=f"{{trace: '{tmp_path}/none'}}")
     assert "/none cannot be read: No such file" in said
-    assert "timing.rate sends requests to a server, and engine=native decodes" in refused(timing="{rate: 1}")
+    assert "timing.rate sends requests to a server, and engine=native takes none" in refused(timing="{rate: 1}")

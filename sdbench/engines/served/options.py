@@ -44,6 +44,7 @@ class Http:
     """Servers that run already."""
 
     is_started_here: ClassVar[bool] = False
+    takes_arrivals: ClassVar[bool] = True
     at_once: int = field(init=False, default=0)  # 0: however many there are
     most_requests: ClassVar[int] = 4096  # that one server answers at a time
 
