@@ -16,6 +16,7 @@ from sdbench.prepare.arrivals import refuse_arrivals
 from sdbench.prepare.heads import heads_of
 from sdbench.prepare.progress import warn
 from sdbench.prepare.rules import Parts, build_parts
+from sdbench.prepare.trained import with_drafter_head
 from sdbench.types import Limits
 
 if TYPE_CHECKING:
@@ -124,9 +125,9 @@ def can_run(run: Run, rule: RuleSweep) -> bool:
 
 def can_draft(run: Run, drafter: Component) -> bool:
     """Whether a drafter of the run is within its limits and has the models and the options that it needs."""
-    alone = replace(run, drafters=(drafter,), verifiers=())
-    parts = build_parts(alone)
     try:
+        alone = replace(run, drafters=(with_drafter_head(run, drafter),), verifiers=())
+        parts = build_parts(alone)
         refuse_broken_limits(alone, parts)
         refuse_drafter_options(alone, parts)
     except ConfigError:

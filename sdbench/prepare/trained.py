@@ -33,7 +33,7 @@ def with_trained(run: Run) -> Run:
     return replace(
         _with_draft(run),
         verifiers=tuple(_with_heads(run, sweep) for sweep in run.verifiers),
-        drafters=tuple(_with_drafter_head(run, drafter) for drafter in run.drafters),
+        drafters=tuple(with_drafter_head(run, drafter) for drafter in run.drafters),
     )
 
 
@@ -52,7 +52,7 @@ def _with_heads(run: Run, sweep: RuleSweep) -> RuleSweep:
     return replace(sweep, settings=settings)
 
 
-def _with_drafter_head(run: Run, drafter: Component) -> Component:
+def with_drafter_head(run: Run, drafter: Component) -> Component:
     """A drafter that is trained, with the folder of its head in the place of nothing, or of trained:TASK."""
     kind, head = f"drafters/{drafter.name}", drafter.options.get("head")
     is_word = head is None or (isinstance(head, str) and head.startswith(TRAINED))
