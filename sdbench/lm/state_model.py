@@ -84,6 +84,6 @@ def initial_weights(lm: LM, norms: bool) -> dict[str, Tensor]:
     """Return weights to train from: the target's last layer over the state, to which a random image of the embedding is added."""
     width = lm.config.hidden_size
     image = torch.randn(width, width, generator=torch.Generator().manual_seed(0)) * width**-0.5
-    last = {LAYER + name: x.detach().float().cpu() for name, x in lm.listed_layers()[-1].named_parameters()}
+    last = {LAYER + name: x.detach().float().cpu().clone() for name, x in lm.listed_layers()[-1].named_parameters()}
     ones = {name: torch.ones(width) for name in NORMS if norms}
     return {"fuse": torch.cat((torch.eye(width), image), 1), **last, **ones}

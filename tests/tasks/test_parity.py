@@ -34,7 +34,6 @@ def test_lm_evals_own_tasks_run_here(python):
         "",
         "-n",
         "0",
-        "-q",
         "-p",
         "no:cacheprovider",
     ]

@@ -44,6 +44,17 @@ def test_training_unrolls_the_layer_as_it_drafts(kind, recipe, family, tmp_path)
     assert rows == [len(by_pass[k]) for k in range(depth)]
 
 
+@pytest.mark.parametrize("kind", [MTPTraining, EagleTraining])
+@torch.no_grad()
+def test_a_training_starts_from_copies_of_the_targets_weights(kind, tmp_path):
+    target = LM(proofs.target_of("llama", slice(1, 3)).float())
+    setup: Any = SimpleNamespace(decoder=SimpleNamespace(engine=SimpleNamespace(target=target)))
+    before = [x.clone() for x in target.model.parameters()]
+    for weight in kind(setup, MTPRecipe(), tmp_path).weights.values():
+        weight.add_(1)
+    assert all(torch.equal(x, y) for x, y in zip(before, target.model.parameters(), strict=True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mtp", "eagle"])
 def test_a_layer_agrees_with_the_target_and_a_killed_training_ends_in_the_same(kind, tmp_path):
