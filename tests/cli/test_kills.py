@@ -13,16 +13,14 @@ from nursery import Nursery, is_running, newest, wait_for_a_part
 
 from sdbench.cli import main
 from sdbench.records import read
+from tests.patience import is_soon
 from tests.records.equality import assert_same_records
 
 NAME = "micro-gsm8k-tiny"
 
 
 def are_gone(pids: list[int]) -> bool:
-    end = time.monotonic() + 20
-    while time.monotonic() < end and any(map(is_running, pids)):
-        time.sleep(0.01)
-    return not any(map(is_running, pids))
+    return is_soon(lambda: not any(map(is_running, pids)))
 
 
 def children(pid: int) -> list[int]:

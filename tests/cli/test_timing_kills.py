@@ -10,6 +10,7 @@ import pytest
 from nursery import is_running
 
 from sdbench.records import read
+from tests.patience import is_soon
 
 NAME = "micro-gsm8k-tiny"
 
@@ -20,9 +21,7 @@ def num_parts(folder: Path) -> int:
 
 
 def wait_for_a_visit(folder: Path, before: int, pid: int) -> None:
-    end = time.monotonic() + 120
-    while time.monotonic() < end and num_parts(folder) <= before and is_running(pid):
-        time.sleep(0.01)
+    assert is_soon(lambda: num_parts(folder) > before or not is_running(pid), within_s=120)
 
 
 def visits_of(folder: Path) -> set[tuple]:
@@ -49,7 +48,7 @@ def test_whatever_ends_a_pass_the_same_command_goes_on_with_it(words, nursery, t
         before = num_parts(folder)
         pid = nursery.start(given)
         wait_for_a_visit(folder, before, pid)
-        time.sleep(draw.uniform(0, 0.05))
+        time.sleep(draw.uniform(0, 0.02))
         is_cut = is_running(pid)
         if is_cut:
             os.kill(pid, how)

@@ -28,18 +28,20 @@ def test_all_together_take_little_room():
 
 @pytest.mark.parametrize(("kind", "name"), NAMES)
 def test_it_is_of_the_pair_that_ships_and_decodes_without_a_warning(kind, name, tmp_path, capfd):
-    """Beyond the pair, loading it costs a fifth of a second at most."""
+    """Loading it costs at most a fifth of what the command costs that loads the pair too and decodes."""
     rule, make, temperature = RULES[kind]
     pair, task = name.split("/")
     words = [f"model={pair}", f"task={task}", f"temperature={temperature}", "n=2"]
     words += [f"verifier={rule}", f"verifier.head=embedded:{name}", "max_new_tokens=12", "timing=off", "report=off"]
+    began = time.process_time()
     assert main([*words, f"results={tmp_path}", "name=run"]) == 0
+    command_s = time.process_time() - began
     assert "was trained at" not in capfd.readouterr().err
     generations = read(tmp_path / "run").generations
     assert len(generations[generations["verifier"] == rule]) >= 2
     began = time.process_time()
     assert isinstance(make(f"embedded:{name}").head, Head)  # pyright: ignore[reportArgumentType]
-    assert time.process_time() - began < 0.2
+    assert time.process_time() - began < command_s / 5
 
 
 @pytest.mark.parametrize(("kind", "name"), NAMES)

@@ -3,7 +3,6 @@
 import io
 import os
 import pty
-import time
 from contextlib import suppress
 from random import Random
 
@@ -11,6 +10,7 @@ import pytest
 
 from sdbench.prepare import progress
 from sdbench.prepare.progress import Bar, warn
+from tests.patience import is_soon
 
 
 def fill(bar: Bar, *, is_reported: bool = False) -> None:
@@ -39,12 +39,11 @@ def test_lines_come_while_no_text_has_ended(monkeypatch):
     monkeypatch.setattr(progress, "SILENT_S", 0.02)
     stream = io.StringIO()
     with Bar("decoding", 80, stream=stream) as bar:
-        time.sleep(0.1)
-        assert len(stream.getvalue().splitlines()) > 1
+        assert is_soon(lambda: len(stream.getvalue().splitlines()) > 1)
         assert "0/80" in stream.getvalue()
         bar.watch(48, 0)
         bar.watch(0, 480)
-        time.sleep(0.1)
+        assert is_soon(lambda: "tokens/s" in stream.getvalue())
     assert "48 under way" in stream.getvalue()
     assert "tokens/s" in stream.getvalue()
     assert "s left" not in stream.getvalue()

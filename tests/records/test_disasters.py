@@ -15,6 +15,7 @@ import pytest
 import sdbench
 from sdbench.records import Store
 from sdbench.records.claims import Claims, jobs_at_work
+from tests.patience import is_soon
 from tests.records.equality import assert_same_records
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +24,8 @@ ENV = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 def start(module: str, *args: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", f"tests.records.{module}", *map(str, args)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=ENV)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=ROOT, env=ENV)
 
 
 def finish(module: str, *args: object) -> subprocess.CompletedProcess[str]:
@@ -43,10 +45,14 @@ def kill_and_resume(folder: Path, *, kills: int, examples: int, seed: int) -> in
     """Kills as many jobs as asked, each at a random instant of its work; how many of them had begun to write."""
     rng, before, num_writing = random.Random(seed), set(), 0
     for _ in range(kills):
-        process = start("writer", folder, examples)
+        process = start("writer", folder, examples, 0, "gated")
+        assert process.stdin is not None
         assert process.stdout is not None
-        if rng.random() < 0.85:  # after some parts, inside the next one: lines count parts, so load does not matter
-            for _ in range(rng.randint(1, 5)):
+        if rng.random() < 0.85:  # after one or two parts, inside the next one or what follows it: seconds play no part
+            num_parts = rng.randint(1, 2)
+            process.stdin.write("part\n" * (num_parts + 1))
+            process.stdin.flush()
+            for _ in range(1 + num_parts):  # it says that it is open, and each part
                 process.stdout.readline()
             time.sleep(rng.uniform(0, 0.02))
         else:
@@ -64,13 +70,13 @@ def kill_and_resume(folder: Path, *, kills: int, examples: int, seed: int) -> in
 
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(
-    ("kills", "examples"), [(4, 12), pytest.param(50, 50, marks=pytest.mark.slow)], ids=["4 kills", "50 kills"]
+    ("kills", "examples"), [(4, 12), pytest.param(50, 80, marks=pytest.mark.slow)], ids=["4 kills", "50 kills"]
 )
 def test_kills_at_random_instants_lose_nothing_and_double_nothing(tmp_path: Path, kills: int, examples: int):
     num_writing = kill_and_resume(tmp_path / "killed", kills=kills, examples=examples, seed=kills)
     assert finish("writer", tmp_path / "calm", examples).returncode == 0
     assert_same_records(tmp_path / "killed", tmp_path / "calm")
-    assert num_writing >= kills // 5, "too few kills hit a job at work for the test to mean anything"
+    assert num_writing >= kills // 2, "too few kills hit a job at work for the test to mean anything"
 
 
 def test_three_jobs_side_by_side_do_everything_once(tmp_path: Path):
@@ -153,16 +159,15 @@ def test_a_claim_of_a_killed_job_is_free_at_once_on_its_machine(tmp_path: Path):
 
 
 def test_a_heartbeat_keeps_a_claim_beyond_its_expiry_and_its_silence_ends_it(tmp_path: Path):
-    other, mine = (Claims(tmp_path, beat_s=beat, expire_s=0.4) for beat in (0.05, 0.05))
+    other, mine = (Claims(tmp_path, beat_s=0.05, expire_s=2.0) for _ in range(2))
     assert other.take("unit")
     facts = json.loads(other._beat_file.read_text())
     other._beat_file.write_text(json.dumps(facts | {"boot": "another machine", "pid": 1}))
-    time.sleep(0.8)
+    time.sleep(2.5)
     assert not mine.take("unit")
     other._stop.set()  # frozen, or cut off from the file system
     other._thread.join()
-    time.sleep(0.6)
-    assert mine.take("unit")
+    assert is_soon(lambda: mine.take("unit"))
     mine.close()
 
 
