@@ -89,6 +89,7 @@ HEADLINES = {  # drafter: what its source reports, and why the numbers here diff
     "medusa": ("2.2 to 3.6× (arXiv:2401.10774)", "a chain instead of a tree, and a target that is cheap to call"),
     "mtp": ("1.8× (DeepSeek-V3, one token, arXiv:2412.19437)", "five tokens from one layer, and a target of few layers"),
     "eagle": ("2.7 to 3.5× (LLaMA2-Chat 70B, arXiv:2401.15077)", "a chain instead of a tree, and 200 steps of training"),
+    "eagle3": ("3.0 to 6.5× (arXiv:2503.01840)", "a chain instead of a tree, and 200 steps of training"),
     "hybrid": ("5.41×, 21.8 % over EAGLE-3 (Graft, arXiv:2605.20104)", "a chain instead of a tree, and a separate draft model"),
 }  # fmt: skip
 

@@ -259,8 +259,7 @@ def draft_afresh(
 def begin_rows(drafter: Any, target: LM, texts: Tensor, capacity: int) -> None:
     """Begin a row for each text [R,L] in a cache of the target's, and let the drafter begin it."""
     cache = RaggedCache(target.config.num_hidden_layers, len(texts), capacity)
-    needs_states = "target_hidden" in needs_of(drafter, DRAFTER_NEEDS)
-    prefixes = target.prefill_all(list(texts[:, :-1]), with_hidden=needs_states)
+    prefixes = target.prefill_all(list(texts[:, :-1]), needs=needs_of(drafter, DRAFTER_NEEDS))
     drafter.open(len(texts), capacity, cache)
     for row, (text, prefix) in enumerate(zip(texts, prefixes, strict=True)):
         cache.write(row, prefix)

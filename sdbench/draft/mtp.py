@@ -1,4 +1,4 @@
-"""Multi-token prediction and EAGLE: one trained layer on the target's states and its next tokens, run on its own states in turn."""
+"""Multi-token prediction, EAGLE-1 and EAGLE-3: a trained layer on the target's states and next tokens, then on its own states."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from sdbench.draft.trained import TrainedDrafter
 from sdbench.lm.cache import Prefix, RaggedCache
 from sdbench.lm.model import LM
 from sdbench.lm.plan import Plan
-from sdbench.lm.state_model import LAYER, NORMS, StateLM
+from sdbench.lm.state_model import LAYER, NORMS, StateLM, join
 from sdbench.probs import Warp
 from sdbench.types import Context, DraftBlock, Evidence, Verdict
 
@@ -51,7 +51,13 @@ class MTP(TrainedDrafter):
         shapes = {name: tuple(x.shape) for name, x in weights.items() if not name.startswith(LAYER)}
         width = shapes.get("fuse", (0,))[0]
         norms = {name: (width,) for name in NORMS if name in shapes}
-        return width if len(shapes) < len(weights) and shapes == {"fuse": (width, 2 * width), **norms} else None
+        wanted = {"fuse": (width, 2 * width), **norms, **cls.more_shapes(width)}
+        return width if len(shapes) < len(weights) and shapes == wanted else None
+
+    @classmethod
+    def more_shapes(cls, width: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of weights beside those of the layer, its norms and `fuse`."""
+        return {}
 
     @classmethod
     def cache_share(cls, config: Any, **options: Any) -> float:
@@ -82,8 +88,12 @@ class MTP(TrainedDrafter):
         fuse = self.model.weights["fuse"]
         if not prefix.length:
             return fuse.new_zeros(1, len(fuse))
-        assert prefix.hidden is not None, "target_hidden is among the needs"
-        return pad(prefix.hidden, (0, 0, 1, 0))
+        return pad(self._join(prefix.hidden, prefix.layer_hidden), (0, 0, 1, 0))
+
+    def _join(self, hidden: Tensor | None, layer_hidden: Tensor | None) -> Tensor:
+        """Return the states [...,d] that slots read of the target's, [...,d] of its last layer and [...,2d] of two others."""
+        assert hidden is not None, "target_hidden is among the needs"
+        return join(self.model.weights, hidden if layer_hidden is None else torch.cat((layer_hidden, hidden), -1))
 
     def admit(self, row: int, prefix: StatePrefix) -> None:
         self.cache.write(row, prefix.cached)
@@ -135,10 +145,10 @@ class MTP(TrainedDrafter):
 
     def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:
         """Take the states of all slots of the block: behind m kept drafts, the newest is that of slot m."""
-        assert evidence.target_hidden is not None, "it is among the needs"
-        count, width = evidence.target_hidden.shape[:2]
+        states = self._join(evidence.target_hidden, evidence.layer_hidden)
+        count, width = states.shape[:2]
         self._widen(width)
-        self.states[:count, :width], self.newest[:count] = evidence.target_hidden, verdict.accepted
+        self.states[:count, :width], self.newest[:count] = states, verdict.accepted
 
     def _widen(self, width: int) -> None:
         """Make room for the states of a block, so that shapes come back."""
@@ -149,3 +159,18 @@ class Eagle(MTP):
     """EAGLE-1 (Li et al. 2024, arXiv:2401.15077) on a chain: the same layer without norms, trained to give the target's states."""
 
     kind: ClassVar[str] = "eagle"
+
+
+class Eagle3(MTP):
+    """EAGLE-3 (Li et al. 2025, arXiv:2503.01840) on a chain: what slots read of the target is joined from three of its layers.
+
+    The low and the middle layer are those of `low_and_middle`; the last one's state is taken behind the final norm. A slot whose
+    target state is not made yet reads the draft's own, which is not joined with anything.
+    """
+
+    kind: ClassVar[str] = "eagle3"
+    needs: ClassVar[frozenset[str]] = frozenset({"target_hidden", "layer_hidden"})
+
+    @classmethod
+    def more_shapes(cls, width: int) -> dict[str, tuple[int, ...]]:
+        return {"join": (width, 3 * width)}

@@ -19,7 +19,7 @@ from sdbench.engine.clock import Clock
 from sdbench.engine.prefill import Prefixes
 from sdbench.engine.row import NUM_MEASURES, Decoding, Request, StopTest
 from sdbench.lm.cache import RaggedCache
-from sdbench.lm.model import LM
+from sdbench.lm.model import LM, concatenate_states
 from sdbench.probs import Warp, clamp_nan_ids, has_nan_law
 from sdbench.types import (
     DRAFTER_NEEDS,
@@ -166,7 +166,7 @@ class BatchRun:
         The evidence has valid ids only. Beside it, ids [B,1+K] are V where logits were NaN: the target's, then the draft's.
         """
         sizes, warp = batch.lengths, self.options.warp
-        wanted = tuple(sorted((self.needs | self.drafter_needs) & {"raw", "target_hidden"}))
+        wanted = tuple(sorted((self.needs | self.drafter_needs) & {"raw", "target_hidden", "layer_hidden"}))
         ids = torch.cat((batch.tokens.gather(1, sizes[:, None] - 1), draft.tokens), 1)
         valid = ids.clamp(0, self.num_ids - 1)  # a slot that is not offered may hold anything
         kv_length = self.target.kv_length(batch.longest + draft.tokens.shape[1], batch.cache)
@@ -178,7 +178,8 @@ class BatchRun:
             ids, p = torch.cat((p.amax(1, keepdim=True), draft.tokens), 1), clamp_nan_ids(p, self.num_ids)
         extra = dict(zip(wanted, more, strict=True))
         draft = replace(draft, tokens=valid[:, 1:])
-        evidence = Evidence(p, draft, warp.is_greedy, extra.get("raw"), extra.get("target_hidden"))
+        states = extra.get("target_hidden"), extra.get("layer_hidden")
+        evidence = Evidence(p, draft, warp.is_greedy, extra.get("raw"), *states)
         count = len(batch.rows)
         return (evidence, ids) if count == len(ids) else (evidence.rows(slice(0, count)), ids[:count])
 
@@ -265,7 +266,8 @@ def _score(
     """
     positions = sizes[:, None] + torch.arange(-1, ids.shape[1] - 1, device=ids.device)
     plan = target.plan(positions, cache, kv_length)
-    raw, hidden = target.forward_hidden(ids, plan, cache, begun=PartialForward(num_layers, states))
+    with target.layer_states("layer_hidden" in wanted) as layer_states:
+        raw, hidden = target.forward_hidden(ids, plan, cache, begun=PartialForward(num_layers, states))
     logits = warp.logits(raw)
-    extra = {"raw": logits, "target_hidden": hidden}
+    extra = {"raw": logits, "target_hidden": hidden, "layer_hidden": concatenate_states(layer_states)}
     return warp.law(logits), *(extra[name] for name in wanted)

@@ -39,7 +39,7 @@ class Prefixes:
 
     def __post_init__(self, requests: Iterable[Request]) -> None:
         self.num_left = Counter(request.prompt for request in requests)
-        self.with_hidden = "target_hidden" in needs_of(self.drafter, DRAFTER_NEEDS)
+        self.needs = needs_of(self.drafter, DRAFTER_NEEDS)
         self._prepared: dict[int, Prepared] = {}
 
     def take(self, number: int, waiting: Iterable[int]) -> Prepared:
@@ -67,10 +67,10 @@ class Prefixes:
     def _make(self, numbers: Sequence[int]) -> None:
         started_s = self.clock.read()
         prompts = [torch.tensor(list(self.prompts[n]), dtype=torch.int64, device=self.target.device) for n in numbers]
-        prefixes = self.target.prefill_all([prompt[:-1] for prompt in prompts], with_hidden=self.with_hidden)
+        prefixes = self.target.prefill_all([prompt[:-1] for prompt in prompts], needs=self.needs)
         # The last token begins the first round.
         by_drafter = prefill_all(self.drafter, prompts, prefixes)
         seconds = self.clock.read() - started_s
         for n, prompt, prefix, draft_prefix in zip(numbers, prompts, prefixes, by_drafter, strict=True):
             share_s = seconds * len(prompt) / sum(map(len, prompts))
-            self._prepared[n] = Prepared(prompt, replace(prefix, hidden=None), draft_prefix, share_s)
+            self._prepared[n] = Prepared(prompt, replace(prefix, hidden=None, layer_hidden=None), draft_prefix, share_s)

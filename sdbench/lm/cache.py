@@ -22,6 +22,7 @@ class Prefix:
     layers: tuple[tuple[Tensor, Tensor], ...]  # [L,G,D] each
     length: int
     hidden: Tensor | None = None  # [L,d] after the final norm, where they were asked for
+    layer_hidden: Tensor | None = None  # [L,2d] of a low and a middle layer, where they were asked for
 
     @property
     def nbytes(self) -> int:

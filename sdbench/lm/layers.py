@@ -46,6 +46,11 @@ def bypass(layers: Sequence[nn.Module], *states: Tensor) -> Iterator[list[Tensor
                 layer.forward = forward
 
 
+def low_and_middle(layers: Sequence[nn.Module]) -> list[nn.Module]:
+    """Return the two layers whose states EAGLE-3 reads beside the last (arXiv:2503.01840, section 3.1)."""
+    return [layers[min(1, len(layers) - 1)], layers[len(layers) // 2]]
+
+
 @contextmanager
 def output_of(layer: nn.Module) -> Iterator[list[Tensor]]:
     """Yield the list of the states that the layer returns meanwhile."""

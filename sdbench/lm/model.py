@@ -1,7 +1,7 @@
 """A transformers model as the engine sees it: ids and positions in, logits out, over a ragged cache."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence, Set
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from sdbench.lm.cache import ROOM, Prefix, RaggedCache
 from sdbench.lm.capture import PATIENCE, CapturedSteps, Mode, mode_of
 from sdbench.lm.fingerprint import fingerprint
 from sdbench.lm.known import KnownPrefixes
-from sdbench.lm.layers import bypass, decoder_layers
+from sdbench.lm.layers import bypass, decoder_layers, low_and_middle, output_of
 from sdbench.lm.memory import CHUNK
 from sdbench.lm.plan import CURRENT, Plan
 from sdbench.lm.probe import probe
@@ -29,6 +29,7 @@ OWN_ATTENTION = {  # model types whose attention is more than a mask over keys a
     "glm_moe_dsa": "an indexer that chooses which keys are read",
 }
 NOT_BEGUN = PartialForward()
+NOTHING: Set[str] = frozenset()
 PADDING = 256  # vocabularies that differ by at most this many ids are one, padded differently
 
 
@@ -162,13 +163,23 @@ class LM:
         inputs = {"inputs_embeds" if ids.is_floating_point() else "input_ids": ids}
         return module(**inputs, position_ids=plan.positions, past_key_values=cache, use_cache=True)
 
-    def prefill_all(self, prompts: Sequence[Tensor], *, with_hidden: bool = False) -> list[Prefix]:
+    @contextmanager
+    def layer_states(self, is_on: bool) -> Iterator[list[list[Tensor]]]:
+        """Yield a list of what each of a low and a middle layer returns meanwhile; an empty list where this is off."""
+        with ExitStack() as stack:
+            layers = low_and_middle(self.listed_layers()) if is_on else []
+            yield [stack.enter_context(output_of(layer)) for layer in layers]
+
+    def prefill_all(self, prompts: Sequence[Tensor], *, needs: Set[str] = NOTHING) -> list[Prefix]:
         """Return keys and values of several prompts [L], or of embeddings [L,d], chunk by chunk; no logits but the last
         position's are made.
 
         Shorter ones end in padding, which no token before it sees. What all of them begin with is copied where it is known.
+        With "target_hidden" or "layer_hidden" among the needs, prefixes hold these states.
         """
-        known = None if with_hidden else self.known
+        names = {"hidden": "target_hidden", "layer_hidden": "layer_hidden"}
+        states: dict[str, list[Tensor]] = {name: [] for name, need in names.items() if need in needs}
+        known = None if states else self.known
         begun, beginnings = known.longest(prompts) if known else (0, [])
         lengths = [len(prompt) for prompt in prompts]
         capacity = max(1, *lengths)
@@ -177,21 +188,26 @@ class LM:
         rows = torch.arange(0, len(prompts) * (capacity + 1), capacity + 1, device=ids.device)[:, None]
         for row, beginning in enumerate(beginnings):
             cache.write(row, beginning)
-        states: list[Tensor] = []
         for start in range(begun, max(lengths), CHUNK):
             chunk = ids[:, start : start + CHUNK]
             stop = start + chunk.shape[1]
             positions = torch.arange(start, stop, device=ids.device).expand(len(prompts), -1)
             plan = Plan(positions, (positions + rows).flatten(), stop, self._levels, self.layer_masks, start)
-            hidden = self.forward_hidden(chunk, plan, cache, keep=1)[1]
-            states += [hidden] if with_hidden else []
+            with self.layer_states("layer_hidden" in states) as layer_states:
+                hidden = self.forward_hidden(chunk, plan, cache, keep=1)[1]
+            chunk_states = {"hidden": hidden, "layer_hidden": concatenate_states(layer_states)}
+            for name, parts in states.items():
+                parts.append(chunk_states[name])
         prefixes = [cache.read(row, length) for row, length in enumerate(lengths)]
         if known and begun < max(lengths):
             known.add(prompts, prefixes)
-        if not states:
+        if begun >= max(lengths):
             return prefixes
-        hidden = torch.cat(states, 1)
-        return [replace(prefix, hidden=hidden[row, : prefix.length]) for row, prefix in enumerate(prefixes)]
+        whole = {name: torch.cat(parts, 1) for name, parts in states.items()}
+        return [
+            replace(prefix, **{name: x[row, : prefix.length] for name, x in whole.items()})
+            for row, prefix in enumerate(prefixes)
+        ]
 
     @contextmanager
     def _running(self, plan: Plan, keep: int) -> Iterator[list[Tensor]]:
@@ -224,6 +240,11 @@ class LM:
             CURRENT.reset(token)
             for config, name in zip(self._configs, before, strict=True):
                 config._attn_implementation_internal = name
+
+
+def concatenate_states(layer_states: Sequence[Sequence[Tensor]]) -> Tensor:
+    """Return the states [B,T,n·d] of n layers, of one forward; [0] for no layer."""
+    return torch.cat([outputs[0] for outputs in layer_states], -1) if layer_states else torch.empty(0)
 
 
 def used_vocab(target: LM, draft: LM | None, vocab_size: int | None) -> int:

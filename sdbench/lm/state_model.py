@@ -22,7 +22,8 @@ class StateLM(LM):
     """Slot t reads h(t−1), the target's state that gave token t, and the embedding of token t; its state gives token t+1. Where
     the target has not made h(t−1) yet, the draft's state of slot t−1 stands for it.
 
-    Weights: fuse [d,2d]; layer.*, named as those of the target's last layer; and state_norm, token_norm, final_norm [d], or none.
+    Weights: fuse [d,2d]; layer.*, named as those of the target's last layer; and state_norm, token_norm, final_norm [d], or none;
+    and join [d,3d], or none, that makes h of the states of a low, a middle and the last layer.
     """
 
     def __init__(self, target: LM, weights: Mapping[str, Tensor]) -> None:
@@ -65,6 +66,11 @@ def fuse(weights: Mapping[str, Tensor], states: Tensor, embeddings: Tensor) -> T
     return linear(torch.cat(parts, -1), weights["fuse"])
 
 
+def join(weights: Mapping[str, Tensor], states: Tensor) -> Tensor:
+    """Return the states [...,d] that slots read of the target's [...,3d], of three layers; `states` itself without such weights."""
+    return linear(states, weights["join"]) if "join" in weights else states
+
+
 def normalize(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
     """Return x [...,d] over its root mean square, times the weight of this name; x itself where there is none."""
     return rms_norm(x, x.shape[-1:], weights[name], EPS) if name in weights else x
@@ -80,10 +86,14 @@ def with_new_layer(lm: LM) -> tuple[Any, nn.Module]:
     return model, holder[0]
 
 
-def initial_weights(lm: LM, norms: bool) -> dict[str, Tensor]:
-    """Return weights to train from: the target's last layer over the state, to which a random image of the embedding is added."""
+def initial_weights(lm: LM, *, norms: bool, joins: bool = False) -> dict[str, Tensor]:
+    """Return weights to train from: the target's last layer over the state, to which a random image of the embedding is added.
+
+    Where states of three layers are joined, the last one's state begins as it is, and the others' with nothing.
+    """
     width = lm.config.hidden_size
     image = torch.randn(width, width, generator=torch.Generator().manual_seed(0)) * width**-0.5
     last = {LAYER + name: x.detach().float().cpu().clone() for name, x in lm.listed_layers()[-1].named_parameters()}
     ones = {name: torch.ones(width) for name in NORMS if norms}
-    return {"fuse": torch.cat((torch.eye(width), image), 1), **last, **ones}
+    alone = {"join": torch.cat((torch.zeros(width, 2 * width), torch.eye(width)), 1)} if joins else {}
+    return {"fuse": torch.cat((torch.eye(width), image), 1), **alone, **last, **ones}

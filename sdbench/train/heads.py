@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sdbench.card import write_trained
+from sdbench.draft.trained import TrainedDrafter
 from sdbench.train.distill import LOSSES
 from sdbench.train.recipes import StatesRecipe
 from sdbench.train.setup import group_by
@@ -30,6 +31,7 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
 
     checkpoint_every, report_every = 20, 10
     kind: ClassVar[str]  # of the card
+    state_needs: ClassVar[frozenset[str]] = TrainedDrafter.needs
 
     def __post_init__(self) -> None:
         self.target = self.setup.decoder.engine.target
@@ -95,10 +97,11 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
 
     @torch.no_grad()
     def states(self, texts: Sequence[Text]) -> list[Tensor]:
-        """Return the target's states [L,d] of each text."""
+        """Return the target's states [L,d] of each text, or [L,3d] where the states of two other layers come before them."""
         whole = [torch.tensor([*prompt, *text], device=self.target.device) for prompt, text in texts]
-        prefixes = self.target.prefill_all(whole, with_hidden=True)
-        return [prefix.hidden for prefix in prefixes if prefix.hidden is not None]
+        prefixes = self.target.prefill_all(whole, needs=self.state_needs)
+        parts = [[x for x in (prefix.layer_hidden, prefix.hidden) if x is not None] for prefix in prefixes]
+        return [torch.cat(states, -1) for states in parts]
 
     def law(self, states: Tensor) -> Tensor:
         """Return the laws [...,V] that the target's head makes of states [...,d]."""

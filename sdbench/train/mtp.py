@@ -1,4 +1,4 @@
-"""Trains the layer of drafter=mtp and drafter=eagle, which drafts position k from its own states of the positions before.
+"""Trains the layer of drafter=mtp, eagle or eagle3, which drafts position k from its own states of the positions before.
 
 Training unrolls it as drafting does (training-time test, EAGLE-3, arXiv:2503.01840, section 3.2): slot t of pass k reads the
 layer's own state of slot t−1 in pass k−1, where pass 0 reads the target's. It attends to itself, to the slots of its own chain in
@@ -16,9 +16,9 @@ from torch.nn.functional import pad, smooth_l1_loss
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
-from sdbench.draft.mtp import MTP, Eagle
+from sdbench.draft.mtp import MTP, Eagle, Eagle3
 from sdbench.lm.layers import output_of
-from sdbench.lm.state_model import LAYER, StateLM, fuse, initial_weights, normalize
+from sdbench.lm.state_model import LAYER, StateLM, fuse, initial_weights, join, normalize
 from sdbench.train.distill import LOSSES
 from sdbench.train.heads import BATCH, StatesTraining, Text
 from sdbench.train.recipes import MTPRecipe
@@ -30,10 +30,10 @@ class MTPTraining(StatesTraining[MTPRecipe]):
 
     name = kind = MTP.kind
     report_every = 20
-    has_norms = True
+    has_norms, has_join = True, False
 
     def initial_weights(self) -> dict[str, Tensor]:
-        weights = initial_weights(self.target, self.has_norms)
+        weights = initial_weights(self.target, norms=self.has_norms, joins=self.has_join)
         self.model = StateLM(self.target, weights)
         self.decoder = self.model.model.get_decoder()
         self.path = next(name for name, x in self.decoder.named_modules() if x is self.model.layer)
@@ -61,7 +61,7 @@ class MTPTraining(StatesTraining[MTPRecipe]):
         return [self.sampled[(step * count + i) % len(self.sampled)] for i in range(count)]
 
     def states(self, texts: Sequence[Text]) -> list[Tensor]:
-        """Return the target's states [L,d] of each text, read once."""
+        """As before, each text read once."""
         by_key = {(len(prompt), *prompt, *text): (prompt, text) for prompt, text in texts}
         new = {key: text for key, text in by_key.items() if key not in self.stored}
         if new:
@@ -86,14 +86,15 @@ class MTPTraining(StatesTraining[MTPRecipe]):
     def unroll(self, texts: Sequence[Text], depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Return of each pass its number, its states and the target's, [N,d] each, of all slots that a round may reach in it."""
         device, dtype = self.target.device, self.target.dtype
-        by_text = self.states(texts)
+        by_text, width = self.states(texts), self.target.config.hidden_size
         ids = pad_sequence([torch.tensor([*p, *t], device=device) for p, t in texts], batch_first=True)
-        states = pad_sequence(by_text, batch_first=True)  # [B,L,d]
+        states = pad_sequence(by_text, batch_first=True)  # [B,L,d] or [B,L,3d]
         weights = {name: x.to(dtype) for name, x in self.weights.items()}
         embeddings, slots = self.model.embed(ids), torch.arange(ids.shape[1], device=device)
         first = torch.tensor([len(prompt) - 1 for prompt, _ in texts], device=device)[:, None]
         last = torch.tensor([len(x) - 2 for x in by_text], device=device)[:, None]
-        cache, before = DynamicCache(), pad(states, (0, 0, 1, -1))
+        cache, before = DynamicCache(), pad(join(weights, states), (0, 0, 1, -1))
+        states = states[..., -width:]
         for k in range(depth):
             mask = self.mask(slots, k, dtype).expand(len(texts), 1, -1, -1)
             drafted = self.run(weights, fuse(weights, before, embeddings), mask, cache)
@@ -126,3 +127,11 @@ class EagleTraining(MTPTraining):
 
     name = kind = Eagle.kind
     has_norms = False
+
+
+class Eagle3Training(MTPTraining):
+    """The same with states of three layers; the loss is that of the distributions alone."""
+
+    name = kind = Eagle3.kind
+    state_needs = Eagle3.needs
+    has_join = True

@@ -183,6 +183,16 @@ class EagleRecipe(MTPRecipe):
     regression: float = option(10.0, "weight of the distance to the target's states")
 
 
+@dataclass(frozen=True)
+class Eagle3Recipe(MTPRecipe):
+    """The options of EAGLE-3's layer."""
+
+    about = "train EAGLE-3's layer on states of three of the target's layers over its own answers; the target stays as it is"
+    folder = "drafters/eagle3/MODEL-TASK"
+    usage = "drafter=eagle3 drafter.head=FOLDER"
+    trainer = "sdbench.train.mtp.Eagle3Training"
+
+
 RECIPES: Mapping[str, type[TrainingRecipe]] = {
     "ensemble": EnsembleRecipe,
     "judge": JudgeRecipe,
@@ -190,6 +200,7 @@ RECIPES: Mapping[str, type[TrainingRecipe]] = {
     "medusa": MedusaRecipe,
     "mtp": MTPRecipe,
     "eagle": EagleRecipe,
+    "eagle3": Eagle3Recipe,
 }
 OPTIONS = {name: f for recipe in RECIPES.values() for name, f in recipe.options().items()}
 

@@ -77,6 +77,9 @@ class Evidence:
     is_greedy: bool = False
     logits: Tensor | None = None  # [B,K+1,V] un-tempered, kept where a rule needs "raw"
     target_hidden: Tensor | None = None  # [B,K+1,d]: slot i predicts draft i; kept where a rule needs "target_hidden"
+    layer_hidden: Tensor | None = (
+        None  # [B,K+1,2d]: of a low and a middle layer; kept where a drafter needs "layer_hidden"
+    )
 
     @property
     def raw_p(self) -> Tensor:
@@ -103,8 +106,9 @@ class Evidence:
 
     def rows(self, index: Any) -> Evidence:
         """Return the evidence of a slice or an index [b] of its rows."""
-        logits, hidden = (None if x is None else x[index] for x in (self.logits, self.target_hidden))
-        return replace(self, p=self.p[index], draft=self.draft.rows(index), logits=logits, target_hidden=hidden)
+        kept = ("logits", "target_hidden", "layer_hidden")
+        parts = {name: x[index] for name in kept if (x := getattr(self, name)) is not None}
+        return replace(self, p=self.p[index], draft=self.draft.rows(index), **parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NEEDS = frozenset({"raw", "raw_if_greedy", "target_hidden", "draft_hidden"})
 # What a drafter may ask for: a draft model, a tokenizer, that of the draft ("draft_tokenizer": it may be another), and what of the
 # target `prefill` and `observe` are to bring.
-DRAFTER_NEEDS = frozenset({"draft", "tokenizer", "draft_tokenizer", "raw", "target_hidden"})
+DRAFTER_NEEDS = frozenset({"draft", "tokenizer", "draft_tokenizer", "raw", "target_hidden", "layer_hidden"})
 
 
 def needs_of(part: object, known: frozenset[str] = NEEDS) -> frozenset[str]:

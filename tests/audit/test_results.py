@@ -48,6 +48,7 @@ NOT_IN_THE_MATRIX = {
     "medusa",
     "mtp",
     "eagle",
+    "eagle3",
     "tiers",
 }
 RULES = set(names("verifier")) - {"sure"}  # which is for drafter=tiers alone

@@ -10,7 +10,7 @@ from sdbench.lm.model import LM
 from sdbench.lm.state_model import initial_weights
 
 HEADS = 4
-KINDS = ("medusa", "mtp", "eagle")
+KINDS = ("medusa", "mtp", "eagle", "eagle3")
 
 
 def random_heads(target: Any, kind: str = "medusa", scale: float = 0.3, count: int = HEADS) -> dict[str, torch.Tensor]:
@@ -23,8 +23,10 @@ def random_heads(target: Any, kind: str = "medusa", scale: float = 0.3, count: i
     width = target.config.get_text_config().hidden_size
     if kind == "medusa":
         return {"weight": noise(count, width, width), "bias": noise(count, width)}
-    weights = initial_weights(LM(target), kind != "eagle")
-    return {name: x.double() + (noise(*x.shape) if "norm" in name else 0) for name, x in weights.items()}
+    weights = initial_weights(LM(target), norms=kind != "eagle", joins=kind == "eagle3")
+    return {
+        name: x.double() + (noise(*x.shape) if "norm" in name or name == "join" else 0) for name, x in weights.items()
+    }
 
 
 def write_heads(folder: Path, target: Any, kind: str = "medusa", **more: Any) -> str:

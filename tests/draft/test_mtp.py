@@ -31,21 +31,29 @@ def drafted_states(model: StateLM, states: Tensor, ids: list[int], drafts: list[
     return torch.stack(rows)
 
 
-def states_before(target: Any, ids: list[int]) -> Tensor:
-    """The target's states [n,d] that gave each token of a text; zero before the first."""
+def states_before(target: Any, ids: list[int], join: Tensor | None = None) -> Tensor:
+    """The states [n,d] that gave each token of a text, made of three layers' where `join` [d,3d] does; zero before the first."""
     zero = torch.zeros(1, target.config.hidden_size).double()
     if len(ids) == 1:
         return zero
-    return torch.cat((zero, target(torch.tensor([ids[:-1]]), output_hidden_states=True).hidden_states[-1][0]))
+    layers = target(torch.tensor([ids[:-1]]), output_hidden_states=True).hidden_states  # the first are the embeddings
+    if join is None:
+        return torch.cat((zero, layers[-1][0]))
+    middle = target.config.num_hidden_layers // 2 + 1
+    return torch.cat((zero, torch.cat((layers[2][0], layers[middle][0], layers[-1][0]), -1) @ join.T))
 
 
-@pytest.mark.parametrize(("kind", "family"), [("mtp", "llama"), ("eagle", "qwen3"), ("mtp", "gemma3")])
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [("mtp", "llama"), ("eagle", "qwen3"), ("mtp", "gemma3"), ("eagle3", "llama"), ("eagle3", "qwen3")],
+)
 @torch.no_grad()
 def test_each_slot_reads_the_state_that_gave_its_token_and_the_token(kind, family, tmp_path):
     """Off by one nowhere: q of every drafted token, recomputed without a cache, whatever the blocks before had kept."""
     target = proofs.target_of(family, slice(1, 3))
     warp = sdbench.Engine(target).warp(1.0)
-    model, num_kept = StateLM(LM(target), random_heads(target, kind)), set()
+    weights = random_heads(target, kind)
+    model, num_kept = StateLM(LM(target), weights), set()
     knobs = {"head": write_heads(tmp_path, target, kind)}
     for g in proofs.decode(target, kind, knobs, [Ensemble(w=0.5)], batch_size=3, max_new_tokens=16):
         text, length, drafted = [*PROMPTS[g.prompt], *g.tokens], len(PROMPTS[g.prompt]), 0
@@ -53,7 +61,7 @@ def test_each_slot_reads_the_state_that_gave_its_token_and_the_token(kind, famil
             drafts = list(g.draft_tokens[drafted : drafted + width])
             if drafts:
                 ids = text[:length]
-                states = drafted_states(model, states_before(target, ids), ids, drafts)
+                states = drafted_states(model, states_before(target, ids, weights.get("join")), ids, drafts)
                 law = warp.law(warp.logits(model.read_out(states)))
                 wanted = law.gather(1, torch.tensor(drafts)[:, None])[:, 0]
                 assert g.q[drafted : drafted + width] == pytest.approx(wanted.tolist(), abs=1e-9)

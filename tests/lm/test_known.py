@@ -75,7 +75,7 @@ def test_states_of_a_prompt_are_computed_where_a_drafter_reads_them():
     model = LM(pair("llama")[0])
     model.known = KnownPrefixes()
     with torch.inference_mode():
-        first, again = (model.prefill_all([torch.tensor(PROMPTS[0])], with_hidden=True)[0] for _ in range(2))
+        first, again = (model.prefill_all([torch.tensor(PROMPTS[0])], needs={"target_hidden"})[0] for _ in range(2))
     assert first.hidden is not None
     assert again.hidden is not None
     assert torch.equal(first.hidden, again.hidden)

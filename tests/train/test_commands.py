@@ -17,7 +17,7 @@ def main(words):
     return front_door(["train", *words])
 
 
-ALL = ("ensemble", "judge", "draft", "medusa", "mtp", "eagle")
+ALL = ("ensemble", "judge", "draft", "medusa", "mtp", "eagle", "eagle3")
 HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
 
 

@@ -1,4 +1,4 @@
-"""The layer of drafter=mtp and drafter=eagle is trained: unrolled as it drafts, agreement that rises, exact resumption."""
+"""The layer of drafter=mtp, eagle or eagle3 is trained: unrolled as it drafts, agreement that rises, exact resumption."""
 
 import json
 from types import SimpleNamespace
@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from sdbench.card import CARD, WEIGHTS
 from sdbench.cli import main
 from sdbench.lm.model import LM
-from sdbench.train.mtp import EagleTraining, MTPTraining
-from sdbench.train.recipes import EagleRecipe, MTPRecipe
+from sdbench.train.mtp import Eagle3Training, EagleTraining, MTPTraining
+from sdbench.train.recipes import Eagle3Recipe, EagleRecipe, MTPRecipe
 from tests.draft import proofs
 from tests.draft.test_mtp import drafted_states, states_before
 from tests.train.trainings import PAIR, finished, killed
@@ -23,7 +23,12 @@ TEXTS = [([5, 6, 7], [8, 9, 11, 33, 44]), ([7], [13, 14, 20]), ([1, 2], [3, 4, 5
 
 @pytest.mark.parametrize(
     ("kind", "recipe", "family"),
-    [(MTPTraining, MTPRecipe, "llama"), (EagleTraining, EagleRecipe, "gemma2"), (MTPTraining, MTPRecipe, "gemma3")],
+    [
+        (MTPTraining, MTPRecipe, "llama"),
+        (EagleTraining, EagleRecipe, "gemma2"),
+        (MTPTraining, MTPRecipe, "gemma3"),
+        (Eagle3Training, Eagle3Recipe, "llama"),
+    ],
 )
 @torch.no_grad()
 def test_training_unrolls_the_layer_as_it_drafts(kind, recipe, family, tmp_path):
@@ -31,6 +36,9 @@ def test_training_unrolls_the_layer_as_it_drafts(kind, recipe, family, tmp_path)
     target = proofs.target_of(family, slice(1, 3))
     setup: Any = SimpleNamespace(decoder=SimpleNamespace(engine=SimpleNamespace(target=LM(target))))
     training, depth = kind(setup, recipe(), tmp_path), 3
+    join = training.weights.get("join")
+    if join is not None:  # as after a step: at first the last layer's state alone counts
+        join += 0.1 * torch.randn(join.shape, generator=torch.Generator().manual_seed(0))
     by_pass = {k: drafted for k, drafted, _ in training.unroll(TEXTS, depth)}
     rows = [0] * depth
     for prompt, answer in TEXTS:
@@ -38,13 +46,15 @@ def test_training_unrolls_the_layer_as_it_drafts(kind, recipe, family, tmp_path)
         for k in range(depth):
             for end in range(len(prompt), len(text) - k):  # a round that knows so many tokens
                 ids, drafts = text[:end], text[end : end + k + 1]
-                wanted = drafted_states(training.model, states_before(target, ids), ids, drafts)[-1]
+                wanted = drafted_states(
+                    training.model, states_before(target, ids, None if join is None else join.double()), ids, drafts
+                )[-1]
                 torch.testing.assert_close(by_pass[k][rows[k]], wanted, rtol=0, atol=1e-5)
                 rows[k] += 1
     assert rows == [len(by_pass[k]) for k in range(depth)]
 
 
-@pytest.mark.parametrize("kind", [MTPTraining, EagleTraining])
+@pytest.mark.parametrize("kind", [MTPTraining, EagleTraining, Eagle3Training])
 @torch.no_grad()
 def test_a_training_starts_from_copies_of_the_targets_weights(kind, tmp_path):
     target = LM(proofs.target_of("llama", slice(1, 3)).float())
@@ -56,7 +66,7 @@ def test_a_training_starts_from_copies_of_the_targets_weights(kind, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["mtp", "eagle"])
+@pytest.mark.parametrize("kind", ["mtp", "eagle", "eagle3"])
 def test_a_layer_agrees_with_the_target_and_a_killed_training_ends_in_the_same(kind, tmp_path):
     words = [*WORDS, "steps=24", "passes=2"]
     finished(kind, *words, f"out={tmp_path / 'whole'}")
@@ -72,7 +82,7 @@ def test_a_layer_agrees_with_the_target_and_a_killed_training_ends_in_the_same(k
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["mtp", "eagle"])
+@pytest.mark.parametrize("kind", ["mtp", "eagle", "eagle3"])
 def test_a_run_drafts_with_a_layer_that_was_hardly_trained_and_is_lossless(kind, tmp_path, capsys):
     assert main(["train", kind, *PAIR, *WORDS, "steps=1", "model.draft=null", f"out={tmp_path / 'head'}"]) == 0
     words = ["task=gsm8k-tiny", "n=6", "temperature=0", "max_new_tokens=32", "verifier=exact", "num_draft=3"]
