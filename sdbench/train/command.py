@@ -18,6 +18,7 @@ sdbench.train: train a head, a judge, a draft or a drafter for a pair and a task
   python -m sdbench.train ensemble   the weight of the ensemble at each position (DIVERSED), by policy gradient
   python -m sdbench.train judge      a judge of the tokens that the lossless rule rejects, from mined labels
   python -m sdbench.train draft      the pair's draft, distilled towards its target
+  python -m sdbench.train pruned     a draft of some of the target's layers, healed on the target's own answers
   python -m sdbench.train medusa     heads on the target's states that draft (drafter=medusa)
   python -m sdbench.train mtp        a layer that drafts from the target's states, then from its own (drafter=mtp)
   python -m sdbench.train eagle      the same, trained to give the target's states (drafter=eagle)
@@ -60,7 +61,7 @@ def _train(name: str, argv: Sequence[str], compose: Compose) -> None:
     model = run.model.name if recipe.needs_draft else target_name(run)
     folder = recipe.folder.replace("MODEL", model).replace("TASK", run.task.name)
     out = Path(options.get("out", f"results/{folder.replace('LOSS', getattr(recipe, 'loss', ''))}"))
-    if out.is_file() or (name == "draft" and out.exists()):
+    if out.is_file() or (recipe.is_model and out.exists()):
         raise ConfigError(f"out={out} exists already: give another out=, or delete it")
     with lock(out):
         setup = TrainingSetup.make(run, words, recipe, reward=options.get("reward"))

@@ -1,23 +1,28 @@
-"""Distils a draft towards its target on texts that the draft samples itself; the target stays frozen.
+"""Distils a draft towards its target, on texts that the draft samples itself or, where it is a pruned target, on the target's own.
+
+The target stays frozen.
 
 Losses of a token's distributions p (target) and q (draft): forward KL(p‖q), reverse KL(q‖p), TV(p, q), and overlap −log Σ min(p, q)
 (arXiv:2602.23881), whose gradient stays where that of TV is small: TV = 1 − Σ min(p, q), and d(overlap) = dTV / Σ min(p, q).
 """
 
+import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from sdbench.files import replace_on_success
-from sdbench.train.recipes import DraftRecipe
+from sdbench.train.recipes import DistillationRecipe, PrunedRecipe
 from sdbench.train.setup import group_by
 from sdbench.train.trainer import Trainer, WarmAdamW
+from sdbench.types import DraftSetup
 
+AnyDistillation = TypeVar("AnyDistillation", bound=DistillationRecipe)
 BATCH = 8  # texts of a backward pass
 TINY = 1e-12
 
@@ -29,17 +34,24 @@ LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-class Distillation(Trainer[DraftRecipe]):
+class Distillation(Trainer[AnyDistillation]):
     """Steps from the pair's own draft."""
 
     name, checkpoint_every, report_every = "draft", 20, 10
+    role: ClassVar[Literal["draft", "target"]] = (
+        "draft"  # of the model whose texts are read, and in whose precision is written
+    )
 
     def __post_init__(self) -> None:
-        self.draft: Any = self.setup.pair.draft
-        stored = getattr(self.setup.pair_info.configs["draft"], "dtype", None) or torch.float32
+        self.draft = self.first_draft()
+        stored = getattr(self.setup.pair_info.configs[self.role], "dtype", None) or torch.float32
         self.dtype = stored if isinstance(stored, torch.dtype) else getattr(torch, str(stored))
         self.draft.requires_grad_(True)
         self.optimiser = WarmAdamW(dict(self.draft.named_parameters()), self.recipe.rate)
+
+    def first_draft(self) -> Any:
+        """Return the model to train, as it is before the first step."""
+        return self.setup.pair.draft
 
     @property
     def checkpoint(self) -> Path:
@@ -56,10 +68,10 @@ class Distillation(Trainer[DraftRecipe]):
         recipe, decoder = self.recipe, self.setup.decoder
         keys = self.setup.keys_of(step, recipe.prompts)
         ids = [self.setup.prompts.ids[key] for key in keys]
-        options = decoder.options("draft", batch_size=decoder.batch_size, is_measured=False)
+        options = decoder.options(self.role, batch_size=decoder.batch_size, is_measured=False)
         options = replace(options, seed=recipe.seed * 1_000_003 + step)
         requests = [Request(number, 0, 0, key, 0) for number, key in enumerate(keys)]
-        stream = decoder.engine.stream(ids, [Exact()], requests, options, None, role="draft")
+        stream = decoder.engine.stream(ids, [Exact()], requests, options, None, role=self.role)
         texts = [list(g.tokens) for g in sorted(stream, key=lambda g: g.request)]
         count, total = sum(map(len, texts)), 0.0
         for group in group_by(list(zip(ids, texts, strict=True)), BATCH):
@@ -93,3 +105,17 @@ class Distillation(Trainer[DraftRecipe]):
             self.draft.to(self.dtype).save_pretrained(part)
             self.setup.pair_info.tokenizer.save_pretrained(part)
             (part / "distilled.json").write_text(json.dumps(metadata, indent=1) + "\n")
+
+
+class Healing(Distillation[PrunedRecipe]):
+    """Steps from a copy of the target without the layers that `drafter=pruned` leaves out, on texts of the target."""
+
+    name = "pruned"
+    role = "target"
+
+    def first_draft(self) -> Any:
+        from sdbench.draft.pruned import PrunedDrafter
+
+        decoder = self.setup.decoder
+        setup = DraftSetup(decoder.engine.target, decoder.warp)
+        return copy.deepcopy(PrunedDrafter.build(setup, self.recipe.keep_layers or None).model.model)

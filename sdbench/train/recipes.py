@@ -27,6 +27,7 @@ class TrainingRecipe:
     is_greedy: ClassVar[bool] = False
     is_rewarded: ClassVar[bool] = True  # reads the score of a text
     needs_draft: ClassVar[bool] = True
+    is_model: ClassVar[bool] = False  # it writes a folder as `save_pretrained` does, which appears at the end and whole
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     prompts: int
@@ -43,6 +44,9 @@ class TrainingRecipe:
     @classmethod
     def options(cls) -> dict[str, Field[Any]]:
         return {f.name: f for f in fields(cls) if f.init}
+
+    def refuse_target(self, config: Any) -> None:
+        """ConfigError for a target, by the text part of its configuration, that the options do not fit."""
 
     def refuse_temperature(self, temperature: float) -> None:
         """ConfigError for a temperature at which nothing can be learned."""
@@ -122,10 +126,35 @@ class DraftRecipe(DistillationRecipe):
     """The options of distilling a draft."""
 
     version = "1"
+    is_model = True
     about = "distil a pair's draft towards its target, on texts that the draft samples itself"
     folder = "drafts/MODEL-TASK-LOSS"
     usage = "model.draft=FOLDER"
     trainer = "sdbench.train.distill.Distillation"
+
+
+@dataclass(frozen=True)
+class PrunedRecipe(DistillationRecipe):
+    """The options of healing a target that lacks some of its layers."""
+
+    version = "1"
+    is_model = True
+    needs_draft = False
+    about = "leave layers out of the target as drafter=pruned does, and distil the rest towards the target on its own answers"
+    folder = "drafts/MODEL-TASK-pruned"
+    usage = "model.draft=FOLDER"
+    trainer = "sdbench.train.distill.Healing"
+
+    keep_layers: int = option(0, "layers that stay; 0: three quarters of them")
+    prompts: int = option(16, "prompts of a step, each answered once by the target", 1)
+
+    def refuse_target(self, config: Any) -> None:
+        from sdbench.draft.pruned import kept_of
+
+        try:
+            kept_of(config.num_hidden_layers, self.keep_layers or None)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -197,6 +226,7 @@ RECIPES: Mapping[str, type[TrainingRecipe]] = {
     "ensemble": EnsembleRecipe,
     "judge": JudgeRecipe,
     "draft": DraftRecipe,
+    "pruned": PrunedRecipe,
     "medusa": MedusaRecipe,
     "mtp": MTPRecipe,
     "eagle": EagleRecipe,

@@ -81,6 +81,7 @@ class TrainingSetup:
 
         recipe.refuse_temperature(run.temperature)
         job = prepare(run, words)
+        recipe.refuse_target(job.pair_info.configs["target"].get_text_config())
         if job.task.max_new_tokens < 2:
             raise ConfigError("max_new_tokens must be at least 2: the last token of a text is never drafted")
         if reward and not recipe.is_rewarded:

@@ -4,11 +4,15 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import sdbench.tasks
+from sdbench import embedded
+from sdbench.draft.pruned import PrunedDrafter
 from sdbench.probs import total_variation
 from sdbench.train.distill import LOSSES
 from sdbench.train.recipes import LOSS_NAMES
+from sdbench.types import DraftSetup
 from tests.train.trainings import finished, killed
 
 WORDS = ("prompts=4", "max_new_tokens=24", "steps=24")
@@ -44,14 +48,33 @@ def test_the_gradient_of_overlap_is_that_of_tv_over_the_overlap():
 
 
 @pytest.mark.slow
-def test_a_killed_distillation_ends_in_the_same_weights_in_an_ordinary_folder(tmp_path):
-    finished("draft", *WORDS, f"out={tmp_path / 'whole'}")
-    killed("draft", 22, *WORDS, f"out={tmp_path / 'torn'}")
+@pytest.mark.parametrize(("kind", "more"), [("draft", ()), ("pruned", ("keep_layers=3",))])
+def test_a_killed_distillation_ends_in_the_same_weights_in_an_ordinary_folder(tmp_path, kind, more):
+    words = [*WORDS, *more]
+    finished(kind, *words, f"out={tmp_path / 'whole'}")
+    killed(kind, 22, *words, f"out={tmp_path / 'torn'}")
     assert not (tmp_path / "torn").exists()
-    finished("draft", *WORDS, f"out={tmp_path / 'torn'}")
+    finished(kind, *words, f"out={tmp_path / 'torn'}")
     models = [AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype="auto") for name in ("whole", "torn")]
     assert models[0].dtype == torch.bfloat16
     for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.equal(a, b)
     card = json.loads((tmp_path / "whole/distilled.json").read_text())
     assert (card["loss"], card["steps"], card["task"]) == ("forward_kl", 24, "gsm8k-tiny")
+
+
+@pytest.mark.slow
+def test_healing_brings_a_pruned_target_nearer_to_the_whole(tmp_path):
+    """The layers that `drafter=pruned` keeps, before and after a few steps, on texts that neither was trained on."""
+    target = AutoModelForCausalLM.from_pretrained(embedded.path("llama-tiny", "target"), dtype=torch.float32).eval()
+    engine = sdbench.Engine(target)
+    plain = PrunedDrafter.build(DraftSetup(engine.target, engine.warp(1.0)), 6).model.model
+    finished("pruned", "prompts=8", "steps=24", "keep_layers=6", "max_new_tokens=48", f"out={tmp_path / 'healed'}")
+    healed = AutoModelForCausalLM.from_pretrained(tmp_path / "healed", dtype=torch.float32)
+    assert healed.config.num_hidden_layers == 6
+    tokenizer = AutoTokenizer.from_pretrained(embedded.path("llama-tiny", "target"))
+    rows = [example.row for example in sdbench.tasks.load("gsm8k-tiny", n=16).examples()]
+    ids = torch.tensor([tokenizer(f"{row['question']}\n{row['answer']}")["input_ids"][:48] for row in rows])
+    with torch.no_grad():
+        p, q, r = (model(ids).logits.softmax(-1) for model in (target, plain, healed))
+    assert float(total_variation(p, r).mean()) < float(total_variation(p, q).mean()) - 0.05
