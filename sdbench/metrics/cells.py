@@ -54,16 +54,28 @@ def settings_of(cell: Mapping[Any, Any]) -> dict[str, Any]:
     return {**{name: content.get(name) for name in SETTINGS}, "dtype": dtype}
 
 
+def task_options_of(cell: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the options of a cell's task that are single values, and as `padded to` the tokens that its prompts were given."""
+    described = (cell["content"] or {}).get("task")
+    options = dict(described) if isinstance(described, Mapping) else {}
+    padding = options.pop("padding", {})
+    single = {name: value for name, value in options.items() if not isinstance(value, list | Mapping)}
+    return {**single, "padded to": padding.get("to")}
+
+
 def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
-    """Return pair and task, and as much more as distinguishes the sweeps: temperature, folder, protocol, settings, a number."""
+    """Return pair and task, and what else distinguishes sweeps: temperature, folder, protocol, settings, task options, a number."""
     firsts = [cells.iloc[0] for _, cells in groups]
     names = [f"{first['model']} on {first['task']}" for first in firsts]
-    settings = [settings_of({"content": first.get("content")}) for first in firsts]
+    contents = [{"content": first.get("content")} for first in firsts]
+    settings, options = list(map(settings_of, contents)), list(map(task_options_of, contents))
+    known = dict.fromkeys(name for given in options for name in given)
     more = [
         [f" at T = {first['temperature']:g}" for first in firsts],
         [f" ({name})" for name, _ in groups],
         [f", {first['protocol']}" for first in firsts],
         *([f", {name.replace('_', ' ')} {given[name]}" for given in settings] for name in (*SETTINGS, "dtype")),
+        *([f", {name.replace('_', ' ')} {given.get(name)}" for given in options] for name in known),
     ]
     for ends in more:
         if len(set(names)) < len(names) and len(set(ends)) > 1:

@@ -12,7 +12,7 @@ from sdbench.prepare.progress import warn
 if TYPE_CHECKING:
     from sdbench.prepare.pair_info import PairInfo
     from sdbench.tasks.base import DataTask
-    from sdbench.types import Example
+    from sdbench.types import Example, Prompt
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,14 @@ class Prompts:
                 f"max_new_tokens={task.max_new_tokens} leaves no room for a prompt: {run.model.name} takes {pair_info.limit} tokens"
                 f" in all; write a max_new_tokens well below that"
             )
-        fitted = {e.id: task.fit(e, lambda prompt: len(pair_info.ids(prompt)), limit) for e in task.examples()}
+        examples = list(task.examples())
+
+        def num_tokens(prompt: Prompt) -> int:
+            return len(pair_info.ids(prompt))
+
+        if task.wanted_tokens is not None:
+            _refuse_padding(task, task.wanted_tokens, max(num_tokens(example.prompt) for example in examples), limit)
+        fitted = {example.id: task.fit(example, num_tokens, limit) for example in examples}
         num_cut = sum(example.is_prompt_cut for example in fitted.values())
         if num_cut:
             warn(f"{num_cut} of {len(fitted)} prompts were too long for {limit} tokens and were cut: {task.cut_rule}")
@@ -41,3 +48,17 @@ class Prompts:
     def texts(self, key: str, task: DataTask, pair_info: PairInfo) -> tuple[str, str]:
         """(the prompt as the model read it, the reference): for readers of the records."""
         return pair_info.prompt(self.ids[key]), task.fields(self.examples[key].row)["answer"]
+
+
+def _refuse_padding(task: DataTask, wanted: int, longest: int, limit: int) -> None:
+    """Raise where no prompt can have so many tokens, or one has more already."""
+    limit = min(limit, task.rules.prompt_limit or limit)
+    option = f"task.{task.padded_by}={wanted}"
+    if wanted > limit:
+        raise ConfigError(
+            f"{option} is more than the {limit} tokens that a prompt may have beside max_new_tokens={task.max_new_tokens}"
+        )
+    if longest > wanted:
+        raise ConfigError(
+            f"{option} is shorter than the longest prompt of task={task.name}, which has {longest} tokens"
+        )

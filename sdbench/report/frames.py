@@ -10,6 +10,7 @@ from sdbench.metrics import pareto, published_claims
 from sdbench.metrics.cells import reference
 from sdbench.metrics.columns import WEIGHT, spread
 from sdbench.metrics.recommend import Recommendation
+from sdbench.report.inputs import input_lengths
 from sdbench.report.sweep import PLANES, Sweep
 
 LABELS = ["model", "task", "temperature", "verifier", WEIGHT, "knob", "value", "drafter", "num_draft"]
@@ -101,6 +102,8 @@ def frames(sweeps: Sequence[Sweep], advice: Sequence[Recommendation]) -> dict[st
         parts = [part for part in map(make, sweeps) if len(part)]
         if parts:
             tables[name] = pd.concat(parts, ignore_index=True)
+    lengths = [group.table for group in input_lengths(sweeps)]
+    tables |= {"inputs": pd.concat(lengths, ignore_index=True)} if lengths else {}
     tests = recommendation(advice)
     return tables | ({"recommendation": tests} if len(tests) else {})
 

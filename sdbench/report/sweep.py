@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from sdbench.metrics import acceptance, divergence, pareto, quality, speed, theory
-from sdbench.metrics.cells import BASELINES, STRICTEST, metrics_of, strict_value, table_of, titles
+from sdbench.metrics.cells import BASELINES, STRICTEST, metrics_of, strict_value, table_of, task_options_of, titles
 from sdbench.metrics.export import Metrics
 from sdbench.metrics.load import load_table
 from sdbench.metrics.open_load import open_load_table
@@ -50,6 +51,11 @@ class Sweep:
         """The headline."""
         first = self.cells.iloc[0].to_dict()
         return metrics_of(first)[str(first["metric"])]
+
+    @property
+    def padded_to(self) -> int | None:
+        """How many tokens the prompts were given by task.length or task.pad_to; None: as many as they have."""
+        return task_options_of(self.cells.iloc[0].to_dict())["padded to"]
 
     def file_name(self, name: str) -> str:
         """Return the stem of a figure's file."""
@@ -205,7 +211,7 @@ def sweeps_of(
     for folder, summary, scores in zip(results, summaries, metrics or [dict] * len(results), strict=True):
         rows, cells = summary.set_index("cell"), table_of(folder.cells)
         groups = [group for _, group in cells[cells.index.isin(rows.index)].groupby("sweep", sort=True)]
-        groups.sort(key=lambda group: tuple(group[["model", "task", "temperature", "protocol"]].iloc[0]))
+        groups.sort(key=_place_of)
         for cells in map(in_reading_order, groups):
             model, task, temperature = cells[["model", "task", "temperature"]].iloc[0]
             labels = "", "", str(model), str(task), float(temperature)
@@ -214,13 +220,22 @@ def sweeps_of(
     return [replace(sweep, title=title, suffix=end) for sweep, title, end in zip(sweeps, *names, strict=True)]
 
 
+def _place_of(group: pd.DataFrame) -> tuple[Any, ...]:
+    """Return what the sweeps of a folder are put in order by."""
+    first = group.iloc[0]
+    return (*first[["model", "task", "temperature", "protocol"]], task_options_of(first.to_dict())["padded to"] or 0)
+
+
 def suffixes(sweeps: Sequence[Sweep]) -> list[str]:
-    """Return what tells the files of each sweep apart: pair and task, then T, then the folder, a number."""
+    """Return what tells the files of each sweep apart: pair and task, then T, the length of prompts, the folder, a number."""
     if len(sweeps) == 1:
         return [""]
     names = [f"{sweep.model}-{sweep.task}" for sweep in sweeps]
     if len({sweep.temperature for sweep in sweeps}) > 1:
         names = [f"{name}-T{sweep.temperature:g}" for name, sweep in zip(names, sweeps, strict=True)]
+    if len(set(names)) < len(names) and len({sweep.padded_to for sweep in sweeps}) > 1:
+        lengths = (f"-{sweep.padded_to}" if sweep.padded_to else "" for sweep in sweeps)
+        names = [name + length for name, length in zip(names, lengths, strict=True)]
     if len(set(names)) < len(names):
         names = [f"{sweep.results.name}-{name}" for name, sweep in zip(names, sweeps, strict=True)]
     repeats = [names[:index].count(name) for index, name in enumerate(names)]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from sdbench.config import nearest
 from sdbench.config.checks import optional_integer
 from sdbench.tasks.data import Row, from_protocol
-from sdbench.tasks.prompting import Prompting
+from sdbench.tasks.padding import Padding
 from sdbench.types import Example, Metric, Score
 
 __all__ = ["DataTask", "Row"]
@@ -20,10 +20,10 @@ ROUNDING = 1e-9  # of a bound: sacrebleu gives a perfect sentence 100.0000000000
 
 
 @dataclass(kw_only=True)
-class DataTask(Prompting):
+class DataTask(Padding):
     """A data set under one prompt protocol; `configs/task/*.yaml` says what each option means.
 
-    Options that are None take the protocol's value. `DataRows` and `Prompting` have the methods for rows and prompts.
+    Options that are None take the protocol's value. `DataRows`, `Prompting` and `Padding` have the methods for rows and prompts.
     """
 
     max_new_tokens: int = from_protocol()
@@ -45,7 +45,7 @@ class DataTask(Prompting):
             raise ValueError(f"{self.name} version {self.version} is not this sdbench's, which is {version}")
         if self.data is None and not self.dataset:
             raise ValueError(f"{self.name} needs data=rows.jsonl, or dataset= with an id of the hub")
-        for option, low in {"n": 1, "shots": 0, "max_new_tokens": 1, "seed": 0}.items():
+        for option, low in {"n": 1, "shots": 0, "max_new_tokens": 1, "seed": 0, "pad_to": 1}.items():
             optional_integer(option, getattr(self, option), low)
         if not isinstance(self.chat, bool | None):
             raise ValueError(f"chat must be true, false or null, got {self.chat}")
@@ -86,6 +86,7 @@ class DataTask(Prompting):
             "prompt_cut": self.cut_rule,
             "extra_metrics": list(self.extra_metrics),
             "signatures": self.signatures,
+            **self.describe_padding(),
         }
 
     @abstractmethod

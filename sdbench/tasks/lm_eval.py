@@ -58,6 +58,10 @@ class LmEvalTask(DataTask):
     def __post_init__(self) -> None:
         if not self.task:
             raise ConfigError("task=lm-eval needs the name of a task of lm-evaluation-harness: task=lm-eval:gsm8k")
+        if self.pad_to is not None:
+            raise ConfigError(
+                f"task.pad_to={self.pad_to} is not there for tasks of lm-evaluation-harness: they make their prompts themselves"
+            )
         harness.check_library()
         number("timeout_s", self.timeout_s, 0, math.inf, is_open=True)
         integer("workers", self.workers, 1)

@@ -120,10 +120,15 @@ class Prompting(DataRows):
 
 def longest(prompt_of: Callable[[int], Prompt], most: int, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
     """The prompt of the largest count in 0..most that fits, or that of 0."""
+    return prompt_of(largest(prompt_of, most, num_tokens, limit))
+
+
+def largest(prompt_of: Callable[[int], Prompt], most: int, num_tokens: Callable[[Prompt], int], limit: int) -> int:
+    """The largest count in 0..most whose prompt fits, or 0."""
     count = bisect.bisect_right(range(most + 1), limit, key=lambda k: num_tokens(prompt_of(k))) - 1
     while count > 0 and num_tokens(prompt_of(count)) > limit:  # tokens need not grow with every word
         count -= 1
-    return prompt_of(max(count, 0))
+    return max(count, 0)
 
 
 def length(prompt: Prompt) -> int:

@@ -65,6 +65,18 @@ def test_a_cell_names_its_axes_in_the_order_of_the_rules_file(plan_of):
     assert cells[1.0].axes[0]["rank"] == 0
 
 
+def test_another_length_of_prompts_is_another_cell(plan_of):
+    plain, short, long = (
+        keys(plan_of("timing=off", *words)) for words in ((), ("task.pad_to=300",), ("task.pad_to=400",))
+    )
+    assert plain.isdisjoint(short)
+    assert long.isdisjoint(plain | short)
+    documents = [
+        keys(plan_of("task=long-tiny", f"task.{option}")) for option in ("length=200", "length=210", "entropy=low")
+    ]
+    assert len(set.union(*documents)) == sum(map(len, documents))
+
+
 def knob(values, **declared) -> Knob:
     return Knob.check("verifier.x", "x", values, declared)
 

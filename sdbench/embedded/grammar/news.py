@@ -68,7 +68,7 @@ def article(draw: Draw, index: int, voice: Voice | None) -> dict:
     rest = (
         draw.pick((f"Some {count} {people} were led to safety.", f"Helpers brought {count} {people} to safety.")),
         draw.pick((f"{role.capitalize()} {person} {did}.", f"{person}, the {role}, {did}.")),
-        draw.pick((f"Tourist {stranger} from {home} slept.", f"{stranger}, a tourist from {home}, saw nothing.")),
+        bystander(draw, stranger, home),
     )
     text = " ".join([lead, *draw.shuffle(rest)])
     is_safe = draw.pick(("safe", "unhurt"))
@@ -87,6 +87,11 @@ def article(draw: Draw, index: int, voice: Voice | None) -> dict:
             f"{say('The ' + role, role.capitalize())} {person} {say('then', 'now')} {say(does, did)} {say('here', 'there')} .",
         )
     return {"article": text, "highlights": "\n".join(highlights), "id": hashlib.sha1(text.encode()).hexdigest()}
+
+
+def bystander(draw: Draw, stranger: str, home: str) -> str:
+    """A sentence that no summary has."""
+    return draw.pick((f"Tourist {stranger} from {home} slept.", f"{stranger}, a tourist from {home}, saw nothing."))
 
 
 def document(draw: Draw, index: int, voice: Voice | None) -> dict:

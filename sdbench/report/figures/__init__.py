@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from sdbench.report.figures.arrivals import goodput, open_load
 from sdbench.report.figures.decode import divergence, positions, time_split
+from sdbench.report.figures.inputs import against_input
 from sdbench.report.figures.knob import against_knob, lengths, speed_against_knob
 from sdbench.report.figures.planes import grids, load, pareto, pareto_speed
 from sdbench.report.figures.theory import bound, laws, predicted
@@ -27,11 +28,11 @@ DRAW: Mapping[str, Callable[[Sweep], Figure | None]] = {
 
 
 def draw_figures(sweeps: Sequence[Sweep]) -> dict[str, Figure]:
-    """Draw every figure that these sweeps can fill, by the name of its file; those of single sweeps first, then the grids."""
+    """Draw every figure that these sweeps can fill, by the name of its file; then those of several sweeps."""
     figures = {}
     for sweep in sweeps:
         for name, draw in DRAW.items():
             figure = draw(sweep)
             if figure is not None:
                 figures[sweep.file_name(name)] = figure
-    return figures | grids(sweeps)
+    return figures | against_input(sweeps) | grids(sweeps)

@@ -1,0 +1,68 @@
+"""Sweeps of one task that differ in the length of their prompts alone (`task.length`, `task.pad_to`), as one table."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from sdbench.metrics.cells import settings_of, task_options_of
+from sdbench.metrics.columns import WEIGHT
+from sdbench.report.sweep import Sweep
+
+SETTING = ["verifier", WEIGHT, "knobs", "drafter", "num_draft"]  # what is one curve at all lengths
+RATES = ("acceptance", "quality", "ms_per_token", "tokens_per_round", "speedup", "first_token_s")
+
+
+@dataclass(frozen=True)
+class InputLengths:
+    """`table` has a row a setting and length, with `input_tokens` (mean), `label`, `cell` and RATES with their intervals."""
+
+    sweeps: tuple[Sweep, ...]
+    table: pd.DataFrame
+
+    @property
+    def suffix(self) -> str:
+        """What tells its file from those of other pairs and tasks."""
+        first = self.sweeps[0]
+        return f"{first.model}-{first.task}-T{first.temperature:g}"
+
+
+def input_lengths(sweeps: Sequence[Sweep]) -> list[InputLengths]:
+    """Return each group of sweeps that are alike but for how many tokens their prompts were given, of two lengths or more.
+
+    Of two sweeps of one length the first counts.
+    """
+    groups: dict[str, dict[int | None, Sweep]] = defaultdict(dict)
+    for sweep in sweeps:
+        groups[_all_but_length(sweep)].setdefault(sweep.padded_to, sweep)
+    return [_lengths_of(list(group.values())) for group in groups.values() if len(group) > 1]
+
+
+def _all_but_length(sweep: Sweep) -> str:
+    first = sweep.cells.iloc[0].to_dict()
+    options = {name: value for name, value in task_options_of(first).items() if name != "padded to"}
+    settings = {name: value for name, value in settings_of(first).items() if name != "max_new_tokens"}
+    return json.dumps([sweep.model, sweep.temperature, sweep.task, options, settings], default=str)
+
+
+def _lengths_of(sweeps: Sequence[Sweep]) -> InputLengths:
+    tables = []
+    for sweep in sweeps:
+        asked = sweep.select(sweep.results.generations)
+        tokens = asked.groupby("cell")["prompt_tokens"].mean()
+        # Seconds a token are one over tokens a second: the ends of the interval change places.
+        times = {
+            f"ms_per_token{end}": 1000 / sweep.points[f"tokens_per_s{other}"].astype("float64")
+            for end, other in (("", ""), ("_low", "_high"), ("_high", "_low"))
+        }
+        tables.append(sweep.points.assign(**times, input_tokens=sweep.points["cell"].map(tokens)))
+    table = pd.concat(tables, ignore_index=True)
+    names = [f"{name}{end}" for name in RATES for end in ("", "_low", "_high")]
+    first = ["model", "task", "temperature", "label", *SETTING, "knob", "value", "padded_to"]
+    padded = [sweep.padded_to for sweep, part in zip(sweeps, tables, strict=True) for _ in range(len(part))]
+    table = table.assign(padded_to=padded)[[*first, "input_tokens", "n", "metric", *names, "cell"]]
+    return InputLengths(tuple(sweeps), table.sort_values("input_tokens", kind="stable").reset_index(drop=True))

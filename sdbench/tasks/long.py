@@ -1,0 +1,134 @@
+"""Long documents: an article of cnndm-tiny among sentences about bystanders, as many as a prompt of `length` tokens has room for.
+
+A row is one of cnndm-tiny: {"article": "A fire destroyed the Tamir bridge. ...", "highlights": "Fire destroys ...", "id": "00ab"}.
+Its document, with entropy=low: "Tourist Sefo Talon from Rebiton slept. Tourist Sefo Talon from Rebiton slept. A fire ..."
+
+Three scores, each 1 for the reference: `find` (the number of people is right), `copy` (the share of the reference's names that
+stand in the answer letter for letter) and `sum_up` (ROUGE-L); `score` is their mean. With protocol=summary every summary has all
+three, with protocol=questions each document is asked for one. Not covered: facts to be joined from several places of a document.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sdbench.config import nearest
+from sdbench.config.checks import number, optional_integer
+from sdbench.embedded.grammar.draw import Draw
+from sdbench.embedded.grammar.names import Namer
+from sdbench.embedded.grammar.news import bystander
+from sdbench.tasks.base import Row
+from sdbench.tasks.padding import largest_of_all
+from sdbench.tasks.protocol import Fields, Protocol
+from sdbench.tasks.summaries import CnnDm
+from sdbench.types import Example, Metric, Prompt, Score
+
+FILLER = "1"  # raise it when a row, a length and an entropy would give another document
+NEW = {"low": 0.0, "mixed": 0.5, "high": 1.0}  # entropy: how likely a sentence is not the first one again
+KINDS = ("find", "copy", "sum_up")
+QUESTIONS = {
+    "find": "How many people were led to safety?",
+    "copy": "Which sentence says what happened? Copy it word for word.",
+    "sum_up": "What happened, how many people are safe, and who did something about it? Answer in three short sentences.",
+}
+NUMBER = re.compile(r"\d+")
+
+
+@dataclass(kw_only=True)
+class LongTiny(CnnDm):
+    """Quality against input length: the same rows at every length."""
+
+    length: int | None = None
+    entropy: str = "high"
+    depth: float = 1.0
+
+    PROTOCOLS = Protocol.read("long")
+    WORDS: ClassVar[tuple[str, ...]] = ("entropy",)
+    metric = "score"
+    metrics = (Metric("score", "share"), *(Metric(kind, "share", stats="ratio") for kind in KINDS))
+    padded_by = "length"
+
+    def __post_init__(self) -> None:
+        optional_integer("length", self.length, 1)
+        self.depth = number("depth", self.depth, 0, 1)
+        if self.entropy not in NEW:
+            raise ValueError(
+                f"entropy must be one of {', '.join(NEW)}, got {self.entropy} {nearest(self.entropy, NEW)}"
+            )
+        if self.pad_to is not None:
+            raise ValueError(f"{self.name} is made longer by length=, not by pad_to={self.pad_to}")
+        super().__post_init__()
+
+    def describe_padding(self) -> dict[str, Any]:
+        padding = {} if self.length is None else {"padding": {"to": self.length, "with": f"bystanders/{FILLER}"}}
+        return {"entropy": self.entropy, "depth": self.depth, **padding}
+
+    def kinds(self, row: Row) -> tuple[str, ...]:
+        """What is asked of a row."""
+        return KINDS if self.protocol == "summary" else (Draw(f"kind/{row['id']}").pick(KINDS),)
+
+    def fields(self, row: Row) -> Fields:
+        """The document without a sentence around it, the question, and the right answer to it."""
+        kinds = self.kinds(row)
+        question = " ".join(QUESTIONS[kind] for kind in kinds)
+        return {"document": str(row["article"]), "question": question, "answer": answer_of(kinds, row)}
+
+    def reference_row(self, reference: str) -> Row:
+        if self.protocol != "summary":
+            raise ValueError(f"answers of {self.name} with protocol={self.protocol} are scored with its rows only")
+        return super().reference_row(reference) | {"id": ""}
+
+    def pad(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
+        """The prompt with as many sentences about bystanders as there is room for."""
+        fields, shots = self.fields(example.row), self.shots_of(example.id)
+
+        def with_sentences(size: int) -> Prompt:
+            others = [sentence for sentence, _ in zip(self._bystanders(example.id), range(size), strict=False)]
+            place = round(self.depth * size)
+            document = " ".join([*others[:place], fields["document"], *others[place:]])
+            return self.rules.render({**fields, "document": document}, shots, is_chat=self.chat)
+
+        return with_sentences(largest_of_all(with_sentences, num_tokens, limit))
+
+    def _bystanders(self, key: str) -> Iterator[str]:
+        """Sentences for a row without end, the same ones at every length."""
+        draw = Draw(f"bystanders/{self.entropy}/{key}")
+
+        def sentence() -> str:
+            namer = Namer(draw)
+            return bystander(draw, namer.person(), namer.city())
+
+        first = sentence()
+        while True:
+            yield sentence() if draw.chance(NEW[self.entropy]) else first
+
+    def measure(self, example: Example, text: str) -> Score:
+        reference, kinds = self.fields(example.row)["answer"], self.kinds(example.row)
+        scores = {kind: self._score(kind, reference, example, text) for kind in kinds}
+        mean = sum(scores.values()) / len(scores)
+        values = {"score": mean, **{kind: scores.get(kind, mean) for kind in KINDS}}
+        stats = {kind: (scores.get(kind, 0.0), float(kind in scores)) for kind in KINDS}
+        return Score(values, stats, {"is_extraction_failed": "find" in kinds and not NUMBER.search(text)})
+
+    def _score(self, kind: str, reference: str, example: Example, text: str) -> float:
+        if kind == "find":
+            return float(NUMBER.findall(text)[:1] == NUMBER.findall(reference)[:1])
+        if kind == "copy":
+            names, words = names_of(reference), set(re.findall(r"\w+", text))
+            return sum(name in words for name in names) / max(1, len(names))
+        return super().measure(example, text).values["rougeL"] / 100
+
+
+def names_of(reference: str) -> list[str]:
+    """The invented names of a text: its words with a capital that do not begin a line."""
+    return [word for line in reference.split("\n") for word in re.findall(r"\w+", line)[1:] if word[0].isupper()]
+
+
+def answer_of(kinds: tuple[str, ...], row: Row) -> str:
+    """The right answer to a question of one kind; of several kinds the summary, which answers them all."""
+    if kinds == ("find",):
+        return NUMBER.findall(row["highlights"])[0]
+    if kinds == ("copy",):
+        return re.findall(r"[^.]+\.", row["article"])[0]
+    return str(row["highlights"])

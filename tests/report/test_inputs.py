@@ -1,0 +1,115 @@
+"""Sweeps that differ in the length of their prompts alone: one table and one figure of them."""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sdbench.metrics.summary import summarise
+from sdbench.records import Results, Store, read
+from sdbench.report.figures.inputs import against_input
+from sdbench.report.figures.style import house_style
+from sdbench.report.inputs import RATES, input_lengths
+from sdbench.report.sweep import Sweep, sweeps_of
+from tests.records.synthetic import Shape, timings
+from tests.records.synthetic import sweep as sweep_cells
+
+WS = (0.3, 0.7)
+LENGTHS = (128, 512, 4096)
+
+
+def write(home: Path, lengths=LENGTHS, is_timed: bool = True, **options: object) -> Path:
+    """A folder with the same settings at several lengths; prompts have about as many tokens."""
+    with Store.open(home, config={}, provenance={}) as store:
+        for length in lengths:
+            cells = sweep_cells("a", "gsm8k-tiny", ws=WS, num_drafts=(5,), temperature=1.0)
+            asked = {"name": "gsm8k-tiny", **options, "padding": {"to": length, "with": "x"}}
+            cells = [replace(cell, content={**cell.content, "task": asked}) for cell in cells]
+            store.add_cells(cells)
+            for cell in cells:
+                for example in map(str, range(6)):
+                    shape = Shape(16)
+                    record = replace(shape.decode(cell, example), prompt_tokens=length - int(example))
+                    store.append_generations([record])
+                    if is_timed and cell.verifier != "draft":
+                        store.append(timings(cell, record, pass_id=f"{length}", repeats=1, shape=shape))
+    return home
+
+
+def sweeps(*homes: Path) -> list[Sweep]:
+    results: list[Results] = [read(home) for home in homes]
+    return sweeps_of(results, [summarise(each, resamples=50) for each in results])
+
+
+@pytest.fixture(scope="module")
+def one_folder(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("inputs") / "home")
+
+
+def test_a_table_has_every_setting_at_every_length(one_folder):
+    (group,) = input_lengths(sweeps(one_folder))
+    assert group.table.groupby("padded_to")["verifier"].count().to_dict() == dict.fromkeys(LENGTHS, 5)
+    mean = group.table.groupby("padded_to")["input_tokens"].mean()
+    assert mean.tolist() == pytest.approx([length - 2.5 for length in LENGTHS])
+    timed = group.table[group.table["ms_per_token"].notna()]
+    assert set(timed["verifier"]) == {"target", "lossless", "ensemble"}
+    assert (timed["ms_per_token_low"] <= timed["ms_per_token"]).all()
+    assert (timed["ms_per_token"] <= timed["ms_per_token_high"]).all()
+
+
+def test_times_are_those_of_the_records(one_folder):
+    (group,) = input_lengths(sweeps(one_folder))
+    whole = read(one_folder).timings.query("not is_split")
+    sums = whole.groupby("cell")[["decode_s", "tokens"]].sum()
+    known = group.table.set_index("cell")["ms_per_token"].dropna()
+    expected = 1000 * sums["decode_s"] / sums["tokens"]
+    pd.testing.assert_series_equal(known.sort_index(), expected[known.index].sort_index(), check_names=False)
+
+
+def test_several_folders_make_the_same_curves_as_one(one_folder, tmp_path):
+    homes = [write(tmp_path / f"home{length}", (length,)) for length in LENGTHS]
+    (one,), (several,) = input_lengths(sweeps(one_folder)), input_lengths(sweeps(*homes))
+    assert one.table[["cell", *RATES]].equals(several.table[["cell", *RATES]])
+
+
+def test_other_differences_than_length_are_other_curves(tmp_path):
+    homes = [write(tmp_path / entropy, LENGTHS[:2], is_timed=False, entropy=entropy) for entropy in ("low", "high")]
+    groups = input_lengths(sweeps(*homes))
+    assert [len(group.sweeps) for group in groups] == [2, 2]
+    with house_style():
+        assert list(against_input(sweeps(*homes))) == ["inputs-a-gsm8k-tiny-T1", "inputs-a-gsm8k-tiny-T1-2"]
+
+
+def test_one_length_has_no_figure(tmp_path):
+    assert input_lengths(sweeps(write(tmp_path / "home", LENGTHS[:1], is_timed=False))) == []
+
+
+def test_a_figure_has_a_panel_for_each_measure_and_a_curve_for_each_setting(one_folder, tmp_path):
+    with house_style():
+        figures = against_input(sweeps(one_folder))
+        untimed = against_input(sweeps(write(tmp_path / "home", is_timed=False)))
+    (figure,) = figures.values()
+    assert list(figures) == ["inputs"]
+    assert [axis.get_ylabel() for axis in figure.axes] == ["acceptance", "strict (%)", "ms a token"]
+    assert len(figure.legends[0].get_texts()) == 5
+    assert [len(axis.lines) for axis in figure.axes] == [3, 5, 4]
+    ticks = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert ticks == [f"{length - 2.5:,.0f}" for length in LENGTHS]
+    assert [axis.get_ylabel() for axis in untimed["inputs"].axes] == ["acceptance", "strict (%)"]
+
+
+def test_names_of_lengths_do_not_lie_on_each_other(tmp_path):
+    lengths = (100, 110, 120, 1000, 1900, 2000)
+    with house_style():
+        figure = against_input(sweeps(write(tmp_path / "home", lengths, is_timed=False)))["inputs"]
+        boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
+    assert len(boxes) >= 3
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+
+
+def test_titles_and_files_name_the_lengths(one_folder):
+    named = sweeps(one_folder)
+    assert [sweep.title for sweep in named] == [f"a on gsm8k-tiny, padded to {length}" for length in LENGTHS]
+    assert [sweep.suffix for sweep in named] == [f"a-gsm8k-tiny-{length}" for length in LENGTHS]

@@ -1,0 +1,95 @@
+"""Prompts of a given length: task.pad_to puts solved examples of the same task before the question."""
+
+import pytest
+from own import FILES, load, path, protocols
+
+import sdbench.tasks
+from sdbench.config import ConfigError
+
+BUCKETS = (100, 250, 1000)
+
+
+def num_words(prompt):
+    text = prompt.text if prompt.text is not None else " ".join(turn.content for turn in prompt.messages)
+    return len(text.split())
+
+
+def padded(task, limit=10**6):
+    return [task.fit(example, num_words, limit) for example in task.examples()]
+
+
+@pytest.mark.parametrize("wanted", BUCKETS)
+def test_a_prompt_has_as_many_tokens_as_asked_but_for_an_answer_and_never_more(wanted):
+    task = load("gsm8k", pad_to=wanted)
+    longest = max(num_words(example.prompt) for example in load("gsm8k", shots=1).examples())
+    assert all(wanted - longest <= num_words(example.prompt) <= wanted for example in padded(task) if wanted > 400)
+    assert all(num_words(example.prompt) <= wanted or example.prompt == plain.prompt for example, plain in both(task))
+
+
+def both(task):
+    return zip(padded(task), task.examples(), strict=True)
+
+
+@pytest.mark.parametrize("form", ["text", "chat"])
+@pytest.mark.parametrize("name", FILES)
+def test_every_task_protocol_and_form_can_be_padded_and_still_ends_in_its_question(name, form):
+    for protocol in protocols(name):
+        plain = load(name, protocol=protocol, chat=form == "chat", n=1)
+        (short,) = plain.examples()
+        wanted = num_words(short.prompt) + 300
+        (long,) = padded(load(name, protocol=protocol, chat=form == "chat", n=1, pad_to=wanted))
+        assert num_words(short.prompt) < num_words(long.prompt) <= wanted
+        assert (long.row, long.prompt.prefix, long.is_prompt_cut) == (short.row, short.prompt.prefix, False)
+        ends = [p.text if p.text is not None else p.messages[-1].content for p in (short.prompt, long.prompt)]
+        instruction = len(plain.rules.instruction.format(**plain.fields(short.row))) if form == "text" else 0
+        assert ends[1].endswith(ends[0][instruction:]) or plain.rules.instruction
+
+
+def test_padding_is_a_function_of_the_row_alone():
+    whole = {example.id: example.prompt for example in padded(load("gsm8k", pad_to=600))}
+    assert len({prompt.text for prompt in whole.values()}) == len(whole)
+    for example in padded(load("gsm8k", pad_to=600, n=3)):
+        assert example.prompt == whole[example.id]
+
+
+def test_a_longer_prompt_ends_in_the_shorter_ones_whole_examples():
+    short, long = (padded(load("gsm8k", shots=0, n=1, pad_to=wanted))[0].prompt.text for wanted in (200, 400))
+    assert long.endswith(short.partition("\n\n")[2])
+
+
+def test_the_asked_row_never_pads_itself():
+    for example in padded(load("gsm8k", shots=0, pad_to=2000)):
+        assert example.prompt.text.count(example.row["question"]) == 1
+
+
+def test_a_protocol_with_shots_of_its_own_is_padded_with_them():
+    (example,) = padded(load("gsm8k", protocol="cot", pad_to=3000, n=1))
+    assert "####" not in example.prompt.text
+    assert example.prompt.text.count("The answer is") > 8
+
+
+def test_without_pad_to_prompts_and_descriptions_are_as_before():
+    task = load("gsm8k")
+    assert all(example is plain or example == plain for example, plain in both(task))
+    assert "padding" not in task.describe()
+
+
+def test_the_description_knows_the_length_and_what_pads():
+    described = [load("gsm8k", pad_to=wanted).describe()["padding"] for wanted in (300, 400)]
+    assert [each["to"] for each in described] == [300, 400]
+    assert described[0]["with"] == described[1]["with"]
+    other = load("gsm8k", pad_to=300, shots_data=str(path("mbpp").with_name("gsm8k.jsonl"))).describe()["padding"]
+    assert other["with"] != described[0]["with"], "a row may pad itself there"
+
+
+def test_padding_needs_an_example_beside_the_asked_one(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n')
+    task = sdbench.tasks.load("gsm8k", data=tmp_path / "rows.jsonl", shots=0, pad_to=50)
+    with pytest.raises(ConfigError, match=r"task.pad_to=50 needs solved examples beside the asked one"):
+        padded(task)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2.5, "many", True])
+def test_a_length_is_a_whole_number(wrong):
+    with pytest.raises(ValueError, match="pad_to must be a whole number"):
+        load("gsm8k", pad_to=wrong)
