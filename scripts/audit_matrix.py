@@ -2,9 +2,12 @@
 
     python scripts/audit_matrix.py [tv=0.08] [rules=A,B] [workers=2] [out=results/audit]
     python scripts/audit_matrix.py model=llama-tiny [tv=0.1] [samples=300] …   # a trained pair at T = 0 and 1: matrix-llama-tiny.*
+    python scripts/audit_matrix.py model=llama-tiny drafters=all|A,B …         # drafters on it: drafters-llama-tiny.*
 
 The rules of a combination are audited in one batch, on a trained pair eight at a time. A combination that a rule's limits exclude
-is listed with the reason. Files are written after each batch, which takes minutes. With rules= the lines of other rules are kept.
+is listed with the reason. Files are written after each batch, which takes minutes. With rules= and drafters= the lines of others
+are kept. drafters= audits each drafter at T = 0 and 1 with `exact` and the ensemble at two weights in one batch, unless rules=
+names others: `retrieval` with a corpus of solved examples, those that take another tokenizer with the draft of another pair.
 """
 
 from __future__ import annotations
@@ -30,14 +33,18 @@ from sdbench.audit.native import audit, knob_results
 from sdbench.audit.report import finite
 from sdbench.cli import compose_run
 from sdbench.config import ConfigError, RuleSweep, config_dir
+from sdbench.draft import class_of
 from sdbench.prepare.rules import rule_of
-from sdbench.types import Limits
+from sdbench.types import DRAFTER_NEEDS, Limits, needs_of
 from sdbench.verify.head import SHIP, Head
 from sdbench.words import choose, exit_on_mistake, number, parse_words
 
 WARPERS = ("", "top_k=2", "top_p=0.8")
 MARKERS = ("Answer", "'####'")  # what begins and ends a span: single tokens of the embedded pairs
 HEADS_TASK = "gsm8k-tiny"
+DRAFTERS_RULES = ("exact", "ensemble")  # the ensemble at its lossless end and at a lenient weight
+OTHER_DRAFT = {"qwen-tiny": "llama-tiny"}  # the pair whose draft has another tokenizer; else qwen-tiny
+CORPUS = Path("results/corpora") / f"{HEADS_TASK}.txt"
 TV = {False: 0.08, True: 0.1}  # to be found on the random pair, and on a trained one
 TRAINED_SAMPLES = 300  # texts of a prompt by default, each a hundred times the work of the random pair's
 BATCH = 8  # rules of a trained pair in one batch
@@ -47,6 +54,7 @@ DEFAULTS = {
     "rules": "exact,typical",
     "workers": "2",
     "samples": "300",
+    "drafters": "all",
     "out": "results/audit",
 }
 
@@ -69,8 +77,13 @@ def kind_of_head(rule: str) -> str | None:
     return next((kind for kind, folder in SHIP.items() if folder in folders), None)
 
 
-def combinations(model: str, rules: Sequence[str]) -> Iterator[tuple[str, str, str, Sequence[str]]]:
-    """(drafter, temperature, warper, rules of one batch)."""
+def combinations(
+    model: str, rules: Sequence[str], drafters: Sequence[str] = ()
+) -> Iterator[tuple[str, str, str, Sequence[str]]]:
+    """(drafter, temperature, warper, rules of one batch); `drafters` are audited by themselves."""
+    if drafters:
+        yield from ((drafter, temperature, "", rules) for drafter in drafters for temperature in ("0", "1"))
+        return
     if model:
         for temperature in ("0", "1"):
             yield from (("model", temperature, "", rules[at : at + BATCH]) for at in range(0, len(rules), BATCH))
@@ -121,6 +134,16 @@ def short_words(rule: str) -> list[str]:
     return words
 
 
+def drafter_words(drafter: str, model: str) -> list[str]:
+    """What a drafter needs beside a trained pair: no draft, a draft of another tokenizer, a corpus."""
+    kind, options = class_of(drafter)
+    needs = needs_of(kind, DRAFTER_NEEDS)
+    words = [] if "draft" in needs else ["model.draft=null"]
+    if "draft_tokenizer" in needs:
+        words.append(f"model.draft=embedded:{OTHER_DRAFT.get(model, 'qwen-tiny')}/draft")
+    return words + ([f"drafter.corpus={CORPUS}"] if "corpus" in options else [])
+
+
 def command_line(rules: Sequence[str], drafter: str, temperature: str, warper: str, model: str = "") -> list[str]:
     listed = f"verifier=[{','.join(rules)}]" if len(rules) > 1 else f"verifier={rules[0]}"
     knobs = [word for rule in rules for word in [*short_words(rule), *head_words(rule, model)]]
@@ -128,6 +151,8 @@ def command_line(rules: Sequence[str], drafter: str, temperature: str, warper: s
     if len(rules) == 1:
         knobs = [word.replace(f"verifier.{rules[0]}.", "verifier.") for word in knobs]
     pair = [f"model={model}"] if model else []
+    if model and drafter != "model":
+        pair += drafter_words(drafter, model)
     return [*pair, listed, f"drafter={drafter}", f"temperature={temperature}", *([warper] if warper else []), *knobs]
 
 
@@ -146,13 +171,9 @@ def run(
     able = []
     for rule in rules:
         try:
-            # On the random pair, unless the rule has a head of this one: no weights are read for a refusal.
-            build(
-                parse_audit(
-                    command_line([rule], drafter, temperature, warper, model if head_of(rule, model) else ""),
-                    compose_run,
-                )
-            )
+            # On the random pair, unless rule or drafter need this one: no weights are read for a refusal.
+            pair = model if head_of(rule, model) or drafter != "model" else ""
+            build(parse_audit(command_line([rule], drafter, temperature, warper, pair), compose_run))
         except ConfigError as error:
             lines.append({"rule": rule, "verdict": "not applicable", "why": str(error)})
         else:
@@ -185,15 +206,20 @@ def run(
 
 
 def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny random pair") -> str:
-    """A line a rule, a column a combination."""
-    columns = list(dict.fromkeys((line["drafter"], line["temperature"], line["warper"]) for line in lines))
-    rules = list(dict.fromkeys(line["rule"] for line in lines))
-    cells = {(line["rule"], line["drafter"], line["temperature"], line["warper"]): line for line in lines}
-    heads = [f"{drafter}, T={temperature}{f', {warper}' if warper else ''}" for drafter, temperature, warper in columns]
-    rows = []
-    for rule in sorted(rules):
-        verdicts = [cells.get((rule, *column), {}).get("verdict", "") for column in columns]
-        rows.append(f"| `{rule}` | {' | '.join('–' if v == 'not applicable' else v for v in verdicts)} |")
+    """A line a rule and a column a combination, or where these are more the other way round."""
+    combined = {(line["drafter"], line["temperature"], line["warper"]): line for line in lines}
+    rules = sorted({line["rule"] for line in lines})
+    cells = {(line["rule"], line["drafter"], line["temperature"], line["warper"]): line["verdict"] for line in lines}
+    heads = [
+        f"{drafter}, T={temperature}{f', {warper}' if warper else ''}" for drafter, temperature, warper in combined
+    ]
+    verdicts = [
+        [cells.get((rule, *column), "").replace("not applicable", "–") for column in combined] for rule in rules
+    ]
+    columns, named = heads, [f"`{rule}`" for rule in rules]
+    if len(heads) > len(rules):  # a line a combination
+        columns, named, verdicts = named, heads, [list(row) for row in zip(*verdicts, strict=True)]
+    rows = [f"| {name} | {' | '.join(row)} |" for name, row in zip(named, verdicts, strict=True)]
     tested = [line for line in lines if line["verdict"] != "not applicable"]
     alarms = sum(line["verdict"] == "violated" for line in tested)
     few = sum(line["verdict"] == "too few" for line in tested)
@@ -207,37 +233,52 @@ def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny 
             f"a TV of {max(detected, default=0):g} between prefixes of two tokens would have been detected with probability .95. "
             "–: the rule's limits exclude this combination. Made by `python scripts/audit_matrix.py`.",
             "",
-            f"| rule | {' | '.join(heads)} |",
-            f"|---|{'---|' * len(heads)}",
+            f"| | {' | '.join(columns)} |",
+            f"|---|{'---|' * len(columns)}",
             *rows,
             "",
         ]
     )
 
 
-def kept_lines(path: Path, rules: Sequence[str]) -> tuple[list[dict[str, Any]], float]:
-    """The lines of other rules in a file of an earlier call, and the seconds it took."""
+def kept_lines(path: Path, rules: Sequence[str], drafters: Sequence[str] = ()) -> tuple[list[dict[str, Any]], float]:
+    """The lines of other rules, and of other drafters where some are named, in a file of an earlier call; the seconds it took."""
     tree = json.loads(path.read_text()) if path.exists() else {"lines": [], "seconds": 0.0}
-    lines = [line for line in tree["lines"] if line["rule"] not in rules]
+    others = [line for line in tree["lines"] if drafters and line["drafter"] not in drafters]
+    lines = others + [line for line in tree["lines"] if line["rule"] not in rules and line not in others]
     return lines, tree["seconds"] if lines else 0.0
+
+
+def drafters_of(given: str, model: str) -> list[str]:
+    """The drafters that are audited by themselves: all, those given, or none."""
+    if given and not model:
+        raise ValueError("drafters= needs a trained pair: give model=NAME")
+    return names("drafter") if given == "all" else choose("drafters", given, names("drafter")) if given else []
 
 
 def main(argv: Sequence[str]) -> int:
     with exit_on_mistake("audit_matrix", __doc__, argv):
         given = parse_words(argv, DEFAULTS)
         known, options = names("verifier"), given.options
-        rules = choose("rules", options["rules"], known) if "rules" in options else known
         model = choose("model", options["model"], embedded.PAIRS)[0] if "model" in options else ""
+        drafters = drafters_of(options.get("drafters", ""), model)
+        usual = list(DRAFTERS_RULES) if drafters else known
+        rules = choose("rules", options["rules"], known) if "rules" in options else usual
         tv, workers = number(given, "tv") or TV[bool(model)], int(number(given, "workers") or 2)
         samples = int(number(given, "samples") or TRAINED_SAMPLES)
     out, begun = Path(options.get("out", DEFAULTS["out"])), time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"matrix{f'-{model}' if model else ''}.json"
-    others, before_s = kept_lines(path, rules)
+    path = out / f"{'drafters' if drafters else 'matrix'}{f'-{model}' if model else ''}.json"
+    others, before_s = kept_lines(path, rules, drafters)
+    if "retrieval" in drafters:
+        from scripts.drafter_tables import write_corpus
+
+        write_corpus(HEADS_TASK, CORPUS)
     batches: dict[int, list[dict[str, Any]]] = {}
     lines: list[dict[str, Any]] = []
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        jobs = {pool.submit(run, *batch, tv, model, samples): n for n, batch in enumerate(combinations(model, rules))}
+        batches_of_run = combinations(model, rules, drafters)
+        jobs = {pool.submit(run, *batch, tv, model, samples): n for n, batch in enumerate(batches_of_run)}
         for done in as_completed(jobs):
             batches[jobs[done]] = done.result()
             lines = [*others, *(line for n in sorted(batches) for line in batches[n])]

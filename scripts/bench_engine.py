@@ -2,9 +2,11 @@
 what the machine's arithmetic and memory allow.
 
     python scripts/bench_engine.py [pair=llama-tiny|tiny-shape|llama-8b-shape|FOLDER] [device=cpu] [dtype=float32]
-                                   [threads=1,2] [repeats=3] [sweep=40] [new=64] [out=FOLDER] [rules=all|NAME,NAME]
+                                   [threads=1,2] [repeats=3] [sweep=40] [new=64] [out=FOLDER]
+                                   [rules=all|NAME,NAME] [drafters=all|NAME,NAME]
 
-rules= measures verification rules beside Exact instead (bench_rules.py): out= then gets rules-PAIR-DEVICE-DTYPE.
+rules= measures verification rules beside Exact instead (bench_rules.py): out= then gets rules-PAIR-DEVICE-DTYPE. drafters= measures
+drafters instead (bench_drafters.py): out= gets drafters-PAIR-DEVICE-DTYPE.
 Everything compared takes turns in one process; a figure is the median of ratios with their smallest and largest. An embedded
 pair reads word problems of gsm8k-tiny one behind the other, a FOLDER (with target/ and draft/) and a random pair read random
 ids; random pairs draft like strangers, so their tokens/s are those of the worst case, while ratios stay fair. out= gets
@@ -28,6 +30,7 @@ import transformers
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from scripts.bench_drafters import measure_drafters
 from scripts.bench_rules import Stopwatch, measure_rules
 from sdbench import tasks
 from sdbench.engine import Engine, generate
@@ -91,6 +94,8 @@ class Bench:
     sweep: int  # prompts
     new: int  # tokens of a text
     corpus: list[int] = field(repr=False)
+    name: str = ""  # of an embedded pair
+    tokenizer: Any = field(default=None, repr=False)  # of an embedded pair
     engines: dict[Mode | None, Engine] = field(default_factory=dict, repr=False)
 
     def engine(self, capture: Mode | None) -> Engine:
@@ -154,6 +159,10 @@ class Bench:
     def wait(self) -> None:
         if self.device.startswith("cuda"):
             torch.cuda.synchronize()
+
+    def stretched(self) -> "Bench":
+        """The same shapes with random weights and room for long contexts."""
+        return stretched(self)
 
     def figure(self, name: str, values: list[float], note: str = "") -> Figure:
         return Figure(name, self.threads, statistics.median(values), min(values), max(values), len(values), note)
@@ -360,7 +369,7 @@ def stretched(bench: Bench) -> Bench:
     """The same shapes with random weights and room for long contexts."""
     models: list[Any] = []
     for model in (bench.target, bench.draft):
-        config = type(model.config).from_dict({**model.config.to_dict(), "max_position_embeddings": 2 * LONG})
+        config = type(model.config).from_dict({**model.config.to_dict(), "max_position_embeddings": 3 * LONG})
         models.append(type(model)(config).to(device=bench.device, dtype=model.dtype).eval())
     vocab = models[0].config.vocab_size
     return Bench(
@@ -439,12 +448,13 @@ def load(
     folder = EMBEDDED / name if (EMBEDDED / name).is_dir() else Path(name)
     one = LIBRARY.AutoModelForCausalLM.from_pretrained
     target, draft = (one(folder / role, dtype=dtype).to(device).eval() for role in ("target", "draft"))
-    corpus = random_ids(100_000, target.config.vocab_size)
+    corpus, name, tokenizer = random_ids(100_000, target.config.vocab_size), "", None
     if folder.parent == EMBEDDED:
+        name = folder.name
         tokenizer = LIBRARY.AutoTokenizer.from_pretrained(folder / "target")
         read = [f"{example.prompt.text} " for example in tasks.load("gsm8k-tiny", n=200).examples()]
         corpus = list(chain.from_iterable(tokenizer(text, add_special_tokens=False)["input_ids"] for text in read))
-    return Bench(target, draft, device, threads, repeats, sweep, new, corpus)
+    return Bench(target, draft, device, threads, repeats, sweep, new, corpus, name, tokenizer)
 
 
 def random_ids(count: int, vocab: int) -> list[int]:
@@ -461,6 +471,7 @@ DEFAULTS = {
     "new": "64",
     "out": "",
     "rules": "",
+    "drafters": "",
 }
 
 
@@ -470,6 +481,8 @@ def main(argv: Sequence[str]) -> None:
         if words.paths:
             raise ValueError(f"options are KEY=VALUE, got {words.paths[0]}")
     options = {**DEFAULTS, **words.options}
+    group = next((name for name in ("rules", "drafters") if options[name]), "engine")
+    measures = {"rules": measure_rules, "drafters": measure_drafters}
     transformers.logging.set_verbosity_error()
     head = "| what | threads | median | smallest | largest | n | |\n|---|---|---|---|---|---|---|"
     print(head)
@@ -479,11 +492,10 @@ def main(argv: Sequence[str]) -> None:
         dtype = getattr(torch, options["dtype"])
         counts = (int(options[name]) for name in ("repeats", "sweep", "new"))
         bench = load(options["pair"], options["device"], dtype, threads, *counts)
-        for figure in measure_rules(bench, options["rules"]) if options["rules"] else measure(bench):
+        for figure in measures[group](bench, options[group]) if group in measures else measure(bench):
             print(figure.row, flush=True)
             figures.append(figure)
     if options["out"]:
-        group = "rules" if options["rules"] else "engine"
         stem = f"{group}-{Path(options['pair']).name}-{options['device'].partition(':')[0]}-{options['dtype']}"
         path = Path(options["out"]) / stem
         path.parent.mkdir(parents=True, exist_ok=True)

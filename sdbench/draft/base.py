@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any, ClassVar, Self
 
 import torch
@@ -80,10 +81,20 @@ def new_tokens(context: Context, sizes: Mapping[int, int]) -> dict[int, list[int
     return {row: tails[row][width - count :] for row, count in counts.items()}
 
 
+def is_whole(value: object) -> bool:
+    """Return whether an option is a whole number: true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Return whether an option is a finite number."""
+    return is_whole(value) or (isinstance(value, float) and isfinite(value))
+
+
 def num_layers(option: str, count: int, value: int | None, default: int) -> int:
     """Return an option that takes some of a target's `count` layers, not all; None is the default, at least one."""
     value = max(1, default) if value is None else value
-    if not isinstance(value, int) or not 1 <= value < count:
+    if not is_whole(value) or not 1 <= value < count:
         span = f"from 1 to {count - 1}, as the target has {count} layers"
         raise ValueError(f"{option} must be a whole number {span}, got {value}")
     return value

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from huggingface_hub import constants
 from numpy.typing import NDArray
 
@@ -22,6 +23,7 @@ FORMAT = 1
 BREAK = -1  # between two texts: no context reaches beyond it
 PIECE = 1 << 16  # characters that are tokenised at a time, up to the end of a line
 BATCH = 256  # pieces
+MOST_TOKENS = 1 << 31  # a rank has 31 bits of a key
 LEVELS = 2  # of sorting: each doubles the tokens that are compared
 
 
@@ -36,19 +38,22 @@ class IndexedCorpus:
     @classmethod
     def of_ids(cls, tokens: NDArray[np.int32]) -> "IndexedCorpus":
         """Sort the positions: by as many tokens as fit into a key, then by keys of keys; equal ones by position."""
+        if len(tokens) >= MOST_TOKENS:
+            raise ValueError(f"corpus has {len(tokens):,} tokens, and at most {MOST_TOKENS:,} can be indexed")
         bits = max(1, int(tokens.max(initial=0) + 2).bit_length())
-        per_key = 62 // bits
-        keys = np.zeros(len(tokens), dtype=np.int64)
-        for back in range(1, per_key + 1):
-            keys[back:] |= (tokens[:-back].astype(np.int64) + 2) << (bits * (per_key - back))
-        width = per_key
+        width = 62 // bits
+        keys, ids = torch.zeros(len(tokens), dtype=torch.int64), torch.from_numpy(tokens)
+        for back in range(1, width + 1):
+            keys[back:] |= (ids[:-back].long() + 2) << (bits * (width - back))
+        keys, order = torch.sort(keys, stable=True)  # by digits, three times as fast as numpy's
         for _ in range(LEVELS - 1):
-            ranks = _ranks_of(keys)
+            ranks = torch.empty_like(order)
+            ranks[order] = torch.cat((keys[:1] * 0, (keys[1:] != keys[:-1]).cumsum(0)))
             keys = ranks << 31
             keys[width:] |= ranks[:-width] + 1
             width *= 2
-        order = np.sort(_ranks_of(keys) << 31 | np.arange(len(tokens))) & ((1 << 31) - 1)
-        return cls(tokens, order.astype(np.int32), width)
+            keys, order = torch.sort(keys, stable=True)
+        return cls(tokens, order.int().numpy(), width)
 
     @classmethod
     def open(cls, path: Path, tokenizer: Any) -> "IndexedCorpus":
@@ -114,16 +119,6 @@ class IndexedCorpus:
         return low
 
 
-def _ranks_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rank of each key; equal keys have the same."""
-    order = np.argsort(keys)
-    is_new = np.empty(len(keys), dtype=bool)
-    is_new[:1], is_new[1:] = False, keys[order[1:]] != keys[order[:-1]]
-    ranks = np.empty(len(keys), dtype=np.int64)
-    ranks[order] = is_new.cumsum()
-    return ranks
-
-
 def texts_of(path: Path) -> Iterator[str]:
     """Yield a file's text in pieces that end with a line; of a records folder each text that its cells hold, once."""
     if path.is_dir():
@@ -140,9 +135,16 @@ def ids_of(texts: Iterator[str], tokenizer: Any) -> NDArray[np.int32]:
     """Return the ids of texts, a BREAK behind each."""
     parts: list[NDArray[np.int32]] = []
     batch: list[str] = []
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    if fast is not None:  # what a call of the tokenizer sets anew
+        fast.no_truncation()
+        fast.no_padding()
 
     def encode() -> None:
-        rows = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+        if fast is None:
+            rows = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+        else:  # without the offsets of tokens, which take as long as the rest
+            rows = [encoding.ids for encoding in fast.encode_batch_fast(batch, add_special_tokens=False)]
         parts.extend(np.array([*row, BREAK], dtype=np.int32) for row in rows)
         batch.clear()
 
@@ -163,17 +165,19 @@ def refuse_corpus(corpus: object, tokenizer: Any = None) -> Path:
     if not path.exists():
         raise ValueError(f"corpus={path} does not exist: give a text file or a records folder")
     if path.is_file():
-        if not path.stat().st_size:
+        if not any(map(str.strip, texts_of(path))):
             raise ValueError(f"corpus={path} is empty: give a text file or a records folder with texts")
         return path
     from sdbench.records import SchemaError, read
 
     try:
         results = read(path)
-        if results.generations.empty:
+        if not any(map(str.strip, results.generations["text"])):
             raise ValueError
     except (ValueError, SchemaError):
-        raise ValueError(f"corpus={path} is a folder without records: give a text file or a records folder") from None
+        raise ValueError(
+            f"corpus={path} is a folder without recorded texts: give a text file or a records folder"
+        ) from None
     if tokenizer is not None:
         keys = {str((content or {}).get("tokenizer")) for content in results.cells["content"]}
         if keys != {tokenizer_key(tokenizer)}:

@@ -11,7 +11,7 @@ from sdbench.draft.base import BaseDrafter
 from sdbench.draft.length import VariableLength
 from sdbench.draft.lookup import PromptLookup, continue_text
 from sdbench.draft.model import ModelDrafter
-from sdbench.draft.policies import ConfidenceLength
+from sdbench.draft.policies import ConfidenceLength, share
 from sdbench.probs import dense
 from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Limits, Verdict
 
@@ -43,8 +43,7 @@ class HybridDrafter(BaseDrafter):
 
     @classmethod
     def check(cls, setup: DraftSetup, threshold: Any = 0.4, **options: Any) -> None:
-        if not isinstance(threshold, int | float) or not 0 < threshold <= 1:
-            raise ValueError(f"threshold must be in (0, 1], got {threshold}")
+        share("threshold", threshold)
         PromptLookup.check(setup, **options)
 
     def open(self, num_rows: int, capacity: int, cache: Any) -> None:

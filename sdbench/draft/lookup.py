@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sdbench.draft.base import BaseDrafter, new_tokens
+from sdbench.draft.base import BaseDrafter, is_whole, new_tokens
 from sdbench.draft.text_index import TextIndex
 from sdbench.types import Context, DraftBlock, DraftSetup
 
@@ -15,6 +15,9 @@ class TextDrafter(BaseDrafter):
     """Drafts from the row's own text, without a model: keeps an index of each row."""
 
     def __init__(self, shortest: int, longest: int) -> None:
+        for name, value in {"shortest": shortest, "longest": longest}.items():
+            if not is_whole(value):
+                raise ValueError(f"{name} must be a whole number, got {value}")
         if not 1 <= shortest <= longest:
             raise ValueError(f"shortest must be from 1 to longest={longest}, got shortest={shortest}")
         self.shortest, self.longest = shortest, longest

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sdbench.config import nearest
+from sdbench.draft.base import is_number
 
 FINE, COARSE = 20, 5  # equal parts of (0, 1] in which probabilities are counted
 MISSED = 3.0  # what stopping before an acceptance costs, in drafts that are refused: the weight of transformers
@@ -144,7 +145,7 @@ def policy_of(name: str, options: Mapping[str, Any]) -> LengthPolicy:
 
 def share(name: str, value: Any) -> float:
     """Return a number in (0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+    if not is_number(value) or not 0 < value <= 1:
         raise ValueError(f"{name} must be in (0, 1], got {value}")
     return float(value)
 

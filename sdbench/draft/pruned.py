@@ -10,7 +10,7 @@ from warnings import warn
 import torch
 from huggingface_hub import constants
 
-from sdbench.draft.base import num_layers
+from sdbench.draft.base import is_whole, num_layers
 from sdbench.draft.model import ModelDrafter
 from sdbench.files import digest_of, digest_of_data, write_whole
 from sdbench.lm.fingerprint import sample_of
@@ -84,7 +84,7 @@ class PrunedDrafter(ModelDrafter):
         calibration_tokens: int = 32,
     ) -> None:
         for name, value in {"calibration_texts": calibration_texts, "calibration_tokens": calibration_tokens}.items():
-            if not isinstance(value, int) or value < 1:
+            if not is_whole(value) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
         if setup.target_config is not None:
             kept_of(setup.target_config.num_hidden_layers, keep_layers)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from sdbench.draft.base import is_number
 from sdbench.draft.lookup import TextDrafter
 from sdbench.draft.text_index import TextIndex
 from sdbench.probs import Warp
@@ -31,6 +32,9 @@ class SuffixDrafter(TextDrafter):
 
     def __init__(self, warp: Warp, vocab_size: int, shortest: int, longest: int, factor: float, least: float) -> None:
         super().__init__(shortest, longest)
+        for name, value in {"factor": factor, "least": least}.items():
+            if not is_number(value):
+                raise ValueError(f"{name} must be a finite number, got {value}")
         if not (factor > 0 and 0 < least <= 1):
             raise ValueError(f"factor must be above 0 and least in (0, 1], got factor={factor:g}, least={least:g}")
         self.warp, self.vocab_size, self.factor, self.least = warp, vocab_size, factor, least

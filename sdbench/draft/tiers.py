@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sdbench.draft.base import BaseDrafter, num_layers, prefill_all
+from sdbench.draft.base import BaseDrafter, is_whole, num_layers, prefill_all
 from sdbench.draft.length import GrownContext
 from sdbench.draft.model import ModelDrafter
 from sdbench.draft.policies import share
@@ -140,5 +140,5 @@ def check_thresholds(low: float, high: float, chunk: int) -> None:
     """Raise ValueError for thresholds outside (0, 1] or in the wrong order, and for a chunk without a token."""
     if share("low", low) > share("high", high):
         raise ValueError(f"low must be at most high, got low={low} and high={high}")
-    if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
+    if not is_whole(chunk) or chunk < 1:
         raise ValueError(f"chunk must be a whole number of at least 1, got {chunk}")

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from sdbench.draft.base import is_whole
 from sdbench.draft.foreign import ForeignDrafter
 from sdbench.draft.lookup import TextDrafter
 from sdbench.draft.spelling import SpelledText, Spelling, WrittenDraft, refuse_undecodable
@@ -45,7 +46,7 @@ class UniversalDrafter(ForeignDrafter):
 
     @classmethod
     def check(cls, setup: DraftSetup, look_behind: Any = 10, **options: Any) -> None:
-        if not isinstance(look_behind, int) or look_behind < 1:
+        if not is_whole(look_behind) or look_behind < 1:
             raise ValueError(f"look_behind must be a whole number of at least 1, got {look_behind}")
         for name, tokenizer in (("target", setup.tokenizer), ("draft", setup.draft_tokenizer)):
             if tokenizer is not None:

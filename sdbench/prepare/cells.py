@@ -171,7 +171,7 @@ def decoding_of(
     reads = checkpoints_of(pair_info, role, drafter)
     words = {knob.name for knob in knobs if knob.choices or (knob.is_text and is_word(setting[knob.name]))}
     files = files_of({key: value for key, value in setting.items() if key not in words}, prefix="verifier")
-    drafter_files = {} if drafter is None else files_of(drafter.component.free, prefix="drafter")
+    drafter_files = {} if drafter is None else drafter.files
     return {
         "drafter": None if drafter is None else _drafter_content(drafter, drafter_files),
         **({"heads": heads} if (heads := contents(rule)) else {}),

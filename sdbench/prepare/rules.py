@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import Component, ConfigError, RuleSweep, Run
 from sdbench.errors import first_line
 from sdbench.imports import import_object
+from sdbench.prepare.versions import files_of
 from sdbench.types import DRAFTER_NEEDS, NEEDS, needs_of
 
 if TYPE_CHECKING:
@@ -35,6 +37,11 @@ class DrafterClass:
     @property
     def name(self) -> str:
         return self.component.name
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """Hashes of the files that its options name; a corpus is read for it once."""
+        return files_of(self.component.free, prefix="drafter")
 
 
 @dataclass(frozen=True)

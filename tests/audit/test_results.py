@@ -3,10 +3,20 @@
 import json
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
-from scripts.audit_matrix import WARPERS, kept_lines, names
+from scripts.audit_matrix import (
+    DRAFTERS_RULES,
+    WARPERS,
+    combinations,
+    command_line,
+    drafters_of,
+    kept_lines,
+    names,
+    page,
+)
 from scripts.audit_power import least_power
 from tests.audit.faults import FAULTS, HONEST
 
@@ -69,6 +79,39 @@ def test_the_matrix_is_whole_and_without_a_false_alarm():
 def test_the_matrix_takes_less_than_half_an_hour():
     matrix = tree("audit/matrix.json")
     assert matrix["seconds"] < 1800
+
+
+def test_every_drafter_is_audited_by_itself_on_a_trained_pair():
+    """At T = 0 and 1, lossless and lenient in one batch, each with what it needs."""
+    batches = list(combinations("llama-tiny", DRAFTERS_RULES, drafters_of("all", "llama-tiny")))
+    assert batches == [(name, T, "", DRAFTERS_RULES) for name in names("drafter") for T in ("0", "1")]
+    lines = {drafter: command_line(rules, drafter, T, warper, "llama-tiny") for drafter, T, warper, rules in batches}
+    assert all("verifier=[exact,ensemble]" in words and "model=llama-tiny" in words for words in lines.values())
+    without_draft = {name for name, words in lines.items() if "model.draft=null" in words}
+    assert without_draft >= {"lookup", "suffix", "early-exit", "pruned", "retrieval", "medusa", "mtp", "eagle"}
+    assert not without_draft & {"model", "hybrid", "tiers"}
+    foreign = {name for name, words in lines.items() if "model.draft=embedded:qwen-tiny/draft" in words}
+    assert foreign == {"intersection", "universal"}
+    assert [name for name, words in lines.items() if any(word.startswith("drafter.corpus=") for word in words)] == [
+        "retrieval"
+    ]
+    with pytest.raises(ValueError, match="drafters= needs a trained pair: give model=NAME"):
+        drafters_of("all", "")
+
+
+def test_drafters_that_are_audited_anew_leave_the_lines_of_others_alone(tmp_path):
+    def line(drafter: str, rule: str) -> dict[str, Any]:
+        return {"drafter": drafter, "rule": rule, "temperature": "1", "warper": "", "verdict": "sound", "claims": 3}
+
+    held = [line(drafter, rule) for drafter in ("lookup", "suffix", "tiers") for rule in DRAFTERS_RULES]
+    path = tmp_path / "drafters.json"
+    path.write_text(json.dumps({"lines": held, "seconds": 5.0}))
+    assert kept_lines(path, DRAFTERS_RULES, ["lookup"]) == (held[2:], 5.0)
+    assert sorted(kept_lines(path, ["exact"], ["lookup"])[0], key=held.index) == held[1:]
+    assert kept_lines(path, DRAFTERS_RULES, ["lookup", "suffix", "tiers"]) == ([], 0)
+    assert "| tiers, T=1 | sound | sound |" in page(held, 5.0), (
+        "where there are more drafters than rules, each has a line"
+    )
 
 
 @pytest.mark.results

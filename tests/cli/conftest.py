@@ -45,6 +45,30 @@ def whole(words, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
+def refused(words, tmp_path, capsys, monkeypatch):
+    """The sentence of a command that must end before weights are read."""
+
+    def never(*_, **__):
+        raise AssertionError("weights are read")
+
+    monkeypatch.setattr("sdbench.prepare.pair.load", never)
+
+    from micro import overridden
+
+    from sdbench.cli import main
+
+    def run(*more: str, **options: object) -> str:
+        capsys.readouterr()
+        assert main(overridden(words(tmp_path / "results", n=1, **options), *more)) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1, said
+        assert not (tmp_path / "results").exists()
+        return said
+
+    return run
+
+
+@pytest.fixture
 def no_figures(monkeypatch):
     """For tests of commands whose pictures nobody looks at: the summary is made, the drawing is left out."""
     monkeypatch.setattr("sdbench.report.write", no_drawing)

@@ -7,33 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from micro import byte_tokenizer, overridden
+from micro import byte_tokenizer
 from transformers import AutoConfig
 
 from sdbench.cli import main
 from sdbench.engines.job import Models
 
 pytestmark = pytest.mark.usefixtures("no_figures")
-
-
-@pytest.fixture
-def refused(words, tmp_path, capsys, monkeypatch):
-    """The sentence of a command that must end before weights are read."""
-
-    def never(*_, **__):
-        raise AssertionError("weights are read")
-
-    monkeypatch.setattr("sdbench.prepare.pair.load", never)
-
-    def run(*more: str, **options: object) -> str:
-        capsys.readouterr()
-        assert main(overridden(words(tmp_path / "results", n=1, **options), *more)) == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1, said
-        assert not (tmp_path / "results").exists()
-        return said
-
-    return run
 
 
 @pytest.fixture

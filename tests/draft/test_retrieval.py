@@ -1,5 +1,7 @@
 """Retrieval from a frozen corpus: the index against a plain search, its cache, what is refused, and what is emitted."""
 
+import random
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -71,6 +73,37 @@ def test_a_corpus_is_built_once_and_anew_for_other_texts_or_tokenizers(corpus, m
             IndexedCorpus.open(path, other)
 
 
+@pytest.mark.slow
+def test_the_index_of_a_large_text_is_small_and_a_second_start_builds_nothing(tmp_path, monkeypatch):
+    """Counts, not seconds: bytes for each token of the text, and calls of what builds."""
+    monkeypatch.setattr(corpora, "CACHE", tmp_path / "cache")
+    path, draw = tmp_path / "large.txt", random.Random(0)
+    lines = (words_of(draw.choices(range(61), range(61, 0, -1), k=100)) for _ in range(10_000))
+    path.write_text("\n".join(lines))
+    calls: Counter[str] = Counter()
+    for name in ("ids_of", "texts_of"):
+        monkeypatch.setattr(corpora, name, counted(name, getattr(corpora, name), calls))
+    tokenizer = word_tokenizer(61)
+    first = IndexedCorpus.open(path, tokenizer)
+    assert len(first.tokens) > 1_000_000
+    size = sum(file.stat().st_size for file in (tmp_path / "cache").rglob("*") if file.is_file())
+    assert size <= 64 * len(first.tokens)
+    built = Counter(calls)
+    assert built == {"ids_of": 1, "texts_of": 1}
+    again = IndexedCorpus.open(path, tokenizer)
+    assert calls == built, "the second start reads no text"
+    assert all(isinstance(part, np.memmap) for part in (again.tokens, again.order))
+    assert again.occurrences([5, 6], 1, 16) == first.occurrences([5, 6], 1, 16)
+
+
+def counted(name: str, function: Any, calls: Counter[str]) -> Any:
+    def call(*arguments: Any) -> Any:
+        calls[name] += 1
+        return function(*arguments)
+
+    return call
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_texts_are_the_targets_and_do_not_depend_on_the_batch(corpus, temperature):
     target = pair("llama")[0]
@@ -100,7 +133,7 @@ def test_texts_are_the_targets_and_do_not_depend_on_the_batch(corpus, temperatur
         ([], "drafter=retrieval: corpus must name a text file or a records folder, got None: give drafter.corpus=PATH"),
         (["drafter.corpus=/no/such/file"], "corpus=/no/such/file does not exist"),
         (["drafter.corpus={}/empty.txt"], "empty.txt is empty"),
-        (["drafter.corpus={}"], "is a folder without records"),
+        (["drafter.corpus={}"], "is a folder without recorded texts"),
         (["drafter.corpus={}/some.txt", "drafter.least=2"], r"least in \(0, 1\], got factor=2, least=2"),
         (["drafter.corpus={}/some.txt", "drafter.shortest=0"], "shortest must be from 1 to longest=16"),
     ],

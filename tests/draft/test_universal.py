@@ -1,5 +1,7 @@
 """A draft with another tokenizer, by text: what it writes is encoded by the target's, behind a window that never changes."""
 
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ import torch
 import sdbench
 from sdbench.draft import NoDraft
 from sdbench.draft.spelling import Spelling, WrittenDraft, refuse_undecodable
+from sdbench.draft.text_index import count_common
 from sdbench.lm.load import find, load_model, load_tokenizer
 from sdbench.prepare.pair import folder_of
 from sdbench.verify import Ensemble, Exact
@@ -125,6 +128,65 @@ def test_a_text_that_ends_inside_a_character_waits_for_the_rest(trained):
     assert not all(seen)
     assert text.is_open
     assert text.ids == list(trained.draft_tokenizer("Mia \U0001f600 has")["input_ids"])
+
+
+def test_counts_are_those_of_a_recount_over_whole_texts(trained, monkeypatch):
+    """Offered and lost tokens by their definition, from whole texts; the clock ticks once for each handling of texts."""
+    target, draft = trained.tokenizer, trained.draft_tokenizer
+    drafter: Any = trained.drafter("universal", trained.warp(0.0))
+    ticks = count()
+    monkeypatch.setattr("sdbench.draft.universal.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    texts: list[list[int]] = []  # of each round, of a batch of one
+    blocks, lost, num_compared = [], [], 0
+    spell, draw = drafter.spelling.spell, drafter.draft
+
+    def spelled(of_rows: Any, drafts: Any, limits: Any) -> Any:
+        nonlocal num_compared
+        (block,), (written,), (limit,) = given = spell(of_rows, drafts, limits), drafts, limits
+        lost.append(block.num_lost)
+        shown = target.decode(texts[-1], skip_special_tokens=True)
+        before = list(target(shown, add_special_tokens=False)["input_ids"])
+        if before == [token for token in texts[-1] if token not in target.all_special_ids]:
+            ends = [written.ids, written.ids if written.is_ended else written.ids[:-1]]
+            whole, shorter = (
+                list(target(shown + draft.decode(ids), add_special_tokens=False)["input_ids"]) for ids in ends
+            )
+            size, common = len(before), count_common(whole, shorter)
+            kept = whole[size:common][:limit] if whole[:size] == before == shorter[:size] else []
+            assert block.tokens == kept
+            assert block.num_lost == max(0, min(limit, len(whole) - size) - len(kept))
+            num_compared += 1
+        return given[0]
+
+    def drawn(context: Any, *more: Any) -> Any:
+        texts.append(context.tokens[0, : context.lengths[0]].tolist())
+        block = draw(context, *more)
+        blocks.append(int(block.lengths[0]))
+        return block
+
+    monkeypatch.setattr(drafter.spelling, "spell", spelled)
+    monkeypatch.setattr(drafter, "draft", drawn)
+    prompts = [list(target(text)["input_ids"]) for text in (PROMPT, PROMPT[:60])]
+    options: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 40, "stop_ids": (), "batch_size": 1}
+    decoded = sdbench.generate(None, None, prompts, [Exact()], drafter=drafter, engine=trained, **options)
+    assert num_compared > len(lost) / 2 > 5
+    assert sum(lost) > 0, "where nothing is lost, nothing is tested"
+    wanted = {"blocks": len(lost), "offered": sum(blocks), "lost": sum(lost)}
+    assert {name: drafter.counts[name] for name in wanted} == wanted
+    assert sum(blocks) == sum(sum(g.drafted or ()) for g in decoded)
+    assert drafter.counts["text_s"] == len(lost) + sum(1 for text in texts)
+
+
+@pytest.mark.parametrize("name", ["universal", "intersection"])
+def test_shared_tokens_are_those_that_both_vocabularies_name_alike(trained, name):
+    """Counted from the pieces of two byte-level vocabularies; parts of a character are no text."""
+    drafter: Any = trained.drafter(name, trained.warp(0.0))
+    tokenizers = trained.tokenizer, trained.draft_tokenizer
+    special = {token for each in tokenizers for token in each.all_special_tokens}
+    pieces = set.intersection(*(set(each.get_vocab()) for each in tokenizers)) - special
+    texts = {piece for piece in pieces if "\ufffd" not in trained.tokenizer.convert_tokens_to_string([piece])}
+    marks = set.intersection(*(set(each.all_special_tokens) for each in tokenizers))
+    assert drafter.facts == {"shared_tokens": len(texts | marks), "target_tokens": drafter.num_ids}
 
 
 def test_a_tokenizer_that_cannot_decode_its_ids_is_refused(trained):

@@ -14,6 +14,7 @@ from sdbench import embedded
 from sdbench.cli.command import parse
 from sdbench.cli.compose import Composer
 from sdbench.config import Component, Knob, Model, RuleSweep, Run, Shard, TimingOptions
+from sdbench.draft.intersection import IntersectionDrafter
 from sdbench.prepare import pair as pairs
 from sdbench.prepare.cells import points
 from sdbench.prepare.pair_info import PairInfo
@@ -193,6 +194,29 @@ def test_a_cell_is_the_same_in_a_list_of_drafters_as_alone(plan_of):
     for point in together:
         if point.cell.same_as is not None:
             assert point.cell.same_as == lossless[point.drafter.name], "w = 1 has the texts of its own drafter"
+
+
+def test_another_version_of_a_drafters_class_is_another_cell_of_it_alone(plan_of, monkeypatch):
+    words = "drafter=[model,lookup,intersection]"
+    before = plan_of(words)
+    monkeypatch.setattr(IntersectionDrafter, "version", "another")
+    after = keys(plan_of(words))
+    changed = {point.drafter and point.drafter.name for point in before if point.cell.key not in after}
+    assert changed == {"intersection"}
+
+
+def test_an_edited_subclass_of_a_drafter_is_another_cell(plan_of, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def with_source(end: str) -> set[str]:
+        source = "from sdbench.draft.intersection import IntersectionDrafter\n\n\nclass Mine(IntersectionDrafter):\n    pass\n"
+        (tmp_path / "intersection_of_a_test.py").write_text(source + end)
+        planned = plan_of("drafter._target_=intersection_of_a_test.Mine")
+        return {point.cell.key for point in planned if point.drafter}
+
+    first, edited = with_source(""), with_source("# a word\n")
+    assert not first & edited
+    assert with_source("") == first
 
 
 def test_what_a_key_holds_of_a_drafter_is_its_name_its_options_and_its_version(plan_of):

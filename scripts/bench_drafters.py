@@ -1,0 +1,254 @@
+"""What drafters cost beyond the calls of models, a look-up in a long text, early exit's round by its formula, and memory.
+
+    python scripts/bench_engine.py drafters=all|NAME,NAME [OPTIONS]    measures them
+    python scripts/bench_drafters.py NAME|alone [device=cpu]           prints the peak bytes with one drafter, as memory is measured
+
+The drafters are those of configs/drafter with the options of their files. A drafter that needs a tokenizer, or a head that does not
+ship for this pair, is left out and named. On one thread tokenizers and models wait for each other the least.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import sdbench.draft.medusa
+from scripts.bench_rules import Stopwatch
+from sdbench.config import config_dir
+from sdbench.draft import NoDraft, class_of
+from sdbench.draft.early_exit import exit_of
+from sdbench.draft.length import GrownContext
+from sdbench.draft.lookup import TextDrafter
+from sdbench.engine import Engine, generate
+from sdbench.engines.latency import peak_memory
+from sdbench.lm.load import find, load_model, load_tokenizer
+from sdbench.lm.model import LM
+from sdbench.prepare.pair import folder_of
+from sdbench.types import DRAFTER_NEEDS, needs_of
+from sdbench.verify import Exact
+from sdbench.words import exit_on_mistake, parse_words
+
+NUM_DRAFT, WARM_UPS = 5, 2
+SIZES = (1, 32)  # of batches
+PROMPT, LONG, FULL = 64, 8000, 4000  # tokens of the texts of rounds, of look-ups, and of memory
+ROUNDS, EMITTED = 40, 3  # of look-ups, and the tokens that each adds to a text
+OTHER_DRAFT = "embedded:qwen-tiny/draft"  # whose tokenizer is another than llama-tiny's
+ALONE = "alone"
+OF_MEMORY = ("early-exit", "lookup", "suffix")
+
+
+def drafters_of(names: str) -> list[str]:
+    """The names of the files, of `all` or a list."""
+    known = sorted(path.stem for path in (config_dir() / "drafter").glob("*.yaml"))
+    wanted = known if names == "all" else names.split(",")
+    if unknown := [name for name in wanted if name not in known]:
+        sys.exit(f"bench_engine: drafters={unknown[0]} names no file of configs/drafter")
+    return wanted
+
+
+def built_of(bench: Any, name: str) -> tuple[Engine, Any] | None:
+    """An engine that runs eagerly and a drafter of this name for the pair; None where the pair lacks what it needs."""
+    kind, options = class_of(name)
+    needs, options = needs_of(kind, DRAFTER_NEEDS), dict(options)
+    tokenizer, draft, draft_tokenizer = bench.tokenizer, bench.draft if "draft" in needs else None, None
+    if tokenizer is None and {"tokenizer", "draft_tokenizer"} & needs:
+        return None
+    if "draft_tokenizer" in needs:
+        other = find(OTHER_DRAFT, folder_of(OTHER_DRAFT))
+        draft = load_model(other, device=bench.device, dtype=str(bench.target.dtype).removeprefix("torch."))
+        draft_tokenizer = load_tokenizer(other)
+    if "corpus" in options:
+        options["corpus"] = str(Path(mkdtemp()) / "corpus.txt")
+        Path(options["corpus"]).write_text(tokenizer.decode(bench.corpus))
+    if "head" in options:
+        options["head"] = Path(folder_of("embedded:drafters/" + name)) / bench.name / "gsm8k-tiny"
+        if not options["head"].is_dir():
+            return None
+    engine = Engine(bench.target, draft, tokenizer, draft_tokenizer=draft_tokenizer, capture="off")
+    return engine, engine.drafter(name, engine.warp(1.0), options)
+
+
+def measure_drafters(bench: Any, names: str) -> Iterator[Any]:
+    """The figures of drafters; `bench` is a Bench of bench_engine."""
+    wanted = drafters_of(names)
+    for name in wanted:
+        built = built_of(bench, name)
+        if built is None:
+            print(f"bench_engine: {name} is left out: this pair has no tokenizer or no head for it", file=sys.stderr)
+            continue
+        for size in SIZES:
+            yield overhead(bench, f"{name}: beyond model calls, share of a round at batch {size}", *built, size)
+    for name in wanted:
+        if (built := built_of(bench, name)) and isinstance(built[1], TextDrafter):
+            for size in SIZES:
+                yield from look_up(bench, name, built[1], size)
+    if "early-exit" in wanted:
+        yield early_exit(bench)
+    yield from memory(bench, [name for name in OF_MEMORY if name in wanted])
+
+
+def overhead(bench: Any, name: str, engine: Engine, drafter: Any, size: int) -> Any:
+    """Seconds of drafting and observing without the models within them, over those of the rounds, run eagerly."""
+    shares = []
+    for turn in range(-WARM_UPS, bench.repeats):
+        watch = decode(bench, engine, drafter, size)
+        if turn >= 0:
+            spent = sum(call.seconds - call.inner_s for call in watch.calls if call.phase in ("draft", "observe"))
+            shares.append(spent / watch.seconds("round"))
+    return bench.figure(name, shares)
+
+
+def decode(bench: Any, engine: Engine, drafter: Any, size: int) -> Stopwatch:
+    """Decode `size` texts at once with a drafter; return what phases, observing and calls of models took."""
+    watch = Stopwatch(bench.wait)
+    functions = [(LM, "_run"), (LM, "read_out"), (sdbench.draft.medusa, "guess")]
+    kept = [(home, name, getattr(home, name)) for home, name in functions]
+    observe, engine.hook = drafter.observe, watch
+    for home, name, function in kept:
+        setattr(home, name, timed(watch, "model", function))
+    drafter.observe = timed(watch, "observe", observe)
+    try:
+        options: dict[str, Any] = {
+            "num_draft": NUM_DRAFT,
+            "max_new_tokens": bench.new,
+            "stop_ids": (),
+            "measure": False,
+        }
+        texts = bench.prompts(size, PROMPT)
+        generate(None, None, texts, [Exact()], batch_size=size, engine=engine, drafter=drafter, **options)
+    finally:
+        drafter.observe = observe
+        for home, name, function in kept:
+            setattr(home, name, function)
+    return watch
+
+
+def timed(watch: Stopwatch, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **options: Any) -> Any:
+        with watch(phase):
+            return function(*args, **options)
+
+    return call
+
+
+def look_up(bench: Any, name: str, drafter: Any, size: int) -> Iterator[Any]:
+    """What a look-up in a long text takes a row, in milliseconds, and over a call of the target on one token behind this text."""
+    texts = torch.tensor(bench.prompts(size, LONG), device=bench.device)
+    new = ROUNDS * EMITTED
+    tokens = torch.cat((texts, texts[:, :new]), 1)
+    wanted, u = torch.full((size,), NUM_DRAFT), torch.rand(size, NUM_DRAFT)
+    drafter.open(size, LONG + new + NUM_DRAFT, None)
+    for row, text in enumerate(texts):
+        drafter.admit(row, drafter.prefill(text, None))
+    rows_s = []
+    for done in range(0, new, EMITTED):
+        context = GrownContext(tokens, torch.full((size,), LONG + done, device=bench.device), LONG + done)
+
+        def draft(context: GrownContext = context) -> int:
+            return len(drafter.draft(context, NUM_DRAFT, wanted, u, frozenset()).lengths)
+
+        rows_s.append(bench.seconds(draft)[1] / size)
+    drafter.close()
+    at = f"at {LONG:,} tokens and batch {size}"
+    yield bench.figure(f"{name}: milliseconds of a look-up a row {at}", [1e3 * s for s in rows_s[1:]])
+    call_s = target_s(bench.stretched(), size, 1, LONG)
+    yield bench.figure(f"{name}: look-ups over a target call {at}", [size * s / call_s for s in rows_s[1:]])
+
+
+def target_s(bench: Any, num_rows: int, width: int, length: int) -> float:
+    """Return the median seconds of a call of the target on `width` tokens behind texts of `length`, run as a round runs it."""
+    lm = LM(bench.target)
+    lm.patience = 1
+    cache = lm.cache(num_rows, length + width + 1)
+    ids = torch.full((num_rows, width), 5, device=lm.device)
+    positions = length + torch.arange(width, device=lm.device).expand(num_rows, -1)
+    kv_length = lm.kv_length(length + width, cache)
+
+    def step(length: int, ids: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (lm.forward(ids, lm.plan(positions, cache, length), cache),)
+
+    def call() -> int:
+        return len(cache.steps(step, "call", kv_length, ids, positions))
+
+    with torch.inference_mode():
+        times = [bench.seconds(call)[1] for _ in range(5 * WARM_UPS + 10 * bench.repeats)]
+    return sorted(times[5 * WARM_UPS :])[5 * bench.repeats]
+
+
+def early_exit(bench: Any) -> Any:
+    """A round at batch 1 over E/N of a call of the target for each drafted token and one verification."""
+    lm, ratios = LM(bench.target), []
+    layers = lm.config.num_hidden_layers
+    share = exit_of(layers, None) / layers
+    texts, length = bench.prompts(1, PROMPT), PROMPT + bench.new // 2
+    for turn in range(-3 * WARM_UPS, bench.repeats):
+        engine = bench.engine(None)
+        drafter = engine.drafter("early-exit", engine.warp(1.0))
+        options: dict[str, Any] = {
+            "num_draft": NUM_DRAFT,
+            "max_new_tokens": bench.new,
+            "stop_ids": (),
+            "measure": False,
+        }
+        with bench.timed() as watch:
+            generate(None, None, texts, [Exact()], batch_size=1, engine=engine, drafter=drafter, **options)
+        if turn >= 0:
+            rounds = sorted(call.seconds for call in watch.calls if call.phase == "round")
+            formula_s = NUM_DRAFT * share * target_s(bench, 1, 1, length) + target_s(bench, 1, NUM_DRAFT + 1, length)
+            ratios.append(rounds[len(rounds) // 2] / formula_s)
+    return bench.figure("early-exit: a round over its formula, batch 1", ratios, f"E/N = {share:.2f}, K = {NUM_DRAFT}")
+
+
+def memory(bench: Any, names: Sequence[str]) -> Iterator[Any]:
+    """Peak over that of the target alone behind long texts: each in a process of its own, what Python and torch need taken off."""
+    peaks: dict[str, float] = {}
+    for name in [ALONE, *names] if names else []:
+        command = [sys.executable, __file__, name, f"device={bench.device}"]
+        env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}  # what is freed goes back at once
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+        if done.returncode:
+            sys.exit(f"bench_engine: the memory of {name} could not be measured: {done.stderr[-300:]}")
+        peaks[name] = float(done.stdout.split()[-1])
+        if name != ALONE:
+            what = f"{name}: peak of memory over the target's alone at {FULL:,} tokens"
+            yield bench.figure(what, [peaks[name] / peaks[ALONE]])
+
+
+def peak_bytes(name: str, device: str) -> float:
+    """Of one call with a random target of eight layers."""
+    import transformers
+
+    library: Any = transformers
+    before = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    options: dict[str, Any] = {"vocab_size": 1000, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 8}
+    options |= {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 2 * FULL}
+    config = library.LlamaConfig(**options, eos_token_id=None)
+    torch.manual_seed(0)
+    target = library.LlamaForCausalLM(config).to(device).eval()
+    prompts = torch.randint(5, 1000, (2, FULL), generator=torch.Generator().manual_seed(0)).tolist()
+    engine = Engine(target, capture="off")
+    drafter = NoDraft() if name == ALONE else engine.drafter(name, engine.warp(1.0))
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew, without that of making the model
+    more: dict[str, Any] = {"max_new_tokens": 24, "stop_ids": (), "num_draft": NUM_DRAFT, "batch_size": 2}
+    generate(None, None, prompts, [Exact()], engine=engine, drafter=drafter, **more)
+    return peak_memory() - (0 if device.startswith("cuda") else before)
+
+
+def main(argv: Sequence[str]) -> None:
+    with exit_on_mistake("bench_drafters", __doc__, argv):
+        words = parse_words(argv, {"device": "cpu"})
+        if len(words.paths) != 1:
+            raise ValueError(f"the name of one drafter is needed, got {len(words.paths)}")
+    torch.set_num_threads(1)
+    print(peak_bytes(words.paths[0], words.options.get("device", "cpu")))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
