@@ -145,9 +145,9 @@ def prices_of(results: Results, generations: pd.DataFrame) -> pd.DataFrame:
     """The prices that hold for the texts of one cell: of the newest pass over the same prompts, or over others of its task."""
     first = generations.iloc[0]
     drafter = str(first["drafter"]) if isinstance(first["drafter"], str) else None
-    asked = results.cells.set_index("cell")["asked"]
+    prompts = results.cells.set_index("cell")["asked"]
     # A call costs more behind a longer prompt.
-    is_alike = results.timings["cell"].map(asked) == asked[first["cell"]]
+    is_alike = results.timings["cell"].map(prompts) == prompts[first["cell"]]
     of_pair = str(first["model"]), str(first["task"]), drafter
     alike = prices(results.calls, results.timings[is_alike], *of_pair)
     return alike if len(alike) else prices(results.calls, results.timings, *of_pair)

@@ -52,8 +52,7 @@ def _all_but_length(sweep: Sweep) -> str:
 def _lengths_of(sweeps: Sequence[Sweep]) -> InputLengths:
     tables = []
     for sweep in sweeps:
-        asked = sweep.select(sweep.results.generations)
-        tokens = asked.groupby("cell")["prompt_tokens"].mean()
+        tokens = sweep.select(sweep.results.generations).groupby("cell")["prompt_tokens"].mean()
         # Seconds a token are one over tokens a second: the ends of the interval change places.
         times = {
             f"ms_per_token{end}": 1000 / sweep.points[f"tokens_per_s{other}"].astype("float64")

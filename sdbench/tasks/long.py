@@ -85,8 +85,8 @@ class LongTiny(CnnDm):
 
         def with_sentences(size: int) -> Prompt:
             others = [sentence for sentence, _ in zip(self._bystanders(example.id), range(size), strict=False)]
-            place = round(self.depth * size)
-            document = " ".join([*others[:place], fields["document"], *others[place:]])
+            before = round(self.depth * size)
+            document = " ".join([*others[:before], fields["document"], *others[before:]])
             return self.rules.render({**fields, "document": document}, shots, is_chat=self.chat)
 
         return with_sentences(largest_of_all(with_sentences, num_tokens, limit))

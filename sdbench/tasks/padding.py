@@ -47,7 +47,7 @@ class Padding(Prompting):
         """What decides the padding, for the records and the keys of cells; nothing without it, so that those keys stay."""
         if self.wanted_tokens is None:
             return {}
-        solved = {key: [*islice(self._solved(key), KEYED_EXAMPLES)] for key in islice(self.rows, KEYED_ROWS)}
+        solved = {key: [*islice(self._solved_examples(key), KEYED_EXAMPLES)] for key in islice(self.rows, KEYED_ROWS)}
         return {"padding": {"to": self.wanted_tokens, "with": f"solved/{PADDING}/{digest_of_data(solved)}"}}
 
     def pad(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
@@ -55,11 +55,11 @@ class Padding(Prompting):
         shots, fields = self.shots_of(example.id), self.fields(example.row)
 
         def render(num_whole: int, *cut: Fields) -> Prompt:
-            nearest_first = [*islice(self._solved(example.id), num_whole)]
+            nearest_first = [*islice(self._solved_examples(example.id), num_whole)]
             return self.rules.render(fields, [*cut, *nearest_first[::-1], *shots], is_chat=self.chat)
 
         num_whole = largest_of_all(render, num_tokens, limit)
-        last = next(islice(self._solved(example.id), num_whole, None))
+        last = next(islice(self._solved_examples(example.id), num_whole, None))
         words = re.findall(r"\s*\S+", last[self._cut_field])
 
         def with_words(size: int) -> Prompt:
@@ -68,16 +68,16 @@ class Padding(Prompting):
 
         return longest(with_words, max(0, len(words) - 1), num_tokens, limit)
 
-    def _solved(self, key: str) -> Iterator[Fields]:
+    def _solved_examples(self, key: str) -> Iterator[Fields]:
         """Solved examples for a row, never itself, without end: after the last comes the first again."""
         fixed, ids = self.rules.fixed_shots, self._pool_ids
         size = len(fixed) or len(ids)
         for number in count(Draw(f"padding/{key}").below(size)):
-            place = number % size
+            index = number % size
             if fixed:
-                yield fixed[place]
-            elif not (self._is_pool_asked and ids[place] == key):
-                yield self.fields(self._shot_pool[ids[place]])
+                yield fixed[index]
+            elif not (self._is_pool_asked and ids[index] == key):
+                yield self.fields(self._shot_pool[ids[index]])
 
     @cached_property
     def _pool_ids(self) -> list[str]:
