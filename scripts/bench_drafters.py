@@ -188,9 +188,10 @@ def early_exit(bench: Any) -> Any:
     layers = lm.config.num_hidden_layers
     share = exit_of(layers, None) / layers
     texts, length = bench.prompts(1, PROMPT), PROMPT + bench.new // 2
-    for turn in range(-3 * WARM_UPS, bench.repeats):
-        engine = bench.engine(None)
-        drafter = engine.drafter("early-exit", engine.warp(1.0))
+    engine = bench.engine(None)
+    engine.capture_at_once()
+    drafter = engine.drafter("early-exit", engine.warp(1.0))
+    for turn in range(-WARM_UPS, bench.repeats):
         options: dict[str, Any] = {
             "num_draft": NUM_DRAFT,
             "max_new_tokens": bench.new,

@@ -137,7 +137,7 @@ def test_test_asks_for_format_lint_types_and_tests_in_this_order(project):
 
 
 COMMANDS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py") if "__main__" in path.read_text())
-PARTS = {"vllm_steps", "bench_rules"}  # processes that another script starts
+PARTS = {"vllm_steps", "bench_rules", "bench_drafters"}  # processes that another script starts
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in PARTS])

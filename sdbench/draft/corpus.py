@@ -56,9 +56,12 @@ class IndexedCorpus:
         return cls(tokens, order.int().numpy(), width)
 
     @classmethod
-    def open(cls, path: Path, tokenizer: Any) -> "IndexedCorpus":
-        """Return the corpus of a text file or a records folder, from the cache if it was read before."""
-        key = digest_of(digest_of_path(path), tokenizer_key(tokenizer), str((FORMAT, PIECE, LEVELS)))
+    def open(cls, path: Path, tokenizer: Any, known_key: str | None = None) -> "IndexedCorpus":
+        """Return the corpus of a text file or a records folder, from the cache if it was read before.
+
+        `known_key`: the tokenizer's, where it is known; to work it out takes a second for a large vocabulary.
+        """
+        key = digest_of(digest_of_path(path), known_key or tokenizer_key(tokenizer), str((FORMAT, PIECE, LEVELS)))
         folder = CACHE / key
         if not folder.is_dir():
             built = cls.of_ids(ids_of(texts_of(path), tokenizer))
@@ -157,7 +160,7 @@ def ids_of(texts: Iterator[str], tokenizer: Any) -> NDArray[np.int32]:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
 
 
-def refuse_corpus(corpus: object, tokenizer: Any = None) -> Path:
+def refuse_corpus(corpus: object, tokenizer: Any = None, known_key: str | None = None) -> Path:
     """Return the path of a corpus; ValueError where nothing can be retrieved from it, or its outputs have other tokens."""
     if not isinstance(corpus, str | Path) or not str(corpus):
         raise ValueError(f"corpus must name a text file or a records folder, got {corpus}: give drafter.corpus=PATH")
@@ -180,7 +183,7 @@ def refuse_corpus(corpus: object, tokenizer: Any = None) -> Path:
         ) from None
     if tokenizer is not None:
         keys = {str((content or {}).get("tokenizer")) for content in results.cells["content"]}
-        if keys != {tokenizer_key(tokenizer)}:
+        if keys != {known_key or tokenizer_key(tokenizer)}:
             raise ValueError(
                 f"corpus={path} holds texts of another tokenizer: give the records of a pair with this one"
             )

@@ -41,12 +41,12 @@ class RetrievalDrafter(SuffixDrafter):
         path, size = refuse_corpus(corpus), setup.target.vocab_size
         options = shortest, longest, factor, least
         size = min(size, setup.warp.vocab_size or size)
-        return cls(IndexedCorpus.open(path, setup.tokenizer), setup.warp, size, *options)
+        return cls(IndexedCorpus.open(path, setup.tokenizer, setup.tokenizer_key), setup.warp, size, *options)
 
     @classmethod
     def check(cls, setup: DraftSetup, corpus: Any = None, **options: Any) -> None:
         super().check(setup, **options)
-        refuse_corpus(corpus, setup.tokenizer)
+        refuse_corpus(corpus, setup.tokenizer, setup.tokenizer_key)
 
     def prefill(self, prompt: Any, prefix: Any) -> Any:
         return None

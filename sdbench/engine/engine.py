@@ -31,6 +31,7 @@ class Engine:
     off. Texts do not depend on it. Captured steps are used while nothing that moves a logit has changed (lm/fingerprint.py).
     draft_tokenizer: of a draft with other ids than the target, for drafters that translate; vocab_size is then the target's alone.
     hook: called around each phase of the loop (engine/loop.py), for example to time it.
+    tokenizer_key: that of lm.load, where it is known.
     """
 
     target_model: Any
@@ -40,6 +41,7 @@ class Engine:
     capture: Mode | None = None
     hook: PhaseHook = no_hook
     draft_tokenizer: Any = None
+    tokenizer_key: str | None = None
     target: LM = field(init=False)
     draft: LM | None = field(init=False)
 
@@ -58,7 +60,8 @@ class Engine:
 
     def drafter(self, drafter: object, warp: Warp, options: Mapping[str, Any] | None = None) -> Drafter:
         """Return an object as it is; build a class, or the name of a file in configs/drafter, for these models."""
-        setup = DraftSetup(self.target, warp, self.draft, self.tokenizer, draft_tokenizer=self.draft_tokenizer)
+        parts = self.target, warp, self.draft, self.tokenizer
+        setup = DraftSetup(*parts, draft_tokenizer=self.draft_tokenizer, tokenizer_key=self.tokenizer_key)
         return drafters.build(drafter, setup, options)
 
     def stream(

@@ -166,8 +166,14 @@ def test_counts_are_those_of_a_recount_over_whole_texts(trained, monkeypatch):
 
     monkeypatch.setattr(drafter.spelling, "spell", spelled)
     monkeypatch.setattr(drafter, "draft", drawn)
-    prompts = [list(target(text)["input_ids"]) for text in (PROMPT, PROMPT[:60])]
-    options: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 40, "stop_ids": (), "batch_size": 1}
+    prompts = [list(target(text)["input_ids"]) for text in (PROMPT, PROMPT[:60], "Say it: caf\u00e9 qwerty")]
+    options: dict[str, Any] = {
+        "temperature": 0.0,
+        "max_new_tokens": 30,
+        "num_draft": 3,
+        "stop_ids": (),
+        "batch_size": 1,
+    }
     decoded = sdbench.generate(None, None, prompts, [Exact()], drafter=drafter, engine=trained, **options)
     assert num_compared > len(lost) / 2 > 5
     assert sum(lost) > 0, "where nothing is lost, nothing is tested"

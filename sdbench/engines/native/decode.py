@@ -169,7 +169,8 @@ def engine_of(pair_info: PairInfo, parts: Parts, pair: LoadedPair) -> Engine:
     from sdbench.engine import Engine
 
     tokenizer, draft_tokenizer = pair_info.tokenizer, pair_info.draft_tokenizer if parts.translates else None
-    engine = Engine(pair.target, pair.draft, tokenizer, draft_tokenizer=draft_tokenizer)
+    more: dict[str, Any] = {"draft_tokenizer": draft_tokenizer, "tokenizer_key": pair_info.tokenizer_key}
+    engine = Engine(pair.target, pair.draft, tokenizer, **more)
     if pair.target.device.type == "cpu":
         engine.hook = MemoryGuard()
     head: Any = pair.target.get_output_embeddings()
