@@ -1,6 +1,6 @@
 """results/drafters/healed.md: targets without some of their layers as drafts, as they are and healed by training.
 
-    python scripts/healing_tables.py [layers=3,6,9,13] [temperatures=0,1] [n=100] [records=results] [out=results/drafters]
+    python scripts/healing_tables.py [layers=3,6,9] [temperatures=0,1] [n=100] [records=results] [out=results/drafters]
 
 For each number of layers that stay: `python -m sdbench.train pruned`, then the draft that this wrote and `drafter=pruned`, which
 has the same layers untrained, on llama-tiny and gsm8k-tiny, with the lossless rule and the ensemble at w = 0.7. What is trained
@@ -26,7 +26,7 @@ from sdbench.metrics.text import format_interval
 from sdbench.prepare.distilled import DRAFT_CARD
 from sdbench.words import exit_on_mistake, parse_words
 
-DEFAULTS = {"layers": "3,6,9,13", "temperatures": "0,1", "n": "100", "records": "results", "out": "results/drafters"}
+DEFAULTS = {"layers": "3,6,9", "temperatures": "0,1", "n": "100", "records": "results", "out": "results/drafters"}
 PAIR = ("model=llama-tiny", "task=gsm8k-tiny")
 MEASURES = {"acceptance": 3, "tokens_per_round": 2, "quality": 1}  # with their digits
 COLUMNS = ["layers", "is_healed", "temperature", "verifier", "n"]
