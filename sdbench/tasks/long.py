@@ -77,7 +77,7 @@ class LongTiny(CnnDm):
     def reference_row(self, reference: str) -> Row:
         if self.protocol != "summary":
             raise ValueError(f"answers of {self.name} with protocol={self.protocol} are scored with its rows only")
-        return super().reference_row(reference) | {"id": ""}
+        return {**super().reference_row(reference), "id": ""}
 
     def pad(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
         """The prompt with as many sentences about bystanders as there is room for."""

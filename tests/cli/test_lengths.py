@@ -12,8 +12,9 @@ ALONE = ["timing=off", "verifier=exact", "max_new_tokens=12", "n=2"]
 @pytest.fixture(scope="module")
 def lengths(tmp_path_factory):
     home = tmp_path_factory.mktemp("lengths")
-    for length in (150, 300):
-        assert main(["model=llama-tiny", "task=long-tiny", f"task.length={length}", f"results={home}", *ALONE]) == 0
+    for length, report in ((150, "report=false"), (300, "report=true")):
+        words = ["task=long-tiny", f"task.length={length}", f"results={home}", report]
+        assert main(["model=llama-tiny", *words, *ALONE]) == 0
     return home / "llama-tiny-long-tiny"
 
 
@@ -46,7 +47,7 @@ REFUSED = {
         "task=long-tiny",
         "task.length=20",
     ): "task.length=20 is shorter than the longest prompt of task=long-tiny, which has",
-    ("task=long-tiny", "task.entropy=some"): "task.entropy must be one of low, mixed, high, got some",
+    ("task=long-tiny", "task.entropy=some"): "task.entropy cannot be some (choices: low, mixed, high)",
     ("task=long-tiny", "task.pad_to=200"): "task.pad_to is not an option",
     ("task=gsm8k-tiny", "task.pad_to=600"): "task.pad_to=600 is more than the 512 tokens that a prompt may have",
     (

@@ -10,9 +10,9 @@ def num_words(prompt):
     return len(prompt.text.split())
 
 
-def documents(n=6, **options):
+def documents(n=6, **options) -> list[str]:
     task = sdbench.tasks.load("long-tiny", n=n, **options)
-    return [task.fit(example, num_words, 10_000).prompt.text for example in task.examples()]
+    return [str(task.fit(example, num_words, 10_000).prompt.text) for example in task.examples()]
 
 
 @pytest.fixture
