@@ -38,6 +38,7 @@ from sdbench.words import exit_on_mistake, parse_words
 NUM_DRAFT, WARM_UPS = 5, 2
 SIZES = (1, 32)  # of batches
 PROMPT, LONG, FULL = 64, 8000, 4000  # tokens of the texts of rounds, of look-ups, and of memory
+FULL_ROWS = 4
 ROUNDS, EMITTED = 40, 3  # of look-ups, and the tokens that each adds to a text
 OTHER_DRAFT = "embedded:qwen-tiny/draft"  # whose tokenizer is another than llama-tiny's
 ALONE = "alone"
@@ -64,7 +65,7 @@ def built_of(bench: Any, name: str) -> tuple[Engine, Any] | None:
         other = find(OTHER_DRAFT, folder_of(OTHER_DRAFT))
         draft = load_model(other, device=bench.device, dtype=str(bench.target.dtype).removeprefix("torch."))
         draft_tokenizer = load_tokenizer(other)
-    if "corpus" in options:
+    if "corpus" in options and tokenizer is not None:
         options["corpus"] = str(Path(mkdtemp()) / "corpus.txt")
         Path(options["corpus"]).write_text(tokenizer.decode(bench.corpus))
     if "head" in options:
@@ -233,12 +234,12 @@ def peak_bytes(name: str, device: str) -> float:
     config = library.LlamaConfig(**options, eos_token_id=None)
     torch.manual_seed(0)
     target = library.LlamaForCausalLM(config).to(device).eval()
-    prompts = torch.randint(5, 1000, (2, FULL), generator=torch.Generator().manual_seed(0)).tolist()
+    prompts = torch.randint(5, 1000, (FULL_ROWS, FULL), generator=torch.Generator().manual_seed(0)).tolist()
     engine = Engine(target, capture="off")
     drafter = NoDraft() if name == ALONE else engine.drafter(name, engine.warp(1.0))
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew, without that of making the model
-    more: dict[str, Any] = {"max_new_tokens": 24, "stop_ids": (), "num_draft": NUM_DRAFT, "batch_size": 2}
-    generate(None, None, prompts, [Exact()], engine=engine, drafter=drafter, **more)
+    more: dict[str, Any] = {"max_new_tokens": 24, "stop_ids": (), "num_draft": NUM_DRAFT, "measure": False}
+    generate(None, None, prompts, [Exact()], engine=engine, drafter=drafter, batch_size=FULL_ROWS, **more)
     return peak_memory() - (0 if device.startswith("cuda") else before)
 
 
