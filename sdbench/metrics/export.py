@@ -188,16 +188,17 @@ def to_model_index(summary: pd.DataFrame) -> str:
 def scores_of_texts(*folders: Results) -> pd.DataFrame:
     """One row a text: cell, example (its row number or name), sample, headline score, what a corpus score sums, counts.
 
-    With it every interval of a rate or of a quality can be worked out again. It holds no prompt, reference or text.
+    With it every interval of a rate or of a quality can be worked out again. It holds no prompt, reference or text. A cell
+    that several folders hold is taken from the first.
     """
-    parts = []
+    parts: dict[str, pd.DataFrame] = {}
     for results in folders:
         cells = table_of(results.cells)
         for key, part in results.generations.groupby("cell", sort=True):
-            if quality.is_held(part, metric := metric_of(cells, str(key))):
+            if str(key) not in parts and quality.is_held(part, metric := metric_of(cells, str(key))):
                 names = {metric.name: "score", f"stats_{metric.name}": "stats"}
-                parts.append(part.rename(columns=names).reindex(columns=SCORES))
-    frame = pd.concat(parts) if parts else pd.DataFrame(columns=list(SCORES))
+                parts[str(key)] = part.rename(columns=names).reindex(columns=SCORES)
+    frame = pd.concat(parts.values()) if parts else pd.DataFrame(columns=list(SCORES))
     small = {"sample": "int16", "score": "float32"} | dict.fromkeys(COUNTED, "Int16")
     return frame.sort_values(["cell", "example", "sample"], kind="stable", ignore_index=True).astype(small)
 

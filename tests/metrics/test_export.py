@@ -50,6 +50,10 @@ def test_every_interval_can_be_worked_out_again_from_the_scores(kind, request, t
             assert (new.value, new.low, new.high) == pytest.approx((old.value, old.low, old.high), abs=0.01)
 
 
+def test_scores_of_a_cell_that_two_folders_hold_are_written_once(results):
+    assert export.scores_of_texts(results, results).equals(export.scores_of_texts(results))
+
+
 def test_markdown_has_a_line_for_each_cell_and_no_nan(folder, summary):
     text = (folder / "summary.md").read_text()
     lines = text.splitlines()
