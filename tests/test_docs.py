@@ -121,6 +121,36 @@ def test_the_layout_lists_every_room():
     assert rooms - {"__init__", "__main__"} <= words
 
 
+DRAFTERS = ROOT / "docs" / "drafters.md"
+PARTS_OF_A_DRAFTER = ("**Drafts.**", "**Command.**", "**Knobs.**", "**Measured.**", "**Limits.**")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "drafter").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_drafter_has_a_section_in_the_same_order(path: Path):
+    text = DRAFTERS.read_text()
+    assert f"| [`{path.stem}`](#{path.stem})" in text, "no row in the overview"
+    section = re.split(r"^##+ ", text.partition(f"\n### {path.stem}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    labels = [
+        label for label in re.findall(r"^\*\*[A-Z]\w+\.\*\*", section, re.MULTILINE) if label in PARTS_OF_A_DRAFTER
+    ]
+    assert tuple(labels) == PARTS_OF_A_DRAFTER
+    command, knobs = section.partition("**Command.**")[2].partition("**Knobs.**")[::2]
+    assert f"    python -m sdbench drafter={path.stem} " in command
+    for knob in yaml.safe_load(path.read_text()).keys() - {"name", "_target_"}:
+        assert f"`drafter.{knob}`" in knobs.partition("**Measured.**")[0], knob
+
+
+@pytest.mark.results
+def test_the_measured_drafters_are_those_of_the_results():
+    columns = {(0, "lossless"), (0, "typical"), (1, "lossless"), (1, "typical")}
+    tables = {t: rows_below(ROOT / "results" / "drafters" / "README.md", f"gsm8k-tiny, T = {t}") for t in (0, 1)}
+    measured = {(row[0], t, row[1]): row[5] for t, rows in tables.items() for row in rows}
+    for name, shown in re.findall(r"^### (\S+)$.*?^\*\*Measured\.\*\* (.*?\n)", DRAFTERS.read_text(), re.M | re.S):
+        if (name, 0, "lossless") in measured:
+            for t, rule in columns:
+                assert measured[name, t, rule] in shown, (name, t, rule)
+
+
 def rows_below_title(path: Path) -> list[list[str]]:
     return [line.strip("|").split("|") for line in path.read_text().splitlines() if line.startswith("|")]
 
