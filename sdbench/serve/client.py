@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +19,7 @@ BUSY = (429, 502, 503, 504)
 CONNECT_S = 10.0
 LONGEST_WAIT_S = 60.0
 NAN = float("nan")
+IsOver = Callable[[Sequence[Any]], bool]  # whether the newest of these ids ends a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +121,12 @@ class Client:
         except UnansweredError as error:
             raise EngineError(f"the counters of the server at {self.url} cannot be read ({error})") from error
 
-    async def complete(self, body: Mapping[str, Any]) -> Answer:
+    async def complete(self, body: Mapping[str, Any], is_over: IsOver | None = None) -> Answer:
         """One text. A request without a whole answer is repeated, as it changes nothing on a server; at last EngineError."""
         reason = ""
         for attempt in range(self.patience.retries + 1):
             try:
-                answer = await self.attempt(body)
+                answer = await self.attempt(body, is_over)
             except UnansweredError as fault:
                 reason = str(fault)
                 if attempt < self.patience.retries:
@@ -143,8 +144,10 @@ class Client:
         usual_s = self.patience.wait_s * 2**attempt * random.uniform(0.5, 1)
         return min(LONGEST_WAIT_S, max(retry_after_s or 0.0, usual_s))
 
-    async def attempt(self, body: Mapping[str, Any]) -> Answer:
-        """One text, or an error: nothing is repeated."""
+    async def attempt(self, body: Mapping[str, Any], is_over: IsOver | None = None) -> Answer:
+        """One text, or an error: nothing is repeated. Where the newest ids end it by `is_over`, the connection is closed, and the
+        server stops; what it would report at its own end stays unknown.
+        """
         reader = _Reader(self.dialect)
         async with self._request("POST", self.dialect.completions, body) as response:
             if response.status in BUSY:
@@ -153,7 +156,12 @@ class Client:
                 message = _message(await response.text())
                 raise EngineError(f"the server at {self.url} refuses a request with HTTP {response.status}: {message}")
             async for event in _events(response.content):
+                num_before = len(reader.ids)
                 reader.take(event)
+                if is_over is not None:
+                    for count in range(num_before + 1, len(reader.ids) + 1):
+                        if is_over(reader.ids[:count]):
+                            return reader.ended_at(count)
         if "error" in reader.last:
             raise UnansweredError(f"an error within the answer: {_message(json.dumps(reader.last))}")
         if not reader.is_whole:
@@ -224,6 +232,14 @@ class _Reader:
             self.chunks.append((time.perf_counter() - self._begin, len(new)))
         self.text += text or ""
         self.finish = at(choice, dialect.finish) or self.finish
+
+    def ended_at(self, count: int) -> Answer:
+        """The answer as far as its first `count` ids, which the newest chunk completes."""
+        when, size = self.chunks[-1]
+        self.chunks[-1] = when, size - (len(self.ids) - count)
+        self.ids, self.finish = self.ids[:count], self.dialect.stops[0]
+        self._facts.pop("usage", None)
+        return self.answer()
 
     def fill(self, ids: Sequence[int]) -> None:
         """Complete the ids from another answer to the same request, if it is the same text."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sdbench.config import ConfigError, refuse_unknown
+from sdbench.config.checks import integer
 
 STEPS = ("accepted", "drafted")
 TOTALS = ("steps", "drafted", "accepted")
@@ -20,7 +21,8 @@ class Dialect:
 
     ids: the new ids of a choice. steps: of a text, lists over its steps. totals: of a text, sums over its steps. sums: the sums up
     to a chunk, from which the steps follow. milliseconds: its own times. counters: sums since its start, in /metrics. request:
-    fields that every request has. top_k_all: how a request says "the whole vocabulary".
+    fields that every request has. top_k_all: how a request says "the whole vocabulary". most_stops: how many stop strings a request
+    may carry, None: any number.
     """
 
     completions: str = "/v1/completions"
@@ -38,6 +40,7 @@ class Dialect:
     counters: Mapping[str, str | None] = field(default_factory=dict)
     request: Mapping[str, Any] = field(default_factory=dict)
     top_k_all: int = -1
+    most_stops: int | None = None
     extra: str | None = None  # the field of a request that carries what plug-ins read
     salt: str | None = None  # the field of a request that keeps its prompt out of a cache of prompts
     has_cached_prompts: bool = True  # False: every request has its prompt read anew
@@ -61,6 +64,8 @@ class Dialect:
             if not isinstance(tree.get(name, {}), Mapping):
                 raise ConfigError(f"engine.dialect.{name} must be a mapping of {', '.join(keys)} to names")
             refuse_unknown(f"engine.dialect.{name}.", tree.get(name) or {}, keys)
+        if tree.get("most_stops") is not None:
+            integer("engine.dialect.most_stops", tree["most_stops"], 0, 10**6)
         given: dict[str, Any] = {
             key: value for key, value in tree.items() if value is not None or key in ("version", "choices")
         }

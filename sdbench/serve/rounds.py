@@ -1,6 +1,7 @@
 """The rounds of one text from the counts that a server reports by step, cut as the engine cuts."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from sdbench.types import EngineError, Origin
@@ -43,6 +44,22 @@ def without_drafts(num_tokens: int) -> CountedRounds:
     """A model without drafts: each token is a round."""
     none = (0,) * num_tokens
     return CountedRounds(none, none, none, ("bonus",) * num_tokens)
+
+
+def steps_within(
+    num_tokens: int, num_sent: int, accepted: Sequence[int], drafted: Sequence[int]
+) -> tuple[Sequence[int], Sequence[int]] | None:
+    """The steps that begin within the first `num_tokens` of the `num_sent` that a server has sent: it did not look for the stop
+    string. None where steps without drafts lie somewhere between the others.
+    """
+    if num_tokens == num_sent:
+        return accepted, drafted
+    cut_rounds(num_sent, accepted, drafted, is_stopped=True)  # counts that are not this text's are refused
+    if 1 + sum(accepted) + len(accepted) < num_sent:
+        return None
+    begins = accumulate((kept + 1 for kept in accepted), initial=1)
+    size = sum(begin < num_tokens for begin, _ in zip(begins, accepted, strict=False))
+    return accepted[:size], drafted[:size]
 
 
 def cut_rounds(num_tokens: int, accepted: Sequence[int], drafted: Sequence[int], *, is_stopped: bool) -> CountedRounds:

@@ -24,6 +24,7 @@ class LlamaCppStandIn(StandIn):
     """`left_out`: positions of tokens whose ids a stream does not send."""
 
     left_out: tuple[int, ...] = ()
+    most_stops: int = 10**6
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=2**26)

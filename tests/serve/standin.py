@@ -107,6 +107,7 @@ class StandIn:
         False  # sdbench's: then a rule that there is not is a client's mistake, and w = 0 keeps every draft
     )
     is_core_idle: bool = False  # only the front end has the plug-in
+    most_stops: int = 4  # vLLM's VLLM_MAX_STOP_STRINGS
     faults: list[str] = field(default_factory=list)
     seen: list[dict[str, Any]] = field(default_factory=list)
     step_s: float = 0.0
@@ -185,6 +186,9 @@ class StandIn:
         rule = body.get("vllm_xargs", {}).get("sdbench_rule", "sdbench.verify.Exact")
         if self.has_plugin and not rule.startswith("sdbench.verify."):
             return web.json_response({"error": {"message": f"sdbench_rule={rule!r} is no rule"}}, status=400)
+        if len(body.get("stop", ())) > self.most_stops:
+            message = f"stop: List should have at most {self.most_stops} items"
+            return web.json_response({"error": {"message": message}}, status=400)
         self.seen.append(body)
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
@@ -206,7 +210,7 @@ class StandIn:
         if fault == "slow":
             await asyncio.sleep(0.5)
         begin = time.perf_counter()
-        text = await asyncio.to_thread(self.maker, body)
+        text = self._stopped(await asyncio.to_thread(self.maker, body), body)
         knobs = json.loads(body.get("vllm_xargs", {}).get("sdbench_knobs", "{}"))
         if self.has_plugin and not self.is_core_idle and knobs.get("w") == 0 and text.drafted:
             k = text.drafted[0]
@@ -216,6 +220,23 @@ class StandIn:
         await response.prepare(request)
         await self._stream(request, response, text, body, fault, begin)
         return response
+
+    def _stopped(self, text: Text, body: dict[str, Any]) -> Text:
+        """The text up to the token that completes a stop string of the request; the step with it is counted whole."""
+        ends = (n for n in range(1, len(text.ids)) if self._has_stop(text.ids[:n], body.get("stop", ())))
+        count = next(ends, None)
+        if count is None:
+            return text
+        ids, begin, size = text.ids[:count], 1, 0
+        for kept in text.accepted or ():
+            if begin >= count:
+                break
+            begin, size = begin + kept + 1, size + 1
+        return Text(ids, text.accepted and text.accepted[:size], text.drafted and text.drafted[:size])
+
+    def _has_stop(self, ids: Sequence[int], stops: Sequence[str]) -> bool:
+        text = self._text(ids, "")
+        return any(stop in text for stop in stops)
 
     async def _stream(
         self,
@@ -308,6 +329,7 @@ def main(words: list[str]) -> None:
     )
     server = StandIn(maker, tokenizer, given.model, given.host, given.port, given.per_request_spec_decode_metrics)
     server.has_plugin = "sdbench" in os.environ.get("VLLM_PLUGINS", "").split(",")
+    server.most_stops = int(os.environ.get("VLLM_MAX_STOP_STRINGS", "4"))
     server.step_s = float(os.environ.get("STANDIN_STEP_S", "0"))
     if died := os.environ.get("STANDIN_DIES_AFTER"):
         server.faults = [""] * int(died) + ["die"]

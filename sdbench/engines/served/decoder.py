@@ -16,7 +16,7 @@ from sdbench.plan import WorkItem
 from sdbench.records import PooledRecord
 from sdbench.serve.client import Answer, Client
 from sdbench.serve.pump import Pump
-from sdbench.serve.rounds import CountedRounds, cut_rounds, without_drafts
+from sdbench.serve.rounds import CountedRounds, cut_rounds, steps_within, without_drafts
 from sdbench.types import EngineError, Generation
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class ServedDecoder:
         self.pump = Pump()
         self.servers = Servers(kind, job, store, self.pump)
         self.should_stop = stopper(job.pair_info.text, job.task.stop)
+        unsent = [stop for stop in job.task.stop if stop not in kind.stops_sent(job)]
+        self.is_over = stopper(job.pair_info.text, unsent)
         self.most = min(job.run.batch_size or AT_A_TIME, kind.most_requests)
         self._settings = {key: kind.setting(job.run, point) for key, point in job.points.items()}
         try:
@@ -157,7 +159,8 @@ class ServedDecoder:
                 f"the server at {client.url} drafts {most} tokens a step, and num_draft={point.num_draft}: write num_draft={most}"
             )
         try:
-            return cut_rounds(len(tokens), answer.steps["accepted"], answer.steps["drafted"], is_stopped=is_stopped)
+            steps = steps_within(len(tokens), len(answer.ids), answer.steps["accepted"], answer.steps["drafted"])
+            return None if steps is None else cut_rounds(len(tokens), *steps, is_stopped=is_stopped)
         except EngineError as error:
             raise EngineError(f"{error} ({client.url})") from error
 

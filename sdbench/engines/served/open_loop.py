@@ -86,7 +86,7 @@ def open_loop(decoder: ServedDecoder, cell: str, arrivals: Arrivals) -> list[Sen
         under_way += 1
         together, sent_s, started_at = under_way, time.perf_counter() - start, time.time()
         try:
-            answer = await client.attempt(bodies[number])
+            answer = await client.attempt(bodies[number], decoder.is_over)
         except (UnansweredError, EngineError) as error:
             return SentRequest(number, sent_s, NAN, NAN, together, started_at, failure=str(error) or "no answer")
         finally:

@@ -193,6 +193,10 @@ class Http:
 
         return request_of(point.rule)
 
+    def stops_sent(self, job: Job) -> list[str]:
+        """The stop strings that a request carries; sdbench itself looks for the others."""
+        return list(job.task.stop)[: self.dialect.most_stops]
+
     def decides(self, run: Run, point: Point) -> dict[str, Any]:
         """Of its options those that decide a text."""
         setting = self.setting(run, point)

@@ -51,7 +51,7 @@ def request_body(kind: Http, job: Job, model: str, item: WorkItem, most: int) ->
         "top_p": 1.0 if run.top_p is None else run.top_p,
         "top_k": dialect.top_k_all if run.top_k is None else run.top_k,
         "seed": seed_of(run.seed, item),
-        "stop": list(job.task.stop),
+        "stop": kind.stops_sent(job),
         "stop_token_ids": list(job.pair_info.stop_ids["draft" if point.role == "draft" else "target"]),
         "stream": True,
         "stream_options": {"include_usage": True},

@@ -48,7 +48,7 @@ class StartedServers(Http):
         """Raise a ConfigError where its program is missing or cannot decode this run; set `installed`."""
         raise NotImplementedError
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, job: Job) -> dict[str, str]:
         """Variables of its environment."""
         return {name: str(value) for name, value in self.env.items()}
 
@@ -118,8 +118,14 @@ class Vllm(StartedServers):
                 "(vllm#55005): engine.plugin=true repairs it, and temperature=0 is not touched by it"
             )
 
-    def environment(self) -> dict[str, str]:
-        return {**(PLUGIN_ENV if self.plugin else {}), **super().environment()}
+    def stops_sent(self, job: Job) -> list[str]:
+        """All of them: such a server is started with room for them."""
+        return list(job.task.stop)
+
+    def environment(self, job: Job) -> dict[str, str]:
+        most, needed = self.dialect.most_stops, len(job.task.stop)
+        room = {} if most is None or needed <= most else {"VLLM_MAX_STOP_STRINGS": str(needed)}
+        return {**room, **(PLUGIN_ENV if self.plugin else {}), **super().environment(job)}
 
     def words(self, job: Job, setting: ServerSetting, port: int) -> Sequence[str]:
         assert self.python is not None, "find() comes first"

@@ -175,7 +175,7 @@ def closed_loop(decoder: ServedDecoder, cell: str, asks: Sequence[Ask], concurre
 
     async def work(ask: Ask) -> tuple[float, Answer]:
         body = decoder.salted_body(client, WorkItem(cell, ask.example, 0))
-        return time.perf_counter(), await client.complete(body)
+        return time.perf_counter(), await client.complete(body, decoder.is_over)
 
     try:
         answers = list(decoder.pump.each(asks, work, concurrency))

@@ -1,0 +1,64 @@
+"""A task with more stop strings than a server takes: the same texts and counts as on a server that takes them all."""
+
+import pytest
+from sdbench.cli import main
+from sdbench.records import read
+from sdbench.serve.rounds import steps_within
+from sdbench.types import EngineError
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+NAME = "micro-gsm8k-tiny"
+STOPS = "task.stop=['@1','@2','@3','@4','and']"
+
+
+def words_of(served_words, results, server, **options) -> list[str]:
+    words = served_words(results, max_new_tokens=40, **options)
+    return [*words, STOPS, "engine=http", f"engine.url={server.url}", "engine.wait_s=0.01"]
+
+
+def test_texts_and_counts_are_those_of_a_server_that_takes_all_stop_strings(served_words, standin, tmp_path):
+    limited, free = standin(), standin(most_stops=9)
+    assert main(words_of(served_words, tmp_path / "limited", limited)) == 0
+    assert main([*words_of(served_words, tmp_path / "free", free), "engine.dialect.most_stops=9"]) == 0
+    assert {len(body["stop"]) for body in limited.seen} == {4}
+    assert {len(body["stop"]) for body in free.seen} == {5}
+    one, other = (read(tmp_path / name / NAME) for name in ("limited", "free"))
+    columns = ["example", "text", "tokens", "finish", "rounds", "drafted", "examined", "accepted", "replaced", "bonus"]
+    assert one.generations[columns].equals(other.generations[columns])
+    assert (one.generations["finish"] == "stop").all()
+    assert (one.generations["tokens"] < 40).all()
+    assert one.rounds[["drafted", "examined", "accepted"]].equals(other.rounds[["drafted", "examined", "accepted"]])
+
+
+def test_a_timed_request_ends_at_its_stop_string(served_words, standin, tmp_path):
+    """The stand-in would go on for 40 tokens; the client closes the connection."""
+    server = standin(step_s=0.001)
+    words = [word for word in words_of(served_words, tmp_path, server) if word != "timing=off"]
+    assert main([*words, "timing.examples=2", "timing.repeats=1", "timing.rate=200", "timing.requests=4"]) == 0
+    results = read(tmp_path / NAME)
+    (tokens,) = set(results.generations["tokens"])
+    assert set(results.loads["tokens"]) == set(results.open_loads["tokens"]) == {tokens}
+    assert (results.open_loads["failure"] == "").all()
+    assert results.loads["decode_s"].gt(0).all()
+    assert results.loads["server_decode_s"].isna().all(), "a server reports its times at its own end"
+
+
+def test_a_started_server_is_given_room_for_all_stop_strings(served_words, vllm_python, tmp_path):
+    words = [f"engine.python={vllm_python}", "engine=vllm", "engine.start_s=240", "engine.grace_s=2"]
+    assert main([*served_words(tmp_path), STOPS.replace("and", "@5"), *words]) == 0
+    assert len(read(tmp_path / NAME).generations) == 9
+
+
+def test_a_limit_that_is_no_number(served_words, standin, tmp_path, capsys):
+    assert main([*words_of(served_words, tmp_path, standin()), "engine.dialect.most_stops=-1"]) == 2
+    assert "engine.dialect.most_stops must be a whole number" in capsys.readouterr().err
+
+
+def test_steps_beyond_the_end_are_left_out():
+    assert steps_within(9, 9, [3, 1, 1], [3, 3, 3]) == ([3, 1, 1], [3, 3, 3])
+    assert steps_within(6, 9, [3, 1, 1], [3, 3, 3]) == ([3, 1], [3, 3])
+    assert steps_within(5, 9, [3, 1, 1], [3, 3, 3]) == ([3], [3])
+    assert steps_within(1, 9, [3, 1, 1], [3, 3, 3]) == ([], [])
+    assert steps_within(5, 9, [3, 1], [3, 3]) is None, "two steps without drafts lie somewhere"
+    with pytest.raises(EngineError, match="its counts are not this text's"):
+        steps_within(2, 5, [3, 3], [3, 3])
