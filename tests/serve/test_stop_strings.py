@@ -1,6 +1,7 @@
 """A task with more stop strings than a server takes: the same texts and counts as on a server that takes them all."""
 
 import pytest
+
 from sdbench.cli import main
 from sdbench.records import read
 from sdbench.serve.rounds import steps_within
