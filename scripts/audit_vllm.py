@@ -35,7 +35,8 @@ from sdbench.prepare.pair import find
 from sdbench.prepare.pair_info import PairInfo
 from sdbench.prepare.prompts import Prompts
 from sdbench.prepare.task import build_task
-from sdbench.serve.client import Answer, Client
+from sdbench.serve.answer import Answer
+from sdbench.serve.client import Client
 from sdbench.serve.command import look, port_of, words_of
 from sdbench.serve.plugin import EXPAND, draws_from_laws
 from sdbench.serve.process import Server

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -11,14 +10,13 @@ from typing import Any
 
 import aiohttp
 
-from sdbench.serve.dialect import SECONDS, STEPS, SUMS, TOTALS, Dialect, all_of, at, counters_of
-from sdbench.serve.rounds import steps_of
+from sdbench.serve.answer import Answer, AnswerReader, UnansweredError
+from sdbench.serve.dialect import Dialect, at, counters_of
 from sdbench.types import EngineError
 
 BUSY = (429, 502, 503, 504)
 CONNECT_S = 10.0
 LONGEST_WAIT_S = 60.0
-NAN = float("nan")
 IsOver = Callable[[Sequence[Any]], bool]  # whether the newest of these ids ends a text
 
 
@@ -29,37 +27,6 @@ class Patience:
     retries: int = 6
     wait_s: float = 0.5
     silence_s: float = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One text as received: uncut ids, the server's counts, and the times of its chunks in seconds from the request."""
-
-    ids: tuple[int, ...]
-    text: str
-    is_stopped: bool
-    steps: Mapping[str, Sequence[int]] | None
-    totals: Mapping[str, float] | None
-    chunks: tuple[tuple[float, int], ...]  # when, and how many ids
-    server_s: Mapping[str, float]  # first_token, decode, queue; NaN where it does not say
-    started_at: float
-    num_asked: int = 1  # 1: answered at once
-
-    @property
-    def first_token_s(self) -> float:
-        return self.chunks[0][0] if self.chunks else NAN
-
-    @property
-    def decode_s(self) -> float:
-        return self.chunks[-1][0] - self.chunks[0][0] if self.chunks else NAN
-
-
-class UnansweredError(Exception):
-    """An attempt without a whole answer; any part of one is dropped. `wait_s`: the wait that the server asks for."""
-
-    def __init__(self, reason: str, wait_s: float | None = None) -> None:
-        super().__init__(reason)
-        self.wait_s = wait_s
 
 
 @dataclass
@@ -148,7 +115,7 @@ class Client:
         """One text, or an error: nothing is repeated. Where the newest ids end it by `is_over`, the connection is closed, and the
         server stops; what it would report at its own end stays unknown.
         """
-        reader = _Reader(self.dialect)
+        reader = AnswerReader(self.dialect)
         async with self._request("POST", self.dialect.completions, body) as response:
             if response.status in BUSY:
                 raise UnansweredError(f"HTTP {response.status}", _seconds(response.headers.get("Retry-After")))
@@ -179,99 +146,6 @@ class Client:
                 return at(await response.json(content_type=None), self.dialect.ids) or ()
             except ValueError as error:
                 raise UnansweredError("its answer is no JSON") from error
-
-
-class _Reader:
-    """The chunks of one answer."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self.dialect = dialect
-        self.started_at, self._begin = time.time(), time.perf_counter()
-        self.ids: list[int | None] = []  # None: counted and not sent
-        self.sums: list[tuple[int, int, int]] = []
-        self.text, self.finish, self.is_whole = "", None, False
-        self.chunks: list[tuple[float, int]] = []
-        self.last: Mapping[str, Any] = {}
-        self._facts: dict[str, Any] = {}
-
-    def take(self, event: str) -> None:
-        if event == "[DONE]":
-            self.is_whole = True
-            return
-        try:
-            chunk = json.loads(event)
-        except ValueError as error:
-            raise UnansweredError("a part of its answer is no JSON") from error
-        self.last, dialect = chunk, self.dialect
-        facts = {
-            **{name: at(chunk, dialect.milliseconds.get(name)) for name in SECONDS},
-            "steps": all_of(chunk, dialect.steps, STEPS),
-            "totals": all_of(chunk, dialect.totals, TOTALS),
-            "mean": at(chunk, dialect.tokens_per_step),
-            "usage": at(chunk, "usage.completion_tokens"),
-        }
-        self._facts |= {name: value for name, value in facts.items() if value is not None}
-        sums = None if dialect.sums.get("tokens") is None else [at(chunk, dialect.sums.get(name)) or 0 for name in SUMS]
-        for choice in at(chunk, dialect.choices) or () if dialect.choices is not None else [chunk]:
-            self._choice(choice, None if sums is None else sums[0])
-        if sums is not None:
-            self.sums.append((sums[0], sums[1], sums[2]))
-        self.is_whole = self.is_whole or bool(at(chunk, dialect.last))
-
-    def _choice(self, choice: Mapping[str, Any], count: int | None) -> None:
-        """`count`: how many tokens there are by now, where the server says so."""
-        dialect = self.dialect
-        new, text = at(choice, dialect.ids), at(choice, dialect.text)
-        if new is None and text:
-            raise EngineError(f"a server answers without token ids: its answers have no {dialect.ids}")
-        new = list(new or ())[len(self.ids) :] if dialect.is_cumulative else list(new or ())
-        if count is not None:
-            new = [None] * (count - len(self.ids) - len(new)) + new
-        if new:
-            self.ids += new
-            self.chunks.append((time.perf_counter() - self._begin, len(new)))
-        self.text += text or ""
-        self.finish = at(choice, dialect.finish) or self.finish
-
-    def ended_at(self, count: int) -> Answer:
-        """The answer as far as its first `count` ids, which the newest chunk completes."""
-        when, size = self.chunks[-1]
-        self.chunks[-1] = when, size - (len(self.ids) - count)
-        self.ids, self.finish = self.ids[:count], self.dialect.stops[0]
-        self._facts.pop("usage", None)
-        return self.answer()
-
-    def fill(self, ids: Sequence[int]) -> None:
-        """Complete the ids from another answer to the same request, if it is the same text."""
-        known = [(position, token) for position, token in enumerate(self.ids) if token is not None]
-        if len(ids) != len(self.ids) or any(ids[position] != token for position, token in known):
-            raise UnansweredError("its stream leaves out token ids, and the same request has another text")
-        self.ids = list(ids)
-
-    def answer(self) -> Answer:
-        if self._facts.get("usage", len(self.ids)) != len(self.ids):
-            raise UnansweredError(f"it counts {self._facts['usage']} tokens and sent {len(self.ids)}")
-        server_s = {name: float(self._facts.get(name, NAN)) / 1000 for name in SECONDS}
-        return Answer(
-            ids=tuple(token for token in self.ids if token is not None),
-            text=self.text,
-            is_stopped=self.finish in self.dialect.stops,
-            steps=steps_of(self.sums) if self.sums else self._facts.get("steps"),
-            totals=self._totals(),
-            chunks=tuple(self.chunks),
-            server_s=server_s,
-            started_at=self.started_at,
-        )
-
-    def _totals(self) -> dict[str, float] | None:
-        """As reported, or computed from the mean tokens of a step: the first token is the prefill's."""
-        if self.sums and self.sums[-1][1]:
-            return {"steps": NAN, "drafted": self.sums[-1][1], "accepted": self.sums[-1][2]}
-        totals, mean = self._facts.get("totals"), self._facts.get("mean")
-        if totals is not None or not mean or not self.ids:
-            return totals
-        steps = round(len(self.ids) / mean)
-        return {"steps": steps, "drafted": NAN, "accepted": len(self.ids) - steps}
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[str]:

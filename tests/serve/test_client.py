@@ -7,7 +7,8 @@ from standin import StandIn, hashed
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from sdbench.config import config_dir
-from sdbench.serve.client import Answer, Client, Patience, UnansweredError
+from sdbench.serve.answer import Answer, UnansweredError
+from sdbench.serve.client import Client, Patience
 from sdbench.serve.dialect import Dialect, counters_of
 from sdbench.serve.pump import Pump
 from sdbench.types import EngineError

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from sdbench.config import ConfigError, config_dir
-from sdbench.serve.client import UnansweredError, _Reader
+from sdbench.serve.answer import AnswerReader, UnansweredError
 from sdbench.serve.dialect import Dialect, all_of, at
 
 
@@ -15,7 +15,7 @@ def dialect_of(name: str) -> Dialect:
 
 
 def read_all(name: str, chunks: list[dict]):
-    reader = _Reader(dialect_of(name))
+    reader = AnswerReader(dialect_of(name))
     for chunk in chunks:
         reader.take(json.dumps(chunk))
     reader.take("[DONE]")

@@ -14,7 +14,8 @@ from sdbench.engines.served.timing import time_plan
 from sdbench.engines.stops import end_of, stopper
 from sdbench.plan import WorkItem
 from sdbench.records import PooledRecord
-from sdbench.serve.client import Answer, Client
+from sdbench.serve.answer import Answer
+from sdbench.serve.client import Client
 from sdbench.serve.pump import Pump
 from sdbench.serve.rounds import CountedRounds, cut_rounds, steps_within, without_drafts
 from sdbench.types import EngineError, Generation

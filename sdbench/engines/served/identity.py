@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.engines.latency import machine
 from sdbench.prepare.provenance import gpus
-from sdbench.serve.client import Client, UnansweredError
+from sdbench.serve.answer import UnansweredError
+from sdbench.serve.client import Client
 from sdbench.serve.dialect import at
 from sdbench.serve.pump import Pump
 

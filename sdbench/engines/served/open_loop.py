@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 
 from sdbench.plan import WorkItem
 from sdbench.records import OpenLoadRecord
-from sdbench.serve.client import UnansweredError
+from sdbench.serve.answer import UnansweredError
 from sdbench.types import EngineError
 
 if TYPE_CHECKING:
     from sdbench.engines.latency import LatencyPlan
     from sdbench.engines.served.decoder import ServedDecoder
     from sdbench.prepare.arrivals import Arrivals
-    from sdbench.serve.client import Answer, Client
+    from sdbench.serve.answer import Answer
+    from sdbench.serve.client import Client
 
 LEAD_S = 0.05  # until the first arrival: all requests are waiting for their time by then
 NAN = float("nan")

@@ -13,7 +13,8 @@ from sdbench.engines.served.request import PLUGIN, ServerSetting, model_id_of, r
 from sdbench.plan import WorkItem
 from sdbench.prepare.progress import warn
 from sdbench.prepare.provenance import gpus
-from sdbench.serve.client import Answer, Client, UnansweredError
+from sdbench.serve.answer import Answer, UnansweredError
+from sdbench.serve.client import Client
 from sdbench.serve.command import port_of
 from sdbench.serve.dialect import at
 from sdbench.serve.process import Server

@@ -34,7 +34,7 @@ from sdbench.plan import WorkItem
 from sdbench.prepare.arrivals import arrivals_of
 from sdbench.prepare.progress import Bar, warn
 from sdbench.records import LoadRecord, Results, Store, TimingRecord, read
-from sdbench.serve.client import Answer
+from sdbench.serve.answer import Answer
 from sdbench.types import EngineError
 
 if TYPE_CHECKING:
