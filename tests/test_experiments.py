@@ -1,9 +1,12 @@
 """Experiments: each makes the records that a table or figure asks for, and the commands for what is missing do too."""
 
+import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import sdbench
@@ -11,11 +14,13 @@ from scripts.paper import build as paper
 from scripts.paper import cells as paper_cells
 from scripts.paper import numbers as paper_numbers
 from scripts.paper.cells import ALL, FINETUNED, LEARNED, TINY, WS, ExhibitRow, base_of
+from scripts.zoo_tables import settings_within
 from sdbench.cli.command import Command, parse
 from sdbench.cli.compose import Composer
 from sdbench.cli.help import text
 from sdbench.config import config_dir
 
+ROOT = Path(__file__).parents[1]
 FOLDER = config_dir() / "experiment"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
@@ -142,11 +147,52 @@ def test_the_real_pair_has_an_experiment_for_each_of_the_six_tasks(composer):
         assert (run.model.name, run.temperature, run.top_p) == ("smollm2", 1, 0.95)
 
 
+@pytest.mark.parametrize("task", ["humaneval", "gsm8k"])
+def test_other_rules_and_lengths_share_the_folder_of_the_real_task(composer, task):
+    (base,) = runs_of(composer, f"experiment=real-{task}")
+    (rules,) = runs_of(composer, f"experiment=real-{task}-rules")
+    (lengths,) = runs_of(composer, f"experiment=real-{task}-lengths")
+    for run in (rules, lengths):
+        same = ("folder", "model", "task", "n", "temperature", "dtype", "seed")
+        assert [getattr(run, name) for name in same] == [getattr(base, name) for name in same]
+    assert (lengths.num_draft, [s["w"] for s in lengths.verifiers[0].settings]) == ((3, 8), [0.7])
+    (tiny,) = (ROOT / "results/zoo").glob(f"*{task}-tiny-T0")
+    within = settings_within(pd.read_csv(tiny / "summary.csv")).set_index("verifier")
+    assert [rule.name for rule in rules.verifiers] == ["typical", "mars", "lenience", "bild"]
+    for rule in rules.verifiers:
+        (setting,) = rule.settings
+        assert setting[within.at[rule.name, "knob"]] == float(within.at[rule.name, "value"])
+
+
+@pytest.mark.parametrize(("task", "n"), [("humaneval", 164), ("wmt", 300)])
+def test_sampled_real_runs_have_a_folder_of_their_own(composer, task, n):
+    (run,) = runs_of(composer, f"experiment=real-{task}-sampled")
+    assert (run.name, run.n) == (f"qwen-coder-small-{task}-T1", n)
+    assert (run.temperature, run.top_p, run.dtype) == (1, 0.95, "bfloat16")
+    assert [setting["w"] for setting in run.verifiers[0].settings] == [0.5, 0.7, 0.9]
+
+
+def test_real_drafters_and_models_without_a_sibling(composer):
+    (base,) = runs_of(composer, "experiment=real-humaneval")
+    (run,) = runs_of(composer, "experiment=real-humaneval-drafters")
+    assert (run.folder, run.model, run.n) == (base.folder, base.model, 40)
+    assert [rule.name for rule in run.verifiers] == ["ensemble", "typical"]
+    assert {"model", "hybrid", "tiers", "lookup", "suffix", "early-exit", "pruned"} == {d.name for d in run.drafters}
+    for name, model in (("smollm2", "smollm2-135m"), ("gemma", "gemma-270m")):
+        (run,) = runs_of(composer, f"experiment=real-{name}")
+        assert (run.name, run.n, run.temperature) == (f"{model}-humaneval", 40, 0)
+        assert (run.model.draft, run.model.draft_quantization) == (run.model.target, "int8")
+        assert [drafter.name for drafter in run.drafters] == ["lookup", "suffix", "early-exit", "pruned", "model"]
+    (run,) = runs_of(composer, "experiment=real-humaneval-evalplus")
+    assert (run.name, run.task.options["protocol"]) == ("qwen-coder-small-humaneval-evalplus", "evalplus")
+    assert run.task.options["chat"] is True
+
+
 def test_help_and_readme_name_every_experiment():
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
     listed = next(line for line in text().splitlines() if line.strip().startswith("experiment=") and "NAME" not in line)
     assert listed.split("=", 1)[1].split() == NAMES
-    assert [name for name in NAMES if f"| `{name}` |" not in readme] == []
+    assert [name for name in NAMES if not re.search(rf"^\| [^|]*`{name}`", readme, re.MULTILINE)] == []
     assert {asked.experiment for asked in ALL} < set(NAMES)
 
 
