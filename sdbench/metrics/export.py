@@ -16,6 +16,7 @@ from sdbench.metrics import quality
 from sdbench.metrics.cells import metric_of, scores_of, table_of
 from sdbench.metrics.columns import estimate_of, spread, spread_names
 from sdbench.metrics.markup import booktabs, markdown, tex_row
+from sdbench.metrics.needed import examples_needed
 from sdbench.metrics.recommend import Advice, Recommendation
 from sdbench.metrics.safety import Comparison
 from sdbench.metrics.stats import Estimate
@@ -123,15 +124,16 @@ def to_results_json(
         document["configs"][name] = {"task": cell["task"], "model": cell["model"], "protocol": cell["protocol"]}
         document["versions"][name] = ((cell["content"] or {}).get("task") or {}).get("version")
     if advice is not None:
-        decisions = [_decision(decision, names) for decision in advice.advices]
+        pairs = zip(advice.advices, advice.weighed, strict=True)
+        decisions = [_decision(decision, weighed.alpha, names) for decision, weighed in pairs]
         document["recommendations"] = decisions
         if len(decisions) == 1:
             document |= {name: decisions[0][name] for name in ("recommended", "margin", "tests")}
     return json.dumps(document, indent=2, sort_keys=True)
 
 
-def _decision(advice: Advice, names: Mapping[str, str]) -> dict[str, Any]:
-    """What was decided for one sweep, and every test behind it in the order it was made."""
+def _decision(advice: Advice, alpha: float, names: Mapping[str, str]) -> dict[str, Any]:
+    """What was decided for one sweep, and every test behind it, at this level, in the order it was made."""
     gain = spread("speedup_over_lossless", advice.gain or Estimate(math.nan, math.nan, math.nan, 0))
     return {
         "model": advice.model,
@@ -141,14 +143,16 @@ def _decision(advice: Advice, names: Mapping[str, str]) -> dict[str, Any]:
         "margin": finite_or_none(advice.margin),
         "text": advice.text,
         **{name: finite_or_none(value) for name, value in gain.items()},
-        "tests": [_test(test, advice.margin, names) for test in advice.tests],
+        "tests": [_test(test, advice.margin, alpha, names) for test in advice.tests],
     }
 
 
-def _test(test: Comparison, margin: float, names: Mapping[str, str]) -> dict[str, Any]:
+def _test(test: Comparison, margin: float, alpha: float, names: Mapping[str, str]) -> dict[str, Any]:
     numbers = {"change": test.change, "worst": test.worst, "loops": test.loops}
     labels = {"setting": names[test.cell], "cell": test.cell, "verifier": test.verifier, "num_draft": test.num_draft}
-    outcome = {"n": test.difference.n, "is_passed": test.is_safe(margin)}
+    outcome: dict[str, Any] = {"n": test.difference.n, "is_passed": test.is_safe(margin)}
+    if not outcome["is_passed"]:
+        outcome["examples_needed"] = examples_needed(test, margin, alpha)
     return labels | {name: finite_or_none(value) for name, value in numbers.items()} | outcome
 
 

@@ -117,10 +117,12 @@ def fastest(sweep: Weighed, settings: Sequence[Comparison]) -> Comparison | None
     return max(settings, key=lambda test: (sweep.answers_of(test.cell), places[test.cell]), default=None)
 
 
-def at_speed(sweep: Weighed, speed: float, margin: float = math.inf) -> Advice:
+def at_speed(sweep: Weighed, speed: float, margin: float) -> Advice:
     """Return the least loss at `speed` times the target alone; lossless where that is fast enough.
 
-    A setting of which `margin` points more texts loop or fail than of lossless is left out, however fast it is.
+    A setting of which `margin` points more texts loop or fail than of lossless is left out, however fast it is, and so is one
+    whose answers are not proven to come sooner than those of lossless and of the target alone. Where a loss of the margin could
+    not show, nothing but lossless is advised.
     """
     bare = Advice(sweep.model, sweep.task, None, "")
     if sweep.problem:
@@ -135,14 +137,18 @@ def at_speed(sweep: Weighed, speed: float, margin: float = math.inf) -> Advice:
     if free is not None:
         text = f"stay {sweep.names[free]}: {sentences.ratio_text(over[free])} the target alone reaches {speed:g}× without any loss."
         return replace(bare, text=f"{sweep.title}: {text}", speedup=over[free], kind="stay", rival=free)
+    if sweep.quality is not None and not sweep.quality.low > margin:
+        return replace(bare, text=f"{sweep.title}: none: {sentences.at_the_floor(sweep, sweep.quality, f'{margin:g}')}")
     fast = [[test for test in curve if test.cell in over and over[test.cell].low >= speed] for curve in sweep.curves]
     failing = [test for tests in fast for test in tests if test.excess[0] > margin]
-    reached = [next((test for test in tests if test not in failing), None) for tests in fast]
+    later = [test for tests in fast for test in tests if not sweep.gains[test.cell].is_sooner(level)]
+    reached = [next((test for test in tests if test not in failing and test not in later), None) for tests in fast]
     best = max((test for test in reached if test is not None), key=lambda test: test.change, default=None)
     if best is None:
-        return replace(bare, text=f"{sweep.title}: none: {sentences.too_slow(sweep, speed, over, failing)}")
+        words = sentences.too_slow(sweep, speed, over, failing=failing, later=later, margin=margin)
+        return replace(bare, text=f"{sweep.title}: none: {words}")
     gain, reach = sweep.gains[best.cell], over[best.cell]
-    text = f"{sweep.title}: {sentences.at_speed(sweep, best, gain, reach, speed)}"
+    text = f"{sweep.title}: {sentences.at_speed(sweep, best, gain, reach, speed, margin)}"
     return replace(
         bare, kind="ship", cell=best.cell, text=text, speedup=reach, gain=gain.over_lossless, rival=gain.best
     )
@@ -166,6 +172,9 @@ def timed_settings(results: Results, margin: Margin, *, resamples: int = 2_000, 
 def breakpoints(sweep: Weighed) -> list[float]:
     """Return the margins at which a decision may change, ascending, above 0: between two of them it stays."""
     tests = [test for curve in sweep.curves for test in curve]
-    ends = [end for test in tests for end in (-test.worst, -test.change, test.excess[0])]
+    limits = [limit for test in tests for limit in (-test.worst, test.excess[0])]
+    ends = [*limits, *(-test.change for test in tests)]
+    # Near the margin a limit has a decimal more.
+    ends += [limit + side * sentences.NEAR for limit in limits for side in (-1, 1)]
     ends += [sweep.quality.low] if sweep.quality is not None else []
     return sorted({round(end, 6) for end in ends if 0 < end < math.inf})

@@ -3,17 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 from sdbench.metrics import quality
-from sdbench.metrics.safety import ALPHA, Comparison
+from sdbench.metrics.needed import needed_examples
+from sdbench.metrics.safety import Comparison
 from sdbench.metrics.stats import Estimate
 from sdbench.metrics.text import format_interval, format_number
 from sdbench.metrics.weigh import Gain, Weighed
 
-POWER = 0.8
-SURE = 0.95  # on each side of a range of examples
-WIDEST = 25  # a range wider than this says nothing
 NEAR = 0.05  # of the margin, where one decimal would read as a tie
 
 
@@ -72,19 +69,17 @@ class Wording:
     def loss(self) -> str:
         """Return what the setting costs: as seen, at worst, and by what measure; two decimals near the margin."""
         n, name, worst = self.best.difference.n, self.sweep.metric.name, self.best.worst
-        digits = 2 if abs(worst + self.margin) < NEAR else 1
         if self.best.num_differing == 0:
-            limit = f"a loss of up to {-worst:.{digits}f} points of {name} cannot be excluded at n = {n}"
+            limit = f"a loss of up to {near_text(-worst, self.margin)} points of {name} cannot be excluded at n = {n}"
             return f"no example changed; {limit} (margin {self.written})"
         change = f"{format_signed(self.best.change)} points of {name} against lossless"
-        return f"{change}, at worst {format_signed(worst, digits)} (margin {self.written}, n={n})"
+        return f"{change}, at worst {limit_text(worst, self.margin)} (margin {self.written}, n={n})"
 
     def _with_notes(self, text: str, untimed: str | None = None, *, is_shipped: bool = False) -> str:
         """Add what a reader has to know beside the decision."""
         sweep, notes = self.sweep, [text]
-        length = sweep.lengths.get(self.best.cell)
-        if is_shipped and length is not None and length.value > LONGER:
-            notes.append(f"Warning: its answers are {length_text(length)} than those of lossless.")
+        if is_shipped:
+            notes += length_warning(sweep, self.best.cell)
         if untimed is not None:
             speed = f"modelled at {sweep.modelled[untimed]:.2f}× the target alone, but was not timed"
             command = f"{sweep.command or 'the same command'} margin={self.written}"
@@ -92,20 +87,44 @@ class Wording:
         return " ".join([*notes, *remarks(sweep)])
 
 
-def at_speed(sweep: Weighed, best: Comparison, gain: Gain, over_target: Estimate, speed: float) -> str:
+def at_speed(sweep: Weighed, best: Comparison, gain: Gain, over_target: Estimate, speed: float, margin: float) -> str:
     """A setting that is fast enough, and what it loses."""
-    change = f"{format_signed(best.change)} points of {sweep.metric.name} against lossless, at worst {format_signed(best.worst)}"
+    limit = f"at worst {limit_text(best.worst, margin)}"
+    change = f"{format_signed(best.change)} points of {sweep.metric.name} against lossless, {limit}"
     over = f"{ratio_text(over_target)} the target alone (asked for {speed:g}×), {gain_text(sweep, gain, best.cell)}"
-    return f"ship {sweep.names[best.cell]}: {over}; {change} (n={best.difference.n})."
+    text = f"ship {sweep.names[best.cell]}: {over}; {change} (n={best.difference.n})."
+    return " ".join([text, *length_warning(sweep, best.cell), *remarks(sweep)])
 
 
-def too_slow(sweep: Weighed, speed: float, over: Mapping[str, Estimate], failing: Sequence[Comparison]) -> str:
-    """No setting is fast enough, or those that are fail; `over` is the speed of each over the target."""
+def too_slow(
+    sweep: Weighed,
+    speed: float,
+    over: Mapping[str, Estimate],
+    *,
+    failing: Sequence[Comparison],
+    later: Sequence[Comparison],
+    margin: float,
+) -> str:
+    """No setting is fast enough, or those that are fail, or their answers come no sooner; `over` is each one's speed."""
+    return " ".join([_too_slow(sweep, speed, over, failing, later, margin), *remarks(sweep)])
+
+
+def _too_slow(
+    sweep: Weighed,
+    speed: float,
+    over: Mapping[str, Estimate],
+    failing: Sequence[Comparison],
+    later: Sequence[Comparison],
+    margin: float,
+) -> str:
     if failing:
-        more, way = failing[0].excess
-        reason = (
-            f"{sweep.names[failing[0].cell]} does, but {more:.1f} points more of its texts {way} than with lossless"
-        )
+        reason = f"{sweep.names[failing[0].cell]} does, but {excess_text(failing[0], margin)}"
+        return f"no usable setting is proven to reach {speed:g}× the target alone; {reason}."
+    if later:
+        gain = sweep.gains[later[0].cell]
+        times = {"lossless": gain.sooner, "the target alone": gain.sooner_target}
+        known = ", ".join(f"{ratio_text(time)} than from {name}" for name, time in times.items() if time)
+        reason = f"{sweep.names[later[0].cell]} does in tokens a second, but that an answer comes sooner is not proven ({known})"
         return f"no usable setting is proven to reach {speed:g}× the target alone; {reason}."
     nearest = max(over, key=lambda key: over[key].low)
     reason = f"nearest is {sweep.names[nearest]} at {ratio_text(over[nearest])}"
@@ -120,6 +139,20 @@ def gain_text(sweep: Weighed, gain: Gain, cell: str, *, is_short: bool = False) 
     length = f", {length_text(sweep.lengths[cell])}" if cell in sweep.lengths else ""
     over = f"{ratio_text(gain.over_lossless)} over {sweep.names[gain.best]}"
     return f"{over}, {sooner}{length} ({gain.over_lossless.n} texts at batch {sweep.batch_size})" if sooner else over
+
+
+def length_warning(sweep: Weighed, cell: str) -> list[str]:
+    """Return a warning where the answers of a setting are much longer than those of lossless."""
+    length = sweep.lengths.get(cell)
+    if length is None or not length.value > LONGER:
+        return []
+    return [f"Warning: its answers are {length_text(length)} than those of lossless."]
+
+
+def excess_text(test: Comparison, margin: float) -> str:
+    """Return how many more of a setting's texts fail, and how."""
+    more, way = test.excess
+    return f"{near_text(more, margin)} points more of its texts {way} than with lossless"
 
 
 def length_text(length: Estimate) -> str:
@@ -172,15 +205,18 @@ def _none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: s
     failing = [test for test in tests if test.worst > -margin]
     if failing and not any(test.is_safe(margin) for test in tests):
         more, way = max(test.excess for test in failing)
-        return f"none within the margin of {points(written)}: {more:.1f} points more texts {way} than with lossless."
+        texts = f"{near_text(more, margin)} points more texts {way} than with lossless"
+        return f"none within the margin of {points(written)}: {texts}."
     hopeful = [test for test in tests if test.change > -margin]
     if not hopeful:
         return f"none within the margin of {points(written)}."
     best = max(hopeful, key=lambda test: test.worst)
     limit = (
-        f"but its loss may be as large as {-best.worst:.1f} points" if best.worst == best.worst else "its loss is open"
+        f"but its loss may be as large as {near_text(-best.worst, margin)} points"
+        if best.worst == best.worst
+        else "its loss is open"
     )
-    more = needed_examples(best, margin, ALPHA / len(sweep.curves)) if written == f"{margin:g}" else ""
+    more = needed_examples(best, margin, sweep.alpha) if written == f"{margin:g}" else ""
     tail = f"; {more}" if more else ""
     return (
         f"none: n is too small to tell (n={best.difference.n}); nearest is {sweep.names[best.cell]}: {format_signed(best.change)} "
@@ -193,51 +229,19 @@ def points(written: str) -> str:
     return f"{written} point{'' if written == '1' else 's'}"
 
 
-def needed_examples(best: Comparison, margin: float, alpha: float) -> str:
-    """How many examples would do for 80 % power: a range over the 90 % interval of the loss, open where that reaches the margin.
-
-    The limit lies below the estimate by z standard errors, which shrink as 1/√n, and by what n examples cannot show, as 1/n:
-    for Gaffke's limit the two add up as squares, within about 5 %.
-    """
-    width, n, quantile = best.change - best.worst, best.difference.n, NormalDist().inv_cdf
-    if not (0 < width < math.inf and best.error < math.inf):
-        return ""
-    seen = min(quantile(1 - alpha) * best.error, width)
-    reach = (seen, math.sqrt(width**2 - seen**2), quantile(POWER) * best.error)
-    few, about, many = (
-        n * _times(margin + best.change + sign * quantile(SURE) * best.error, *reach) for sign in (1, 0, -1)
-    )
-    if few == math.inf:
-        return ""
-    low, high = max(n + 1, few), max(n + 1, many)
-    if high > WIDEST * low:
-        as_seen = f", {round_number(max(n + 1, about))} if the loss is as measured" if about < math.inf else ""
-        return f"at least {round_number(low)} examples in all are needed{as_seen}"
-    count = (
-        round_number(low) if round_number(low) == round_number(high) else f"{round_number(low)} to {round_number(high)}"
-    )
-    return f"{count} examples in all would do, if they differ as much as these"
-
-
-def _times(room: float, seen: float, hidden: float, power: float) -> float:
-    """So many times the examples after which the distances, as they shrink, add up to `room`; infinite where none do."""
-    low, high = 0.0, 1.0  # of the root of one over that
-    for _ in range(60):
-        middle = (low + high) / 2
-        is_within = math.hypot(seen * middle, hidden * middle**2) + power * middle <= room
-        low, high = (middle, high) if is_within else (low, middle)
-    return 1 / low**2 if low > 0 else math.inf
-
-
-def round_number(count: float) -> str:
-    """Two digits: more would promise what nobody knows."""
-    digits = max(len(str(math.ceil(count))) - 2, 0)
-    return f"{math.ceil(count / 10**digits) * 10**digits:,}"
-
-
 def format_signed(points: float, digits: int = 1) -> str:
     """Return +0.5, -1.2."""
     return format_number(points, digits, is_signed=True)
+
+
+def limit_text(worst: float, margin: float) -> str:
+    """Return the limit of a change such as -1.2, with two decimals where one would read as a tie with the margin."""
+    return format_signed(worst, 2 if abs(worst + margin) < NEAR else 1)
+
+
+def near_text(points: float, margin: float) -> str:
+    """Return points such as 1.2, with two decimals where one would read as a tie with the margin."""
+    return format_number(points, 2 if abs(points - margin) < NEAR else 1)
 
 
 def ratio_text(estimate: Estimate) -> str:

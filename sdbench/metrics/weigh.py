@@ -13,7 +13,7 @@ import pandas as pd
 from sdbench.metrics import quality, speed
 from sdbench.metrics.cells import BASELINES, metric_of, reference, table_of, titles
 from sdbench.metrics.degenerate import degenerate
-from sdbench.metrics.gain import Passes, lossless_settings, p_value_of
+from sdbench.metrics.gain import Passes, at_level, lossless_settings, p_value_of
 from sdbench.metrics.safety import ALPHA, FAILURES, LOOP, Comparison, compare_settings, sequences
 from sdbench.metrics.stats import NAN, Estimate, affordable, ratio_interval
 from sdbench.metrics.text import names_of
@@ -51,6 +51,11 @@ class Gain:
     @property
     def sooner(self) -> Estimate | None:
         return self.sooner_each.get(self.best)
+
+    def is_sooner(self, level: float) -> bool:
+        """Return whether an answer is proven to come sooner than from lossless and from the target alone; true if not timed."""
+        times = [time for time in (self.sooner, self.sooner_target) if time is not None]
+        return all(at_level(time, level).low > 1 for time in times)
 
     @property
     def p_value(self) -> float:
@@ -91,6 +96,11 @@ class Weighed:
     def n(self) -> int:
         """Examples of the smallest comparison."""
         return min((test.difference.n for curve in self.curves for test in curve), default=0)
+
+    @property
+    def alpha(self) -> float:
+        """The level of each of its comparisons: all curves share that of the decision."""
+        return ALPHA / max(len(self.curves), 1)
 
     def answers_of(self, cell: str) -> float:
         """Return the modelled speed in answers instead of tokens; 0 where there is none."""

@@ -103,10 +103,14 @@ def _files_of(top: str, *, is_probe: bool = False) -> list[Path]:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    """Modules of other packages that a source imports."""
+    """Modules of other packages that a source imports; none where it is not valid Python, as templates and tests may be."""
     if path.suffix != ".py":
         return
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # null bytes, or an encoding that it does not have
+        return
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:

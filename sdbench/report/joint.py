@@ -8,10 +8,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from sdbench.metrics import sentences
 from sdbench.metrics.recommend import Recommendation
-from sdbench.metrics.safety import Comparison, run_in_sequence
-from sdbench.metrics.text import format_interval, format_number
-from sdbench.metrics.weigh import Weighed
+from sdbench.metrics.safety import ALPHA, Comparison, run_in_sequence
+from sdbench.metrics.stats import holm
+from sdbench.metrics.weigh import Gain, Weighed
 
 MOST = 3  # settings that are named where none is safe on all
 
@@ -33,10 +34,28 @@ class _Tested(NamedTuple):
     def is_safe(self, name: str) -> bool:
         return name in self.tests and self.tests[name].is_safe(self.margin)
 
-    def speed(self, name: str) -> float:
-        """Return the modelled speed; 0 where there is none."""
-        speed = self.sweep.modelled.get(self.tests[name].cell, 0.0)
-        return speed if speed == speed else 0.0
+    def answers(self, name: str) -> float:
+        """Return the modelled speed in answers; 0 where there is none."""
+        return self.sweep.answers_of(self.tests[name].cell)
+
+    def gain(self, name: str) -> Gain | None:
+        return self.sweep.gains.get(self.tests[name].cell)
+
+    def failure(self, name: str) -> str:
+        """Return why a setting is not safe here."""
+        if name not in self.tests:
+            return "not reached"
+        test = self.tests[name]
+        if test.worst > -self.margin:
+            return sentences.excess_text(test, self.margin)
+        return f"at worst {sentences.limit_text(test.worst, self.margin)}"
+
+    def problem(self) -> str:
+        """Return why this run cannot tell; "" where it can."""
+        sweep = self.sweep
+        if sweep.problem or sweep.quality is None or sweep.quality.low > self.margin:
+            return sweep.problem
+        return sentences.at_the_floor(sweep, sweep.quality, f"{self.margin:g}").removesuffix(".")
 
 
 def decide_jointly(advice: Sequence[Recommendation]) -> JointDecision:
@@ -44,41 +63,59 @@ def decide_jointly(advice: Sequence[Recommendation]) -> JointDecision:
     pairs = [pair for folder in advice for pair in zip(folder.weighed, folder.advices, strict=True)]
     if len(pairs) < 2 or any(math.isnan(each.margin) for _, each in pairs):
         raise ValueError("joint=true needs two sweeps or more and a margin: name several folders, without speed=")
-    problems = [f"{sweep.title}: {sweep.problem}" for sweep, _ in pairs if sweep.problem]
-    if problems:
-        return JointDecision(None, f"joint: none: {'; '.join(problems)}.")
     tested = []
     for sweep, each in pairs:
         done = [test for curve in sweep.curves for test in run_in_sequence(curve, each.margin)]
         tested.append(_Tested(sweep, each.margin, {sweep.names[test.cell]: test for test in done}))
+    problems = [f"{each.sweep.title}: {problem}" for each in tested if (problem := each.problem())]
+    if problems:
+        return JointDecision(None, f"joint: none: {'; '.join(problems)}.")
     counts = {name: sum(each.is_safe(name) for each in tested) for known in tested for name in known.tests}
     common = [name for name, count in counts.items() if count == len(tested)]
     if not common:
         nearest = sorted(counts, key=lambda name: -counts[name])[:MOST]
         failures = "; ".join(f"{name} fails on {_failures(name, tested)}" for name in nearest)
-        return JointDecision(None, f"joint: none is safe on all {len(tested)} sweeps: {failures}.")
-    best = max(common, key=lambda name: min(each.speed(name) for each in tested))
-    return JointDecision(best, f"joint: {_describe(best, tested)}")
+        text = f"joint: none is safe on all {len(tested)} sweeps: {failures}."
+        return JointDecision(None, " ".join([text, *_remarks(tested)]))
+    timed = [name for name in common if all(each.gain(name) is not None for each in tested)]
+    p_values = holm([max(gain.p_value for each in tested if (gain := each.gain(name))) for name in timed])
+    proven = [name for name, p in zip(timed, p_values, strict=True) if p < ALPHA]
+    best = max(proven or timed or common, key=lambda name: min(each.answers(name) for each in tested))
+    return JointDecision(best, f"joint: {_describe(best, tested, is_faster=best in proven)}")
 
 
 def _failures(name: str, tested: Sequence[_Tested]) -> str:
-    """Return the sweeps on which a setting is not safe, with the limit of its loss where it was tested."""
+    """Return the sweeps on which a setting is not safe, and why."""
     failed = [each for each in tested if not each.is_safe(name)]
-    limits = [format_number(each.tests[name].worst, 1, is_signed=True) if name in each.tests else "" for each in failed]
-    words = [f"at worst {limit}" if limit else "not reached" for limit in limits]
-    return ", ".join(f"{each.sweep.title} ({text})" for each, text in zip(failed, words, strict=True))
+    return ", ".join(f"{each.sweep.title} ({each.failure(name)})" for each in failed)
 
 
-def _describe(name: str, tested: Sequence[_Tested]) -> str:
-    """Return what is shipped, its largest possible loss, and its speed over lossless on each sweep."""
-    worst, where = min((each.tests[name].worst, each.sweep.title) for each in tested)
-    gains = {each.sweep.title: each.sweep.gains.get(each.tests[name].cell) for each in tested}
-    speeds = [
-        f"{'not timed' if gain is None else format_interval(gain.over_lossless, 2, unit='×')} on {title}"
-        for title, gain in gains.items()
-    ]
-    is_faster = all(gain is not None and gain.is_faster for gain in gains.values())
+def _describe(name: str, tested: Sequence[_Tested], *, is_faster: bool) -> str:
+    """Return what is shipped, its largest possible loss, and its gain over lossless on each sweep."""
+    tightest = min(tested, key=lambda each: (each.tests[name].worst + each.margin, each.sweep.title))
+    gains = ", ".join(f"on {each.sweep.title} {_gain_text(each, name)}" for each in tested)
     verdict = f"ship {name}: safe" if is_faster else f"stay lossless; {name} is safe"
     lacking = "" if is_faster else ", but a speed-up over lossless and the target alone is not proven on all"
-    limit = f"at worst {format_number(worst, 1, is_signed=True)} points, on {where}"
-    return f"{verdict} on all {len(tested)} sweeps ({limit}){lacking}; over lossless: {', '.join(speeds)}."
+    worst = sentences.limit_text(tightest.tests[name].worst, tightest.margin)
+    limit = f"at worst {worst} points (margin {tightest.margin:g}), on {tightest.sweep.title}"
+    notes = _warnings(name, tested) if is_faster else []
+    return " ".join([f"{verdict} on all {len(tested)} sweeps ({limit}){lacking}; {gains}.", *notes, *_remarks(tested)])
+
+
+def _gain_text(each: _Tested, name: str) -> str:
+    gain = each.gain(name)
+    return "not timed" if gain is None else sentences.gain_text(each.sweep, gain, each.tests[name].cell)
+
+
+def _warnings(name: str, tested: Sequence[_Tested]) -> list[str]:
+    """Return a warning for each sweep on which the answers are much longer than those of lossless."""
+    return [
+        f"{each.sweep.title}: {warning}"
+        for each in tested
+        for warning in sentences.length_warning(each.sweep, each.tests[name].cell)
+    ]
+
+
+def _remarks(tested: Sequence[_Tested]) -> list[str]:
+    """Return what holds of each sweep whatever is decided."""
+    return [f"{each.sweep.title}: {remark}" for each in tested for remark in sentences.remarks(each.sweep)]

@@ -154,3 +154,18 @@ def test_an_edited_helper_is_another_version_wherever_it_lies_and_whenever_it_is
     assert {path.name for path in sources(rule)} == {"rule.py", "common.py", "late_helper.py"}
     (package / file).write_text((package / file).read_text().replace("1.0", "1e-9"))
     assert version_of(rule) != before
+
+
+@pytest.mark.parametrize(
+    "content", [b"def broken(:\n", b"# -*- coding: no-such-code -*-\n", b"\xff\xfe = 1\n", b"x = 1\x00\n"]
+)
+def test_a_file_of_a_package_that_is_no_valid_python_is_hashed_all_the_same(package, content):
+    """Templates and data of tests often are none, though they end in .py."""
+    from sdbench.imports import import_object
+    from sdbench.prepare.versions import sources, version_of
+
+    rule = import_object("mine.rules.rule.R")
+    before = version_of(rule)
+    (package / "mine" / "template.py").write_bytes(content)
+    assert "template.py" in {path.name for path in sources(rule)}
+    assert version_of(rule) != before

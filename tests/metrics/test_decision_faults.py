@@ -9,6 +9,7 @@ import pytest
 
 import sdbench
 from sdbench.metrics import gain, stats
+from sdbench.metrics.needed import examples_needed
 from sdbench.metrics.recommend import at_speed, breakpoints, decide, proven_faster, recommend
 from sdbench.metrics.safety import ALPHA, Comparison
 from sdbench.metrics.stats import Estimate
@@ -182,10 +183,50 @@ def test_at_a_fixed_speed_texts_that_loop_are_not_shipped():
     over = {str(i): replace(sweep.gains[str(i)], over_target=estimate(2.2, 2.3, 12)) for i in range(3)}
     looping = tuple(replace(test, loops=100.0) for test in sweep.curves[0])
     sweep = replace(sweep, gains=over, curves=(looping,))
-    assert at_speed(sweep, 2.0).cell == "0"
+    assert at_speed(sweep, 2.0, 200.0).cell == "0"
     advice = at_speed(sweep, 2.0, 5.0)
     assert (advice.kind, advice.cell) == ("none", None)
     assert "100.0 points more of its texts end in a loop than with lossless" in advice.text
+
+
+# A fixed speed is decided as carefully as a margin
+
+
+def at_twice(*, sooner=(1.5, 1.6), sooner_target=(1.9, 2.1), **more):
+    """Three settings at 2.25 times the target alone and 1.15 times lossless; `sooner` is the time of an answer over theirs."""
+    sweep = weighed(dict.fromkeys(range(3), (1.1, 1.2)), sooner=dict.fromkeys(range(3), sooner), **more)
+    faster = {"over_target": estimate(2.2, 2.3), "sooner_target": estimate(*sooner_target)}
+    return replace(sweep, gains={key: replace(gain, **faster) for key, gain in sweep.gains.items()})
+
+
+def test_at_a_fixed_speed_an_answer_must_come_sooner_than_from_lossless_and_from_the_target_alone():
+    advice = at_speed(at_twice(), 2.0, 5.0)
+    assert (advice.kind, advice.cell) == ("ship", "0")
+    assert "an answer 1.55× [1.50, 1.60] sooner (8 texts at batch 1)" in advice.text
+    for later in ({"sooner": (0.4, 0.7)}, {"sooner_target": (0.8, 1.1)}):
+        advice = at_speed(at_twice(**later), 2.0, 5.0)
+        assert (advice.kind, advice.cell) == ("none", None)
+        assert "w=0 K=5 does in tokens a second, but that an answer comes sooner is not proven (" in advice.text
+    assert "0.53× [0.40, 0.70] than from lossless" in at_speed(at_twice(sooner=(0.4, 0.7)), 2.0, 5.0).text
+
+
+def test_at_a_fixed_speed_longer_answers_are_warned_of_and_a_draft_that_loses_nothing_is_named():
+    longer = {"lengths": {"0": Estimate(1.12, 1.1, 1.2, 150)}, "draft": Estimate(-1.2, -5.0, 2.6, 150)}
+    text = at_speed(at_twice(**longer), 2.0, 5.0).text
+    assert "12 % longer (8 texts" in text
+    assert "Warning: its answers are 12 % longer than those of lossless." in text
+    assert "the draft alone is not shown to lose anything either (-1.2 [-5.0, 2.6])" in text
+    assert "the draft alone is not shown" in at_speed(at_twice(**longer), 3.0, 5.0).text
+    assert "Warning" not in at_speed(at_twice(lengths={"0": Estimate(1.03, 1.0, 1.1, 150)}), 2.0, 5.0).text
+
+
+def test_at_a_fixed_speed_a_run_without_quality_cannot_tell_unless_lossless_is_fast_enough():
+    sweep = at_twice(quality=Estimate(2.0, 0.5, 4.0, 150))
+    advice = at_speed(sweep, 2.0, 5.0)
+    assert (advice.kind, advice.cell) == ("none", None)
+    assert "this run cannot tell: lossless is only 2.0 [0.5, 4.0] points of rougeL above the worst score" in advice.text
+    assert at_speed(sweep, 1.2, 5.0).kind == "stay", "lossless costs nothing, whatever the metric shows"
+    assert at_speed(sweep, 2.0, 0.4).kind == "ship"
 
 
 @pytest.mark.parametrize("way", ["are cut off at the length limit", "are empty", "crash"])
@@ -278,6 +319,31 @@ def test_near_the_margin_a_limit_has_two_decimals():
     sweep = replace(weighed({0: (1.2, 1.3)}), curves=((comparison("0", -1.9, -4.98),),))
     assert "at worst -4.98 (margin 5, n=150)" in decide(sweep, 5.0).text
     assert "at worst -5.0 (margin 6, n=150)" in decide(sweep, 6.0).text
+    assert "its loss may be as large as 4.98 points (margin 4.95)" in decide(sweep, 4.95).text
+    assert "its loss may be as large as 5.0 points (margin 4)" in decide(sweep, 4.0).text
+    fast = at_twice(worst=(-4.98,) * 3)
+    assert "at worst -4.98 (n=150)" in at_speed(fast, 2.0, 5.0).text
+    assert "at worst -5.0 (n=150)" in at_speed(fast, 2.0, 7.0).text
+    looping = replace(sweep, curves=((comparison("0", -1.0, -2.0, failures={"are empty": 5.02}),),))
+    assert "5.02 points more texts are empty" in decide(looping, 5.0).text
+
+
+def test_the_page_decides_anew_where_a_limit_gains_a_decimal():
+    sweep = replace(weighed({0: (1.2, 1.3)}), curves=((comparison("0", -1.9, -4.98),),))
+    assert {4.93, 4.98, 5.03} <= set(breakpoints(sweep))
+
+
+def test_every_refused_setting_says_how_many_examples_it_needs_or_why_none_would_do():
+    def needed(test):
+        return examples_needed(test, 5.0, ALPHA)
+
+    assert needed(comparison("0", -1.0, -4.0, error=1.0)) == "", "it is safe"
+    assert needed(comparison("0", -1.0, -6.0, error=1.0)) == "160 to 460"
+    assert needed(comparison("0", -9.0, -11.0, error=0.5)) == "none would do: it loses more"
+    assert needed(comparison("0", -5.5, -8.0, error=1.0)).startswith("at least ")
+    looping = comparison("0", -1.0, -6.0, error=1.0, failures={"are empty": 7.0})
+    assert needed(looping) == "none would do: more texts are empty"
+    assert needed(comparison("0", -1.0, -6.0)) == "not known"
 
 
 def test_why_the_limit_is_wider_than_the_interval_is_said_once(tmp_path):

@@ -120,6 +120,15 @@ def test_the_decision_is_machine_readable(results, summary):
         assert entry[f"speedup_over_lossless{end}"] == pytest.approx(decision[f"speedup_over_lossless{end}"])
 
 
+def test_every_refused_setting_has_the_number_of_examples_it_needs(results, summary):
+    advice = recommend(results, 5.0, resamples=500)
+    data = json.loads(export.to_results_json(results, summary, export.metrics_of(results, resamples=200), advice))
+    refused = [test for test in data["tests"] if not test["is_passed"]]
+    assert refused
+    assert all(test["examples_needed"] for test in refused)
+    assert all("examples_needed" not in test for test in data["tests"] if test["is_passed"])
+
+
 def test_speed_over_lossless_is_against_the_best_draft_length(summary):
     lossless = summary[summary["verifier"].isin(["lossless", "block"])]
     best = lossless.loc[lossless["speedup"].idxmax()]

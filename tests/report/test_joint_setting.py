@@ -1,5 +1,7 @@
 """One setting for several folders: safe on each of them, or named with where it fails; every sentence names its folder."""
 
+from dataclasses import replace
+
 import pytest
 
 import sdbench
@@ -48,8 +50,8 @@ def test_the_fastest_setting_that_is_safe_on_all_is_shipped():
     joint = decide_jointly([recommendation("A", (-2.0, -3.0, -4.0)), recommendation("B", (-1.0, -4.5, -9.0))])
     assert joint.setting == "ensemble w=0.7 K=5"
     assert joint.text == (
-        "joint: ship ensemble w=0.7 K=5: safe on all 2 sweeps (at worst -4.5 points, on B); "
-        "over lossless: 1.20× [1.10, 1.30] on A, 1.20× [1.10, 1.30] on B."
+        "joint: ship ensemble w=0.7 K=5: safe on all 2 sweeps (at worst -4.5 points (margin 5), on B); "
+        "on A 1.20× [1.10, 1.30] over lossless K=5, on B 1.20× [1.10, 1.30] over lossless K=5."
     )
 
 
@@ -69,6 +71,62 @@ def test_a_speed_up_must_be_proven_on_all():
     joint = decide_jointly([recommendation("A", (-2.0,) * 3), recommendation("B", (-2.0,) * 3, is_faster=False)])
     assert joint.text.startswith("joint: stay lossless; ensemble w=0.5 K=5 is safe on all 2 sweeps")
     assert "a speed-up over lossless and the target alone is not proven on all" in joint.text
+
+
+def test_a_setting_is_shipped_though_the_modelled_fastest_is_not_proven():
+    one = recommendation("A", (-2.0,) * 3)
+    slow = replace(one.weighed[0].gains["A-0.5"], over_each={"lossless": Estimate(1.2, 0.9, 1.5, 8)})
+    sweep = replace(one.weighed[0], gains=one.weighed[0].gains | {"A-0.5": slow})
+    joint = decide_jointly([replace(one, weighed=(sweep,)), recommendation("B", (-2.0,) * 3)])
+    assert joint.text.startswith("joint: ship ensemble w=0.7 K=5")
+
+
+def timed(title: str, *, sooner=(1.1, 1.2), length: float = 1.0, **fields):
+    """A folder with times of answers over lossless's, and lengths."""
+    one = recommendation(title, (-2.0,) * 3, **fields)
+    (sweep,) = one.weighed
+    times = {"lossless": Estimate(sum(sooner) / 2, *sooner, 8)}
+    gains = {key: replace(gain, sooner_each=times) for key, gain in sweep.gains.items()}
+    lengths = dict.fromkeys(gains, Estimate(length, length - 0.01, length + 0.01, 200))
+    return replace(one, weighed=(replace(sweep, gains=gains, lengths=lengths),))
+
+
+def test_the_time_of_an_answer_and_its_length_are_said_of_each_sweep():
+    text = decide_jointly([timed("A"), timed("B", length=1.12)]).text
+    assert "on A 1.20× [1.10, 1.30] over lossless K=5, an answer 1.15× [1.10, 1.20] sooner, as long (8 texts" in text
+    assert "12 % longer (8 texts at batch 1)" in text
+    assert "B: Warning: its answers are 12 % longer than those of lossless." in text
+    assert "A: Warning" not in text
+    later = decide_jointly([timed("A"), timed("B", sooner=(0.5, 0.7))]).text
+    assert later.startswith("joint: stay lossless; ")
+    assert "an answer 0.60× [0.50, 0.70] sooner" in later
+
+
+def test_a_sweep_whose_lossless_scores_nothing_cannot_tell_for_all():
+    floor = recommendation("B", (-2.0,) * 3, quality=Estimate(2.0, 0.5, 4.0, 200))
+    joint = decide_jointly([recommendation("A", (-2.0,) * 3), floor])
+    assert joint.setting is None
+    assert joint.text.startswith(
+        "joint: none: B: this run cannot tell: lossless is only 2.0 [0.5, 4.0] points of strict"
+    )
+
+
+def test_a_setting_that_fails_by_its_texts_says_so_and_limits_near_the_margin_have_two_decimals():
+    one = recommendation("B", (-2.0, -4.98, -9.0))
+    looping = replace(one.weighed[0].curves[0][0], loops=12.0)
+    curve = (looping, *one.weighed[0].curves[0][1:])
+    failing = replace(one, weighed=(replace(one.weighed[0], curves=(curve,)),))
+    text = decide_jointly([recommendation("A", (-2.0, -5.02, -9.0)), failing]).text
+    assert "w=0.9 K=5 fails on B (12.0 points more of its texts end in a loop than with lossless)" in text
+    assert "w=0.7 K=5 fails on A (at worst -5.02), B (not reached)" in text
+    text = decide_jointly([recommendation("A", (-2.0, -3.0, -9.0)), one]).text
+    assert "(at worst -4.98 points (margin 5), on B)" in text
+
+
+def test_a_draft_that_loses_nothing_is_named_with_its_sweep():
+    alike = recommendation("B", (-2.0,) * 3, draft=Estimate(-1.2, -5.0, 2.6, 200))
+    text = decide_jointly([recommendation("A", (-2.0,) * 3), alike]).text
+    assert "B: On this task the draft alone is not shown to lose anything either (-1.2 [-5.0, 2.6])." in text
 
 
 def test_a_sweep_that_cannot_be_decided_is_named():

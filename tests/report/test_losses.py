@@ -79,6 +79,10 @@ def test_the_page_shows_losses_times_of_answers_and_examples_needed(home):
     table = tree.xpath("//table[caption='How long an answer takes']")[0]
     heads = [" ".join(head.text_content().split()) for head in table.xpath(".//th[@scope='col']")]
     assert {"Answer, p50 ms", "Answer, p95 ms"} <= set(heads)
+    steps = tree.xpath("//table[@class='ladder']//tbody/tr")
+    assert "Examples needed at margin 5" in tree.xpath("//table[@class='ladder']//th/text()")
+    assert {row.get("class") for row in steps} >= {"failed"}
+    assert all(bool(row.xpath("string(td[@class='needed'])")) == (row.get("class") != "passed") for row in steps)
     assert "Lossless against the target alone" in tree.xpath("string(//section[@id='run'])")
 
 

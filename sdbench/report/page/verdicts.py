@@ -15,10 +15,11 @@ import pandas as pd
 
 from sdbench.metrics.cells import reference
 from sdbench.metrics.degenerate import degenerate
+from sdbench.metrics.needed import examples_needed
 from sdbench.metrics.quality import sign_of
 from sdbench.metrics.recommend import Advice, Recommendation, breakpoints, decide
-from sdbench.metrics.safety import ALPHA, Comparison, run_in_sequence
-from sdbench.metrics.sentences import needed_examples
+from sdbench.metrics.safety import Comparison, run_in_sequence
+from sdbench.metrics.sentences import limit_text
 from sdbench.metrics.text import format_interval
 from sdbench.metrics.weigh import Weighed
 from sdbench.records import Results
@@ -112,7 +113,8 @@ def card_of(advised: Advised, index: int, sweeps: Sequence[Sweep]) -> dict[str, 
 def ladder_of(advised: Advised, span: tuple[float, float]) -> list[dict[str, Any]]:
     """Return every test in its order, for a setting that is not safe with the number of examples that would show it safe.
 
-    `bar`: the limit that was tested and the change, in percent of the row's line.
+    `bar`: the limit that was tested and the change, in percent of the row's line; `worst`: the limit as the page rounds it again
+    when the margin is moved.
     """
     weighed, margin = advised.weighed, advised.advice.margin
     return [
@@ -120,19 +122,15 @@ def ladder_of(advised: Advised, span: tuple[float, float]) -> list[dict[str, Any
             "key": test.cell,
             "label": advised.label(test.cell),
             "change": format_signed(test.change),
-            "limit": format_signed(test.worst),
+            "limit": with_minus(limit_text(test.worst, margin)) if test.worst == test.worst else "",
+            "worst": f"{test.worst:.4f}",
             "loops": format_signed(test.loops),
-            "needed": examples_needed(test, margin, len(weighed.curves)) if state == "n" else "",
+            "needed": examples_needed(test, margin, weighed.alpha),
             "state": state,
             "bar": (_percent(test.worst, span), _percent(test.change, span)),
         }
         for test, state in zip(advised.tests, states_of(weighed, margin), strict=True)
     ]
-
-
-def examples_needed(test: Comparison, margin: float, num_curves: int) -> str:
-    """Return how many examples would show a setting safe, such as 61 to 1,200; "" for one that loses more than the margin."""
-    return needed_examples(test, margin, ALPHA / num_curves).partition(" examples")[0] if test.change > -margin else ""
 
 
 def words_of(advised: Advised, advice: Advice) -> dict[str, Any]:
@@ -157,7 +155,7 @@ def facts_of(advised: Advised, advice: Advice) -> list[Fact]:
     batch = f", batch {advised.sweep.batch_size}" if advised.sweep.batch_size else ""
     facts = []
     if chosen is not None:
-        worst = f"at worst {format_signed(chosen.worst)} {advised.weighed.metric.name}"
+        worst = f"at worst {with_minus(limit_text(chosen.worst, advice.margin))} {advised.weighed.metric.name}"
         facts.append(Fact("Cost", f"{format_signed(chosen.change)} points", worst))
     elif advice.kind in ("stay", "alone"):
         facts.append(Fact("Cost", "none", "the target’s own distribution"))

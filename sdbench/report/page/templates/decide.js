@@ -16,6 +16,12 @@ function shownDecision(article, decisions, margin) {
   showStates(article, decision, margin);
 }
 
+// Two decimals where one would read as a tie with the margin.
+function signed(points, digits) {
+  const text = Math.abs(points).toFixed(digits);
+  return (Number(text) ? (points < 0 ? "−" : "+") : "") + text;
+}
+
 const STATES = { y: ["passed", "✓ yes"], n: ["failed", "✗ no"], "-": ["untested", "not reached"] };
 
 function showStates(article, decision, margin) {
@@ -24,6 +30,8 @@ function showStates(article, decision, margin) {
     const [name, text] = STATES[decision.states[place]];
     row.className = name;
     row.querySelector(".mark").textContent = text;
+    const limit = row.querySelector(".limit"), worst = Number(limit.dataset.worst);
+    if (Number.isFinite(worst)) limit.textContent = signed(worst, Math.abs(worst + margin) < 0.05 ? 2 : 1);
   });
   const ladder = article.querySelector(".ladder");
   if (ladder) ladder.style.setProperty("--margin", Number(ladder.dataset.zero) - Number(ladder.dataset.point) * margin + "%");
