@@ -122,7 +122,8 @@ def main(words: list[str]) -> None:
         print("error: invalid argument: --refuse-to-start", file=sys.stderr)
         sys.exit(1)
     tokenizer = Tokenizer.from_file(os.environ["STANDIN_TOKENIZER"])
-    maker = hashed(given.spec_draft_n_max, "12 + 30 = 42\n", lambda text: tokenizer.encode(text).ids)
+    length = int(os.environ.get("STANDIN_DRAFTS", given.spec_draft_n_max))
+    maker = hashed(length, "12 + 30 = 42\n", lambda text: tokenizer.encode(text).ids)
     if child := os.environ.get("STANDIN_CHILD"):
         start_child(Path(child))
     server = LlamaCppStandIn(maker, tokenizer, given.model, given.host, given.port)

@@ -212,6 +212,21 @@ def test_one_server_for_each_setting_with_its_command_line_in_the_provenance(pai
 
 
 @pytest.mark.slow
+def test_a_p_min_that_leaves_no_draft_is_measured_with_a_warning(pair_words, tmp_path, capsys, monkeypatch):
+    """Every token is then the target's; a server without a p-min that drafts nothing is refused."""
+    monkeypatch.setenv("STANDIN_DRAFTS", "0")
+    assert main(pair_words) == 2
+    assert "it does not speculate, or was started without" in capsys.readouterr().err
+    assert main([*pair_words, "engine.speculative.spec_draft_p_min=0.99"]) == 0
+    assert "drafts nothing in its first 8 tokens: spec_draft_p_min" in capsys.readouterr().err
+    frame = read(tmp_path / "results" / "tiny-gsm8k-tiny").generations
+    lossless = frame[frame["verifier"] == "lossless"]
+    assert len(lossless) == 2
+    assert lossless[["drafted", "examined", "accepted"]].eq(0).all().all()
+    assert lossless["bonus"].eq(lossless["tokens"]).all()
+
+
+@pytest.mark.slow
 def test_a_draft_of_another_vocabulary_a_missing_file_and_an_argument_that_it_does_not_know(
     pair_words, gguf_pair, capsys
 ):

@@ -47,6 +47,12 @@ class LlamaCpp(StartedServers):
         """Its slots: a request beyond them would wait in silence."""
         return self.slots or max(self.concurrency)
 
+    @property
+    def may_draft_nothing(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """A draft ends at the first token below p-min, and one shorter than n-min is dropped."""
+        ends = (self.speculative.get(name) for name in ("spec_draft_p_min", "spec_draft_n_min"))
+        return any(end is not None and float(end) > 0 for end in ends)
+
     def look_at_program(self, run: Run) -> None:
         self.installed = look_at_llama_server(self.binary)
 

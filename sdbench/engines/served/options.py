@@ -45,6 +45,7 @@ class Http:
 
     is_started_here: ClassVar[bool] = False
     takes_arrivals: ClassVar[bool] = True
+    may_draft_nothing: ClassVar[bool] = False  # whether a server may end each draft of a text before its first token
     at_once: int = field(init=False, default=0)  # 0: however many there are
     most_requests: ClassVar[int] = 4096  # that one server answers at a time
 

@@ -247,6 +247,12 @@ class Servers:
             )
         if (answer.totals if client.dialect.sums else answer.steps) is not None:
             return True
+        if self.kind.may_draft_nothing:
+            warn(
+                f"the server at {client.url} drafts nothing in its first {len(answer.ids)} tokens: spec_draft_p_min or "
+                "spec_draft_n_min leaves no draft there; where it leaves none in all texts, acceptance stays empty"
+            )
+            return True
         if answer.totals is None and self.pump.run(client.counters()) is None:
             sentence = f"the server at {client.url} (version {version or 'unknown'}) counts no drafts"
             if client.dialect.flag is not None:
