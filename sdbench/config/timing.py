@@ -18,8 +18,10 @@ class TimingOptions:
     """The latency pass: how many of the sweep's cells, on how many examples, how often, at which batch size; and whether
     transformers' assisted generation is timed beside them.
 
-    Of a server also under load: `rate` in requests per second, or arrival times from the file `trace`; `requests` at each rate;
-    `slo` in seconds, within which a request is good.
+    Of a server also under load: `rate` in requests per second, the rates of a `ramp` one after another in one loop, or
+    arrival times from the file `trace`; `requests` at each rate; `slo` in seconds, within which a request is good;
+    `tokens` of every answer (None: as the task ends them); `prefix_cache`: whether prompts that a loop has sent before
+    may be cached.
     """
 
     cells: int = 3
@@ -28,9 +30,12 @@ class TimingOptions:
     batch_size: int = 1
     assisted: bool = False
     rate: tuple[float, ...] = ()
+    ramp: tuple[float, ...] = ()
     trace: str | None = None
     requests: int = 64
     slo: Mapping[str, float] = field(default_factory=dict)
+    tokens: int | None = None
+    prefix_cache: bool = False
 
     @classmethod
     def check(cls, tree: object) -> TimingOptions | None:
@@ -46,9 +51,12 @@ class TimingOptions:
         timing = cls(
             **{key: checks.integer(f"timing.{key}", tree[key], 1) for key in counts if key in tree},
             assisted=checks.switch("timing.assisted", tree.get("assisted", False)),
-            rate=_check_rates(tree.get("rate")),
+            rate=_check_rates("rate", tree.get("rate")),
+            ramp=_check_ramp(tree.get("ramp")),
             trace=None if tree.get("trace") is None else checks.string("timing.trace", tree["trace"]),
             slo=_check_bounds(tree.get("slo")),
+            tokens=None if tree.get("tokens") is None else checks.integer("timing.tokens", tree["tokens"], 1),
+            prefix_cache=checks.switch("timing.prefix_cache", tree.get("prefix_cache", False)),
         )
         if timing.batch_size > timing.examples:
             raise ConfigError(
@@ -59,22 +67,31 @@ class TimingOptions:
             raise ConfigError(
                 "timing.assisted=true needs timing.batch_size=1: assisted generation takes one text at a time"
             )
-        if timing.slo and not timing.is_open:
-            raise ConfigError(
-                "timing.slo bounds requests that arrive at a rate: add timing.rate=[0.5,1], or timing.trace=FILE"
-            )
+        for name in ("slo", "tokens", "prefix_cache"):
+            if getattr(timing, name) and not timing.is_open:
+                raise ConfigError(
+                    f"timing.{name} is of requests that arrive at a rate: add timing.rate=[0.5,1], or timing.trace=FILE"
+                )
         return timing
 
     @property
     def is_open(self) -> bool:
         """Whether requests arrive at times that are given."""
-        return bool(self.rate) or self.trace is not None
+        return bool(self.rate or self.ramp) or self.trace is not None
 
 
-def _check_rates(value: object) -> tuple[float, ...]:
+def _check_rates(name: str, value: object) -> tuple[float, ...]:
     """Requests per second; none where there is no rate."""
-    rates = [] if value is None else checks.as_list("timing.rate", value)
-    return tuple(checks.number("timing.rate", rate, 0, 10**6, is_open=True) for rate in rates)
+    rates = [] if value is None else checks.as_list(f"timing.{name}", value)
+    return tuple(checks.number(f"timing.{name}", rate, 0, 10**6, is_open=True) for rate in rates)
+
+
+def _check_ramp(value: object) -> tuple[float, ...]:
+    """Rates that follow each other in one loop."""
+    rates = _check_rates("ramp", value)
+    if rates and (len(rates) < 2 or len(set(rates)) < len(rates)):
+        raise ConfigError(f"timing.ramp must be two or more different rates, as [0.5,1,2], got {show(value)}")
+    return rates
 
 
 def _check_bounds(tree: object) -> dict[str, float]:

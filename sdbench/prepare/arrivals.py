@@ -20,15 +20,19 @@ from sdbench.imports import import_object
 class Arrivals:
     """Which prompt is sent when. `times` are seconds from the start in ascending order, `examples` name their prompts."""
 
-    rate: float  # requests per second, on average
+    rates: tuple[float, ...]  # of each request: requests per second at its time, on average
     repeat: int
     times: tuple[float, ...]
     examples: tuple[str, ...]
+    tokens: int | None = None  # of every answer; None: as the task ends them
+    has_cache: bool = False  # whether prompts that the loop has sent before may be cached
 
     @cached_property
     def key(self) -> str:
         """A hash of all that decides which prompt is sent when."""
-        return digest_of(json.dumps([self.repeat, self.times, self.examples]))
+        asked = {"tokens": self.tokens} if self.tokens else {}
+        asked |= {"cache": True} if self.has_cache else {}
+        return digest_of(json.dumps([self.repeat, self.times, self.examples, *([asked] if asked else [])]))
 
 
 def refuse_arrivals(run: Run) -> None:
@@ -36,7 +40,7 @@ def refuse_arrivals(run: Run) -> None:
     if run.timing is None or not run.timing.is_open:
         return
     if not getattr(import_object(str(run.engine.target)), "takes_arrivals", False):
-        option = "rate" if run.timing.rate else "trace"
+        option = next(name for name in ("rate", "ramp", "trace") if getattr(run.timing, name))
         raise ConfigError(
             f"timing.{option} sends requests to a server, and engine={run.engine.name} takes none as they arrive: use engine=http "
             "engine.url=URL, or engine=vllm"
@@ -46,23 +50,27 @@ def refuse_arrivals(run: Run) -> None:
 
 
 def arrivals_of(run: Run, examples: Sequence[str]) -> list[Arrivals]:
-    """One for each rate, or trace, and repeat. Prompts are sent in the order of the run, and again from the first."""
+    """One for each rate, ramp or trace, and repeat. Prompts are sent in the order of the run, and again from the first."""
     timing = run.timing
     if timing is None:
         return []
     schedules = []
     for repeat in range(timing.repeats):
-        by_rate = [(rate, poisson_times(rate, timing.requests, run.seed, repeat)) for rate in timing.rate]
+        count = timing.requests
+        by_rate = [((rate,) * count, poisson_times(rate, count, run.seed, repeat)) for rate in timing.rate]
+        if timing.ramp:
+            rates = tuple(rate for rate in timing.ramp for _ in range(count))
+            by_rate.append((rates, ramp_times(timing.ramp, count, run.seed, repeat)))
         if timing.trace is not None:
             times = read_trace(timing.trace)
-            by_rate.append((float(f"{(len(times) - 1) / times[-1]:.6g}"), times))
-        for rate, times in by_rate:
+            by_rate.append(((float(f"{(len(times) - 1) / times[-1]:.6g}"),) * len(times), times))
+        for rates, times in by_rate:
             asks = tuple(examples[index % len(examples)] for index in range(len(times)))
-            schedules.append(Arrivals(rate, repeat, times, asks))
+            schedules.append(Arrivals(rates, repeat, times, asks, timing.tokens, timing.prefix_cache))
     return schedules
 
 
-def poisson_times(rate: float, count: int, seed: int, repeat: int) -> tuple[float, ...]:
+def poisson_times(rate: float, count: int, seed: int | str, repeat: int) -> tuple[float, ...]:
     """Arrivals with exponential gaps, scaled so that the last one is at count / rate, as `vllm bench serve` scales them.
 
     The gaps of two rates differ by a factor only, so that curves over the rate differ by the load and not by luck.
@@ -70,6 +78,16 @@ def poisson_times(rate: float, count: int, seed: int, repeat: int) -> tuple[floa
     generator = random.Random(f"arrivals/{seed}/{repeat}")
     times = list(accumulate(generator.expovariate(1) for _ in range(count)))
     return tuple(round(time / times[-1] * count / rate, 9) for time in times)
+
+
+def ramp_times(rates: Sequence[float], count: int, seed: int, repeat: int) -> tuple[float, ...]:
+    """`count` Poisson arrivals at each rate, one rate after another without a pause."""
+    times: list[float] = []
+    for step, rate in enumerate(rates):
+        begin = times[-1] if times else 0.0
+        step_seed = seed if not step else f"{seed}/{step}"
+        times += [round(begin + time, 9) for time in poisson_times(rate, count, step_seed, repeat)]
+    return tuple(times)
 
 
 def read_trace(file: str) -> tuple[float, ...]:

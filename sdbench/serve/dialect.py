@@ -22,7 +22,8 @@ class Dialect:
     ids: the new ids of a choice. steps: of a text, lists over its steps. totals: of a text, sums over its steps. sums: the sums up
     to a chunk, from which the steps follow. milliseconds: its own times. counters: sums since its start, in /metrics. request:
     fields that every request has. top_k_all: how a request says "the whole vocabulary". most_stops: how many stop strings a request
-    may carry, None: any number.
+    may carry, None: any number. fixed_length: fields that keep an answer from ending before max_tokens. cached_prompts: fields
+    that let a prompt be cached, beside the salt.
     """
 
     completions: str = "/v1/completions"
@@ -41,6 +42,8 @@ class Dialect:
     request: Mapping[str, Any] = field(default_factory=dict)
     top_k_all: int = -1
     most_stops: int | None = None
+    fixed_length: Mapping[str, Any] = field(default_factory=dict)
+    cached_prompts: Mapping[str, Any] = field(default_factory=dict)
     extra: str | None = None  # the field of a request that carries what plug-ins read
     salt: str | None = None  # the field of a request that keeps its prompt out of a cache of prompts
     has_cached_prompts: bool = True  # False: every request has its prompt read anew

@@ -9,7 +9,8 @@ from sdbench.prepare.arrivals import arrivals_of, poisson_times, read_trace
 
 
 def run_of(**options) -> Any:
-    timing = {"repeats": 1, "rate": (2.0,), "requests": 10, "trace": None, **options}
+    timing = {"repeats": 1, "rate": (2.0,), "ramp": (), "requests": 10, "trace": None, **options}
+    timing = {"tokens": None, "prefix_cache": False, **timing}
     return SimpleNamespace(timing=SimpleNamespace(**timing), seed=0)
 
 
@@ -31,16 +32,29 @@ def test_rates_differ_by_a_factor_only_and_repeats_by_luck():
     assert poisson_times(1.0, 20, 1, 0) != slow
 
 
+def test_a_ramp_is_one_loop_whose_rates_follow_each_other():
+    (arrivals,) = arrivals_of(run_of(rate=(), ramp=(1.0, 4.0)), ["a", "b", "c"])
+    assert arrivals.rates == (1.0,) * 10 + (4.0,) * 10
+    assert arrivals.times[9] == pytest.approx(10)
+    assert arrivals.times[-1] == pytest.approx(10 + 10 / 4)
+    assert list(arrivals.times) == sorted(arrivals.times)
+    gaps = [later - arrivals.times[9] for later in arrivals.times[10:]]
+    assert [4 * gap for gap in gaps] != pytest.approx(arrivals.times[:10]), "the steps differ by luck too"
+    assert arrivals.examples[9:12] == ("a", "b", "c")
+
+
 def test_prompts_are_sent_again_from_the_first():
     (arrivals,) = arrivals_of(run_of(requests=5), ["a", "b"])
     assert arrivals.examples == ("a", "b", "a", "b", "a")
 
 
 def test_a_key_is_of_all_that_decides_a_second():
-    changed = [{}, {"rate": (3.0,)}, {"requests": 11}, {"repeats": 2}]
+    changed: list[dict[str, Any]] = [{}, {"rate": (3.0,)}, {"requests": 11}, {"repeats": 2}]
     keys = [each.key for options in changed for each in arrivals_of(run_of(**options), ["a", "b"])]
     assert keys[0] == keys[3]
     assert len(set(keys)) == 4
+    fixed = [arrivals_of(run_of(**options), ["a", "b"])[0].key for options in ({"tokens": 4}, {"prefix_cache": True})]
+    assert len({*keys, *fixed}) == 6
     assert arrivals_of(run_of(), ["a", "c"])[0].key not in keys
 
 
@@ -49,4 +63,4 @@ def test_a_trace_begins_at_0_and_has_numbers_or_objects(tmp_path):
     file.write_text('100\n\n{"arrival_s": 101.5, "tokens": 3}\n.105e3\n')
     assert read_trace(str(file)) == (0, 1.5, 5)
     (arrivals,) = arrivals_of(run_of(rate=(), trace=str(file)), ["a"])
-    assert arrivals.rate == pytest.approx(2 / 5)
+    assert arrivals.rates == pytest.approx([2 / 5] * 3)

@@ -136,3 +136,48 @@ def test_a_server_with_one_place_is_saturated(sent_at, standin, tmp_path, capsys
     """Forty requests arrive in 100 ms and take a second of one place: a delay of the sender's is small beside it."""
     assert sent_at(standin(busy(2, 0.025)), "timing.rate=400", "timing.requests=40") == 0
     assert "lossless K=3 under load: saturated at 400 requests/s, where it serves" in capsys.readouterr().out
+
+
+def test_a_ramp_has_a_row_for_each_of_its_rates(sent_at, standin, tmp_path, capsys):
+    """At 10 requests a second a place is mostly free; at 400 forty of them take a second of it."""
+    words = ("timing.ramp=[10,400]", "timing.requests=40")
+    server = standin(busy(2, 0.025))
+    assert sent_at(server, *words) == 0
+    results = read(tmp_path / NAME)
+    frame = results.open_loads
+    assert frame["schedule"].nunique() == 1
+    assert frame["rate"].tolist() == [10] * 40 + [400] * 40
+    assert frame["arrival_s"].is_monotonic_increasing
+    (sweep,) = sweeps_of([results], [summarise(results)])
+    table = FRAMES["open_load"](sweep)
+    assert table["rate"].tolist() == [10, 400]
+    assert "saturated at 400 requests/s" in capsys.readouterr().out
+    sent = len(server.seen)
+    assert sent_at(server, *words) == 0
+    assert len(server.seen) == sent
+
+
+def test_answers_of_a_fixed_length_and_a_cache_of_prompts_are_schedules_of_their_own(sent_at, standin, tmp_path):
+    server = standin()
+    assert sent_at(server, "timing.rate=400", "task.stop=[and]") == 0
+    sent, usual = len(server.seen), read(tmp_path / NAME).open_loads
+    assert usual["tokens"].max() < 20, "the task's own stop string"
+    assert sent_at(server, "timing.rate=400", "task.stop=[and]", "timing.tokens=20", "timing.prefix_cache=true") == 0
+    frame = read(tmp_path / NAME).open_loads
+    fixed = frame[frame["schedule"] != usual["schedule"].iloc[0]]
+    assert fixed["tokens"].tolist() == [20] * 12
+    bodies = server.seen[sent:][-12:]
+    assert {(body["max_tokens"], body["ignore_eos"], tuple(body["stop"])) for body in bodies} == {(20, True, ())}
+    assert len({body["cache_salt"] for body in bodies}) == 1, "what the loop has sent before is cached"
+    assert bodies[0]["cache_salt"] not in [body.get("cache_salt") for body in server.seen[:sent]]
+
+
+def test_a_length_beyond_the_room_and_a_server_without_such_a_field(sent_at, standin, capsys):
+    assert sent_at(standin(), "timing.rate=400", "timing.tokens=25") == 2
+    assert "timing.tokens=25 is more than max_new_tokens=24, for which there is room" in capsys.readouterr().err
+    words = ("timing.rate=400", "timing.tokens=20", "engine.dialect.fixed_length=null")
+    assert sent_at(standin(), *words) == 2
+    assert "timing.tokens needs a server that goes on behind the end of a text" in capsys.readouterr().err
+    words = ("timing.rate=400", "timing.prefix_cache=true", "engine.dialect.salt=null")
+    assert sent_at(standin(), *words) == 2
+    assert "this kind cannot" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from sdbench.config import ConfigError
 from sdbench.engines.served.request import ServerSetting, request_body
 from sdbench.engines.served.servers import Servers
 from sdbench.engines.served.timing import time_plan
@@ -40,6 +41,7 @@ class ServedDecoder:
         self.should_stop = stopper(job.pair_info.text, job.task.stop)
         unsent = [stop for stop in job.task.stop if stop not in kind.stops_sent(job)]
         self.is_over = stopper(job.pair_info.text, unsent)
+        self._refuse_timing()
         self.most = min(job.run.batch_size or AT_A_TIME, kind.most_requests)
         self._settings = {key: kind.setting(job.run, point) for key, point in job.points.items()}
         try:
@@ -47,6 +49,23 @@ class ServedDecoder:
         except BaseException:
             self.close()
             raise
+
+    def _refuse_timing(self) -> None:
+        timing, dialect, most = self.job.run.timing, self.kind.dialect, self.job.task.max_new_tokens
+        if timing is None:
+            return
+        if timing.tokens is not None and timing.tokens > most:
+            raise ConfigError(
+                f"timing.tokens={timing.tokens} is more than max_new_tokens={most}, for which there is room"
+            )
+        if timing.tokens is not None and not dialect.fixed_length:
+            raise ConfigError(
+                "timing.tokens needs a server that goes on behind the end of a text: engine.dialect.fixed_length is empty"
+            )
+        if timing.prefix_cache and dialect.salt is None and not dialect.cached_prompts:
+            raise ConfigError(
+                "timing.prefix_cache=true needs a server that can be told to cache a prompt, and this kind cannot"
+            )
 
     def close(self) -> None:
         try:

@@ -7,10 +7,11 @@ arrival, so that a client that falls behind shows as waiting and not as speed. A
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sdbench.plan import WorkItem
 from sdbench.records import OpenLoadRecord
@@ -58,7 +59,7 @@ def open_loads(plan: LatencyPlan, cell: str, arrivals: Arrivals, decoder: Served
             cell=cell,
             example=arrivals.examples[request.number],
             repeat=arrivals.repeat,
-            rate=arrivals.rate,
+            rate=arrivals.rates[request.number],
             schedule=arrivals.key,
             request=request.number,
             tokens=request.tokens,
@@ -78,7 +79,13 @@ def open_loads(plan: LatencyPlan, cell: str, arrivals: Arrivals, decoder: Served
 def open_loop(decoder: ServedDecoder, cell: str, arrivals: Arrivals) -> list[SentRequest]:
     """Send each request at its time. An EngineError where all fail, or where the server no longer answers afterwards."""
     client = decoder.servers.at(decoder.setting(cell)).client
-    bodies = [decoder.salted_body(client, WorkItem(cell, example, 0)) for example in arrivals.examples]
+    bodies = [body_of(decoder, client, cell, example, arrivals) for example in arrivals.examples]
+    if (
+        arrivals.has_cache and client.dialect.salt is not None
+    ):  # one for the loop, which thereby begins without cached prompts
+        salt = secrets.token_hex(8)
+        bodies = [body | {client.dialect.salt: salt} for body in bodies]
+    is_over = decoder.is_over if arrivals.tokens is None else None
     under_way, start = 0, time.perf_counter() + LEAD_S
 
     async def work(number: int) -> SentRequest:
@@ -87,7 +94,7 @@ def open_loop(decoder: ServedDecoder, cell: str, arrivals: Arrivals) -> list[Sen
         under_way += 1
         together, sent_s, started_at = under_way, time.perf_counter() - start, time.time()
         try:
-            answer = await client.attempt(bodies[number], decoder.is_over)
+            answer = await client.attempt(bodies[number], is_over)
         except (UnansweredError, EngineError) as error:
             return SentRequest(number, sent_s, NAN, NAN, together, started_at, failure=str(error) or "no answer")
         finally:
@@ -97,6 +104,14 @@ def open_loop(decoder: ServedDecoder, cell: str, arrivals: Arrivals) -> list[Sen
     sent = sorted((request for _, request in decoder.pump.each(range(len(bodies)), work, len(bodies))), key=_number_of)
     _refuse_dead_server(decoder, client, sent)
     return sent
+
+
+def body_of(decoder: ServedDecoder, client: Client, cell: str, example: str, arrivals: Arrivals) -> dict[str, Any]:
+    """The request for one answer of an open loop."""
+    body = decoder.salted_body(client, WorkItem(cell, example, 0))
+    if arrivals.tokens is not None:
+        body |= {"max_tokens": arrivals.tokens, "stop": [], "stop_token_ids": [], **client.dialect.fixed_length}
+    return body | (client.dialect.cached_prompts if arrivals.has_cache else {})
 
 
 def _number_of(request: SentRequest) -> int:
