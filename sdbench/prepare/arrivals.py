@@ -30,9 +30,9 @@ class Arrivals:
     @cached_property
     def key(self) -> str:
         """A hash of all that decides which prompt is sent when."""
-        asked = {"tokens": self.tokens} if self.tokens else {}
-        asked |= {"cache": True} if self.has_cache else {}
-        return digest_of(json.dumps([self.repeat, self.times, self.examples, *([asked] if asked else [])]))
+        options = {"tokens": self.tokens} if self.tokens else {}
+        options |= {"cache": True} if self.has_cache else {}
+        return digest_of(json.dumps([self.repeat, self.times, self.examples, *([options] if options else [])]))
 
 
 def refuse_arrivals(run: Run) -> None:
