@@ -3,10 +3,11 @@
     python scripts/real_tables.py FOLDER [FOLDER …] [out=results/real]
     python scripts/real_tables.py [out=results/real]               # README.md again, from the committed tables
 
-A FOLDER holds the records of one of `experiment=real-…`, finished or not. `out` gets a folder for each with summary.csv (a row a
-cell), metrics.csv (every score), scores.parquet (scores and counts of each example by its row in the data set; no text),
-decisions.csv (what to ship at margins of 5 and 2 points), equal_texts.csv and the plane of acceptance and quality. Folders are
-called after the task, with -T and the temperature where it is above 0. README.md shows a row each, and tasks.svg a panel each.
+A FOLDER holds the records of one pair and task, of one or several of `experiment=real-…`, finished or not. `out` gets folders
+called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths` and `drafters`. Files are
+summary.csv (a row a cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no
+text) and equal_texts.csv; for a sweep of w also decisions.csv (what to ship at margins of 5 and 2 points) and the plane of
+acceptance and quality. README.md shows a row of each sweep and of each other setting, and tasks.svg a panel a sweep.
 """
 
 import sys
@@ -20,14 +21,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 import sdbench
+from scripts.real_parts import NUM_DRAFT, RealFolder, divide
 from scripts.zoo_tables import remove_prints
 from sdbench.metrics.columns import estimate_of, spread
 from sdbench.metrics.export import metrics_of, metrics_table, write_scores
 from sdbench.metrics.markup import markdown
 from sdbench.metrics.recommend import Advice, decide, fastest
+from sdbench.metrics.stats import Estimate
 from sdbench.metrics.summary import summarise
-from sdbench.metrics.text import format_interval
+from sdbench.metrics.text import format_interval, setting_of
 from sdbench.metrics.weigh import Weighed, weigh_sweeps
+from sdbench.records import Results
 from sdbench.report.figures.planes import pareto
 from sdbench.report.figures.style import BASELINES, BLUE, GREY, PAGE, SMALL, house_style, panels, save
 from sdbench.report.sweep import sweeps_of
@@ -35,8 +39,6 @@ from sdbench.words import exit_on_mistake, parse_words
 
 MARGINS = (5.0, 2.0)
 MARKER = "<!-- made by scripts/real_tables.py from here on -->"
-ORDER = ("humaneval", "mbpp", "gsm8k", "wmt", "xsum", "cnndm")
-NUM_DRAFT = 5
 HEAD = (
     "task",
     "n",
@@ -46,6 +48,8 @@ HEAD = (
     "w = 0.7",
     *(f"safe within {m:g} points" for m in MARGINS),
 )
+HEAD_OF_SETTINGS = ("task", "setting", "n", "acceptance", "drafted per round", "tokens per round", "quality", "loss")
+HEADINGS = {"rules": "Other rules", "lengths": "Draft lengths", "drafters": "Drafters"}
 
 
 def decision(weighed: Weighed, advice: Advice, summary: pd.DataFrame) -> dict[str, object]:
@@ -71,23 +75,31 @@ def decision(weighed: Weighed, advice: Advice, summary: pd.DataFrame) -> dict[st
 
 
 def write(run: Path, out: Path) -> None:
-    """Write the tables and figures of a run's records."""
-    results = sdbench.read(run)
+    """Write the tables and figures of a run's records, part by part."""
+    for place, results in divide(sdbench.read(run)):
+        write_part(place, results, out / place.name)
+
+
+def write_part(place: RealFolder, results: Results, folder: Path) -> None:
+    """Write one folder of results/real."""
     summary = summarise(results)
-    task, temperature = summary["task"].iloc[0], summary["temperature"].max()
-    folder = out / (f"{task}-T{temperature:g}" if temperature > 0 else str(task))
     folder.mkdir(parents=True, exist_ok=True)
+    model = results.config.get("model") or {}
+    if place.part == "drafters" and isinstance(model, dict) and model.get("target") == model.get("draft"):
+        summary["drafter"] = summary["drafter"].replace("model", f"itself ({model.get('draft_quantization')})")
     summary.to_csv(folder / "summary.csv", index=False, float_format="%.6g")
     write_scores(folder / "scores.parquet", results)
     scores = metrics_table(results, metrics_of(results))
     scores[["cell", "metric", "value", "low", "high", "n"]].to_csv(
         folder / "metrics.csv", index=False, float_format="%.6g"
     )
+    (sweep,) = sweeps_of([results], [summary])
+    pd.DataFrame(map(asdict, sweep.equal_texts)).to_csv(folder / "equal_texts.csv", index=False)
+    if place.part:
+        return
     (weighed,) = weigh_sweeps(results)
     rows = [decision(weighed, decide(weighed, margin), summary) for margin in MARGINS]
     pd.DataFrame(rows).to_csv(folder / "decisions.csv", index=False, float_format="%.4g")
-    (sweep,) = sweeps_of([results], [summary])
-    pd.DataFrame(map(asdict, sweep.equal_texts)).to_csv(folder / "equal_texts.csv", index=False)
     with house_style():
         figure = pareto(sweep)
         if figure is not None:
@@ -118,7 +130,26 @@ def row_of(folder: Path) -> list[str]:
         sooner = format_interval(estimate_of(row, "sooner"), 2)
         time = f"an answer {sooner} × sooner" if sooner else "not timed"
         answers.append(f"{row['setting']}: {row['change']:+.1f} (at worst {row['worst']:.1f}), {time}")
-    return [title_of(folder), str(int(summary["n"].max())), *shown, *answers]
+    return [RealFolder.of(folder.name).title, str(int(summary["n"].max())), *shown, *answers]
+
+
+def rows_of_settings(folder: Path) -> list[list[str]]:
+    """Return a row of README.md for each setting that drafts; the loss is against lossless decoding that drafts alike."""
+    summary, place = pd.read_csv(folder / "summary.csv"), RealFolder.of(folder.name)
+    points = 100 if summary["quality"].max() <= 1 else 1
+    lines = []
+    for row in summary[summary["num_draft"] > 0].to_dict("records"):
+        words = [row["verifier"], setting_of(row)]
+        words += [f"K={row['num_draft']:g}"] if place.part == "lengths" else []
+        words += [row["drafter"]] if place.part == "drafters" else []
+        change = estimate_of(row, "difference")
+        loss = Estimate(-change.value, -change.high, -change.low, change.n)
+        measures = (("acceptance", 3), ("drafted_per_round", 2), ("tokens_per_round", 2))
+        shown = [format_interval(estimate_of(row, name), digits) or "–" for name, digits in measures]
+        shown += [format_interval(estimate_of(row, "quality"), 1, scale=points) or "–"]
+        shown += [format_interval(loss, 1, scale=points) or "–"]
+        lines.append([place.title, " ".join(filter(None, words)), f"{row['n']:g}", *shown])
+    return lines
 
 
 def draw_tasks(folders: Sequence[Path]) -> Figure:
@@ -139,31 +170,31 @@ def draw_tasks(folders: Sequence[Path]) -> Figure:
         mark, colour = BASELINES["lossless"]
         axis.plot(lossless["acceptance"], [0], mark, color=colour, markersize=4)
         axis.axhline(0, color=GREY, linewidth=0.6)
-        axis.set(title=title_of(folder), xlabel="acceptance", ylabel="points against lossless")
+        axis.set(title=RealFolder.of(folder.name).title, xlabel="acceptance", ylabel="points against lossless")
     for axis in axes[len(folders) :]:
         axis.set_visible(False)
     return figure
 
 
-def title_of(folder: Path) -> str:
-    """Return the task of a folder, with its temperature where that is above 0."""
-    task, _, temperature = folder.name.partition("-T")
-    return f"{task}, T = {temperature}" if temperature else task
-
-
 def redraw(out: Path) -> None:
-    """Write the table of README.md and the figure of all tasks from the committed files."""
-    folders = sorted(
-        (path.parent for path in out.glob("*/decisions.csv")),
-        key=lambda folder: ("-T" in folder.name, ORDER.index(folder.name.partition("-T")[0])),
-    )
-    with house_style():
-        save(draw_tasks(folders), out, "tasks")
-    remove_prints(out)
-    rows = [row_of(folder) for folder in folders]
+    """Write the tables of README.md and the figure of all sweeps of w from the committed files."""
+    folders = [path.parent for path in out.glob("*/summary.csv")]
+    folders.sort(key=lambda folder: RealFolder.of(folder.name).place)
+    parts = {part: [path for path in folders if RealFolder.of(path.name).part == part] for part in ("", *HEADINGS)}
+    if parts[""]:
+        with house_style():
+            save(draw_tasks(parts[""]), out, "tasks")
+        remove_prints(out)
+    tables = []
+    for heading, is_sampled in (("T = 0", False), ("T = 1", True)):
+        chosen = [path for path in parts[""] if bool(RealFolder.of(path.name).temperature) == is_sampled]
+        tables += [(heading, markdown(HEAD, [row_of(path) for path in chosen], num_left=1))] if chosen else []
+    for part, heading in HEADINGS.items():
+        rows = [row for path in parts[part] for row in rows_of_settings(path)]
+        tables += [(heading, markdown(HEAD_OF_SETTINGS, rows, num_left=2))] if rows else []
     readme = out / "README.md"
     above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Real pairs\n\n"
-    readme.write_text(f"{above}{MARKER}\n\n{markdown(HEAD, rows, num_left=1)}")
+    readme.write_text(f"{above}{MARKER}\n\n" + "\n".join(f"## {heading}\n\n{table}" for heading, table in tables))
 
 
 def main(words: Sequence[str]) -> int:

@@ -1,0 +1,143 @@
+"""The records of a real run, divided into what results/real shows of them: w, other rules, draft lengths, drafters.
+
+One folder of records holds them all, so that what they are compared with is decoded once.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass
+
+import pandas as pd
+
+from sdbench.metrics.cells import table_of
+from sdbench.records import Results
+
+PAIR = "qwen-coder-small"  # its folders begin with the task, those of other models with the model
+TASKS = ("humaneval", "mbpp", "gsm8k", "wmt", "xsum", "cnndm")
+PARTS = ("", "rules", "lengths", "drafters")
+FORMS = ("evalplus",)  # protocols beside a task's usual one
+NUM_DRAFT = 5
+WEIGHT = 0.7  # of the ensemble, beside which other rules stand
+FRAMES = ("cells", "generations", "rounds", "tokens", "ids", "timings", "loads", "open_loads", "pooled")
+FOLDER = re.compile(
+    rf"(?:(?P<model>.+)-)?(?P<task>{'|'.join(TASKS)})(?:-(?P<form>{'|'.join(FORMS)}))?"
+    rf"(?:-T(?P<temperature>[\d.]+))?(?:-(?P<part>{'|'.join(PARTS[1:])}))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RealFolder:
+    """A folder of results/real, by its name."""
+
+    name: str
+    model: str
+    task: str
+    form: str
+    temperature: str
+    part: str
+
+    @classmethod
+    def of(cls, name: str) -> "RealFolder":
+        match = FOLDER.fullmatch(name)
+        if match is None:
+            raise ValueError(f"{name} is not [MODEL-]TASK[-FORM][-T1][-PART] with a task of {', '.join(TASKS)}")
+        return cls(name, **{key: value or "" for key, value in match.groupdict().items()})
+
+    @property
+    def title(self) -> str:
+        """Such as "wmt, T = 1"."""
+        model = f"{self.model}, " if self.model else ""
+        form = f" ({self.form})" if self.form else ""
+        return f"{model}{self.task}{form}" + (f", T = {self.temperature}" if self.temperature else "")
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """What folders are sorted by."""
+        return self.temperature, self.model, bool(self.form), TASKS.index(self.task), PARTS.index(self.part)
+
+
+def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
+    """Yield each part that the records hold, by the folder it goes to."""
+    cells = table_of(results.cells)
+    cells = cells[cells.index.isin(results.generations["cell"])]
+    model = results.config.get("model")
+    is_single = isinstance(model, dict) and model.get("target") == model.get("draft")
+    seen: set[str] = set()
+    for _, sweep in cells.groupby("sweep", sort=True):
+        first = sweep.iloc[0]
+        stem = str(first["task"]) if first["model"] == PAIR else f"{first['model']}-{first['task']}"
+        stem += f"-{first['protocol']}" if first["protocol"] in FORMS else ""
+        stem += f"-T{first['temperature']:g}" if first["temperature"] > 0 else ""
+        for part, choose in CHOICES.items():
+            keys = choose(sweep)
+            if not keys or (is_single and part != "drafters"):
+                continue
+            name = f"{stem}-{part}" if part else stem
+            if name in seen:
+                raise ValueError(
+                    f"{results.name} has two runs that would be {name}: they differ in seed, dtype or length"
+                )
+            seen.add(name)
+            yield RealFolder.of(name), select(results, keys, is_shared=part == "drafters")
+
+
+def select(results: Results, keys: list[str], *, is_shared: bool) -> Results:
+    """Return the records of some cells; `is_shared`: only of examples that all of them have."""
+    generations = results.generations[results.generations["cell"].isin(keys)]
+    num_cells = generations.groupby("example")["cell"].nunique()
+    examples = num_cells.index[num_cells == len(keys)] if is_shared else num_cells.index
+
+    def rows_of(frame: pd.DataFrame) -> pd.DataFrame:
+        chosen = frame["cell"].isin(keys)
+        return frame[chosen & frame["example"].isin(examples)] if "example" in frame else frame[chosen]
+
+    chosen = copy(results)
+    chosen.__dict__ |= {name: rows_of(getattr(results, name)) for name in FRAMES}
+    return chosen
+
+
+def _alone(cells: pd.DataFrame) -> pd.Series:
+    return cells["num_draft"] == 0
+
+
+def _own(cells: pd.DataFrame) -> pd.Series:
+    return cells["drafter"].eq("model") & (cells["num_draft"] > 0)
+
+
+def _swept(cells: pd.DataFrame) -> list[str]:
+    rules = cells["verifier"].isin(["lossless", "ensemble"])
+    chosen = _own(cells) & rules & (cells["num_draft"] == NUM_DRAFT)
+    return cells.index[_alone(cells) | chosen].tolist() if (chosen & (cells["verifier"] == "ensemble")).any() else []
+
+
+def _rules(cells: pd.DataFrame) -> list[str]:
+    """Other rules than those that drafters are compared with; lossless and one ensemble stand beside them."""
+    own = _own(cells) & (cells["num_draft"] == NUM_DRAFT)
+    is_beside = (cells["verifier"] == "lossless") | ((cells["verifier"] == "ensemble") & (cells["w"] == WEIGHT))
+    other = own & ~cells["verifier"].isin(["lossless", "ensemble"])
+    of_drafters = cells["verifier"][~_own(cells) & ~_alone(cells)]
+    has_more = (other & ~cells["verifier"].isin(of_drafters)).any()
+    return cells.index[_alone(cells) | (own & is_beside) | other].tolist() if has_more else []
+
+
+def _lengths(cells: pd.DataFrame) -> list[str]:
+    own = _own(cells) & cells["verifier"].isin(["lossless", "ensemble"])
+    other = cells[own & (cells["num_draft"] != NUM_DRAFT)]
+    chosen = own & ((cells["verifier"] == "lossless") | cells["w"].isin(other["w"].dropna()))
+    return cells.index[chosen].tolist() if len(other) else []
+
+
+def _drafters(cells: pd.DataFrame) -> list[str]:
+    drafting = cells[~_alone(cells) & (cells["num_draft"] == NUM_DRAFT)]
+    setting = drafting["verifier"] + drafting["value"].map(str)
+    other = ~_own(drafting)
+    return drafting.index[other | setting.isin(setting[other])].tolist() if other.any() else []
+
+
+CHOICES: dict[str, Callable[[pd.DataFrame], list[str]]] = {
+    "": _swept,
+    "rules": _rules,
+    "lengths": _lengths,
+    "drafters": _drafters,
+}

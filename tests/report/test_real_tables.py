@@ -1,0 +1,103 @@
+"""scripts/real_tables.py: the parts of a run's records, each with its own examples, and tables from the committed files alone."""
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import sdbench
+from scripts import real_tables
+from scripts.real_parts import PAIR, RealFolder, divide
+from tests.records.synthetic import write_synthetic
+
+COMMITTED = Path(__file__).parents[2] / "results/real"
+
+
+def run_of(folder: Path, **options) -> Path:
+    return write_synthetic(folder, models=(PAIR,), tasks=("humaneval",), timing_examples=0, **options)
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("real") / "rules"
+    return run_of(folder, ws=(0.5, 0.7), epsilons=(0.3,), num_drafts=(5, 3), temperature=0.0, n=60)
+
+
+def settings_of(path: Path) -> set[tuple[str, float, float]]:
+    frame = pd.read_csv(path / "summary.csv").fillna({"w": -1})
+    return {(row.verifier, row.w, row.num_draft) for row in frame.itertuples()}
+
+
+def test_other_rules_and_lengths_of_a_folder_are_tables_of_their_own(rules, tmp_path):
+    real_tables.main([str(rules), f"out={tmp_path}"])
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
+        "humaneval",
+        "humaneval-rules",
+        "humaneval-lengths",
+    }
+    alone = {("target", -1, 0), ("draft", -1, 0)}
+    strict = ("lossless", -1, 5)
+    assert settings_of(tmp_path / "humaneval") == alone | {strict, ("ensemble", 0.5, 5), ("ensemble", 0.7, 5)}
+    assert settings_of(tmp_path / "humaneval-rules") == alone | {strict, ("ensemble", 0.7, 5), ("typical", -1, 5)}
+    lengths = {(rule, w, k) for rule, w in (("lossless", -1), ("ensemble", 0.5), ("ensemble", 0.7)) for k in (3, 5)}
+    assert settings_of(tmp_path / "humaneval-lengths") == lengths
+    assert not (tmp_path / "humaneval-rules/decisions.csv").exists()
+    text = (tmp_path / "README.md").read_text()
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [
+        "## T = 0",
+        "## Other rules",
+        "## Draft lengths",
+    ]
+    (row,) = (line for line in text.splitlines() if line.startswith("| humaneval | typical eps=0.3 |"))
+    written = pd.read_csv(tmp_path / "humaneval-rules/summary.csv").set_index("verifier").loc["typical"]
+    loss = [-100 * written[f"difference{end}"] for end in ("", "_high", "_low")]
+    assert row.endswith("| {:.1f} [{:.1f}, {:.1f}] |".format(*(value + 0.0 for value in loss)))
+
+
+def test_drafters_are_compared_on_the_examples_that_all_have(tmp_path):
+    run = run_of(tmp_path / "run", ws=(0.7,), drafters=("model", "lookup"), temperature=0.0, n=60)
+    results = sdbench.read(run)
+    lookup = results.generations["drafter"] == "lookup"
+    few = sorted(results.generations["example"].unique())[:20]
+    results.generations = results.generations[~lookup | results.generations["example"].isin(few)]
+    parts = {place.name: part for place, part in divide(results)}
+    assert set(parts) == {"humaneval", "humaneval-drafters"}
+    assert parts["humaneval"].generations["example"].nunique() == 60
+    of_drafters = parts["humaneval-drafters"].generations
+    assert set(of_drafters["drafter"]) == {"model", "lookup"}
+    assert set(of_drafters.groupby("cell")["example"].nunique()) == {20}
+
+
+def test_a_sampled_run_is_a_table_of_its_own(tmp_path):
+    run = run_of(tmp_path / "run", ws=(0.7,), n=60)
+    real_tables.main([str(run), f"out={tmp_path / 'out'}"])
+    text = (tmp_path / "out/README.md").read_text()
+    assert "## T = 1\n" in text
+    assert "## T = 0\n" not in text
+    assert "| humaneval, T = 1 | 60 |" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("wmt-T1", "wmt, T = 1"),
+        ("humaneval-evalplus", "humaneval (evalplus)"),
+        ("smollm2-135m-humaneval-drafters", "smollm2-135m, humaneval"),
+        ("gsm8k-lengths", "gsm8k"),
+    ],
+)
+def test_a_folder_is_read_from_its_name(name, title):
+    assert RealFolder.of(name).title == title
+
+
+def test_a_folder_of_no_task_is_a_fault():
+    with pytest.raises(ValueError, match="notes is not"):
+        RealFolder.of("notes")
+
+
+@pytest.mark.results
+def test_the_committed_tables_are_those_of_the_committed_files(tmp_path):
+    shutil.copytree(COMMITTED, tmp_path / "real")
+    real_tables.main([f"out={tmp_path / 'real'}"])
+    assert (tmp_path / "real/README.md").read_text() == (COMMITTED / "README.md").read_text()
