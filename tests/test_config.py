@@ -87,9 +87,9 @@ def test_several_drafters_each_with_its_options(composer):
 def test_all_drafters_are_those_that_the_pair_can_feed(composer):
     names = [drafter.name for drafter in composer.run(("drafter=all",)).drafters]
     assert {"model", "lookup", "suffix"} <= set(names) <= set(composer.options("drafter"))
-    assert {"medusa", "mtp", "eagle", "eagle3"} <= set(names), "their heads ship for this pair and task"
+    assert {"medusa", "mtp", "eagle", "eagle3", "block"} <= set(names), "their heads ship for this pair and task"
     other = [drafter.name for drafter in composer.run(("drafter=all", "task=cnndm-tiny")).drafters]
-    assert not {"medusa", "mtp", "eagle", "eagle3"} & set(other)
+    assert not {"medusa", "mtp", "eagle", "eagle3", "block"} & set(other)
     without = [drafter.name for drafter in composer.run(("drafter=all", "model.draft=null")).drafters]
     assert "model" not in without
     assert {"lookup", "suffix"} <= set(without)

@@ -13,7 +13,7 @@ from sdbench.draft.trained import TrainedDrafter
 from sdbench.lm.cache import Prefix, RaggedCache
 from sdbench.lm.model import LM
 from sdbench.lm.plan import Plan
-from sdbench.lm.state_model import LAYER, NORMS, StateLM, join
+from sdbench.lm.state_model import LAYER, LAYERS, NORMS, StateLM, join
 from sdbench.probs import Warp
 from sdbench.types import Context, DraftBlock, Evidence, Verdict
 
@@ -48,7 +48,7 @@ class MTP(TrainedDrafter):
 
     @classmethod
     def width_of(cls, weights: Mapping[str, Tensor]) -> int | None:
-        shapes = {name: tuple(x.shape) for name, x in weights.items() if not name.startswith(LAYER)}
+        shapes = {name: tuple(x.shape) for name, x in weights.items() if not name.startswith((LAYER, LAYERS))}
         width = shapes.get("fuse", (0,))[0]
         norms = {name: (width,) for name in NORMS if name in shapes}
         wanted = {"fuse": (width, 2 * width), **norms, **cls.more_shapes(width)}
@@ -115,7 +115,7 @@ class MTP(TrainedDrafter):
         kv_length = self.model.kv_length(context.longest + k - 1, cache)
         step = partial(self._propose, cache, wanted)
         name = self.kind, self.warp, wanted
-        tokens, q, *more = cache.steps(step, name, kv_length, ids, states, newest, context.lengths, u)
+        tokens, q, *more = cache.steps(step, name, kv_length, ids, states, newest, context.lengths, lengths, u)
         extra = dict(zip(wanted, more, strict=True))
         return DraftBlock(tokens, q, lengths, extra.get("raw"), extra.get("draft_hidden"))
 
@@ -128,9 +128,13 @@ class MTP(TrainedDrafter):
         states: Tensor,
         newest: Tensor,
         sizes: Tensor,
+        lengths: Tensor,
         u: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Return what `draw_tokens` does behind texts of `sizes` [B], of which ids [B,W] and states [B,W,d] are run first."""
+        """Return what `draw_tokens` does behind texts of `sizes` [B], of which ids [B,W] and states [B,W,d] are run first.
+
+        No token depends on how many of them are offered, `lengths` [B].
+        """
         width, k = ids.shape[1], u.shape[1]
         begin = (sizes - 1 - newest)[:, None] + torch.arange(width, device=u.device)
         positions = torch.cat((begin, sizes[:, None] + torch.arange(k - 1, device=u.device)), 1)
@@ -138,7 +142,8 @@ class MTP(TrainedDrafter):
 
         def forward(ids: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
             nonlocal states
-            logits, states = self.model.advance(states, ids, newest, plan, cache)
+            wanted = newest.clamp_max(ids.shape[1] - 1)[:, None]
+            logits, states = self.model.advance(self.model.inputs(states, ids), wanted, plan, cache)
             return logits, states
 
         return draw_tokens(forward, plans, ids, self.warp, u, wanted)

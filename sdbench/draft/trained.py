@@ -60,7 +60,9 @@ class TrainedDrafter(BaseDrafter):
             cls._refuse_width(head, weights, setup.target_config.hidden_size)
         most = cls.most_drafts(weights)
         if most is not None and setup.num_draft > most:
-            raise ValueError(f"head={head} has {most} heads: give a num_draft of at most {most}, got {setup.num_draft}")
+            raise ValueError(
+                f"head={head} drafts at most {most} tokens: give a num_draft of at most {most}, got {setup.num_draft}"
+            )
 
     @classmethod
     def read(cls, head: str | None) -> tuple[dict[str, Any], dict[str, Tensor]]:

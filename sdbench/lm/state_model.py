@@ -1,4 +1,4 @@
-"""A draft of one layer on a target's states: the target's embedding and head, and between them a trained layer of its kind."""
+"""A draft on a target's states: the target's embedding and head, and between them one or a few trained layers of its kind."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,10 @@ from sdbench.lm.plan import Plan
 from sdbench.lm.pruned import without_layers
 
 EPS = 1e-6
-LAYER = "layer."  # before the names of the layer's parameters
+LAYER, LAYERS = (
+    "layer.",
+    "layers.",
+)  # before the names of the parameters of one layer, and before the numbers of several
 NORMS = ("state_norm", "token_norm", "final_norm")
 
 
@@ -22,19 +25,19 @@ class StateLM(LM):
     """Slot t reads h(t−1), the target's state that gave token t, and the embedding of token t; its state gives token t+1. Where
     the target has not made h(t−1) yet, the draft's state of slot t−1 stands for it.
 
-    Weights: fuse [d,2d]; layer.*, named as those of the target's last layer; and state_norm, token_norm, final_norm [d], or none;
-    and join [d,3d], or none, that makes h of the states of a low, a middle and the last layer.
+    Weights: fuse [d,2d]; layer.*, named as those of the target's last layer, or layers.0.*, layers.1.* …; and state_norm,
+    token_norm, final_norm [d], or none; and join [d,3d], or none, that makes h of the states of a low, a middle and the last layer.
     """
 
     def __init__(self, target: LM, weights: Mapping[str, Tensor]) -> None:
-        model, self.layer = with_new_layer(target)
+        parameters = layer_parameters(weights)
+        model, self.new_layers = with_new_layers(target, count_layers(parameters))
         self.source = weights
         self.weights = {name: x.detach().to(target.device, target.dtype) for name, x in weights.items()}
-        parameters = {name.removeprefix(LAYER): x for name, x in self.weights.items() if name.startswith(LAYER)}
         try:
-            self.layer.load_state_dict(parameters)
+            self.new_layers.load_state_dict(parameters)
         except RuntimeError as error:
-            kind = type(self.layer).__name__
+            kind = type(self.new_layers[-1]).__name__
             raise ValueError(f"the head's layer is not a {kind} of this target's sizes: train one for it") from error
         super().__init__(model, role="draft", capture=target.mode)
 
@@ -46,18 +49,13 @@ class StateLM(LM):
         """Return what the layer is given, [...,d], of states [...,d] and ids [...]."""
         return fuse(self.weights, states, self.embed(ids))
 
-    def advance(
-        self, states: Tensor, ids: Tensor, newest: Tensor, plan: Plan, cache: RaggedCache
-    ) -> tuple[Tensor, Tensor]:
-        """Run slots that read states [B,T,d] and ids [B,T]; return the logits [B,1,V] and the state [B,1,d] of slot newest [B],
-        or of the last where there are fewer.
-        """
-        rows = torch.arange(len(ids), device=ids.device)
-        with self._running(plan, 1), output_of(self.layer) as outputs:
-            self._run(self.model.get_decoder(), self.inputs(states, ids), plan, cache)
-            after = outputs[0][rows, newest.clamp_max(ids.shape[1] - 1)][:, None]
-            state = normalize(self.weights, "final_norm", after)
-            return self.read_out(state), state
+    def advance(self, inputs: Tensor, wanted: Tensor, plan: Plan, cache: RaggedCache) -> tuple[Tensor, Tensor]:
+        """Run slots of inputs [B,T,d]; return the logits [B,N,V] and the states [B,N,d] of the slots `wanted` [B,N]."""
+        rows = torch.arange(len(inputs), device=inputs.device)[:, None]
+        with self._running(plan, wanted.shape[1]), output_of(self.new_layers[-1]) as outputs:
+            self._run(self.model.get_decoder(), inputs, plan, cache)
+            states = normalize(self.weights, "final_norm", outputs[0][rows, wanted])
+            return self.read_out(states), states
 
 
 def fuse(weights: Mapping[str, Tensor], states: Tensor, embeddings: Tensor) -> Tensor:
@@ -76,24 +74,47 @@ def normalize(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
     return rms_norm(x, x.shape[-1:], weights[name], EPS) if name in weights else x
 
 
-def with_new_layer(lm: LM) -> tuple[Any, nn.Module]:
-    """Return a model over the weights of `lm` with one layer, which is new, and this layer."""
-    model = without_layers(lm, range(len(lm.listed_layers()) - 1))
-    kind = type(lm.layers[-1])
-    holder = next(x for x in model.modules() if isinstance(x, nn.ModuleList) and [type(y) for y in x] == [kind])
+def layer_parameters(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the parameters of the layers, each name behind the number of its layer."""
+    one = {f"0.{name.removeprefix(LAYER)}": x for name, x in weights.items() if name.startswith(LAYER)}
+    return one | {name.removeprefix(LAYERS): x for name, x in weights.items() if name.startswith(LAYERS)}
+
+
+def count_layers(parameters: Mapping[str, Tensor]) -> int:
+    """Return how many layers these parameters are of."""
+    return len({name.partition(".")[0] for name in parameters})
+
+
+def with_new_layers(lm: LM, count: int) -> tuple[Any, nn.ModuleList]:
+    """Return a model over the weights of `lm` with `count` layers like its last, which are new, and the list of them."""
+    before = lm.listed_layers()
+    if count > len(before):
+        raise ValueError(f"the head has {count} layers, and the target {len(before)}: train one for it")
+    model = without_layers(lm, range(len(before) - count))
+    kinds = [type(layer) for layer in before[-count:]]
+    holder = next(x for x in model.modules() if isinstance(x, nn.ModuleList) and [type(y) for y in x] == kinds)
     with torch.random.fork_rng(devices=[]):
-        holder[0] = kind(model.config.get_text_config(), 0).to(lm.device, lm.dtype).eval().requires_grad_(False)
-    return model, holder[0]
+        for number, kind in enumerate(kinds):
+            layer = kind(model.config.get_text_config(), number)
+            holder[number] = layer.to(lm.device, lm.dtype).eval().requires_grad_(False)
+    return model, holder
 
 
-def initial_weights(lm: LM, *, norms: bool, joins: bool = False) -> dict[str, Tensor]:
-    """Return weights to train from: the target's last layer over the state, to which a random image of the embedding is added.
+def initial_weights(lm: LM, *, norms: bool, joins: bool = False, num_layers: int | None = None) -> dict[str, Tensor]:
+    """Return weights to train from: the target's last layers over the state, to which a random image of the embedding is added.
 
-    Where states of three layers are joined, the last one's state begins as it is, and the others' with nothing.
+    None is one layer, without a number. Where states of three layers are joined, the last one's state begins as it is, and the
+    others' with nothing.
     """
     width = lm.config.hidden_size
     image = torch.randn(width, width, generator=torch.Generator().manual_seed(0)) * width**-0.5
-    last = {LAYER + name: x.detach().float().cpu().clone() for name, x in lm.listed_layers()[-1].named_parameters()}
+    names = [LAYER] if num_layers is None else [f"{LAYERS}{number}." for number in range(num_layers)]
+    layers = zip(names, lm.listed_layers()[-len(names) :], strict=True)
+    last = {
+        name + inner: x.detach().float().cpu().clone()
+        for name, layer in layers
+        for inner, x in layer.named_parameters()
+    }
     ones = {name: torch.ones(width) for name in NORMS if norms}
     alone = {"join": torch.cat((torch.zeros(width, 2 * width), torch.eye(width)), 1)} if joins else {}
     return {"fuse": torch.cat((torch.eye(width), image), 1), **alone, **last, **ones}

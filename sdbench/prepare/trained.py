@@ -23,7 +23,7 @@ SUBCOMMANDS: Mapping[str, str] = {
     "heads": "ensemble",
     "judges": "judge",
     "drafts": "draft",
-    **{f"drafters/{kind}": kind for kind in ("medusa", "mtp", "eagle", "eagle3")},
+    **{f"drafters/{kind}": kind for kind in ("medusa", "mtp", "eagle", "eagle3", "block")},
 }  # of sdbench.train, by its folder
 USUAL_NUM_DRAFT = 5  # configs/run.yaml
 

@@ -23,6 +23,7 @@ sdbench.train: train a head, a judge, a draft or a drafter for a pair and a task
   python -m sdbench.train mtp        a layer that drafts from the target's states, then from its own (drafter=mtp)
   python -m sdbench.train eagle      the same, trained to give the target's states (drafter=eagle)
   python -m sdbench.train eagle3     the same on states of three of the target's layers (drafter=eagle3)
+  python -m sdbench.train block      layers that draft a whole block in one forward (drafter=block)
   python -m sdbench.train TRAINING --help
 
 A training that was interrupted continues when the same command is run again.

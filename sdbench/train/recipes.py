@@ -222,6 +222,28 @@ class Eagle3Recipe(MTPRecipe):
     trainer = "sdbench.train.mtp.Eagle3Training"
 
 
+@dataclass(frozen=True)
+class BlockRecipe(StatesRecipe):
+    """The options of layers that draft a block in one forward."""
+
+    version = "1"
+    about = "train layers that draft a whole block from the target's states, over its own answers; the target stays as it is"
+    folder = "drafters/block/MODEL-TASK"
+    usage = "drafter=block drafter.head=FOLDER"
+    trainer = "sdbench.train.block.BlockTraining"
+
+    positions: int = option(5, "tokens of a block", 2)
+    layers: int = option(2, "layers, each like the target's last", 1)
+    prompts: int = option(8, "prompts of a step", 1)
+    rate: float = option(0.002, "learning rate", 1e-9)
+    rows: int = option(640, "rows of the train split, each answered once, read repeatedly; the last are held out", 1)
+
+    def refuse_target(self, config: Any) -> None:
+        count = config.num_hidden_layers
+        if self.layers > count:
+            raise ConfigError(f"layers must be at most {count}, the layers of the target, got {self.layers}")
+
+
 RECIPES: Mapping[str, type[TrainingRecipe]] = {
     "ensemble": EnsembleRecipe,
     "judge": JudgeRecipe,
@@ -231,6 +253,7 @@ RECIPES: Mapping[str, type[TrainingRecipe]] = {
     "mtp": MTPRecipe,
     "eagle": EagleRecipe,
     "eagle3": Eagle3Recipe,
+    "block": BlockRecipe,
 }
 OPTIONS = {name: f for recipe in RECIPES.values() for name, f in recipe.options().items()}
 

@@ -59,6 +59,7 @@ NOT_IN_THE_MATRIX = {
     "mtp",
     "eagle",
     "eagle3",
+    "block",
     "tiers",
 }
 RULES = set(names("verifier")) - {"sure"}  # which is for drafter=tiers alone

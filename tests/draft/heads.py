@@ -10,11 +10,11 @@ from sdbench.lm.model import LM
 from sdbench.lm.state_model import initial_weights
 
 HEADS = 4
-KINDS = ("medusa", "mtp", "eagle", "eagle3")
+KINDS = ("medusa", "mtp", "eagle", "eagle3", "block")
 
 
 def random_heads(target: Any, kind: str = "medusa", scale: float = 0.3, count: int = HEADS) -> dict[str, torch.Tensor]:
-    """Weights of a kind in float64: heads of Medusa, or a layer like the target's last, with norms or without."""
+    """Weights of a kind in float64: heads of Medusa, or layers like the target's last, with norms or without."""
     generator = torch.Generator().manual_seed(0)
 
     def noise(*shape: int) -> torch.Tensor:
@@ -23,8 +23,10 @@ def random_heads(target: Any, kind: str = "medusa", scale: float = 0.3, count: i
     width = target.config.get_text_config().hidden_size
     if kind == "medusa":
         return {"weight": noise(count, width, width), "bias": noise(count, width)}
-    weights = initial_weights(LM(target), norms=kind != "eagle", joins=kind == "eagle3")
-    return {
+    num_layers = 2 if kind == "block" else None
+    weights = initial_weights(LM(target), norms=kind != "eagle", joins=kind == "eagle3", num_layers=num_layers)
+    masks = {"mask": noise(count - 1, width)} if kind == "block" else {}
+    return masks | {
         name: x.double() + (noise(*x.shape) if "norm" in name or name == "join" else 0) for name, x in weights.items()
     }
 

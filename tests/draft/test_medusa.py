@@ -63,5 +63,7 @@ def test_heads_that_know_the_next_tokens_are_accepted():
 def test_a_block_has_at_most_as_many_tokens_as_there_are_heads(target, head):
     decoded = proofs.decode(target, "medusa", {"head": head}, num_draft=HEADS + 3)
     assert max(max(g.drafted) for g in decoded) == HEADS
-    with pytest.raises(ValueError, match=f"has {HEADS} heads: give a num_draft of at most {HEADS}, got {HEADS + 1}"):
+    with pytest.raises(
+        ValueError, match=f"drafts at most {HEADS} tokens: give a num_draft of at most {HEADS}, got {HEADS + 1}"
+    ):
         Medusa.check(DraftSetup(None, None, num_draft=HEADS + 1), head)

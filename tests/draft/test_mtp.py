@@ -23,7 +23,7 @@ def drafted_states(model: StateLM, states: Tensor, ids: list[int], drafts: list[
     """The states [K,d] behind a text whose tokens were given by states [n,d], by transformers' own forward, without a cache."""
     rows = []
     for token in drafts:
-        with output_of(model.layer) as outputs:
+        with output_of(model.new_layers[-1]) as outputs:
             inputs = model.inputs(states, torch.tensor(ids))
             model.model.get_decoder()(inputs_embeds=inputs[None], use_cache=False)
         rows.append(normalize(model.weights, "final_norm", outputs[0][0, -1]))

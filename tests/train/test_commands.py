@@ -17,7 +17,7 @@ def main(words):
     return front_door(["train", *words])
 
 
-ALL = ("ensemble", "judge", "draft", "medusa", "mtp", "eagle", "eagle3")
+ALL = ("ensemble", "judge", "draft", "medusa", "mtp", "eagle", "eagle3", "block")
 HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
 
 
@@ -51,6 +51,8 @@ HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
         *((kind, ["loss=hinge"], "loss cannot be hinge") for kind in ("draft", "medusa", "mtp")),
         ("medusa", ["heads=0"], "heads must be at least 1, got 0"),
         ("mtp", ["passes=0"], "passes must be at least 1, got 0"),
+        ("block", ["positions=1"], "positions must be at least 2, got 1"),
+        ("block", ["layers=19"], "layers must be at most 18, the layers of the target, got 19"),
         ("medusa", ["reward=flexible"], "reward is not an option of this training: it reads no score"),
         ("draft", ["temperature=0"], "temperature must be above 0 to sample different texts, got 0"),
         ("draft", ["swaps=3"], "swaps is not an option of this training"),

@@ -75,7 +75,7 @@ def test_where_no_heads_are_the_command_that_trains_them_is_named(tmp_path, caps
 def test_more_drafts_than_heads_are_refused(trained, tmp_path, capsys):
     words = ["model=llama-tiny", "task=gsm8k-tiny", "n=2", "num_draft=4", f"results={tmp_path}"]
     assert main([*words, "drafter=medusa", f"drafter.head={trained}"]) == 2
-    assert "has 3 heads: give a num_draft of at most 3, got 4" in capsys.readouterr().err
+    assert "drafts at most 3 tokens: give a num_draft of at most 3, got 4" in capsys.readouterr().err
 
 
 @pytest.mark.slow

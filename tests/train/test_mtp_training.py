@@ -1,4 +1,4 @@
-"""The layer of drafter=mtp, eagle or eagle3 is trained: unrolled as it drafts, agreement that rises, exact resumption."""
+"""The layers of drafter=mtp, eagle, eagle3 or block are trained: unrolled as it drafts, agreement that rises, exact resumption."""
 
 import json
 from types import SimpleNamespace
@@ -11,9 +11,11 @@ from safetensors.torch import load_file
 from sdbench.card import CARD, WEIGHTS
 from sdbench.cli import main
 from sdbench.lm.model import LM
+from sdbench.train.block import BlockTraining
 from sdbench.train.mtp import Eagle3Training, EagleTraining, MTPTraining
-from sdbench.train.recipes import Eagle3Recipe, EagleRecipe, MTPRecipe
+from sdbench.train.recipes import BlockRecipe, Eagle3Recipe, EagleRecipe, MTPRecipe
 from tests.draft import proofs
+from tests.draft.test_block import block_states
 from tests.draft.test_mtp import drafted_states, states_before
 from tests.train.trainings import PAIR, finished, killed
 
@@ -54,6 +56,25 @@ def test_training_unrolls_the_layer_as_it_drafts(kind, recipe, family, tmp_path)
     assert rows == [len(by_pass[k]) for k in range(depth)]
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@torch.no_grad()
+def test_training_makes_the_blocks_that_are_drafted(family, tmp_path):
+    """The states of each position, for texts of different lengths together, are those of every round that may draft them."""
+    target = proofs.target_of(family, slice(1, 3))
+    setup: Any = SimpleNamespace(decoder=SimpleNamespace(engine=SimpleNamespace(target=LM(target))))
+    training, depth = BlockTraining(setup, BlockRecipe(positions=4), tmp_path), 4
+    by_position = {k: drafted for k, drafted, _ in training.unroll(TEXTS, depth)}
+    rows = [0] * depth
+    for prompt, answer in TEXTS:
+        text = [*prompt, *answer]
+        for end in range(len(prompt), len(text)):
+            blocks = block_states(training.model, states_before(target, text[:end]), text[:end], depth)
+            for k in range(min(depth, len(text) - end)):
+                torch.testing.assert_close(by_position[k][rows[k]], blocks[k], rtol=0, atol=1e-5)
+                rows[k] += 1
+    assert rows == [len(by_position[k]) for k in range(depth)]
+
+
 @pytest.mark.parametrize("kind", [MTPTraining, EagleTraining, Eagle3Training])
 @torch.no_grad()
 def test_a_training_starts_from_copies_of_the_targets_weights(kind, tmp_path):
@@ -66,9 +87,9 @@ def test_a_training_starts_from_copies_of_the_targets_weights(kind, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["mtp", "eagle", "eagle3"])
+@pytest.mark.parametrize("kind", ["mtp", "eagle", "eagle3", "block"])
 def test_a_layer_agrees_with_the_target_and_a_killed_training_ends_in_the_same(kind, tmp_path):
-    words = [*WORDS, "steps=24", "passes=2"]
+    words = [*WORDS, "steps=24", *(["passes=2"] if kind != "block" else [])]
     finished(kind, *words, f"out={tmp_path / 'whole'}")
     killed(kind, 22, *words, f"out={tmp_path / 'torn'}")
     assert not (tmp_path / "torn" / CARD).exists()
@@ -82,7 +103,7 @@ def test_a_layer_agrees_with_the_target_and_a_killed_training_ends_in_the_same(k
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["mtp", "eagle", "eagle3"])
+@pytest.mark.parametrize("kind", ["mtp", "eagle", "eagle3", "block"])
 def test_a_run_drafts_with_a_layer_that_was_hardly_trained_and_is_lossless(kind, tmp_path, capsys):
     assert main(["train", kind, *PAIR, *WORDS, "steps=1", "model.draft=null", f"out={tmp_path / 'head'}"]) == 0
     words = ["task=gsm8k-tiny", "n=6", "temperature=0", "max_new_tokens=32", "verifier=exact", "num_draft=3"]

@@ -1,0 +1,94 @@
+"""A block drafter (DFlash): trained layers on the target's states draft all positions of a block in one forward."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding
+
+from sdbench.draft.mtp import MTP
+from sdbench.lm.cache import RaggedCache
+from sdbench.lm.plan import LayerMask
+from sdbench.lm.state_model import count_layers, fuse, layer_parameters
+from sdbench.probs import clamp_nan_ids, draw
+from sdbench.types import Context, DraftBlock
+
+MASK = "mask"  # the weights [K−1,d] that stand for the tokens of a block which are not known
+
+
+class BlockDrafter(MTP):
+    """All K positions in one forward (DFlash's idea, arXiv:2602.06036), with q a position's own whatever the others drew.
+
+    Slots of the text are those of MTP, in the same cache: slot t reads h(t−1) and token t, and sees the slots up to t. Behind the
+    last token, slot n−1, stand K−1 slots that read h(n−2) and, for their token, a trained vector; they see the whole text and each
+    other. Slot n−1+k guesses token n+k. A row has as many as it may offer: its block does not depend on others of the batch.
+    """
+
+    version: ClassVar[str] = "1"
+    kind: ClassVar[str] = "block"
+
+    @classmethod
+    def width_of(cls, weights: Mapping[str, Tensor]) -> int | None:
+        width = super().width_of({name: x for name, x in weights.items() if name != MASK})
+        shape = tuple(weights[MASK].shape) if MASK in weights else ()
+        return width if len(shape) == 2 and shape[0] and shape[1] == width else None
+
+    @classmethod
+    def most_drafts(cls, weights: Mapping[str, Tensor]) -> int:
+        return len(weights[MASK]) + 1
+
+    @classmethod
+    def cache_share(cls, config: Any, head: str | None = None, **options: Any) -> float:
+        return count_layers(layer_parameters(cls.read(head)[1])) / config.num_hidden_layers
+
+    def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
+        k = min(k, len(self.model.weights[MASK]) + 1)
+        return super().draft(context, k, lengths.clamp_max(k), u[:, :k], needs)
+
+    def _propose(
+        self,
+        cache: RaggedCache,
+        wanted: Sequence[str],
+        kv_length: int,
+        ids: Tensor,
+        states: Tensor,
+        newest: Tensor,
+        sizes: Tensor,
+        lengths: Tensor,
+        u: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """As before, by one forward of W+K−1 slots: those of the text, then the row's block, then padding."""
+        k, weights = u.shape[1], self.model.weights
+        slots = torch.arange(ids.shape[1] + k - 1, device=u.device)
+        beyond = slots - newest[:, None]  # [B,T], of the last token
+        read = slots.minimum(newest[:, None])
+        guesses = embedding((beyond - 1).clamp(0, len(weights[MASK]) - 1), weights[MASK])
+        known = self.model.embed(ids.gather(1, read))
+        tokens = torch.where(beyond[..., None] > 0, guesses, known)
+        inputs = fuse(weights, states.gather(1, read[..., None].expand(-1, -1, states.shape[-1])), tokens)
+
+        last = sizes[:, None] - 1
+        is_padding = beyond >= lengths.clamp_min(1)[:, None]
+        plan = self.model.plan((last + beyond).masked_fill(is_padding, -1).clamp_min(-1), cache, kv_length)
+        seen = partial(sees, last[:, None, None], lengths[:, None, None, None])
+        masks = {mask: LayerMask(partial(seen, mask.function)) for mask in plan.layer_masks.values()}
+        plan = replace(plan, layer_masks={layer: masks[mask] for layer, mask in plan.layer_masks.items()})
+        raw, hidden = self.model.advance(inputs, newest[:, None] + torch.arange(k, device=u.device), plan, cache)
+
+        logits = self.warp.logits(raw)
+        q = self.warp.law(logits)
+        drafts = q if self.warp.is_greedy else draw(q, u)
+        law = clamp_nan_ids(drafts, logits.shape[-1]) if self.warp.is_greedy else q
+        more = {"raw": logits, "draft_hidden": hidden}
+        return drafts, law, *(more[name] for name in wanted)
+
+
+def sees(
+    last: Tensor, lengths: Tensor, function: Callable[..., Any], row: Any, head: Any, position: Tensor, slot: Tensor
+) -> Tensor:
+    """Return whether a position sees a slot: by the layer's own mask function, or in the block behind the last token [B,1,1,1]."""
+    is_block = (position > last) & (slot > last) & (slot < last + lengths)
+    return function(row, head, position, slot) | is_block

@@ -1,0 +1,135 @@
+"""What the trainings of layers on the target's states share: texts that are sampled once, their states in memory, a forward.
+
+The layers are run many times over slots of a text; a subclass says over which, and what each of them sees.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cached_property, partial
+from typing import ClassVar, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.func import functional_call  # pyright: ignore[reportPrivateImportUsage]
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
+from transformers import DynamicCache
+
+from sdbench.lm.layers import output_of
+from sdbench.lm.plan import LayerMask
+from sdbench.lm.state_model import StateLM, initial_weights, join, layer_parameters, normalize
+from sdbench.train.distill import LOSSES
+from sdbench.train.heads import BATCH, StatesTraining, Text
+from sdbench.train.recipes import StatesRecipe
+from sdbench.train.setup import group_by
+
+Window = Callable[[Tensor, Tensor], Tensor]  # whether positions see others by a layer's own mask
+Sees = Callable[[Window], Tensor]
+AnyLayersRecipe = TypeVar("AnyLayersRecipe", bound=StatesRecipe)
+
+
+class PaddedTexts(NamedTuple):
+    """Some texts as one batch: slot t of a text has its token, and the state that gave it."""
+
+    embeddings: Tensor  # [B,L,d]
+    before: Tensor  # [B,L,d], the states that the layers read: of slot t h(t−1)
+    states: Tensor  # [B,L,d], the target's own: of slot t h(t)
+    first: Tensor  # [B,1], the last slot of the prompt
+    last: Tensor  # [B,1], the last slot whose state is compared
+
+
+class LayersTraining(StatesTraining[AnyLayersRecipe]):
+    """Steps from the target's last layers over its last state and the embedding of the next token."""
+
+    report_every = 20
+    has_norms: ClassVar[bool] = True
+    has_join: ClassVar[bool] = False
+
+    def initial_weights(self) -> dict[str, Tensor]:
+        weights = self.first_weights()
+        self.model = StateLM(self.target, weights)
+        self.decoder = self.model.model.get_decoder()
+        self.path = next(name for name, x in self.decoder.named_modules() if x is self.model.new_layers)
+        self.stored: dict[Hashable, Tensor] = {}  # the target's states of each text
+        return weights
+
+    def first_weights(self) -> dict[str, Tensor]:
+        """Return the weights before the first step."""
+        return initial_weights(self.target, norms=self.has_norms, joins=self.has_join)
+
+    @abstractmethod
+    def unroll(self, texts: Sequence[Text], depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Return of each position its number, the layers' states and the target's, [N,d] each, of all slots that a round may
+        reach in it.
+        """
+
+    @cached_property
+    def sampled(self) -> list[Text]:
+        """All training texts. Their states are read in groups that do not depend on the step: a resumed training repeats them."""
+        texts = self.sample(self.training_keys, 1)
+        for group in group_by(texts, BATCH):
+            self.states(group)
+        return texts
+
+    def texts(self, step: int) -> Sequence[Text]:
+        count = self.recipe.prompts
+        return [self.sampled[(step * count + i) % len(self.sampled)] for i in range(count)]
+
+    def states(self, texts: Sequence[Text]) -> list[Tensor]:
+        """As before, each text read once."""
+        by_key = {(len(prompt), *prompt, *text): (prompt, text) for prompt, text in texts}
+        new = {key: text for key, text in by_key.items() if key not in self.stored}
+        if new:
+            self.stored.update(zip(new, super().states(list(new.values())), strict=True))
+        return [self.stored[len(prompt), *prompt, *text] for prompt, text in texts]
+
+    def losses(self, texts: Sequence[Text]) -> Iterator[Tensor]:
+        """All positions of a group are one graph."""
+        total = torch.zeros((), device=self.target.device)
+        for k, drafted, states in self.unroll(texts, self.depth):
+            total = total + self.recipe.discount**k * self.loss(drafted, states)
+        yield total
+
+    def loss(self, drafted: Tensor, states: Tensor) -> Tensor:
+        """Return the sum of a position's loss over the layers' states [N,d] and the target's."""
+        return LOSSES[self.recipe.loss](self.law(states), self.law(drafted)).sum()
+
+    def laws(self, texts: Sequence[Text], depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+        for k, drafted, states in self.unroll(texts, depth):
+            yield k, self.law(drafted), self.law(states)
+
+    def cast_weights(self) -> dict[str, Tensor]:
+        """Return the weights in the target's own precision."""
+        return {name: x.to(self.target.dtype) for name, x in self.weights.items()}
+
+    def padded(self, texts: Sequence[Text], weights: dict[str, Tensor]) -> PaddedTexts:
+        """Return some texts as one batch."""
+        device, width, by_text = self.target.device, self.target.config.hidden_size, self.states(texts)
+        ids = pad_sequence([torch.tensor([*p, *t], device=device) for p, t in texts], batch_first=True)
+        states = pad_sequence(by_text, batch_first=True)  # [B,L,d] or [B,L,3d]
+        before = pad(join(weights, states), (0, 0, 1, -1))
+        first = torch.tensor([len(prompt) - 1 for prompt, _ in texts], device=device)[:, None]
+        last = torch.tensor([len(x) - 2 for x in by_text], device=device)[:, None]
+        return PaddedTexts(self.model.embed(ids), before, states[..., -width:], first, last)
+
+    def run(
+        self, weights: dict[str, Tensor], inputs: Tensor, positions: Tensor, sees: Sees, cache: DynamicCache
+    ) -> Tensor:
+        """Return the states [B,T,d] that the layers make of inputs [B,T,d] at positions [T].
+
+        `sees` makes of a layer's own mask what the inputs see of the cache and of themselves, [T,S].
+        """
+        parameters = {f"{self.path}.{name}": x for name, x in layer_parameters(weights).items()}
+        lowest = torch.finfo(inputs.dtype).min
+
+        def added(mask: LayerMask) -> Tensor:
+            seen = sees(partial(mask.function, 0, 0))
+            return inputs.new_zeros(()).where(seen, lowest).expand(len(inputs), 1, -1, -1)
+
+        masks = [self.model.layer_masks[number] for number in range(len(self.model.new_layers))]
+        types = getattr(self.model.config, "layer_types", None)
+        mask = added(masks[0]) if types is None else {name: added(x) for name, x in zip(types, masks, strict=True)}
+        arguments = {"inputs_embeds": inputs, "position_ids": positions[None], "attention_mask": mask}
+        with output_of(self.model.new_layers[-1]) as outputs:
+            functional_call(self.decoder, parameters, (), {**arguments, "past_key_values": cache, "use_cache": True})
+        return normalize(weights, "final_norm", outputs[0])
