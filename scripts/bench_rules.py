@@ -26,7 +26,7 @@ from sdbench.config.sweep import RuleSweep
 from sdbench.engine import generate
 from sdbench.engines.latency import peak_memory
 from sdbench.prepare.rules import rule_of
-from sdbench.train.recipes import RECIPES
+from sdbench.train.options import RECIPES
 from sdbench.types import Limits
 from sdbench.verify import Ensemble, Exact
 from sdbench.verify.head import SHIP, linear, width_of

@@ -2,6 +2,7 @@
 
     python scripts/drafter_tables.py [tasks=gsm8k-tiny,cnndm-tiny] [temperatures=0,1] [parts=shipped,foreign,int8] [n=200]
                                      [timing=off] [records=results] [out=results/drafters]
+    python scripts/drafter_tables.py drafters=block tasks=gsm8k-tiny n=100  # these anew; the rows of others in summary.csv stay
     python scripts/drafter_tables.py tasks=none [out=results/drafters]      # README and figure again, from summary.csv
 
 Each run is `experiment=drafters` of one task and temperature, in three parts: `shipped`, every drafter that can run with
@@ -38,6 +39,7 @@ DEFAULTS = {
     "tasks": "gsm8k-tiny,cnndm-tiny,humaneval-tiny",
     "temperatures": "0,1",
     "parts": "shipped,foreign,int8",
+    "drafters": "all",
     "n": "200",
     "timing": "on",
     "records": "results",
@@ -89,6 +91,7 @@ HEADLINES = {  # drafter: what its source reports, and why the numbers here diff
     "medusa": ("2.2 to 3.6× (arXiv:2401.10774)", "a chain instead of a tree, and a target that is cheap to call"),
     "mtp": ("1.8× (DeepSeek-V3, one token, arXiv:2412.19437)", "five tokens from one layer, and a target of few layers"),
     "eagle": ("2.7 to 3.5× (LLaMA2-Chat 70B, arXiv:2401.15077)", "a chain instead of a tree, and 200 steps of training"),
+    "block": ("up to 6.2× (DFlash, Qwen3-8B, arXiv:2602.06036)", "blocks of 5 instead of 16, and 200 steps of training"),
     "eagle3": ("3.0 to 6.5× (arXiv:2503.01840)", "a chain instead of a tree, and 200 steps of training"),
     "hybrid": ("5.41×, 21.8 % over EAGLE-3 (Graft, arXiv:2605.20104)", "a chain instead of a tree, and a separate draft model"),
 }  # fmt: skip
@@ -224,6 +227,15 @@ def text_of(summary: pd.DataFrame) -> str:
     return "\n".join(parts)
 
 
+def merge(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a summary, these in the place of those of the same run and drafter."""
+    if not path.exists():
+        return rows
+    names, held = ["task", "temperature", "drafter"], pd.read_csv(path)
+    new = set(rows[names].itertuples(index=False, name=None))
+    return pd.concat([held[[key not in new for key in held[names].itertuples(index=False, name=None)]], rows])
+
+
 def redraw(out: Path) -> None:
     """Make the figure and the lower part of README.md from summary.csv."""
     summary, readme = pd.read_csv(out / "summary.csv"), out / "README.md"
@@ -239,10 +251,15 @@ def main(words: Sequence[str]) -> int:
         options = DEFAULTS | dict(parse_words(words, DEFAULTS).options)
     out, records, frames = Path(options["out"]), Path(options["records"]), []
     tasks = options["tasks"].split(",") if options["tasks"] != "none" else []
-    for task, temperature, part in product(tasks, options["temperatures"].split(","), options["parts"].split(",")):
+    is_whole, parts = options["drafters"] == "all", options["parts"].split(",")
+    given = [f"drafter=[{options['drafters']}]"]
+    given += ["drafter.retrieval.corpus={corpus}"] if "retrieval" in options["drafters"].split(",") else []
+    parts = parts if is_whole else ["shipped"]
+    for task, temperature, part in product(tasks, options["temperatures"].split(","), parts):
         name = f"drafters-llama-tiny-{task}-T{temperature}" + (f"-{part}" if part != "shipped" else "")
         corpus = write_corpus(task, records / "corpora" / f"{task}.txt") if part == "shipped" else None
-        choice = [f"task={task}", f"temperature={temperature}", f"n={options['n']}", *PARTS[part]]
+        drafters = PARTS[part] if is_whole else given
+        choice = [f"task={task}", f"temperature={temperature}", f"n={options['n']}", *drafters]
         timing = ["timing=off"] if options["timing"] == "off" else []
         words = ["-m", "experiment=drafters", *choice, *timing, f"results={records}", f"name={name}", "report=off"]
         words = [word.format(corpus=corpus) for word in words]
@@ -252,7 +269,8 @@ def main(words: Sequence[str]) -> int:
         frames.append(rows_of(sdbench.read(records / name), part))
     if frames:
         out.mkdir(parents=True, exist_ok=True)
-        pd.concat(frames).to_csv(out / "summary.csv", index=False, float_format="%.6g")
+        rows = pd.concat(frames) if is_whole else merge(out / "summary.csv", pd.concat(frames))
+        rows.to_csv(out / "summary.csv", index=False, float_format="%.6g")
     redraw(out)
     return 0
 

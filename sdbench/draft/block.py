@@ -66,9 +66,11 @@ class BlockDrafter(MTP):
         beyond = slots - newest[:, None]  # [B,T], of the last token
         read = slots.minimum(newest[:, None])
         guesses = embedding((beyond - 1).clamp(0, len(weights[MASK]) - 1), weights[MASK])
-        known = self.model.embed(ids.gather(1, read))
-        tokens = torch.where(beyond[..., None] > 0, guesses, known)
-        inputs = fuse(weights, states.gather(1, read[..., None].expand(-1, -1, states.shape[-1])), tokens)
+        before = states.gather(1, read[..., None].expand(-1, -1, states.shape[-1]))
+
+        def inputs() -> Tensor:
+            known = self.model.embed(ids.gather(1, read))
+            return fuse(weights, before, torch.where(beyond[..., None] > 0, guesses, known))
 
         last = sizes[:, None] - 1
         is_padding = beyond >= lengths.clamp_min(1)[:, None]

@@ -143,7 +143,7 @@ class MTP(TrainedDrafter):
         def forward(ids: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
             nonlocal states
             wanted = newest.clamp_max(ids.shape[1] - 1)[:, None]
-            logits, states = self.model.advance(self.model.inputs(states, ids), wanted, plan, cache)
+            logits, states = self.model.advance(partial(self.model.inputs, states, ids), wanted, plan, cache)
             return logits, states
 
         return draw_tokens(forward, plans, ids, self.warp, u, wanted)

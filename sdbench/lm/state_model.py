@@ -1,6 +1,6 @@
 """A draft on a target's states: the target's embedding and head, and between them one or a few trained layers of its kind."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -49,11 +49,16 @@ class StateLM(LM):
         """Return what the layer is given, [...,d], of states [...,d] and ids [...]."""
         return fuse(self.weights, states, self.embed(ids))
 
-    def advance(self, inputs: Tensor, wanted: Tensor, plan: Plan, cache: RaggedCache) -> tuple[Tensor, Tensor]:
-        """Run slots of inputs [B,T,d]; return the logits [B,N,V] and the states [B,N,d] of the slots `wanted` [B,N]."""
-        rows = torch.arange(len(inputs), device=inputs.device)[:, None]
+    def advance(
+        self, inputs: Callable[[], Tensor], wanted: Tensor, plan: Plan, cache: RaggedCache
+    ) -> tuple[Tensor, Tensor]:
+        """Run slots of inputs [B,T,d]; return the logits [B,N,V] and the states [B,N,d] of the slots `wanted` [B,N].
+
+        The inputs are computed here, where no weight that a trace meets requires a gradient.
+        """
+        rows = torch.arange(len(wanted), device=wanted.device)[:, None]
         with self._running(plan, wanted.shape[1]), output_of(self.new_layers[-1]) as outputs:
-            self._run(self.model.get_decoder(), inputs, plan, cache)
+            self._run(self.model.get_decoder(), inputs(), plan, cache)
             states = normalize(self.weights, "final_norm", outputs[0][rows, wanted])
             return self.read_out(states), states
 
@@ -76,8 +81,8 @@ def normalize(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
 
 def layer_parameters(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the parameters of the layers, each name behind the number of its layer."""
-    one = {f"0.{name.removeprefix(LAYER)}": x for name, x in weights.items() if name.startswith(LAYER)}
-    return one | {name.removeprefix(LAYERS): x for name, x in weights.items() if name.startswith(LAYERS)}
+    alone = {f"0.{name.removeprefix(LAYER)}": x for name, x in weights.items() if name.startswith(LAYER)}
+    return alone | {name.removeprefix(LAYERS): x for name, x in weights.items() if name.startswith(LAYERS)}
 
 
 def count_layers(parameters: Mapping[str, Tensor]) -> int:

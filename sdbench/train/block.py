@@ -14,10 +14,10 @@ from transformers import DynamicCache
 
 from sdbench.draft.block import MASK, BlockDrafter
 from sdbench.lm.state_model import fuse, initial_weights
+from sdbench.train.drafter_recipes import BlockRecipe
 from sdbench.train.heads import Text
 from sdbench.train.layers import LayersTraining, Window
 from sdbench.train.mtp import sees
-from sdbench.train.recipes import BlockRecipe
 
 SCALE = 0.1  # of the vectors at first: a norm follows, so a step turns them the faster the smaller they are
 
@@ -38,7 +38,7 @@ class BlockTraining(LayersTraining[BlockRecipe]):
 
     def unroll(self, texts: Sequence[Text], depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
         weights = self.cast_weights()
-        embeddings, before, states, first, last = self.padded(texts, weights)
+        embeddings, before, states, first, last = self.pad_texts(texts, weights)
         count, size, width = states.shape
         slots, cache = torch.arange(size, device=states.device), DynamicCache()
         known = self.run(weights, fuse(weights, before, embeddings), slots, partial(sees, slots, 0), cache)

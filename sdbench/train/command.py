@@ -9,7 +9,8 @@ from sdbench.config import ConfigError, nearest, show
 from sdbench.hub import HubError
 from sdbench.imports import import_object
 from sdbench.subcommand import Compose, Exit, Subcommand
-from sdbench.train.recipes import OPTIONS, RECIPES, TrainingRecipe, help_of, parse_recipe
+from sdbench.train.options import OPTIONS, RECIPES, help_of, parse_recipe
+from sdbench.train.recipes import TrainingRecipe
 from sdbench.words import parse_words
 
 HELP = """\

@@ -16,7 +16,7 @@ from torch import Tensor
 from sdbench.card import write_trained
 from sdbench.draft.trained import TrainedDrafter
 from sdbench.train.distill import LOSSES
-from sdbench.train.recipes import StatesRecipe
+from sdbench.train.drafter_recipes import StatesRecipe
 from sdbench.train.setup import group_by
 from sdbench.train.trainer import Trainer, WarmAdamW
 

@@ -19,8 +19,8 @@ from sdbench.lm.layers import output_of
 from sdbench.lm.plan import LayerMask
 from sdbench.lm.state_model import StateLM, initial_weights, join, layer_parameters, normalize
 from sdbench.train.distill import LOSSES
+from sdbench.train.drafter_recipes import StatesRecipe
 from sdbench.train.heads import BATCH, StatesTraining, Text
-from sdbench.train.recipes import StatesRecipe
 from sdbench.train.setup import group_by
 
 Window = Callable[[Tensor, Tensor], Tensor]  # whether positions see others by a layer's own mask
@@ -102,7 +102,7 @@ class LayersTraining(StatesTraining[AnyLayersRecipe]):
         """Return the weights in the target's own precision."""
         return {name: x.to(self.target.dtype) for name, x in self.weights.items()}
 
-    def padded(self, texts: Sequence[Text], weights: dict[str, Tensor]) -> PaddedTexts:
+    def pad_texts(self, texts: Sequence[Text], weights: dict[str, Tensor]) -> PaddedTexts:
         """Return some texts as one batch."""
         device, width, by_text = self.target.device, self.target.config.hidden_size, self.states(texts)
         ids = pad_sequence([torch.tensor([*p, *t], device=device) for p, t in texts], batch_first=True)
@@ -122,13 +122,15 @@ class LayersTraining(StatesTraining[AnyLayersRecipe]):
         parameters = {f"{self.path}.{name}": x for name, x in layer_parameters(weights).items()}
         lowest = torch.finfo(inputs.dtype).min
 
-        def added(mask: LayerMask) -> Tensor:
+        def scores_of(mask: LayerMask) -> Tensor:
             seen = sees(partial(mask.function, 0, 0))
             return inputs.new_zeros(()).where(seen, lowest).expand(len(inputs), 1, -1, -1)
 
         masks = [self.model.layer_masks[number] for number in range(len(self.model.new_layers))]
         types = getattr(self.model.config, "layer_types", None)
-        mask = added(masks[0]) if types is None else {name: added(x) for name, x in zip(types, masks, strict=True)}
+        mask = (
+            scores_of(masks[0]) if types is None else {name: scores_of(x) for name, x in zip(types, masks, strict=True)}
+        )
         arguments = {"inputs_embeds": inputs, "position_ids": positions[None], "attention_mask": mask}
         with output_of(self.model.new_layers[-1]) as outputs:
             functional_call(self.decoder, parameters, (), {**arguments, "past_key_values": cache, "use_cache": True})

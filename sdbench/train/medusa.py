@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sdbench.draft.medusa import Medusa, guess
+from sdbench.train.drafter_recipes import MedusaRecipe
 from sdbench.train.heads import StatesTraining, Text
-from sdbench.train.recipes import MedusaRecipe
 
 
 class MedusaTraining(StatesTraining[MedusaRecipe]):

@@ -16,9 +16,9 @@ from transformers import DynamicCache
 
 from sdbench.draft.mtp import MTP, Eagle, Eagle3
 from sdbench.lm.state_model import fuse
+from sdbench.train.drafter_recipes import MTPRecipe
 from sdbench.train.heads import Text
 from sdbench.train.layers import LayersTraining, Window
-from sdbench.train.recipes import MTPRecipe
 
 
 class MTPTraining(LayersTraining[MTPRecipe]):
@@ -44,7 +44,7 @@ class MTPTraining(LayersTraining[MTPRecipe]):
     def unroll(self, texts: Sequence[Text], depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
         """A position is a pass."""
         weights = self.cast_weights()
-        embeddings, before, states, first, last = self.padded(texts, weights)
+        embeddings, before, states, first, last = self.pad_texts(texts, weights)
         slots, cache = torch.arange(embeddings.shape[1], device=embeddings.device), DynamicCache()
         for k in range(depth):
             drafted = self.run(weights, fuse(weights, before, embeddings), slots, partial(sees, slots, k), cache)

@@ -12,8 +12,8 @@ from sdbench.card import CARD, WEIGHTS
 from sdbench.cli import main
 from sdbench.lm.model import LM
 from sdbench.train.block import BlockTraining
+from sdbench.train.drafter_recipes import BlockRecipe, Eagle3Recipe, EagleRecipe, MTPRecipe
 from sdbench.train.mtp import Eagle3Training, EagleTraining, MTPTraining
-from sdbench.train.recipes import BlockRecipe, Eagle3Recipe, EagleRecipe, MTPRecipe
 from tests.draft import proofs
 from tests.draft.test_block import block_states
 from tests.draft.test_mtp import drafted_states, states_before

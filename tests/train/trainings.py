@@ -12,7 +12,7 @@ import sys
 sys.path.insert(0, {root!r})
 from sdbench.cli import main as front_door
 from sdbench.imports import import_object
-from sdbench.train.recipes import RECIPES
+from sdbench.train.options import RECIPES
 training = import_object(RECIPES[{kind!r}].trainer)
 step = training.step
 def dies(self, n):

@@ -1,0 +1,94 @@
+"""The options of the trainings of drafters on the target's states."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sdbench.config import ConfigError
+from sdbench.train.recipes import DistillationRecipe, option
+
+
+@dataclass(frozen=True)
+class StatesRecipe(DistillationRecipe):
+    """The options of a drafter on the target's states."""
+
+    needs_draft = False
+
+    discount: float = option(0.8, "weight of a position's loss over that of the position before it", 1e-9)
+    prompts: int = option(16, "prompts of a step, each answered once", 1)
+    rate: float = option(0.01, "learning rate", 1e-9)
+    rows: int = option(2000, "rows of the train split, read repeatedly; the last are held out", 1)
+
+
+@dataclass(frozen=True)
+class MedusaRecipe(StatesRecipe):
+    """The options of Medusa's heads."""
+
+    version = "1"
+    about = "train Medusa's heads on the target's states over its own answers; the target stays as it is"
+    folder = "drafters/medusa/MODEL-TASK"
+    usage = "drafter=medusa drafter.head=FOLDER"
+    trainer = "sdbench.train.medusa.MedusaTraining"
+
+    heads: int = option(5, "heads, each a token further ahead", 1)
+
+
+@dataclass(frozen=True)
+class MTPRecipe(StatesRecipe):
+    """The options of a layer that drafts from its own states."""
+
+    version = "1"
+    about = "train a layer on the target's states and next tokens over its own answers; the target stays as it is"
+    folder = "drafters/mtp/MODEL-TASK"
+    usage = "drafter=mtp drafter.head=FOLDER"
+    trainer = "sdbench.train.mtp.MTPTraining"
+
+    passes: int = option(4, "positions that are trained, each on the layer's states of those before", 1)
+    regression: float = option(0.0, "weight of the distance to the target's states")
+    prompts: int = option(8, "prompts of a step", 1)
+    rate: float = option(0.002, "learning rate", 1e-9)
+    rows: int = option(640, "rows of the train split, each answered once, read repeatedly; the last are held out", 1)
+
+
+@dataclass(frozen=True)
+class EagleRecipe(MTPRecipe):
+    """The options of EAGLE-1's layer: the first position alone, with the published weight of the distance."""
+
+    about = "train EAGLE's layer on the target's states and next tokens over its own answers; the target stays as it is"
+    folder = "drafters/eagle/MODEL-TASK"
+    usage = "drafter=eagle drafter.head=FOLDER"
+    trainer = "sdbench.train.mtp.EagleTraining"
+
+    passes: int = option(1, "positions that are trained, each on the layer's states of those before", 1)
+    regression: float = option(10.0, "weight of the distance to the target's states")
+
+
+@dataclass(frozen=True)
+class Eagle3Recipe(MTPRecipe):
+    """The options of EAGLE-3's layer."""
+
+    about = "train EAGLE-3's layer on states of three of the target's layers over its own answers; the target stays as it is"
+    folder = "drafters/eagle3/MODEL-TASK"
+    usage = "drafter=eagle3 drafter.head=FOLDER"
+    trainer = "sdbench.train.mtp.Eagle3Training"
+
+
+@dataclass(frozen=True)
+class BlockRecipe(StatesRecipe):
+    """The options of layers that draft a block in one forward."""
+
+    version = "1"
+    about = "train layers that draft a whole block from the target's states, over its own answers; the target stays as it is"
+    folder = "drafters/block/MODEL-TASK"
+    usage = "drafter=block drafter.head=FOLDER"
+    trainer = "sdbench.train.block.BlockTraining"
+
+    positions: int = option(5, "tokens of a block", 2)
+    layers: int = option(2, "layers, each like the target's last", 1)
+    prompts: int = option(8, "prompts of a step", 1)
+    rate: float = option(0.002, "learning rate", 1e-9)
+    rows: int = option(640, "rows of the train split, each answered once, read repeatedly; the last are held out", 1)
+
+    def refuse_target(self, config: Any) -> None:
+        count = config.num_hidden_layers
+        if self.layers > count:
+            raise ConfigError(f"layers must be at most {count}, the layers of the target, got {self.layers}")
