@@ -87,6 +87,15 @@ def test_nothing_comes_from_outside(tree, source):
     assert "unsafe-inline" not in policy.split("style-src")[0]
 
 
+def test_no_two_scripts_of_the_page_define_the_same_function():
+    """They share one scope: a second definition replaces the first everywhere."""
+    folder = Path(pages.__file__).parent / "templates"
+    names = [
+        name for path in sorted(folder.glob("*.js")) for name in re.findall(r"^function (\w+)", path.read_text(), re.M)
+    ]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_ids_are_unique_and_every_link_has_its_target(tree):
     ids = tree.xpath("//@id")
     assert len(ids) == len(set(ids))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sdbench.records import read
+from tests.records.synthetic import write_synthetic
 from tests.report.pages import unpacked, write, write_home
 
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
@@ -304,6 +305,34 @@ def test_everything_is_reached_by_keys_alone(visit, data):
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Space")
     assert page.locator(".texts h4").count() in (1, 3), "the last setting was switched"
+
+
+NAMES_OF_MARKS = """
+() => [...document.querySelectorAll('.plane .point.rejected, .plane .point.best')].map(mark => {
+  const text = mark.querySelector('text'), name = text.getBoundingClientRect();
+  const drawing = mark.ownerSVGElement.getBoundingClientRect();
+  return text.checkVisibility() && name.left >= drawing.left && name.right <= drawing.right && name.bottom <= drawing.bottom;
+})
+"""
+
+
+def test_among_many_settings_those_that_failed_are_named_and_nothing_else_is_in_the_legend(chromium, tmp_path):
+    ws = tuple(index / 50 for index in range(47))
+    home = write_synthetic(tmp_path / "many", n=55, ws=ws, num_drafts=(3, 5, 7), timing_examples=0, max_new_tokens=12)
+    page = chromium.new_page(viewport={"width": 390, "height": 844})
+    page.set_default_timeout(120_000)
+    page.goto(write(home, margin=5.0).as_uri())
+    named = page.evaluate(NAMES_OF_MARKS)
+    assert len(named) >= 3
+    assert all(named)
+    assert page.locator(".k.rejected").is_visible()
+    assert not page.locator(".k.advised").is_visible(), "nothing is recommended"
+    page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.locator(".ladder tr.failed .needed").first.is_visible()
+    page.emulate_media(media="print")
+    assert not page.get_by_text("Click a heading to sort").is_visible()
+    page.close()
 
 
 def test_a_phone_is_never_scrolled_sideways(visit):

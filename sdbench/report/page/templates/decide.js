@@ -17,7 +17,7 @@ function shownDecision(article, decisions, margin) {
 }
 
 // Two decimals where one would read as a tie with the margin.
-function signed(points, digits) {
+function limitText(points, digits) {
   const text = Math.abs(points).toFixed(digits);
   return (Number(text) ? (points < 0 ? "−" : "+") : "") + text;
 }
@@ -31,7 +31,7 @@ function showStates(article, decision, margin) {
     row.className = name;
     row.querySelector(".mark").textContent = text;
     const limit = row.querySelector(".limit"), worst = Number(limit.dataset.worst);
-    if (Number.isFinite(worst)) limit.textContent = signed(worst, Math.abs(worst + margin) < 0.05 ? 2 : 1);
+    if (Number.isFinite(worst)) limit.textContent = limitText(worst, Math.abs(worst + margin) < 0.05 ? 2 : 1);
   });
   const ladder = article.querySelector(".ladder");
   if (ladder) ladder.style.setProperty("--margin", Number(ladder.dataset.zero) - Number(ladder.dataset.point) * margin + "%");
@@ -47,21 +47,42 @@ function showStates(article, decision, margin) {
 }
 
 // Names where there is room: first what is recommended and lossless, then what failed, then the others; the rest on hover.
+// Those of the first three are shown wherever they cover no other name; the marks they name are drawn above the others.
+const NEEDED = ["advised", "best", "rejected"];
+const SPOTS = [[1, -9], [-1, -9], [1, 18], [-1, 18], [1, -27], [-1, -27], [1, 36], [-1, 36]]; // side, and how far down
+
 function nameMarks(svg) {
-  const marks = [...svg.querySelectorAll(".point")], taken = marks.map((mark) => mark.querySelector(".dot").getBBox());
-  const rank = (mark) => ["advised", "best", "rejected"].findIndex((name) => mark.classList.contains(name)) + 4 * !/advised|best|rejected/.test(mark.getAttribute("class"));
-  for (const mark of marks) mark.classList.remove("named", "crowded");
-  for (const mark of marks.sort((a, b) => rank(a) - rank(b))) {
-    mark.classList.add("named");
-    const text = mark.querySelector("text"), box = text.getBBox();
-    const isFree = box.x > 0 && box.x + box.width < svg.viewBox.baseVal.width && box.y > 0 && taken.every((other) =>
-      box.x + box.width < other.x || other.x + other.width < box.x || box.y + box.height < other.y || other.y + other.height < box.y);
-    if (isFree || mark.classList.contains("advised")) taken.push(box);
-    else {
-      mark.classList.remove("named");
-      mark.classList.add("crowded");
-    }
-  }
+  const marks = [...svg.querySelectorAll(".point")].sort((a, b) => rankOf(a) - rankOf(b));
+  for (const mark of marks) mark.classList.replace("crowded", "named") || mark.classList.add("named");
+  const measured = marks.map((mark) => [mark.querySelector("text").getBBox(), mark.querySelector(".dot").getBBox()]);
+  const dots = measured.map(([, dot]) => dot), names = [];
+  const [left, right, top, bottom] = ["left", "right", "top", "bottom"].map((side) => Number(svg.dataset[side]));
+  marks.forEach((mark, place) => {
+    const text = mark.querySelector("text"), [size, dot] = measured[place];
+    const ascent = Number(text.getAttribute("y")) - size.y;
+    const [x, y] = [dot.x + dot.width / 2, dot.y + dot.height / 2];
+    const isNeeded = rankOf(mark) < NEEDED.length;
+    const spots = SPOTS.slice(0, isNeeded ? SPOTS.length : 2).map(([side, down]) => ({ side, down, width: size.width, height: size.height,
+      x: side > 0 ? x + 10 : x - 10 - size.width, y: y + down - ascent }));
+    const cost = (box) => 100 * names.filter((other) => overlap(box, other)).length + dots.filter((other) => overlap(box, other)).length;
+    const inside = spots.filter((box) => box.x > left && box.x + box.width < right + 10 && box.y > top - 18 && box.y + box.height < bottom);
+    const best = inside.map((box) => ({ ...box, cost: cost(box) })).sort((a, b) => a.cost - b.cost)[0];
+    if (!best || best.cost >= (isNeeded ? 100 : 1)) return mark.classList.replace("named", "crowded");
+    names.push(best);
+    text.setAttribute("x", best.side > 0 ? x + 10 : x - 10);
+    text.setAttribute("y", y + best.down);
+    text.setAttribute("text-anchor", best.side > 0 ? "start" : "end");
+  });
+  for (const mark of marks.reverse()) mark.parentNode.append(mark);
+}
+
+function rankOf(mark) {
+  const rank = NEEDED.findIndex((name) => mark.classList.contains(name));
+  return rank < 0 ? NEEDED.length : rank;
+}
+
+function overlap(a, b) {
+  return a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
 }
 
 for (const svg of document.querySelectorAll(".plane svg")) nameMarks(svg);
