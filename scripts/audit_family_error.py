@@ -173,7 +173,7 @@ def samples(simulators: Sequence[Simulator], count: int, generator: np.random.Ge
 
 def build_tests(claimed: Sequence[tuple[TextLaws, TextLaws | None]], horizon: int) -> list[RuleTests]:
     """The tests of the default audit."""
-    made = []
+    built = []
     for place, (laws, alone) in enumerate(claimed):
         tests: list[ClaimTest] = [
             LawTest("law", laws, STOPS, horizon, with_rounds=True),
@@ -181,8 +181,8 @@ def build_tests(claimed: Sequence[tuple[TextLaws, TextLaws | None]], horizon: in
         ]
         tests += [] if alone is None else [LawTest("losslessness", alone, STOPS, horizon)]
         tests.append(EvenDrafts("q", horizon * 2 * BUDGET, source=laws.tables, sampling=laws.sampling))
-        made.append(RuleTests(place, tests))
-    return made
+        built.append(RuleTests(place, tests))
+    return built
 
 
 def main(argv: Sequence[str]) -> int:

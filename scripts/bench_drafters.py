@@ -7,10 +7,8 @@ The drafters are those of configs/drafter with the options of their files. A dra
 ship for this pair, is left out and named. On one thread tokenizers and models wait for each other the least.
 """
 
-import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -19,8 +17,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import sdbench.draft.medusa
-from scripts.bench_rules import Stopwatch
+from scripts.bench_tools import (
+    Stopwatch,
+    forget_peak,
+    peaks_over,
+    print_peak,
+    random_llama,
+    resident_bytes,
+    timed_engines,
+)
 from sdbench.config import config_dir
 from sdbench.draft import NoDraft, class_of
 from sdbench.draft.early_exit import exit_of
@@ -33,7 +38,6 @@ from sdbench.lm.model import LM
 from sdbench.prepare.pair import folder_of
 from sdbench.types import DRAFTER_NEEDS, needs_of
 from sdbench.verify import Exact
-from sdbench.words import exit_on_mistake, parse_words
 
 NUM_DRAFT, WARM_UPS = 5, 2
 SIZES = (1, 32)  # of batches
@@ -108,35 +112,16 @@ def overhead(bench: Any, name: str, engine: Engine, drafter: Any, size: int) -> 
 
 def decode(bench: Any, engine: Engine, drafter: Any, size: int) -> Stopwatch:
     """Decode `size` texts at once with a drafter; return what phases, observing and calls of models took."""
-    watch = Stopwatch(bench.wait)
-    functions = [(LM, "_run"), (LM, "read_out"), (sdbench.draft.medusa, "guess")]
-    kept = [(home, name, getattr(home, name)) for home, name in functions]
-    observe, engine.hook = drafter.observe, watch
-    for home, name, function in kept:
-        setattr(home, name, timed(watch, "model", function))
-    drafter.observe = timed(watch, "observe", observe)
-    try:
-        options: dict[str, Any] = {
-            "num_draft": NUM_DRAFT,
-            "max_new_tokens": bench.new,
-            "stop_ids": (),
-            "measure": False,
-        }
-        texts = bench.prompts(size, PROMPT)
-        generate(None, None, texts, [Exact()], batch_size=size, engine=engine, drafter=drafter, **options)
-    finally:
-        drafter.observe = observe
-        for home, name, function in kept:
-            setattr(home, name, function)
+    models = [*engine.models, *engine.target.pruned.values()]  # these draft over the target's weights
+    with timed_engines(bench.wait, [engine], models) as watch:
+        generate_texts(bench, engine, drafter, size)
     return watch
 
 
-def timed(watch: Stopwatch, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **options: Any) -> Any:
-        with watch(phase):
-            return function(*args, **options)
-
-    return call
+def generate_texts(bench: Any, engine: Engine, drafter: Any, size: int) -> None:
+    texts = bench.prompts(size, PROMPT)
+    more: dict[str, Any] = {"num_draft": NUM_DRAFT, "max_new_tokens": bench.new, "stop_ids": (), "measure": False}
+    generate(None, None, texts, [Exact()], batch_size=size, engine=engine, drafter=drafter, **more)
 
 
 def look_up(bench: Any, name: str, drafter: Any, size: int) -> Iterator[Any]:
@@ -188,19 +173,13 @@ def early_exit(bench: Any) -> Any:
     lm, ratios = LM(bench.target), []
     layers = lm.config.num_hidden_layers
     share = exit_of(layers, None) / layers
-    texts, length = bench.prompts(1, PROMPT), PROMPT + bench.new // 2
+    length = PROMPT + bench.new // 2
     engine = bench.engine(None)
     engine.capture_at_once()
     drafter = engine.drafter("early-exit", engine.warp(1.0))
     for turn in range(-WARM_UPS, bench.repeats):
-        options: dict[str, Any] = {
-            "num_draft": NUM_DRAFT,
-            "max_new_tokens": bench.new,
-            "stop_ids": (),
-            "measure": False,
-        }
         with bench.timed() as watch:
-            generate(None, None, texts, [Exact()], batch_size=1, engine=engine, drafter=drafter, **options)
+            generate_texts(bench, engine, drafter, 1)
         if turn >= 0:
             rounds = sorted(call.seconds for call in watch.calls if call.phase == "round")
             formula_s = NUM_DRAFT * share * target_s(bench, 1, 1, length) + target_s(bench, 1, NUM_DRAFT + 1, length)
@@ -209,48 +188,26 @@ def early_exit(bench: Any) -> Any:
 
 
 def memory(bench: Any, names: Sequence[str]) -> Iterator[Any]:
-    """Peak over that of the target alone behind long texts: each in a process of its own, what Python and torch need taken off."""
-    peaks: dict[str, float] = {}
-    for name in [ALONE, *names] if names else []:
-        command = [sys.executable, __file__, name, f"device={bench.device}"]
-        env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}  # what is freed goes back at once
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
-        if done.returncode:
-            sys.exit(f"bench_engine: the memory of {name} could not be measured: {done.stderr[-300:]}")
-        peaks[name] = float(done.stdout.split()[-1])
-        if name != ALONE:
-            what = f"{name}: peak of memory over the target's alone at {FULL:,} tokens"
-            yield bench.figure(what, [peaks[name] / peaks[ALONE]])
+    """Peak over that of the target alone behind long texts."""
+    for name, ratio in peaks_over(__file__, ALONE, names, bench.device).items():
+        yield bench.figure(f"{name}: peak of memory over the target's alone at {FULL:,} tokens", [ratio])
 
 
 def peak_bytes(name: str, device: str) -> float:
     """Of one call with a random target of eight layers."""
-    import transformers
-
-    library: Any = transformers
-    before = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    options: dict[str, Any] = {"vocab_size": 1000, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 8}
-    options |= {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 2 * FULL}
-    config = library.LlamaConfig(**options, eos_token_id=None)
+    before = resident_bytes()
+    sizes = {"vocab_size": 1000, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 8}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 2 * FULL}
     torch.manual_seed(0)
-    target = library.LlamaForCausalLM(config).to(device).eval()
+    target = random_llama(device, **sizes)
     prompts = torch.randint(5, 1000, (FULL_ROWS, FULL), generator=torch.Generator().manual_seed(0)).tolist()
     engine = Engine(target, capture="off")
     drafter = NoDraft() if name == ALONE else engine.drafter(name, engine.warp(1.0))
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew, without that of making the model
+    forget_peak()
     more: dict[str, Any] = {"max_new_tokens": 24, "stop_ids": (), "num_draft": NUM_DRAFT, "measure": False}
     generate(None, None, prompts, [Exact()], engine=engine, drafter=drafter, batch_size=FULL_ROWS, **more)
     return peak_memory() - (0 if device.startswith("cuda") else before)
 
 
-def main(argv: Sequence[str]) -> None:
-    with exit_on_mistake("bench_drafters", __doc__, argv):
-        words = parse_words(argv, {"device": "cpu"})
-        if len(words.paths) != 1:
-            raise ValueError(f"the name of one drafter is needed, got {len(words.paths)}")
-    torch.set_num_threads(1)
-    print(peak_bytes(words.paths[0], words.options.get("device", "cpu")))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print_peak("bench_drafters", __doc__, "drafter", peak_bytes)

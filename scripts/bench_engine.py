@@ -19,8 +19,9 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,10 @@ import transformers
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from scripts.bench_drafters import measure_drafters
-from scripts.bench_rules import Stopwatch, measure_rules
+from scripts.bench_rules import measure_rules
+from scripts.bench_tools import Stopwatch, hooked_models, timed_engines
 from sdbench import tasks
 from sdbench.engine import Engine, generate
-from sdbench.engine.loop import no_hook
 from sdbench.lm.capture import Mode
 from sdbench.lm.model import LM
 from sdbench.prepare.provenance import environment
@@ -107,15 +108,8 @@ class Bench:
     @contextmanager
     def timed(self) -> Iterator[Stopwatch]:
         """Time the phases of the loop, in engines that exist by now too."""
-        stopwatch = Stopwatch(self.wait)
-        engines = [self.engine(capture) for capture in (None, "off")]
-        for engine in engines:
-            engine.hook = stopwatch
-        try:
+        with timed_engines(self.wait, [self.engine(capture) for capture in (None, "off")]) as stopwatch:
             yield stopwatch
-        finally:
-            for engine in engines:
-                engine.hook = no_hook
 
     def prompts(self, count: int, length: int) -> list[list[int]]:
         """Return `count` texts of `length` ids, each from elsewhere in the corpus."""
@@ -189,7 +183,7 @@ def over_bare(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> I
         bench.ours(texts, [0.5], **more)
     for _ in range(bench.repeats):
         calls: list[Callable[[], Any]] = []
-        with replaced(LM, "forward_hidden", lambda forward, calls=calls: recording(forward, calls)):
+        with hooked_models(bench.engine("off").models, partial(record, calls)):
             bench.ours(texts, [0.5], capture="off", **more)
 
         def replay(calls: list[Callable[[], Any]] = calls) -> int:
@@ -209,24 +203,10 @@ def over_bare(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> I
         yield bench.figure(f"{name}: over bare forwards{way}", values, f"{count} forwards")
 
 
-def recording(forward: Callable[..., Any], calls: list[Callable[[], Any]]) -> Callable[..., Any]:
-    """Keep every forward as it was called, inputs prepared (masks are made in the first layer that wants them, and kept)."""
-
-    def recorded(*args: Any, **more: Any) -> Any:
-        calls.append(lambda: forward(*args, **more))
-        return forward(*args, **more)
-
-    return recorded
-
-
-@contextmanager
-def replaced(home: type, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
-    method = getattr(home, name)
-    setattr(home, name, wrap(method))
-    try:
-        yield
-    finally:
-        setattr(home, name, method)
+def record(calls: list[Callable[[], Any]], lm: LM, inputs: torch.Tensor, call: Callable[[], Any]) -> Any:
+    """Keep a forward as it was called, inputs prepared (masks are made in the first layer that wants them, and kept)."""
+    calls.append(call)
+    return nullcontext()
 
 
 PARTS = {  # phases of the loop, but for the forwards of the models in them
@@ -235,6 +215,7 @@ PARTS = {  # phases of the loop, but for the forwards of the models in them
     "verify": "rule",
     "measure": "measures",
     "commit": "bookkeeping on the host",
+    "observe": "bookkeeping on the host",
     "admit": "admission",
     "round": "rest of a round",
 }
@@ -244,17 +225,9 @@ def where_it_goes(bench: Bench, name: str, texts: list[list[int]], **more: Any) 
     """Share of the wall time, run eagerly, that each part takes for itself, what it calls excepted."""
     more["capture"] = "off"
     bench.ours(texts, [0.5], **more)
-    with bench.timed() as stopwatch:
-
-        def wrap(forward: Any) -> Any:
-            def timed(lm: LM, *args: Any, **options: Any) -> Any:
-                with stopwatch(f"{lm.role} model"):
-                    return forward(lm, *args, **options)
-
-            return timed
-
-        with replaced(LM, "forward_hidden", wrap):
-            _, whole_s = bench.seconds(lambda: bench.ours(texts, [0.5], **more))
+    engine = bench.engine("off")
+    with timed_engines(bench.wait, [engine], engine.models) as stopwatch:
+        _, whole_s = bench.seconds(lambda: bench.ours(texts, [0.5], **more))
     spent: dict[str, float] = defaultdict(float)
     for call in stopwatch.calls:
         spent[PARTS.get(call.phase, call.phase)] += call.seconds - call.inner_s
@@ -273,14 +246,11 @@ def over_machine(bench: Bench, name: str, texts: list[list[int]], **more: Any) -
     """
     calls: list[tuple[LM, int]] = []
 
-    def counting(honest: Any) -> Any:
-        def forward(self: LM, ids: Any, *args: Any, **options: Any) -> Any:
-            calls.append((self, ids.numel()))
-            return honest(self, ids, *args, **options)
+    def count(lm: LM, ids: torch.Tensor, call: Callable[[], Any]) -> Any:
+        calls.append((lm, ids.numel()))
+        return nullcontext()
 
-        return forward
-
-    with replaced(LM, "forward_hidden", counting):
+    with hooked_models(bench.engine("off").models, count):
         bench.ours(texts, [0.5], capture="off", **more)
     sizes = {id(lm): sum(p.numel() for p in lm.model.parameters()) - lm.head.weight.numel() for lm, _ in calls}
     flops_s, bytes_s = best(bench, max(sizes.values()))
@@ -385,7 +355,7 @@ def stretched(bench: Bench) -> Bench:
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    many, few, one = bench.prompts(bench.sweep, PROMPT), bench.prompts(2, PROMPT), bench.prompts(1, PROMPT)
+    many, few, single = bench.prompts(bench.sweep, PROMPT), bench.prompts(2, PROMPT), bench.prompts(1, PROMPT)
     texts = bench.prompts(32, 64)
     alone: dict[str, Any] = {"batch_size": 1, "measure": False}
     yield bench.rival(
@@ -407,13 +377,13 @@ def measure(bench: Bench) -> Iterator[Figure]:
     yield from over_bare(bench, "batch 32, no measures", texts, measure=False)
     yield from over_bare(bench, "batch 32, no measures, T = 0", texts, measure=False, temperature=0)
     yield from over_bare(bench, "batch 32, all measures", texts)
-    yield from over_bare(bench, "batch 1, no measures", one, **alone)
-    yield from over_bare(bench, "batch 1, no measures, T = 0", one, **alone, temperature=0)
+    yield from over_bare(bench, "batch 1, no measures", single, **alone)
+    yield from over_bare(bench, "batch 1, no measures, T = 0", single, **alone, temperature=0)
     yield draft_over_target(bench)
     yield over_machine(bench, "batch 32, no measures", texts, measure=False)
-    yield over_machine(bench, "batch 1, no measures", one, **alone)
+    yield over_machine(bench, "batch 1, no measures", single, **alone)
     yield from where_it_goes(bench, "batch 32, all measures", texts)
-    yield from where_it_goes(bench, "batch 1, no measures", one, **alone)
+    yield from where_it_goes(bench, "batch 1, no measures", single, **alone)
     for name in HEADS:
         yield head_over_product(bench, name)
     yield long_over_short(stretched(bench))
@@ -446,8 +416,8 @@ def load(
             models[0], models[1], device, threads, repeats, sweep, new, random_ids(100_000, models[0].config.vocab_size)
         )
     folder = EMBEDDED / name if (EMBEDDED / name).is_dir() else Path(name)
-    one = LIBRARY.AutoModelForCausalLM.from_pretrained
-    target, draft = (one(folder / role, dtype=dtype).to(device).eval() for role in ("target", "draft"))
+    load_from: Any = LIBRARY.AutoModelForCausalLM.from_pretrained
+    target, draft = (load_from(folder / role, dtype=dtype).to(device).eval() for role in ("target", "draft"))
     corpus, name, tokenizer = random_ids(100_000, target.config.vocab_size), "", None
     if folder.parent == EMBEDDED:
         name = folder.name

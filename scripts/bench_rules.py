@@ -6,21 +6,17 @@
 The rules are those of configs/verifier, each at the middle of its sweep.
 """
 
-import os
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from scripts.bench_tools import Stopwatch, forget_peak, peaks_over, print_peak, random_llama, resident_bytes
 from sdbench.config import config_dir
 from sdbench.config.sweep import RuleSweep
 from sdbench.engine import generate
@@ -30,7 +26,6 @@ from sdbench.train.options import RECIPES
 from sdbench.types import Limits
 from sdbench.verify import Ensemble, Exact
 from sdbench.verify.head import SHIP, linear, width_of
-from sdbench.words import exit_on_mistake, parse_words
 
 NEW, NUM_DRAFT, WARM_UPS = 48, 5, 2
 FOUR = ("exact", "ensemble", "lenience", "typical")
@@ -113,40 +108,6 @@ def mixed(
     return bench.figure(name, ratios, f"{len({type(rule) for rule in rules})} rules")
 
 
-class Call(NamedTuple):
-    """A phase of the loop, its rows and seconds; `inner_s` are those of phases within it."""
-
-    phase: str
-    num_rows: int
-    seconds: float
-    inner_s: float
-
-
-@dataclass
-class Stopwatch:
-    """A hook of the loop (engine/loop.py) that keeps the seconds of its phases."""
-
-    wait: Callable[[], None]
-    calls: list[Call] = field(default_factory=list)
-    _inner_s: list[float] = field(default_factory=lambda: [0.0])
-
-    @contextmanager
-    def __call__(self, phase: str, num_rows: int = 0) -> Iterator[None]:
-        self.wait()
-        self._inner_s.append(0.0)
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.wait()
-            seconds = time.perf_counter() - started
-            self.calls.append(Call(phase, num_rows, seconds, self._inner_s.pop()))
-            self._inner_s[-1] += seconds
-
-    def seconds(self, phase: str) -> float:
-        return sum(call.seconds for call in self.calls if call.phase == phase)
-
-
 def round_s(bench: Any, texts: list[list[int]], rules: list[Any], temperature: float) -> float:
     """Return the seconds of a round of a full batch: rounds in which rows have left would be cheaper."""
     count = min(len(texts), -(-len(texts) // len(rules)))
@@ -179,52 +140,24 @@ def own_share(bench: Any, name: str, rule: Any, temperature: float) -> Any:
 
 
 def memory(bench: Any, names: str) -> Iterator[Any]:
-    """Peak over Exact's, V = 128,256, batch 8: each in a process of its own, what Python and torch need taken off.
-
-    What is freed goes back to the system at once there: else the peak would be what the allocator kept, 20 % more or less of it.
-    """
-    peaks: dict[str, float] = {}
-    for name in [
-        "exact",
-        *(name for name in rules_of(names, 1.0, widths_of(bench.target, bench.draft)) if name != "exact"),
-    ]:
-        command = [sys.executable, __file__, name, f"device={bench.device}"]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}
-        )
-        if done.returncode:
-            sys.exit(f"bench_engine: the memory of {name} could not be measured: {done.stderr[-300:]}")
-        peaks[name] = float(done.stdout.split()[-1])
-        if name != "exact":
-            yield bench.figure(f"T=1: {name}, peak of memory over Exact's, V = 128,256", [peaks[name] / peaks["exact"]])
+    """Peak over Exact's, V = 128,256, batch 8."""
+    others = [name for name in rules_of(names, 1.0, widths_of(bench.target, bench.draft)) if name != "exact"]
+    for name, ratio in peaks_over(__file__, "exact", others, bench.device).items():
+        yield bench.figure(f"T=1: {name}, peak of memory over Exact's, V = 128,256", [ratio])
 
 
 def peak_bytes(name: str, device: str) -> float:
     """Of one call with random models of two layers."""
-    import transformers
-
-    library: Any = transformers
-    page = os.sysconf("SC_PAGE_SIZE")
-    before = int(Path("/proc/self/statm").read_text().split()[1]) * page
-    options: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-    config = library.LlamaConfig(**options, num_attention_heads=4, num_key_value_heads=2, eos_token_id=None)
+    before = resident_bytes()
+    sizes = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     torch.manual_seed(0)
-    target, draft = (library.LlamaForCausalLM(config).to(device).eval() for _ in range(2))
+    target, draft = (random_llama(device, **sizes, num_attention_heads=4, num_key_value_heads=2) for _ in range(2))
     prompts = torch.randint(5, VOCAB, (BATCH, 32), generator=torch.Generator().manual_seed(0)).tolist()
     rule = rules_of(name, 1.0, widths_of(target, draft))[name]
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew, without that of making the models
+    forget_peak()
     generate(target, draft, prompts, [rule], max_new_tokens=24, batch_size=BATCH, stop_ids=(), num_draft=NUM_DRAFT)
     return peak_memory() - (0 if device.startswith("cuda") else before)
 
 
-def main(argv: Sequence[str]) -> None:
-    with exit_on_mistake("bench_rules", __doc__, argv):
-        words = parse_words(argv, {"device": "cpu"})
-        if len(words.paths) != 1:
-            raise ValueError(f"the name of one rule is needed, got {len(words.paths)}")
-    torch.set_num_threads(1)
-    print(peak_bytes(words.paths[0], words.options.get("device", "cpu")))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print_peak("bench_rules", __doc__, "rule", peak_bytes)

@@ -133,19 +133,19 @@ def compare_settings(results: sdbench.Results, heads: Mapping[str, str | None], 
     """Each rule's quality over the static curve's at equal acceptance, and what area of the plane each dominates."""
     every = {name: curve(results, name, head) for name, head in {**heads, static: None}.items()}
     plane = joint(results, [cell for cells in every.values() for cell in cells])
-    told: dict[str, Any] = {}
+    comparison: dict[str, Any] = {}
     for name, cells in every.items():
         volume = volume_of(plane.of(cells))
-        told[name] = {"hypervolume": [volume.value, volume.low, volume.high]}
+        comparison[name] = {"hypervolume": [volume.value, volume.low, volume.high]}
         if name != static:
-            told[name] |= {
+            comparison[name] |= {
                 key: [estimate.value, estimate.low, estimate.high]
                 for key, estimate in gain(plane, cells, every[static]).items()
             }
     whole = front_of(plane).points.set_index("cell")
     for name, cells in every.items():
-        told[name]["on_the_front"] = round(float(whole.loc[cells, "probability"].max()), 4)
-    return told
+        comparison[name]["on_the_front"] = round(float(whole.loc[cells, "probability"].max()), 4)
+    return comparison
 
 
 def labels_of(heads: Mapping[str, Path]) -> dict[str, str]:
@@ -161,20 +161,20 @@ def write(
     out: Path,
     name: str,
     results: Sequence[tuple[str | Mapping[str, str], sdbench.Results]],
-    told: Mapping[str, Any],
+    comparison: Mapping[str, Any],
 ) -> None:
     """The table, the comparisons, planes. What came of which draft is said by a label, or by one for each model."""
     out.mkdir(parents=True, exist_ok=True)
     frames = []
-    for label, one in results:
-        frame = summarise(one)
-        which = one.cells["task"].iloc[0] if label == "own" else str(label).replace(" ", "-")
-        draw(one, frame, out, name if len(results) == 1 else f"{name}-{which}")
+    for label, records in results:
+        frame = summarise(records)
+        which = records.cells["task"].iloc[0] if label == "own" else str(label).replace(" ", "-")
+        draw(records, frame, out, name if len(results) == 1 else f"{name}-{which}")
         frame.insert(0, "draft", label if isinstance(label, str) else frame["model"].map(label))
         frames.append(frame)
     pd.concat(frames).to_csv(out / f"{name}.csv", index=False)
-    write_scores(out / f"{name}-scores.parquet", *(one for _, one in results))
-    (out / f"{name}.json").write_text(json.dumps(finite(told), indent=1) + "\n")
+    write_scores(out / f"{name}-scores.parquet", *(records for _, records in results))
+    (out / f"{name}.json").write_text(json.dumps(finite(comparison), indent=1) + "\n")
 
 
 def draw(results: sdbench.Results, summary: pd.DataFrame, out: Path, name: str) -> None:
@@ -232,13 +232,15 @@ def against_static(
         *("--config-dir", str(configs), f"model={pair}", f"task={task}", f"n={n}", "temperature=1"),
         *(f"verifier=[ensemble,{names}]", f"w={json.dumps(STATIC)}"),
     )
-    told: dict[str, Any] = {"against": "ensemble", **compare_settings(results, labels_of(heads), "ensemble")}
+    comparison: dict[str, Any] = {"against": "ensemble", **compare_settings(results, labels_of(heads), "ensemble")}
     for head, folder in heads.items():
         card = json.loads((folder / CARD).read_text())
-        told[head] |= {key: card[key] for key in ("seconds", "rollouts", "memory", "last", "held_out") if key in card}
-        told[head]["head"] = label_of(folder)
-        told[head]["is_constant"] = card["last"]["spread"] < 0.02 if "last" in card else None
-    write(out, name, [("own", results)], told)
+        comparison[head] |= {
+            key: card[key] for key in ("seconds", "rollouts", "memory", "last", "held_out") if key in card
+        }
+        comparison[head]["head"] = label_of(folder)
+        comparison[head]["is_constant"] = card["last"]["spread"] < 0.02 if "last" in card else None
+    write(out, name, [("own", results)], comparison)
 
 
 def judge(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
@@ -253,10 +255,10 @@ def judge(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> No
         "verifier.fsd-kl.threshold=[0.05,0.1,0.2,0.4,0.8,1.2,1.6,2.4,4]",
     )
     label = Head.load(str(folder), "judge").label
-    told = {"against": "fsd-kl", **compare_settings(results, {"mined": label, "ensemble": None}, "fsd-kl")}
-    told["held_out"] = json.loads((folder / "calibration.json").read_text())
-    told["mined"]["head"] = label
-    write(out, f"{pair}-{task}-judge", [("own", results)], told)
+    comparison = {"against": "fsd-kl", **compare_settings(results, {"mined": label, "ensemble": None}, "fsd-kl")}
+    comparison["held_out"] = json.loads((folder / "calibration.json").read_text())
+    comparison["mined"]["head"] = label
+    write(out, f"{pair}-{task}-judge", [("own", results)], comparison)
 
 
 @dataclass(frozen=True)
@@ -332,12 +334,12 @@ def prices(plane: Resampled, cells: Mapping[float, str]) -> dict[str, Any]:
     strict, out = plane.cells.index(cells[1]), {}
     for w, cell in sorted(cells.items(), reverse=True):
         at = plane.cells.index(cell)
-        told = {
+        comparison = {
             "acceptance": (plane.x[at], plane.xs[:, at]),
             "bought": (plane.x[at] - plane.x[strict], plane.xs[:, at] - plane.xs[:, strict]),
             "lost": (plane.y[strict] - plane.y[at], plane.ys[:, strict] - plane.ys[:, at]),
         }
-        out[f"{w:g}"] = {name: limits(*pair) for name, pair in told.items()}
+        out[f"{w:g}"] = {name: limits(*pair) for name, pair in comparison.items()}
     return out
 
 
@@ -378,7 +380,7 @@ def transfer(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) ->
     configs = runs / f"configs-transfer-{pair}"
     names = rules_in(configs, "diversed", heads, offset=[2, 0])
     every: list[tuple[str, sdbench.Results]] = []
-    told: dict[str, Any] = {}
+    comparison: dict[str, Any] = {}
     for other in TRANSFERRED:
         results = decoded(
             runs / f"{pair}-{other}-transfer",
@@ -386,8 +388,8 @@ def transfer(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) ->
             *(f"verifier=[ensemble,{names}]", f"w={json.dumps(UNDER)}"),
         )
         every.append(("own", results))
-        told[other] = compare_settings(results, labels_of(heads), "ensemble")
-    write(out, f"{pair}-transfer", every, told)
+        comparison[other] = compare_settings(results, labels_of(heads), "ensemble")
+    write(out, f"{pair}-transfer", every, comparison)
 
 
 def drift(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
@@ -399,7 +401,7 @@ def drift(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> No
     configs = runs / f"configs-drift-{pair}-{task}"
     names = rules_in(configs, "diversed", {"frozen": frozen}, offset=[2, 0])
     every: list[tuple[str, sdbench.Results]] = []
-    told: dict[str, Any] = {}
+    comparison: dict[str, Any] = {}
     for step in (0, *DRIFTED):
         target = (
             f"embedded:{pair}/target"
@@ -412,8 +414,8 @@ def drift(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> No
             *("temperature=1", f"verifier=[ensemble,{names}]", f"w={json.dumps(UNDER)}"),
         )
         every.append((f"step {step}", results))
-        told[str(step)] = compare_settings(results, labels_of({"frozen": frozen}), "ensemble")
-    write(out, f"{pair}-{task}-drift", every, told)
+        comparison[str(step)] = compare_settings(results, labels_of({"frozen": frozen}), "ensemble")
+    write(out, f"{pair}-{task}-drift", every, comparison)
 
 
 PARTS = {

@@ -108,9 +108,9 @@ def by_method(kind: str, rows: Sequence[Row]) -> list[str]:
     head = ["method", "unsafe, largest", "coverage, smallest", "largest", "width, median", "largest"]
     lines = [f"## {kind.capitalize()}", "", *heading(head)]
     for method in (*RIVALS, OWN):
-        own = [row for row in rows if row.method == method]
-        covers, widths = [row.coverage for row in own], [row.width for row in own if row.width == row.width]
-        cells = [f"{max(row.below_low for row in own):.1%}", f"{min(covers):.1%}", f"{max(covers):.1%}"]
+        chosen = [row for row in rows if row.method == method]
+        covers, widths = [row.coverage for row in chosen], [row.width for row in chosen if row.width == row.width]
+        cells = [f"{max(row.below_low for row in chosen):.1%}", f"{min(covers):.1%}", f"{max(covers):.1%}"]
         lines.append(f"| {method} | {' | '.join(cells)} | {np.median(widths):.2f} | {max(widths):.2f} |")
     return [*lines, ""]
 
@@ -120,9 +120,9 @@ def at_the_margin(rows: Sequence[Row]) -> list[str]:
     lines = ["## At the margin", "", "The true loss is the margin; share of runs that call it safe.", ""]
     lines += heading(["law", "n", *names])
     for law, n in LISTED:
-        own = {row.method: row for row in rows if (row.law, row.n) == (law, n)}
-        if own:
-            lines.append(f"| {law} | {n} | " + " | ".join(f"{own[name].below_low:.1%}" for name in names) + " |")
+        by_name = {row.method: row for row in rows if (row.law, row.n) == (law, n)}
+        if by_name:
+            lines.append(f"| {law} | {n} | " + " | ".join(f"{by_name[name].below_low:.1%}" for name in names) + " |")
     return [*lines, ""]
 
 

@@ -45,9 +45,9 @@ def _read(folder: Path, kind: str, taker: str, _card: str, digest: str) -> tuple
         card = json.loads((folder / CARD).read_text())
         weights = load_file(folder / WEIGHTS)
     except (SafetensorError, ValueError) as error:
-        raise ValueError(f"head={folder} is torn: {first_line(error)}; train it again") from None
+        raise ValueError(f"head={folder} is damaged: {first_line(error)}; train it again") from None
     if not isinstance(card, dict) or not isinstance(card.get("format", 0), int):
-        raise ValueError(f"head={folder} is torn: {CARD} is no card of a head; train it again")
+        raise ValueError(f"head={folder} is damaged: {CARD} is not a head's card; train it again")
     if card.get("format", 0) > FORMAT:
         raise ValueError(
             f"head={folder} has format {card['format']}, and this version reads up to {FORMAT}: update sdbench"
@@ -57,5 +57,5 @@ def _read(folder: Path, kind: str, taker: str, _card: str, digest: str) -> tuple
     if card.get("kind") != kind:
         raise ValueError(f"head={folder} is of kind {card.get('kind')}, and {taker} takes one of kind {kind}")
     if any(not bool(tensor.isfinite().all()) for tensor in weights.values()):
-        raise ValueError(f"head={folder} has weights that are no numbers: its training has diverged")
+        raise ValueError(f"head={folder} has weights that are not finite: its training diverged")
     return card, weights

@@ -231,7 +231,7 @@ def eps_of(composer: Composer, *words: str) -> list[object]:
 def test_a_file_with_the_name_of_one_of_the_package_is_refused(tmp_path):
     (tmp_path / "verifier").mkdir()
     (tmp_path / "verifier" / "ensemble.yaml").write_text("name: ensemble\n_target_: mine.Rule\n")
-    with pytest.raises(ConfigError, match=r"ensemble.yaml has the name of a file of the package"):
+    with pytest.raises(ConfigError, match=r"ensemble.yaml has the same name as a file of the package"):
         Composer(str(tmp_path))
 
 
@@ -298,7 +298,7 @@ BAD = {
     "name=a/b": "folder name",
     "margin=-1": "margin must be a number above 0 and at most 100, got -1",
     "margin=0": "above 0",
-    "margin={cnndm: 1}": "margin names no points for task gsm8k-tiny: add gsm8k-tiny: POINTS, or default: POINTS",
+    "margin={cnndm: 1}": "margin has no value for task gsm8k-tiny: add gsm8k-tiny: POINTS, or default: POINTS",
     "margin={gsm8k: 0}": "margin of gsm8k must be a number above 0 and at most 100, got 0",
     "margin=[1]": "margin must be a number, or one by task as margin={gsm8k-tiny: 1}, got [1]",
     "margin={gsm8k: 1": "cannot be read",
@@ -373,7 +373,7 @@ COMBINED = {
     ("verifier=[exact]", "w=0.5"): "verifier=exact takes no w",
     ("verifier.name=lossless",): "every run has a cell of that name",
     ("verifier=[ensemble,exact]", "verifier.mix=logit"): "choices: ensemble, exact",
-    ("timing=off", "timing.examples=20"): "leave one of the two out",
+    ("timing=off", "timing.examples=20"): "remove one of the two",
     ("temperature=0", "top_k=5"): "top_k=5 has no effect at temperature=0",
     ("verifier=typical", "verifier.epz=0.1"): "did you mean eps",
     ("verifier=lenience", "verifier.lenience=0"): "verifier.lenience must be a number above 0 and at most 1, got 0",

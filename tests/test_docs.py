@@ -15,6 +15,7 @@ from sdbench.engines.served import Vllm
 from sdbench.metrics import summary
 from sdbench.records import schema
 from sdbench.records.measured import PLAIN
+from sdbench.subcommand import Exit
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "docs" / "examples"
@@ -182,6 +183,13 @@ def test_every_message_of_troubleshooting_is_one_of_ours():
 
 
 @pytest.mark.results
+def test_one_table_lists_every_exit_code():
+    codes = [int(row[0]) for row in rows_below(ROOT / "docs" / "troubleshooting.md", "Exit codes")]
+    assert codes == [int(code) for code in Exit]
+    elsewhere = [path.name for path in TEXTS if "| exit code |" in path.read_text() and path.stem != "troubleshooting"]
+    assert not elsewhere, "there is one table"
+
+
 def test_the_curves_of_the_method_are_those_of_the_tables():
     told = [
         line.strip("|").split("|")

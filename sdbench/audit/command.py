@@ -73,7 +73,7 @@ def parse_audit(argv: Sequence[str], compose: Compose) -> AuditCommand:
     if backend not in BACKENDS:
         raise ConfigError(f"backend cannot be {show(backend)} (choices: {', '.join(BACKENDS)})")
     if "mode" in values and backend != "transformers":
-        raise ConfigError("mode= belongs to backend=transformers: give both")
+        raise ConfigError("mode= is an option of backend=transformers: give both")
     return AuditCommand(tuple(argv), values, _options_of(values), configuration, compose)
 
 

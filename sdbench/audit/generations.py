@@ -101,6 +101,6 @@ def ids_of(
         texts.append(list(new))
     if max(Counter(which).values()) < 2:
         raise ConfigError(
-            f"generations={show(file)} has one text a prompt for {len(numbers)} prompts: sample each prompt several times"
+            f"generations={show(file)} has one text per prompt for {len(numbers)} prompts: sample each prompt several times"
         )
     return [list(prompt) for prompt in numbers], which, texts

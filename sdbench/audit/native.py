@@ -26,7 +26,8 @@ def audit_engine(given: AuditCommand) -> AuditReport:
     if not built.subject.is_enumerable and set(options.claims) <= {"law", "losslessness"}:
         size = f"{built.subject.vocab}^{built.subject.budget}"
         raise ConfigError(
-            f"claims={given.values['claims']}: {size} texts are too many to enumerate; prefixes and pit test the law"
+            f"claims={given.values['claims']}: {size} texts are too many to enumerate; test the "
+            "distribution by claims=[prefixes,pit]"
         )
     reports = [audit(subject, options) for subject in built.subjects]
     report = reports[0]

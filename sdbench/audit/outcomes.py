@@ -65,7 +65,7 @@ def outcomes(
 
 @singledispatch
 def outcomes_of(rule: Any, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> Outcomes:
-    raise UnknownLawError(f"{type(rule).__name__} has no formula here")
+    raise UnknownLawError(f"{type(rule).__name__} has no exact formula")
 
 
 def p_of(evidence: Evidence) -> Tensor:

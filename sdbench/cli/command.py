@@ -122,9 +122,7 @@ def refuse_contradictions(words: Sequence[str]) -> None:
     off = next((word for word in words if word in ("timing=off", "timing=false", "timing=null")), None)
     option = next((word for word in words if key_of(word).startswith("timing.")), None)
     if off and option:
-        raise ConfigError(
-            f"{off} leaves the latency pass out, so {show(option)} means nothing: leave one of the two out"
-        )
+        raise ConfigError(f"{off} leaves the latency pass out, so {show(option)} has no effect: remove one of the two")
 
 
 def misspelt(word: str) -> str:

@@ -159,7 +159,7 @@ class Composer:
         for depth, part in enumerate(parts):
             if not isinstance(node, DictConfig):
                 above = ".".join(parts[:depth])
-                return f"{above} has no options of its own, so {'.'.join(parts)} means nothing: write {above}=VALUE"
+                return f"{above} has no options, so {'.'.join(parts)} cannot be set: write {above}=VALUE"
             if part not in node:
                 named = ".".join(parts)
                 if depth and part in KEYS:
@@ -224,7 +224,7 @@ def refuse_names_of_the_package(folder: Path) -> None:
     for path in sorted(folder.rglob("*.yaml")):
         if (config.config_dir() / path.relative_to(folder)).exists():
             raise ConfigError(
-                f"{path} has the name of a file of the package, which would be read in its place: rename it"
+                f"{path} has the same name as a file of the package, which would be read instead: rename it"
             )
 
 
@@ -256,10 +256,10 @@ def compose_one(words: Sequence[str]) -> config.Run:
     command = parse(words)
     if command.is_multirun or command.show is not None:
         raise ConfigError(
-            "only KEY=VALUE words and --config-dir DIR are possible here: run it once for each combination"
+            "this command takes only KEY=VALUE words and --config-dir DIR: run it once for each combination"
         )
     composer = Composer(command.config_dir)
     jobs = composer.jobs(command)
     if len(jobs) != 1:
-        raise ConfigError("one combination at a time is possible here, and this command line names several")
+        raise ConfigError("this command takes one combination at a time, and this command line names several")
     return composer.run(jobs[0])

@@ -67,7 +67,7 @@ def margins(key: str, value: object, task: str) -> float | dict[str, float]:
         return number(key, value, 0, 100, is_open=True)
     points = {str(name): number(f"{key} of {name}", each, 0, 100, is_open=True) for name, each in value.items()}
     if not {task, task.removesuffix("-tiny"), "default"} & set(points):
-        raise ConfigError(f"{key} names no points for task {task}: add {task}: POINTS, or default: POINTS")
+        raise ConfigError(f"{key} has no value for task {task}: add {task}: POINTS, or default: POINTS")
     return points
 
 

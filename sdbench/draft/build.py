@@ -39,7 +39,7 @@ def build(drafter: object, setup: DraftSetup, options: Mapping[str, Any] | None 
     )
     for need, part, label in parts:
         if need in needs and part is None:
-            raise ValueError(f"drafter={name} needs a {label}, and there is none")
+            raise ValueError(f"drafter={name} needs a {label}: give one")
     shares = "draft" in needs and "draft_tokenizer" not in needs
     if shares and setup.draft.vocab_size < (setup.warp.vocab_size or 0):
         raise ValueError(

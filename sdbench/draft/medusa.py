@@ -1,6 +1,7 @@
 """Medusa: heads on the target's newest state, each for a token further ahead."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -63,7 +64,9 @@ class Medusa(TrainedDrafter):
         k = min(k, len(self.weights["bias"]))
         if not k:
             return DraftBlock.empty(lengths)
-        hidden = guess(self.weights, self.states[: len(lengths)], k)
+        states = self.states[: len(lengths)]
+        with self.target.hook(self.target, states, partial(guess, self.weights, states, k)):
+            hidden = guess(self.weights, states, k)
         logits = self.warp.logits(self.target.read_out(hidden))
         q = self.warp.law(logits)
         tokens = q if self.warp.is_greedy else draw(q, u[:, :k])

@@ -135,11 +135,11 @@ POLICIES: Mapping[str, type[LengthPolicy]] = {
 def policy_of(name: str, options: Mapping[str, Any]) -> LengthPolicy:
     """Return the policy of this name, with its options as `drafter.length_…` gives them."""
     if name not in POLICIES:
-        raise ValueError(f"length={name} is no length policy {nearest(str(name), sorted(POLICIES))}")
+        raise ValueError(f"length={name} is not a length policy {nearest(str(name), sorted(POLICIES))}")
     kind, arguments = POLICIES[name], {key.removeprefix("length_"): value for key, value in options.items()}
     unread = sorted(arguments.keys() - signature(kind).parameters.keys())
     if unread:
-        raise ValueError(f"length_{unread[0]} is not read by length={name}: remove it")
+        raise ValueError(f"length_{unread[0]} is not an option of length={name}: remove it")
     return kind(**arguments)
 
 

@@ -100,7 +100,7 @@ def kept_of(count: int, keep_layers: int | None) -> int:
 def read_texts(path: str, tokenizer: Any, count: int, length: int) -> list[list[int]]:
     """Return the first ids, at most `length`, of the first lines of a file that are not blank, at most `count`."""
     if tokenizer is None:
-        raise ValueError(f"calibration={path} is a text, and there is no tokenizer to read it with")
+        raise ValueError(f"calibration={path} is a text file, and there is no tokenizer to read it with")
     try:
         lines = [line for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:

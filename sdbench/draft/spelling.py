@@ -46,8 +46,8 @@ def refuse_undecodable(tokenizer: Any, name: str) -> None:
     if not texts or 2 * len(changed) > len(texts):
         shown = f": {changed[0][0]!r} comes back as {changed[0][1]!r}" if changed else ""
         raise ValueError(
-            f"the tokenizer of the {name} cannot decode its own ids: {len(changed)} of {len(texts)} texts that it gives are "
-            f"read back as others{shown}; give a model with a tokenizer that can"
+            f"the tokenizer of the {name} cannot decode its own ids: {len(changed)} of {len(texts)} texts "
+            f"come back changed{shown}; give a model with a tokenizer that can"
         )
 
 

@@ -55,7 +55,7 @@ class TrainedDrafter(BaseDrafter):
                 f"{trained}, whose target is {target}, and this one is {setup.checkpoint}: train one for it"
             )
         if setup.tokenizer_key not in (None, tokenizer):
-            raise ValueError(f"{trained}, whose tokenizer is another than that of this target")
+            raise ValueError(f"{trained}, whose tokenizer differs from this target's: train one for it")
         if setup.target_config is not None:
             cls._refuse_width(head, weights, setup.target_config.hidden_size)
         most = cls.most_drafts(weights)
@@ -78,7 +78,7 @@ class TrainedDrafter(BaseDrafter):
             raise ValueError(f"head={head} cannot be read: {error.strerror}") from None
         if cls.width_of(weights) is None:
             shapes = {name: tuple(x.shape) for name, x in weights.items()}
-            raise ValueError(f"head={head} is torn: its tensors have the shapes {shapes}; train it again")
+            raise ValueError(f"head={head} is damaged: its tensors have the shapes {shapes}; train it again")
         return card, weights
 
     @classmethod

@@ -33,7 +33,8 @@ from sdbench.types import (
     needs_of,
 )
 
-# A context around a phase ("admit", or "round", in it "draft", "score", "verify" and "commit", in that "measure") of so many rows.
+# A context around a phase ("admit", or "round", in it "draft", "score", "verify" and "commit", in that "measure" and "observe") of
+# so many rows.
 PhaseHook = Callable[[str, int], AbstractContextManager[object]]
 
 
@@ -142,7 +143,7 @@ class BatchRun:
             draft = self.drafter.draft(batch, k, lengths, u[:, :k], self.needs)
         width = draft.tokens.shape[1]
         if width > k:
-            raise ValueError(f"{type(self.drafter).__name__} gave a block of {width} slots where {k} were asked for")
+            raise ValueError(f"{type(self.drafter).__name__} gave a block of {width} slots; at most {k} are allowed")
         drafted_s = self.clock.split()
         with self.hook("score", count):
             evidence, ids = self._score(batch, draft)
@@ -227,15 +228,16 @@ class BatchRun:
             if is_nan or not 0 <= kept <= length <= most or min(draft, default=0) < 0:
                 self._refuse(row, draft, kept, length, most)
             row.commit(length, kept, token, drafted, spared, measured, self.options.stop_ids, self.options.should_stop)
-        self.drafter.observe(emitted, evidence, verdict)
+        with self.hook("observe", len(batch.rows)):
+            self.drafter.observe(emitted, evidence, verdict)
 
     def _refuse(self, row: Decoding, draft: list[int], kept: int, length: int, wanted: int) -> None:
         """Raise for a block or a verdict that cannot be; else NaN is the fault."""
         drafter, lowest = type(self.drafter).__name__, min(draft, default=0)
         if not 0 <= length <= wanted:
-            raise ValueError(f"{drafter} offered {length} tokens where 0 to {wanted} were asked for")
+            raise ValueError(f"{drafter} offered {length} tokens; at most {wanted} are allowed")
         if lowest < 0:
-            raise ValueError(f"{drafter} drafted the token {lowest}, which is no id")
+            raise ValueError(f"{drafter} drafted the token {lowest}, which is not a token id")
         if not 0 <= kept <= length:
             raise ValueError(f"a rule accepted {kept} of {length} drafted tokens")
         role, prompt = "draft" if has_nan_law(draft, self.num_ids) else "target", row.request.prompt

@@ -78,4 +78,4 @@ def kind_of(run: Run) -> Any:
     except ConfigError:
         raise
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"engine={run.engine.name} cannot be made: {first_line(error)}") from None
+        raise ConfigError(f"engine={run.engine.name} cannot be built: {first_line(error)}") from None

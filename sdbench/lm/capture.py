@@ -183,4 +183,4 @@ def _check(expected: tuple[Tensor, ...], captured: tuple[Tensor, ...]) -> None:
             near = (a - b).abs() <= AGREE.get(a.dtype, AGREE_IF_HALF) * largest
             is_equal = bool((near | (a == b) | (a.isnan() & b.isnan())).all())
         if not is_equal:
-            raise RuntimeError("once captured, it gives other values than before")
+            raise RuntimeError("the captured step gives different values")

@@ -154,7 +154,7 @@ def find_file(id: str, *, revision: str | None = None) -> GGUFFile:
     if not path.is_file() and on_hub is not None:
         path = _download(on_hub[1], on_hub[2], revision)
     if not path.is_file():
-        raise ConfigError(f"there is no file {id}: give the path of a .gguf file, or org/repo:file.gguf of the hub")
+        raise ConfigError(f"{id} does not exist: give the path of a .gguf file, or org/repo:file.gguf of the hub")
     digest = digest_once(path)
     try:
         folder = _write_once(_folder_of(digest), lambda part: _describe(id, path, part))
@@ -214,10 +214,12 @@ def _describe(id: str, path: Path, part: Path) -> None:
         architecture = str(_value(reader, "general.architecture", required=True))
         stops = _stop_ids(reader)
     except TORN as error:
-        raise ConfigError(f"{id} is torn, or no GGUF file ({first_line(error)}): copy or download it again") from error
+        raise ConfigError(
+            f"{id} is damaged, or not a GGUF file ({first_line(error)}): copy or download it again"
+        ) from error
     _refuse_unread(id, reader, architecture)
     if not stops:
-        raise ConfigError(f"{id} names no end-of-text token (tokenizer.ggml.eos_token_id): convert the model again")
+        raise ConfigError(f"{id} has no end-of-text token (tokenizer.ggml.eos_token_id): convert the model again")
     try:
         config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
         MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]

@@ -221,7 +221,7 @@ def load_model(
         from_pretrained: Any = AutoModelForCausalLM.from_pretrained
         loaded, info = from_pretrained(folder, config=config, output_loading_info=True, **options)
     except ImportError as error:
-        raise ConfigError(f"{checkpoint.id} cannot be loaded so: {first_line(error)}") from error
+        raise ConfigError(f"{checkpoint.id} cannot be loaded with these options: {first_line(error)}") from error
     except (OSError, ValueError, KeyError) as error:
         raise explain(error, checkpoint.id) from error
     except RuntimeError as error:
@@ -234,7 +234,7 @@ def load_model(
         first, *others = sorted(info["missing_keys"])
         more = f" and {len(others)} more" if others else ""
         raise ConfigError(
-            f"{checkpoint.id} has no weights for {first}{more}: its files are torn, or of another architecture"
+            f"{checkpoint.id} has no weights for {first}{more}: its files are damaged, or of another architecture"
         )
     placed = (loaded if "device_map" in options else loaded.to(device)).eval().requires_grad_(False)
     return quantize_layers(placed, checkpoint.id) if quantization == INT8 else placed
@@ -265,7 +265,9 @@ def _count_weights(folder: Path) -> tuple[int, str] | None:
                 for part in map(file.get_slice, file.keys()):
                     counts[part.get_dtype()] += prod(part.get_shape())
         except SafetensorError as error:
-            raise ConfigError(f"{path} is torn ({str(error).rpartition(': ')[2]}): copy or download it again") from None
+            raise ConfigError(
+                f"{path} is damaged ({str(error).rpartition(': ')[2]}): copy or download it again"
+            ) from None
     return counts.total(), _NAMES.get(counts.most_common(1)[0][0], "float32")
 
 

@@ -1,9 +1,10 @@
 """A transformers model as the engine sees it: ids and positions in, logits out, over a ragged cache."""
 
-from collections.abc import Iterator, Sequence, Set
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from functools import partial, wraps
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,11 +31,33 @@ OWN_ATTENTION = {  # model types whose attention is more than a mask over keys a
 }
 NOT_BEGUN = PartialForward()
 NOTHING: Set[str] = frozenset()
+# A context around each call of a model: the model, the tokens or states that it is given, and the call itself, to make it again.
+ModelHook = Callable[["LM", Tensor, Callable[[], Any]], AbstractContextManager[object]]
+Method = TypeVar("Method", bound=Callable[..., Any])
 PADDING = 256  # vocabularies that differ by at most this many ids are one, padded differently
 
 
+def no_model_hook(lm: "LM", inputs: Tensor, call: Callable[[], Any]) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+def hooked(method: Method) -> Method:
+    """Run a method of `LM` within the model's hook."""
+
+    @wraps(method)
+    def call(lm: "LM", inputs: Tensor, *args: Any, **options: Any) -> Any:
+        again = partial(method, lm, inputs, *args, **options)
+        with lm.hook(lm, inputs, again):
+            return again()
+
+    return call  # type: ignore[return-value]
+
+
 class LM:
-    """A causal language model made of attention layers. Its weights are used as they are; its configuration is left as it was."""
+    """A causal language model made of attention layers. Its weights are used as they are; its configuration is left as it was.
+
+    hook: called around each call of the model, for example to time it.
+    """
 
     def __init__(self, model: PreTrainedModel, *, role: str = "target", capture: Mode | None = None) -> None:
         self.model, self.config, self.role = model, model.config.get_text_config(), role
@@ -50,6 +73,7 @@ class LM:
         self._configs = list({id(c): c for c in (model.config, self.config)}.values())
         self._kept: RaggedCache | None = None  # with its captured steps
         self.pruned: dict[str, LM] = {}  # drafts over this model's weights, by what decides which layers they have
+        self.hook: ModelHook = no_model_hook
         self.known: KnownPrefixes | None = None  # set by who knows that the weights stay what they are
         self.kernel = kernel_for(self.device, self.dtype)
         self.attention, self.layer_masks = NAME, probe(self)
@@ -126,6 +150,7 @@ class LM:
         """Return the logits [B,T,V] of ids [B,T], or of the last `keep` of them."""
         return self.forward_hidden(ids, plan, cache, keep=keep)[0]
 
+    @hooked
     def forward_hidden(
         self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0, begun: PartialForward = NOT_BEGUN
     ) -> tuple[Tensor, Tensor]:
@@ -137,6 +162,7 @@ class LM:
             logits = self._run(self.model, ids, plan, cache).logits
         return logits, hidden[0]
 
+    @hooked
     def forward_exit(
         self, ids: Tensor, plan: Plan, cache: RaggedCache, num_layers: int
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -147,12 +173,14 @@ class LM:
             logits = self._run(self.model, ids, plan, cache).logits
         return logits, hidden[0], given[0]
 
+    @hooked
     def read_out(self, states: Tensor) -> Tensor:
         """Return the logits [...,V] that the model's head makes of last states [...,d], whoever made these."""
         logits = self.head(states)
         cap = getattr(self.config, "final_logit_softcapping", None)
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
+    @hooked
     def begin(self, ids: Tensor, plan: Plan, cache: RaggedCache, num_layers: int) -> Tensor:
         """Run the first `num_layers` layers alone, without the head: return the states [B,T,d] of the last of them."""
         with self._running(plan, 0), bypass(self.layers[num_layers:]) as given:

@@ -9,7 +9,7 @@ from torch.nn.functional import linear, rms_norm
 
 from sdbench.lm.cache import RaggedCache
 from sdbench.lm.layers import output_of
-from sdbench.lm.model import LM
+from sdbench.lm.model import LM, hooked
 from sdbench.lm.plan import Plan
 from sdbench.lm.pruned import without_layers
 
@@ -49,6 +49,7 @@ class StateLM(LM):
         """Return what the layer is given, [...,d], of states [...,d] and ids [...]."""
         return fuse(self.weights, states, self.embed(ids))
 
+    @hooked
     def advance(
         self, inputs: Callable[[], Tensor], wanted: Tensor, plan: Plan, cache: RaggedCache
     ) -> tuple[Tensor, Tensor]:

@@ -114,7 +114,7 @@ def margin_of(margin: Margin, task: str) -> float:
         return float(margin)
     accepted = margin.get(task, margin.get(task.removesuffix("-tiny"), margin.get("default")))
     if accepted is None:
-        raise ValueError(f"margin names no points for task {task}: add {task}: POINTS, or default: POINTS")
+        raise ValueError(f"margin has no value for task {task}: add {task}: POINTS, or default: POINTS")
     return float(accepted)
 
 

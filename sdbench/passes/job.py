@@ -37,7 +37,7 @@ def run_job(run: Run, words: Sequence[str]) -> int:
         return Exit.FAILED
     except KeyboardInterrupt:
         again = shlex.join(["python", "-m", "sdbench", *words])
-        print(f"sdbench: interrupted; what was finished is in {run.folder}; go on with: {again}", file=sys.stderr)
+        print(f"sdbench: interrupted; what was finished is in {run.folder}; continue with: {again}", file=sys.stderr)
         return Exit.INTERRUPTED
     except Exception as error:
         if _is_a_launchers(error):
@@ -92,9 +92,7 @@ def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
                 elif (plan := job.engine.plan_timing(job, timed, store)) is not None:
                     models.decoder.time(plan)
         for name in store.compact():
-            warn(
-                f"{name} could not be read: what this command needs of it is there again, and the file is now .torn-{name}"
-            )
+            warn(f"{name} was damaged: its records were recomputed, and the file was set aside as .torn-{name}")
     try:
         finish(run, planned, failed)
     except OSError as error:
@@ -109,6 +107,6 @@ def refuse_other_prompts(held: Mapping[str, str], job: Job) -> None:
     for key in known[:: max(1, len(known) // PROMPTS_COMPARED)]:
         if held[key] != job.pair_info.prompt(ids[key]):
             raise ConfigError(
-                f"example {key} of {job.run.folder} was asked with another prompt than this sdbench makes of the same data, task "
-                "and tokenizer: its answers stay readable, and another name=NAME begins anew"
+                f"example {key} of {job.run.folder} was recorded with another prompt than this version makes from the same data, "
+                "task and tokenizer: use a new name=NAME (the old records stay readable)"
             )

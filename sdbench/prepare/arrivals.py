@@ -42,8 +42,8 @@ def refuse_arrivals(run: Run) -> None:
     if not getattr(import_object(str(run.engine.target)), "takes_arrivals", False):
         option = next(name for name in ("rate", "ramp", "trace") if getattr(run.timing, name))
         raise ConfigError(
-            f"timing.{option} sends requests to a server, and engine={run.engine.name} takes none as they arrive: use engine=http "
-            "engine.url=URL, or engine=vllm"
+            f"timing.{option} sends requests to a server as they arrive, which engine={run.engine.name} does not do: use "
+            "engine=http engine.url=URL, or engine=vllm"
         )
     if run.timing.trace is not None:
         read_trace(run.timing.trace)
@@ -120,7 +120,7 @@ def _time_of(file: str, number: int, line: str) -> float:
         seconds = math.nan
     if not math.isfinite(seconds):
         raise ConfigError(
-            f"line {number} of timing.trace={show(file)} is no arrival time: write seconds as 1.25, or "
+            f"line {number} of timing.trace={show(file)} is not an arrival time: write seconds as 1.25, or "
             f'{{"arrival_s": 1.25}}, got {show(line.strip())}'
         )
     return seconds

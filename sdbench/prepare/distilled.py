@@ -19,4 +19,4 @@ def distillation_of(folder: Path) -> dict[str, Any] | None:
         card = json.loads(path.read_text(encoding="utf-8"))
         return {**{name: card[name] for name in IN_RECORDS}, "target": card["checkpoints"]["target"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is torn ({type(error).__name__}: {error}): distil the draft again") from None
+        raise ConfigError(f"{path} is damaged ({type(error).__name__}: {error}): distil the draft again") from None

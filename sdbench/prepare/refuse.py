@@ -76,9 +76,7 @@ def refuse_broken_limits(run: Run, parts: Parts) -> None:
         if drafter.needs_draft and not has_draft:
             instead = "drafter=lookup, which drafts from the text alone"
             instead = f"leave {drafter.name} out of the list" if len(parts.drafters) > 1 else instead
-            raise LimitError(
-                f"drafter={drafter.name} needs a draft model, and there is none: give model.draft=ID, or {instead}"
-            )
+            raise LimitError(f"drafter={drafter.name} needs a draft model: give model.draft=ID, or {instead}")
     rules = [(f"verifier={built.sweep.name}", rule) for built in parts.sweeps for rule in built.rules]
     for drafter in parts.drafters:
         for name, part in [(f"drafter={drafter.name}", drafter.kind), *rules]:
@@ -161,7 +159,9 @@ def _refuse_foreign_head(option: str, head: Head, run: Run, pair_info: PairInfo,
                 "train one for this pair"
             )
     if card.get("tokenizer", pair_info.tokenizer_key) != pair_info.tokenizer_key:
-        raise ConfigError(f"{trained}, whose tokenizer is another than that of model={run.model.name}")
+        raise ConfigError(
+            f"{trained}, whose tokenizer differs from that of model={run.model.name}: train one for this pair"
+        )
     wanted = width_of(head.features, {f"{role}_hidden": int(c.hidden_size) for role, c in pair_info.configs.items()})
     if head.size != wanted:
         raise ConfigError(f"{trained} with {head.size} features, and this pair gives {wanted}: train one for this pair")
@@ -209,13 +209,13 @@ def _refuse_missing_template(run: Run, pair_info: PairInfo) -> None:
     template = pair_info.template
     if template is None:
         raise ConfigError(
-            f"task={run.task.name} asks in turns, and the tokenizer of {run.model.target} has no chat template: "
-            "use task.chat=false, or a model that was trained on turns"
+            f"task={run.task.name} is a conversation, and the tokenizer of {run.model.target} has no chat template: "
+            "use task.chat=false, or a chat model"
         )
     unread = [name for name in run.model.chat_options if name not in _names_in(template)]
     if unread:
         raise ConfigError(
-            f"model.chat_options.{unread[0]} is read by no line of the chat template of {run.model.target} "
+            f"model.chat_options.{unread[0]} is not used by the chat template of {run.model.target} "
             f"{nearest(unread[0], sorted(_names_in(template)))}"
         )
 
@@ -270,7 +270,7 @@ def _refuse_missing_attention(run: Run, pair_info: PairInfo) -> None:
             AutoModelForCausalLM.from_config(config, attn_implementation=run.model.attention, dtype=dtype)
     except (ImportError, ValueError) as error:
         raise ConfigError(
-            f"model.attention={run.model.attention} cannot be had for {run.model.target}: {show(first_line(error))}; "
+            f"model.attention={run.model.attention} is not available for {run.model.target}: {show(first_line(error))}; "
             "leave it out for transformers' default"
         ) from None
 

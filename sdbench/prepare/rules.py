@@ -96,7 +96,7 @@ def rule_of(target: str, setting: Mapping[str, Any]) -> Verifier:
     try:
         return import_object(target)(**arguments)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"verifier {target} cannot be made: {first_line(error)}") from None
+        raise ConfigError(f"verifier {target} cannot be built: {first_line(error)}") from None
 
 
 def _drafter_class(drafter: Component) -> DrafterClass:
@@ -104,7 +104,7 @@ def _drafter_class(drafter: Component) -> DrafterClass:
     try:
         kind = import_object(str(drafter.target))
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{name} cannot be made: {first_line(error)}") from None
+        raise ConfigError(f"{name} cannot be built: {first_line(error)}") from None
     if not isinstance(kind, type):
         raise ConfigError(f"{name} must name a class, and {drafter.target} is none")
     needs = _needs(kind, DRAFTER_NEEDS, name)

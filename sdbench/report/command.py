@@ -40,7 +40,7 @@ def run(words: Sequence[str], _compose: None) -> int:
         return report_evaluations(files, given.options)
     margin, speed = by_task(given, "margin"), number(given, "speed")
     if margin is not None and speed is not None:
-        raise ValueError("margin and speed are two questions: give one of them")
+        raise ValueError("margin= and speed= exclude each other: give one of them")
     joint = given.options.get("joint", "false")
     if joint not in ("true", "false"):
         raise ValueError(f"joint must be true or false, got {joint}")
@@ -51,7 +51,7 @@ def run(words: Sequence[str], _compose: None) -> int:
         report = write(work, given.options.get("out"))
     except OSError as error:
         reason = f"{error.filename or given.paths[0]} cannot be written ({error.strerror or error})"
-        raise ValueError(f"{reason}: out=FOLDER names another folder") from error
+        raise ValueError(f"{reason}: write out=FOLDER for another folder") from error
     names = sorted({path.stem for path in report.figures})
     print(f"tables:  {len(report.tables)} files: {report.tables[0]}, others beside it and in tables/")
     if names:
@@ -66,12 +66,10 @@ def report_evaluations(files: Mapping[str, Sequence[Path]], options: Mapping[str
 
     if other := next((folder for folder, paths in files.items() if not paths), None):
         raise ValueError(
-            f"{other} holds no evaluation of lm_eval, and another folder does: report them in two commands"
+            f"{other} holds no evaluation of lm_eval, but another folder does: report them in two commands"
         )
     if other := next((name for name in options if name != "out"), None):
-        raise ValueError(
-            f"{other} decides over the records of a run, and evaluations of lm_eval have none: leave it out"
-        )
+        raise ValueError(f"{other} needs the records of a run, which evaluations of lm_eval do not have: remove it")
     frame = evaluations_of(path for paths in files.values() for path in paths)
     command = shlex.join(
         ["python", "-m", "sdbench.report", *files, *(f"{name}={value}" for name, value in options.items())]

@@ -64,7 +64,7 @@ class AnswerReader:
         try:
             chunk = json.loads(event)
         except ValueError as error:
-            raise UnansweredError("a part of its answer is no JSON") from error
+            raise UnansweredError("a part of its answer is not JSON") from error
         self.last, dialect = chunk, self.dialect
         facts = {
             **{name: at(chunk, dialect.milliseconds.get(name)) for name in SECONDS},
@@ -108,7 +108,7 @@ class AnswerReader:
         """Complete the ids from another answer to the same request, if it is the same text."""
         known = [(position, token) for position, token in enumerate(self.ids) if token is not None]
         if len(ids) != len(self.ids) or any(ids[position] != token for position, token in known):
-            raise UnansweredError("its stream leaves out token ids, and the same request has another text")
+            raise UnansweredError("its stream leaves out token ids, and the repeated request gave a different text")
         self.ids = list(ids)
 
     def answer(self) -> Answer:

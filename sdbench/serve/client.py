@@ -102,8 +102,8 @@ class Client:
             return replace(answer, num_asked=attempt + 1)
         tries = self.patience.retries + 1
         raise EngineError(
-            f"the server at {self.url} left a request unanswered {tries} times, at last: {reason}; finished texts are in the "
-            "records, and the same command goes on from there"
+            f"the server at {self.url} did not answer a request in {tries} tries; the last failure: {reason}. Finished texts are "
+            "in the records, and the same command continues from there"
         )
 
     def _wait_s(self, attempt: int, retry_after_s: float | None) -> float:
@@ -130,9 +130,9 @@ class Client:
                         if is_over(reader.ids[:count]):
                             return reader.ended_at(count)
         if "error" in reader.last:
-            raise UnansweredError(f"an error within the answer: {_message(json.dumps(reader.last))}")
+            raise UnansweredError(f"an error inside the answer: {_message(json.dumps(reader.last))}")
         if not reader.is_whole:
-            raise UnansweredError("its answer broke off")
+            raise UnansweredError("its answer ended early")
         if None in reader.ids:
             reader.fill(await self._all_ids(body))
         return reader.answer()
@@ -145,7 +145,7 @@ class Client:
             try:
                 return at(await response.json(content_type=None), self.dialect.ids) or ()
             except ValueError as error:
-                raise UnansweredError("its answer is no JSON") from error
+                raise UnansweredError("its answer is not JSON") from error
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[str]:

@@ -51,9 +51,9 @@ def look(python: str, module: str) -> dict[str, Any]:
         done = subprocess.run(words, capture_output=True, text=True, timeout=LOOK_S, check=True)
         facts = json.loads(done.stdout.splitlines()[-1])
     except FileNotFoundError:
-        raise ConfigError(f"{option} is no program: name the interpreter that has {module}") from None
+        raise ConfigError(f"{option} is not a program: name the interpreter that has {module}") from None
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        raise ConfigError(f"{option} is no Python that lists its packages ({type(error).__name__})") from None
+        raise ConfigError(f"{option} is not a Python that can list its packages ({type(error).__name__})") from None
     if not facts["there"]:
         raise ConfigError(
             f"{option} has no {module}: name the interpreter of an environment where it is installed "
@@ -69,7 +69,7 @@ def look_at_llama_server(binary: str | None) -> dict[str, Any]:
         raise ConfigError(
             "there is no llama-server on PATH: write engine.binary=PATH (scripts/llamacpp_env builds one)"
             if binary is None
-            else f"engine.binary={show(binary)} is no program: name a llama-server (scripts/llamacpp_env builds one)"
+            else f"engine.binary={show(binary)} is not a program: name a llama-server (scripts/llamacpp_env builds one)"
         )
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=LOOK_S, check=False)

@@ -42,7 +42,7 @@ class DataTask(Padding):
             raise ValueError(f"{self.name} has no protocol {self.protocol} {nearest(self.protocol, self.PROTOCOLS)}")
         version = str(type(self).version or self.VERSION)
         if self.version is not None and str(self.version) != version:
-            raise ValueError(f"{self.name} version {self.version} is not this sdbench's, which is {version}")
+            raise ValueError(f"{self.name} version {self.version} is not the version of this sdbench, {version}")
         if self.data is None and not self.dataset:
             raise ValueError(f"{self.name} needs data=rows.jsonl, or dataset= with an id of the hub")
         for option, low in {"n": 1, "shots": 0, "max_new_tokens": 1, "seed": 0, "pad_to": 1}.items():
@@ -149,7 +149,9 @@ def check_score(where: str, metrics: Sequence[Metric], score: Score) -> None:
     for metric in metrics:
         name = f"{where}: {metric.name}"
         if metric.name not in score.values:
-            raise ValueError(f"{name} is declared and was not scored; there are {', '.join(score.values) or 'none'}")
+            raise ValueError(
+                f"{name} is declared but was not scored; the scores are {', '.join(score.values) or 'none'}"
+            )
         value = score.values[metric.name]
         if not math.isfinite(value):
             raise ValueError(f"{name} must be a finite number, got {value}")

@@ -148,7 +148,7 @@ def _from_hub(id: str, config: str | None, split: str, revision: str | None) -> 
     note /= f"{config or 'default'}-{split}-{revision or 'main'}.json"
     if is_offline():
         if not note.is_file():
-            raise FileNotFoundError(f"{note} is not there")
+            raise FileNotFoundError(f"{note} does not exist")
         source = json.loads(note.read_text())
     else:
         source = _resolve(id, config, split, revision)

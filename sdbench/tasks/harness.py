@@ -146,7 +146,7 @@ def refuse_undecoded(name: str, config: Mapping[str, Any]) -> None:
     kind, repeats = config.get("output_type", DECODED), config.get("repeats", 1)
     if kind != DECODED:
         raise ConfigError(
-            f"task=lm-eval:{name} compares log-likelihoods ({kind}) and decodes nothing, so there is nothing to measure: "
+            f"task=lm-eval:{name} compares log-likelihoods ({kind}) and decodes no text, so there is nothing to measure: "
             "choose a generate_until task"
         )
     if "class" in config:
@@ -155,11 +155,11 @@ def refuse_undecoded(name: str, config: Mapping[str, Any]) -> None:
         )
     if repeats != 1:
         raise ConfigError(
-            f"task=lm-eval:{name} makes a score of {repeats} answers to a row, and sdbench scores each answer: choose a "
+            f"task=lm-eval:{name} scores {repeats} answers to a row together, and sdbench scores each answer alone: choose a "
             "task with repeats: 1, and samples= for several answers"
         )
     if config.get("doc_to_image") or config.get("doc_to_audio"):
-        raise ConfigError(f"task=lm-eval:{name} shows images or sounds, and sdbench asks in text")
+        raise ConfigError(f"task=lm-eval:{name} has images or sounds, and sdbench prompts with text only")
 
 
 def read_file(path: Path, *, resolves: bool = False) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def build(name: str, path: Path, **changes: Any) -> Any:
     _refuse_unknown_filters(name, config)
     if is_code and not any(map(_uses_code_metric, _functions(config))):
         raise ConfigError(
-            f"task=lm-eval:{name} runs generated programs by means of its own, beyond the sandbox of sdbench: it is not run"
+            f"task=lm-eval:{name} runs generated programs outside the sandbox of sdbench, so it is refused"
         )
     with quiet():
         options = {key: value for key, value in config.items() if key not in STRUCTURE}

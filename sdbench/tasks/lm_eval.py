@@ -60,7 +60,8 @@ class LmEvalTask(DataTask):
             raise ConfigError("task=lm-eval needs the name of a task of lm-evaluation-harness: task=lm-eval:gsm8k")
         if self.pad_to is not None:
             raise ConfigError(
-                f"task.pad_to={self.pad_to} is not there for tasks of lm-evaluation-harness: they make their prompts themselves"
+                f"task.pad_to={self.pad_to} does not apply to tasks of lm-evaluation-harness, which build their own prompts: "
+                "remove it"
             )
         harness.check_library()
         number("timeout_s", self.timeout_s, 0, math.inf, is_open=True)

@@ -57,7 +57,7 @@ class LongTiny(CnnDm):
                 f"entropy must be one of {', '.join(NEW)}, got {self.entropy} {nearest(self.entropy, NEW)}"
             )
         if self.pad_to is not None:
-            raise ValueError(f"{self.name} is made longer by length=, not by pad_to={self.pad_to}")
+            raise ValueError(f"{self.name} takes length= for longer prompts, not pad_to={self.pad_to}")
         super().__post_init__()
 
     def describe_padding(self) -> dict[str, Any]:

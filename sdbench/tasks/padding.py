@@ -85,7 +85,7 @@ class Padding(Prompting):
         ids = [] if self.rules.fixed_shots else [*self._shot_pool]
         if len(ids) <= self._is_pool_asked and not self.rules.fixed_shots:
             raise ConfigError(
-                f"task.pad_to={self.pad_to} needs solved examples beside the asked one: give task.shots_data=FILE"
+                f"task.pad_to={self.pad_to} needs solved examples besides the question: give task.shots_data=FILE"
             )
         return ids
 

@@ -26,7 +26,7 @@ class WandB:
             return
         if not os.environ.get("WANDB_API_KEY") and not _has_login(host):
             raise TrackerError(
-                f"nobody is logged in at {host}: run `wandb login`, set WANDB_API_KEY, or write tracker.mode=offline"
+                f"you are not logged in at {host}: run `wandb login`, set WANDB_API_KEY, or write tracker.mode=offline"
             )
 
     def send(self, findings: Findings) -> str:

@@ -9,9 +9,12 @@ from sdbench.train.recipes import DistillationRecipe, option
 
 @dataclass(frozen=True)
 class StatesRecipe(DistillationRecipe):
-    """The options of a drafter on the target's states."""
+    """The options of a drafter on the target's states; `drafter` is its name."""
 
     needs_draft = False
+
+    def __init_subclass__(cls, drafter: str) -> None:
+        cls.folder, cls.usage = f"drafters/{drafter}/MODEL-TASK", f"drafter={drafter} drafter.head=FOLDER"
 
     discount: float = option(0.8, "weight of a position's loss over that of the position before it", 1e-9)
     prompts: int = option(16, "prompts of a step, each answered once", 1)
@@ -20,26 +23,22 @@ class StatesRecipe(DistillationRecipe):
 
 
 @dataclass(frozen=True)
-class MedusaRecipe(StatesRecipe):
+class MedusaRecipe(StatesRecipe, drafter="medusa"):
     """The options of Medusa's heads."""
 
     version = "1"
     about = "train Medusa's heads on the target's states over its own answers; the target stays as it is"
-    folder = "drafters/medusa/MODEL-TASK"
-    usage = "drafter=medusa drafter.head=FOLDER"
     trainer = "sdbench.train.medusa.MedusaTraining"
 
     heads: int = option(5, "heads, each a token further ahead", 1)
 
 
 @dataclass(frozen=True)
-class MTPRecipe(StatesRecipe):
+class MTPRecipe(StatesRecipe, drafter="mtp"):
     """The options of a layer that drafts from its own states."""
 
     version = "1"
     about = "train a layer on the target's states and next tokens over its own answers; the target stays as it is"
-    folder = "drafters/mtp/MODEL-TASK"
-    usage = "drafter=mtp drafter.head=FOLDER"
     trainer = "sdbench.train.mtp.MTPTraining"
 
     passes: int = option(4, "positions that are trained, each on the layer's states of those before", 1)
@@ -50,12 +49,10 @@ class MTPRecipe(StatesRecipe):
 
 
 @dataclass(frozen=True)
-class EagleRecipe(MTPRecipe):
+class EagleRecipe(MTPRecipe, drafter="eagle"):
     """The options of EAGLE-1's layer: the first position alone, with the published weight of the distance."""
 
     about = "train EAGLE's layer on the target's states and next tokens over its own answers; the target stays as it is"
-    folder = "drafters/eagle/MODEL-TASK"
-    usage = "drafter=eagle drafter.head=FOLDER"
     trainer = "sdbench.train.mtp.EagleTraining"
 
     passes: int = option(1, "positions that are trained, each on the layer's states of those before", 1)
@@ -63,23 +60,19 @@ class EagleRecipe(MTPRecipe):
 
 
 @dataclass(frozen=True)
-class Eagle3Recipe(MTPRecipe):
+class Eagle3Recipe(MTPRecipe, drafter="eagle3"):
     """The options of EAGLE-3's layer."""
 
     about = "train EAGLE-3's layer on states of three of the target's layers over its own answers; the target stays as it is"
-    folder = "drafters/eagle3/MODEL-TASK"
-    usage = "drafter=eagle3 drafter.head=FOLDER"
     trainer = "sdbench.train.mtp.Eagle3Training"
 
 
 @dataclass(frozen=True)
-class BlockRecipe(StatesRecipe):
+class BlockRecipe(StatesRecipe, drafter="block"):
     """The options of layers that draft a block in one forward."""
 
     version = "1"
     about = "train layers that draft a whole block from the target's states, over its own answers; the target stays as it is"
-    folder = "drafters/block/MODEL-TASK"
-    usage = "drafter=block drafter.head=FOLDER"
     trainer = "sdbench.train.block.BlockTraining"
 
     positions: int = option(5, "tokens of a block", 2)

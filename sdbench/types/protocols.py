@@ -24,7 +24,7 @@ def needs_of(part: object, known: frozenset[str] = NEEDS) -> frozenset[str]:
     unknown = sorted(needs - known)
     if unknown:
         name = part.__name__ if isinstance(part, type) else type(part).__name__
-        raise ValueError(f"{name} needs {unknown[0]!r}, which nobody provides (choices: {', '.join(sorted(known))})")
+        raise ValueError(f"{name} needs {unknown[0]!r}, which does not exist (choices: {', '.join(sorted(known))})")
     return needs
 
 

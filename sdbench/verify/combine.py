@@ -97,7 +97,7 @@ class Sure(Outer, Tokenwise):  # pyright: ignore[reportIncompatibleVariableOverr
     def __post_init__(self) -> None:
         Outer.__post_init__(self)
         if not isinstance(self.sure, Tensor | None):
-            raise ValueError(f"sure of Sure is what a drafter's block says, got {self.sure!r}")
+            raise ValueError(f"sure of Sure must be None or a tensor of the drafter's block, got {self.sure!r}")
 
     @property
     def limits(self) -> Limits:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -207,7 +207,9 @@ class Within(Outer):
     def _refuse_texts(self) -> None:
         for name in ("begin", "end"):
             if isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} of Within must be a token id here, got the text {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name} of Within must be a token id at this point, got the text {getattr(self, name)!r}"
+                )
 
 
 def _marker(name: str, marker: int | str, ids_of: Callable[[str], Sequence[int]]) -> int:
@@ -215,5 +217,5 @@ def _marker(name: str, marker: int | str, ids_of: Callable[[str], Sequence[int]]
         return marker
     ids = ids_of(marker)
     if len(ids) != 1:
-        raise ValueError(f"{name}={marker} is {len(ids)} tokens of this tokenizer, and a marker must be one")
+        raise ValueError(f"{name}={marker} is {len(ids)} tokens of this tokenizer; a marker must be one token")
     return ids[0]

@@ -159,7 +159,9 @@ def _refuse_shapes(folder: Path, shapes: dict[str, tuple[int, ...]]) -> None:
         wanted |= dict.fromkeys(("shift", "scale"), (size or wanted["weight"][1],))
     for name in sorted(wanted.keys() | shapes.keys()):
         if wanted.get(name) != shapes.get(name):
-            raise ValueError(f"head={folder} is torn: {name} has the shape {shapes.get(name)}, not {wanted.get(name)}")
+            raise ValueError(
+                f"head={folder} is damaged: {name} has the shape {shapes.get(name)}, not {wanted.get(name)}"
+            )
 
 
 def laws_of(evidence: Evidence) -> tuple[Tensor, Tensor]:

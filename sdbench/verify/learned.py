@@ -53,10 +53,10 @@ class Diversed(Tokenwise):
         return Ensemble(torch.sigmoid(score + knob(self.offset, score)), self.mix, self.greedy)
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
-        raise TypeError("Diversed is settled first: its weight hangs on states, not on p and q")
+        raise TypeError("Diversed must be settled first: its weight depends on states, not on p and q")
 
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
-        raise TypeError("Diversed is settled first: its weight hangs on states, not on p and q")
+        raise TypeError("Diversed must be settled first: its weight depends on states, not on p and q")
 
     def measure(self, evidence: Evidence) -> Measures:
         return self.settle(evidence).measure(evidence)

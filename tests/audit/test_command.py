@@ -76,7 +76,7 @@ def test_help_brings_no_torch():
     ("words", "sentence"),
     [
         (["backend=vllm"], "backend cannot be vllm (choices: sdbench, transformers)"),
-        (["mode=assistant"], "mode= belongs to backend=transformers: give both"),
+        (["mode=assistant"], "mode= is an option of backend=transformers: give both"),
         (["backend=transformers", "mode=nope"], "mode cannot be nope"),
         (["claims=[law,nope]"], "claims cannot hold nope"),
         (["samples=many"], "samples must be a number, got many"),
@@ -89,7 +89,10 @@ def test_help_brings_no_torch():
             "what can be tested is claims=[q,invariance,greedy,counters]",
         ),
         (["max_new_tokens=40"], "4^40 texts are too many to enumerate"),
-        (["model=llama-tiny", "claims=[law]"], "1024^8 texts are too many to enumerate; prefixes and pit test the law"),
+        (
+            ["model=llama-tiny", "claims=[law]"],
+            "1024^8 texts are too many to enumerate; test the distribution by claims=[prefixes,pit]",
+        ),
         (["generations=none.jsonl", "model=llama-tiny"], "generations=none.jsonl cannot be read"),
         (["replay=none.json"], "replay=none.json is not a replay file of the audit"),
     ],
@@ -111,7 +114,7 @@ def test_bad_input_is_one_sentence(strangers, capsys, words, sentence):
             "some lines have tokens and others do not",
         ),
         ('{"prompt": [1], "tokens": [99999]}\n', "its tokenizer differs"),
-        ('{"prompt": [1], "tokens": [5]}\n{"prompt": [2], "tokens": [5]}\n', "has one text a prompt for 2 prompts"),
+        ('{"prompt": [1], "tokens": [5]}\n{"prompt": [2], "tokens": [5]}\n', "has one text per prompt for 2 prompts"),
     ],
 )
 def test_a_file_of_generations_that_does_not_fit_is_one_sentence(tmp_path, capsys, lines, sentence):

@@ -58,7 +58,7 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused(own, role, capsys):
     assert isinstance(gone, torch.Tensor)
     save_file(tensors, path, metadata={"format": "pt"})
     assert main(words()) == 2
-    assert "has no weights for model.layers.0.mlp.up_proj.weight: its files are torn" in capsys.readouterr().err
+    assert "has no weights for model.layers.0.mlp.up_proj.weight: its files are damaged" in capsys.readouterr().err
     assert not list(results.glob("records/generations*"))
 
 
@@ -69,5 +69,5 @@ def test_a_file_that_is_cut_short_is_one_sentence(own, size, sentence, capsys):
     path.write_bytes(path.read_bytes()[:size])
     assert main(words()) == 2
     told = capsys.readouterr().err
-    assert f"{path} is torn" in told
+    assert f"{path} is damaged" in told
     assert sentence in told

@@ -143,7 +143,7 @@ def test_an_answer_to_another_prompt_is_not_taken(words, tmp_path, monkeypatch, 
     monkeypatch.setattr("sdbench.records.Store.prompts", lambda self, asked: dict.fromkeys(["0", "1"], "another"))
     before = len(read(tmp_path / NAME).generations)
     assert main(given) == 2
-    assert "was asked with another prompt" in capsys.readouterr().err
+    assert "was recorded with another prompt" in capsys.readouterr().err
     assert len(read(tmp_path / NAME).generations) == before
 
 

@@ -51,7 +51,7 @@ OPTIONS = {
         "lookup",
         "length=heuristic",
         "length_threshold=0.3",
-    ): "length_threshold is not read by length=heuristic: remove it",
+    ): "length_threshold is not an option of length=heuristic: remove it",
 }
 
 
@@ -80,7 +80,7 @@ def test_a_block_too_short_for_a_policy_is_refused_wherever_it_stands(drafter, l
 
 @pytest.mark.parametrize("drafter", ["model", "hybrid", "tiers", "intersection", "universal"])
 def test_a_drafter_without_its_draft_is_refused(drafter):
-    with pytest.raises(ConfigError, match=f"^drafter={drafter} needs a draft model, and there is none: give"):
+    with pytest.raises(ConfigError, match=f"^drafter={drafter} needs a draft model: give"):
         refuse(f"drafter={drafter}", "model.draft=null")
     with pytest.raises(ConfigError, match=f"or leave {drafter} out of the list$"):
         refuse(f"drafter=[lookup,{drafter}]", "model.draft=null")

@@ -97,7 +97,7 @@ def test_an_interrupt_keeps_what_is_done_and_the_command_it_names_goes_on(words,
     assert "Traceback" not in said
     held = len(read(tmp_path / "cut" / NAME).generations)
     assert 0 < held < 5 * 16
-    (again,) = re.findall("go on with: (.*)", said)
+    (again,) = re.findall("continue with: (.*)", said)
     assert main(shlex.split(again)[3:]) == 0
     assert main(words(tmp_path / "calm", **options)) == 0
     assert_same_records(tmp_path / "cut" / NAME, tmp_path / "calm" / NAME)

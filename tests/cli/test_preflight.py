@@ -10,7 +10,8 @@ import torch
 from micro import byte_tokenizer
 from transformers import AutoConfig
 
-from sdbench.cli import main
+from sdbench.cli import compose, main
+from sdbench.engines import job
 from sdbench.engines.job import Models
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -29,6 +30,26 @@ def test_two_tokenizers_of_equal_size_are_compared_token_by_token(refused, draft
     said = refused(**{"model.draft": draft})
     assert "different tokenizers" in said
     assert "2 of 257 ids" in said
+
+
+STEPS = ("with_trained", "kind_of", "build_parts", "build_task", "refuse", "points")
+
+
+def test_a_command_is_composed_once_and_prepared_in_steps_that_happen_once(words, tmp_path, monkeypatch, capsys):
+    seen: list[str] = []
+
+    def counted(name: str, function):
+        def call(*args, **options):
+            seen.append(name)
+            return function(*args, **options)
+
+        return call
+
+    monkeypatch.setattr(compose.Hydra, "compose_config", counted("compose", compose.Hydra.compose_config))
+    for name in STEPS:
+        monkeypatch.setattr(job, name, counted(name, getattr(job, name)))
+    assert main(["--plan", *words(tmp_path / "results", n=1)]) == 0
+    assert seen == ["compose", *STEPS]
 
 
 def test_a_draft_without_a_tokenizer_is_refused(refused, draft):
@@ -67,14 +88,14 @@ def test_a_template_that_refuses_the_prompts_and_options_that_it_does_not_read(r
     given = {"model.target": target}
     assert "refuses the prompts" in refused("task.chat=true", "model.chat_options.strict=true", **given)
     said = refused("task.chat=true", "model.chat_options.x=1", **given)
-    assert "model.chat_options.x is read by no line of the chat template" in said
+    assert "model.chat_options.x is not used by the chat template" in said
     assert "strict" in said
 
 
 def test_shots_lengths_and_the_attention_of_plain_generate(refused, tmp_path):
     assert "shots must be at most" in refused("task.shots=100000")
     assert "leaves no room for a prompt" in refused(max_new_tokens=4096)
-    assert "model.attention=flash_attention_2 cannot be had" in refused(
+    assert "model.attention=flash_attention_2 is not available" in refused(
         "model.attention=flash_attention_2", timing="on"
     )
 
@@ -99,7 +120,7 @@ def test_a_tracker_that_would_refuse_at_the_end_refuses_at_the_start(refused, mo
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     monkeypatch.setattr("sdbench.trackers.find_spec", lambda name: object())
-    assert "nobody is logged in" in refused("tracker=wandb")
+    assert "you are not logged in" in refused("tracker=wandb")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -107,7 +128,7 @@ def test_a_tracker_that_would_refuse_at_the_end_refuses_at_the_start(refused, mo
 
 
 SPELLINGS = {
-    ("timing=off", "timing.examples=20"): "leave one of the two out",
+    ("timing=off", "timing.examples=20"): "remove one of the two",
     ("w==5",): "write w=5, with one equals sign",
     ("w=[0.5",): "a bracket is not closed, ] is missing",
     ("name=émile",): "stands in quotes, as 'name=\"émile\"'",

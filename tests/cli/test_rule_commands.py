@@ -9,9 +9,9 @@ SLIPS = [
     (("verifier=asd", "temperature=1"), "verifier=asd works at temperature 0 only, got temperature=1"),
     (("verifier=mentored", "temperature=0"), "verifier=mentored needs a temperature above 0, got temperature=0"),
     (("verifier=fly", "verifier.window=5"), "verifier=fly takes a num_draft of at least 6, got num_draft=5"),
-    (("verifier=within",), "verifier=within: begin=<think> is 5 tokens of this tokenizer, and a marker must be one"),
+    (("verifier=within",), "verifier=within: begin=<think> is 5 tokens of this tokenizer; a marker must be one"),
     (("verifier=within", "verifier.begin=Answer", "verifier.end=Answer"), "begin and end of Within must differ"),
-    (("verifier=coin", "verifier.rule._target_=sdbench.verify.Block"), "verifier sdbench.verify.Block cannot be made"),
+    (("verifier=coin", "verifier.rule._target_=sdbench.verify.Block"), "verifier sdbench.verify.Block cannot be built"),
 ]
 
 

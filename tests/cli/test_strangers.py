@@ -94,10 +94,10 @@ def test_what_a_part_cannot_do_is_one_sentence_before_weights_are_read(words, tm
     refused = {
         ("verifier=likely", "temperature=0"): "verifier=likely needs a temperature above 0, got temperature=0",
         ("verifier=likely", "num_draft=[3,5]"): "verifier=likely takes a num_draft of from 1 to 4, got num_draft=5",
-        (f"verifier._target_={module}.Wishful",): "needs 'oracle', which nobody provides",
+        (f"verifier._target_={module}.Wishful",): "needs 'oracle', which does not exist",
         (f"verifier._target_={module}.Nothing",): "has no attribute 'Nothing'",
-        ("model.draft=null",): "drafter=model needs a draft model, and there is none: give model.draft=ID",
-        (f"drafter._target_={module}.Nothing",): "drafter=nothing cannot be made",
+        ("model.draft=null",): "drafter=model needs a draft model: give model.draft=ID",
+        (f"drafter._target_={module}.Nothing",): "drafter=nothing cannot be built",
         ("verifier=[ensemble,likely]", "verifier.likely.name=ensemble"): "verifier names ensemble twice",
         ("task._target_=nowhere_at_all.Task",): "task=task: No module named 'nowhere_at_all'",
         ("verifier=[ensemble,likely]", "verifier.eps=0.1"): "verifier.eps is not an option",

@@ -223,9 +223,9 @@ def ends(generation: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("slots", "lengths", "token", "sentence"),
     [
-        (9, 2, 3, "Wrong gave a block of 9 slots where 5 were asked for"),
-        (4, 9, 3, "Wrong offered 9 tokens where 0 to"),
-        (4, 1, -4, "Wrong drafted the token -4, which is no id"),
+        (9, 2, 3, "Wrong gave a block of 9 slots; at most 5 are allowed"),
+        (4, 9, 3, "Wrong offered 9 tokens; at most"),
+        (4, 1, -4, "Wrong drafted the token -4, which is not a token id"),
     ],
 )
 def test_a_block_that_cannot_be_is_an_error(models, slots, lengths, token, sentence):
@@ -348,7 +348,7 @@ def test_drafters_are_found_by_name_class_or_object_and_need_what_they_say(model
     by_default = sdbench.generate(*models, PROMPTS, [Exact()], **options)
     for drafter in ("model", ModelDrafter):
         assert sdbench.generate(*models, PROMPTS, [Exact()], drafter=drafter, **options) == by_default
-    with pytest.raises(ValueError, match="drafter=model needs a draft model, and there is none"):
+    with pytest.raises(ValueError, match="drafter=model needs a draft model: give one"):
         sdbench.generate(models[0], None, PROMPTS, [Exact()], drafter="model", **options)
     with pytest.raises(ValueError, match=r"drafter=modle names no file in configs/drafter \(did you mean model"):
         sdbench.generate(*models, PROMPTS, [Exact()], drafter="modle", **options)
@@ -358,5 +358,5 @@ def test_drafters_are_found_by_name_class_or_object_and_need_what_they_say(model
 
         def draft(self, *arguments: Any) -> Any: ...
 
-    with pytest.raises(ValueError, match="Greedy needs 'oracle', which nobody provides"):
+    with pytest.raises(ValueError, match="Greedy needs 'oracle', which does not exist"):
         sdbench.generate(*models, PROMPTS, [Exact()], drafter=Greedy, **options)

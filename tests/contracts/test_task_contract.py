@@ -106,5 +106,5 @@ class Second(Reverse):
 
 def test_a_version_stands_on_the_class():
     assert Second(name="x", data="rows.jsonl").version == "2"
-    with pytest.raises(ValueError, match="x version 1 is not this sdbench's, which is 2"):
+    with pytest.raises(ValueError, match="x version 1 is not the version of this sdbench, 2"):
         Second(name="x", data="rows.jsonl", version=1)

@@ -87,5 +87,5 @@ def test_what_needs_one_vocabulary_is_refused():
     engine = sdbench.Engine(target, draft, words, draft_tokenizer=word_tokenizer(40))
     with pytest.raises(ValueError, match="drafter=model needs a draft with the target's tokenizer"):
         engine.drafter("model", engine.warp())
-    with pytest.raises(ValueError, match="drafter=intersection needs a tokenizer of the draft, and there is none"):
+    with pytest.raises(ValueError, match="drafter=intersection needs a tokenizer of the draft: give one"):
         sdbench.Engine(target, target, words).drafter("intersection", engine.warp())

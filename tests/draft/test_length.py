@@ -147,12 +147,12 @@ def test_the_audit_sees_a_token_that_was_drawn_and_dropped(kind, verdict):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["drafter.length=fast"], "drafter=model: length=fast is no length policy"),
+        (["drafter.length=fast"], "drafter=model: length=fast is not a length policy"),
         (["drafter.length=confidence", "drafter.length_threshold=0"], r"length_threshold must be in \(0, 1\], got 0"),
         (["drafter.length=adaptive", "drafter.length_threshold=1.5"], r"length_threshold must be in \(0, 1\], got 1.5"),
         (["drafter.length=value", "drafter.length_price=no"], r"length_price must be in \(0, 1\], got "),
         (["drafter.length=heuristic", "num_draft=[1,4]"], "length=heuristic takes a num_draft of at least 2, got num_draft=1"),
-        (["drafter.length_price=0.1"], "length_price is not read by length=constant: remove it"),
+        (["drafter.length_price=0.1"], "length_price is not an option of length=constant: remove it"),
     ],
 )  # fmt: skip
 def test_options_that_cannot_be_are_refused_before_weights(words, sentence):

@@ -199,7 +199,7 @@ def test_every_rule_judges_these_drafts(target, temperature):
         ({"keep_layers": "two"}, "keep_layers must be a whole number from 1 to 3, as the target has 4 layers, got two"),
         ({"calibration_texts": 0}, "calibration_texts must be a whole number of at least 1, got 0"),
         ({"calibration_tokens": 1.5}, "calibration_tokens must be a whole number of at least 1, got 1.5"),
-        ({"calibration": "no.txt"}, "calibration=no.txt is a text, and there is no tokenizer to read it with"),
+        ({"calibration": "no.txt"}, "calibration=no.txt is a text file, and there is no tokenizer to read it with"),
     ],
 )
 def test_options_that_cannot_be_are_refused(target, options, sentence):

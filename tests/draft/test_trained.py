@@ -73,7 +73,7 @@ def test_states_follow_their_row_through_moves_and_refills(target, head, kind):
     ("change", "words"),
     [
         ({"checkpoint": "sha256:1"}, "whose target is sha256:0, and this one is sha256:1"),
-        ({"tokenizer_key": "1"}, "whose tokenizer is another"),
+        ({"tokenizer_key": "1"}, "whose tokenizer differs"),
     ],
 )
 def test_heads_of_another_target_are_refused(head, kind, change, words):
@@ -101,5 +101,5 @@ def test_a_folder_that_lacks_a_tensor_is_refused(tmp_path, target, kind):
     weights = random_heads(target, kind)
     weights.pop("bias" if kind == "medusa" else "fuse")
     write_trained(tmp_path, kind, weights, {}, {})
-    with pytest.raises(ValueError, match="is torn: its tensors have the shapes"):
+    with pytest.raises(ValueError, match="is damaged: its tensors have the shapes"):
         class_of(kind)[0].check(DraftSetup(None, None), str(tmp_path))

@@ -138,7 +138,7 @@ def test_a_trace_that_gives_other_values_is_not_used():
         return (x * float(next(times)),)
 
     with pytest.warns(
-        UserWarning, match="cannot be traced, so all of them run eagerly: once captured, it gives other values"
+        UserWarning, match="cannot be traced, so all of them run eagerly: the captured step gives different values"
     ):
         CapturedSteps("trace")._capture_step(step, "step", 64, (torch.ones(2),))
 

@@ -84,7 +84,7 @@ def torn(whole: Path, part: float, path: Path) -> str:
 
 @pytest.mark.parametrize("part", [0, 0.00001, 0.001, 0.05, 0.5, 0.999])
 def test_a_torn_file_is_refused_by_its_name(whole_file, tmp_path, cache, part):
-    with pytest.raises(ConfigError, match=r"torn\.gguf is torn, or no GGUF file"):
+    with pytest.raises(ConfigError, match=r"torn\.gguf is damaged, or not a GGUF file"):
         find(torn(whole_file, part, tmp_path / "torn.gguf"))
     assert not list(cache.glob("*-1")), "nothing of it stays"
 
@@ -111,7 +111,7 @@ def unknown_architecture(whole: Path, path: Path) -> str:
             lambda whole, path: str(write(path, tiny("llama", layers=1), more={"llama.rope.scaling.type": "yarn"})),
             r"scales its rotary positions \(yarn\)",
         ),
-        (lambda whole, path: str(path), "there is no file"),
+        (lambda whole, path: str(path), "does not exist"),
         (lambda whole, path: str(path.with_suffix(".safetensors")), "is a file of weights: give the folder"),
     ],
 )

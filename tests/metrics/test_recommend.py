@@ -326,7 +326,7 @@ def test_the_margin_may_differ_by_task(tmp_path):
     assert (first.margin, second.margin) == (45, 0.01)
     assert first.cell is not None
     assert second.cell is None
-    with pytest.raises(ValueError, match="margin names no points for task xsum-tiny"):
+    with pytest.raises(ValueError, match="margin has no value for task xsum-tiny"):
         recommend.recommend(results, {"gsm8k": 45})
 
 

@@ -74,7 +74,7 @@ def test_a_head_is_what_it_says_wherever_it_lies_and_another_one_is_another_cell
     ("card", "sentence"),
     [
         ({"checkpoints": {"target": "sha:other"}}, "whose target is sha:other, and model=llama-tiny has"),
-        ({"tokenizer": "another"}, "whose tokenizer is another than that of model=llama-tiny"),
+        ({"tokenizer": "another"}, "whose tokenizer differs from that of model=llama-tiny"),
     ],
 )
 def test_a_head_of_another_pair_is_one_sentence_before_weights_are_read(card, sentence, sdbench, pair_info, tmp_path):

@@ -246,7 +246,9 @@ def test_a_folder_that_cannot_be_written_names_the_way_out(tmp_path, capsys):
     (home / "tables").write_text("")
     assert front_door(["report", str(home)]) == 2
     said = capsys.readouterr().err
-    assert re.fullmatch(r"sdbench\S*: \S+tables\S* cannot be written \(.+\): out=FOLDER names another folder\n", said)
+    assert re.fullmatch(
+        r"sdbench\S*: \S+tables\S* cannot be written \(.+\): write out=FOLDER for another folder\n", said
+    )
     assert front_door(["report", str(home), f"out={tmp_path / 'out'}"]) == 0
 
 

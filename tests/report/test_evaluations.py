@@ -93,8 +93,8 @@ def test_the_page_shows_the_table_and_runs_its_own_scripts_alone(folder):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["margin=1"], "margin decides over the records of a run, and evaluations of lm_eval have none: leave it out"),
-        (["OTHER"], "OTHER holds no evaluation of lm_eval, and another folder does: report them in two commands"),
+        (["margin=1"], "margin needs the records of a run, which evaluations of lm_eval do not have: remove it"),
+        (["OTHER"], "OTHER holds no evaluation of lm_eval, but another folder does: report them in two commands"),
     ],
 )
 def test_what_they_cannot_answer_is_one_sentence(folder, words, sentence, capsys):

@@ -26,18 +26,8 @@ class LlamaCppStandIn(StandIn):
     left_out: tuple[int, ...] = ()
     most_stops: int = 10**6
 
-    def app(self) -> web.Application:
-        app = web.Application(client_max_size=2**26)
-        app.add_routes(
-            [
-                web.get("/health", self._health),
-                web.get("/props", self._props),
-                web.get("/v1/models", self._models),
-                web.post("/tokenize", self._tokenize),
-                web.post("/completion", self._complete),
-            ]
-        )
-        return app
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/props", self._props), web.post("/completion", self._complete)]
 
     async def _props(self, _: web.Request) -> web.Response:
         return web.json_response({"total_slots": 1, "model_path": self.model, "build_info": BUILD})

@@ -103,9 +103,7 @@ class StandIn:
     has_counters: bool = True
     has_ids: bool = True
     version: str = "0.32.0"
-    has_plugin: bool = (
-        False  # sdbench's: then a rule that there is not is a client's mistake, and w = 0 keeps every draft
-    )
+    has_plugin: bool = False  # sdbench's: then a made-up rule is a client's mistake, and w = 0 keeps every draft
     is_core_idle: bool = False  # only the front end has the plug-in
     most_stops: int = 4  # vLLM's VLLM_MAX_STOP_STRINGS
     faults: list[str] = field(default_factory=list)
@@ -147,17 +145,20 @@ class StandIn:
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=2**26)
-        app.add_routes(
-            [
-                web.get("/health", self._health),
-                web.get("/version", self._version),
-                web.get("/v1/models", self._models),
-                web.get("/metrics", self._metrics),
-                web.post("/tokenize", self._tokenize),
-                web.post("/v1/completions", self._complete),
-            ]
-        )
+        shared = [
+            web.get("/health", self._health),
+            web.get("/v1/models", self._models),
+            web.post("/tokenize", self._tokenize),
+        ]
+        app.add_routes([*shared, *self.routes()])
         return app
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/version", self._version),
+            web.get("/metrics", self._metrics),
+            web.post("/v1/completions", self._complete),
+        ]
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response()

@@ -98,7 +98,7 @@ def test_a_wait_is_as_long_as_the_server_asks(started):
 def test_after_so_many_times_it_is_one_sentence(started):
     server, client, pump = started(retries=2)
     server.faults = ["drop"] * 3
-    with pytest.raises(EngineError, match=r"left a request unanswered 3 times, at last: ") as told:
+    with pytest.raises(EngineError, match=r"did not answer a request in 3 tries; the last failure: ") as told:
         ask(pump, client)
     assert "\n" not in str(told.value)
     assert len(server.seen) == 3

@@ -110,7 +110,7 @@ def test_a_server_that_never_answers_ends_the_run_in_one_sentence_and_the_comman
     assert main(words) == 1
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sdbench: the server")]
     assert len(said) == 1
-    assert "left a request unanswered 3 times, at last: HTTP 503" in said[0]
+    assert "did not answer a request in 3 tries; the last failure: HTTP 503" in said[0]
     held = len(read(tmp_path / NAME).generations)
     assert held == 1
     asked = len(server.seen)

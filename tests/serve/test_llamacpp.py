@@ -80,7 +80,7 @@ def test_a_server_that_writes_another_text_when_asked_again_is_no_answer(served_
     count = iter(range(1000))
     server = llamacpp(lambda body: Text([5 + next(count) % 7] * 8, [3, 2], [3, 3]), left_out=(2,))
     assert main([*served_words(tmp_path), *engine_words(server), "engine.retries=1"]) == 2
-    assert "leaves out token ids, and the same request has another text" in capsys.readouterr().err
+    assert "leaves out token ids, and the repeated request gave a different text" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -117,17 +117,25 @@ HTTP = ("engine=http", "engine.dialect=llamacpp", URL)
 @pytest.mark.parametrize(
     ("words", "options", "sentence"),
     [
-        (HTTP, {"verifier": "ensemble", "w": 0.5}, "verifier=ensemble is no rule of such a server (choices: lossless)"),
-        (HTTP, {"verifier": "block"}, "verifier=block is no rule of such a server"),
+        (
+            HTTP,
+            {"verifier": "ensemble", "w": 0.5},
+            "verifier=ensemble is not a rule that this server has (choices: lossless)",
+        ),
+        (HTTP, {"verifier": "block"}, "verifier=block is not a rule that this server has"),
         ((*HTTP, "engine.plugin=true"), {}, "engine.plugin=true is for vLLM"),
         (
             ("engine=http", "engine.dialect=lamacpp", URL),
             {},
-            "engine.dialect=lamacpp is no kind of server (did you mean",
+            "engine.dialect=lamacpp is not a known server (did you mean",
         ),
         (("engine=llamacpp", "engine.binary=/no/such"), {}, "engine.binary=/no/such is no program"),
         (("engine=llamacpp", "engine.binary=/bin/true"), {}, "engine.binary=/bin/true prints no version"),
-        (("engine=llamacpp", URL), {}, "engine.url is of engine=http: engine=llamacpp starts its servers itself"),
+        (
+            ("engine=llamacpp", URL),
+            {},
+            "engine.url is an option of engine=http: engine=llamacpp starts its servers itself",
+        ),
         (("engine=llamacpp", "engine.slots=0"), {}, "engine.slots must be a whole number"),
         (
             ("engine=llamacpp", "engine.args.parallel=2"),
@@ -237,7 +245,7 @@ def test_a_draft_of_another_vocabulary_a_missing_file_and_an_argument_that_it_do
         return capsys.readouterr().err
 
     assert "have different tokenizers" in sentence(f"model.draft={gguf_pair['other']}")
-    assert "there is no file /no/such.gguf" in sentence("model.draft=/no/such.gguf")
+    assert "/no/such.gguf does not exist" in sentence("model.draft=/no/such.gguf")
     refusal = sentence("engine.args.refuse_to_start=true")
     assert "ended with code 1 before it was ready" in refusal
     assert "invalid argument: --refuse-to-start" in refusal

@@ -94,7 +94,7 @@ def test_a_pass_that_was_cut_off_is_completed_by_the_same_command(sent_at, stand
     assert sent_at(server, "timing.rate=400") == 0
     server.faults = ["", "", *["500"] * 12]  # after a look and a warm-up, all of the second rate
     assert sent_at(server, "timing.rate=[400,800]") == 1
-    assert "answers no request of an open loop, at last: " in capsys.readouterr().err
+    assert "answered no request of the open loop; the last failure: " in capsys.readouterr().err
     assert set(read(tmp_path / NAME).open_loads["rate"]) == {400}
     assert not server.faults
     assert sent_at(server, "timing.rate=[400,800]") == 0

@@ -287,7 +287,7 @@ def test_rules_that_read_un_tempered_laws_accept_as_in_the_native_engine(tempera
 def test_sampling_without_the_plugin_is_refused(tmp_path):
     done = command(tmp_path, "temperature=1", "verifier=exact", *served())
     assert done.returncode == 2
-    assert "on a CPU writes garbage where it speculates at temperature=1 (vllm#55005)" in done.stderr
+    assert "on a CPU writes garbage when it speculates at temperature=1 (vllm#55005)" in done.stderr
 
 
 PLUGGED = ("temperature=1", "w=[0.5,1]", "n=40", "batch_size=8", "engine.plugin=true", "engine.retries=1")

@@ -122,8 +122,8 @@ def test_an_interpreter_without_vllm_and_none(refused):
 
     assert "has no vllm" in refused("engine=vllm", f"engine.python={sys.executable}")
     assert "engine.python names no interpreter" in refused("engine=vllm")
-    assert "is no program: name the interpreter" in refused("engine=vllm", "engine.python=/no/such/python")
-    assert "is no Python that lists its packages" in refused("engine=vllm", "engine.python=/bin/false")
+    assert "is not a program: name the interpreter" in refused("engine=vllm", "engine.python=/no/such/python")
+    assert "is not a Python that can list its packages" in refused("engine=vllm", "engine.python=/bin/false")
 
 
 @pytest.mark.parametrize(
@@ -150,13 +150,13 @@ def test_one_port_is_not_enough_for_two_servers(refused, vllm_python):
 
 URL = "engine.url=http://127.0.0.1:9"
 SLIPS = [
-    (("verifier=ensemble", "w=0.5"), "verifier=ensemble is no rule of such a server"),
+    (("verifier=ensemble", "w=0.5"), "verifier=ensemble is not a rule that this server has"),
     (("verifier=block", "engine.plugin=true"), "judges a block as a whole"),
     (("verifier=fly", "verifier.entropy=0.3", "verifier.window=2", "engine.plugin=true"), "judges a block as a whole"),
     (("num_draft=[3,5]",), "engine.url is one server with one rule at one draft length, and this run needs 2"),
     (
         ("engine.request.num_speculative_tokens=3",),
-        "engine.request.num_speculative_tokens is an option that a server is started",
+        "engine.request.num_speculative_tokens is set when a server starts",
     ),
     (("engine.request.temperature=1",), "sdbench sets engine.request.temperature itself"),
     (("engine.args.tensor_parallel_size=8",), "engine.args is not an option"),
@@ -173,9 +173,9 @@ def test_what_no_server_can_be_told(words, says, refused):
 
 
 def test_an_address_is_needed_and_one_with_a_scheme(refused):
-    assert "engine.url names no server" in refused("engine=http")
+    assert "engine.url is missing" in refused("engine=http")
     assert "must begin with http:// or https://" in refused("engine=http", "engine.url=localhost:8000")
-    assert "is of engine=http" in refused("engine=vllm", URL)
+    assert "is an option of engine=http" in refused("engine=vllm", URL)
 
 
 def test_what_the_plugin_refuses_ends_before_a_text(refused, standin):
@@ -187,7 +187,7 @@ def test_what_the_plugin_refuses_ends_before_a_text(refused, standin):
 def test_a_server_that_takes_any_rule_has_no_plugin(refused, standin):
     words = ["engine=http", f"engine.url={standin().url}", "engine.plugin=true"]
     said = refused(*words, verifier="ensemble", w=0.5, **{"verifier.greedy": "mixture"})
-    assert "takes a rule that there is not: sdbench's plug-in is not inside" in said
+    assert "accepts a made-up rule, so sdbench's plug-in is missing" in said
 
 
 def test_results_of_a_refused_run_hold_no_text(refused, tmp_path):
@@ -200,7 +200,7 @@ TRACES = [
     ("3\n3\n", "has 1 arrival time: give at least two"),
     ("0\n2\n1.5\n", "must ascend, and line 3 is 1.5 after 2"),
     ("0\nsoon\n", "line 2 of timing.trace="),
-    ('{"timestamp": 3}\n', "is no arrival time"),
+    ('{"timestamp": 3}\n', "is not an arrival time"),
 ]
 
 
@@ -213,4 +213,6 @@ def test_a_file_that_is_no_trace(text, says, refused, tmp_path):
 def test_a_trace_that_is_missing_and_a_rate_of_an_engine_that_serves_nobody(refused, tmp_path):
     said = refused("engine=http", URL, timing=f"{{trace: '{tmp_path}/none'}}")
     assert "/none cannot be read: No such file" in said
-    assert "timing.rate sends requests to a server, and engine=native takes none" in refused(timing="{rate: 1}")
+    assert "timing.rate sends requests to a server as they arrive, which engine=native does not do" in refused(
+        timing="{rate: 1}"
+    )

@@ -176,7 +176,7 @@ def test_a_folder_of_ones_own_is_keyed_by_its_files_and_code(tmp_path):
     ("name", "options", "words"),
     [
         ("arc_easy", {}, r"task=lm-eval:arc_easy compares log-likelihoods \(multiple_choice\) and decodes nothing"),
-        ("gsm8k_cot_self_consistency", {}, r"makes a score of 64 answers to a row"),
+        ("gsm8k_cot_self_consistency", {}, r"scores 64 answers to a row together"),
         ("bbh", {}, r"task=lm-eval:bbh is a group of tasks, and a run has one: .* such as task=lm-eval:bbh_"),
         ("gsm8q", {}, r"task=lm-eval:gsm8q is no task of the installed lm_eval: did you mean gsm8k\?"),
         ("gsm8k", {"include_path": "nowhere"}, "task.include_path=nowhere is not a folder"),

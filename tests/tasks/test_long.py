@@ -121,7 +121,7 @@ def test_the_mean_of_a_kind_is_over_its_own_rows(questions):
         ({"entropy": "hihg"}, r"entropy must be one of low, mixed, high, got hihg .did you mean high"),
         ({"length": 0}, "length must be a whole number"),
         ({"depth": 1.5}, "depth must be a number between 0 and 1, got 1.5"),
-        ({"pad_to": 500}, "long-tiny is made longer by length=, not by pad_to=500"),
+        ({"pad_to": 500}, "long-tiny takes length= for longer prompts, not pad_to=500"),
     ],
 )
 def test_wrong_options_are_one_sentence(options, sentence):

@@ -65,7 +65,7 @@ def test_bounds_hold_to_rounding(value):
         (Share, "-0.01", "exact_match must be between 0 and 1, got -0.01"),
         (Share, "nan", "exact_match must be a finite number, got nan"),
         (Echo, "inf", "exact_match must be a finite number, got inf"),
-        (Echo, "nothing", "exact_match is declared and was not scored"),
+        (Echo, "nothing", "exact_match is declared but was not scored"),
         (Ratio, "1", "exact_match is made from statistics, and this score has none"),
     ],
 )

@@ -85,8 +85,8 @@ def test_a_head_is_known_by_all_that_decides_what_it_says(tmp_path):
         ("folder", lambda f: edit(f, format=99), "has format 99, and this version reads up to 1: update sdbench"),
         ("folder", lambda f: edit(f, kind="judge"), "is of kind judge, and this rule takes one of kind ensemble"),
         ("folder", lambda f: edit(f, features=["token_hidden"]), "features of ensemble heads must be of"),
-        ("folder", lambda f: (f / "head.json").write_text("[]"), "head.json is no card of a head"),
-        ("folder", lambda f: edit(f, format="2"), "head.json is no card of a head"),
+        ("folder", lambda f: (f / "head.json").write_text("[]"), "head.json is not a head's card"),
+        ("folder", lambda f: edit(f, format="2"), "head.json is not a head's card"),
         ("folder", lambda f: reshaped(f, weight=(2, 8)), r"weight has the shape \(2, 8\), not \(1, 8\)"),
         ("folder", lambda f: reshaped(f, bias=None), r"bias has the shape None, not \(1,\)"),
         ("folder", lambda f: reshaped(f, shift=(1,)), r"scale has the shape None, not \(8,\)"),
@@ -129,7 +129,7 @@ def swap(folder):
 def test_weights_that_are_no_numbers_are_refused(tmp_path):
     head = random_head()
     Head("ensemble", head.features, {**head.weights, "bias": torch.tensor([float("nan")])}).save(tmp_path)
-    with pytest.raises(ValueError, match="weights that are no numbers: its training has diverged"):
+    with pytest.raises(ValueError, match="weights that are not finite: its training diverged"):
         Diversed(str(tmp_path))
 
 

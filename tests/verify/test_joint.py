@@ -221,9 +221,9 @@ def test_what_stands_in_the_way_of_a_combination_is_said():
         Within(Block(), 1, 2)
     with pytest.raises(ValueError, match="begin of Within must be a token id or the text of one token, got True"):
         Within(TopKRelaxed(), True, 2)
-    with pytest.raises(ValueError, match="begin=<think> is 3 tokens of this tokenizer, and a marker must be one"):
+    with pytest.raises(ValueError, match="begin=<think> is 3 tokens of this tokenizer; a marker must be one"):
         Within(TopKRelaxed(), "<think>", 2).with_markers(lambda text: [1, 2, 3])
-    with pytest.raises(ValueError, match="begin of Within must be a token id here, got the text '<think>'"):
+    with pytest.raises(ValueError, match="begin of Within must be a token id at this point, got the text '<think>'"):
         Within(TopKRelaxed(), "<think>", 2).init_state([torch.tensor([1])], "cpu")
     rules = [Within(TopKRelaxed(k=k), 1, 2) for k in (1, 2)]
     assert stack(rules).rule.k.tolist() == [1, 2], "rules within rules stack"

@@ -75,5 +75,5 @@ def refuse_another_dtype(pair_info: PairInfo, pair: LoadedPair) -> None:
         if planned != got and pair_info.metadata.quantization(role) is None:
             name = planned.removeprefix("torch.")
             raise ConfigError(
-                f"the {role} says that its weights are {planned} and was loaded as {got}: write dtype={name}"
+                f"the {role} names {planned} as the dtype of its weights, but they were loaded as {got}: write dtype={name}"
             )

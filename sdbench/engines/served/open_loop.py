@@ -130,4 +130,6 @@ def _refuse_dead_server(decoder: ServedDecoder, client: Client, sent: list[SentR
             client, EngineError(f"the server at {client.url} no longer answers: {error}")
         ) from error
     if len(failures) == len(sent):
-        raise EngineError(f"the server at {client.url} answers no request of an open loop, at last: {failures[-1]}")
+        raise EngineError(
+            f"the server at {client.url} answered no request of the open loop; the last failure: {failures[-1]}"
+        )

@@ -87,7 +87,7 @@ class Http:
             if not string(key, url).startswith(("http://", "https://")):
                 raise ConfigError(f"{key} must begin with http:// or https://, got {show(url)}")
         if self.url is None and not self.urls:
-            raise ConfigError("engine.url names no server: write engine.url=http://HOST:PORT")
+            raise ConfigError("engine.url is missing: write engine.url=http://HOST:PORT")
 
     def _refuse_request(self) -> None:
         for name in self.request:
@@ -95,7 +95,7 @@ class Http:
                 raise ConfigError(f"sdbench sets engine.request.{name} itself, from the options of the run; remove it")
             if name in OF_A_SERVER:
                 raise ConfigError(
-                    f"engine.request.{name} is an option that a server is started with, and no request changes it: "
+                    f"engine.request.{name} is set when a server starts, not by a request: "
                     f"engine=vllm engine.args.{name}=VALUE starts one so"
                 )
 
@@ -125,8 +125,8 @@ class Http:
             if drafter.name == "model":
                 continue
             raise ConfigError(
-                f"drafter={drafter.name} is of engine=native: what a server drafts with it was started with "
-                "(engine.speculative of engine=vllm)"
+                f"drafter={drafter.name} needs engine=native: a server drafts with what it was started with "
+                "(with engine=vllm, set engine.speculative)"
             )
         bare = replace(run.model, attention=None)
         return pairs.find(bare, device="cpu", dtype="auto", is_read=False)
@@ -183,7 +183,7 @@ class Http:
                 if self.dialect.extra is None
                 else "with sdbench's plug-in inside, and engine.plugin=true, it takes every rule that judges one token at a time"
             )
-            raise ConfigError(f"verifier={name} is no rule of such a server {nearest(name, self.rules)}; {more}")
+            raise ConfigError(f"verifier={name} is not a rule that this server has {nearest(name, self.rules)}; {more}")
         return ServerSetting("pair", point.num_draft, json.dumps(_fill_knobs(self.rules[name], point), sort_keys=True))
 
     def extra(self, point: Point) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def _named_dialect(name: str) -> tuple[Any, Mapping[str, Any]]:
     trees = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((config_dir() / "engine").glob("*.yaml"))}
     dialects = {stem: tree for stem, tree in trees.items() if "dialect" in tree}
     if name not in dialects:
-        raise ConfigError(f"engine.dialect={show(name)} is no kind of server {nearest(name, dialects)}")
+        raise ConfigError(f"engine.dialect={show(name)} is not a known server {nearest(name, dialects)}")
     return dialects[name]["dialect"], dialects[name]["rules"]
 
 
@@ -233,5 +233,7 @@ def _fill_knobs(rule: Mapping[str, Any], point: Point) -> dict[str, Any]:
         is_knob = isinstance(value, str) and value.startswith("$")
         filled[key] = getattr(point.rule, value[1:]) if is_knob else value
         if isinstance(filled[key], float) and not abs(filled[key]) < float("inf"):
-            raise ConfigError(f"{value[1:]}={filled[key]} of verifier={point.cell.verifier} cannot be said to a server")
+            raise ConfigError(
+                f"{value[1:]}={filled[key]} of verifier={point.cell.verifier} cannot be sent to a server: give a finite number"
+            )
     return filled

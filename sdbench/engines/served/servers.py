@@ -208,7 +208,7 @@ class Servers:
         body = {"model": client.model, "prompt": SAMPLE, "max_tokens": 1, field: {"sdbench_rule": "none"}}
         if not self.pump.run(client.refuses(body)):
             raise ConfigError(
-                f"the server at {client.url} takes a rule that there is not: sdbench's plug-in is not inside, or did not load; "
+                f"the server at {client.url} accepts a made-up rule, so sdbench's plug-in is missing or did not load: "
                 "install plugins/vllm and sdbench into its environment, and start it with VLLM_PLUGINS=sdbench"
             )
         keep_all = request_of(Ensemble(0.0, greedy="mixture"))
@@ -259,8 +259,12 @@ class Servers:
                 raise ConfigError(f"{sentence}: it does not speculate, or was started without {client.dialect.flag}")
             warn(f"{sentence}: acceptance stays empty")
             return False
-        source = "sums with each text" if answer.totals is not None else "its counters, whatever else it does meanwhile"
-        warn(f"the server at {client.url} tells no rounds: acceptance is pooled over a cell from {source}")
+        source = (
+            "sums with each text" if answer.totals is not None else "its counters, which include other users' requests"
+        )
+        warn(
+            f"the server at {client.url} does not report its rounds: acceptance is pooled over each cell, from {source}"
+        )
         return False
 
 

@@ -62,7 +62,7 @@ class StartedServers(Http):
     def _check_servers(self) -> None:
         name = self.module
         if self.url is not None or self.urls:
-            raise ConfigError(f"engine.url is of engine=http: engine={name} starts its servers itself")
+            raise ConfigError(f"engine.url is an option of engine=http: engine={name} starts its servers itself")
         integer("engine.at_once", self.at_once, 1, 1024)
         for key in ("start_s", "grace_s"):
             number(f"engine.{key}", getattr(self, key), 0, 10**6)
@@ -73,7 +73,7 @@ class StartedServers(Http):
             integer("engine.port", self.port, 1, 65535)
             if self.at_once > 1:
                 raise ConfigError(
-                    f"engine.port={self.port} is one port, and engine.at_once={self.at_once} wants several: leave it out"
+                    f"engine.port={self.port} is one port, and engine.at_once={self.at_once} needs several: remove engine.port"
                 )
 
     def _cells_with_server(self, planned: Sequence[Point], settings: Mapping[str, ServerSetting]) -> list[Point]:
@@ -114,8 +114,8 @@ class Vllm(StartedServers):
         is_on_cpu = "+cpu" in (self.installed.get("torch") or "")
         if run.temperature > 0 and not self.plugin and is_on_cpu and not draws_from_laws(python):
             raise ConfigError(
-                f"vLLM {self.installed['version']} on a CPU writes garbage where it speculates at temperature={run.temperature:g} "
-                "(vllm#55005): engine.plugin=true repairs it, and temperature=0 is not touched by it"
+                f"vLLM {self.installed['version']} on a CPU writes garbage when it speculates at temperature={run.temperature:g} "
+                "(vllm#55005): engine.plugin=true repairs it, and temperature=0 is not affected"
             )
 
     def stops_sent(self, job: Job) -> list[str]:

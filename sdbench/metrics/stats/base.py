@@ -27,7 +27,7 @@ def values_of(values: ArrayLike, name: str = "values") -> Array:
     if array.ndim != 1:
         raise ValueError(f"{name} must have one dimension, got {array.ndim}")
     if np.isnan(array).any():
-        raise ValueError(f"{name} must not contain NaN: drop or count what is missing before")
+        raise ValueError(f"{name} must not contain NaN: drop or count missing values first")
     return array
 
 

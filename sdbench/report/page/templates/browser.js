@@ -22,7 +22,7 @@ const FILTERS = {
 
 // The example's score in every setting as small columns, in the order of the settings.
 function strip(example, group) {
-  const most = Math.max(...group.examples.flatMap((one) => one.scores.filter((score) => score !== null)), 1e-9);
+  const most = Math.max(...group.examples.flatMap((each) => each.scores.filter((score) => score !== null)), 1e-9);
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
   svg.setAttribute("viewBox", "0 0 " + 5 * example.scores.length + " 16");
@@ -73,8 +73,8 @@ function holds(example, asked) {
 
 async function search() {
   if (!state.words && parts.search.value.trim()) {
-    const told = await Promise.all(browserData.chunks.map(unpacked));
-    state.words = told.map((one) => [one.prompt, one.reference, ...one.texts.map(textOf)].join("\n").toLowerCase());
+    const chunks = await Promise.all(browserData.chunks.map(unpacked));
+    state.words = chunks.map((chunk) => [chunk.prompt, chunk.reference, ...chunk.texts.map(textOf)].join("\n").toLowerCase());
   }
   fillList();
   return open(0);
@@ -129,14 +129,14 @@ function linkOf(listing) {
 function linked() {
   const [, group, id] = /^#example-(\d+)-(.+)$/.exec(location.hash) || [];
   if (group === undefined || !browserData.groups[group]) return null;
-  const place = browserData.groups[group].examples.findIndex((one) => one.id === decodeURIComponent(id));
+  const place = browserData.groups[group].examples.findIndex((each) => each.id === decodeURIComponent(id));
   return place < 0 ? null : { group: Number(group), place };
 }
 
 // The worst examples of a recommendation lead to the viewer where it holds them.
 for (const link of document.querySelectorAll("a[data-example]")) {
   const group = browserData.groups[link.dataset.group];
-  if (group && group.examples.some((one) => one.id === link.dataset.example)) {
+  if (group && group.examples.some((each) => each.id === link.dataset.example)) {
     link.href = "#example-" + link.dataset.group + "-" + encodeURIComponent(link.dataset.example);
   }
 }

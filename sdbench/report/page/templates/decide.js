@@ -1,16 +1,16 @@
-// The margin is moved: what was decided for it stands in the page already; here it is only shown.
+// The page already holds the decision for every margin: moving the margin only shows another one.
 function shownDecision(article, decisions, margin) {
   const part = (name) => article.querySelector('[data-part="' + name + '"]');
   const text = margin >= 10 ? margin.toFixed(0) : margin.toFixed(margin >= 1 ? 1 : 2);
-  const decision = decisions.filter((one) => one.from < margin).pop() || decisions[0];
+  const decision = decisions.filter((each) => each.from < margin).pop() || decisions[0];
   article.className = "verdict " + decision.kind;
   part("margin").textContent = text;
   part("headline").textContent = decision.headline;
   part("sentence").textContent = decision.text.replaceAll("{margin}", text);
   part("facts").replaceChildren(...decision.facts.map(([title, value, limits]) => {
-    const fact = element("div"), told = element("dd");
-    told.append(element("b", "", value), limits ? " " : "", limits ? element("small", "", limits) : "");
-    fact.append(element("dt", "", title), told);
+    const fact = element("div"), number = element("dd");
+    number.append(element("b", "", value), limits ? " " : "", limits ? element("small", "", limits) : "");
+    fact.append(element("dt", "", title), number);
     return fact;
   }));
   showStates(article, decision, margin);

@@ -1,0 +1,124 @@
+"""What benchmarks share: a stopwatch for the hooks of engine and models, and the peak of memory of a call in its own process."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from sdbench.engine import Engine
+from sdbench.engine.loop import no_hook
+from sdbench.lm.model import LM, ModelHook, no_model_hook
+from sdbench.words import exit_on_mistake, parse_words
+
+
+class Call(NamedTuple):
+    """A phase of the loop, its rows and seconds; `inner_s` are those of phases within it."""
+
+    phase: str
+    num_rows: int
+    seconds: float
+    inner_s: float
+
+
+@dataclass
+class Stopwatch:
+    """A hook of the loop (engine/loop.py) that keeps the seconds of its phases."""
+
+    wait: Callable[[], None]
+    calls: list[Call] = field(default_factory=list)
+    _inner_s: list[float] = field(default_factory=lambda: [0.0])
+
+    @contextmanager
+    def __call__(self, phase: str, num_rows: int = 0) -> Iterator[None]:
+        self.wait()
+        self._inner_s.append(0.0)
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.wait()
+            seconds = time.perf_counter() - started
+            self.calls.append(Call(phase, num_rows, seconds, self._inner_s.pop()))
+            self._inner_s[-1] += seconds
+
+    def seconds(self, phase: str) -> float:
+        return sum(call.seconds for call in self.calls if call.phase == phase)
+
+
+@contextmanager
+def timed_engines(
+    wait: Callable[[], None], engines: Sequence[Engine], models: Sequence[LM] = ()
+) -> Iterator[Stopwatch]:
+    """Yield a stopwatch that times the phases of these engines, and the calls of these models as "target model" and so on."""
+    stopwatch = Stopwatch(wait)
+    for engine in engines:
+        engine.hook = stopwatch
+    try:
+        with hooked_models(models, lambda lm, inputs, call: stopwatch(f"{lm.role} model")):
+            yield stopwatch
+    finally:
+        for engine in engines:
+            engine.hook = no_hook
+
+
+@contextmanager
+def hooked_models(models: Sequence[LM], hook: ModelHook) -> Iterator[None]:
+    """Give these models a hook meanwhile."""
+    for lm in models:
+        lm.hook = hook
+    try:
+        yield
+    finally:
+        for lm in models:
+            lm.hook = no_model_hook
+
+
+def peaks_over(script: str, first: str, names: Sequence[str], device: str) -> dict[str, float]:
+    """Return the peak of memory that `script` prints for each name, over that for the first.
+
+    Each is measured in a process of its own. What is freed there goes back to the system at once: else the peak would be what the
+    allocator kept, 20 % more or less of it.
+    """
+    peaks: dict[str, float] = {}
+    for name in [first, *names] if names else []:
+        command, env = [sys.executable, script, name, f"device={device}"], {"MALLOC_MMAP_THRESHOLD_": "131072"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | env)
+        if done.returncode:
+            sys.exit(f"bench_engine: the memory of {name} could not be measured: {done.stderr[-300:]}")
+        peaks[name] = float(done.stdout.split()[-1])
+    return {name: peaks[name] / peaks[first] for name in names}
+
+
+def print_peak(script: str, text: str | None, noun: str, peak_bytes: Callable[[str, str], float]) -> None:
+    """Print what `peak_bytes` returns for the name and device of the command line, on one thread."""
+    with exit_on_mistake(script, text, sys.argv[1:]):
+        words = parse_words(sys.argv[1:], {"device": "cpu"})
+        if len(words.paths) != 1:
+            raise ValueError(f"give the name of one {noun}, got {len(words.paths)} names")
+    torch.set_num_threads(1)
+    print(peak_bytes(words.paths[0], words.options.get("device", "cpu")))
+
+
+def random_llama(device: str, **sizes: int) -> Any:
+    """Return a Llama with random weights that never ends a text."""
+    import transformers
+
+    library: Any = transformers
+    return library.LlamaForCausalLM(library.LlamaConfig(**sizes, eos_token_id=None)).to(device).eval()
+
+
+def resident_bytes() -> int:
+    """Return the bytes of memory that this process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def forget_peak() -> None:
+    """Let the peak of memory begin anew, without that of making the models."""
+    Path("/proc/self/clear_refs").write_text("5")
