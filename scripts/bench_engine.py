@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from scripts.bench_drafters import measure_drafters
 from scripts.bench_rules import measure_rules
-from scripts.bench_tools import Stopwatch, hooked_models, timed_engines
+from scripts.bench_tools import Stopwatch, hook_models, time_engines
 from sdbench import tasks
 from sdbench.engine import Engine, generate
 from sdbench.lm.capture import Mode
@@ -108,7 +108,7 @@ class Bench:
     @contextmanager
     def timed(self) -> Iterator[Stopwatch]:
         """Time the phases of the loop, in engines that exist by now too."""
-        with timed_engines(self.wait, [self.engine(capture) for capture in (None, "off")]) as stopwatch:
+        with time_engines(self.wait, [self.engine(capture) for capture in (None, "off")]) as stopwatch:
             yield stopwatch
 
     def prompts(self, count: int, length: int) -> list[list[int]]:
@@ -183,7 +183,7 @@ def over_bare(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> I
         bench.ours(texts, [0.5], **more)
     for _ in range(bench.repeats):
         calls: list[Callable[[], Any]] = []
-        with hooked_models(bench.engine("off").models, partial(record, calls)):
+        with hook_models(bench.engine("off").models, partial(record, calls)):
             bench.ours(texts, [0.5], capture="off", **more)
 
         def replay(calls: list[Callable[[], Any]] = calls) -> int:
@@ -226,7 +226,7 @@ def where_it_goes(bench: Bench, name: str, texts: list[list[int]], **more: Any) 
     more["capture"] = "off"
     bench.ours(texts, [0.5], **more)
     engine = bench.engine("off")
-    with timed_engines(bench.wait, [engine], engine.models) as stopwatch:
+    with time_engines(bench.wait, [engine], engine.models) as stopwatch:
         _, whole_s = bench.seconds(lambda: bench.ours(texts, [0.5], **more))
     spent: dict[str, float] = defaultdict(float)
     for call in stopwatch.calls:
@@ -250,7 +250,7 @@ def over_machine(bench: Bench, name: str, texts: list[list[int]], **more: Any) -
         calls.append((lm, ids.numel()))
         return nullcontext()
 
-    with hooked_models(bench.engine("off").models, count):
+    with hook_models(bench.engine("off").models, count):
         bench.ours(texts, [0.5], capture="off", **more)
     sizes = {id(lm): sum(p.numel() for p in lm.model.parameters()) - lm.head.weight.numel() for lm, _ in calls}
     flops_s, bytes_s = best(bench, max(sizes.values()))

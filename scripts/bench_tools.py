@@ -53,15 +53,13 @@ class Stopwatch:
 
 
 @contextmanager
-def timed_engines(
-    wait: Callable[[], None], engines: Sequence[Engine], models: Sequence[LM] = ()
-) -> Iterator[Stopwatch]:
+def time_engines(wait: Callable[[], None], engines: Sequence[Engine], models: Sequence[LM] = ()) -> Iterator[Stopwatch]:
     """Yield a stopwatch that times the phases of these engines, and the calls of these models as "target model" and so on."""
     stopwatch = Stopwatch(wait)
     for engine in engines:
         engine.hook = stopwatch
     try:
-        with hooked_models(models, lambda lm, inputs, call: stopwatch(f"{lm.role} model")):
+        with hook_models(models, lambda lm, inputs, call: stopwatch(f"{lm.role} model")):
             yield stopwatch
     finally:
         for engine in engines:
@@ -69,7 +67,7 @@ def timed_engines(
 
 
 @contextmanager
-def hooked_models(models: Sequence[LM], hook: ModelHook) -> Iterator[None]:
+def hook_models(models: Sequence[LM], hook: ModelHook) -> Iterator[None]:
     """Give these models a hook meanwhile."""
     for lm in models:
         lm.hook = hook

@@ -31,7 +31,7 @@ OWN_ATTENTION = {  # model types whose attention is more than a mask over keys a
 }
 NOT_BEGUN = PartialForward()
 NOTHING: Set[str] = frozenset()
-# A context around each call of a model: the model, the tokens or states that it is given, and the call itself, to make it again.
+# A context around each call of a model: the model, the tokens, states or slots that it is given, and the call itself, to make it again.
 ModelHook = Callable[["LM", Tensor, Callable[[], Any]], AbstractContextManager[object]]
 Method = TypeVar("Method", bound=Callable[..., Any])
 PADDING = 256  # vocabularies that differ by at most this many ids are one, padded differently
@@ -41,7 +41,7 @@ def no_model_hook(lm: "LM", inputs: Tensor, call: Callable[[], Any]) -> Abstract
     return nullcontext()
 
 
-def hooked(method: Method) -> Method:
+def with_hook(method: Method) -> Method:
     """Run a method of `LM` within the model's hook."""
 
     @wraps(method)
@@ -150,7 +150,7 @@ class LM:
         """Return the logits [B,T,V] of ids [B,T], or of the last `keep` of them."""
         return self.forward_hidden(ids, plan, cache, keep=keep)[0]
 
-    @hooked
+    @with_hook
     def forward_hidden(
         self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0, begun: PartialForward = NOT_BEGUN
     ) -> tuple[Tensor, Tensor]:
@@ -162,7 +162,7 @@ class LM:
             logits = self._run(self.model, ids, plan, cache).logits
         return logits, hidden[0]
 
-    @hooked
+    @with_hook
     def forward_exit(
         self, ids: Tensor, plan: Plan, cache: RaggedCache, num_layers: int
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -173,14 +173,14 @@ class LM:
             logits = self._run(self.model, ids, plan, cache).logits
         return logits, hidden[0], given[0]
 
-    @hooked
+    @with_hook
     def read_out(self, states: Tensor) -> Tensor:
         """Return the logits [...,V] that the model's head makes of last states [...,d], whoever made these."""
         logits = self.head(states)
         cap = getattr(self.config, "final_logit_softcapping", None)
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
-    @hooked
+    @with_hook
     def begin(self, ids: Tensor, plan: Plan, cache: RaggedCache, num_layers: int) -> Tensor:
         """Run the first `num_layers` layers alone, without the head: return the states [B,T,d] of the last of them."""
         with self._running(plan, 0), bypass(self.layers[num_layers:]) as given:

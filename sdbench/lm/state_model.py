@@ -1,6 +1,7 @@
 """A draft on a target's states: the target's embedding and head, and between them one or a few trained layers of its kind."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch.nn.functional import linear, rms_norm
 
 from sdbench.lm.cache import RaggedCache
 from sdbench.lm.layers import output_of
-from sdbench.lm.model import LM, hooked
+from sdbench.lm.model import LM
 from sdbench.lm.plan import Plan
 from sdbench.lm.pruned import without_layers
 
@@ -49,7 +50,6 @@ class StateLM(LM):
         """Return what the layer is given, [...,d], of states [...,d] and ids [...]."""
         return fuse(self.weights, states, self.embed(ids))
 
-    @hooked
     def advance(
         self, inputs: Callable[[], Tensor], wanted: Tensor, plan: Plan, cache: RaggedCache
     ) -> tuple[Tensor, Tensor]:
@@ -58,7 +58,12 @@ class StateLM(LM):
         The inputs are computed here, where no weight that a trace meets requires a gradient.
         """
         rows = torch.arange(len(wanted), device=wanted.device)[:, None]
-        with self._running(plan, wanted.shape[1]), output_of(self.new_layers[-1]) as outputs:
+        again = partial(self.advance, inputs, wanted, plan, cache)
+        with (
+            self.hook(self, wanted, again),
+            self._running(plan, wanted.shape[1]),
+            output_of(self.new_layers[-1]) as outputs,
+        ):
             self._run(self.model.get_decoder(), inputs(), plan, cache)
             states = normalize(self.weights, "final_norm", outputs[0][rows, wanted])
             return self.read_out(states), states

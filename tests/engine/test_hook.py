@@ -9,7 +9,7 @@ import torch
 
 import sdbench
 from scripts import bench_drafters, bench_engine
-from scripts.bench_tools import hooked_models
+from scripts.bench_tools import hook_models
 from sdbench.verify import Ensemble, Exact
 from tests.engine.models import PROMPTS, pair
 
@@ -56,7 +56,7 @@ def test_a_hook_of_models_sees_each_of_their_calls_and_changes_no_text(drafter):
         return nullcontext()
 
     models = [*engine.models, *engine.target.pruned.values()]
-    with hooked_models(models, hook):
+    with hook_models(models, hook):
         assert sdbench.generate(None, None, PROMPTS, [Exact()], **options) == without
     count = len(seen)
     assert ("target", OPTIONS["num_draft"] + 1) in seen
