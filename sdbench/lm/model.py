@@ -31,7 +31,7 @@ OWN_ATTENTION = {  # model types whose attention is more than a mask over keys a
 }
 NOT_BEGUN = PartialForward()
 NOTHING: Set[str] = frozenset()
-# A context around each call of a model: the model, the tokens, states or slots that it is given, and the call itself, to make it again.
+# A context around each call of a model: of the model, what it is given (tokens, states or slots), and the call, to make it again.
 ModelHook = Callable[["LM", Tensor, Callable[[], Any]], AbstractContextManager[object]]
 Method = TypeVar("Method", bound=Callable[..., Any])
 PADDING = 256  # vocabularies that differ by at most this many ids are one, padded differently
