@@ -233,9 +233,8 @@ def load_model(
     if info["missing_keys"]:
         first, *others = sorted(info["missing_keys"])
         more = f" and {len(others)} more" if others else ""
-        raise ConfigError(
-            f"{checkpoint.id} has no weights for {first}{more}: its files are damaged, or of another architecture"
-        )
+        reason = "its files are damaged, or of another architecture"
+        raise ConfigError(f"{checkpoint.id} has no weights for {first}{more}: {reason}")
     placed = (loaded if "device_map" in options else loaded.to(device)).eval().requires_grad_(False)
     return quantize_layers(placed, checkpoint.id) if quantization == INT8 else placed
 
@@ -265,9 +264,8 @@ def _count_weights(folder: Path) -> tuple[int, str] | None:
                 for part in map(file.get_slice, file.keys()):
                     counts[part.get_dtype()] += prod(part.get_shape())
         except SafetensorError as error:
-            raise ConfigError(
-                f"{path} is damaged ({str(error).rpartition(': ')[2]}): copy or download it again"
-            ) from None
+            reason = str(error).rpartition(": ")[2]
+            raise ConfigError(f"{path} is damaged ({reason}): copy or download it again") from None
     return counts.total(), _NAMES.get(counts.most_common(1)[0][0], "float32")
 
 
