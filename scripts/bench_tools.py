@@ -14,7 +14,8 @@ import torch
 
 from sdbench.engine import Engine
 from sdbench.engine.loop import no_hook
-from sdbench.lm.model import LM, ModelHook, no_model_hook
+from sdbench.lm.hook import ModelHook, no_model_hook
+from sdbench.lm.model import LM
 from sdbench.words import exit_on_mistake, parse_words
 
 

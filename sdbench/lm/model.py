@@ -1,10 +1,9 @@
 """A transformers model as the engine sees it: ids and positions in, logits out, over a ragged cache."""
 
-from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence, Set
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial, wraps
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from sdbench.lm.attention import NAME
 from sdbench.lm.cache import ROOM, Prefix, RaggedCache
 from sdbench.lm.capture import PATIENCE, CapturedSteps, Mode, mode_of
 from sdbench.lm.fingerprint import fingerprint
+from sdbench.lm.hook import ModelHook, no_model_hook, with_hook
 from sdbench.lm.known import KnownPrefixes
 from sdbench.lm.layers import bypass, decoder_layers, low_and_middle, output_of
 from sdbench.lm.memory import CHUNK
@@ -31,26 +31,7 @@ OWN_ATTENTION = {  # model types whose attention is more than a mask over keys a
 }
 NOT_BEGUN = PartialForward()
 NOTHING: Set[str] = frozenset()
-# A context around each call of a model: of the model, what it is given (tokens, states or slots), and the call, to make it again.
-ModelHook = Callable[["LM", Tensor, Callable[[], Any]], AbstractContextManager[object]]
-Method = TypeVar("Method", bound=Callable[..., Any])
 PADDING = 256  # vocabularies that differ by at most this many ids are one, padded differently
-
-
-def no_model_hook(lm: "LM", inputs: Tensor, call: Callable[[], Any]) -> AbstractContextManager[object]:
-    return nullcontext()
-
-
-def with_hook(method: Method) -> Method:
-    """Run a method of `LM` within the model's hook."""
-
-    @wraps(method)
-    def call(lm: "LM", inputs: Tensor, *args: Any, **options: Any) -> Any:
-        again = partial(method, lm, inputs, *args, **options)
-        with lm.hook(lm, inputs, again):
-            return again()
-
-    return call  # type: ignore[return-value]
 
 
 class LM:
