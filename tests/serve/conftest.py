@@ -83,6 +83,48 @@ def vllm_python(tmp_path_factory) -> Path:
     return environment_with_vllm(tmp_path_factory.mktemp("environment"))
 
 
+@pytest.fixture
+def llama_binary(tmp_path, served_pair, monkeypatch) -> Path:
+    """A program that answers as llama-server."""
+    monkeypatch.setenv("STANDIN_TOKENIZER", str(served_pair / "target" / "tokenizer.json"))
+    program = tmp_path / "llama-server"
+    script = Path(__file__).with_name("llamacpp_standin.py")
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture(scope="session")
+def gguf_pair(tmp_path_factory) -> dict[str, Path]:
+    """The embedded llama pair as GGUF files, and a draft whose tokenizer is another pair's."""
+    pytest.importorskip("gguf")
+    from tests.serve.gguf_pair import other_draft, pair_files
+
+    folder = tmp_path_factory.mktemp("gguf")
+    return {**pair_files(folder), "other": other_draft(folder)}
+
+
+@pytest.fixture
+def llamacpp_words(gguf_pair, llama_binary, tmp_path, monkeypatch):
+    """The words of a run of engine=llamacpp."""
+    from sdbench.embedded import __file__ as embedded
+
+    monkeypatch.setenv(
+        "STANDIN_TOKENIZER", str(Path(str(embedded)).parent / "llama-tiny" / "target" / "tokenizer.json")
+    )
+    given = [
+        "model.name=tiny",
+        "n=2",
+        "max_new_tokens=12",
+        "timing=off",
+        "temperature=0",
+        "num_draft=3",
+        "verifier=exact",
+    ]
+    pair = [f"model.target={gguf_pair['target']}", f"model.draft={gguf_pair['draft']}", f"results={tmp_path}/results"]
+    return [*pair, *given, "engine=llamacpp", f"engine.binary={llama_binary}", "engine.start_s=120", "engine.grace_s=2"]
+
+
 @pytest.fixture(autouse=True)
 def unsaid(monkeypatch):
     """Warnings are said once a process, and each test is a process of its own here."""

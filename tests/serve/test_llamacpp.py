@@ -1,6 +1,5 @@
 """engine=http engine.dialect=llamacpp and engine=llamacpp against a stand-in that answers as build 11434 of llama.cpp's server."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -154,57 +153,15 @@ def test_no_binary_on_path(refused, monkeypatch, tmp_path):
     assert "there is no llama-server on PATH: write engine.binary=PATH" in refused("engine=llamacpp")
 
 
-@pytest.fixture
-def binary(tmp_path, served_pair, monkeypatch) -> Path:
-    """A program that answers as llama-server."""
-    monkeypatch.setenv("STANDIN_TOKENIZER", str(served_pair / "target" / "tokenizer.json"))
-    program = tmp_path / "llama-server"
-    script = Path(__file__).with_name("llamacpp_standin.py")
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$@"\n')
-    program.chmod(0o755)
-    return program
-
-
-def test_models_that_are_no_gguf_files(refused, binary):
+def test_models_that_are_no_gguf_files(refused, llama_binary):
     assert "engine=llamacpp loads .gguf files, and model.target=" in refused(
-        "engine=llamacpp", f"engine.binary={binary}"
+        "engine=llamacpp", f"engine.binary={llama_binary}"
     )
-
-
-@pytest.fixture(scope="module")
-def gguf_pair(tmp_path_factory) -> dict[str, Path]:
-    """The embedded llama pair as GGUF files, and a draft whose tokenizer is another pair's."""
-    pytest.importorskip("gguf")
-    from tests.serve.gguf_pair import other_draft, pair_files
-
-    folder = tmp_path_factory.mktemp("gguf")
-    return {**pair_files(folder), "other": other_draft(folder)}
-
-
-@pytest.fixture
-def pair_words(gguf_pair, binary, tmp_path, monkeypatch):
-    """The words of a run of engine=llamacpp."""
-    from sdbench.embedded import __file__ as embedded
-
-    monkeypatch.setenv(
-        "STANDIN_TOKENIZER", str(Path(str(embedded)).parent / "llama-tiny" / "target" / "tokenizer.json")
-    )
-    given = [
-        "model.name=tiny",
-        "n=2",
-        "max_new_tokens=12",
-        "timing=off",
-        "temperature=0",
-        "num_draft=3",
-        "verifier=exact",
-    ]
-    pair = [f"model.target={gguf_pair['target']}", f"model.draft={gguf_pair['draft']}", f"results={tmp_path}/results"]
-    return [*pair, *given, "engine=llamacpp", f"engine.binary={binary}", "engine.start_s=120", "engine.grace_s=2"]
 
 
 @pytest.mark.slow
-def test_one_server_for_each_setting_with_its_command_line_in_the_provenance(pair_words, gguf_pair, tmp_path):
-    assert main([*pair_words, "engine.args.threads=1", "engine.at_once=3", "engine.slots=2"]) == 0
+def test_one_server_for_each_setting_with_its_command_line_in_the_provenance(llamacpp_words, gguf_pair, tmp_path):
+    assert main([*llamacpp_words, "engine.args.threads=1", "engine.at_once=3", "engine.slots=2"]) == 0
     results = read(tmp_path / "results" / "tiny-gsm8k-tiny")
     assert set(results.cells["verifier"]) == {"lossless", "target", "draft"}
     assert len(results.generations) == 6
@@ -220,12 +177,12 @@ def test_one_server_for_each_setting_with_its_command_line_in_the_provenance(pai
 
 
 @pytest.mark.slow
-def test_a_p_min_that_leaves_no_draft_is_measured_with_a_warning(pair_words, tmp_path, capsys, monkeypatch):
+def test_a_p_min_that_leaves_no_draft_is_measured_with_a_warning(llamacpp_words, tmp_path, capsys, monkeypatch):
     """Every token is then the target's; a server without a p-min that drafts nothing is refused."""
     monkeypatch.setenv("STANDIN_DRAFTS", "0")
-    assert main(pair_words) == 2
+    assert main(llamacpp_words) == 2
     assert "it does not speculate, or was started without" in capsys.readouterr().err
-    assert main([*pair_words, "engine.speculative.spec_draft_p_min=0.99"]) == 0
+    assert main([*llamacpp_words, "engine.speculative.spec_draft_p_min=0.99"]) == 0
     assert "drafts nothing in its first 8 tokens: spec_draft_p_min" in capsys.readouterr().err
     frame = read(tmp_path / "results" / "tiny-gsm8k-tiny").generations
     lossless = frame[frame["verifier"] == "lossless"]
@@ -236,11 +193,11 @@ def test_a_p_min_that_leaves_no_draft_is_measured_with_a_warning(pair_words, tmp
 
 @pytest.mark.slow
 def test_a_draft_of_another_vocabulary_a_missing_file_and_an_argument_that_it_does_not_know(
-    pair_words, gguf_pair, capsys
+    llamacpp_words, gguf_pair, capsys
 ):
     def sentence(*words: str) -> str:
         keys = {word.partition("=")[0] for word in words}
-        kept = [word for word in pair_words if word.partition("=")[0] not in keys]
+        kept = [word for word in llamacpp_words if word.partition("=")[0] not in keys]
         assert main([*kept, *words]) == 2
         return capsys.readouterr().err
 

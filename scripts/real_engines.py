@@ -1,0 +1,255 @@
+"""Which engine decodes a real pair losslessly as measured, and which is fastest? HumanEval: results/real/engines.{csv,md}.
+
+    python scripts/real_engines.py target=TARGET.gguf draft=DRAFT.gguf data=humaneval.jsonl [binary=llama-server] [python=PYTHON]
+                                   [engines=llamacpp,native,vllm] [parts=texts,audit,speed] [lengths=2,4,8,16]
+                                   [p_mins=0.5,0.75,0.9] [threads=1] [n=164] [runs=results/real-engines] [out=results/real]
+
+`texts`: the target alone, the draft alone and lossless decoding at each draft length at T = 0; of llama.cpp also at each
+p-min, with the longest draft. `speed`: their latency pass, with 1, 2 and 4 requests at a time where the engine is a server.
+`audit`: texts of eight tokens at T = 1, lossless and of the target alone, tested against the target in float32. The draft
+lengths of `native` and `vllm` are the same; python= is an interpreter with vllm, for which target= and draft= are folders.
+Records stay in `runs`: run it again after an interruption, and only what is missing is decoded. The tables show what `runs`
+holds, and the commands of what it lacks.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import pandas as pd
+
+from sdbench.files import write_whole
+from sdbench.metrics.columns import estimate_of, spread
+from sdbench.metrics.divergence import against_greedy
+from sdbench.metrics.load import load_table
+from sdbench.metrics.markup import markdown
+from sdbench.metrics.summary import summarise
+from sdbench.metrics.text import format_interval
+from sdbench.records import Results, read
+from sdbench.words import choose, exit_on_mistake, parse_words
+
+ENGINES = ("llamacpp", "native", "vllm")
+PARTS = ("texts", "audit", "speed")
+LEVELS = (1, 2, 4)  # requests at a time
+AUDIT = {"n": 2, "samples": 400, "max_new_tokens": 8, "task.stop": "[]", "temperature": 1}
+AUDIT_LENGTH = "4"
+VERDICTS = {0: "sound", 1: "violated", 3: "too few texts"}
+DEFAULTS = {
+    "target": "",
+    "draft": "",
+    "data": "",
+    "binary": "llama-server",
+    "python": "",
+    "engines": "llamacpp",
+    "parts": "texts",
+    "lengths": "2,4,8,16",
+    "p_mins": "0.5,0.75,0.9",
+    "threads": "1",
+    "n": "164",
+    "runs": "results/real-engines",
+    "out": "results/real",
+}
+HEAD = (
+    "engine",
+    "setting",
+    "n",
+    "pass@1",
+    "texts equal to the target's",
+    "acceptance",
+    *(f"tokens/s at {level}" for level in LEVELS),
+    "audit at T = 1",
+)
+
+
+def engine_words(engine: str, options: Mapping[str, str]) -> list[str]:
+    """The words of a run that choose its engine."""
+    threads = options["threads"]
+    if engine == "llamacpp":
+        return ["engine=llamacpp", f"engine.binary={options['binary']}", f"engine.args.threads={threads}"]
+    if engine == "vllm":
+        started = ["engine=vllm", f"engine.python={options['python']}", "engine.args.dtype=bfloat16"]
+        return [*started, "engine.args.max_model_len=2048", f"engine.env.OMP_NUM_THREADS={threads}"]
+    return ["device=cpu", "dtype=bfloat16"]
+
+
+def runs_of(engine: str, part: str, options: Mapping[str, str]) -> Iterator[list[str]]:
+    """The words of each run of a part; all runs of an engine share its records, the audit's apart."""
+    pair = [f"model.target={options['target']}", f"model.draft={options['draft']}", "model.name=pair", "verifier=exact"]
+    task = ["task=humaneval", "task.protocol=lm-eval", f"task.data={options['data']}", "report=off"]
+    shared = [*pair, *task, *engine_words(engine, options), f"results={options['runs']}"]
+    if part == "audit":
+        yield [
+            *shared,
+            f"name={engine}-audit",
+            "timing=off",
+            f"num_draft={AUDIT_LENGTH}",
+            *(f"{k}={v}" for k, v in AUDIT.items()),
+        ]
+        return
+    shared += [f"name={engine}", f"n={options['n']}", "temperature=0"]
+    concurrency = [] if engine == "native" else [f"engine.concurrency=[{','.join(map(str, LEVELS))}]"]
+    shared += ["timing=off"] if part == "texts" else ["timing.cells=99", *concurrency]
+    lengths = options["lengths"].split(",")
+    for length in lengths:  # the target alone is decoded once: its cell is the same in all runs
+        yield [*shared, f"num_draft={length}"]
+    for p_min in options["p_mins"].split(",") if engine == "llamacpp" else ():
+        yield [*shared, f"num_draft={lengths[-1]}", f"engine.speculative.spec_draft_p_min={p_min}"]
+
+
+def measure(options: Mapping[str, str], engines: Sequence[str], parts: Sequence[str]) -> None:
+    """Complete the records of these parts; the first run that fails ends the script."""
+    env = os.environ | {"OMP_NUM_THREADS": options["threads"]}
+    for engine in engines:
+        for part in parts:
+            for words in runs_of(engine, part, options):
+                subprocess.run([sys.executable, "-m", "sdbench", *words], check=True, env=env)
+            if part == "audit":
+                audit(engine, options)
+
+
+def audit(engine: str, options: Mapping[str, str]) -> None:
+    """Test the texts at T = 1 of the target alone and of lossless decoding; write audit.json beside their records."""
+    folder = Path(options["runs"]) / f"{engine}-audit"
+    results, verdicts = read(folder), {}
+    prompts = results.examples.set_index("example")["prompt"]
+    for cell, texts in results.tokens.groupby("cell"):
+        name = str(results.cells.set_index("cell")["verifier"][cell])
+        if name == "draft":
+            continue
+        lines = [
+            json.dumps({"prompt": prompts[row.example], "tokens": [int(i) for i in row.ids]})
+            for row in texts.itertuples()
+        ]
+        file = folder / f"{name}.jsonl"
+        file.write_text("\n".join(lines) + "\n")
+        words = [f"generations={file}", f"model.target={options['target']}", "model.draft=null", "model.name=pair"]
+        words += ["temperature=1", "dtype=float32", "device=cpu", f"out={folder / name}"]
+        done = subprocess.run([sys.executable, "-m", "sdbench.audit", *words], check=False)
+        if done.returncode not in VERDICTS:
+            raise subprocess.CalledProcessError(done.returncode, "sdbench.audit")
+        verdicts[name] = f"{VERDICTS[done.returncode]} (n = {len(texts)})"
+    write_whole(folder / "audit.json", json.dumps(verdicts, indent=1) + "\n")
+
+
+def rows_of(engine: str, results: Results, verdicts: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A row for each cell of an engine's records; null where the engine does not report it, or it was not measured."""
+    contents = results.cells.set_index("cell")["content"]
+    followed = against_greedy(results).groupby("cell")["is_same"].agg(["sum", "size"])
+    loads = (
+        load_table(results.loads).set_index(["cell", "concurrency"])["tokens_per_s_all"] if len(results.loads) else {}
+    )
+    rows = []
+    for cell in summarise(results).to_dict("records"):
+        key, name = cell["cell"], cell["verifier"]
+        p_min = ((contents[key].get("engine") or {}).get("speculative") or {}).get("spec_draft_p_min")
+        is_pair = name == "lossless"
+        row: dict[str, Any] = {"engine": engine, "verifier": name, "num_draft": cell["num_draft"], "n": cell["n"]}
+        row |= {"p_min": p_min if is_pair and p_min else None}
+        row |= spread("quality", estimate_of(cell, "quality"))
+        row |= {
+            "num_equal": followed["sum"].get(key) if is_pair else None,
+            "num_compared": followed["size"].get(key) if is_pair else None,
+        }
+        row |= spread("acceptance", estimate_of(cell, "acceptance"))
+        row |= {"tokens_per_round": cell["tokens_per_round"], "tokens_per_s_1": cell["tokens_per_s"]}
+        row |= {f"tokens_per_s_{level}": loads.get((key, level)) for level in LEVELS[1:]}
+        audited = not is_pair or (str(cell["num_draft"]) == AUDIT_LENGTH and not p_min)
+        rows.append({**row, "audit": verdicts.get(name) if audited else None})
+    return sorted(
+        rows,
+        key=lambda row: (
+            row["verifier"] == "lossless",
+            row["verifier"] == "draft",
+            row["num_draft"],
+            row["p_min"] or 0,
+        ),
+    )
+
+
+def cells_of(row: Mapping[str, Any]) -> list[str]:
+    """A row of the table as text; a dash where nothing is known."""
+    is_pair = row["verifier"] == "lossless"
+    setting = f"K = {row['num_draft']}" if is_pair else f"{row['verifier']} alone"
+    setting += f", p-min {row['p_min']:g}" if pd.notna(row["p_min"]) else ""
+    equal = f"{int(row['num_equal'])} of {int(row['num_compared'])}" if pd.notna(row["num_equal"]) else "–"
+    speeds = [row[f"tokens_per_s_{level}"] for level in LEVELS]
+    return [
+        row["engine"],
+        setting,
+        str(int(row["n"])),
+        format_interval(estimate_of(row, "quality"), 1, scale=100) or "–",
+        equal,
+        format_interval(estimate_of(row, "acceptance"), 3) or "–",
+        *(f"{speed:.1f}" if pd.notna(speed) else "–" for speed in speeds),
+        row["audit"] if isinstance(row["audit"], str) else "–",
+    ]
+
+
+def write(runs: Path, out: Path) -> None:
+    """Write engines.csv and engines.md from the records in `runs`; a ValueError where it holds none."""
+    rows, missing = [], []
+    for engine in ENGINES:
+        folder, file = runs / engine, runs / f"{engine}-audit" / "audit.json"
+        verdicts = json.loads(file.read_text()) if file.exists() else {}
+        results = read(folder) if folder.exists() else None
+        rows += [] if results is None else rows_of(engine, results, verdicts)
+        is_there = {
+            "texts": results is not None,
+            "audit": bool(verdicts),
+            "speed": results is not None and len(results.timings) > 0,
+        }
+        missing += [(engine, part) for part in PARTS if not is_there[part]]
+    if not rows:
+        raise ValueError(f"there are no records below {runs}: give target=, draft= and data= to make some")
+    table = pd.DataFrame(rows)
+    out.mkdir(parents=True, exist_ok=True)
+    table.to_csv(out / "engines.csv", index=False, float_format="%.6g")
+    lacking = [
+        f"    python scripts/real_engines.py target=… draft=… data=humaneval.jsonl engines={engine} parts={part}"
+        for engine, part in missing
+    ]
+    page = [INTRODUCTION, markdown(HEAD, [cells_of(row) for row in table.to_dict("records")], num_left=2)]
+    page += ["Not measured yet:\n", "\n".join(lacking) + "\n"] if lacking else []
+    write_whole(out / "engines.md", "\n".join(page))
+
+
+INTRODUCTION = """\
+# Engines on a real pair
+
+HumanEval through lm-evaluation-harness's prompts at T = 0, made by `python scripts/real_engines.py` from the records of
+each engine. A dash: not measured, or the engine does not report it. Texts are compared with those of the target alone of
+the same engine: lossless *as measured* is a setting with all of them. Tokens per second at 1 are those of decoding; at 2
+and 4 those of all users together, prompts included.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    with exit_on_mistake("real_engines", __doc__, words):
+        given = parse_words(words, {name: value or "FILE" for name, value in DEFAULTS.items()})
+        if given.paths:
+            raise ValueError(f"{given.paths[0]} is no option: write NAME=VALUE")
+        options = DEFAULTS | dict(given.options)
+        engines, parts = choose("engines", options["engines"], ENGINES), choose("parts", options["parts"], PARTS)
+        inputs = [name for name in ("target", "draft", "data") if not options[name]]
+        if inputs and len(inputs) < 3:
+            raise ValueError(f"{inputs[0]} names no file: the records are made from target=, draft= and data=")
+        if not inputs and "vllm" in engines and not options["python"]:
+            raise ValueError("python names no interpreter: scripts/vllm_env makes an environment that has vllm")
+    try:
+        if not inputs:
+            measure(options, engines, parts)
+    except subprocess.CalledProcessError as error:
+        return error.returncode
+    with exit_on_mistake("real_engines", __doc__, words):
+        write(Path(options["runs"]), Path(options["out"]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

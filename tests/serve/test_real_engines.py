@@ -1,0 +1,75 @@
+"""The table of engines: its runs are valid, its rows are those of the records, and what is missing is named with its command."""
+
+import pandas as pd
+import pytest
+
+from scripts import real_engines
+from sdbench.cli import main
+from sdbench.cli.compose import Composer
+from sdbench.records import read
+
+FILES = {"target": "t.gguf", "draft": "d.gguf", "data": "humaneval.jsonl"}
+
+
+def test_each_run_is_one_that_sdbench_takes_and_all_of_an_engine_share_its_records():
+    options = real_engines.DEFAULTS | FILES | {"python": "p", "lengths": "2,16", "p_mins": "0.5"}
+    composer = Composer()
+    for engine, num_runs in (("llamacpp", 3), ("native", 2), ("vllm", 2)):
+        for part, count in (("texts", num_runs), ("speed", num_runs), ("audit", 1)):
+            runs = [composer.run(words) for words in real_engines.runs_of(engine, part, options)]
+            assert len(runs) == count
+            assert len({run.folder for run in runs}) == 1
+            assert {run.temperature for run in runs} == {0.0 if part != "audit" else 1.0}
+            assert all((run.timing is None) == (part != "speed") for run in runs)
+    words = list(real_engines.runs_of("llamacpp", "texts", options))
+    assert [word for run in words for word in run if "num_draft" in word] == [
+        "num_draft=2",
+        "num_draft=16",
+        "num_draft=16",
+    ]
+    assert "engine.speculative.spec_draft_p_min=0.5" in words[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_figures")
+def test_rows_are_those_of_the_records(llamacpp_words, tmp_path):
+    words = [word for word in llamacpp_words if word.partition("=")[0] not in ("timing", "results")]
+    words += [f"results={tmp_path}/runs", "name=llamacpp", "report=off"]
+    assert main([*words, "timing.examples=2", "timing.repeats=1", "engine.concurrency=[1,2,4]"]) == 0
+    assert main([*words, "timing=off", "engine.speculative.spec_draft_p_min=0.5"]) == 0
+    assert real_engines.main([f"runs={tmp_path}/runs", f"out={tmp_path}/out"]) == 0
+    table = pd.read_csv(tmp_path / "out" / "engines.csv")
+    assert table["verifier"].tolist() == ["target", "draft", "lossless", "lossless"]
+    assert table["p_min"].tolist()[2:] == pytest.approx([float("nan"), 0.5], nan_ok=True)
+    frame = read(tmp_path / "runs" / "llamacpp").generations
+    target = frame[frame["verifier"] == "target"].set_index("example")["text"]
+    equal = frame[frame["verifier"] == "lossless"].apply(lambda row: row["text"] == target[row["example"]], axis=1)
+    assert table["num_equal"].sum() == equal.sum() == 4
+    assert table["num_compared"].tolist()[2:] == [2, 2]
+    speeds = table[["tokens_per_s_1", "tokens_per_s_2", "tokens_per_s_4"]]
+    assert speeds.iloc[[0, 2]].gt(0).all().all()
+    assert speeds.iloc[[1, 3]].isna().all().all(), "the draft alone is not timed, nor was the p-min"
+    assert table["audit"].isna().all()
+    page = (tmp_path / "out" / "engines.md").read_text()
+    assert "| llamacpp | K = 3, p-min 0.5 |" in page
+    assert "engines=vllm parts=texts" in page
+    assert "engines=llamacpp parts=texts" not in page
+    assert "engines=llamacpp parts=audit" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["targt=x"], "targt is not an option"),
+        (["target=x", "draft=y"], "data names no file"),
+        (["target=x", "draft=y", "data=z", "engines=vllm"], "python names no interpreter"),
+        (["engines=tgi"], "engines must be among llamacpp, native, vllm, got tgi"),
+        (["runs=/no/such"], "there are no records below /no/such"),
+        (["x.gguf"], "x.gguf is no option"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words, sentence, capsys):
+    with pytest.raises(SystemExit) as ended:
+        real_engines.main(words)
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
