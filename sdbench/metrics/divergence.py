@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from sdbench.metrics.cells import settings_of
 from sdbench.metrics.columns import spread, spread_names
-from sdbench.metrics.stats import Estimate, is_binary, mean_interval, proportion_interval
+from sdbench.metrics.stats import NAN, Estimate, is_binary, mean_interval, proportion_interval
 from sdbench.records import Results
 
 COLUMNS = ["cell", "example", "sample", "tokens", "prefix", "is_same"]
 EXACT = ("float32", "float64")  # in which a block and single steps choose the same tokens
+AUDIT = "python -m sdbench.audit finds the rule at fault"
 
 
 def greedy_reference(cells: pd.DataFrame, cell: pd.Series) -> str | None:
@@ -65,11 +66,15 @@ class EqualTexts:
     num: int
     token: int  # from 1; 0 where all texts are equal
     example: str
+    num_measured: int = 0  # of those that differ, whose margin is known
+    num_beyond: int = 0  # whose margin is larger than rounding explains
+    margin: float = NAN  # the largest, in logits
+    explained: float = NAN  # by rounding
 
     @property
     def is_fault(self) -> bool:
-        """Whether texts differ in a dtype in which rounding does not explain it."""
-        return self.num_equal < self.num and self.dtype in EXACT
+        """Whether texts differ in a dtype in which rounding does not explain it, or by more than it explains."""
+        return self.num_equal < self.num and (self.dtype in EXACT or self.num_beyond > 0)
 
     @property
     def count(self) -> str:
@@ -81,33 +86,70 @@ class EqualTexts:
         """The number, and of texts that differ where and why."""
         if self.num_equal == self.num:
             return self.count
-        cause = (
-            f"a fault, for rounding does not explain it in {self.dtype}; python -m sdbench.audit finds the rule at fault"
-            if self.is_fault
-            else "possibly rounding of near-ties, which a block of tokens and single tokens may round differently"
+        return (
+            f"{self.count}; the earliest difference is at token {self.token}, in example {self.example}: {self._cause}"
         )
-        return f"{self.count}; the earliest difference is at token {self.token}, in example {self.example}: {cause}"
+
+    @property
+    def _cause(self) -> str:
+        num = self.num - self.num_equal
+        logits = f"the logits of the two tokens are up to {self.margin:.3g} apart"
+        if self.num_beyond:
+            what = f"{logits}, and rounding in {self.dtype} explains {self.explained:.3g}"
+            what = what if self.margin == self.margin else "one text ends where the other goes on"
+            return f"a fault in {self.num_beyond} of {num} texts: {what}; {AUDIT}"
+        if self.is_fault:
+            return f"a fault, for rounding does not explain it in {self.dtype}; {AUDIT}"
+        if self.num_measured == num:
+            return f"rounding: {logits} where texts part, and rounding in {self.dtype} explains {self.explained:.3g}"
+        return "possibly rounding of near-ties, which a block of tokens and single tokens may round differently"
+
+
+def first_differences(results: Results, cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return, for each lossless setting at T = 0, its texts that differ from the target's own: ids of both, `token` from 1.
+
+    `cells`: those of a sweep by key. The number of texts compared is in the frame's attrs, as `num`.
+    """
+    target = cells.index[cells["verifier"] == "target"]
+    if target.empty or cells["temperature"].iloc[0] != 0:
+        return {}
+    ids = results.ids
+    pairs = ids.merge(ids[ids["cell"] == target[0]], on=["example", "sample"], suffixes=("", "_target"))
+    frames = {}
+    for key in cells.index[cells["is_lossless"].astype(bool) & (cells["num_draft"] > 0)]:
+        part = pairs[pairs["cell"] == key]
+        texts = [(np.asarray(row.ids), np.asarray(row.ids_target)) for row in part.itertuples()]
+        differ = [not np.array_equal(*both) for both in texts]
+        tokens = [common_prefix(*both) + 1 for both, is_other in zip(texts, differ, strict=True) if is_other]
+        if len(part):
+            frames[str(key)] = part[differ].assign(token=tokens)
+            frames[str(key)].attrs["num"] = len(part)
+    return frames
 
 
 def equal_texts(results: Results, cells: pd.DataFrame) -> list[EqualTexts]:
     """Compare the texts of lossless settings at T = 0 with the target's own. `cells`: those of a sweep by key, with `label`."""
-    target = cells.index[cells["verifier"] == "target"]
-    if target.empty or cells["temperature"].iloc[0] != 0:
-        return []
-    ids, compared = results.ids, []
-    pairs = ids.merge(ids[ids["cell"] == target[0]], on=["example", "sample"], suffixes=("", "_target"))
-    for key, cell in cells[cells["is_lossless"].astype(bool) & (cells["num_draft"] > 0)].iterrows():
-        part = pairs[pairs["cell"] == key]
-        first = {  # of each text that differs
-            str(row.example): common_prefix(np.asarray(row.ids), np.asarray(row.ids_target)) + 1
-            for row in part.itertuples()
-            if not np.array_equal(np.asarray(row.ids), np.asarray(row.ids_target))
-        }
-        example = min(first, key=lambda name: first[name], default="")
-        dtype = settings_of(cell.to_dict())["dtype"] or "dtype not recorded"
-        if len(part):
-            counts = len(part) - len(first), len(part), first.get(example, 0)
-            compared.append(EqualTexts(str(cell["label"]), dtype, *counts, example))
+    compared, keys = [], ["cell", "example", "sample", "token"]
+    known = results.partings[[*keys, "margin", "explained"]]
+    for key, part in first_differences(results, cells).items():
+        measured = part.merge(known, on=keys)
+        beyond = measured[~(measured["margin"] <= measured["explained"])]
+        worst = beyond if len(beyond) else measured
+        first = part.sort_values("token", kind="stable").iloc[:1]
+        counts = part.attrs["num"] - len(part), part.attrs["num"], int(first["token"].sum())
+        cell = cells.loc[key]
+        compared.append(
+            EqualTexts(
+                str(cell["label"]),
+                settings_of(cell.to_dict())["dtype"] or "dtype not recorded",
+                *counts,
+                str(first["example"].iloc[0]) if len(first) else "",
+                len(measured),
+                len(beyond),
+                float(worst["margin"].max(skipna=False)) if len(worst) else NAN,
+                float(worst["explained"].min()) if len(worst) else NAN,
+            )
+        )
     return compared
 
 

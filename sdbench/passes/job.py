@@ -67,6 +67,7 @@ def _run(run: Run, words: Sequence[str]) -> int:
 def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
     from sdbench.engines.job import Models
     from sdbench.passes.finish import finish
+    from sdbench.passes.near_ties import measure_near_ties
     from sdbench.passes.quality import QualityPass
     from sdbench.prepare.provenance import config_of, provenance
 
@@ -85,6 +86,8 @@ def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
             store.force([point.cell.key for point in decoded], token=batch_job())
         with closing(Models(job, store)) as models:
             failed = QualityPass(job, store, scorers, models)()
+            if run.shard.index == 0:
+                measure_near_ties(job, store, models)
             if run.timing is not None and run.shard.index == 0:
                 timed = [point for point in decoded if point.cell.key not in failed]
                 if any(point.role == "target" and point.cell.key in failed for point in decoded):

@@ -12,18 +12,18 @@ The life of a record
    knobs from the cells, and says in `.problems` what it could not read. `force` starts an epoch and deletes nothing.
 
 A folder: `config.json`, `records/{cell,run,server,force,failure}-*.json`,
-`records/{generations,tokens,timings,calls,loads,open_loads,pooled,vocabulary,examples}-*.parquet`, `claims/`.
+`records/{generations,tokens,timings,calls,loads,open_loads,pooled,partings,vocabulary,examples}-*.parquet`, `claims/`.
 Part names are UTC time and random bits: ordered in time, never equal in two jobs. Hosts, processes and loads stand in
 timings and in provenance only. Imports: stdlib; pyarrow, numpy and pandas when used; no torch.
 
 Left of the wall:   Store, Cell, cell_key, asked_of, GenerationRecord, Rounds, TimingRecord, CallRecord, LoadRecord,
-                    OpenLoadRecord, PooledRecord
+                    OpenLoadRecord, PooledRecord, PartingRecord
 Right of the wall:  read, Results, Problem
 Errors, one sentence each: StoreError (cannot write), SchemaError (a newer sdbench wrote it), ValueError (nothing there)
 """
 
 from sdbench.records.keys import Cell, asked_of, cell_key
-from sdbench.records.measured import CallRecord, LoadRecord, OpenLoadRecord, PooledRecord, TimingRecord
+from sdbench.records.measured import CallRecord, LoadRecord, OpenLoadRecord, PartingRecord, PooledRecord, TimingRecord
 from sdbench.records.parts import SCHEMA, SchemaError, StoreError
 from sdbench.records.results import Problem, Results, read
 from sdbench.records.schema import GenerationRecord, Rounds

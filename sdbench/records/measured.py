@@ -132,12 +132,25 @@ class PooledRecord:
     block: str  # one block of texts is counted once
 
 
+@dataclass(frozen=True, slots=True)
+class PartingRecord:
+    """Where a lossless text at T = 0 parts from the target's own, and how far the logits of the two tokens are apart there."""
+
+    cell: str
+    example: str
+    sample: int
+    token: int  # the first that differs, from 1
+    margin: float  # NaN: one of the texts ends there
+    explained: float  # the largest margin that rounding in the run's dtype explains
+
+
 PLAIN = {
     "timings": TimingRecord,
     "calls": CallRecord,
     "loads": LoadRecord,
     "open_loads": OpenLoadRecord,
     "pooled": PooledRecord,
+    "partings": PartingRecord,
 }
 
 

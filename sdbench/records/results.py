@@ -176,6 +176,11 @@ class Results:
         return self._with_labels(self._plain("pooled", ("cell", "block")))
 
     @cached_property
+    def partings(self) -> pd.DataFrame:
+        """One row a lossless text at T = 0 that parts from the target's own: token, margin, explained; the labels joined."""
+        return self._with_labels(self._plain("partings", ("cell", "example", "sample", "token")))
+
+    @cached_property
     def vocabulary(self) -> dict[str, list[str]]:
         """model -> the text of each id of its tokenizer, so that ids can be shown without it; the newest where it changed."""
         tables = self._snapshot.tables("vocabulary").values()

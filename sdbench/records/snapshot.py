@@ -12,7 +12,18 @@ from sdbench.records.parts import TornPartError, list_parts, read_json, read_rep
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TABLES = ("generations", "tokens", "timings", "calls", "loads", "open_loads", "pooled", "vocabulary", "examples")
+TABLES = (
+    "generations",
+    "tokens",
+    "timings",
+    "calls",
+    "loads",
+    "open_loads",
+    "pooled",
+    "partings",
+    "vocabulary",
+    "examples",
+)
 _ANEW = "running the command again computes its records anew"
 # A footer that is whole over a page that is not: bit rot, which the writer does not look for.
 _REPAIRS = {

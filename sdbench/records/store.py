@@ -18,6 +18,7 @@ from sdbench.records.measured import (
     CallRecord,
     LoadRecord,
     OpenLoadRecord,
+    PartingRecord,
     PooledRecord,
     TimingRecord,
     plain_table,
@@ -141,8 +142,10 @@ class Store:
         self._give_back(keys)
         self._wrote("generations", stem)
 
-    def append(self, records: Sequence[TimingRecord | CallRecord | LoadRecord | OpenLoadRecord | PooledRecord]) -> None:
-        """Write one part of records of one kind: of a latency pass, of costs per call, of a loop of requests, of pooled counts."""
+    def append(
+        self, records: Sequence[TimingRecord | CallRecord | LoadRecord | OpenLoadRecord | PooledRecord | PartingRecord]
+    ) -> None:
+        """Write one part of records of one kind, one of PLAIN."""
         if records:
             stem = new_stem()
             kind = next(kind for kind, record_type in PLAIN.items() if isinstance(records[0], record_type))

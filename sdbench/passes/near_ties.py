@@ -1,0 +1,55 @@
+"""Behind decoding at T = 0: by what margin of logits the lossless texts part from the target's own where they do.
+
+Only texts that differ and have no record are scored, one forward over each, and one text in both shapes. What is measured is kept
+in the records, so that reports need no model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sdbench.config import NATIVE
+from sdbench.prepare.progress import warn
+from sdbench.records import PartingRecord
+
+if TYPE_CHECKING:
+    from sdbench.engines.job import Job, Models
+    from sdbench.records import Store
+
+MOST = 64  # texts that are scored in a run
+
+
+def measure_near_ties(job: Job, store: Store, models: Models) -> None:
+    """Record the margin of each lossless text of this job that parts from the target's own."""
+    if job.run.temperature > 0 or job.run.engine.name != NATIVE.name:
+        return
+    from sdbench.metrics.cells import table_of
+    from sdbench.metrics.divergence import first_differences
+    from sdbench.records import read
+
+    results, prompts = read(job.run.folder), job.prompts.ids
+    cells = table_of(results.cells)
+    cells = cells[cells.index.isin([point.cell.key for point in job.decoded])]
+    frames = first_differences(results, cells) if len(cells) else {}
+    held = set(results.partings[["cell", "example", "sample", "token"]].itertuples(index=False, name=None))
+    keys = [
+        (key, str(row.example), int(row.sample), int(row.token), row.ids_target, row.ids)  # type: ignore[arg-type]
+        for key, part in frames.items()
+        for row in part.itertuples()
+    ]
+    new = [each for each in keys if each[:4] not in held and len(prompts.get(each[1], ())) > 1]
+    if len(new) > MOST:
+        warn(
+            f"{len(new)} lossless texts differ from the target's own, and where they part is measured for {MOST} of them"
+        )
+    if not new:
+        return
+    from sdbench.engines.native.decode import Decoder
+    from sdbench.engines.native.margins import PartingTexts, margins_of
+
+    assert isinstance(models.decoder, Decoder), "the native engine"
+    texts = [PartingTexts(prompts[example], target, ids, token) for _, example, _, token, target, ids in new[:MOST]]
+    margins, explained = margins_of(models.decoder.engine.target, texts)
+    store.append(
+        [PartingRecord(*each[:4], margin, explained) for each, margin in zip(new[:MOST], margins, strict=True)]
+    )

@@ -1,0 +1,99 @@
+"""Where lossless texts part from the target's own: near-ties of bfloat16 are rounding, a perturbed logit is a fault."""
+
+import pytest
+import torch
+
+import sdbench
+from sdbench.cli import main
+from sdbench.engines.native.decode import Decoder
+from sdbench.engines.native.margins import PartingTexts, margins_of
+from sdbench.lm.model import LM
+from sdbench.metrics.summary import summarise
+from sdbench.report.sweep import sweeps_of
+from tests.engine.models import tiny
+
+PROMPT = list(range(5, 25))
+
+
+def greedy(lm: LM, num: int) -> list[int]:
+    ids = list(PROMPT)
+    for _ in range(num):
+        ids.append(int(lm.model(torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids[len(PROMPT) :]
+
+
+@torch.inference_mode()
+def partings(lm: LM, text: list[int]) -> dict[int, tuple[float, int]]:
+    """{token: the margin of the best two logits there, and the second best}"""
+    logits = lm.model(torch.tensor([PROMPT + text])).logits[0, len(PROMPT) - 1 : -1].float()
+    best = logits.topk(2)
+    return {
+        at + 1: (float(v[0] - v[1]), int(i[1])) for at, (v, i) in enumerate(zip(best.values, best.indices, strict=True))
+    }
+
+
+def test_near_ties_of_bfloat16_are_rounding_and_other_tokens_are_not():
+    lm = LM(tiny("llama").to(torch.bfloat16), capture="off")
+    text = greedy(lm, 60)
+    found = partings(lm, text)
+    near, far = (choose(found, key=lambda token: found[token][0]) for choose in (min, max))
+    texts = [PartingTexts(PROMPT, text, [*text[: token - 1], found[token][1], 7], token) for token in (near, far)] + [
+        PartingTexts(PROMPT, text, text[:20], 21)
+    ]
+    (close, wide, ended), explained = margins_of(lm, texts)
+    assert close <= explained < wide
+    assert ended != ended
+    assert wide == pytest.approx(found[far][0], abs=explained)
+
+
+def test_a_forward_whose_shapes_disagree_explains_no_more_than_the_dtype(monkeypatch):
+    lm = LM(tiny("llama").to(torch.bfloat16), capture="off")
+    text = greedy(lm, 40)
+    (_,), honest = margins_of(lm, [PartingTexts(PROMPT, text, [*text[:9], 7], 10)])
+    forward = lm.forward
+    bump = torch.zeros(lm.vocab_size).index_fill(0, torch.tensor([7]), 50.0)
+    monkeypatch.setattr(lm, "forward", lambda ids, *more: forward(ids, *more) + bump * (ids.shape[1] > 1))
+    (margin,), explained = margins_of(lm, [PartingTexts(PROMPT, text, [*text[:9], 7], 10)])
+    with torch.inference_mode():
+        largest = float(lm.model(torch.tensor([PROMPT + text])).logits.abs().max())
+    assert honest <= explained <= 2 * 9 * largest * torch.finfo(torch.bfloat16).eps < 50
+    assert margin > 0
+
+
+@pytest.fixture
+def bumped(monkeypatch):
+    """Blocks of several tokens prefer another token than single steps, now and then."""
+    honest, stream, begun = LM.forward_hidden, Decoder.stream, []
+
+    def forward_hidden(self, ids, *more, **options):
+        logits, states = honest(self, ids, *more, **options)
+        if begun and self.role == "target" and logits.shape[1] > 1:
+            logits = logits.clone()
+            logits[..., 11] += 60 * (ids % 5 == 0).to(logits.dtype)[:, -logits.shape[1] :]
+        return logits, states
+
+    def begin(self, *more):
+        begun.append(self.engine)  # the engine has checked itself by now, and would refuse this model
+        return stream(self, *more)
+
+    monkeypatch.setattr(LM, "forward_hidden", forward_hidden)
+    monkeypatch.setattr(Decoder, "stream", begin)
+
+
+def test_a_run_calls_a_perturbed_logit_a_fault_and_a_report_needs_no_model(bumped, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["n=2", "max_new_tokens=24", "w=0.5", "timing=off", "dtype=bfloat16", "report=off", "batch_size=4"]
+    main(words)
+    printed = capsys.readouterr()
+    assert "sdbench: FAULT: lossless K=5 equals the target alone in " in printed.err
+    assert "and rounding in bfloat16 explains" in printed.err
+    results = sdbench.read("results/llama-tiny-gsm8k-tiny")
+    assert len(results.partings) in (1, 2)
+    assert (results.partings["margin"] > results.partings["explained"]).any()
+    (sweep,) = sweeps_of([results], [summarise(results, resamples=50)])
+    (compared,) = sweep.equal_texts
+    assert compared.is_fault
+    assert compared.text in printed.err
+    main(words)
+    again = sdbench.read("results/llama-tiny-gsm8k-tiny").partings
+    assert len(again) == len(results.partings), "measured once"
