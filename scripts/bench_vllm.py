@@ -16,7 +16,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,9 @@ from scripts.vllm_cpu import CPU, SERVER, interpreter
 from sdbench import embedded
 from sdbench.cli.compose import Composer
 from sdbench.engines.job import prepare
+from sdbench.engines.served.servers import OpenServer
 from sdbench.engines.served.timing import Ask, closed_loop
+from sdbench.prepare.cells import Point
 from sdbench.prepare.provenance import config_of, provenance
 from sdbench.records import Store
 from sdbench.serve.command import look
@@ -45,10 +49,23 @@ main(parser.parse_args())
 DEFAULTS = {"python": "", "repeats": "7", "n": "64", "out": "results/benchmarks", "note": "Nothing else was at work."}
 
 
-def client_ratios(python: str, n: int, repeats: int, folder: Path) -> dict[str, Any]:
-    """Pairs of tokens/s, ours and theirs."""
+@dataclass(frozen=True)
+class OpenPair:
+    """The pair on a server of vLLM that runs, and what is sent there."""
+
+    decoder: Any
+    point: Point
+    examples: list[str]
+    texts: Path  # a line a prompt
+    stops: dict[str, Any]
+    server: OpenServer
+
+
+@contextmanager
+def open_pair(python: str, n: int, folder: Path, *extra: str) -> Iterator[OpenPair]:
+    """Start the server; its prompts lie in `folder`, as texts and as ids."""
     words = [f"model={PAIR}", f"task={TASK}", f"n={n}", "temperature=0", "verifier=exact", "engine=vllm"]
-    words += [f"engine.python={python}", f"results={folder}", f"batch_size={AT_ONCE}", *SERVER]
+    words += [f"engine.python={python}", f"results={folder}", f"batch_size={AT_ONCE}", *SERVER, *extra]
     run = Composer().run(words)
     job = prepare(run, words)
     prompts = job.prompts
@@ -65,40 +82,50 @@ def client_ratios(python: str, n: int, repeats: int, folder: Path) -> dict[str, 
         try:
             server = decoder.servers.at(decoder.setting(point.cell.key))
             stops = {"stop": list(job.task.stop), "stop_token_ids": list(decoder.stop_ids(point.role))}
-            own = rival_words(python, server.client.url, texts, n, job.task.max_new_tokens, stops)
-            pairs: list[tuple[float, float]] = []
-            counts: list[tuple[int, int]] = []
-            for turn in range(1 + repeats):  # the first is a warm-up
-                measured: dict[str, tuple[float, int]] = {}
-                for name in ("ours", "theirs") if turn % 2 else ("theirs", "ours"):
-                    if name == "theirs":
-                        measured[name] = rival(own, folder)
-                        continue
-                    done = closed_loop(decoder, point.cell.key, [Ask(example, 0) for example in examples], AT_ONCE)
-                    count = sum(len(one.answer.ids) for one in done)
-                    block_s = max(one.end for one in done) - min(one.begin for one in done)
-                    measured[name] = count / block_s, count
-                if turn:
-                    pairs.append((measured["ours"][0], measured["theirs"][0]))
-                    counts.append((measured["ours"][1], measured["theirs"][1]))
+            yield OpenPair(decoder, point, examples, texts, stops, server)
         finally:
             decoder.close()
-    return {"pairs": pairs, "tokens": counts, "server_started_s": server.facts["started_s"]}
 
 
-def rival_words(python: str, url: str, texts: Path, n: int, most: int, body: Mapping[str, Any]) -> list[str]:
+def client_ratios(python: str, n: int, repeats: int, folder: Path) -> dict[str, Any]:
+    """Pairs of tokens/s, ours and theirs."""
+    pairs: list[tuple[float, float]] = []
+    counts: list[tuple[int, int]] = []
+    with open_pair(python, n, folder) as pair:
+        own = [*rival_words(python, pair, n), "--max-concurrency", str(AT_ONCE)]
+        for turn in range(1 + repeats):  # the first is a warm-up
+            measured: dict[str, tuple[float, int]] = {}
+            for name in ("ours", "theirs") if turn % 2 else ("theirs", "ours"):
+                if name == "theirs":
+                    tree = rival(own, folder)
+                    measured[name] = tree["output_throughput"], tree["total_output_tokens"]
+                    continue
+                done = closed_loop(
+                    pair.decoder, pair.point.cell.key, [Ask(example, 0) for example in pair.examples], AT_ONCE
+                )
+                count = sum(len(one.answer.ids) for one in done)
+                block_s = max(one.end for one in done) - min(one.begin for one in done)
+                measured[name] = count / block_s, count
+            if turn:
+                pairs.append((measured["ours"][0], measured["theirs"][0]))
+                counts.append((measured["ours"][1], measured["theirs"][1]))
+    return {"pairs": pairs, "tokens": counts, "server_started_s": pair.server.facts["started_s"]}
+
+
+def rival_words(python: str, pair: OpenPair, n: int) -> list[str]:
     """The same prompts, lengths and stops; greedy."""
+    url, most = pair.server.client.url, pair.decoder.job.task.max_new_tokens
     return [
         *(python, "-c", RIVAL, "--backend", "openai", "--base-url", url, "--endpoint", "/v1/completions"),
-        *("--model", str(embedded.path(PAIR, "target")), "--dataset-name", "custom", "--dataset-path", str(texts)),
-        *("--custom-output-len", str(most), "--num-prompts", str(n), "--max-concurrency", str(AT_ONCE)),
+        *("--model", str(embedded.path(PAIR, "target")), "--dataset-name", "custom", "--dataset-path", str(pair.texts)),
+        *("--custom-output-len", str(most), "--num-prompts", str(n)),
         *("--skip-chat-template", "--disable-shuffle", "--disable-tqdm", "--temperature", "0"),
-        *("--extra-body", json.dumps(body), "--save-result", "--result-filename", "rival.json"),
+        *("--extra-body", json.dumps(pair.stops), "--save-result", "--result-filename", "rival.json"),
     ]
 
 
-def rival(words: Sequence[str], folder: Path) -> tuple[float, int]:
-    """(tokens/s, tokens) by `vllm bench serve`'s own account."""
+def rival(words: Sequence[str], folder: Path) -> dict[str, Any]:
+    """The account of `vllm bench serve`."""
     done = subprocess.run(
         [*words, "--result-dir", str(folder)], check=False, capture_output=True, text=True, env={**os.environ, **CPU}
     )
@@ -107,7 +134,7 @@ def rival(words: Sequence[str], folder: Path) -> tuple[float, int]:
     tree = json.loads((folder / "rival.json").read_text())
     if tree["failed"]:
         raise RuntimeError(f"{tree['failed']} requests of vllm bench serve failed")
-    return tree["output_throughput"], tree["total_output_tokens"]
+    return tree
 
 
 def step_pairs(python: str, repeats: int, folder: Path) -> dict[str, list[tuple[float, float]]]:

@@ -1,5 +1,6 @@
 """Processes of a test: whether they run, what they noted, and an interpreter that has a package vllm."""
 
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -40,6 +41,10 @@ def environment_with_vllm(folder: Path) -> Path:
     (package.parents[1] / "_version.py").write_text("__commit_id__ = commit_id = 'g1234567'\n")
     script = f"import runpy\nrunpy.run_path({str(HERE / 'standin.py')!r}, run_name='__main__')\n"
     (package / "api_server.py").write_text(script)
+    benchmarks = folder / "site" / "vllm" / "benchmarks"
+    benchmarks.mkdir()
+    (benchmarks / "__init__.py").write_text("")
+    shutil.copy(HERE / "bench_serve_standin.py", benchmarks / "serve.py")
     info = folder / "site" / "vllm-0.32.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n")
