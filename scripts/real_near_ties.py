@@ -4,7 +4,8 @@
 
 For each text that differs: the token at which it parts, how far the target's logits of the two tokens are apart there in float32
 (`gap`), and how far logits of this text move in the run's dtype between a block of tokens and single tokens (`rounding`). A gap of
-at most twice that is rounding. The exit status is 1 if one is larger. No text is written.
+at most twice that is rounding. A run may hold several lossless settings, and may be of another engine. The exit status is 1
+if one is larger. No text is written.
 """
 
 import sys
@@ -28,16 +29,24 @@ BEHIND = 48  # tokens of a text that rounding is measured on
 
 
 def differing(folder: Path) -> pd.DataFrame:
-    """Return the target's and the lossless ids of each text that differs, with its prompt."""
+    """Return the target's and the lossless ids of each text that differs, with its prompt, of all lossless settings."""
     results = sdbench.read(folder)
-    cells = results.cells.set_index("verifier")["cell"]
     keys = ["example", "sample"]
-    texts = [
-        results.tokens[results.tokens["cell"] == cells[name]].set_index(keys)["ids"] for name in ("target", "lossless")
-    ]
-    both = pd.concat(texts, axis=1, join="inner", keys=["target", "lossless"])
-    both = both[[not np.array_equal(row.target, row.lossless) for row in both.itertuples()]].reset_index()
-    return both.merge(results.examples[["example", "prompt"]], on="example")
+    by_cell = {
+        (row.verifier, row.num_draft, row.cell): results.tokens[results.tokens["cell"] == row.cell].set_index(keys)[
+            "ids"
+        ]
+        for row in results.cells.itertuples()
+        if row.verifier in ("target", "lossless")
+    }
+    (target,) = (texts for (verifier, _, _), texts in by_cell.items() if verifier == "target")
+    settings = []
+    for (verifier, num_draft, _), texts in by_cell.items():
+        if verifier == "lossless":
+            both = pd.concat([target, texts], axis=1, join="inner", keys=["target", "lossless"])
+            differs = [not np.array_equal(row.target, row.lossless) for row in both.itertuples()]
+            settings.append(both[differs].reset_index().assign(num_draft=num_draft))
+    return pd.concat(settings, ignore_index=True).merge(results.examples[["example", "prompt"]], on="example")
 
 
 def main(words: list[str]) -> int:
@@ -69,7 +78,7 @@ def main(words: list[str]) -> int:
                 continue
             whole = torch.tensor([*prompt, *target][: len(prompt) + BEHIND])
             rounding = rounding_of(lm, whole, len(prompt))
-            rows.append({"example": text.example, "token": at + 1, "rounding": rounding})
+            rows.append({"example": text.example, "num_draft": text.num_draft, "token": at + 1, "rounding": rounding})
         del model, lm
     table = pd.DataFrame(rows)
     table["is_rounding"] = table["gap"] <= 2 * table["rounding"]

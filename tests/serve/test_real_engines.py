@@ -1,9 +1,12 @@
 """The table of engines: its runs are valid, its rows are those of the records, and what is missing is named with its command."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 
-from scripts import real_engines
+from scripts import real_engines, real_near_ties
 from sdbench.cli import main
 from sdbench.cli.compose import Composer
 from sdbench.records import read
@@ -73,3 +76,19 @@ def test_a_mistake_is_one_sentence(words, sentence, capsys):
         real_engines.main(words)
     assert ended.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_near_ties_are_looked_for_in_every_lossless_setting(monkeypatch):
+    """`real_near_ties.py` reads the records of an engine with several draft lengths."""
+    cells = [("target", 0, "t"), ("lossless", 2, "a"), ("lossless", 4, "b"), ("draft", 0, "d")]
+    texts = {"t": ([1, 2], [3]), "a": ([1, 2], [4]), "b": ([1, 5], [3, 6]), "d": ([7], [7])}
+    tokens = [(key, f"x{i}", 0, ids) for key, both in texts.items() for i, ids in enumerate(both)]
+    results = SimpleNamespace(
+        cells=pd.DataFrame(cells, columns=["verifier", "num_draft", "cell"]),
+        tokens=pd.DataFrame(tokens, columns=["cell", "example", "sample", "ids"]),
+        examples=pd.DataFrame({"example": ["x0", "x1"], "prompt": ["p0", "p1"]}),
+    )
+    monkeypatch.setattr("sdbench.read", lambda folder: results)
+    table = real_near_ties.differing(Path("folder"))
+    rows = table[["num_draft", "example", "lossless", "prompt"]].to_numpy().tolist()
+    assert sorted(rows, key=str) == [[2, "x1", [4], "p1"], [4, "x0", [1, 5], "p0"], [4, "x1", [3, 6], "p1"]]
