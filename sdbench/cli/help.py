@@ -17,7 +17,7 @@ sdbench: what lenient speculative decoding costs in quality and gains in speed, 
   python -m sdbench experiment=diversed-table1
 
 Also, each with its own --help (python -m sdbench.report and so on are the same)
-  python -m sdbench report FOLDER ...   page, figures and tables anew from records; decide at another margin
+  python -m sdbench report FOLDER ...   rebuild page, figures and tables; decide at another margin
   python -m sdbench score task=NAME predictions=FILE   score completions of any engine
   python -m sdbench audit [KEY=VALUE ...]   test whether a rule, a drafter or an engine emits the distribution it claims
   python -m sdbench train TRAINING [KEY=VALUE ...]   train a head, a judge or a draft
@@ -53,10 +53,10 @@ How it is run
   batch_size=B      rows decoded together; auto finds what fits                                     (auto)
   device=D          auto, cpu, cuda, cuda:1, mps, xpu, hpu                                          (auto)
   dtype=T           auto, float64, float32, bfloat16, float16                                       (auto)
-  timing=off        leaves out the latency pass, which times 3 cells of the sweep beside lossless and the target alone on 8
+  timing=off        leaves out the latency pass, which times 3 cells of the sweep, lossless and the target alone on 8
                     examples; for numbers to publish: timing.examples=30 timing.cells=11 (timing.repeats, timing.batch_size);
                     timing.assisted=true times transformers' assisted generation too; of a server also at rates of arrival:
-                    'timing.rate=[0.5,1,2]' 'timing.slo={ttft: 0.5, tpot: 0.05}' (docs/engines.md, Load as it comes)
+                    'timing.rate=[0.5,1,2]' 'timing.slo={ttft: 0.5, tpot: 0.05}' (docs/engines.md, Open-loop load)
   shard=I/K         part I of K of the examples, for several machines on one folder                 (0/1)
   -m                one job per combination of comma lists; hydra/launcher=basic, submitit_local or slurm starts them
   --config-dir DIR  more files for the groups below, in DIR/model/NAME.yaml and so on
@@ -70,8 +70,8 @@ Where it goes
   name=NAME         the folder below it                                                             (MODEL-TASK)
   report=off        leaves out the page and the figures; they are drawn where records have changed          (on)
   tracker=NAME      sends summary and figures to tensorboard, mlflow or wandb as well               (none)
-  force=true        decodes again what the records hold; without it only what is missing is computed, so raising n or
-                    samples, or adding a w, extends the same folder, and an interrupted run goes on where it was. Finished
+  force=true        decodes again what is recorded; without it only what is missing is computed, so raising n or
+                    samples, or adding a w, extends the same folder, and an interrupted run continues where it was. Finished
                     generations are stored, unfinished ones are not: a stop costs the texts that were being written
 
 Lists go in brackets and quotes: 'w=[0.5,0.7]'.
