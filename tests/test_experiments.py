@@ -188,6 +188,20 @@ def test_real_drafters_and_models_without_a_sibling(composer):
     assert run.task.options["chat"] is True
 
 
+def test_the_guide_s_lenient_span_is_marked_in_the_prompt_of_the_real_task(composer):
+    guide = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
+    (line,) = (line for line in guide.splitlines() if "verifier=within" in line and "python -m sdbench" in line)
+    (run,) = runs_of(composer, *shlex.split(line)[3:])
+    (rule,) = run.verifiers
+    assert [(s["begin"], s["end"], s["rule.delta"]) for s in rule.settings] == [
+        ("Answer", "####", 0.3),
+        ("Answer", "####", 0.6),
+    ]
+    protocol = (config_dir().parent / "sdbench/tasks/protocols/gsm8k.yaml").read_text(encoding="utf-8")
+    assert protocol.partition("\nlm-eval:")[2].partition("\n\n")[0].count("\\nAnswer:") == 1
+    assert run.task.options["protocol"] == "lm-eval"
+
+
 def test_help_and_readme_name_every_experiment():
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
     listed = next(line for line in text().splitlines() if line.strip().startswith("experiment=") and "NAME" not in line)
