@@ -82,11 +82,6 @@ class RuleSweep:
         """Whether a setting of this sweep gives different texts at temperature 0."""
         return self.draws or any(set(knob.values) & set(knob.draws) for knob in self.knobs)
 
-    @property
-    def num_swept(self) -> int:
-        """The number of knobs with several values."""
-        return sum(len(knob.values) > 1 for knob in self.knobs)
-
     @classmethod
     def check(cls, tree: Mapping[str, Any], w: object, *, where: str = "verifier") -> "RuleSweep":
         """`knobs` in the YAML declares them; one named w takes the top-level w. `where` is how the user reaches the rule."""

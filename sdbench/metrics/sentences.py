@@ -106,29 +106,18 @@ def too_slow(
     margin: float,
 ) -> str:
     """No setting is fast enough, or those that are fail, or their answers come no sooner; `over` is each one's speed."""
-    return " ".join([_too_slow(sweep, speed, over, failing, later, margin), *remarks(sweep)])
-
-
-def _too_slow(
-    sweep: Weighed,
-    speed: float,
-    over: Mapping[str, Estimate],
-    failing: Sequence[Comparison],
-    later: Sequence[Comparison],
-    margin: float,
-) -> str:
+    setting = "usable setting"
     if failing:
         reason = f"{sweep.names[failing[0].cell]} does, but {excess_text(failing[0], margin)}"
-        return f"no usable setting is proven to reach {speed:g}× the target alone; {reason}."
-    if later:
+    elif later:
         gain = sweep.gains[later[0].cell]
         times = {"lossless": gain.sooner, "the target alone": gain.sooner_target}
         known = ", ".join(f"{ratio_text(time)} than from {name}" for name, time in times.items() if time)
         reason = f"{sweep.names[later[0].cell]} does in tokens a second, but that an answer comes sooner is not proven ({known})"
-        return f"no usable setting is proven to reach {speed:g}× the target alone; {reason}."
-    nearest = max(over, key=lambda key: over[key].low)
-    reason = f"nearest is {sweep.names[nearest]} at {ratio_text(over[nearest])}"
-    return f"no setting is proven to reach {speed:g}× the target alone; {reason}."
+    else:
+        nearest = max(over, key=lambda key: over[key].low)
+        setting, reason = "setting", f"nearest is {sweep.names[nearest]} at {ratio_text(over[nearest])}"
+    return " ".join([f"no {setting} is proven to reach {speed:g}× the target alone; {reason}.", *remarks(sweep)])
 
 
 def gain_text(sweep: Weighed, gain: Gain, cell: str, *, is_short: bool = False) -> str:
