@@ -29,6 +29,7 @@ class BlockDrafter(MTP):
 
     version: ClassVar[str] = "1"
     kind: ClassVar[str] = "block"
+    may_ship: ClassVar[bool] = False
 
     @classmethod
     def width_of(cls, weights: Mapping[str, Tensor]) -> int | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -12,10 +12,13 @@ from sdbench.draft.model import draw_tokens
 from sdbench.draft.trained import TrainedDrafter
 from sdbench.lm.cache import Prefix, RaggedCache
 from sdbench.lm.model import LM
+from sdbench.lm.mtp_weights import num_modules, shipped_weights
 from sdbench.lm.plan import Plan
 from sdbench.lm.state_model import LAYER, LAYERS, NORMS, StateLM, join
 from sdbench.probs import Warp
-from sdbench.types import Context, DraftBlock, Evidence, Verdict
+from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Verdict
+
+CHECKPOINT = "checkpoint"  # as a head: the MTP weights that came with the target
 
 
 class StatePrefix(NamedTuple):
@@ -34,17 +37,36 @@ class MTP(TrainedDrafter):
 
     version: ClassVar[str] = "1"
     kind: ClassVar[str] = "mtp"
+    may_ship: ClassVar[bool] = True  # with the target's checkpoint: head="checkpoint"
 
     cache: RaggedCache  # from open to close
     states: Tensor  # [R,W,d]
     newest: Tensor  # [R] int64
 
-    def __init__(self, target: LM, warp: Warp, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, target: LM, warp: Warp, weights: Mapping[str, Tensor], *, is_shipped: bool = False) -> None:
         model = target.pruned.get(self.kind)
         if not isinstance(model, StateLM) or model.source is not weights:
-            model = target.pruned[self.kind] = StateLM(target, weights)
+            model = target.pruned[self.kind] = StateLM(target, weights, is_shipped=is_shipped)
         model.patience = target.patience
         self.model, self.warp = model, warp
+
+    @classmethod
+    def build(cls, setup: DraftSetup, head: str | None = None) -> Self:
+        if not (cls.may_ship and head == CHECKPOINT):
+            return super().build(setup, head)
+        held = setup.target.pruned.get(cls.kind)
+        is_held = isinstance(held, StateLM) and held.is_shipped
+        return cls(setup.target, setup.warp, held.source if is_held else shipped_weights(setup.target), is_shipped=True)
+
+    @classmethod
+    def check(cls, setup: DraftSetup, head: str | None = None) -> None:
+        if not (cls.may_ship and head == CHECKPOINT):
+            super().check(setup, head)
+        elif setup.target_config is not None and not num_modules(setup.target_config):
+            raise ValueError(
+                f"head={CHECKPOINT}: the configuration of this target names no MTP weights (num_mtp_layers): "
+                f"train them with python -m sdbench.train {cls.kind} model=NAME task=NAME"
+            )
 
     @classmethod
     def width_of(cls, weights: Mapping[str, Tensor]) -> int | None:
@@ -164,6 +186,7 @@ class Eagle(MTP):
     """EAGLE-1 (Li et al. 2024, arXiv:2401.15077) on a chain: the same layer without norms, trained to give the target's states."""
 
     kind: ClassVar[str] = "eagle"
+    may_ship: ClassVar[bool] = False
 
 
 class Eagle3(MTP):
@@ -174,6 +197,7 @@ class Eagle3(MTP):
     """
 
     kind: ClassVar[str] = "eagle3"
+    may_ship: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"target_hidden", "layer_hidden"})
 
     @classmethod

@@ -11,7 +11,7 @@ from torch.nn.functional import linear, rms_norm
 from sdbench.lm.cache import RaggedCache
 from sdbench.lm.layers import output_of
 from sdbench.lm.model import LM
-from sdbench.lm.plan import Plan
+from sdbench.lm.plan import LayerMask, Plan
 from sdbench.lm.pruned import without_layers
 
 EPS = 1e-6
@@ -30,10 +30,13 @@ class StateLM(LM):
     token_norm, final_norm [d], or none; and join [d,3d], or none, that makes h of the states of a low, a middle and the last layer.
     """
 
-    def __init__(self, target: LM, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, target: LM, weights: Mapping[str, Tensor], *, is_shipped: bool = False) -> None:
+        """With weights that came with the target's checkpoint, norms have the target's epsilon, and no slot sees slot 0, whose
+        state nobody made.
+        """
         parameters = layer_parameters(weights)
         model, self.new_layers = with_new_layers(target, count_layers(parameters))
-        self.source = weights
+        self.source, self.is_shipped = weights, is_shipped
         self.weights = {name: x.detach().to(target.device, target.dtype) for name, x in weights.items()}
         try:
             self.new_layers.load_state_dict(parameters)
@@ -41,6 +44,10 @@ class StateLM(LM):
             kind = type(self.new_layers[-1]).__name__
             raise ValueError(f"the head's layer is not a {kind} of this target's sizes: train one for it") from error
         super().__init__(model, role="draft", capture=target.mode)
+        self.eps = float(target.config.rms_norm_eps) if is_shipped else EPS
+        if is_shipped:
+            masks = self.layer_masks.items()
+            self.layer_masks = {layer: LayerMask(partial(sees_behind_first, mask.function), 0) for layer, mask in masks}
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return the target's embeddings [...,d] of ids [...]."""
@@ -48,7 +55,7 @@ class StateLM(LM):
 
     def inputs(self, states: Tensor, ids: Tensor) -> Tensor:
         """Return what the layer is given, [...,d], of states [...,d] and ids [...]."""
-        return fuse(self.weights, states, self.embed(ids))
+        return fuse(self.weights, states, self.embed(ids), self.eps)
 
     def advance(
         self, inputs: Callable[[], Tensor], wanted: Tensor, plan: Plan, cache: RaggedCache
@@ -65,13 +72,18 @@ class StateLM(LM):
             output_of(self.new_layers[-1]) as outputs,
         ):
             self._run(self.model.get_decoder(), inputs(), plan, cache)
-            states = normalize(self.weights, "final_norm", outputs[0][rows, wanted])
+            states = normalize(self.weights, "final_norm", outputs[0][rows, wanted], self.eps)
             return self.read_out(states), states
 
 
-def fuse(weights: Mapping[str, Tensor], states: Tensor, embeddings: Tensor) -> Tensor:
+def sees_behind_first(function: Callable[..., Any], row: Any, head: Any, position: Tensor, slot: Tensor) -> Tensor:
+    """Return whether a position sees a slot by a layer's own mask function, but not slot 0, which sees itself alone."""
+    return function(row, head, position, slot) & ((slot > 0) | (position == 0))
+
+
+def fuse(weights: Mapping[str, Tensor], states: Tensor, embeddings: Tensor, eps: float = EPS) -> Tensor:
     """Return W·[norm(h), norm(e)] of states and embeddings [...,d]."""
-    parts = normalize(weights, "state_norm", states), normalize(weights, "token_norm", embeddings)
+    parts = normalize(weights, "state_norm", states, eps), normalize(weights, "token_norm", embeddings, eps)
     return linear(torch.cat(parts, -1), weights["fuse"])
 
 
@@ -80,9 +92,9 @@ def join(weights: Mapping[str, Tensor], states: Tensor) -> Tensor:
     return linear(states, weights["join"]) if "join" in weights else states
 
 
-def normalize(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
+def normalize(weights: Mapping[str, Tensor], name: str, x: Tensor, eps: float = EPS) -> Tensor:
     """Return x [...,d] over its root mean square, times the weight of this name; x itself where there is none."""
-    return rms_norm(x, x.shape[-1:], weights[name], EPS) if name in weights else x
+    return rms_norm(x, x.shape[-1:], weights[name], eps) if name in weights else x
 
 
 def layer_parameters(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -106,7 +118,11 @@ def with_new_layers(lm: LM, count: int) -> tuple[Any, nn.ModuleList]:
     holder = next(x for x in model.modules() if isinstance(x, nn.ModuleList) and [type(y) for y in x] == kinds)
     with torch.random.fork_rng(devices=[]):
         for number, kind in enumerate(kinds):
-            layer = kind(model.config.get_text_config(), number)
+            # By the target's configuration and number: some layers are dense below a certain number, and experts above.
+            layer = kind(lm.config, len(before) - count + number)
+            for module in layer.modules():
+                new = {"layer_idx": number, "config": model.config.get_text_config()}
+                vars(module).update({name: value for name, value in new.items() if name in vars(module)})
             holder[number] = layer.to(lm.device, lm.dtype).eval().requires_grad_(False)
     return model, holder
 
