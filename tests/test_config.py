@@ -247,6 +247,8 @@ def test_a_knob_that_only_its_line_under_knobs_names_is_set_as_any_other(sure):
             "verifier.esp is not an option (did you mean eps? choices: eps, floor)",
         ),
         (["verifier=certain", "verifier.w=0.3"], "write w=VALUE, without verifier"),
+        (["verifier=certain", "eps=0.3"], "eps is not an option: write verifier.eps=VALUE"),
+        (["verifier=ensemble", "eps=0.3"], "eps is not an option (choices: model"),
         (["verifier=certain", "verifier.eps=3"], "verifier.eps must be a number between 0 and 1, got 3"),
         (["verifier=[ensemble,certain]", "verifier.eps=0.3"], "verifier.eps is not an option"),
     ):

@@ -72,7 +72,7 @@ class Composer:
         parsed = [_parse(word) for word in command.overrides]
         refuse_contradictions(command.overrides)
         for override in parsed:
-            self._check(override, is_multirun=command.is_multirun)
+            self._check(override, command.overrides, is_multirun=command.is_multirun)
         given = {override.key_or_group for override in parsed}
         if not command.is_multirun and not given & {"experiment", "hydra.mode"}:
             return [self._name_all(command.overrides)]
@@ -170,10 +170,22 @@ class Composer:
             node = node[part]
         return first_line(error)
 
-    def _check(self, override: Override, *, is_multirun: bool) -> None:
+    def _groups_with(self, name: str, words: Sequence[str]) -> list[str]:
+        """Return which of the chosen rule, drafter and task has an option or a knob of this name."""
+        cfg = self.compose([word for word in words if word.partition("=")[0] in CHOOSABLE])
+        nodes = {group: cfg.get(group) for group in ("verifier", "drafter", "task")}
+        return [
+            group
+            for group, node in nodes.items()
+            if isinstance(node, DictConfig) and name not in INTERNAL and name in (*node, *(node.get("knobs") or ()))
+        ]
+
+    def _check(self, override: Override, words: Sequence[str], *, is_multirun: bool) -> None:
         key = override.key_or_group
         top = re.split(r"[./]", key)[0]
         if top not in (*KEYS, *GROUPS, "hydra"):
+            for group in self._groups_with(top, words):
+                raise ConfigError(f"{show(key)} is not an option: write {group}.{key}=VALUE")
             raise ConfigError(f"{show(key)} is not an option {nearest(key, (*KEYS, 'decode', *OPTIONAL))}")
         if override.is_delete():
             raise ConfigError(f"{key} cannot be removed; write {key}=null for its default")

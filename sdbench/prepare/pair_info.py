@@ -88,6 +88,13 @@ class PairInfo:
         sizes = [longest_text(config) for config in self.configs.values()]
         return min((size for size in sizes if size), default=10**9)
 
+    @property
+    def why_limited(self) -> str:
+        """The end of a sentence on `limit`, where it is less than the positions of the model that sets it."""
+        from sdbench.lm.rope import longest_text, why_limited
+
+        return next(filter(None, (why_limited(c) for c in self.configs.values() if longest_text(c) == self.limit)), "")
+
     def ids(self, prompt: Prompt) -> list[int]:
         """A prompt as the model reads it: text with the tokenizer's own beginning, turns through its chat template."""
         if prompt.text is not None:

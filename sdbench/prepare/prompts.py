@@ -29,7 +29,7 @@ class Prompts:
         if limit < 1:
             raise ConfigError(
                 f"max_new_tokens={task.max_new_tokens} leaves no room for a prompt: {run.model.name} takes {pair_info.limit} tokens"
-                f" in all; write a max_new_tokens well below that"
+                f" in all{pair_info.why_limited}; write a max_new_tokens well below that"
             )
         examples = list(task.examples())
 

@@ -1,6 +1,8 @@
 """Manners on a cluster: plans without weights, files fetched first, pages drawn where records change, runs that say how far."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -38,6 +40,17 @@ def test_a_plan_names_what_is_held_and_missing_and_reads_no_weights(words, whole
     said = capsys.readouterr().out
     assert "held      20   missing      10" in said
     assert "lossless K=5" in said
+    assert main([*words(whole.parent, n=6), "force=true", "--plan"]) == 0
+    assert "held       0   missing      30" in capsys.readouterr().out, "force=true decodes again what is held"
+
+
+def test_a_listing_whose_reader_has_left_ends_without_a_word():
+    """As `--list verifier | head -1` does where head is done first."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-m", "sdbench", "--list", "verifier"], stdout=writer, stderr=-1, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_prefetch_brings_the_files_and_stops(words, tmp_path, no_weights, capsys):

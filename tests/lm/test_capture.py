@@ -9,12 +9,14 @@ import pytest
 import torch
 
 import sdbench
+from sdbench.config import ConfigError
 from sdbench.engine import Engine
 from sdbench.engine.loop import Options
 from sdbench.engine.row import Request
 from sdbench.lm.capture import NARROW, PATIENCE, CapturedSteps, mode_of
 from sdbench.lm.model import LM
 from sdbench.prepare.pair_info import PairInfo
+from sdbench.prepare.prompts import Prompts
 from sdbench.probs import Warp
 from sdbench.verify import Ensemble
 from tests.engine.models import PROMPTS, pair, tiny
@@ -88,6 +90,9 @@ def test_texts_end_where_longer_ones_would_change_the_frequencies_of_all_rows(ki
     model = tiny("llama", rope_parameters={**rope, **factors}, max_position_embeddings=128)
     assert LM(model).limit == 64
     assert PairInfo(cast(Any, None), {"target": model.config}).limit == 64, "prompts are cut to it"
+    task, run = SimpleNamespace(max_new_tokens=64), SimpleNamespace(model=SimpleNamespace(name="m"))
+    with pytest.raises(ConfigError, match=r"leaves no room .* 64 tokens in all: its configuration has 128, but longer"):
+        Prompts.make(cast(Any, task), PairInfo(cast(Any, None), {"target": model.config}), cast(Any, run))
     rules, options = [Ensemble(w=0.5)], {"max_new_tokens": 20, "stop_ids": ()}
     prompts = [[5 + i % 40 for i in range(44)], [7, 8, 9]]
     together = sdbench.generate(model, None, prompts, rules, **options)

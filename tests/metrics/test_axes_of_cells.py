@@ -1,6 +1,7 @@
 """Each rule's knob is found in its cells, whatever its name and end; what else varies makes curves."""
 
 from dataclasses import replace
+from itertools import combinations, product
 
 import pandas as pd
 import pytest
@@ -113,22 +114,24 @@ def test_what_a_metric_means_stands_in_the_cell():
     assert scores_of(cells.loc["a"].to_dict(), ["exact", "strict"]) == [declared, Metric("strict")], "no name is known"
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("seed", (0, 1)),
-        ("max_new_tokens", (64, 128)),
-        ("top_k", (None, 20)),
-        ("top_p", (None, 0.9)),
-        ("dtype", ("torch.float32", "torch.float64")),
-    ],
-)
-def test_two_sweeps_of_one_folder_have_names_columns_and_numbers_of_their_own(tmp_path, name, values):
+OPTIONS = {
+    "seed": (0, 1),
+    "max_new_tokens": (64, 128),
+    "top_k": (None, 20),
+    "top_p": (None, 0.9),
+    "dtype": ("torch.float32", "torch.float64"),
+}
+
+
+@pytest.mark.parametrize("names", [*combinations(OPTIONS, 1), *combinations(OPTIONS, 2)], ids="+".join)
+def test_sweeps_of_one_folder_have_names_columns_and_numbers_of_their_own(tmp_path, names):
     """Cells with equal labels, such as the two of a command and of the same command with dtype=float64."""
     cells = []
-    for value in values:
+    for values in product(*(OPTIONS[name] for name in names)):
         content = {"seed": 0, "max_new_tokens": 64, "target_dtype": "torch.float32", "draft_dtype": "torch.float32"}
-        given = {"target_dtype": value, "draft_dtype": value} if name == "dtype" else {name: value}
+        given = dict(zip(names, values, strict=True))
+        if dtype := given.pop("dtype", None):
+            given |= {"target_dtype": dtype, "draft_dtype": dtype}
         for rule, w in (("target", None), ("draft", None), ("lossless", None), ("ensemble", 0.5)):
             roles = {rule} & {"target", "draft"} or {"target", "draft"}
             others = {"target", "draft"} - roles
@@ -140,8 +143,9 @@ def test_two_sweeps_of_one_folder_have_names_columns_and_numbers_of_their_own(tm
         store.append_generations([Shape().decode(c, str(i)) for c in cells for i in range(8)])
     summary = summarise(results := sdbench.read(tmp_path), resamples=100)
     sweeps = sweeps_of([results], [summary])
-    assert [len(sweep.cells) for sweep in sweeps] == [4, 4]
-    assert len({sweep.title for sweep in sweeps}) == 2
+    num_sweeps = 2 ** len(names)
+    assert [len(sweep.cells) for sweep in sweeps] == [4] * num_sweeps
+    assert len({sweep.title for sweep in sweeps}) == num_sweeps
     assert not any("sweep 2" in sweep.title for sweep in sweeps), "a title says what differs"
-    assert summary[name].nunique(dropna=False) == 2
-    assert summary.groupby("verifier")["difference"].count()["ensemble"] == 2
+    assert all(summary[name].nunique(dropna=False) == 2 for name in names)
+    assert summary.groupby("verifier")["difference"].count()["ensemble"] == num_sweeps
