@@ -37,6 +37,20 @@ def test_a_step_down_each_loss_brings_the_draft_nearer(name):
     assert float(total_variation(p, after).detach().mean()) < float(before.detach().mean())
 
 
+@pytest.mark.parametrize("w", [1.0, 0.7, 0.2])
+def test_tv_is_the_loss_of_every_static_ensemble(w):
+    """Σ min(q, v) = 1 − w·TV(p, q) for v = w·p + (1−w)·q, and so in its gradient, which goes through v as well."""
+    g = torch.Generator().manual_seed(0)
+    p = torch.randn(200, 9, generator=g).double().mul(2).softmax(-1)
+    logits = torch.randn(200, 9, generator=g).double().requires_grad_(True)
+    q = logits.softmax(-1)
+    kept = torch.minimum(q, w * p + (1 - w) * q).sum(-1)
+    tv = LOSSES["tv"](p, q)
+    torch.testing.assert_close(kept, 1 - w * tv, rtol=0, atol=1e-14)
+    lenient, lossless = (torch.autograd.grad(x.sum(), logits, retain_graph=True)[0] for x in (-kept, tv))
+    torch.testing.assert_close(lenient, w * lossless, rtol=0, atol=1e-14)
+
+
 def test_the_gradient_of_overlap_is_that_of_tv_over_the_overlap():
     p, logits = torch.tensor([[0.98, 0.01, 0.01]]), torch.tensor([[-4.0, 3.0, 0.0]], requires_grad=True)
     grads = {}
