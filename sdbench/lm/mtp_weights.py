@@ -37,7 +37,8 @@ def shipped_weights(lm: LM) -> dict[str, Tensor]:
             module = MtpModel.from_pretrained(lm.model, device_map={"": lm.device})
     except (ValueError, RuntimeError, OSError, AttributeError) as error:
         raise ValueError(f"{name}: {first_line(error)}") from error
-    first, width = module.layers[0], lm.config.hidden_size
+    first: Any = module.layers[0]
+    width = lm.config.hidden_size
     if first.post_norm is None:
         raise ValueError(f"{name}: its modules end without a norm of their own")
     halves = first.eh_proj.weight.detach().split(width, 1)
