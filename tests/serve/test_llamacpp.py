@@ -128,7 +128,7 @@ HTTP = ("engine=http", "engine.dialect=llamacpp", URL)
             {},
             "engine.dialect=lamacpp is not a known server (did you mean",
         ),
-        (("engine=llamacpp", "engine.binary=/no/such"), {}, "engine.binary=/no/such is no program"),
+        (("engine=llamacpp", "engine.binary=/no/such"), {}, "engine.binary=/no/such is not a program"),
         (("engine=llamacpp", "engine.binary=/bin/true"), {}, "engine.binary=/bin/true prints no version"),
         (
             ("engine=llamacpp", URL),

@@ -156,7 +156,7 @@ def test_what_an_interpreter_has_is_asked_without_importing_it(tmp_path):
     assert look(str(python), "vllm")["commit"] == "g1234567"
     with pytest.raises(ConfigError, match="has no vllm"):
         look(sys.executable, "vllm")
-    with pytest.raises(ConfigError, match="is no program"):
+    with pytest.raises(ConfigError, match="is not a program"):
         look("/nowhere/python", "vllm")
     with pytest.raises(ConfigError, match="is no Python"):
         look("/bin/true", "vllm")
