@@ -158,5 +158,5 @@ def test_what_an_interpreter_has_is_asked_without_importing_it(tmp_path):
         look(sys.executable, "vllm")
     with pytest.raises(ConfigError, match="is not a program"):
         look("/nowhere/python", "vllm")
-    with pytest.raises(ConfigError, match="is no Python"):
+    with pytest.raises(ConfigError, match="is not a Python"):
         look("/bin/true", "vllm")
