@@ -100,9 +100,9 @@ class Client:
                     await asyncio.sleep(self._wait_s(attempt, fault.wait_s))
                 continue
             return replace(answer, num_asked=attempt + 1)
-        tries = self.patience.retries + 1
+        tries = "1 try" if not self.patience.retries else f"{self.patience.retries + 1} tries"
         raise EngineError(
-            f"the server at {self.url} did not answer a request in {tries} tries; the last failure: {reason}. Finished texts are "
+            f"the server at {self.url} did not answer a request in {tries}; the last failure: {reason}. Finished texts are "
             "in the records, and the same command continues from there"
         )
 

@@ -145,7 +145,7 @@ def test_what_a_server_that_is_started_cannot_be_told(word, says, refused, vllm_
 
 def test_one_port_is_not_enough_for_two_servers(refused, vllm_python):
     words = [f"engine.python={vllm_python}", f"engine.port={free_port()}", "engine.at_once=2"]
-    assert "is one port, and engine.at_once=2 wants several" in refused("engine=vllm", *words)
+    assert "is one port, and engine.at_once=2 needs several" in refused("engine=vllm", *words)
 
 
 URL = "engine.url=http://127.0.0.1:9"
