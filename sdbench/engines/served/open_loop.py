@@ -111,7 +111,7 @@ def body_of(decoder: ServedDecoder, client: Client, cell: str, example: str, arr
     body = decoder.salted_body(client, WorkItem(cell, example, 0))
     if arrivals.tokens is not None:
         body |= {"max_tokens": arrivals.tokens, "stop": [], "stop_token_ids": [], **client.dialect.fixed_length}
-    return body | (client.dialect.cached_prompts if arrivals.has_cache else {})
+    return {**body, **(client.dialect.cached_prompts if arrivals.has_cache else {})}
 
 
 def _number_of(request: SentRequest) -> int:
