@@ -175,7 +175,7 @@ def test_a_folder_of_ones_own_is_keyed_by_its_files_and_code(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("arc_easy", {}, r"task=lm-eval:arc_easy compares log-likelihoods \(multiple_choice\) and decodes nothing"),
+        ("arc_easy", {}, r"task=lm-eval:arc_easy compares log-likelihoods \(multiple_choice\) and decodes no text"),
         ("gsm8k_cot_self_consistency", {}, r"scores 64 answers to a row together"),
         ("bbh", {}, r"task=lm-eval:bbh is a group of tasks, and a run has one: .* such as task=lm-eval:bbh_"),
         ("gsm8q", {}, r"task=lm-eval:gsm8q is no task of the installed lm_eval: did you mean gsm8k\?"),
