@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class StartedServers(Http):
+class StartedServers(Http, ABC):
     """Servers that are started here, one for each setting."""
 
     is_started_here: ClassVar[bool] = True
@@ -40,13 +41,13 @@ class StartedServers(Http):
     health: str = "/health"
     installed: Mapping[str, Any] = field(init=False, default_factory=dict)  # of its program
 
+    @abstractmethod
     def words(self, job: Job, setting: ServerSetting, port: int) -> Sequence[str]:
         """The command line of the server of a setting."""
-        raise NotImplementedError
 
+    @abstractmethod
     def look_at_program(self, run: Run) -> None:
         """Raise a ConfigError where its program is missing or cannot decode this run; set `installed`."""
-        raise NotImplementedError
 
     def environment(self, job: Job) -> dict[str, str]:
         """Variables of its environment."""
