@@ -44,7 +44,7 @@ def metric_of(scores: pd.DataFrame) -> Metric:
 def is_in(row: pd.Series, name: str, estimate: Estimate) -> bool:
     """Whether a row of the table holds this estimate under that name."""
     expected = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
-    return [estimate.value, estimate.low, estimate.high] == pytest.approx(expected, rel=1e-4, abs=1e-9, nan_ok=True)
+    return [estimate.value, estimate.low, estimate.high] == pytest.approx(expected, rel=1e-5, abs=1e-9, nan_ok=True)
 
 
 @pytest.mark.results
@@ -107,7 +107,7 @@ def test_gains_of_trained_rules_are_those_of_the_committed_scores(path):
         for curve, expected in again.items():
             for key, value in expected.items():
                 committed = np.asarray(compared[curve][key], dtype=float)  # null where there is no overlap
-                np.testing.assert_allclose(committed, value, rtol=1e-3, atol=1e-4, err_msg=f"{curve} {key}")
+                np.testing.assert_allclose(committed, value, rtol=1e-5, atol=1e-6, err_msg=f"{curve} {key}")
 
 
 @pytest.mark.results
@@ -126,7 +126,7 @@ def test_prices_of_distilled_drafts_are_those_of_the_committed_scores(path):
     plane = joint(results_of(table, pd.read_parquet(path)), [cell for arm in arms for cell in arm.cells])
     for arm in arms:
         again = arm.measure(plane)
-        assert figures[arm.label]["within"] == pytest.approx(again["within"], rel=1e-3, abs=1e-4), arm.label
+        assert figures[arm.label]["within"] == pytest.approx(again["within"], rel=1e-5, abs=1e-6), arm.label
         for w, prices in again.get("prices", {}).items():
             for key, value in prices.items():
-                assert figures[arm.label]["prices"][w][key] == pytest.approx(value, rel=1e-3, abs=1e-4), (arm.label, w)
+                assert figures[arm.label]["prices"][w][key] == pytest.approx(value, rel=1e-5, abs=1e-6), (arm.label, w)
