@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sdbench.metrics.stats import NAN, Estimate, mean_interval, median_interval, rates_interval, ratio_interval
 from sdbench.records import Results
 
+DRIFT = 0.1  # a machine that changes its speed by so much within a pass is worth a sentence
 ALONE = ("target", "generate")  # the target by our loop, and by transformers' own
 UNIT = ["example", "repeat"]
 TIMES = ["tokens", "prefill_s", "decode_s"]
@@ -190,3 +191,14 @@ def drift(timings: pd.DataFrame) -> float:
     pace = pace / pace.groupby(whole["cell"]).transform("median")
     third = len(pace) // 3
     return float(pace.iloc[-third:].median() / pace.iloc[:third].median())
+
+
+def drift_sentence(timings: pd.DataFrame) -> str | None:
+    """Return what to say of a pass at whose end the machine was slower or faster than at its start; None where it was neither."""
+    pace = drift(timings)
+    if not abs(pace - 1) >= DRIFT:  # NaN where the pass is too short to tell
+        return None
+    return (
+        f"The latency pass drifted: a round in its last third took {pace:.2f}× as long as in its first. Settings took turns, so "
+        "speed-ups hold on average, but their intervals are wide: time again on a quiet machine."
+    )

@@ -23,6 +23,7 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None
     """Says what came out, cell by cell, then has it drawn; failed cells are named."""
     from sdbench.report import worked_out, write
     from sdbench.report.build import DRAWN
+    from sdbench.report.page.facts import warning_lines
 
     outcome, cells = worked_out([run.folder], margin=run.margin), [point.cell for point in points]
     results, frame, summary = outcome.results[0], outcome.summaries[0], run.folder / "summary.csv"
@@ -30,8 +31,11 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None
     print_table(run, cells, frame)
     advice = outcome.advice[0].text
     print(advice)
-    print_equal_texts(outcome.sweeps, {cell.key for cell in cells})
-    print_open_load(outcome.sweeps, {cell.key for cell in cells})
+    sweeps = [sweep for sweep in outcome.sweeps if any(cell.key in sweep.cells.index for cell in cells)]
+    for line in warning_lines(sweeps, has_texts=False):
+        print(line)
+    print_equal_texts(sweeps)
+    print_open_load(sweeps, {cell.key for cell in cells})
     print_problems(results, {name: failed[key] for key, name in names_of_cells(cells).items() if key in failed})
     sys.stdout.flush()
     page = run.folder / "report.html"
@@ -49,9 +53,9 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None
     track(run, Findings(run.folder, results.config, frame, advice))
 
 
-def print_equal_texts(sweeps: Sequence[Sweep], keys: set[str]) -> None:
-    """Print in how many texts at T = 0 lossless equals the target alone, in the sweeps of these cells; a fault as an error."""
-    compared = [each for sweep in sweeps if keys & set(sweep.cells.index) for each in sweep.equal_texts]
+def print_equal_texts(sweeps: Sequence[Sweep]) -> None:
+    """Print in how many texts at T = 0 lossless equals the target alone; a fault as an error."""
+    compared = [each for sweep in sweeps for each in sweep.equal_texts]
     names: dict[str, list[str]] = {}  # by what is said of them
     for each in compared:
         if not each.is_fault:

@@ -34,6 +34,7 @@ def run(words: Sequence[str], _compose: None) -> int:
         raise ValueError("name a results folder, such as results/NAME")
     from sdbench.report.build import worked_out, write
     from sdbench.report.evaluations import results_files
+    from sdbench.report.page.facts import warning_lines
 
     files = {path: results_files(Path(path)) for path in given.paths}
     if any(files.values()):
@@ -45,7 +46,7 @@ def run(words: Sequence[str], _compose: None) -> int:
     if joint not in ("true", "false"):
         raise ValueError(f"joint must be true or false, got {joint}")
     work = worked_out(given.paths, margin=margin, speed=speed, is_joint=joint == "true")
-    for text in (*(advice.text for advice in work.advice), *work.together):
+    for text in (*(advice.text for advice in work.advice), *work.together, *warning_lines(work.sweeps)):
         print(text, flush=True)
     try:
         report = write(work, given.options.get("out"))

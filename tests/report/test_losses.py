@@ -124,7 +124,7 @@ def test_texts_that_differ_from_the_target_s_own_are_rounding_in_half_precision_
     )
     assert (compared.text in failures, compared.text in warnings) == (compared.is_fault, not compared.is_fault)
     assert count in tree.xpath("string(//section[@id='run'])")
-    print_equal_texts([only_sweep(home)], {cells[0].key})
+    print_equal_texts([only_sweep(home)])
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == (
         ("", f"sdbench: FAULT: {compared.text}\n") if compared.is_fault else (f"{compared.text}\n", "")
@@ -149,7 +149,7 @@ def test_settings_whose_texts_all_equal_the_targets_stand_in_one_line(capsys):
     sweep: Any = SimpleNamespace(
         cells=pd.DataFrame(index=["a"]), equal_texts=[EqualTexts(name, "float32", 12, 12, 0, "") for name in names]
     )
-    print_equal_texts([sweep], {"a"})
+    print_equal_texts([sweep])
     assert capsys.readouterr().out == (
         "lossless K=3, lossless K=5: each equals the target alone in 12 of 12 texts (float32)\n"
     )

@@ -15,7 +15,6 @@ from sdbench.engines.native.plain import time_generate
 from sdbench.engines.native.trials import (
     ExampleGroup,
     TimedCell,
-    drift_sentence,
     latency_pass,
     name_of,
     num_timed,
@@ -111,9 +110,8 @@ def time_plan(decoder: Decoder, plan: LatencyPlan) -> None:
     records: list[Any] = list(timings.itertuples(index=False))
     store.append(calls(records, plan.points, run, prompts))
     store.append(text_calls(plan, run, before, counts_of(decoder)))
-    for sentence in (drift_sentence(timings), outlier_sentence(records)):
-        if sentence:
-            warn(sentence)
+    if sentence := outlier_sentence(records):
+        warn(sentence)
 
 
 def rehearse(decoder: Decoder, chosen: Sequence[Point], groups: Sequence[ExampleGroup]) -> None:

@@ -14,20 +14,16 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sdbench.engines.latency import Clocked, LatencyPlan, order, peak_memory, timing_record
 from sdbench.records import TimingRecord
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SPLIT_UNITS = 4  # prices of calls are medians over many rounds, but the shares of the time are per example
 ExampleGroup = tuple[str, ...]  # the examples decoded together
 # So much slower than expected, in logarithms; texts of a cell differ by less in seconds a round.
 OUTLIER = math.log(2.5)
 FEW_ROUNDS = 5  # fewer say nothing of each other
-DRIFT = 0.1  # a machine that changes its speed by so much within a pass is worth a sentence
 
 
 @dataclass(frozen=True)
@@ -141,20 +137,6 @@ def _is_uneven(record: TimingRecord) -> bool:
     """Some rounds took far longer than most: their sum is far above what the median round makes of it."""
     even_s = record.rounds * record.round_p50_s
     return record.rounds >= FEW_ROUNDS and record.decode_s > math.exp(OUTLIER) * even_s
-
-
-def drift_sentence(timings: pd.DataFrame) -> str | None:
-    """What to say of a pass at whose end the machine was slower or faster than at its beginning; None where it was neither."""
-    from sdbench.metrics.speed import drift
-
-    change = drift(timings) - 1
-    if not abs(change) >= DRIFT:  # NaN where the pass is too short to tell
-        return None
-    how = "slower" if change > 0 else "faster"
-    return (
-        f"this machine became {abs(change):.0%} {how} during the latency pass; cells were interleaved, so speed-ups "
-        f"hold on average, but their intervals are wide: time again on a quiet machine"
-    )
 
 
 def outlier_sentence(records: Sequence[TimingRecord]) -> str | None:

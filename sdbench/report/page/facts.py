@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from sdbench.metrics.cells import table_of
-from sdbench.metrics.speed import drift
+from sdbench.metrics.speed import drift_sentence
 from sdbench.metrics.text import names_of
 from sdbench.metrics.weigh import SMALL
 from sdbench.records import Results
@@ -20,7 +20,6 @@ from sdbench.report.sweep import Sweep
 MANY = 0.05  # a share of answers cut or failed from which a score says less than it seems to
 DECODING = ("top_k", "top_p", "max_new_tokens")
 NUMBERS = ("target_dtype", "draft_dtype", "target_quantization", "draft_quantization", "dtype")
-DRIFT = 0.1  # a latency pass that much slower or faster at its end than at its start
 
 
 def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
@@ -134,8 +133,11 @@ def check_lossless(sweep: Sweep) -> tuple[str, bool]:
     return f"{verdict}; {', '.join(parts)} {sweep.metric.name}", is_odd
 
 
-def warnings_of(sweep: Sweep) -> list[str]:
-    """Return what a reader should know before the numbers are quoted; each names where it is seen."""
+def warnings_of(sweep: Sweep, *, has_texts: bool = True) -> list[str]:
+    """Return what a reader should know before the numbers are quoted; each names where it is seen.
+
+    `has_texts`: lossless texts at T = 0 that are not the target's own are among it.
+    """
     rows = sweep.rows
     warnings = []
     least = rows["n"].min()
@@ -153,12 +155,10 @@ def warnings_of(sweep: Sweep) -> list[str]:
     if is_odd:
         advice = "More examples tell luck from a fault, and so does python -m sdbench.audit."
         warnings.append(f"Lossless against the target alone: {text}. {advice}")
-    warnings += [each.text for each in sweep.equal_texts if each.num_equal < each.num and not each.is_fault]
-    pace = drift(sweep.select(sweep.results.timings))
-    if abs(pace - 1) > DRIFT:
-        warnings.append(
-            f"The latency pass drifted: a round in its last third took {pace:.2f}× as long as in its first."
-        )
+    if has_texts:
+        warnings += [each.text for each in sweep.equal_texts if each.num_equal < each.num and not each.is_fault]
+    if sentence := drift_sentence(sweep.select(sweep.results.timings)):
+        warnings.append(sentence)
     if any(str(entry.get("commit") or "").endswith("+") for entry in sweep.results.provenance.values()):
         warnings.append("The source tree had uncommitted changes when this was run (the commit ends in +).")
     return warnings
@@ -169,3 +169,9 @@ def merge_warnings(warnings: Mapping[str, Sequence[str]]) -> list[tuple[str, str
     lines = list(dict.fromkeys(line for group in warnings.values() for line in group))
     titles = {line: [title for title, group in warnings.items() if line in group] for line in lines}
     return [("" if len(where) == len(warnings) else ", ".join(where), line) for line, where in titles.items()]
+
+
+def warning_lines(sweeps: Iterable[Sweep], *, has_texts: bool = True) -> list[str]:
+    """Return the page's warnings of these sweeps as lines of the terminal."""
+    warnings = {sweep.title: warnings_of(sweep, has_texts=has_texts) for sweep in sweeps}
+    return [": ".join(filter(None, ["Warning", where, line])) for where, line in merge_warnings(warnings)]

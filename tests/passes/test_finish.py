@@ -1,0 +1,52 @@
+"""What a run says at its end: every warning of its page, in the same words."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import lxml.html
+
+from sdbench.passes import finish
+from sdbench.records import Store, TimingRecord, read
+from sdbench.report.build import build
+from sdbench.report.command import COMMAND
+from sdbench.subcommand import Exit
+from tests.records.synthetic import sweep, write_synthetic
+
+
+def slow_down(folder):
+    """Add a latency pass that ends half as fast as it began."""
+    cells = read(folder).cells
+    keys = cells.loc[cells["verifier"].isin(["target", "lossless"]), "cell"]
+    records = [
+        TimingRecord("later", "cpu-2x", key, str(i), repeat, 9, 9, 0.1, 1.0 + repeat / 2, started_at=2e9 + repeat)
+        for repeat in range(3)
+        for i in range(6)
+        for key in keys
+    ]
+    with Store.open(folder, config=read(folder).config, provenance={}) as store:
+        store.append(records)
+
+
+def test_the_terminal_prints_every_warning_of_the_page(tmp_path, capsys):
+    folder = write_synthetic(tmp_path / "home", n=12, ws=(0.3,))
+    slow_down(folder)
+    build(folder)
+    page = lxml.html.document_fromstring((folder / "report.html").read_text(encoding="utf-8"))
+    warnings = page.xpath("//div[@id='warnings']/ul[not(@class)]/li/text()")
+    assert [line.split(":")[0] for line in warnings if "drifted" in line] == ["The latency pass drifted"]
+    lines = [f"Warning: {line.strip()}" for line in warnings]
+
+    assert COMMAND.run([str(folder)], None) == Exit.DONE
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("Warning")] == lines
+
+    names: Any = SimpleNamespace(name="llama-tiny")
+    run: Any = SimpleNamespace(
+        folder=folder, margin=5.0, model=names, task=names, temperature=1.0, seed=0, report=False, tracker=None
+    )
+    finish.finish(run, [], {})
+    assert "Warning" not in capsys.readouterr().out, "no cell of this run is in these records"
+    cells = sweep("llama-tiny", "gsm8k-tiny", ws=(0.3,), num_drafts=(5,), temperature=1.0)
+    points: Any = [SimpleNamespace(cell=replace(cell, content={**cell.content, "seed": 0})) for cell in cells]
+    finish.finish(run, points, {})
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("Warning")] == lines
