@@ -418,6 +418,20 @@ def test_a_timing_counts_once_in_its_pass_and_machine(tmp_path: Path):
     assert frame["draft_s"].notna().sum() == frame["is_split"].sum() == 2
 
 
+def test_timings_from_before_cached_prompts_were_marked_have_none(tmp_path: Path):
+    taken = timings(ENSEMBLE, records()[0], pass_id="a", repeats=1, shape=SHAPE)
+    with Store.open(tmp_path) as store:
+        store.add_cells([ENSEMBLE])
+        store.append(taken)
+    path = part(tmp_path, "timings")
+    pq.write_table(pq.read_table(path).drop_columns(["is_cached"]), path)
+    with Store.open(tmp_path) as store:
+        store.append([dataclasses.replace(t, example="new", is_cached=True) for t in taken])
+    frame = sdbench.read(tmp_path).timings
+    assert frame["is_cached"].dtype == bool
+    assert frame.groupby("example")["is_cached"].unique().map(list).to_dict() == {"0": [False], "new": [True]}
+
+
 def test_token_texts_are_kept_once_a_tokenizer_and_written_again_where_torn(tmp_path: Path):
     asked = []
 

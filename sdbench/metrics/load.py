@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 
 from sdbench.metrics.columns import spread, spread_names
+from sdbench.metrics.speed import FIRST_TOKEN, first_token_of
 from sdbench.metrics.stats import NAN, median_interval, rates_interval
 
-RATES = ("tokens_per_s_user", "first_token_s", "speedup_user")
+RATES = ("tokens_per_s_user", *FIRST_TOKEN, "speedup_user")
 COLUMNS = ["cell", "concurrency", "reached", "n", *spread_names(RATES), "tokens_per_s_all", "speedup_all", "overhead"]
 KEY = ["cell", "concurrency"]
 
@@ -27,7 +28,8 @@ def load_table(loads: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
         row["reached"] = current["reached"].mean()
         sums = current.groupby("example", sort=True)[["tokens", "decode_s"]].sum()
         row |= spread("tokens_per_s_user", rates_interval(sums.to_numpy(np.float64), (1, -1), level=level))
-        row |= spread("first_token_s", median_interval(current.groupby("example")["first_token_s"].mean(), level=level))
+        for name, seconds in first_token_of(current).items():
+            row |= spread(name, median_interval(seconds, level=level))
         if len(base):
             alone = base.groupby("example", sort=True)[["tokens", "decode_s"]].sum()
             pairs = sums.join(alone.add_suffix("_base"), how="inner").to_numpy(np.float64)

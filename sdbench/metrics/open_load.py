@@ -19,11 +19,11 @@ from sdbench.metrics.stats import NAN, Estimate, proportion_interval, quantile_i
 from sdbench.metrics.text import format_interval
 
 PERCENTILES = (50, 90, 99)
-SECONDS = ("ttft_s", "tpot_s", "e2el_s", "queue_s", "service_s")
+SECONDS = ("ttft_s", "cached_ttft_s", "tpot_s", "e2el_s", "queue_s", "service_s")
 LATENCIES = tuple(f"{name.removesuffix('_s')}_p{percent}_s" for name in SECONDS for percent in PERCENTILES)
 GAINS = ("gain_over_target", "gain_over_lossless")
 WITH_INTERVALS = ("throughput", "goodput", *LATENCIES, *GAINS)
-COUNTS = ["n", "failures", "requests_per_s", "peak_concurrency", "send_delay_p99_s"]
+COUNTS = ["n", "failures", "requests_per_s", "peak_concurrency", "send_delay_p99_s", "is_cached"]
 COLUMNS = ["cell", "rate", *COUNTS, "keeps_up", "is_saturated", *spread_names(WITH_INTERVALS)]
 KEY = ["cell", "rate"]
 WARM_UP, PARTS = 0.2, 6  # share of the requests that is left out; parts of the others whose means give the slope
@@ -38,10 +38,11 @@ def open_load_table(
     rows = []
     for (cell, rate), part in requests.groupby(KEY, sort=True):  # type: ignore[misc]
         row: dict[str, Any] = {"cell": cell, "rate": rate, "n": len(part), "failures": int(part["is_failed"].sum())}
-        answered, seconds = part[~part["is_failed"]], seconds_of(part)
+        answered, seconds = _with_cached_apart(part[~part["is_failed"]]), seconds_of(part)
         row["requests_per_s"] = len(answered) / seconds if seconds else NAN
         row["peak_concurrency"] = int(part["under_way"].max())
         row["send_delay_p99_s"] = float(np.quantile(part["sent_s"] - part["arrival_s"], 0.99))
+        row["is_cached"] = bool(part["is_cached"].any())
         share = served_share(part, level=level)
         row |= {"is_saturated": share.high < BEHIND, "keeps_up": share.low >= BEHIND}
         row |= spread("throughput", throughput(part, level=level))
@@ -58,11 +59,15 @@ def open_load_table(
 
 
 def newest_schedules(open_loads: pd.DataFrame) -> pd.DataFrame:
-    """The requests that can be compared: at each rate and repeat those of one pass and one schedule, the newest."""
-    begins = open_loads.groupby(["rate", "repeat", "pass_id", "schedule"], as_index=False)["started_at"].max()
-    newest = begins.sort_values("started_at").drop_duplicates(["rate", "repeat"], keep="last")
+    """The requests that can be compared: at each rate and repeat those of one pass and one schedule, the newest; all repeats of
+    a rate with cached prompts or all without.
+    """
+    loop = ["rate", "repeat", "pass_id", "schedule", "is_cached"]
+    begins = open_loads.groupby(loop, as_index=False)["started_at"].max().sort_values("started_at")
+    begins = begins[begins["is_cached"] == begins.groupby("rate")["is_cached"].transform("last")]
+    newest = begins.drop_duplicates(["rate", "repeat"], keep="last")
     newest = newest[newest["pass_id"] == newest.groupby("rate")["pass_id"].transform("max")]
-    return open_loads.merge(newest.drop(columns="started_at"), on=["rate", "repeat", "pass_id", "schedule"])
+    return open_loads.merge(newest.drop(columns="started_at"), on=loop)
 
 
 def with_latencies(requests: pd.DataFrame) -> pd.DataFrame:
@@ -78,6 +83,12 @@ def with_latencies(requests: pd.DataFrame) -> pd.DataFrame:
         queue_s=queue,
         service_s=answer - queue,
     )
+
+
+def _with_cached_apart(requests: pd.DataFrame) -> pd.DataFrame:
+    """Times to the first token of prompts that may be cached under a name of their own."""
+    is_cached, seconds = requests["is_cached"].astype(bool), requests["ttft_s"]
+    return requests.assign(ttft_s=seconds.mask(is_cached), cached_ttft_s=seconds.where(is_cached))
 
 
 def seconds_of(part: pd.DataFrame) -> float:
@@ -179,7 +190,8 @@ def _goodput(rows: Sequence[Mapping[Any, Any]], slo: Mapping[str, float]) -> lis
     if not slo:
         return []
     best = max(rows, key=lambda row: row["goodput"])
-    within = ", ".join(f"{name} within {seconds:g} s" for name, seconds in slo.items())
+    names = {"ttft": "cached ttft"} if best["is_cached"] else {}
+    within = ", ".join(f"{names.get(name, name)} within {seconds:g} s" for name, seconds in slo.items())
     goodput = format_interval(estimate_of(best, "goodput"), 2)
     return [f"goodput ({within}) is highest at {best['rate']:g} requests/s: {goodput}"]
 

@@ -21,6 +21,7 @@ TIMES = ["tokens", "prefill_s", "decode_s"]
 PARTS = ("draft_s", "verify_s", "rest_s")
 SPLITS = (*PARTS, "split_s")
 SPLIT_KINDS = ("draft", "verify")  # calls whose prices come from the split repeat
+FIRST_TOKEN = ("first_token_s", "cached_first_token_s")  # the prompt was read, or may have been in the server's cache
 COLUMNS = ["pass_id", *UNIT, *TIMES]
 
 
@@ -172,13 +173,21 @@ def splits(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estim
 
 def percentiles(timings: pd.DataFrame, *, level: float = 0.95) -> dict[str, dict[str, Estimate]]:
     """{cell: medians over examples of the time to the first token and of percentiles of a round, repeats averaged}."""
-    names = ("first_token_s", "round_p50_s", "round_p90_s", "round_p99_s")
+    names = ("round_p50_s", "round_p90_s", "round_p99_s")
     whole = timings[~timings["is_split"].astype(bool)].groupby("cell", sort=True)
     medians = {}
     for cell, part in whole:
         means = part.groupby("example", sort=True)[list(names)].mean()
-        medians[str(cell)] = {name: median_interval(means[name].dropna(), level=level) for name in names}
+        columns = first_token_of(part) | {name: means[name] for name in names}
+        medians[str(cell)] = {name: median_interval(column.dropna(), level=level) for name, column in columns.items()}
     return medians
+
+
+def first_token_of(part: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return by name the mean time to the first token of each example, that of prompts that may be cached apart."""
+    is_cached = part["is_cached"].astype(bool)
+    parts = zip(FIRST_TOKEN, (part[~is_cached], part[is_cached]), strict=True)
+    return {name: rows.groupby("example", sort=True)["first_token_s"].mean() for name, rows in parts}
 
 
 def drift(timings: pd.DataFrame) -> float:

@@ -18,7 +18,7 @@ LABELS = ("model", "task", "verifier", WEIGHT, "knob", "value", "drafter", "num_
 LEADING = [*LABELS, "n"]
 FLAGS = ("is_truncated", "is_empty", "is_extraction_failed", "is_prompt_cut")
 RATES_OF_FLAGS = tuple(f"{flag.removeprefix('is_')}_rate" for flag in FLAGS)
-SECONDS = ("first_token_s", "round_p50_s", "round_p90_s", "round_p99_s", "draft_s", "verify_s", "rest_s", "split_s")
+SECONDS = (*speed.FIRST_TOKEN, "round_p50_s", "round_p90_s", "round_p99_s", "draft_s", "verify_s", "rest_s", "split_s")
 WITH_INTERVALS = (
     *acceptance.RATES,
     *("quality", "difference", "difference_from_target"),

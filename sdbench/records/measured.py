@@ -38,6 +38,7 @@ class TimingRecord:
     peak_memory_bytes: float = NAN
     stall: bool = False  # a first clocking was far off its repeats and neighbours: this is the second
     drafted_per_round: float = NAN  # tokens that were offered in a round of a text, on average
+    is_cached: bool = False  # whether the server may have had the prompt in its cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class LoadRecord:
     held_s: float = NAN
     held_tokens: float = NAN  # of this request, those that came within `held_s`
     reached: float = NAN
+    is_cached: bool = False  # whether the server may have had the prompt in its cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ class OpenLoadRecord:
     server_queue_s: float = NAN
     started_at: float = NAN
     failure: str = ""
+    is_cached: bool = False  # whether the server may have had the prompt in its cache
 
 
 @dataclass(frozen=True, slots=True)

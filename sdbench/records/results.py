@@ -232,6 +232,9 @@ class Results:
 
         empty = plain_table([], kind, run="")
         table = pa.concat_tables([empty, *self._tables[kind].values()], promote_options="permissive")
+        for index, column in enumerate(table.schema):  # records from before a flag existed
+            if pa.types.is_boolean(column.type):
+                table = table.set_column(index, column.name, table[column.name].fill_null(False))
         return table.to_pandas().drop_duplicates(list(key), ignore_index=True).drop(columns="run")
 
     def _with_labels(self, frame: pd.DataFrame) -> pd.DataFrame:

@@ -11,10 +11,11 @@ import pandas as pd
 
 from sdbench.metrics.cells import settings_of, task_options_of
 from sdbench.metrics.columns import WEIGHT
+from sdbench.metrics.speed import FIRST_TOKEN
 from sdbench.report.sweep import Sweep
 
 SETTING = ["verifier", WEIGHT, "knobs", "drafter", "num_draft"]  # what is one curve at all lengths
-RATES = ("acceptance", "quality", "ms_per_token", "tokens_per_round", "speedup", "first_token_s")
+RATES = ("acceptance", "quality", "ms_per_token", "tokens_per_round", "speedup", *FIRST_TOKEN)
 
 
 @dataclass(frozen=True)

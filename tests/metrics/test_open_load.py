@@ -35,6 +35,7 @@ def queue(
                 "started_at": float(number),
                 "under_way": 1,
                 "failure": "",
+                "is_cached": False,
                 "arrival_s": arrival,
                 "sent_s": arrival,
                 "tokens": TOKENS,
@@ -63,6 +64,27 @@ def test_percentiles_count_from_the_arrival_and_the_queue_is_apart():
     assert row["e2el_p50_s_low"] <= row["e2el_p50_s"] <= row["e2el_p50_s_high"]
     assert np.isnan(row["e2el_p99_s_high"]), "100 requests do not bound a 99th percentile from above"
     assert row["n"] == 100
+
+
+def test_the_first_token_of_a_prompt_that_may_be_cached_has_a_name_of_its_own():
+    frame = queue("lossless", 2.0, 0.4)
+    row, cached = row_of(frame), row_of(frame.assign(is_cached=True), {"ttft": 0.05})
+    assert np.isnan(row["cached_ttft_p50_s"])
+    assert np.isnan(cached["ttft_p50_s"])
+    assert cached["cached_ttft_p50_s"] == row["ttft_p50_s"]
+    assert cached["goodput"] == 0, "a bound on the first token holds for cached prompts too"
+    cells = pd.DataFrame({"label": ["lossless K=3"], "verifier": ["lossless"]}, index=["lossless"])
+    (line,) = sentences(pd.DataFrame([cached]), cells, {"ttft": 0.05})
+    assert "goodput (cached ttft within 0.05 s)" in line
+
+
+def test_repeats_with_cached_prompts_are_never_joined_with_others():
+    before = [queue("lossless", 2.0, 0.4).assign(repeat=repeat, schedule=f"s{repeat}") for repeat in (0, 1)]
+    after = queue("lossless", 2.0, 0.1).assign(schedule="c", is_cached=True, started_at=1e6)
+    row = row_of(pd.concat([*before, after]))
+    assert (row["n"], row["is_cached"]) == (100, True)
+    assert row["service_p50_s"] == pytest.approx(0.1)
+    assert row_of(pd.concat([*before, after.assign(started_at=-1.0)]))["n"] == 200
 
 
 def test_a_request_that_was_sent_late_has_waited():

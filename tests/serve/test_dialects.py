@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from sdbench.config import ConfigError, config_dir
+from sdbench.engines.served import Http
 from sdbench.serve.answer import AnswerReader, UnansweredError
 from sdbench.serve.dialect import Dialect, all_of, at
 
@@ -90,3 +91,18 @@ def test_a_name_that_no_dialect_has_is_one_sentence():
         Dialect.check({"steps": {"acepted": "x"}})
     with pytest.raises(ConfigError, match=r"engine\.dialect\.idz is not an option"):
         Dialect.check({"idz": "x"})
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fields", "may_cache"),
+    [
+        ("http", {}, False),
+        ("http", {"cache_salt": "mine"}, True),
+        ("sglang", {}, True),
+        ("tensorrt-llm", {}, True),
+        ("llamacpp", {}, False),
+        ("llamacpp", {"cache_prompt": True}, True),
+    ],
+)
+def test_whether_a_timed_prompt_may_be_cached_is_known_of_every_server(dialect, fields, may_cache):
+    assert Http(url="http://h:1", dialect=dialect, request=fields).may_cache_prompts is may_cache

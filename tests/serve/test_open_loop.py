@@ -8,6 +8,7 @@ import pytest
 from standin import Text
 
 from sdbench.cli import main
+from sdbench.metrics.load import load_table
 from sdbench.metrics.summary import summarise
 from sdbench.records import read
 from sdbench.report.figures.arrivals import goodput, open_load
@@ -170,6 +171,49 @@ def test_answers_of_a_fixed_length_and_a_cache_of_prompts_are_schedules_of_their
     assert {(body["max_tokens"], body["ignore_eos"], tuple(body["stop"])) for body in bodies} == {(20, True, ())}
     assert len({body["cache_salt"] for body in bodies}) == 1, "what the loop has sent before is cached"
     assert bodies[0]["cache_salt"] not in [body.get("cache_salt") for body in server.seen[:sent]]
+
+
+def test_first_token_times_of_prompts_that_may_be_cached_have_a_name_of_their_own(sent_at, standin, tmp_path, capsys):
+    server, first = standin(), ["ttft_p50_s", "cached_ttft_p50_s"]
+
+    def tables():
+        (sweep,) = sweeps_of([results := read(tmp_path / NAME)], [summarise(results)])
+        return sweep, FRAMES["open_load"](sweep)
+
+    assert sent_at(server, "timing.rate=[200,400]") == 0
+    _, table = tables()
+    assert table[first].notna().to_numpy().tolist() == [[True, False]] * 2
+    assert sent_at(server, "timing.rate=400", "timing.prefix_cache=true") == 0
+    assert "may cache prompts" not in capsys.readouterr().err, "the closed loops read each prompt"
+    sweep, table = tables()
+    assert table[first].notna().to_numpy().tolist() == [[True, False], [False, True]]
+    assert table["is_cached"].tolist() == [False, True]
+    figure = open_load(sweep)
+    assert figure is not None
+    assert [axis.get_title() for axis in figure.axes][:2] == ["to the first token", "to the first token, cached"]
+    assert not sweep.results.loads["is_cached"].any()
+
+    assert sent_at(server, "timing.rate=400", "engine.request.cache_salt=mine") == 0
+    assert "this server may cache prompts" in capsys.readouterr().err
+    results = read(tmp_path / NAME)
+    by_cell = [
+        frame.groupby("cell")["is_cached"].unique().map(list).tolist() for frame in (results.loads, results.timings)
+    ]
+    assert sorted(by_cell[0]) == sorted(by_cell[1]) == [[False], [True]], "another cell: the salt is part of its key"
+    names = ["first_token_s", "cached_first_token_s"]
+    for frame in (load_table(results.loads), summarise(results)):
+        assert sorted(frame[names].notna().to_numpy().tolist()) == [[False, True], [True, False]]
+
+
+def test_a_pass_with_cached_prompts_is_not_continued_without(sent_at, standin, tmp_path):
+    server = standin()
+    assert sent_at(server, "timing.rate=400", "engine.dialect.salt=null") == 0
+    assert read(tmp_path / NAME).loads["is_cached"].all()
+    assert sent_at(server, "timing.rate=[400,800]") == 0
+    results = read(tmp_path / NAME)
+    assert results.open_loads.groupby("pass_id")["is_cached"].unique().map(list).tolist() == [[True], [False]]
+    table = load_table(results.loads)
+    assert table["first_token_s"].notna().all(), "of the newest pass"
 
 
 def test_a_length_beyond_the_room_and_a_server_without_such_a_field(sent_at, standin, capsys):

@@ -71,6 +71,7 @@ def open_loads(plan: LatencyPlan, cell: str, arrivals: Arrivals, decoder: Served
             **{f"server_{name}_s": seconds for name, seconds in request.server_s.items()},
             started_at=request.started_at,
             failure=request.failure,
+            is_cached=arrivals.has_cache or decoder.kind.may_cache_prompts,
         )
         for request in open_loop(decoder, cell, arrivals)
     ]

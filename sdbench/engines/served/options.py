@@ -81,6 +81,15 @@ class Http:
         self._refuse_request()
         self._check_servers()
 
+    @property
+    def may_cache_prompts(self) -> bool:
+        """Whether a timed prompt may be in the server's cache: a salt that the user chose, a field that asks for it, or no salt."""
+        fields = {**self.dialect.request, **self.request}
+        if self.dialect.salt is not None:
+            return self.dialect.salt in fields
+        wants_cache = any(fields.get(name) == value for name, value in self.dialect.cached_prompts.items())
+        return wants_cache or self.dialect.has_cached_prompts
+
     def _check_servers(self) -> None:
         for name, url in {**({} if self.url is None else {"": self.url}), **self.urls}.items():
             key = f"engine.urls.{name}" if name else "engine.url"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -99,16 +99,22 @@ def plan_timing(kind: Http, job: Job, points: Sequence[Point], store: Store) -> 
     blocks |= {LoadBlock(point.cell.key, each.repeat, schedule=each.key) for point in chosen for each in schedules}
     plan = LatencyPlan(new_pass_id(), where_timed(kind, chosen), chosen, sorted(blocks))
     if not run.force:
-        plan = continue_pass(plan, results, list(job.prompts.ids)[: timing.examples])
+        examples = list(job.prompts.ids)[: timing.examples]
+        plan = continue_pass(plan, results, examples, is_cached=kind.may_cache_prompts)
         if len(plan.todo) == len(blocks):
             warn_of_another_machine(results, [block.cell for block in blocks], plan.machine)
     return plan if plan.todo else None
 
 
-def continue_pass(plan: LatencyPlan, results: Results, examples: Sequence[str]) -> LatencyPlan:
-    """The plan as the rest of the newest pass there over the same examples that holds cells of this sweep, where there is any."""
+def continue_pass(
+    plan: LatencyPlan, results: Results, examples: Sequence[str], *, is_cached: bool = False
+) -> LatencyPlan:
+    """The plan as the rest of the newest pass there over the same examples that holds cells of this sweep, where there is any.
+
+    One pass has cached prompts or has none.
+    """
     frame = results.loads
-    frame = frame[frame["cell"].isin({block.cell for block in plan.todo})]
+    frame = frame[frame["cell"].isin({block.cell for block in plan.todo}) & (frame["is_cached"] == is_cached)]
     for (pass_id, where), part in sorted(
         frame.groupby(["pass_id", "machine"]), reverse=True, key=lambda group: group[0]
     ):
@@ -126,8 +132,9 @@ def time_plan(decoder: ServedDecoder, plan: LatencyPlan) -> None:
     timing, store = decoder.job.run.timing, decoder.store
     assert timing is not None
     examples = list(decoder.job.prompts.ids)[: timing.examples]
-    if decoder.kind.dialect.salt is None and decoder.kind.dialect.has_cached_prompts:
-        warn("requests of this kind of server carry no cache salt: first-token times may be those of cached prompts")
+    is_cached = decoder.kind.may_cache_prompts
+    if is_cached:
+        warn("this server may cache prompts: times to the first token are called cached_first_token_s and cached_ttft")
     schedules = {each.key: each for each in arrivals_of(decoder.job.run, list(decoder.job.prompts.ids))}
     closed = [asks_of(examples, block.concurrency) for block in plan.todo if not block.schedule]
     sent = [schedules[block.schedule].times for block in plan.todo if block.schedule]
@@ -137,9 +144,10 @@ def time_plan(decoder: ServedDecoder, plan: LatencyPlan) -> None:
                 records = open_loads(plan, block.cell, schedules[block.schedule], decoder)
             else:
                 requests = closed_loop(decoder, block.cell, asks_of(examples, block.concurrency), block.concurrency)
-                records = loads(block, requests, plan)
+                records = loads(block, requests, plan, is_cached=is_cached)
                 if block.concurrency == SINGLE:
-                    store.append([_timing(block, request, plan) for request in requests])
+                    timings = [_timing(block, request, plan) for request in requests]
+                    store.append([replace(timing, is_cached=is_cached) for timing in timings])
             store.append(records)
             for record in records:
                 bar.add(tokens=record.tokens)
@@ -191,7 +199,9 @@ def closed_loop(decoder: ServedDecoder, cell: str, asks: Sequence[Ask], concurre
     return done
 
 
-def loads(block: LoadBlock, requests: Sequence[TimedRequest], plan: LatencyPlan) -> list[LoadRecord]:
+def loads(
+    block: LoadBlock, requests: Sequence[TimedRequest], plan: LatencyPlan, *, is_cached: bool = False
+) -> list[LoadRecord]:
     """The requests of a block; those of a disturbed one have no common seconds."""
     begins, ends = ([getattr(request, name) for request in requests] for name in ("begin", "end"))
     # All users are busy from the last one's first request until nothing is left to ask and one has its answer.
@@ -220,6 +230,7 @@ def loads(block: LoadBlock, requests: Sequence[TimedRequest], plan: LatencyPlan)
                 sum(new for when, new in request.answer.chunks if start <= request.begin + when <= stop),
             ),
             reached=under_way_s / held_s if held_s else math.nan,
+            is_cached=is_cached,
         )
         for request in requests
     ]

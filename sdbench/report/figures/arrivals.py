@@ -8,7 +8,12 @@ from sdbench.report.figures.planes import level_panels
 from sdbench.report.figures.style import BASELINES, CYCLE, MARKS, PAGE, panels
 from sdbench.report.sweep import Sweep
 
-PANELS = {"ttft": "to the first token", "tpot": "between tokens", "e2el": "whole answer"}
+PANELS = {
+    "ttft": "to the first token",
+    "cached_ttft": "to the first token, cached",
+    "tpot": "between tokens",
+    "e2el": "whole answer",
+}
 
 
 def open_load(sweep: Sweep) -> Figure | None:
@@ -17,8 +22,9 @@ def open_load(sweep: Sweep) -> Figure | None:
     if not len(table) or table["rate"].nunique() < 2:
         return None
     curves = _curves(sweep, table)
-    figure, axes = panels(len(PANELS), width=PAGE, height=2.0, sharex=True)
-    for axis, (name, title) in zip(axes, PANELS.items(), strict=True):
+    known = {name: title for name, title in PANELS.items() if table[f"{name}_p50_s"].notna().any()}
+    figure, axes = panels(len(known), width=PAGE, height=2.0, sharex=True)
+    for axis, (name, title) in zip(axes, known.items(), strict=True):
         for curve in curves:
             median, tail = f"{name}_p50_s", f"{name}_p99_s"
             marks.band(axis, curve.cells, "rate", median, curve.colour)
