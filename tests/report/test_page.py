@@ -171,7 +171,7 @@ def test_tables_have_intervals_units_and_marked_baselines(tree):
     heads = [" ".join(head.text_content().split()) for head in first.xpath(".//thead//th")]
     assert heads == [
         *("Setting", "Quality (strict) points", "Against lossless points", "Speed-up ×", "Over lossless ×"),
-        *("Acceptance", "Tokens a round ×", "Loops %", "n"),
+        *("Acceptance", "Tokens per round ×", "Loops %", "n"),
     ]
     for table in [first, *others]:
         assert table.xpath("string(caption)")
