@@ -1,6 +1,7 @@
-"""The command line: one front door. Its room is the only one that imports Hydra; light to import itself.
+"""The command line. Only this package imports Hydra, and importing the package itself is fast.
 
-python -m sdbench [run] …      python -m sdbench report|score|audit|train|runs …
+python -m sdbench [run] …
+python -m sdbench report|score|audit|train|runs …
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ COMMANDS: Mapping[str, str] = {
 
 
 def main(words: Sequence[str]) -> int:
-    """Run a command line and return its exit code; without the name of a subcommand it is a run."""
+    """Run a command line and return its exit code. Without the name of a subcommand it is a run."""
     name, rest = (words[0], words[1:]) if words and words[0] in COMMANDS else ("run", words)
     return import_object(COMMANDS[name])(rest, compose_run)
 
 
 def compose_run(words: Sequence[str]) -> Run:
-    """The run that KEY=VALUE words describe; ConfigError where they describe several, or ask for something else than a run."""
+    """Compose the run that KEY=VALUE words describe. ConfigError if they describe several runs, or ask for anything else."""
     from sdbench.cli.compose import compose_one
 
     return compose_one(words)

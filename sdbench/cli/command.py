@@ -1,4 +1,4 @@
-"""The command line taken apart, and the words that Hydra understands in place of the user's."""
+"""Parse the command line and translate it into Hydra's overrides."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ from typing import Any
 from sdbench.config import ConfigError, member_options, nearest, show
 from sdbench.words import key_of
 
-OWN = (
+CLASS_GROUPS = (
     "verifier",
     "drafter",
     "task",
-)  # groups whose class may be named on the command line: GROUP._target_=module.Class
-LISTS = ("verifier", "drafter")  # groups of which a run may name several: GROUP=[A,B]
+)  # groups whose class may be given on the command line: GROUP._target_=module.Class
+LISTS = ("verifier", "drafter")  # groups of which a run may have several: GROUP=[A,B]
 OPEN = (
     "model.chat_options.",
     *(f"engine.{name}." for name in ("args", "speculative", "env", "request", "urls", "headers")),
@@ -31,22 +31,22 @@ EXAMPLES = {"verifier": "verifier=[ensemble,exact]", "drafter": "drafter=[model,
 LISTED = ("model", "task", "verifier", "drafter", "experiment", "method", "decode", "engine", "tracker")
 LIST = re.compile(rf"({'|'.join(LISTS)})=\[(.*)\]")
 AT = re.compile(rf"\+({'|'.join(LISTS)})@\1\.([^=]+)=.*")
-SEEDS = re.compile(r"seed=\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]")  # a sweep: a job a seed, as -m seed=0,1,2
+SEEDS = re.compile(r"seed=\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]")  # a sweep with one job for each seed, like -m seed=0,1,2
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command line, taken apart."""
+    """A parsed command line."""
 
     overrides: tuple[str, ...] = ()
     is_multirun: bool = False
     config_dir: str | None = None
-    show: str | None = None  # what is shown or done instead of a run: one of FLAGS, or "list"
-    group: str | None = None  # of --list
+    show: str | None = None  # what to show or do instead of a run: one of FLAGS, or "list"
+    group: str | None = None  # the argument of --list
 
 
 def parse(argv: Sequence[str]) -> Command:
-    """Options begin with a dash, everything else is KEY=VALUE."""
+    """Parse a command line: words that start with a dash are options, all others are KEY=VALUE."""
     overrides: list[str] = []
     is_multirun, folder, shown, group = False, None, None, None
     words = iter(argv)
@@ -75,15 +75,15 @@ def parse(argv: Sequence[str]) -> Command:
     return Command(tuple(overrides), is_multirun, folder, shown, group)
 
 
-def classes_of_ones_own(words: Sequence[str]) -> list[str]:
-    """The groups whose class is named on the command line while no file is: what their default file says is not theirs."""
+def groups_of_user_classes(words: Sequence[str]) -> list[str]:
+    """Return the groups with a class but no file on the command line; the options of their default file do not apply."""
     keys = {key_of(word) for word in words}
-    return [group for group in OWN if f"{group}._target_" in keys and group not in keys]
+    return [group for group in CLASS_GROUPS if f"{group}._target_" in keys and group not in keys]
 
 
 def expand(words: Sequence[str]) -> list[str]:
-    """What Hydra is told: `verifier=[a,b]` as one package a rule, drafters too, the options of a class of one's own as new keys."""
-    prefixes = ("verifier.", *(f"{group}." for group in classes_of_ones_own(words)), *OPEN)
+    """Return Hydra's overrides: a list of rules or drafters becomes one package for each, options of a user's class new keys."""
+    prefixes = ("verifier.", *(f"{group}." for group in groups_of_user_classes(words)), *OPEN)
     expanded: list[str] = []
     for word in words:
         several = LIST.fullmatch(word)
@@ -99,7 +99,7 @@ def expand(words: Sequence[str]) -> list[str]:
             file, member = member_options(word.removeprefix("task="))
             expanded += [f"task={file}", *(f"task.{key}='{value}'" for key, value in member.items())]
         else:
-            # Keys that no file names: knobs, which stand under `knobs:` alone, lengths of drafts, open groups, tasks of a margin.
+            # Keys that no file has at their place: knobs (under `knobs:`), draft lengths, open groups, the tasks of a margin.
             key = key_of(word)
             is_length = key.startswith("drafter.") and key.rpartition(".")[2].startswith("length")
             is_new = is_length or key.startswith(prefixes) or word.startswith("margin={")
@@ -108,7 +108,7 @@ def expand(words: Sequence[str]) -> list[str]:
 
 
 def collapse(words: Sequence[str]) -> list[str]:
-    """`expand` backwards: words as the user types them."""
+    """The inverse of `expand`: the words as the user types them."""
     names: dict[str, list[str]] = {}
     for named in filter(None, map(AT.fullmatch, words)):
         names.setdefault(named[1], []).append(named[2])
@@ -118,7 +118,7 @@ def collapse(words: Sequence[str]) -> list[str]:
 
 
 def refuse_contradictions(words: Sequence[str]) -> None:
-    """A pass that is left out has no options."""
+    """Raise a ConfigError for options of a pass that is turned off."""
     off = next((word for word in words if word in ("timing=off", "timing=false", "timing=null")), None)
     option = next((word for word in words if key_of(word).startswith("timing.")), None)
     if off and option:
@@ -126,7 +126,7 @@ def refuse_contradictions(words: Sequence[str]) -> None:
 
 
 def misspelt(word: str) -> str:
-    """Why a word cannot be read, in our words instead of the grammar's."""
+    """Return the message for a word that Hydra's grammar cannot parse."""
     key, _, value = word.partition("=")
     start = f"{show(word)} cannot be read as KEY=VALUE"
     if value.startswith("="):
@@ -138,18 +138,18 @@ def misspelt(word: str) -> str:
             return f"{start}: {opening} is missing before {closing}"
     if not word.isascii():
         strange = next(char for char in word if not char.isascii())
-        return f"{start}: a value with letters such as {strange} stands in quotes, as '{show(key)}=\"{show(value)}\"'"
-    return f"{start}: lists are KEY=[A,B], and a value with other signs than letters, digits, . _ - + / : @ stands in quotes"
+        return f"{start}: write a value with letters such as {strange} in quotes, as '{show(key)}=\"{show(value)}\"'"
+    return f"{start}: write lists as KEY=[A,B], and other signs than letters, digits, . _ - + / : @ in quotes"
 
 
 def without_the_default(group: str, tree: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """Of a class of one's own: what the command line says of it, and a name. Its lists of numbers are swept."""
-    prefix = f"{group}."  # name= and n= of the run are no options of the class
+    """Return the options of a user's class: those of the command line and a name. Its lists of numbers become sweeps."""
+    prefix = f"{group}."  # the run's name= and n= are not options of the class
     given = {key_of(word).removeprefix(prefix).split(".")[0] for word in words if key_of(word).startswith(prefix)}
     kept = {key: value for key, value in tree.items() if key in given}
     kept.setdefault("name", str(kept["_target_"]).rpartition(".")[2].lower())
     swept = {key: {} for key, value in kept.items() if group == "verifier" and _is_numbers(value)}
-    # A rule that declares knobs has no options beside them: the others become choices of one.
+    # A rule with knobs has no other options, so the others become knobs with a single choice.
     options = {key: value for key, value in kept.items() if key not in ("name", "_target_", "knobs")}
     if swept:
         kept["knobs"] = {key: swept.get(key, {"choices": [value]}) for key, value in options.items()}

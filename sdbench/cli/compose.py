@@ -1,7 +1,7 @@
-"""From the command line to checked runs. Hydra and OmegaConf are known here only; behind it all is dataclasses.
+"""Compose the command line into checked runs. Only this file uses Hydra and OmegaConf; all other code uses dataclasses.
 
-hydra.main turns errors into stack dumps with exit code 1 and drops what jobs return, so Hydra's own object is used
-(pinned below 1.4): one composition for a plain command, its sweeper and launchers for -m.
+hydra.main turns errors into stack traces with exit code 1 and discards what jobs return, so this file uses Hydra's object
+directly (pinned below 1.4): one composition for a plain command, its sweeper and launchers for -m.
 """
 
 import re
@@ -28,8 +28,8 @@ from sdbench import config
 from sdbench.cli.command import (
     LISTS,
     Command,
-    classes_of_ones_own,
     expand,
+    groups_of_user_classes,
     misspelt,
     parse,
     refuse_contradictions,
@@ -40,17 +40,17 @@ from sdbench.errors import first_line
 from sdbench.words import key_of
 
 MAIN = "run"
-INTERNAL = ("_target_", "name", "knobs", "choices")  # of a group's file: not for the command line
+INTERNAL = ("_target_", "name", "knobs", "choices")  # keys of a group's file that cannot be set on the command line
 CHOOSABLE = (*GROUPS, "hydra/launcher")
 OPTIONAL = ("experiment", "method")
 PATH_MARKS = re.compile(r"[:/\\]+")
 ALL = tuple(
     f"{group}=all" for group in LISTS
-)  # every drafter, and every rule, that can run in the job and needs no head
+)  # every drafter that can run in the job, and every rule that can and needs no head
 
 
 class Composer:
-    """Hydra over the package's configs and a user's folder."""
+    """Hydra with the configs of the package and of a user's folder."""
 
     def __init__(self, config_dir: str | None = None) -> None:
         search = create_config_search_path(f"file://{config.config_dir()}")
@@ -64,11 +64,11 @@ class Composer:
         self._composed: dict[tuple[Any, ...], DictConfig] = {}
 
     def options(self, group: str) -> list[str]:
-        """The files of a group, those of the user's folder among them."""
+        """Return the names of a group's files, including those of the user's folder."""
         return self.hydra.config_loader.get_group_options(group)
 
     def jobs(self, command: Command) -> list[tuple[str, ...]]:
-        """The overrides of every job: one, or one per combination for -m or an experiment that is a sweep."""
+        """Return the overrides of every job: one, or one for each combination of -m or of an experiment with a sweep."""
         parsed = [_parse(word) for word in command.overrides]
         refuse_contradictions(command.overrides)
         for override in parsed:
@@ -86,7 +86,7 @@ class Composer:
         return [self._name_all(job) for batch in batches for job in batch]
 
     def _name_all(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Replace drafter=all and verifier=all by the drafters and rules of their folders that can run in this job."""
+        """Replace drafter=all and verifier=all by the drafters and rules that can run in this job."""
         if not set(ALL) & set(words):
             return tuple(words)
         from sdbench.prepare.refuse import can_draft, can_run
@@ -109,29 +109,29 @@ class Composer:
         return name_all()
 
     def run(self, overrides: Sequence[str]) -> config.Run:
-        """One job, composed, resolved and checked."""
+        """Compose, resolve and check one job."""
         words = self._name_all(overrides)
         return config.check(self.tree(self.compose(words), words))
 
     def yaml(self, jobs: Sequence[Sequence[str]]) -> str:
-        """The resolved tree of every job."""
+        """Return the resolved configuration of every job as YAML."""
         return "---\n".join(OmegaConf.to_yaml(self.tree(self.compose(job), job)) for job in jobs)
 
     @staticmethod
     def tree(cfg: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
-        """The plain tree without Hydra's own part, the pair under its own name."""
+        """Return the configuration as plain data, without Hydra's part and with the pair under its name."""
         try:
             bare = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
             name_the_pair(bare.get("model"), {key_of(word) for word in overrides})
             tree: Any = OmegaConf.to_container(bare, resolve=True, throw_on_missing=True)
         except OmegaConfBaseException as error:
             raise ConfigError(first_line(error)) from None
-        for group in classes_of_ones_own(overrides):
+        for group in groups_of_user_classes(overrides):
             tree[group] = without_the_default(group, tree[group], overrides)
         return tree
 
     def compose(self, overrides: Sequence[str], *, mode: RunMode = RunMode.RUN) -> DictConfig:
-        """The tree that these words describe, composed once however often it is read."""
+        """Compose these words; the result is cached."""
         key = mode, *expand(overrides)
         if key not in self._composed:
             try:
@@ -147,7 +147,7 @@ class Composer:
         return self._composed[key]
 
     def _explain(self, error: Exception, overrides: Sequence[str]) -> str:
-        """Hydra's complaint as one sentence; where a key inside a group is unknown, with the keys there are."""
+        """Turn an error of Hydra into one sentence. If a key in a group is unknown, list the keys of the group."""
         match = re.search(r"(?:Could not override|Key) '\+?([\w.@/]+)'", str(error))
         groups = [word for word in overrides if word.partition("=")[0] in CHOOSABLE]
         if match is None or len(groups) == len(overrides):
@@ -226,13 +226,13 @@ def _parse(word: str) -> Override:
 
 
 def without_sweeps(words: Sequence[str]) -> list[str]:
-    """The words that are the same for all jobs and that Hydra understands, without options of drafters, which a job may name."""
+    """Return the words that all jobs share and that Hydra understands, without drafter options, which each job may set."""
     words = [word for word in words if word not in ALL and not word.startswith("drafter.")]
     return [word for word in words if not _parse(word).is_sweep_override()]
 
 
 def refuse_names_of_the_package(folder: Path) -> None:
-    """Of two files of one name Hydra reads the package's, and the user's would be passed over without a word."""
+    """Raise if a user's file has the name of a file of the package: Hydra would silently read the package's."""
     for path in sorted(folder.rglob("*.yaml")):
         if (config.config_dir() / path.relative_to(folder)).exists():
             raise ConfigError(
@@ -241,7 +241,7 @@ def refuse_names_of_the_package(folder: Path) -> None:
 
 
 def name_the_pair(model: Any, keys: Collection[str]) -> None:
-    """A pair that is named on the command line gets a name of its own, and so does one whose draft was distilled."""
+    """Give a pair that is set on the command line, or whose draft was distilled, a name of its own."""
     if not isinstance(model, DictConfig):
         return
     if "model.target" in keys and not {"model", "experiment", "model.draft"} & set(keys):
@@ -257,14 +257,14 @@ def name_the_pair(model: Any, keys: Collection[str]) -> None:
 
 
 def slug(model_id: str) -> str:
-    """A folder name for a hub id or a path: its last part, or the last two where that says only target or draft."""
+    """Return a folder name for a hub id or a path: its last part, or its last two parts if the last is only target or draft."""
     parts = [part for part in PATH_MARKS.split(model_id) if part not in ("", ".", "..")]
     kept = parts[-2:] if parts and parts[-1] in ("target", "draft", "model", "checkpoint") else parts[-1:]
     return re.sub(r"[^\w.+=-]", "_", "-".join(kept).removesuffix(".gguf"))[:90].lstrip(".") or "model"
 
 
 def compose_one(words: Sequence[str]) -> config.Run:
-    """The one run of a command line that has KEY=VALUE words and --config-dir only."""
+    """Compose the one run of a command line with only KEY=VALUE words and --config-dir."""
     command = parse(words)
     if command.is_multirun or command.show is not None:
         raise ConfigError(

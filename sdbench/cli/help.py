@@ -1,4 +1,4 @@
-"""The text of --help: quick, so neither Hydra nor torch is imported for it."""
+"""The text of --help. Fast: neither Hydra nor torch is imported."""
 
 from pathlib import Path
 
@@ -35,27 +35,27 @@ What is run
                     all that can run with this pair
   w=X or w=[X,Y]    the weight of the TARGET in the ensemble w p + (1 - w) q: w=1 is lossless speculative decoding, w=0
                     keeps every drafted token (default for verifier=ensemble: 0 to 1 in 13 steps; other rules take no w)
-  num_draft=K       tokens drafted a round, a number or a list                                     (5)
+  num_draft=K       tokens drafted per round, a number or a list                                    (5)
   decode=NAME       a preset of the three below
   temperature=T     0 is greedy                                                                     (0)
-  top_k=K top_p=P   cuts of both models' laws                                                       (none)
-  max_new_tokens=N  length of an answer                                                             (the task's own)
-  n=N               examples; n=all takes every row                                                 (the task's own)
+  top_k=K top_p=P   applied to both models' distributions                                           (none)
+  max_new_tokens=N  length of an answer                                                             (set by the task)
+  n=N               examples; n=all takes every row                                                 (set by the task)
   samples=S         answers per example and cell                                                    (1)
-  seed=S            of the coins and of the subset; seed=[0,1,2] runs one after another into one folder     (0)
+  seed=S            of the random numbers and the subset; seed=[0,1,2]: one after another into one folder  (0)
   margin=M          the loss of quality you would accept, in points of 100, for the recommendation  (5)
                     or one for each task, also in an experiment: 'margin={gsm8k: 1, cnndm: 0.5, default: 2}'
   experiment=NAME   a whole study: the tables of DIVERSED (arXiv:2604.07622) and others
   method=NAME       a row of those tables: static ensembles, the learned head, the finetuned draft (docs/learned.md)
 
 How it is run
-  engine=NAME       who decodes: native, or a server: http, vllm, llamacpp (docs/engines.md)          (native)
+  engine=NAME       what decodes: native, or a server: http, vllm, llamacpp (docs/engines.md)         (native)
   batch_size=B      rows decoded together; auto finds what fits                                     (auto)
   device=D          auto, cpu, cuda, cuda:1, mps, xpu, hpu                                          (auto)
   dtype=T           auto, float64, float32, bfloat16, float16                                       (auto)
   timing=off        leaves out the latency pass, which times 3 cells of the sweep, lossless and the target alone on 8
                     examples; for numbers to publish: timing.examples=30 timing.cells=11 (timing.repeats, timing.batch_size);
-                    timing.assisted=true times transformers' assisted generation too; of a server also at rates of arrival:
+                    timing.assisted=true times transformers' assisted generation too; a server can be timed at arrival rates:
                     'timing.rate=[0.5,1,2]' 'timing.slo={ttft: 0.5, tpot: 0.05}' (docs/engines.md, Open-loop load)
   shard=I/K         part I of K of the examples, for several machines on one folder                 (0/1)
   -m                one job per combination of comma lists; hydra/launcher=basic, submitit_local or slurm starts them
@@ -66,9 +66,9 @@ How it is run
   --list GROUP      the files of model, task, verifier, drafter, method or experiment, with a line on each
 
 Where it goes
-  results=DIR       the root of all results                                                         (results)
+  results=DIR       the root folder of all results                                                  (results)
   name=NAME         the folder below it                                                             (MODEL-TASK)
-  report=off        leaves out the page and the figures; they are drawn where records have changed          (on)
+  report=off        leaves out the page and the figures, which are otherwise drawn if records have changed  (on)
   tracker=NAME      sends summary and figures to tensorboard, mlflow or wandb as well               (none)
   force=true        decodes again what is recorded; without it only what is missing is computed, so raising n or
                     samples, or adding a w, extends the same folder, and an interrupted run continues where it was. Finished
@@ -82,7 +82,7 @@ Groups (files in configs/)
 
 
 def listing(group: str, folder: str | None) -> str:
-    """The files of a group, those of the user's folder among them, each with the first line of its comment."""
+    """Return the files of a group, including the user's, each with the first line of its comment."""
     roots = [config_dir(), *([Path(folder)] if folder else [])]
     files = {path.stem: path for root in roots for path in sorted((root / group).glob("*.yaml"))}
     width = max(map(len, files), default=0)
@@ -95,7 +95,7 @@ def _first_comment(path: Path) -> str:
 
 
 def text() -> str:
-    """The options, then the files of every group."""
+    """Return the help text: the options, then the files of every group."""
     root = config_dir()
     names = {group: sorted(path.stem for path in (root / group).glob("*.yaml")) for group in GROUPS}
     return TEXT + "\n".join(f"  {group + '=':<16}{' '.join(files)}" for group, files in names.items())

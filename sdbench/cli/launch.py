@@ -1,4 +1,4 @@
-"""The jobs of a multirun: started by Hydra's launcher, each perhaps on another machine, and what comes back from them."""
+"""Run the jobs of a multirun through Hydra's launcher, possibly on other machines, and collect their exit codes."""
 
 import re
 import sys
@@ -22,7 +22,7 @@ ENDINGS = {1: "some cells failed", 2: "bad configuration", 130: "interrupted"}
 
 
 def launch(composer: Composer, jobs: Sequence[Sequence[str]], command: Command) -> list[int]:
-    """All jobs through Hydra's launcher; the exit code of each. One that dies takes no other with it."""
+    """Run all jobs through Hydra's launcher and return the exit code of each. A job that fails does not stop the others."""
     cfg = composer.compose(without_sweeps(command.overrides), mode=RunMode.MULTIRUN)
     context = HydraContext(config_loader=composer.hydra.config_loader, callbacks=Callbacks(cfg))
     launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=job, config=cfg)
@@ -45,18 +45,18 @@ def launch(composer: Composer, jobs: Sequence[Sequence[str]], command: Command) 
 
 
 def job(cfg: DictConfig) -> int:
-    """What a launcher runs, perhaps on another machine: imported there by name."""
+    """Run one job. The launcher imports this function by name, possibly on another machine."""
     from sdbench.passes.job import run_job
 
     words = collapse([str(word) for word in HydraConfig.get().overrides.task])
     code = run_job(config.check(Composer.tree(cfg, words)), words)
     if code == Exit.INTERRUPTED:
-        raise KeyboardInterrupt  # the launcher must not start the next
+        raise KeyboardInterrupt  # stops the launcher from starting the next job
     return code
 
 
 def name_of_job(error: Exception, lines: Sequence[Sequence[str]]) -> str:
-    """The pair and the task of the job that an error of submitit names by its place in the array."""
+    """Return the pair and task of the job that an error of submitit gives by its index in the array."""
     match = re.search(r"Job \d+(?:_(\d+))?\b", str(error))
     index = int(match[1] or 0) if match else len(lines)
     return f": {' '.join(lines[index])}" if index < len(lines) else ""

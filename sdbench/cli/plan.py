@@ -1,4 +1,4 @@
-"""What a command would do: `--plan` says it without reading a weight, `--prefetch` brings the files and stops."""
+"""`--plan` shows what a command would do without reading weights; `--prefetch` downloads the files and stops."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from sdbench.engines.job import Job
 
 GIB = 2**30
-ROWS = 64  # decoded together at most, for the estimate of memory; an accelerator with room takes more
+ROWS = 64  # assumed number of rows for the estimate of memory; an accelerator with more memory takes more
 
 
 def show(what: str, run: Run) -> None:
-    """Do what --plan or --prefetch asks for; errors and warnings are sentences, as in a run."""
+    """Run --plan or --prefetch. Errors and warnings are shown as in a run."""
     from sdbench.prepare.progress import engine_warnings
 
     try:
@@ -30,12 +30,12 @@ def show(what: str, run: Run) -> None:
 
 
 def show_plan(run: Run) -> None:
-    """Cells × examples × samples held and missing, downloads, memory, hours; on stdout."""
+    """Print the generations that are held and missing, downloads, memory and hours."""
     from sdbench.engines.job import prepare
     from sdbench.passes.table import names_of_cells
 
     has_records = (run.folder / "records").is_dir()
-    job = prepare(run, (), may_hash=has_records)  # where nothing is held, nobody needs the keys of cells
+    job = prepare(run, (), may_hash=has_records)  # without records the keys of cells are not needed
     cells = [point.cell for point in job.decoded]
     num_texts = len(job.prompts.ids) * run.samples  # of each cell
     results = read(run.folder) if has_records else None
@@ -54,7 +54,7 @@ def show_plan(run: Run) -> None:
 
 
 def prefetch(run: Run) -> None:
-    """Models and data into the caches."""
+    """Download the models and the data."""
     from sdbench.engines.job import prepare
     from sdbench.lm.load import download, weights_folder
 
@@ -91,7 +91,9 @@ def _memory(job: Job, num_texts: int) -> str:
 
 
 def _hours(results: Results | None, todo: Mapping[str, int]) -> str:
-    """At the pace of the latency passes in the records, one text at a time: an upper bound, since batches share their calls."""
+    """Estimate hours from the latency passes in the records, one text at a time. This is an upper bound, since batches share
+    calls.
+    """
     if not sum(todo.values()):
         return "nothing to decode"
     timings = None if results is None else results.timings

@@ -36,7 +36,7 @@ def run(words: Sequence[str], _compose: Compose) -> int:
     from sdbench.passes.track import check_login
 
     for each in runs:
-        check_login(each)  # a missing library or login is said before anything is decoded
+        check_login(each)  # a missing library or login must fail before anything is decoded
     if len(jobs) == 1 and not command.is_multirun:
         return run_job(runs[0], words)
     from sdbench.cli.launch import launch

@@ -1,4 +1,4 @@
-"""What a run leaves and says at its end: summary.csv, a table, the recommendation, the report. All from the records."""
+"""The end of a run: summary.csv, a table, the recommendation and the report, all from the records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None:
-    """Says what came out, cell by cell, then has it drawn; failed cells are named."""
+    """Print and draw the results of each cell and list the failed cells."""
     from sdbench.report import worked_out, write
     from sdbench.report.build import DRAWN
     from sdbench.report.page.facts import warning_lines
@@ -54,7 +54,7 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None
 
 
 def print_equal_texts(sweeps: Sequence[Sweep]) -> None:
-    """Print in how many texts at T = 0 lossless equals the target alone; a fault as an error."""
+    """Print in how many texts at T = 0 lossless equals the target alone; a difference that cannot be rounding is an error."""
     compared = [each for sweep in sweeps for each in sweep.equal_texts]
     names: dict[str, list[str]] = {}  # by what is said of them
     for each in compared:
@@ -68,7 +68,7 @@ def print_equal_texts(sweeps: Sequence[Sweep]) -> None:
 
 
 def print_open_load(sweeps: Sequence[Sweep], keys: set[str]) -> None:
-    """Print what each of these cells did when requests arrived at a rate, where they did."""
+    """Print the open-loop results of these cells, if there are any."""
     from sdbench.metrics.open_load import sentences
 
     for sweep in sweeps:
@@ -78,7 +78,7 @@ def print_open_load(sweeps: Sequence[Sweep], keys: set[str]) -> None:
 
 
 def is_drawn(run: Run) -> bool:
-    """Whether the page shows these very records: parts never change, so their names say what they hold."""
+    """Return whether the page shows exactly these records. Parts never change, so their names identify their content."""
     from sdbench.report.build import DRAWN
 
     note = run.folder / DRAWN
@@ -92,7 +92,7 @@ def _content(run: Run) -> str:
 
 
 def print_problems(results: Results, failed: Mapping[str, str]) -> None:
-    """What failed in this run by its name, then what else the reader found; the reason of a failure once."""
+    """Print the failures of this run, each reason once, then other problems of the records."""
     for name, message in failed.items():
         print(f"sdbench: failed: {name}: {message}", file=sys.stderr)
     printed = set(failed.values())

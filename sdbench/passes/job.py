@@ -1,4 +1,4 @@
-"""One job: one pair, one task, its whole sweep; from a checked run to records, a summary and a report."""
+"""Run one job: one pair, one task and its whole sweep, from a checked run to records, a summary and a report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROMPTS_COMPARED = 64  # of those stored, evenly spread
 
 
 def run_job(run: Run, words: Sequence[str]) -> int:
-    """Runs it and says how it went; `words` is the command line, to be repeated after an interruption."""
+    """Run the job and return its exit code. `words` is the command line, to be printed after an interruption."""
     try:
         with engine_warnings(), sigterm_as_ctrl_c():
             return _run(run, words)
@@ -47,7 +47,7 @@ def run_job(run: Run, words: Sequence[str]) -> int:
 
 
 def _is_a_launchers(error: Exception) -> bool:
-    """What submitit raises inside a job that is to be requeued or has timed out: its own business."""
+    """Return whether submitit raised this exception to requeue or time out a job; it must then pass through."""
     return type(error).__module__.partition(".")[0] == "submitit"
 
 
@@ -104,7 +104,7 @@ def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
 
 
 def refuse_other_prompts(held: Mapping[str, str], job: Job) -> None:
-    """The key holds all that decides a prompt; where it misses something, a stored prompt differs, and no answer to it is taken."""
+    """Raise if a stored prompt differs from the prompt made now. The cell's key should already differ; this is a second check."""
     ids = job.prompts.ids
     known = [key for key in ids if key in held]
     for key in known[:: max(1, len(known) // PROMPTS_COMPARED)]:

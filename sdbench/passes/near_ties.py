@@ -1,7 +1,7 @@
-"""Behind decoding at T = 0: by what margin of logits the lossless texts part from the target's own where they do.
+"""At T = 0, measure the difference of logits at the first token where a lossless text differs from the target's.
 
-Only texts that differ and have no record are scored, one forward over each, and one text in both shapes. What is measured is kept
-in the records, so that reports need no model.
+Only texts that differ and have no such record are scored: one forward pass over each, and one text in both shapes. The result
+is stored in the records, so that reports need no model.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from sdbench.engines.job import Job, Models
     from sdbench.records import Store
 
-MOST = 64  # texts that are scored in a run
+MOST = 64  # most texts that are scored in a run
 
 
 def measure_near_ties(job: Job, store: Store, models: Models) -> None:
-    """Record the margin of each lossless text of this job that parts from the target's own."""
+    """Record this difference for each lossless text of this job that differs from the target's."""
     if job.run.temperature > 0 or job.run.engine.name != NATIVE.name:
         return
     from sdbench.metrics.cells import table_of

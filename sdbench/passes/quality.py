@@ -1,4 +1,4 @@
-"""The quality pass: what is missing, decoded in one batch stream, scored meanwhile, written at once."""
+"""The quality pass: decode what is missing in one batch stream, score texts as they finish, and write them at once."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from sdbench.types import Generation
 
 ORIGIN = {"accepted": 0, "replacement": 1, "bonus": 2, "sure": 3}
-ROWS_A_SHARE = 2048  # generations claimed at a time at most: many batches long, so that batches stay full
-ROWS_AT_LEAST = 64  # … and at least, while there are so many: the end of a share empties its batch
+ROWS_A_SHARE = 2048  # most generations claimed at a time: many batches, so that batches stay full
+ROWS_AT_LEAST = 64  # fewest, while there are enough: the last batch of a share is not full
 
 
 @dataclass
 class QualityPass:
-    """What every step of it needs; `failed` has the cells that could not be made, each with its first reason."""
+    """What all steps of the pass need. `failed` maps failed cells to their first error."""
 
     job: Job
     store: Store
@@ -35,19 +35,19 @@ class QualityPass:
     failed: dict[str, str] = field(default_factory=dict)
 
     def fail(self, cell: str, example: str | None, message: str) -> None:
-        """Record that a cell, or an example of it, cannot be made."""
+        """Record that a cell, or one example of it, failed."""
         self.store.append_failure(cell, message, example=example)
         self.failed.setdefault(cell, message)
 
     def __call__(self) -> dict[str, str]:
-        """Decodes what is missing; the cells that failed, and why. However it ends, finished texts are written."""
+        """Decode what is missing and return the failed cells with their reasons. Finished texts are always written."""
         cells = [point.cell for point in self.job.decoded]
         todo = plan.missing(cells, list(self.job.prompts.ids), self.job.run.samples, self.store.held())
         if not todo:
             print("sdbench: nothing to decode: the records hold all of it", file=sys.stderr)
         else:
             self.scorers.start()
-            _ = self.models.decoder  # opened here, where what goes wrong is the run's and no cell's
+            _ = self.models.decoder  # opened here, so that its errors count for the run and not for a cell
         with Bar("decoding", len(todo), longest=self.job.task.max_new_tokens) as bar:
             try:
                 for stage in map(set, self.models.decoder.stages() if todo else ()):
@@ -57,8 +57,8 @@ class QualityPass:
         return self.failed
 
     def _stage(self, todo: Sequence[WorkItem], cells: int, bar: Bar) -> None:
-        """Share by share, with others on the same folder or alone."""
-        rows = cells * self.job.run.samples  # of a prompt
+        """Decode share by share, alone or with other jobs on the same folder."""
+        rows = cells * self.job.run.samples  # rows for each prompt
         prompts, fewest = max(1, ROWS_A_SHARE // rows), max(1, ROWS_AT_LEAST // rows)
         for share in plan.share(self.store, todo, prompts=prompts, fewest=fewest):
             if not share:
@@ -68,10 +68,10 @@ class QualityPass:
             self._skip([item for item in share if item.cell in self.failed])
 
     def _stream(self, items: Sequence[WorkItem], bar: Bar) -> None:
-        """One batch stream; where it breaks, each cell of it by itself, so that one cell's failure is its own."""
+        """Decode one batch stream. If it fails, decode each cell by itself, so that only the cells at fault fail."""
         try:
             self._decode(items, bar)
-        except ConfigError:  # a server that cannot be started is the run's mistake, and no cell's
+        except ConfigError:  # a server that cannot be started is an error of the run, not of a cell
             raise
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             cells = {item.cell for item in items}
@@ -94,12 +94,12 @@ class QualityPass:
             self.scorers.put(self._record(item, generation), example, self.store, self.fail)
 
     def _skip(self, items: Sequence[WorkItem]) -> None:
-        """Examples of a failed cell are given up, so that nobody waits for them."""
+        """Give up the examples of a failed cell, so that no other job waits for them."""
         for item in items:
             self.store.append_failure(item.cell, self.failed[item.cell], example=item.example)
 
     def _record(self, item: WorkItem, generation: Generation) -> GenerationRecord:
-        """The engine's lists as a record; an unknown measure (NaN throughout) is None."""
+        """Convert the engine's lists into a record; a measure that is NaN throughout becomes None."""
         ids = generation.tokens
         is_end = bool(ids) and ids[-1] in self.models.decoder.stop_ids(self.job.points[item.cell].role)
         return GenerationRecord(
@@ -123,7 +123,7 @@ class QualityPass:
 
 
 def by_stream(items: Sequence[WorkItem], points: Mapping[str, Point]) -> Iterator[list[WorkItem]]:
-    """Items that one batch stream can decode: those of the same models and drafter."""
+    """Group items by batch stream: the same models and drafter."""
     streams: dict[tuple[str, str], list[WorkItem]] = {}
     for item in items:
         streams.setdefault(points[item.cell].stream, []).append(item)
@@ -136,7 +136,7 @@ def _rounds(generation: Generation) -> Rounds | None:
 
 
 def _none_if_nan(values: Sequence[float] | None) -> Sequence[float] | None:
-    """Return measures, or None for those with a NaN: there the identity does not hold."""
+    """Return measures, or None for those with a NaN, which the rule does not define."""
     return None if values is None or any(value != value for value in values) else values
 
 

@@ -1,7 +1,7 @@
-"""Scoring beside decoding: finished texts drain to worker processes and come back as records, appended at once.
+"""Score texts in worker processes while decoding goes on, and append the records at once.
 
-Workers are spawned, not forked: the parent has threads. They import tasks only, so no torch; they ignore Ctrl-C
-and SIGTERM, which the parent answers by draining them. Only the parent touches the store.
+Workers are spawned, not forked, because the parent has threads. They import tasks only, not torch. They ignore Ctrl-C and
+SIGTERM; the parent handles these by draining the workers. Only the parent writes to the store.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 Batched = tuple[GenerationRecord, "Example"]
 OnFailure = Callable[[str, str | None, str], None]  # cell, example, message
-BATCH, EVERY_S = 64, 2.0  # a part is written when so many are finished, or after so many seconds
-ENDS = (signal.SIGINT, signal.SIGTERM)  # the parent's to answer
+BATCH, EVERY_S = 64, 2.0  # write a part after so many texts, or after so many seconds
+ENDS = (signal.SIGINT, signal.SIGTERM)  # handled by the parent
 _task: DataTask
 
 
@@ -38,12 +38,12 @@ def _start(task: DataTask) -> None:
         signal.signal(name, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.nice(10)  # decoding goes first where they share processors; programs under test inherit it
+    os.nice(10)  # decoding has priority; programs under test inherit this
     _task = task
 
 
 def _end_with_parent() -> None:
-    """A worker holds both ends of its queue, so the end of a killed parent would never be seen there."""
+    """End when the parent does. A worker holds both ends of its queue, so it would not notice a killed parent otherwise."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "a worker has a parent"
     parent.join()
@@ -55,7 +55,7 @@ def _score(pairs: Sequence[tuple[Example, str]], truncated: Sequence[bool]) -> l
 
 
 class Scorers:
-    """A pool and what is in flight. `put` never waits; `drain` does."""
+    """A pool of workers and the texts sent to them. `put` never waits; `drain` does."""
 
     def __init__(self, task: DataTask, *, workers: int | None = None) -> None:
         self._task, self._count = task, workers or max(1, min(4, (os.cpu_count() or 2) - 1))
@@ -69,7 +69,7 @@ class Scorers:
         return ProcessPoolExecutor(self._count, mp_context=context, initializer=_start, initargs=(self._task,))
 
     def _replace_pool(self) -> None:
-        """Go on with a new pool, once, after the system has killed a worker; what was in flight is scored again."""
+        """Start a new pool, once, after the system killed a worker, and score the texts in flight again."""
         if self._is_second:
             raise EngineError(
                 "a scoring process was killed twice (is memory short?): what was scored is in the records; run the command again"
@@ -80,28 +80,30 @@ class Scorers:
         self._flying = [(self._submit(_score, *_arguments(batch)), batch) for batch in batches]
 
     def start(self) -> None:
-        """A worker starts now, while the models load; where there is nothing to score, none does."""
-        resource_tracker.ensure_running()  # which would unblock the signals that a worker is to be born without
+        """Start a worker while the models load, unless there is nothing to score."""
+        resource_tracker.ensure_running()  # it would otherwise unblock the signals that a new worker must start without
         self._submit(os.getpid)
 
     def put(self, record: GenerationRecord, example: Example, store: Store, failed: OnFailure) -> None:
-        """One finished text; on the way, whatever has come back is written."""
+        """Send one finished text to a worker, and write the results that have come back."""
         self._waiting.append((record, example))
         if len(self._waiting) >= BATCH or time.monotonic() - self._since_s > EVERY_S:
             self._send()
         self._write(store, failed, wait=False)
 
     def drain(self, store: Store, failed: OnFailure) -> None:
-        """Everything put so far is scored and written when this returns."""
+        """Wait until all texts sent so far are scored and written."""
         self._send()
         self._write(store, failed, wait=True)
 
     def close(self) -> None:
-        """Waits for the batch in a worker's hands: a pool that is left while it ends complains when Python exits."""
+        """Wait for the worker's current batch: leaving a pool earlier causes errors when Python exits."""
         self._pool.shutdown(cancel_futures=True)
 
     def _submit(self, what: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """A worker that this starts has the signals blocked until it ignores them: it imports for a while before it can."""
+        """Submit a task. A worker started here has the signals blocked until it ignores them, which takes it a while of
+        importing.
+        """
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
         try:
             return self._pool.submit(what, *arguments)
@@ -114,7 +116,7 @@ class Scorers:
     def _send(self) -> None:
         self._since_s = time.monotonic()
         if self._waiting:
-            future = self._submit(_score, *_arguments(self._waiting))  # which may replace what is in flight
+            future = self._submit(_score, *_arguments(self._waiting))  # may replace the pool and what is in flight
             self._flying.append((future, self._waiting))
             self._waiting = []
 

@@ -1,4 +1,4 @@
-"""What a job does as one of Slurm's."""
+"""A job as a Slurm job: its id and its name."""
 
 import os
 import shutil
@@ -6,13 +6,11 @@ import subprocess
 
 from sdbench.prepare.progress import warn
 
-PATIENCE_S = 30.0  # for a controller that does not answer
+PATIENCE_S = 30.0  # how long to wait for a controller that does not answer
 
 
 def batch_job() -> str | None:
-    """What names this Slurm job when it is requeued, and its whole array; None outside one, and in an interactive shell of
-    one, where the same command twice means twice.
-    """
+    """Return an id of this Slurm job that a requeue and its whole array share. None outside a batch job, as in a shell of one."""
     if os.environ.get("ENVIRONMENT") != "BATCH":
         return None
     job = os.environ.get("SLURM_ARRAY_JOB_ID") or os.environ.get("SLURM_JOB_ID")
@@ -20,7 +18,7 @@ def batch_job() -> str | None:
 
 
 def name_batch_job(name: str) -> None:
-    """Gives this Slurm job the name of its pair and task, in place of the one that a whole array has: for squeue and scancel."""
+    """Rename this Slurm job to its pair and task, instead of the name of the whole array, for squeue and scancel."""
     job = os.environ.get("SLURM_JOB_ID")
     if batch_job() is None or job is None or shutil.which("scontrol") is None:
         return

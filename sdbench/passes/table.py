@@ -1,4 +1,4 @@
-"""The table at the end of a run: a line a cell in reading order, 95 % intervals in brackets."""
+"""The table printed at the end of a run: one line for each cell, 95 % intervals in brackets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sdbench.records import Cell
 if TYPE_CHECKING:
     import pandas as pd
 
-PLAIN_WIDTH = 132  # at least, where the output is no terminal
+PLAIN_WIDTH = 132  # at least this width where the output is not a terminal
 
 
 def names_of_cells(cells: Sequence[Cell]) -> dict[str, str]:
@@ -41,7 +41,7 @@ def print_table(run: Run, cells: Sequence[Cell], frame: pd.DataFrame) -> None:
     heads = ["acceptance", "tokens/round", "bias", "speed-up", f"{metric}, of 100", "against lossless"]
     lines = [_line(row, scales[str(key)]) for key, row in zip(shown.index, shown.to_dict("records"), strict=True)]
     kept = [index for index, head in enumerate(heads) if head != "speed-up" or any(line[index] for line in lines)]
-    # A name that is cut off may be that of another setting.
+    # two settings could look the same if names were cut off
     table.add_column("setting", no_wrap=True, min_width=max(map(len, names.values()), default=0))
     for index in kept:
         table.add_column(heads[index], justify="right", no_wrap=True)

@@ -1,4 +1,4 @@
-"""The tracker that a run names, made early so that a missing library costs nothing, and used once at the end."""
+"""The tracker of a run: built at the start, so that a missing library is found early, and used once at the end."""
 
 from sdbench.config import ConfigError, Run
 from sdbench.errors import first_line
@@ -7,7 +7,7 @@ from sdbench.trackers import Findings, Tracker, TrackerError, make
 
 
 def tracker_of(run: Run) -> Tracker | None:
-    """None where nothing is tracked; the tracker's complaint is the user's."""
+    """Build the tracker, None if there is none. Its errors become ConfigErrors."""
     if run.tracker is None:
         return None
     try:
@@ -17,7 +17,7 @@ def tracker_of(run: Run) -> Tracker | None:
 
 
 def check_login(run: Run) -> None:
-    """Whether the tracker will take what is sent to it at the end: a login, a server that answers."""
+    """Check that the tracker can be used at the end: a login, a server that answers."""
     tracker = tracker_of(run)
     check = getattr(tracker, "check", None)
     if check is None:
@@ -29,7 +29,7 @@ def check_login(run: Run) -> None:
 
 
 def track(run: Run, findings: Findings) -> None:
-    """Sends them, and says where they can be seen; a tracker that refuses costs no record."""
+    """Send the results to the tracker and print where they can be seen. If that fails, the records are kept."""
     tracker = tracker_of(run)
     if tracker is None:
         return

@@ -1,4 +1,4 @@
-"""When requests arrive at a server: at Poisson times, or at those of a file. Every setting that is timed gets the same."""
+"""When requests arrive at a server: at Poisson times, or at those of a file. All timed settings get the same times."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from sdbench.imports import import_object
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Which prompt is sent when. `times` are seconds from the start in ascending order, `examples` name their prompts."""
+    """Which prompt is sent when. `times` are ascending seconds from the start; `examples` name the prompts."""
 
-    rates: tuple[float, ...]  # of each request: requests per second at its time, on average
+    rates: tuple[float, ...]  # requests per second at the time of each request, on average
     repeat: int
     times: tuple[float, ...]
     examples: tuple[str, ...]
-    tokens: int | None = None  # of every answer; None: as the task ends them
-    has_cache: bool = False  # whether prompts that the loop has sent before may be cached
+    tokens: int | None = None  # length of every answer; None: the task decides
+    has_cache: bool = False  # whether the server may have cached prompts that this loop has sent before
 
     @cached_property
     def key(self) -> str:
-        """A hash of all that decides which prompt is sent when."""
+        """A hash of everything that decides which prompt is sent when."""
         options = {"tokens": self.tokens} if self.tokens else {}
         options |= {"cache": True} if self.has_cache else {}
         return digest_of(json.dumps([self.repeat, self.times, self.examples, *([options] if options else [])]))
 
 
 def refuse_arrivals(run: Run) -> None:
-    """Raise for requests at a rate where no server takes them, and for a trace that cannot be read."""
+    """Raise if requests at a rate are asked of an engine that is not a server, or if a trace cannot be read."""
     if run.timing is None or not run.timing.is_open:
         return
     if not getattr(import_object(str(run.engine.target)), "takes_arrivals", False):
@@ -50,7 +50,9 @@ def refuse_arrivals(run: Run) -> None:
 
 
 def arrivals_of(run: Run, examples: Sequence[str]) -> list[Arrivals]:
-    """One for each rate, ramp or trace, and repeat. Prompts are sent in the order of the run, and again from the first."""
+    """Return arrivals for each rate, ramp or trace, and repeat. Prompts are sent in the order of the run, then again from the
+    first.
+    """
     timing = run.timing
     if timing is None:
         return []
@@ -71,9 +73,9 @@ def arrivals_of(run: Run, examples: Sequence[str]) -> list[Arrivals]:
 
 
 def poisson_times(rate: float, count: int, seed: int | str, repeat: int) -> tuple[float, ...]:
-    """Arrivals with exponential gaps, scaled so that the last one is at count / rate, as `vllm bench serve` scales them.
+    """Arrivals with exponential gaps, scaled so that the last one is at count / rate, as `vllm bench serve` does.
 
-    The gaps of two rates differ by a factor only, so that curves over the rate differ by the load and not by luck.
+    The gaps of two rates differ by a constant factor only, so that chance does not add to the difference between two loads.
     """
     generator = random.Random(f"arrivals/{seed}/{repeat}")
     times = list(accumulate(generator.expovariate(1) for _ in range(count)))
@@ -91,7 +93,7 @@ def ramp_times(rates: Sequence[float], count: int, seed: int, repeat: int) -> tu
 
 
 def read_trace(file: str) -> tuple[float, ...]:
-    """Arrival times of a file in seconds: a number a line, or a JSON object with `arrival_s`. The first becomes 0."""
+    """Read arrival times in seconds from a file: one number per line, or a JSON object with `arrival_s`. The first becomes 0."""
     try:
         lines = Path(file).expanduser().read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:

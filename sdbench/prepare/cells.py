@@ -1,4 +1,4 @@
-"""The points of a sweep: which rule judges what, by which model, and the cell its records go under."""
+"""The points of a sweep: which rule judges, with which model and drafter, and the cell in the records."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINE_LAW", "Point", "checkpoints_of", "decoding_of", "law_of", "points"]
 
-ENGINE_LAW = "2"  # raise it when the same knobs would give other texts, or keys change; CHANGELOG.md says why
+ENGINE_LAW = "2"  # change it when the same knobs would give other texts, or keys change; CHANGELOG.md says why
 ROLES = {"pair": ("target", "draft"), "target": ("target",), "draft": ("draft",)}
-WORDED, TOKENISED = 256, 8  # rows of the split whose prompts are hashed as text, and as ids
-NOT_OF_THE_KEY = ("n", "seed", "dataset_commit")  # of a task's description: which rows are asked; rows are hashed
+WORDED, TOKENISED = 256, 8  # rows of the split whose prompts are hashed as text and as ids
+NOT_OF_THE_KEY = ("n", "seed", "dataset_commit")  # these select rows; the rows are hashed instead
 
 
 @dataclass(frozen=True)
 class Point:
-    """A cell and how it is made: `role` is who decodes ("pair", or "target" or "draft" alone: then num_draft is 0).
-
-    `drafter`: who drafts for a pair.
+    """A cell and how it is decoded. `role`: "pair", or "target" or "draft" alone, then num_draft is 0. `drafter`: the drafter
+    of a pair.
     """
 
     cell: Cell
@@ -43,14 +42,16 @@ class Point:
 
     @property
     def stream(self) -> tuple[str, str]:
-        """Equal for points that one batch can hold: those of the same models and drafter."""
+        """Equal for points that one batch can hold: the same models and the same drafter."""
         return self.role, "" if self.drafter is None else self.drafter.name
 
 
 def points(run: Run, task: DataTask, pair_info: PairInfo, parts: Parts) -> list[Point]:
-    """For every drafter the lossless rule and every setting of every rule at every draft length; the target alone, the draft alone.
+    """Return for every drafter lossless and every setting of every rule at every draft length, then the target and the draft
+    alone.
 
-    A setting with the texts of lossless, such as w = 1 of the ensemble, is a point whose cell is `same_as` the lossless one.
+    A setting with the same texts as lossless, such as w = 1 of the ensemble, is a point whose cell is `same_as` the lossless
+    one.
     """
     from sdbench.verify import Exact
 
@@ -75,17 +76,17 @@ def points(run: Run, task: DataTask, pair_info: PairInfo, parts: Parts) -> list[
         lossless = add("lossless", drafter, Exact(), k)
         for built in parts.sweeps:
             for rule, setting in zip(built.rules, built.sweep.settings, strict=True):
-                if type(rule) is not Exact:  # which is there already, under the name that every run has
+                if type(rule) is not Exact:  # lossless is there already, under the name that every run uses
                     add(built.sweep.name, drafter, rule, k, setting, built.sweep.knobs)
     add("target", "target", Exact())
-    if "draft" in pair_info.checkpoints and parts.has_one_vocabulary:  # else the prompts are no ids of the draft
+    if "draft" in pair_info.checkpoints and parts.has_one_vocabulary:  # otherwise the prompts are not ids of the draft
         add("draft", "draft", Exact())
     return list(by_key.values())
 
 
 @dataclass(frozen=True)
 class _CellMaker:
-    """What all cells of a run share; `asked` decides what the models are shown."""
+    """What all cells of a run share; `asked` is everything that decides the prompts."""
 
     run: Run
     task: DataTask
@@ -134,7 +135,7 @@ class _CellMaker:
         setting: Mapping[str, Any],
         knobs: tuple[Knob, ...],
     ) -> dict[str, Any]:
-        """What else decides a text or its score."""
+        """Everything else that decides a text or its score."""
         decoding = decoding_of(self.run, self.pair_info, rule, setting, knobs, role=role, drafter=drafter)
         task = version_of(type(self.task), version=self.task.version)
         return {
@@ -146,12 +147,12 @@ class _CellMaker:
 
 
 def law_of(rule: Verifier) -> str:
-    """Return which rule decides, and in which version of the engine."""
+    """Return the rule that decides, with the version of the engine."""
     return f"{type(rule).__name__.lower()}/{ENGINE_LAW}"
 
 
 def checkpoints_of(pair_info: PairInfo, role: str, drafter: DrafterClass | None) -> dict[str, str]:
-    """Return the weights that texts depend on: the draft's only where the drafter reads them."""
+    """Return the weights on which texts depend: the draft's only if the drafter reads them."""
     has_draft = role == "draft" or (drafter is not None and drafter.needs_draft)
     roles = [name for name in ROLES[role] if name == "target" or has_draft]
     return {name: pair_info.checkpoints[name] for name in roles if name in pair_info.checkpoints}
@@ -167,7 +168,7 @@ def decoding_of(
     role: str = "pair",
     drafter: DrafterClass | None = None,
 ) -> dict[str, Any]:
-    """Return what decides a text beside the prompt, the weights and the knobs themselves."""
+    """Return what decides a text besides the prompt, the weights and the knobs."""
     reads = checkpoints_of(pair_info, role, drafter)
     words = {knob.name for knob in knobs if knob.choices or (knob.is_text and is_word(setting[knob.name]))}
     files = files_of({key: value for key, value in setting.items() if key not in words}, prefix="verifier")
@@ -197,13 +198,13 @@ def _draft_tokenizer_key(pair_info: PairInfo) -> str:
 
 
 def _drafter_content(drafter: DrafterClass, files: Mapping[str, str]) -> dict[str, Any]:
-    """Its name and options; a trained head goes by what it is, wherever it lies."""
+    """Name and options of a drafter. A trained head counts by its content, not by its path."""
     head = {"head": files["drafter.head"][:8]} if "drafter.head" in files else {}
     return {"name": drafter.name, **drafter.component.options, **head}
 
 
 def _drafter_version(drafter: DrafterClass) -> str | None:
-    """That of its class, and of a length policy that is not the constant one."""
+    """The version of a drafter's class, and of its length policy unless that is constant."""
     from sdbench.draft.policies import POLICIES
 
     version, length = version_of(drafter.kind), drafter.component.options.get("length")
@@ -211,7 +212,7 @@ def _drafter_version(drafter: DrafterClass) -> str | None:
 
 
 def _task_content(task: DataTask) -> dict[str, Any]:
-    """The task as it is described, its rows, and when an answer ends."""
+    """A task's description, its rows, and where an answer ends."""
     from sdbench.tasks.data import rows_hash
 
     return {
@@ -223,10 +224,10 @@ def _task_content(task: DataTask) -> dict[str, Any]:
 
 
 def _prompt_digests(task: DataTask, pair_info: PairInfo) -> dict[str, Any]:
-    """What turns a row into the ids that a model reads, whatever n is: all cells of a task's split share it.
+    """Hash how rows become the ids that a model reads. The hash does not depend on n, so all cells of a task's split share it.
 
-    The wording of the first rows with their shots, the tokenizer, and the first prompts as ids, which the chat template,
-    its options and the library that applies them decide. Rows beyond these are hashed with the split, code by its version.
+    It covers the wording of the first rows with their shots, the tokenizer, and the ids of the first prompts, which depend on
+    the chat template, its options and the library that applies them. Later rows are hashed with the split, code by its version.
     """
     prompts = [task.prompt_of(key) for key in islice(task.rows, WORDED)]
     words = [
@@ -244,7 +245,7 @@ def _prompt_digests(task: DataTask, pair_info: PairInfo) -> dict[str, Any]:
 
 
 def _task_files(run: Run, task: DataTask) -> dict[str, str]:
-    """Files and folders that a task's own options name; those that every task has are read as rows and shots."""
+    """Files and folders in the options of this task alone; those of all tasks are hashed as rows and shots."""
     from sdbench.tasks.base import DataTask
 
     known = (*DataTask.__dataclass_fields__, *task.WORDS)

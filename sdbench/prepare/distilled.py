@@ -1,4 +1,4 @@
-"""How a distilled draft was made, from the file that its training leaves beside the weights."""
+"""How a distilled draft was trained, from the file that its training writes beside the weights."""
 
 import json
 from pathlib import Path

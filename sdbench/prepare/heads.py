@@ -1,4 +1,4 @@
-"""The heads of a run's rules, and what they are called in records."""
+"""The heads of a run's rules, and their names in records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRAINED_AT = ("task", "temperature")
 
 
 def heads_of(rule: object, prefix: str = "") -> dict[str, Head]:
-    """The heads of a rule and of the rules within it, by the name of the option: head, or rule.head."""
+    """Return the heads of a rule and of the rules within it, by option: head, or rule.head."""
     from sdbench.verify.head import Head
 
     heads: dict[str, Head] = {}
@@ -27,12 +27,12 @@ def heads_of(rule: object, prefix: str = "") -> dict[str, Head]:
 
 
 def with_labels(rule: object, setting: Mapping[str, Any]) -> dict[str, Any]:
-    """A setting in which a head goes by what it is, wherever it lies."""
+    """Return a setting with the identity of a head instead of its path."""
     return {**setting, **{option: head.label for option, head in heads_of(rule).items()}}
 
 
 def contents(rule: object) -> dict[str, Any]:
-    """What a cell holds of its heads: what each is, and where it was trained."""
+    """Return what a cell stores about its heads: their identity, and where they were trained."""
     return {
         option: {"digest": head.digest, **{name: head.card.get(name) for name in TRAINED_AT}}
         for option, head in heads_of(rule).items()

@@ -1,4 +1,4 @@
-"""The models of a pair: from their metadata alone, and then loaded. Prompts and ids as text are the pair_info's."""
+"""The models of a pair: first their metadata only, later their weights. Prompts and tokenizers are in pair_info."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class LoadedPair:
 
     @property
     def models(self) -> dict[str, PreTrainedModel]:
-        """Role -> model."""
+        """Return the models by role."""
         return {"target": self.target, **({} if self.draft is None else {"draft": self.draft})}
 
 
 def folder_of(model_id: str) -> str:
-    """A hub id or a folder; `embedded:NAME/ROLE` is a folder of the package."""
+    """Resolve a hub id or a folder; `embedded:NAME/ROLE` is a folder of the package."""
     if not model_id.startswith("embedded:"):
         return model_id
     name, _, role = model_id.removeprefix("embedded:").partition("/")
@@ -48,7 +48,7 @@ def folder_of(model_id: str) -> str:
 
 
 def device_of(name: str) -> str:
-    """`auto` is the first accelerator there is; one that is not there is a mistake, not a reason to be slow."""
+    """Return the device. `auto` is the first accelerator that exists. A named device that does not exist is an error."""
     if name == "cpu":
         return name
     import torch
@@ -56,7 +56,7 @@ def device_of(name: str) -> str:
     if name == "auto":
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         return "cpu" if accelerator is None else accelerator.type
-    backend = getattr(torch, name.partition(":")[0], None)  # torch.hpu is there where its plug-in is
+    backend = getattr(torch, name.partition(":")[0], None)  # torch.hpu exists only with its plug-in
     if backend is None or not backend.is_available():
         raise ConfigError(f"device={name} is not available on this machine; use device=cpu or device=auto")
     return name
@@ -64,26 +64,26 @@ def device_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class PairMetadata:
-    """A pair from its metadata alone: role -> checkpoint, and how it is to be loaded."""
+    """The metadata of a pair: the checkpoint of each role, and how it will be loaded."""
 
     model: Model
     checkpoints: Mapping[str, Checkpoint]
     device: str
-    dtype: str | None  # None: the checkpoint's own
+    dtype: str | None  # None: that of the checkpoint
 
     def quantization(self, role: str) -> str | None:
         return self.model.quantization if role == "target" else self.model.draft_quantization
 
     @property
     def num_bytes(self) -> float:
-        """What the weights take in memory."""
+        """Bytes of the weights in memory."""
         parts = self.checkpoints.items()
         return sum(checkpoint.bytes(self.dtype, self.quantization(role)) for role, checkpoint in parts)
 
 
 def find(model: Model, *, device: str, dtype: str, is_read: bool = True) -> PairMetadata:
-    """A gate, a slip, a missing package or device, or too little memory says so here: before weights are read, and where it
-    can be, before anything heavy is imported. `is_read`: whether the weights will be, in this process.
+    """Find the pair and raise for a gated or missing model, a missing package or device, or too little memory, before weights
+    are read and as far as possible before heavy imports. `is_read`: whether this process will read the weights.
     """
     from sdbench.lm import load as lm
     from sdbench.lm.quantized import require_packages
@@ -110,7 +110,7 @@ def find(model: Model, *, device: str, dtype: str, is_read: bool = True) -> Pair
 
 
 def load(metadata: PairMetadata) -> LoadedPair:
-    """Reads the weights; what goes wrong is a sentence that says what to do."""
+    """Read the weights; errors become sentences with what to do."""
     from transformers.utils import logging
 
     from sdbench.lm import load as lm
@@ -135,7 +135,9 @@ def load(metadata: PairMetadata) -> LoadedPair:
 
 
 def set_threads(models: Sequence[PreTrainedModel]) -> None:
-    """On a CPU one thread multiplies narrow matrices faster than several that wait for each other; OMP_NUM_THREADS wins."""
+    """Set torch's threads on a CPU, where one thread multiplies narrow matrices faster than several; OMP_NUM_THREADS has
+    precedence.
+    """
     import torch
 
     widths = [model.config.get_text_config().hidden_size for model in models]
@@ -146,7 +148,7 @@ def set_threads(models: Sequence[PreTrainedModel]) -> None:
 
 
 def num_threads(widths: Sequence[int], *, is_on_cpu: bool) -> int:
-    """How many threads models of these hidden sizes get."""
+    """Return the number of threads for models of these hidden sizes."""
     import torch
 
     from sdbench.lm.capture import NARROW
@@ -159,7 +161,7 @@ def num_threads(widths: Sequence[int], *, is_on_cpu: bool) -> int:
 
 @cache
 def usual_threads() -> int:
-    """What torch uses when nobody has said anything yet."""
+    """Return the number of threads that torch uses by default."""
     import torch
 
     return torch.get_num_threads()

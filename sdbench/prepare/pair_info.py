@@ -1,4 +1,4 @@
-"""A pair without its weights: its tokenizer, configurations and checkpoints. Prompts and the keys of cells need no more."""
+"""A pair without its weights: tokenizers, configurations and checkpoints. Prompts and the keys of cells need no more."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PairInfo:
-    """`configs`: role -> the text part of the model's configuration."""
+    """What is known of a pair without its weights. `configs`: role -> the text part of the model's configuration."""
 
     metadata: PairMetadata
     configs: Mapping[str, PretrainedConfig]
-    is_hashed: bool = True  # False: `checkpoints` says of large local files only where they are
+    is_hashed: bool = True  # False: `checkpoints` names large local files by their path only
 
     @classmethod
     def read(cls, metadata: PairMetadata, *, may_hash: bool = True) -> PairInfo:
-        """Read the configurations; what is wrong with one is a sentence. `may_hash`: large files may be read for their hash."""
+        """Read the configurations; errors become sentences. `may_hash`: whether large files may be read to hash them."""
         configs = {role: text_config(checkpoint) for role, checkpoint in metadata.checkpoints.items()}
         is_hashed = may_hash or all(checkpoint.is_hashed() for checkpoint in metadata.checkpoints.values())
         return cls(metadata, configs, is_hashed)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The target's, read when it is first needed."""
+        """The target's tokenizer, read at first use."""
         from sdbench.lm.load import load_tokenizer
 
         return load_tokenizer(self.metadata.checkpoints["target"])
 
     @cached_property
     def draft_tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """The draft's, which a drafter that translates reads; None without a draft."""
+        """The draft's tokenizer, for a drafter that translates; None without a draft."""
         from sdbench.lm.load import load_tokenizer
 
         draft = self.metadata.checkpoints.get("draft")
@@ -59,21 +59,21 @@ class PairInfo:
 
     @cached_property
     def distilled(self) -> dict[str, Any] | None:
-        """How the draft was distilled, where it was."""
+        """How the draft was distilled, None if it was not."""
         checkpoint = self.metadata.checkpoints.get("draft")
         return None if checkpoint is None else distillation_of(checkpoint.folder)
 
     @cached_property
     def stop_ids(self) -> dict[str, tuple[int, ...]]:
-        """Role -> end-of-text ids of the generation_config, or where it names none of the configuration: as `lm.LM` has them."""
+        """Role -> end-of-text ids: those of the generation_config, otherwise of the configuration, as in `lm.LM`."""
         return {
             role: _stop_ids(self.metadata.checkpoints[role].folder, config) for role, config in self.configs.items()
         }
 
     @property
     def numerics(self) -> dict[str, Any]:
-        """role_what -> what else moves a logit."""
-        numerics: dict[str, Any] = {"target_attention": "engine"}  # model.attention is plain generate's
+        """role_option -> everything else that changes logits."""
+        numerics: dict[str, Any] = {"target_attention": "engine"}  # model.attention applies to plain generate only
         for role, checkpoint in self.metadata.checkpoints.items():
             own_dtype = getattr(self.configs[role], "dtype", None) or checkpoint.dtype
             numerics[f"{role}_dtype"] = f"torch.{str(self.metadata.dtype or own_dtype).removeprefix('torch.')}"
@@ -82,7 +82,7 @@ class PairInfo:
 
     @property
     def limit(self) -> int:
-        """The longest text that all models take."""
+        """The length of the longest text that all models accept."""
         from sdbench.lm.rope import longest_text
 
         sizes = [longest_text(config) for config in self.configs.values()]
@@ -90,13 +90,13 @@ class PairInfo:
 
     @property
     def why_limited(self) -> str:
-        """The end of a sentence on `limit`, where it is less than the positions of the model that sets it."""
+        """The end of a sentence about `limit`, if it is less than the positions of the model that sets it."""
         from sdbench.lm.rope import longest_text, why_limited
 
         return next(filter(None, (why_limited(c) for c in self.configs.values() if longest_text(c) == self.limit)), "")
 
     def ids(self, prompt: Prompt) -> list[int]:
-        """A prompt as the model reads it: text with the tokenizer's own beginning, turns through its chat template."""
+        """Tokenize a prompt as the model reads it: text with the tokenizer's special tokens, turns through the chat template."""
         if prompt.text is not None:
             return list(self.tokenizer(prompt.text + prompt.prefix)["input_ids"])  # type: ignore[arg-type]
         turns = [{"role": turn.role, "content": turn.content} for turn in prompt.messages]
@@ -105,19 +105,19 @@ class PairInfo:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])  # type: ignore[arg-type]
 
     def ids_of(self, text: str) -> list[int]:
-        """A text as ids, without special tokens around it."""
+        """Tokenize a text without adding special tokens."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])  # type: ignore[arg-type]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Ids as text, end-of-text marks left out."""
+        """Decode ids without end-of-text tokens."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def prompt(self, ids: Sequence[int]) -> str:
-        """Ids as text, the chat template's marks shown."""
+        """Decode ids, including the tokens of the chat template."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def token_texts(self) -> list[str]:
-        """The text of each id as it stands inside a text: behind another token, or its leading space would be lost."""
+        """Decode each id as part of a text: after another token, since a leading space would be lost otherwise."""
         before = list(self.tokenizer("a", add_special_tokens=False)["input_ids"])  # type: ignore[arg-type]
         options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
         start = str(self.tokenizer.decode(before, **options))
@@ -126,14 +126,14 @@ class PairInfo:
 
     @cached_property
     def tokenizer_key(self) -> str:
-        """A hash of all that decides which ids a text becomes: pieces, merges, normaliser, special tokens."""
+        """A hash of everything that decides how a text is tokenized: pieces, merges, normaliser, special tokens."""
         from sdbench.lm.load import tokenizer_key
 
         return tokenizer_key(self.tokenizer)
 
     @property
     def template(self) -> str | None:
-        """The chat template's own text; None where there is none."""
+        """The text of the chat template, None if there is none."""
         template = self.tokenizer.chat_template
         return None if template is None else template if isinstance(template, str) else json.dumps(template)
 
@@ -149,7 +149,7 @@ def _stop_ids(folder: Path, config: PretrainedConfig) -> tuple[int, ...]:
 
 
 def text_config(checkpoint: Checkpoint) -> PretrainedConfig:
-    """The configuration of a model's text part."""
+    """Return the configuration of a model's text part."""
     from transformers import AutoConfig
 
     try:

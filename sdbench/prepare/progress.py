@@ -1,4 +1,4 @@
-"""What a run says while it runs: a bar on a terminal, a plain line now and then elsewhere; every warning once."""
+"""The output of a run while it runs: a progress bar on a terminal, otherwise a line now and then; every warning once."""
 
 import math
 import sys
@@ -16,21 +16,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 PACKAGE = Path(__file__).parents[1]
 PLAIN_EVERY_S = 5.0
-SILENT_S = 30.0  # a line at least so often, though nothing has happened
-EARLY, FEW = 0.05, 10  # of the work, or so many texts: before, what is left is not known
+SILENT_S = 30.0  # print a line at least so often
+EARLY, FEW = 0.05, 10  # share of the work, or number of texts, before which no remaining time is shown
 
 
 class Bar:
-    """Counts texts done out of a total, with the tokens and the acceptance so far.
-
-    `longest` is the most tokens that a text may have.
-    """
+    """Counts finished texts out of a total, with the tokens and the acceptance so far. `longest` is the most tokens of a text."""
 
     def __init__(self, title: str, total: int, *, longest: float = math.inf, stream: TextIO | None = None) -> None:
         self.title, self.total, self.longest = title, total, longest
         self.done = self.tokens = self.examined = self.accepted = 0
-        self.begun = self.written = 0  # texts whose prompts are read, and tokens, those of texts under way among them
-        self.reading_s = self.writing_s = self.texts_s = 0.0  # the last is summed over the texts under way
+        self.begun = self.written = 0  # texts whose prompts were read, and tokens written, unfinished texts included
+        self.reading_s = self.writing_s = self.texts_s = 0.0  # the last one is summed over the texts in progress
         self.stream = stream or sys.stderr
         self.started_s = self._printed_s = self._watched_s = time.monotonic()
         self._printed = (-1, -1, -1)
@@ -62,7 +59,7 @@ class Bar:
             print(self._line(), file=self.stream, flush=True)
 
     def add(self, *, tokens: int = 0, examined: int = 0, accepted: int = 0) -> None:
-        """One more text is done."""
+        """Count one finished text."""
         self.done += 1
         self.tokens += tokens
         self.examined += examined
@@ -70,7 +67,7 @@ class Bar:
         self._show()
 
     def watch(self, texts: int, tokens: int) -> None:
-        """So many prompts were read, or so many tokens written, since the last call; below zero where texts begin anew."""
+        """Count prompts read and tokens written since the last call; negative where texts start again."""
         now_s = time.monotonic()
         if texts > 0:
             self.reading_s += now_s - self._watched_s
@@ -83,17 +80,17 @@ class Bar:
         self._show()
 
     def left_s(self) -> float | None:
-        """The seconds left, or None where too little is done to know.
+        """Estimate the remaining seconds, None at the start.
 
-        How long a text will be lies between what is written of each so far, and all of it over those that have ended: short
-        texts end first. Prompts are counted apart, by the time that reading them took. At the end the longest text is waited for,
-        alone: half the time that a text takes.
+        The expected length of a text lies between the tokens written per begun text, which is too low, and per finished text,
+        which is too high. Prompts count separately, by the time that reading them takes. At the end the last text decodes
+        alone, which adds half the time of a text.
         """
         if not self.done or self.done < min(FEW, EARLY * self.total):
             return None
-        if self.done >= self.total:  # what is left is scoring
+        if self.done >= self.total:  # only scoring is left
             return 0.0
-        if not self.written:  # an engine that is not watched
+        if not self.written:  # an engine that does not report progress
             return (time.monotonic() - self.started_s) / self.done * (self.total - self.done)
         least, most = self.written / max(self.begun, self.done), self.written / self.done
         length = min(max(least, math.sqrt(least * most)), self.longest)
@@ -102,7 +99,7 @@ class Bar:
         return reading_s + (self.writing_s * tokens + self.texts_s * length / 2) / self.written
 
     def report(self) -> None:
-        """Print a line where something has happened since the last one, or for long nothing was printed."""
+        """Print a line if something has happened since the last one, or after a long silence."""
         state, now_s = (self.done, self.begun, self.written), time.monotonic()
         if state != self._printed or now_s - self._printed_s >= SILENT_S:
             self._printed, self._printed_s = state, now_s
@@ -139,7 +136,7 @@ _printed: set[str] = set()
 
 
 def warn(text: str) -> None:
-    """A warning, once a process."""
+    """Print a warning, once per process."""
     if text not in _printed:
         _printed.add(text)
         print(f"sdbench: warning: {text}", file=sys.stderr, flush=True)
@@ -147,7 +144,7 @@ def warn(text: str) -> None:
 
 @contextmanager
 def engine_warnings() -> Iterator[None]:
-    """The package's own warnings as lines of ours; those of libraries stay as they are."""
+    """Print the package's warnings as lines in our format; those of libraries stay unchanged."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 

@@ -1,4 +1,4 @@
-"""The prompts of a run as ids, cut to fit."""
+"""The prompts of a run as ids, cut to the available length."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The examples of a run, cut to fit, and their prompts as ids, by id in the order of the subset."""
+    """The examples of a run and their prompts as ids, by id in the order of the subset, cut to the available length."""
 
     examples: Mapping[str, Example]
     ids: Mapping[str, list[int]]
 
     @classmethod
     def make(cls, task: DataTask, pair_info: PairInfo, run: Run) -> Prompts:
-        """A prompt that leaves no room for the answer is cut by the protocol's rule, and counted."""
+        """Build the prompts. A prompt that leaves no room for the answer is cut by the protocol's rule, and counted."""
         limit = pair_info.limit - task.max_new_tokens
         if limit < 1:
             raise ConfigError(
@@ -46,12 +46,12 @@ class Prompts:
         return cls({key: fitted[key] for key in mine}, {key: pair_info.ids(fitted[key].prompt) for key in mine})
 
     def texts(self, key: str, task: DataTask, pair_info: PairInfo) -> tuple[str, str]:
-        """(the prompt as the model read it, the reference): for readers of the records."""
+        """Return (the prompt as the model read it, the reference) for readers of the records."""
         return pair_info.prompt(self.ids[key]), task.fields(self.examples[key].row)["answer"]
 
 
 def _refuse_padding(task: DataTask, wanted: int, longest: int, limit: int) -> None:
-    """Raise where no prompt can have so many tokens, or one has more already."""
+    """Raise if padded prompts would be longer than allowed, or shorter than a prompt already is."""
     limit = min(limit, task.rules.prompt_limit or limit)
     option = f"task.{task.padded_by}={wanted}"
     if wanted > limit:

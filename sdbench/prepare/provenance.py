@@ -1,4 +1,4 @@
-"""What a run ran on: versions, commit, device, driver, load. Provenance only; no result depends on it."""
+"""The environment of a run: versions, commit, device, driver, load. No result depends on it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PACKAGES = (
 
 
 def environment(device: Any) -> dict[str, Any]:
-    """Plain data."""
+    """Return the environment as plain data."""
     return {
         "python": sys.version.split()[0],
         "platform": platform.platform(),
@@ -63,7 +63,7 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of a source tree, with a + where the tree differs from it."""
+    """Return the commit of a source tree, with a + if the tree has changes."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None
@@ -99,7 +99,7 @@ def _driver() -> str | None:
 
 
 def gpus() -> list[str]:
-    """The names of a machine's NVIDIA devices with their memory and driver, whoever uses them; nothing where there is no driver."""
+    """Return name, memory and driver of the machine's NVIDIA devices; empty without a driver."""
     try:
         words = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
         done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True)
@@ -124,13 +124,13 @@ def _threads() -> int:
 
 
 def config_of(run: Run, words: Sequence[str]) -> dict[str, Any]:
-    """The resolved configuration as plain data, and the command."""
+    """Return the resolved configuration as plain data, and the command."""
     plain = _plain(dataclasses.asdict(run))
     return {**plain, "command": shlex.join(["python", "-m", "sdbench", *words])}
 
 
 def _plain(value: Any) -> Any:
-    """JSON's own types; an infinite end of a knob as a word."""
+    """Convert to JSON types; an infinite knob becomes a word."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -140,7 +140,7 @@ def _plain(value: Any) -> Any:
 
 
 def provenance(run: Run, task: DataTask, pair_info: PairInfo, planned: Sequence[Point]) -> dict[str, Any]:
-    """What ran, on what."""
+    """Return what ran, and on what."""
     import torch
 
     return {

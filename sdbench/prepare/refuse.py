@@ -1,7 +1,7 @@
-"""Everything that can be known to be wrong before a weight is read: each is one sentence and exit code 2.
+"""Everything that can be known to be wrong before weights are read. Each error is one sentence and exit code 2.
 
-What a file or a class says of itself is refused where it is read: model ids in `pair.find`, classes of rules in `rules`, rows and
-the sandbox in `task`, room for prompts in `prompts`.
+Errors of one file or class are raised where it is read: model ids in `pair.find`, classes of rules in `rules`, rows and the
+sandbox in `task`, room for prompts in `prompts`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model",
 
 
 class LimitError(ConfigError):
-    """A rule or a drafter cannot do what the run asks."""
+    """A rule or a drafter cannot do what the run requests."""
 
 
 def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
-    """Raise a ConfigError for the first thing that this run cannot do; warn of what it can do but is unlikely to mean."""
+    """Raise a ConfigError for the first thing that this run cannot do, and warn of settings that are probably a mistake."""
     refuse_broken_limits(run, parts)
     refuse_drafter_options(run, parts, **known_of(pair_info, parts))
     refuse_pair(run, pair_info, parts)
@@ -51,7 +51,7 @@ def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
 
 
 def known_of(pair_info: PairInfo, parts: Parts) -> dict[str, Any]:
-    """Return what a drafter can know of a pair before weights are read: fields of DraftSetup."""
+    """Return the fields of DraftSetup that are known before weights are read."""
     return {
         "tokenizer": pair_info.tokenizer,
         "target_config": pair_info.configs["target"],
@@ -62,7 +62,7 @@ def known_of(pair_info: PairInfo, parts: Parts) -> dict[str, Any]:
 
 
 def refuse_pair(run: Run, pair_info: PairInfo, parts: Parts) -> None:
-    """Raise for two vocabularies where there must be one, and for an attention that the target cannot have."""
+    """Raise for two vocabularies where one is needed, and for an attention that the target does not support."""
     if "draft" in pair_info.configs and parts.has_one_vocabulary:
         _refuse_two_vocabularies(run, pair_info)
     if run.model.attention is not None:
@@ -70,7 +70,7 @@ def refuse_pair(run: Run, pair_info: PairInfo, parts: Parts) -> None:
 
 
 def refuse_broken_limits(run: Run, parts: Parts) -> None:
-    """Raise for the first limit that a setting of the run breaks."""
+    """Raise for the first limit of a rule or drafter that a setting violates."""
     has_draft = run.model.draft is not None
     for drafter in parts.drafters:
         if drafter.needs_draft and not has_draft:
@@ -96,7 +96,7 @@ def refuse_broken_limits(run: Run, parts: Parts) -> None:
 
 
 def refuse_drafter_options(run: Run, parts: Parts, **known: Any) -> None:
-    """Raise for what the drafters' options say that cannot be; `known` are fields of DraftSetup."""
+    """Raise for invalid options of the drafters. `known` are fields of DraftSetup."""
     from sdbench.draft import check
     from sdbench.types import DraftSetup
 
@@ -109,7 +109,7 @@ def refuse_drafter_options(run: Run, parts: Parts, **known: Any) -> None:
 
 
 def can_run(run: Run, rule: RuleSweep) -> bool:
-    """Whether a rule of the run is within its limits and, if it needs a trained head, has got one."""
+    """Return whether a rule of the run is within its limits and, if it needs a trained head, has one."""
     heads = [value for knob in rule.knobs if knob.trained for value in knob.values]
     if heads:
         return "none" not in heads
@@ -122,7 +122,7 @@ def can_run(run: Run, rule: RuleSweep) -> bool:
 
 
 def can_draft(run: Run, drafter: Component) -> bool:
-    """Whether a drafter of the run is within its limits and has the models and the options that it needs."""
+    """Return whether a drafter of the run is within its limits and has the models and options that it needs."""
     try:
         alone = replace(run, drafters=(with_drafter_head(run, drafter),), verifiers=())
         parts = build_parts(alone)
@@ -134,7 +134,7 @@ def can_draft(run: Run, drafter: Component) -> bool:
 
 
 def _refuse_foreign_heads(run: Run, pair_info: PairInfo, parts: Parts, protocol: str) -> None:
-    """A head of another pair is a ConfigError, one of another task, protocol or temperature a warning."""
+    """Raise for a head of another pair; warn for one of another task, protocol or temperature."""
     several = len(parts.sweeps) > 1
     seen: set[tuple[str, str]] = set()
     for built in parts.sweeps:
@@ -174,7 +174,7 @@ def _refuse_foreign_head(option: str, head: Head, run: Run, pair_info: PairInfo,
 
 
 def _warn_of_foreign_draft(run: Run, pair_info: PairInfo) -> None:
-    """Warn of a draft that was distilled for another task, temperature or target: it is still a draft."""
+    """Warn of a draft that was distilled for another task, temperature or target. It still works as a draft."""
     card = pair_info.distilled
     if card is None:
         return
@@ -185,7 +185,7 @@ def _warn_of_foreign_draft(run: Run, pair_info: PairInfo) -> None:
 
 
 def _refuse_prompts(run: Run, task: DataTask, pair_info: PairInfo) -> None:
-    """The chat template, its options, and the shots: by making the first prompt."""
+    """Build the first prompt to check the chat template, its options and the shots."""
     from jinja2 import TemplateError
 
     try:
@@ -205,7 +205,7 @@ def _refuse_prompts(run: Run, task: DataTask, pair_info: PairInfo) -> None:
 
 
 def _refuse_missing_template(run: Run, pair_info: PairInfo) -> None:
-    """Turns need a template, and its options must be names that it reads."""
+    """Raise for turns without a chat template, and for template options that it does not read."""
     template = pair_info.template
     if template is None:
         raise ConfigError(
@@ -221,7 +221,7 @@ def _refuse_missing_template(run: Run, pair_info: PairInfo) -> None:
 
 
 def _refuse_two_vocabularies(run: Run, pair_info: PairInfo) -> None:
-    """Token by token: an id must mean the same on both sides, and the draft must have every id that a text may hold."""
+    """Raise unless every id means the same for both models and the draft has every id that a text may contain."""
     from sdbench.lm.load import load_tokenizer
     from sdbench.lm.model import PADDING
 
@@ -258,7 +258,7 @@ def _refuse_two_vocabularies(run: Run, pair_info: PairInfo) -> None:
 
 
 def _refuse_missing_attention(run: Run, pair_info: PairInfo) -> None:
-    """The model's skeleton with this attention, without a weight."""
+    """Build the model's skeleton with this attention, without weights, and raise if it fails."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -276,12 +276,12 @@ def _refuse_missing_attention(run: Run, pair_info: PairInfo) -> None:
 
 
 def _names_in(template: str) -> set[str]:
-    """Variables that a template reads without setting them."""
+    """Return the variables that a template reads without setting them."""
     from jinja2 import Environment, TemplateError, meta
 
     try:
         return set(meta.find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template)))
-    except TemplateError:  # it uses an extension of transformers: its names are what its text holds
+    except TemplateError:  # the template uses an extension of transformers: search its text instead
         return set(template.replace(".", " ").replace("(", " ").split())
 
 

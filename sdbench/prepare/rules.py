@@ -1,4 +1,4 @@
-"""The rules and the drafters of a run: their classes, what they need and cannot do; all before weights are read."""
+"""The rules and drafters of a run: their classes, needs and limits, all before weights are read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BuiltSweep:
-    """A rule's sweep and its rules, one a setting."""
+    """A rule's sweep and its rules, one for each setting."""
 
     sweep: RuleSweep
     rules: tuple[Verifier, ...]
@@ -27,12 +27,12 @@ class BuiltSweep:
 
 @dataclass(frozen=True)
 class DrafterClass:
-    """A drafter of the run: its name and options, its class, and whether it reads the draft model."""
+    """A drafter of the run: its name, options and class, and whether it reads the draft model."""
 
     component: Component
     kind: type
     needs_draft: bool
-    translates: bool = False  # that may have another tokenizer than the target
+    translates: bool = False  # whether it may have another tokenizer than the target
 
     @property
     def name(self) -> str:
@@ -40,13 +40,13 @@ class DrafterClass:
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """Hashes of the files that its options name; a corpus is read for it once."""
+        """Hashes of the files in its options, computed once; for a large corpus this takes a while."""
         return files_of(self.component.free, prefix="drafter")
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What decides what is drafted and kept."""
+    """The rules and drafters of a run."""
 
     sweeps: tuple[BuiltSweep, ...]
     drafters: tuple[DrafterClass, ...]
@@ -58,21 +58,21 @@ class Parts:
 
     @property
     def has_one_vocabulary(self) -> bool:
-        """Whether target and draft must have the same ids: unless every drafter that reads the draft translates."""
+        """Whether target and draft must have the same ids: yes, unless every drafter that reads the draft translates."""
         return not self.translates or any(drafter.needs_draft and not drafter.translates for drafter in self.drafters)
 
 
 def build_parts(run: Run, ids_of: Callable[[str], Sequence[int]] | None = None) -> Parts:
     """Build every rule of the run and import the drafters' classes.
 
-    `ids_of` encodes the texts by which some rules mark a span; without it these stay texts.
+    `ids_of` encodes the texts with which some rules mark a span; without it they stay texts.
     """
     drafters = tuple(map(_drafter_class, run.drafters))
     return Parts(tuple(BuiltSweep(sweep, rules_of(sweep, ids_of)) for sweep in run.verifiers), drafters)
 
 
 def rules_of(sweep: RuleSweep, ids_of: Callable[[str], Sequence[int]] | None) -> tuple[Verifier, ...]:
-    """A rule for each setting; a marker that is not a single token is a ConfigError."""
+    """Return a rule for each setting. A marker that is not a single token is a ConfigError."""
     rules: list[Any] = [rule_of(sweep.target, setting) for setting in sweep.settings]
     for rule in rules:
         _needs(rule, NEEDS, f"verifier={sweep.name}")
@@ -85,7 +85,7 @@ def rules_of(sweep: RuleSweep, ids_of: Callable[[str], Sequence[int]] | None) ->
 
 
 def rule_of(target: str, setting: Mapping[str, Any]) -> Verifier:
-    """A rule of a class named by its path, with the rules within it; its own complaint is the user's."""
+    """Build a rule from the path of its class, with the rules within it. Its errors become ConfigErrors."""
     inner: dict[str, dict[str, Any]] = {}
     for key, value in setting.items():
         name, dot, rest = key.partition(".")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def build_task(run: Run) -> DataTask:
-    """The task with the run's n and length; its complaints are the user's."""
+    """Build the task with the run's n and length; its errors become ConfigErrors."""
     from sdbench import tasks
 
     options = {**run.task.options, "n": run.n}
@@ -20,7 +20,7 @@ def build_task(run: Run) -> DataTask:
         options["max_new_tokens"] = run.max_new_tokens
     try:
         task = tasks.build(str(run.task.target), name=run.task.name, **options)
-        _ = task.ids, task.environment()  # rows are there, and a sandbox holds where code is to run
+        _ = task.ids, task.environment()  # raises if rows are missing, or if there is no sandbox where code must run
     except (ConfigError, HubError):
         raise
     except (ValueError, OSError, TypeError, RuntimeError, ImportError, AttributeError, LookupError) as error:

@@ -1,7 +1,7 @@
-"""What a run takes from trainings of its own pair: a head by `verifier.head=trained:TASK`, a draft by `model.distilled=LOSS`,
-a trained drafter's head.
+"""Heads and drafts that were trained for the run's pair: `verifier.head=trained:TASK`, `model.distilled=LOSS`, a drafter's
+head.
 
-Both lie where the trainings put them, below results/; what is not there is a ConfigError that names the training's command.
+They lie where the trainings write them, below results/. A missing one is a ConfigError that names the training's command.
 """
 
 import shlex
@@ -16,7 +16,7 @@ from sdbench.config import Component, ConfigError, RuleSweep, Run, config_dir
 from sdbench.prepare.distilled import DRAFT_CARD
 from sdbench.prepare.progress import warn
 
-RESULTS = Path("results")  # where the trainings write by default
+RESULTS = Path("results")  # the default folder of the trainings
 TRAINED = "trained:"
 HEAD_CARD = "head.json"
 SUBCOMMANDS: Mapping[str, str] = {
@@ -29,7 +29,9 @@ USUAL_NUM_DRAFT = 5  # configs/run.yaml
 
 
 def with_trained(run: Run) -> Run:
-    """The run with folders in the place of these words; stdlib and small files alone, so that a gap is said before all else."""
+    """Return the run with folders in place of these words. Uses only the standard library and small files, so that it fails
+    early.
+    """
     return replace(
         _with_draft(run),
         verifiers=tuple(_with_heads(run, sweep) for sweep in run.verifiers),
@@ -38,7 +40,7 @@ def with_trained(run: Run) -> Run:
 
 
 def _with_heads(run: Run, sweep: RuleSweep) -> RuleSweep:
-    """The sweep with the folder of a head in the place of trained:TASK."""
+    """Return the sweep with the folder of a head in place of trained:TASK."""
     kinds = {knob.name: knob.trained for knob in sweep.knobs if knob.trained}
     settings = tuple(
         {
@@ -53,7 +55,7 @@ def _with_heads(run: Run, sweep: RuleSweep) -> RuleSweep:
 
 
 def with_drafter_head(run: Run, drafter: Component) -> Component:
-    """A drafter that is trained, with the folder of its head in the place of nothing, or of trained:TASK."""
+    """Return a trained drafter with the folder of its head, if it names none or trained:TASK."""
     kind, head = f"drafters/{drafter.name}", drafter.options.get("head")
     is_word = head is None or (isinstance(head, str) and head.startswith(TRAINED))
     if kind not in SUBCOMMANDS or not is_word:
@@ -63,7 +65,7 @@ def with_drafter_head(run: Run, drafter: Component) -> Component:
 
 
 def _folder(run: Run, kind: str, task: str) -> str:
-    """The head of this temperature, else the one that the training writes by default, else the one that ships."""
+    """Return the head of this temperature, else the one that the training writes by default, else the one that ships."""
     model = target_name(run) if kind.startswith("drafters/") else run.model.name
     name = f"{model}-{task}"
     usual = RESULTS / kind / name
@@ -87,7 +89,7 @@ def _folder(run: Run, kind: str, task: str) -> str:
 
 
 def target_name(run: Run) -> str:
-    """What the target alone is called: a drafter that is trained on its states serves it with any draft, or none."""
+    """Return the name of the target alone: a drafter trained on its states works with any draft, or none."""
     target = run.model.target
     if target.startswith("embedded:"):
         return target.removeprefix("embedded:").partition("/")[0]
@@ -95,7 +97,7 @@ def target_name(run: Run) -> str:
 
 
 def _with_draft(run: Run) -> Run:
-    """The run with the distilled draft in its draft's place."""
+    """Return the run with the distilled draft in place of the draft."""
     model = run.model
     if model.distilled is None:
         return run
@@ -109,7 +111,7 @@ def _with_draft(run: Run) -> Run:
 
 
 def training(run: Run, kind: str, task: str, *more: str) -> str:
-    """The command that makes it, in the run's own words where they are not the default."""
+    """Return the command of a training, with the run's options where they are not the default."""
     model = run.model
     if (config_dir() / "model" / f"{model.pair}.yaml").exists():
         pair = [f"model={model.pair}"]

@@ -1,8 +1,8 @@
-"""What a class and the files it is given do, as something that changes when they do: for the keys of cells.
+"""Versions of classes and of the files in their options, for the keys of cells.
 
-A class of the package carries `version`. One from outside may too, and is keyed by its source as well: every file of its own
-top-level package, and of whatever these import that is neither an installed library nor part of Python or of this package, imported
-already or only inside a function. Not covered: libraries; the provenance names the versions of those that matter.
+A class of the package has a `version`. One from outside may too, and is also keyed by its source: every file of its top-level
+package, and of every module that these import, at the top or inside a function, unless it is an installed library or part of
+Python or of this package. Libraries are not hashed; the provenance names the versions of those that matter.
 """
 
 import ast
@@ -21,7 +21,7 @@ PACKAGE = "sdbench"
 
 
 def version_of(kind: type, *, version: object = None) -> str | None:
-    """Its version, and for a class from outside a hash of its source; None for a class of the package without one."""
+    """Return a class's version, and for a class from outside a hash of its source; None for a class of the package without one."""
     version = version or getattr(kind, "version", None)
     declared = str(version) if isinstance(version, str | int) and version else None
     if _top(kind.__module__) == PACKAGE:
@@ -32,14 +32,14 @@ def version_of(kind: type, *, version: object = None) -> str | None:
 
 
 def version_of_rule(rule: object) -> str | None:
-    """That of its class, and of the classes of the rules within it."""
+    """Return the version of a rule's class, and of the classes of the rules within it."""
     inner = [getattr(rule, f.name) for f in fields(rule)] if is_dataclass(rule) else []
     versions = [version_of_rule(part) for part in inner if hasattr(part, "is_lossless")]
     return " of ".join(map(str, (version_of(type(rule)), *versions))) if versions else version_of(type(rule))
 
 
 def sources(kind: type) -> set[Path]:
-    """The files whose content decides what a class from outside the package does."""
+    """Return the files whose content decides what a class from outside the package does."""
     own_top, paths = _top(kind.__module__), set[Path]()
     waiting = [base.__module__ for base in kind.__mro__]
     seen: set[str] = set()
@@ -57,7 +57,7 @@ def sources(kind: type) -> set[Path]:
 
 
 def files_of(options: Mapping[str, Any], *, prefix: str) -> dict[str, str]:
-    """`prefix.option` -> hash of the content of each file or folder that an option names."""
+    """Return `prefix.option` -> hash of the content, for each option that is a file or a folder."""
     return {
         f"{prefix}.{name}": digest_of_path(Path(text))
         for name, value in options.items()
@@ -67,14 +67,14 @@ def files_of(options: Mapping[str, Any], *, prefix: str) -> dict[str, str]:
 
 
 def is_word(text: object) -> bool:
-    """Whether the value of a text knob is no path: it names neither a folder nor a suffix."""
+    """Return whether the value of a text knob is not a path: it has neither a folder nor a suffix."""
     return Path(str(text)).name == str(text) and not Path(str(text)).suffix
 
 
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a text that is no name of a file, such as one that is too long
+    except (OSError, ValueError):  # a text that cannot be a file name, for example because it is too long
         return False
 
 
@@ -88,11 +88,11 @@ def _is_library(top: str) -> bool:
 
 
 def _files_of(top: str, *, is_probe: bool = False) -> list[Path]:
-    """The file of a top-level module, or all Python files of a top-level package; with `is_probe` the first is enough."""
+    """Return the file of a top-level module, or all Python files of a top-level package; `is_probe`: the first is enough."""
     module = sys.modules.get(top)
     try:
         spec = find_spec(top)
-    except (ImportError, ValueError):  # a module that was made by hand
+    except (ImportError, ValueError):  # a module that has no file
         spec = None
     folders = list((spec and spec.submodule_search_locations) or getattr(module, "__path__", ()))
     if folders:
@@ -103,12 +103,12 @@ def _files_of(top: str, *, is_probe: bool = False) -> list[Path]:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    """Modules of other packages that a source imports; none where it is not valid Python, as templates and tests may be."""
+    """Return the modules that a source file imports; none if it is not valid Python, as templates and test files may be."""
     if path.suffix != ".py":
         return
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # null bytes, or an encoding that it does not have
+    except (SyntaxError, ValueError):  # null bytes, or an unknown encoding
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

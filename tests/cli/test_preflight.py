@@ -131,7 +131,7 @@ SPELLINGS = {
     ("timing=off", "timing.examples=20"): "remove one of the two",
     ("w==5",): "write w=5, with one equals sign",
     ("w=[0.5",): "a bracket is not closed, ] is missing",
-    ("name=émile",): "stands in quotes, as 'name=\"émile\"'",
+    ("name=émile",): "in quotes, as 'name=\"émile\"'",
 }
 
 
