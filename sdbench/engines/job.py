@@ -1,4 +1,4 @@
-"""A job before weights are read, and its engine, opened when a pass first wants it."""
+"""A job before weights are read, and its engine, which is opened at first use."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 def prepare(run: Run, words: Sequence[str], *, may_hash: bool = True) -> Job:
-    """Resolve, identify, build, refuse: all that can be known and refused before a weight is read.
+    """Resolve, identify, build and check a run; everything that can be refused before weights are read is refused here.
 
-    `may_hash`: large local files may be read for their hash; without it, and unless they were hashed before, keys of cells are
-    not those of a run.
+    `may_hash`: large local files may be read to hash them. Without it the keys of cells differ from those of a run, unless the
+    files were hashed before.
     """
     run = with_trained(run)
     engine = kind_of(run)
@@ -51,7 +51,7 @@ class Job:
     pair_info: PairInfo
     parts: Parts
     engine: EngineKind
-    planned: tuple[Point, ...]  # the cells that this engine can make
+    planned: tuple[Point, ...]  # the cells that this engine can decode
 
     @cached_property
     def points(self) -> dict[str, Point]:
@@ -60,7 +60,7 @@ class Job:
 
     @cached_property
     def prompts(self) -> Prompts:
-        """The examples and their prompts as ids; a ConfigError where no prompt has room."""
+        """The examples and their prompts as ids. ConfigError if there is no room for a prompt."""
         return Prompts.make(self.task, self.pair_info, self.run)
 
     @property
@@ -70,13 +70,13 @@ class Job:
 
     @property
     def decoded(self) -> tuple[Point, ...]:
-        """The points whose texts are decoded: without those that have the texts of another cell."""
+        """The points whose texts are decoded: all but those that share the texts of another cell."""
         return tuple(point for point in self.planned if point.cell.same_as is None)
 
 
 @dataclass
 class Models:
-    """A job's engine, opened when a pass first wants it: where nothing is missing, no weights are read and no server is asked."""
+    """A job's engine, opened at first use: if nothing is missing, no weights are read and no server is asked."""
 
     job: Job
     store: Store
@@ -86,6 +86,6 @@ class Models:
         return self.job.engine.open(self.job, self.store)
 
     def close(self) -> None:
-        """Whatever was opened ends."""
+        """Close the engine if it was opened."""
         if "decoder" in self.__dict__:
             self.decoder.close()

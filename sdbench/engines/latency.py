@@ -1,6 +1,6 @@
-"""What every latency pass shares: which cells go on the clock, in which order, on which machine, and how a timing is recorded.
+"""What all latency passes share: the cells to time, their order, the name of the machine, and the records.
 
-Speed-ups form only inside one pass, on one machine, so a pass that was cut off goes on only there.
+Speed-ups are computed within one pass on one machine, so an interrupted pass continues only there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LatencyPlan:
-    """What a latency pass still has to time: `todo` are units of work of the engine's own kind."""
+    """What a latency pass still has to time; the type of the items in `todo` depends on the engine."""
 
     pass_id: str
     machine: str
@@ -36,7 +36,7 @@ class LatencyPlan:
 
 @dataclass(frozen=True)
 class Clocked:
-    """What one unit took, in seconds; the split is NaN where it was not asked for."""
+    """The seconds of one timing; the split is NaN if it was not requested."""
 
     tokens: int
     rounds: int
@@ -47,11 +47,11 @@ class Clocked:
     draft_s: float = math.nan
     verify_s: float = math.nan
     rest_s: float = math.nan
-    drafted_per_round: float = math.nan  # of a text
+    drafted_per_round: float = math.nan  # for one text
 
 
 def machine() -> str:
-    """A name for this machine and its accelerator, under which its timings are kept apart."""
+    """Return a name for this machine and its accelerator, which keeps its timings apart."""
     import torch
 
     parts = [platform.node(), platform.machine(), f"{os.cpu_count()}cpu"]
@@ -60,7 +60,7 @@ def machine() -> str:
 
 
 def warn_of_another_machine(results: Results, cells: Sequence[str], where: str) -> None:
-    """Say that a new pass begins where these cells were timed elsewhere only."""
+    """Warn if a new pass begins because these cells were timed only elsewhere."""
     timings = results.timings
     others = sorted(set(timings.loc[timings["cell"].isin(list(cells)), "machine"]) - {where})
     if others:
@@ -72,13 +72,13 @@ def new_pass_id() -> str:
 
 
 def order(cells: int, trial: int, seed: int) -> list[int]:
-    """The order of the cells at a trial: a permutation, and its reverse at the next."""
+    """Return the order of the cells in a trial: a random permutation, and its reverse in the next trial."""
     permutation = random.Random(f"{seed}/{trial // 2}").sample(range(cells), cells)
     return permutation[::-1] if trial % 2 else permutation
 
 
 def spread(count: int, kept: int) -> list[int]:
-    """`kept` of `count` places, evenly spread, both ends among them."""
+    """Return `kept` of `count` indices, evenly spread, including both ends."""
     if kept >= count:
         return list(range(count))
     if kept == 1:
@@ -87,8 +87,8 @@ def spread(count: int, kept: int) -> list[int]:
 
 
 def on_the_clock(points: Sequence[Point], cells: int, advised: Sequence[str]) -> list[Point]:
-    """Both baselines and, of each curve, `cells` points: those between which the recommendation decides (`advised`, keys of
-    cells), then others spread over it; not those that are lossless, for there the same work is on the clock already.
+    """Return both baselines and `cells` points of each curve: first those between which the recommendation decides (`advised`,
+    keys of cells), then others spread over the curve. Lossless points are left out, because the same work is already timed.
     """
     chosen = [point for point in points if point.cell.verifier in ("target", "lossless")]
     curves: dict[Hashable, list[Point]] = {}
@@ -104,7 +104,7 @@ def on_the_clock(points: Sequence[Point], cells: int, advised: Sequence[str]) ->
 
 
 def _curve(point: Point) -> Hashable:
-    """What points of one curve share: all but the first knob with an order."""
+    """Return what points of one curve share: everything but the first knob with an order."""
     axes = [Axis.from_json(axis) for axis in point.cell.axes]
     first = next((axis.knob for axis in axes if axis.rank is not None), None)
     others = tuple((axis.knob, axis.value) for axis in axes if axis.knob != first)
@@ -122,15 +122,15 @@ def timing_record(
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value with at least this share at or below it; NaN of nothing."""
+    """Return the smallest value with at least this share at or below it; NaN if there are none."""
     ordered = sorted(values)
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)] if ordered else math.nan
 
 
 def peak_memory() -> float:
-    """Bytes: of the accelerator where there is one, of the process otherwise.
+    """Return peak memory in bytes: of the accelerator, or of the process if there is none.
 
-    From the kernel's page of the process where it says so: `ru_maxrss` starts at the peak of the process that launched this one.
+    Read from the kernel's status file of the process if possible: `ru_maxrss` starts at the peak of the parent process.
     """
     import torch
 
@@ -138,7 +138,7 @@ def peak_memory() -> float:
         return float(torch.cuda.max_memory_allocated())
     status = Path("/proc/self/status")
     for line in status.read_text().splitlines() if status.exists() else ():
-        if line.startswith("VmHWM:"):  # not every kernel says it
+        if line.startswith("VmHWM:"):  # not every kernel has this line
             return float(line.split()[1]) * 1024
     import resource
 

@@ -1,4 +1,4 @@
-"""The choice of an engine: what the passes ask of one, whoever decodes. `engine=NAME` names a class that keeps `EngineKind`."""
+"""What the passes need from an engine. `engine=NAME` names a class that satisfies `EngineKind`."""
 
 from __future__ import annotations
 
@@ -25,45 +25,45 @@ class OpenEngine(Protocol):
     """An engine that is open for a job: weights are read, or servers answer."""
 
     def stop_ids(self, role: str) -> tuple[int, ...]:
-        """The end-of-text ids of the model whose text it is."""
+        """Return the end-of-text ids of the model that writes the text."""
         ...
 
     def stages(self) -> list[list[str]]:
-        """All cells, in the parts that are decoded to their ends one after another: what a part opens is opened once."""
+        """Return all cells, divided into parts that are decoded one after another, so that each server is opened once."""
         ...
 
     def stream(self, items: Sequence[WorkItem], watch: Watch | None = None) -> Iterator[tuple[WorkItem, Generation]]:
-        """Items of one role, in the order in which they end; `watch` follows those under way, where the engine sees them."""
+        """Decode items of one role and yield them as they end. `watch` follows unfinished ones, if the engine sees them."""
         ...
 
     def time(self, plan: LatencyPlan) -> None:
-        """Time what the plan lacks, and append it as it is measured."""
+        """Time what the plan lacks, and append each timing as it is measured."""
         ...
 
     def close(self) -> None:
-        """Stop every server that this engine started, also after an error."""
+        """Close the engine and stop every server that it started, also after an error."""
         ...
 
 
 class EngineKind(Protocol):
-    """A class of configs/engine, made with the options of its file. One whose passes send requests as they arrive
-    (`timing.rate`) says `takes_arrivals = True`.
+    """A class of configs/engine, built with the options of its file. It sets `takes_arrivals = True` if its latency pass can
+    send requests as they arrive (`timing.rate`).
     """
 
     def find(self, run: Run) -> PairMetadata:
-        """The pair from its metadata; an option of the run that this engine does not take is a ConfigError."""
+        """Find the pair from its metadata. An option of the run that this engine does not take is a ConfigError."""
         ...
 
     def points(self, run: Run, planned: Sequence[Point]) -> list[Point]:
-        """Those cells of a sweep that it can make, their keys saying what decides a text here."""
+        """Return the cells of a sweep that the engine can decode, with keys that name what decides a text here."""
         ...
 
     def open(self, job: Job, store: Store) -> OpenEngine:
-        """Return an engine that is ready to decode; a ConfigError for an option of the run that it cannot serve."""
+        """Return an open engine. An option of the run that it cannot serve is a ConfigError."""
         ...
 
     def plan_timing(self, job: Job, points: Sequence[Point], store: Store) -> LatencyPlan | None:
-        """What the newest latency pass on this machine lacks of these cells; None where it lacks nothing."""
+        """Return what the newest latency pass on this machine lacks of these cells; None if it is complete."""
         ...
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Sequence
 
 
 def stopper(text: Callable[[Sequence[int]], str], stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
-    """Whether the newest tokens complete a stop string; `text` decodes ids. Only the tail is read: a token is at least one
-    byte, so no stop string spans more tokens than it has bytes.
+    """Return a test of whether the newest tokens complete a stop string; `text` decodes ids. It reads only the tail: a token is
+    at least one byte, so no stop string spans more tokens than it has bytes.
     """
     if not stops:
         return None
@@ -21,7 +21,7 @@ def stopper(text: Callable[[Sequence[int]], str], stops: Sequence[str]) -> Calla
 def end_of(
     ids: Sequence[int], stops: Collection[int], should_stop: Callable[[Sequence[int]], bool] | None
 ) -> int | None:
-    """How many ids there are up to the one that ends the text; None where none does."""
+    """Return the number of ids up to the one that ends the text; None if none does."""
     for count, token in enumerate(ids, start=1):
         if token in stops or (should_stop is not None and should_stop(ids[:count])):
             return count

@@ -1,11 +1,11 @@
-"""Who works on what: claims that expire when their job dies, over any shared file system.
+"""Which job works on what: claims on a shared file system that expire when their job dies.
 
-A job is a file whose modification time its heartbeat renews, and what it has claimed is one more file: a line a unit. Claims are
-read and written under a lock, a file made with O_EXCL that names its job and is held for as long as it takes to read them.
-A job is dead when its process is gone (seen from the same machine), or when its beat is `expire_s` older than our own
-*on the same file system*, so hosts' clocks are never compared. A dead job's claims are free, and so is its lock. Two jobs that
-take one dead lock at the same instant may both claim a unit: a duplicate, which reading drops. Network file systems may show
-stamps a minute old, hence the long default.
+A job is a file whose modification time its heartbeat renews. Its claims are a second file with one unit per line. Claims are
+read and written under a lock: a file made with O_EXCL that names its job and is held only while they are read. A job is dead if
+its process is gone (seen from the same machine), or if its heartbeat is `expire_s` older than our own *on the same file
+system*, so clocks of hosts are never compared. The claims and the lock of a dead job are free. Two jobs that take a dead lock
+at the same instant may both claim a unit; the result is a duplicate, which readers drop. Network file systems may show time
+stamps that are a minute old, hence the long default.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from pathlib import Path
 from sdbench.files import digest_of, write_whole
 
 BEAT_S, EXPIRE_S = 15.0, 180.0
-UNSIGNED_S = 10.0  # a lock is signed right after it is made; one that is not by then has lost its job in between
+UNSIGNED_S = 10.0  # a lock is signed right after it is made; if it is not signed by then, its job died in between
 LOCK_POLL_S = 0.01
 
 
 def machine_boot() -> str:
-    """This boot of this machine as this container sees its processes: only there does a process id mean anything."""
+    """Return an id of this boot of this machine and of the container's process namespace, within which process ids are unique."""
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -35,7 +35,7 @@ def machine_boot() -> str:
 
 
 def start_of_process(pid: int) -> str:
-    """When a process started, in ticks, so that a reused id is not taken for it; "" where the system does not say."""
+    """Return when a process started, in ticks, to detect a reused id; "" if the system does not report it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -43,7 +43,7 @@ def start_of_process(pid: int) -> str:
 
 
 def is_running(pid: int, start: str) -> bool:
-    """Whether that very process still runs."""
+    """Return whether that very process is still running."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -70,11 +70,11 @@ class Claims:
         self._thread.start()
 
     def take(self, unit: str) -> bool:
-        """Whether `unit` is now ours (or was): claimed by nobody, or by a job that died."""
+        """Claim `unit`; return whether it is now ours. It may be free, ours already, or claimed by a dead job."""
         return unit in self.take_all([unit])
 
     def take_all(self, units: Iterable[str]) -> set[str]:
-        """Those of `units` that are now ours (or were)."""
+        """Claim `units`; return those that are now ours."""
         units = set(units)
         if not units <= self._mine:
             with self._lock():
@@ -84,14 +84,14 @@ class Claims:
         return units & self._mine
 
     def release(self, *units: str) -> None:
-        """Give them back."""
+        """Release the claims on these units."""
         if self._mine & set(units):
             self._mine -= set(units)
             with contextlib.suppress(OSError):
                 self._write()
 
     def close(self) -> None:
-        """Give everything back and stop the heartbeat."""
+        """Release all claims and stop the heartbeat."""
         self._stop.set()
         self._thread.join()
         self._mine.clear()
@@ -100,7 +100,7 @@ class Claims:
                 path.unlink()
 
     def _claimed_elsewhere(self) -> set[str]:
-        """What living jobs hold; the file of a dead one goes."""
+        """Return what other living jobs hold, and delete the files of dead ones."""
         claimed: set[str] = set()
         for path in self.folder.glob("claims-*.txt"):
             job = path.stem.removeprefix("claims-")
@@ -114,7 +114,7 @@ class Claims:
         return claimed
 
     def _write(self) -> None:
-        """Our claims, in one step: a reader sees the old or the new."""
+        """Write our claims in one step: a reader sees the old or the new ones."""
         path = self._claim_file(self.job)
         if not self._mine:
             path.unlink(missing_ok=True)
@@ -140,11 +140,11 @@ class Claims:
             path.unlink(missing_ok=True)
 
     def is_alive(self, job: str) -> bool:
-        """Whether a job may still be working."""
+        """Return whether a job may still be working."""
         return is_working(self._job_file(job), boot=self._boot, now=self._now, expire_s=self.expire_s)
 
     def num_alive(self) -> int:
-        """How many jobs work on this folder, this one among them."""
+        """Return how many jobs work on this folder, including this one."""
         jobs = [path.stem.removeprefix("job-") for path in self.folder.glob("job-*.json")]
         return max(1, sum(job == self.job or self.is_alive(job) for job in jobs))
 
@@ -172,7 +172,7 @@ class Claims:
             return False
 
     def _bury(self, path: Path) -> bool:
-        """Move a dead lock out of the way; False if somebody else did, and so is ahead of us."""
+        """Move a dead lock out of the way. False if another job did so first."""
         grave = path.with_name(f"grave-{self.job}")
         try:
             os.rename(path, grave)
@@ -188,13 +188,13 @@ class Claims:
             return ""
 
     def _now(self) -> float:
-        """The file system's own clock."""
+        """Return the time of the file system's clock."""
         os.utime(self._beat_file)
         return self._beat_file.stat().st_mtime
 
     def _beat_for_ever(self, beat_s: float) -> None:
         while not self._stop.wait(beat_s):
-            with contextlib.suppress(OSError):  # a claim that cannot be renewed expires: a duplicate at worst
+            with contextlib.suppress(OSError):  # a claim that cannot be renewed expires: at worst a duplicate
                 os.utime(self._beat_file)
 
     def _job_file(self, job: str) -> Path:
@@ -209,7 +209,7 @@ def digest(unit: str) -> str:
 
 
 def is_working(heartbeat: Path, *, boot: str, now: Callable[[], float], expire_s: float) -> bool:
-    """Whether the job of a heartbeat file may still be working; `now` is a clock of its file system."""
+    """Return whether the job of a heartbeat file may still be working; `now` is a time of its file system's clock."""
     try:
         with open(heartbeat) as file:  # opening, not stat: network file systems revalidate on open
             beat, text = os.fstat(file.fileno()).st_mtime, file.read()
@@ -225,10 +225,10 @@ def is_working(heartbeat: Path, *, boot: str, now: Callable[[], float], expire_s
 
 
 def jobs_at_work(folder: Path, *, expire_s: float = EXPIRE_S) -> list[str]:
-    """Host and process of each job that works on a results folder, from its claims folder; nothing is written there."""
+    """Return host and process of each job that works on a results folder, given its claims folder. Writes nothing."""
     names: list[str] = []
     boot, heartbeats = machine_boot(), sorted(folder.glob("job-*.json"))
-    # Without a beat of its own to read the file system's clock from: this machine's, or the newest beat.
+    # Without an own heartbeat the file system's clock cannot be read: use this machine's clock or the newest heartbeat.
     now = max([time.time(), *(path.stat().st_mtime for path in heartbeats)])
     for path in heartbeats:
         with contextlib.suppress(OSError, ValueError, KeyError):

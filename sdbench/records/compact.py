@@ -1,8 +1,8 @@
-"""Upkeep of the parts: small ones are merged, torn ones set aside, safe against kills and readers.
+"""Maintenance of the parts: merge small ones and set torn ones aside, safe against kills and concurrent readers.
 
-The merged part names the stems it replaces in its footer, so from its rename on they no longer count; only then are
-they deleted, oldest first, so a merged part outlives what it replaced. A kill leaves files that nobody counts, never
-a hole.
+The footer of a merged part names the stems that it replaces; from its rename on these no longer count. Only then are they
+deleted, oldest first, so a merged part outlives what it replaced. After a kill there may be files that no longer count, but no
+record is missing.
 """
 
 import contextlib
@@ -15,11 +15,11 @@ from sdbench.records.snapshot import Snapshot
 
 MIN_PARTS = 2
 KEY = ["cell", "example", "sample"]
-ASIDE = ".torn-"  # before the name: no part any more, and still there to be looked at
+ASIDE = ".torn-"  # prefix of a file that is no longer a part but is kept for inspection
 
 
 def compact(snapshot: Snapshot, records: Path, kind: str, stems: Sequence[str], *, owner: str) -> list[str]:
-    """Merge these parts of one kind (generations with their tokens); the stems made, if there was anything to do."""
+    """Merge these parts of one kind (generations with their tokens); returns the new stems, if any."""
     import pyarrow as pa
 
     kinds = ("tokens", "generations") if kind == "generations" else (kind,)
@@ -29,13 +29,13 @@ def compact(snapshot: Snapshot, records: Path, kind: str, stems: Sequence[str], 
         try:
             whole = {name: read_table(snapshot.parts[name][stem]) for name in kinds}
         except (TornPartError, FileNotFoundError, KeyError):
-            continue  # a torn part, or one without its tokens, stays as it is: readers report it
+            continue  # leave a torn part, or one without its tokens: readers report it
         replaced.append(stem)
         for name in kinds:
             tables[name].append(whole[name])
     if len(replaced) < MIN_PARTS:
         return []
-    # Order within a folder decides which duplicate wins: the merged part takes the place in time of its first.
+    # Order within a folder decides which duplicate wins: the merged part takes the time of its first part.
     stem = f"{replaced[0].partition('-')[0]}-{new_stem().partition('-')[2]}"
     for name in kinds:  # generations last: their rename is the commit
         merged = pa.concat_tables(tables[name], promote_options="permissive")
@@ -48,7 +48,7 @@ def compact(snapshot: Snapshot, records: Path, kind: str, stems: Sequence[str], 
 
 
 def set_aside(snapshot: Snapshot, records: Path) -> list[str]:
-    """Torn parts go out of sight, and generations without their tokens go where others have come; the names."""
+    """Rename torn parts, and generations without their tokens where others exist; returns their names."""
     tables = snapshot.tables("generations", KEY)
     names = [problem.name for problem in snapshot.problems if problem.kind == "torn"]
     keys = {stem: set(zip(*(table[name].to_pylist() for name in KEY), strict=True)) for stem, table in tables.items()}

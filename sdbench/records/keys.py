@@ -1,4 +1,4 @@
-"""What a cell is and the key it goes by: a hash of what determines its content, equal on every host."""
+"""What a cell is, and its key: a hash of everything that determines its content, equal on every host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def canonical(value: Any) -> Any:
-    """Plain JSON in one form: 1 and 1.0 are one number, tuples are lists, sets are sorted, floats keep 12 digits."""
+    """Convert to canonical plain JSON: 1 and 1.0 are one number, tuples are lists, sets are sorted, floats have 12 digits."""
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         value = value.item()  # a NumPy scalar
     if value is None or isinstance(value, bool | str):
@@ -47,21 +47,20 @@ def asked_of(model: str, task: str, protocol: str, content: Mapping[str, Any]) -
     return cell_key({"model": model, "task": task, "protocol": protocol, "content": room})
 
 
-# Fields of a cell that are no part of its key.
+# Fields of a cell that are not part of its key.
 UNKEYED = ("model", "metric", "metrics", "axes", "is_lossless", "same_as")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of a sweep; all fields but UNKEYED make its key.
+    """One point of a sweep; all fields but UNKEYED determine its key.
 
     `axes` are `types.Axis` in the order of the rule's YAML, `metrics` the `types.Metric` that the task declares, as plain data.
 
-    `checkpoints` maps a role ("target", "draft") to repository@commit or a hash of the weights; `content` holds the
-    rest: dtype, quantisation, attention implementation, task version and rows, drafter, max_new_tokens, stops, top_k,
-    top_p, seed.
+    `checkpoints` maps a role ("target", "draft") to repository@commit or a hash of the weights. `content` holds the rest:
+    dtype, quantisation, attention implementation, task version and rows, drafter, max_new_tokens, stops, top_k, top_p, seed.
 
-    `same_as` is the key of the lossless cell whose texts are this cell's too, token for token, so that they are decoded once.
+    `same_as` is the key of the lossless cell that has the same texts, token for token, so that they are decoded once.
     """
 
     model: str
@@ -73,8 +72,8 @@ class Cell:
     w: float | None = None
     knobs: Mapping[str, Any] = field(default_factory=dict)  # a rule's options other than w
     protocol: str = ""
-    law: str = ""  # the rule's law and its version, as "blend/1"
-    metric: str = ""  # the task's headline
+    law: str = ""  # the rule's law and its version, for example "blend/1"
+    metric: str = ""  # the task's headline metric
     metrics: Sequence[Mapping[str, Any]] = ()
     axes: Sequence[Mapping[str, Any]] = ()
     is_lossless: bool = False
@@ -87,12 +86,12 @@ class Cell:
 
     @cached_property
     def asked(self) -> str:
-        """Equal for cells with the same prompts: task, rows, how a row becomes ids, the room left for an answer."""
+        """A hash that is equal for cells with the same prompts: task, rows, tokenization, room for the answer."""
         return asked_of(self.model, self.task, self.protocol, self.content)
 
     @property
     def drafter(self) -> str | None:
-        """The name of the drafter; None where nobody drafts."""
+        """The name of the drafter; None without one."""
         drafter = self.content.get("drafter")
         return str(drafter["name"]) if isinstance(drafter, Mapping) else drafter
 
@@ -100,18 +99,18 @@ class Cell:
         return hash(self.key)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, key included, as plain data."""
+        """Return everything, including the key, as plain data."""
         names = (*self.__dataclass_fields__, "key")
         return {name: canonical(getattr(self, name)) for name in names}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cell:
-        """The cell that wrote `data`; its key is worked out again, not believed."""
+        """Build the cell that wrote `data`. Its key is computed again."""
         return cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})
 
 
 def frame_of_cells(cells: Iterable[Cell]) -> pd.DataFrame:
-    """Return the frame behind `Results.cells`."""
+    """Return the frame of `Results.cells`."""
     import pandas as pd
 
     rows: list[dict[str, Any]] = [cell.to_json() | {"asked": cell.asked, "drafter": cell.drafter} for cell in cells]

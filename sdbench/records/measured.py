@@ -1,4 +1,4 @@
-"""Records with one column a field: what a latency pass measures, and counts that a server pools."""
+"""Records with one column per field: measurements of latency passes, and pooled counts of servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TimingRecord:
-    """One example timed once in one latency pass; draft, verify, rest in a split repeat only, its total is no speed."""
+    """One example timed once in a latency pass. Draft, verify and rest are set in a split repeat only; its total is no speed."""
 
     pass_id: str
     machine: str
@@ -36,17 +36,17 @@ class TimingRecord:
     load: float = NAN  # load average when it started
     is_split: bool = False
     peak_memory_bytes: float = NAN
-    stall: bool = False  # a first clocking was far off its repeats and neighbours: this is the second
-    drafted_per_round: float = NAN  # tokens that were offered in a round of a text, on average
+    stall: bool = False  # True: a first timing was far off its repeats and neighbours, and this is the second
+    drafted_per_round: float = NAN  # tokens offered per round of a text, on average
     is_cached: bool = False  # whether the server may have had the prompt in its cache
 
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """What one call costs on this machine: the median of several, at this many tokens a call on average.
+    """The cost of one call on this machine: the median of several, at `tokens` tokens per call on average.
 
-    `drafter`: whose drafts a "draft" prices, per drafted token; `model` is the draft model where that drafter reads it. "text" is
-    the part of such a draft that is decoding and encoding of texts, per token that was offered; a mean.
+    `drafter`: whose drafts the kind "draft" measures, per drafted token; `model` is the draft model if that drafter reads it.
+    The kind "text" is the part of such a draft that decodes and encodes texts, a mean per offered token.
     """
 
     pass_id: str
@@ -61,10 +61,10 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True)
 class LoadRecord:
-    """One request of a closed loop in which so many are under way at once; seconds by the client's clock and by the server's.
+    """One request of a closed loop with a fixed number of users; seconds by the client's clock and by the server's.
 
-    `block_s` is what all requests of the cell took together, from the first that was sent to the last that ended, `held_s` the part
-    of it in which all users were busy: `reached` requests were under way then, on average.
+    `block_s` is the time of all requests of the cell, from the first that was sent to the last that ended. `held_s` is the part
+    of it in which all users were busy; `reached` requests were in progress then, on average.
     """
 
     pass_id: str
@@ -83,17 +83,17 @@ class LoadRecord:
     started_at: float = NAN
     cycle: int = 0  # examples are asked in a cycle
     held_s: float = NAN
-    held_tokens: float = NAN  # of this request, those that came within `held_s`
+    held_tokens: float = NAN  # tokens of this request that came within `held_s`
     reached: float = NAN
     is_cached: bool = False  # whether the server may have had the prompt in its cache
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLoadRecord:
-    """One request of an open loop, sent at its time whatever is still under way; seconds from the start of the loop.
+    """One request of an open loop, sent at its time whether or not others have ended; seconds from the start of the loop.
 
-    `schedule` is a hash of which prompt arrives when, `request` the number of this one in it. A request that failed has its reason
-    in `failure`, and no tokens: it is not repeated.
+    `schedule` is a hash of which prompt arrives when, `request` the number of this request in it. A failed request has its
+    reason in `failure` and no tokens; it is not repeated.
     """
 
     pass_id: str
@@ -109,7 +109,7 @@ class OpenLoadRecord:
     sent_s: float
     first_token_s: float
     last_token_s: float
-    under_way: int  # requests when this one was sent, itself among them
+    under_way: int  # requests in progress when this one was sent, including this one
     server_first_token_s: float = NAN  # seconds of the request by the server's clock
     server_decode_s: float = NAN
     server_queue_s: float = NAN
@@ -120,9 +120,9 @@ class OpenLoadRecord:
 
 @dataclass(frozen=True, slots=True)
 class PooledRecord:
-    """What a server that tells no rounds says of many texts of a cell together; drafts past the end of a text count.
+    """Counts of many texts of a cell together, from a server that does not report rounds; drafts after the end of a text count.
 
-    `source`: "requests" (sums that come with each text) or "server" (its counters before and after: whatever else it did).
+    `source`: "requests" (sums that come with each text) or "server" (its counters before and after, with all its other work).
     """
 
     cell: str
@@ -130,21 +130,21 @@ class PooledRecord:
     texts: int
     tokens: int
     steps: float
-    drafted: float  # NaN: not told
+    drafted: float  # NaN: not reported
     accepted: float
-    block: str  # one block of texts is counted once
+    block: str  # a block of texts is counted once
 
 
 @dataclass(frozen=True, slots=True)
 class PartingRecord:
-    """Where a lossless text at T = 0 parts from the target's own, and how far the logits of the two tokens are apart there."""
+    """Where a lossless text at T = 0 first differs from the target's, and the difference of the logits of the two tokens there."""
 
     cell: str
     example: str
     sample: int
-    token: int  # the first that differs, from 1
+    token: int  # the first that differs, counted from 1
     margin: float  # NaN: one of the texts ends there
-    explained: float  # the largest margin that rounding in the run's dtype explains
+    explained: float  # the largest difference that rounding in the run's dtype explains
 
 
 PLAIN = {
@@ -158,7 +158,7 @@ PLAIN = {
 
 
 def plain_table(records: Sequence[Any], kind: str, *, run: str) -> pa.Table:
-    """`kind` of PLAIN: one column a field, and the run they came from."""
+    """Build the table of a `kind` of PLAIN: one column per field, and the run."""
     import pyarrow as pa
 
     types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}

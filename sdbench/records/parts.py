@@ -1,4 +1,4 @@
-"""Immutable parts: written whole to a temporary name, synced, renamed; read back whole or reported as torn."""
+"""Immutable parts: written to a temporary name, synced and renamed; read completely or reported as torn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TMP_PREFIX = ".tmp-"
 class StoreError(Exception):
     """Records cannot be written; what was written before is intact.
 
-    It ends a run: of no kind that a cell's or a scorer's own failures have, so that it is never taken for one.
+    It ends a run. It has no base class in common with the failures of a cell or a scorer, so it is not handled as one of them.
     """
 
 
@@ -36,13 +36,13 @@ class SchemaError(ValueError):
 
 
 class TornPartError(ValueError):
-    """One part that cannot be read; the others can. `kind`: "torn", or "unread" where the disk did not give it this time."""
+    """One part that cannot be read; the others can. `kind`: "torn", or "unread" if the disk failed to return it this time."""
 
     kind = "torn"
 
 
 class UnreadPartError(TornPartError):
-    """The file may be whole: a system call failed."""
+    """A system call failed, so the file itself may be intact."""
 
     kind = "unread"
 
@@ -52,7 +52,7 @@ _last_ns = 0
 
 
 def new_stem() -> str:
-    """UTC time to the microsecond and 48 random bits; strictly increasing within a process."""
+    """Return UTC time to the microsecond with 48 random bits; strictly increasing within a process."""
     global _last_ns
     with _clock_lock:
         _last_ns = max(time.time_ns(), _last_ns + 1000)
@@ -62,12 +62,12 @@ def new_stem() -> str:
 
 
 def safe_name(text: str) -> str:
-    """`text` as a part of a file's name: a hash, so that any text will do."""
+    """Return a hash of `text` as a part of a file name, so that any text is allowed."""
     return digest_of(text, digits=24)
 
 
 def commit(path: Path, data: bytes, *, owner: str = "") -> None:
-    """`data` at `path`, or nothing at all: temporary file, fsync, rename, fsync of the folder."""
+    """Write `data` to `path` atomically: temporary file, fsync, rename, fsync of the folder."""
     tmp = path.with_name(f"{TMP_PREFIX}{owner}-{secrets.token_hex(6)}")
     try:
         write_whole(path, data, part=tmp, sync=True)
@@ -76,7 +76,7 @@ def commit(path: Path, data: bytes, *, owner: str = "") -> None:
 
 
 def cannot_write(folder: Path, error: OSError) -> str:
-    """One sentence for a disk that is full, a folder that is not ours, and whatever else."""
+    """Return a StoreError for a full disk, a folder without write permission, or any other failure."""
     reason = error.strerror or str(error)
     return (
         f"cannot write records in {folder}: {reason[:1].lower() + reason[1:]}; records written before are intact, and "
@@ -85,13 +85,13 @@ def cannot_write(folder: Path, error: OSError) -> str:
 
 
 def commit_json(path: Path, data: Mapping[str, Any], *, owner: str = "") -> None:
-    """One JSON object with the schema's number in it."""
+    """Write one JSON object that contains the schema number."""
     text = json.dumps({"schema": SCHEMA, **data}, ensure_ascii=False, indent=1, default=str)
     commit(path, text.encode() + b"\n", owner=owner)
 
 
 def commit_table(path: Path, table: pa.Table, *, replaces: tuple[str, ...] = (), owner: str = "") -> None:
-    """One Parquet part, page checksums included; `replaces` names the stems it stands for."""
+    """Write one Parquet part with page checksums; `replaces` names the stems that it replaces."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -102,7 +102,7 @@ def commit_table(path: Path, table: pa.Table, *, replaces: tuple[str, ...] = (),
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """One JSON part; TornPartError if it is not whole, SchemaError if it is newer."""
+    """Read one JSON part. TornPartError if it is incomplete, SchemaError if it is newer."""
     with _check_readable(path, ValueError, KeyError, TypeError):
         data = json.loads(path.read_bytes())
         version = int(data["schema"])
@@ -111,7 +111,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """One Parquet part (those of `columns` it has); TornPartError if it is not whole, SchemaError if it is newer."""
+    """Read those of `columns` that a Parquet part has. TornPartError if it is incomplete, SchemaError if it is newer."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -122,7 +122,7 @@ def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
 
 
 def read_replaces(path: Path) -> tuple[str, ...]:
-    """The stems that this part stands for: its footer only."""
+    """Return the stems that this part replaces; reads the footer only."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -134,13 +134,13 @@ def read_replaces(path: Path) -> tuple[str, ...]:
 
 @contextmanager
 def _check_readable(path: Path, *errors: type[Exception]) -> Iterator[None]:
-    """Raise TornPartError for an OSError or any of `errors`; a file that is not there stays a FileNotFoundError."""
+    """Raise TornPartError for an OSError or any of `errors`; a missing file stays a FileNotFoundError."""
     try:
         yield
     except (FileNotFoundError, SchemaError):
         raise
     except (OSError, *errors) as error:
-        is_of_disk = isinstance(error, OSError) and error.errno is not None  # pyarrow's own complaints have no number
+        is_of_disk = isinstance(error, OSError) and error.errno is not None  # errors of pyarrow itself have no number
         kind = UnreadPartError if is_of_disk else TornPartError
         raise kind(f"{path.name} cannot be read ({first_line(error)})") from error
 
@@ -158,21 +158,21 @@ def _refuse_newer(path: Path, version: int) -> None:
 
 
 def list_parts(folder: Path) -> Iterator[tuple[str, str, Path]]:
-    """(kind, stem, path) of every part by name, so in time order within a kind; temporary files are not parts."""
+    """Return (kind, stem, path) of every part by name, so in time order within a kind, without temporary files."""
     for name in sorted(_names(folder)):
         kind, dash, rest = name.partition("-")
         stem, dot, suffix = rest.rpartition(".")
         path = folder / name
         is_part = dash and dot and suffix in ("json", "parquet")
-        # A link to nowhere would look like a part that has just been merged, for ever.
+        # a broken link would look like a part that has just been merged, forever
         if is_part and not (path.is_symlink() and not path.exists()):
             yield kind, stem, path
 
 
 def _names(folder: Path) -> set[str]:
-    """A listing is not made in one instant: it can miss a merged part that is new, and the old ones that it replaced.
+    """List a folder. A listing is not atomic: it can miss both a new merged part and the old parts that it replaced.
 
-    What was there for the whole of one listing is missing from the next only if it was merged: then list again.
+    A file that existed during a whole listing is missing from the next only if it was merged; then list again.
     """
     before, now = _listing(folder), _listing(folder)
     while not before <= now:

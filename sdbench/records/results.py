@@ -1,4 +1,4 @@
-"""The reader's side: `read(folder)` gives pandas frames, duplicates dropped, knobs joined, problems named."""
+"""The reader: `read(folder)` returns pandas frames without duplicates, with knobs joined and problems listed."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ TOKEN_COLUMNS = (*KEY, *ARRAYS)
 
 
 def read(path: str | os.PathLike[str]) -> Results:
-    """The records below results/<name>/; ValueError if there are none, SchemaError if a newer sdbench wrote them."""
+    """Read the records below results/<name>/. ValueError if there are none, SchemaError if a newer sdbench wrote them."""
     folder = Path(path)
     while (folder / "records").is_dir():
         try:
             return Results(folder)
-        except FileNotFoundError:  # a running job has just merged parts: look again
+        except FileNotFoundError:  # a running job has just merged parts: read again
             continue
     raise ValueError(f"{folder} is not a results folder: it has no records/ in it")
 
 
 class Results:
-    """What a folder held when it was read. Frames are made once; change a copy, not the frame.
+    """What a folder held when it was read. Frames are cached; change a copy, not the frame.
 
-    `.generations` one row a generation · `.rounds` one row a round · `.tokens` one row a generation, arrays in lists ·
-    `.timings` · `.calls` · `.cells` one row a cell, key in `cell` · `.vocabulary` {model: the text of each token id} ·
-    `.examples` one row an example: prompt, reference · `.provenance` {run: what ran} · `.config` the last run's resolved
+    `.generations` one row per generation · `.rounds` one row per round · `.tokens` one row per generation, arrays in lists ·
+    `.timings` · `.calls` · `.cells` one row per cell, key in `cell` · `.vocabulary` {model: the text of each token id} ·
+    `.examples` one row per example: prompt, reference · `.provenance` {run: what ran} · `.config` the last run's resolved
     configuration · `.problems` torn parts, failures, unfinished `force`
     """
 
@@ -53,20 +53,20 @@ class Results:
 
     @classmethod
     def of_frames(cls, name: str, **frames: Any) -> Results:
-        """Return results of several folders together, which hold these frames and nothing else."""
+        """Return results that consist of these frames, for several folders together."""
         results = cls.__new__(cls)
         results.__dict__ |= {"name": name, **frames}
         return results
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Torn or missing parts, failures that no later record has made good, cells whose `force` is unfinished."""
+        """Torn or missing parts, failures that no later record has corrected, cells whose `force` is unfinished."""
         self._judge()
         return tuple(self._snapshot.problems)
 
     @cached_property
     def provenance(self) -> dict[str, dict[str, Any]]:
-        """One entry a run, in the order of time: versions, commit, checkpoints, device, load, sandbox, what w means."""
+        """One entry per run, by time: versions, commit, checkpoints, device, load, sandbox, what w means."""
         servers = {run: {"servers": facts} for run, facts in self._snapshot.servers.items()}
         drafters = {run: {"drafters": facts} for run, facts in self._snapshot.drafters.items()}
         return {
@@ -76,7 +76,7 @@ class Results:
 
     @cached_property
     def configs(self) -> dict[str, dict[str, Any]]:
-        """One entry a run, in the order of time: its resolved configuration, the command among it."""
+        """One entry per run, by time: its resolved configuration and the command."""
         return {run: data["config"] for run, data in sorted(self._snapshot.runs.items())}
 
     @cached_property
@@ -86,15 +86,15 @@ class Results:
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """One row a cell: `cell` (key), labels, protocol, law, metric, is_lossless, `knob_*`, `checkpoint_*`.
+        """One row per cell: `cell` (key), labels, protocol, law, metric, is_lossless, `knob_*`, `checkpoint_*`.
 
-        `metrics` and `axes` are lists of plain data as the cell carries them.
+        `metrics` and `axes` are lists of plain data, as the cell stores them.
         """
         return frame_of_cells([cell for _, cell in sorted(self._snapshot.cells.items())])
 
     @cached_property
     def generations(self) -> pd.DataFrame:
-        """One row a generation: key, labels, counts, sums, text, then a column each score, statistic and flag."""
+        """One row per generation: key, labels, counts, sums, text, then a column for each score, statistic and flag."""
         table = self._rows
         stored = [name for name in table.column_names if name not in ("stem", "row", "epoch", "run", *KEY)]
         frame = table.select([*KEY, *stored]).to_pandas()
@@ -104,9 +104,9 @@ class Results:
         return self._with_labels(frame)
 
     def held(self) -> set[tuple[str, str, int]]:
-        """Return (cell, example, sample) of every generation but those that `force` asked for anew, as `Store.held`.
+        """Return (cell, example, sample) of every generation except those that `force` requested again, as in `Store.held`.
 
-        Those of a cell with the texts of another are its own no more.
+        Generations of a cell that shares the texts of another cell count for the other cell.
         """
         keys, epochs = _keys(self._rows), self._rows["epoch"].to_pylist()
         wanted = self._snapshot.epochs
@@ -123,12 +123,12 @@ class Results:
 
     @cached_property
     def ids(self) -> pd.DataFrame:
-        """One row a generation: key, ids [T]; the little of `.tokens` that needs no measures."""
+        """One row per generation: key, ids [T]; a fast part of `.tokens` without measures."""
         return self._token_rows([*KEY, "ids"]).to_pandas()
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
-        """One row a round: cell, example, sample, round, drafted, examined, accepted."""
+        """One row per round: cell, example, sample, round, drafted, examined, accepted."""
         import numpy as np
         import pandas as pd
         import pyarrow as pa
@@ -136,7 +136,7 @@ class Results:
 
         table = self._token_rows([*KEY, *ROUND_COLUMNS])
         num_rounds = pc.call_function("list_value_length", [table["round_drafted"]])
-        lengths = num_rounds.fill_null(0).to_numpy()  # no list: an engine that tells no rounds
+        lengths = num_rounds.fill_null(0).to_numpy()  # no list: an engine that does not report rounds
         rows = np.repeat(np.arange(len(lengths)), lengths)
         columns: dict[str, Any] = {name: table[name].take(pa.array(rows)).to_pandas() for name in KEY}
         columns["round"] = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -146,49 +146,49 @@ class Results:
 
     @cached_property
     def tokens(self) -> pd.DataFrame:
-        """One row a generation: arrays ids, origin [T], draft_ids, p, q [D], tv, expected, bias [E]; None where off."""
+        """One row per generation: arrays ids, origin [T], draft_ids, p, q [D], tv, expected, bias [E]; None where off."""
         return self._token_rows(list(TOKEN_COLUMNS)).to_pandas()
 
     @cached_property
     def timings(self) -> pd.DataFrame:
-        """One row an example timed once; the labels joined from the cells."""
+        """One row per timing of an example, with the labels of its cell."""
         return self._with_labels(self._plain("timings", TIMING_KEY))
 
     @cached_property
     def calls(self) -> pd.DataFrame:
-        """One row a measured cost per call: pass_id, machine, model, kind, drafter, tokens, seconds; "" for no certain drafter."""
+        """One row per measured cost of a call: pass_id, machine, model, kind, drafter ("" if unknown), tokens, seconds."""
         calls = self._plain("calls", ("pass_id", "machine", "model", "kind", "drafter", "tokens"))
         return calls.assign(drafter=calls["drafter"].fillna(""))
 
     @cached_property
     def loads(self) -> pd.DataFrame:
-        """One row a request of a closed loop; the labels joined from the cells."""
+        """One row per request of a closed loop, with the labels of its cell."""
         return self._with_labels(self._plain("loads", (*TIMING_KEY[:5], "concurrency", "cycle")))
 
     @cached_property
     def open_loads(self) -> pd.DataFrame:
-        """One row a request of an open loop; the labels joined from the cells."""
+        """One row per request of an open loop, with the labels of its cell."""
         return self._with_labels(self._plain("open_loads", (*TIMING_KEY[:3], "schedule", "repeat", "request")))
 
     @cached_property
     def pooled(self) -> pd.DataFrame:
-        """One row a block of texts whose rounds a server did not tell; the labels joined from the cells."""
+        """One row per block of texts whose rounds a server did not report, with the labels of its cell."""
         return self._with_labels(self._plain("pooled", ("cell", "block")))
 
     @cached_property
     def partings(self) -> pd.DataFrame:
-        """One row a lossless text at T = 0 that parts from the target's own: token, margin, explained; the labels joined."""
+        """One row per lossless text at T = 0 that differs from the target's: token, margin, explained, and the labels."""
         return self._with_labels(self._plain("partings", ("cell", "example", "sample", "token")))
 
     @cached_property
     def vocabulary(self) -> dict[str, list[str]]:
-        """model -> the text of each id of its tokenizer, so that ids can be shown without it; the newest where it changed."""
+        """model -> the text of each id of its tokenizer, to show ids without the tokenizer; the newest if it changed."""
         tables = self._snapshot.tables("vocabulary").values()
         return {str(table["model"][0]): table["text"].to_pylist() for table in tables if len(table)}
 
     @cached_property
     def examples(self) -> pd.DataFrame:
-        """One row an example as it was asked: `asked` (which cells: theirs is the same), example, prompt, reference."""
+        """One row per example: `asked` (equal for the cells that share it), example, prompt, reference."""
         import pyarrow as pa
 
         empty = examples_table("", {})
@@ -196,7 +196,7 @@ class Results:
         return table.to_pandas().drop_duplicates(["asked", "example"], ignore_index=True)
 
     def export(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Every frame as one Parquet file; the paths written."""
+        """Write every frame as one Parquet file; returns the paths."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         names = ("cells", "generations", "rounds", "tokens", "examples", *PLAIN)
@@ -208,7 +208,7 @@ class Results:
         return paths
 
     def _token_rows(self, columns: list[str]) -> pa.Table:
-        """These columns (the key among them) of the tokens parts, in the order of `.generations`; rows without are left out."""
+        """Read these columns of the tokens parts in the order of `.generations`, without rows that have no tokens."""
         import numpy as np
         import pyarrow as pa
 
@@ -245,7 +245,7 @@ class Results:
         return frame
 
     def _judge(self) -> None:
-        """Failures without a later record, epochs that `force` began and nobody finished, cells without a file."""
+        """Find failures without a later record, unfinished epochs of `force`, and cells without a file."""
         rows = self._rows
         cells, examples, stems, epochs = (rows[name].to_pylist() for name in ("cell", "example", "stem", "epoch"))
         latest: dict[tuple[str, str | None], str] = {}

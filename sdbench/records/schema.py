@@ -1,7 +1,7 @@
-"""What one record holds, and the columns it becomes. Counts are derived here, once, from the arrays; rates never are.
+"""The content of a record and its columns. Counts are derived here, once, from the arrays; rates are never stored.
 
-Stored columns are named `score.<metric>`, `stats.<metric>`, `flag.<name>`, so that each kind has one type in every
-part; a reader shows them as `<metric>`, `stats_<metric>`, `<name>`.
+Stored columns are named `score.<metric>`, `stats.<metric>`, `flag.<name>`, so that each kind has one type in every part; a
+reader shows them as `<metric>`, `stats_<metric>`, `<name>`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Numbers = Sequence[int] | Sequence[float] | np.ndarray
 
-ACCEPTED, REPLACED, BONUS, SURE = 0, 1, 2, 3  # where an emitted token came from
+ACCEPTED, REPLACED, BONUS, SURE = 0, 1, 2, 3  # the origin of an emitted token
 NAN = math.nan
 LABELS = ("model", "task", "verifier", "w", "drafter", "num_draft", "temperature")  # joined from the cell
 KEY = ("cell", "example", "sample")
@@ -40,8 +40,8 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRecord:
-    """One finished and scored generation. None: measure off, its identity does not hold (joint, greedy blend), or the engine
-    does not tell. Without rounds no count of drafts is known, without origins no place of a token in its round.
+    """One finished and scored generation. None: measures are off, the rule does not define it (joint, greedy blend), or the
+    engine does not report it. Without rounds no count of drafts is known; without origins no position of a token in its round.
 
     T emitted tokens, D drafted positions, E examined positions, R rounds; arrays are in the order of the text.
     """
@@ -67,7 +67,7 @@ class GenerationRecord:
 
 
 def generations_schema(records: Sequence[GenerationRecord]) -> pa.Schema:
-    """Base columns and one for each score, statistic and flag that these records have."""
+    """Base columns and one for each score, statistic and flag of these records."""
     import pyarrow as pa
 
     columns = [("cell", pa.string()), ("example", pa.string()), ("sample", pa.int32())]
@@ -80,7 +80,7 @@ def generations_schema(records: Sequence[GenerationRecord]) -> pa.Schema:
 
 
 def tokens_schema() -> pa.Schema:
-    """One row a generation, arrays in list columns; floats in float64, so that equal runs give equal records."""
+    """One row per generation, arrays in list columns; floats in float64, so that equal runs give equal records."""
     import pyarrow as pa
 
     integers, floats = pa.list_(pa.int32()), pa.list_(pa.float64())
@@ -102,7 +102,7 @@ def _names(records: Sequence[GenerationRecord], kind: str) -> list[str]:
 def generation_tables(
     records: Sequence[GenerationRecord], *, epochs: Mapping[str, int], run: str
 ) -> tuple[pa.Table, pa.Table]:
-    """(generations, tokens), one row a record in the same order."""
+    """Return (generations, tokens), one row per record in the same order."""
     import pyarrow as pa
 
     schema = generations_schema(records)
@@ -123,8 +123,8 @@ def _generation_row(record: GenerationRecord) -> dict[str, Any]:
 
 
 def _counts(record: GenerationRecord, rounds: Rounds) -> dict[str, int | None]:
-    """Sums over the rounds; a replacement is the token at an examined position that was not accepted, all others are a bonus.
-    Spared are the accepted ones that the target did not judge.
+    """Sum over the rounds. The token at an examined position that was not accepted is a replacement; all other emitted ones are
+    bonus tokens. Spared tokens are the accepted ones that the target did not judge.
     """
     drafted, examined, accepted = (sum(map(int, getattr(rounds, name))) for name in ROUNDS)
     assert drafted >= examined >= accepted, "what is accepted was examined, and what is examined was drafted"
@@ -156,7 +156,7 @@ def _plain(values: Numbers | None) -> list[Any] | None:
 
 
 def examples_table(asked: str, texts: Mapping[str, tuple[str, str]]) -> pa.Table:
-    """One row an example: {id: (prompt, reference)} of the cells whose `asked` this is."""
+    """One row per example: {id: (prompt, reference)} of the cells with this `asked`."""
     import pyarrow as pa
 
     prompts, references = ([pair[side] for pair in texts.values()] for side in (0, 1))
@@ -165,7 +165,7 @@ def examples_table(asked: str, texts: Mapping[str, tuple[str, str]]) -> pa.Table
 
 
 def vocabulary_table(model: str, texts: Sequence[str]) -> pa.Table:
-    """One row a token id, in the order of ids."""
+    """One row per token id, in the order of ids."""
     import pyarrow as pa
 
     return pa.table({"model": pa.array([model] * len(texts), pa.string()), "text": pa.array(texts, pa.string())})

@@ -1,4 +1,4 @@
-"""What a folder holds at one moment: whole parts, a merged one counted instead of those it replaces."""
+"""What a folder holds at one moment: complete parts; a merged part counts instead of those that it replaces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLES = (
     "examples",
 )
 _ANEW = "running the command again computes its records anew"
-# A footer that is whole over a page that is not: bit rot, which the writer does not look for.
+# a footer that is intact over a page that is not: bit rot, which the writer does not check
 _REPAIRS = {
     "tokens": "its arrays per token are lost until force=true makes them anew",
     "vocabulary": "the texts of single tokens are missing",
@@ -35,7 +35,7 @@ _REPAIRS = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something a reader of the records should know: kind is "torn", "unread", "missing", "failure" or "forced"."""
+    """Something a reader of the records should know. kind: "torn", "unread", "missing", "failure" or "forced"."""
 
     kind: str
     name: str
@@ -44,19 +44,19 @@ class Problem:
 
 @dataclass
 class Snapshot:
-    """Paths of the parts that count, by kind and stem in time order, and the small files read."""
+    """Paths of the parts that count, by kind and stem in time order, and the contents of the small files."""
 
     parts: dict[str, dict[str, Path]]
     cells: dict[str, Cell]
     runs: dict[str, dict[str, Any]]
     failures: list[dict[str, Any]]
-    epochs: dict[str, int]  # cell -> the epoch that force has asked for
+    epochs: dict[str, int]  # cell -> the epoch that force has requested
     problems: list[Problem] = field(default_factory=list)
-    servers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # run -> what answered it
-    drafters: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # run -> what they read off the weights
+    servers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # run -> facts about its servers
+    drafters: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # run -> facts about its drafters
 
     def tables(self, kind: str, columns: list[str] | None = None) -> dict[str, pa.Table]:
-        """stem -> table of every whole part; a torn one becomes a problem."""
+        """Return stem -> table of every complete part; a torn one becomes a problem."""
         tables: dict[str, pa.Table] = {}
         for stem, path in self.parts[kind].items():
             try:
@@ -73,9 +73,9 @@ class Snapshot:
 
 
 def take_snapshot(records: Path, *, footers: dict[str, tuple[str, ...]] | None = None) -> Snapshot:
-    """Every footer is read, so that torn and newer parts show at once; FileNotFoundError if a part vanishes meanwhile.
+    """Read every footer, so that torn and newer parts show at once. FileNotFoundError if a part vanishes meanwhile.
 
-    `footers` remembers what each part replaces from one call to the next: parts never change.
+    `footers` caches what each part replaces between calls: parts never change.
     """
     footers = {} if footers is None else footers
     snapshot = Snapshot({kind: {} for kind in TABLES}, {}, {}, [], {})

@@ -1,4 +1,4 @@
-"""The writer's side of a results folder: open, add cells, append, claim, force, compact."""
+"""The writer of a results folder: open, add cells, append, claim, force, compact."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 GenerationKey = tuple[str, str, int]  # cell, example, sample
-COMPACT_AT = 64  # own small parts of a kind before they are merged on the way
-LARGE_BYTES = 64 * 2**20  # parts of this size are left as they are: a long sweep is not written again at each end
+COMPACT_AT = 64  # small parts of a kind that this job writes before it merges them
+LARGE_BYTES = 64 * 2**20  # larger parts are not merged, so that a long sweep is not rewritten again and again
 
 
 class Store:
-    """One job's hand on one results folder. Make it with `Store.open`; use it in a `with`, or `close` it."""
+    """One job's access to one results folder. Create it with `Store.open`; use it in a `with`, or `close` it."""
 
     def __init__(self, folder: Path, run: str, claims: Claims) -> None:
         self.folder, self.run, self.claims = folder, run, claims
         self.records = folder / "records"
-        # What the parts seen so far hold; parts never change, so each is read once.
+        # Contents of the parts read so far. Parts never change, so each is read once.
         self._held: dict[GenerationKey, int] = {}  # epochs
         self._seen: set[str] = set()
         self._footers: dict[str, tuple[str, ...]] = {}
         self._epochs: dict[str, int] = {}
-        self._outstanding: dict[str, set[GenerationKey]] = {}  # claimed unit -> what of it is not yet written
-        self._given_up: set[tuple[str, str | None]] = set()  # (cell, example or all) that failed in this job
+        self._outstanding: dict[str, set[GenerationKey]] = {}  # claimed unit -> its generations not yet written
+        self._given_up: set[tuple[str, str | None]] = set()  # (cell, example or None for all) that failed in this job
         self._stems: dict[str, list[str]] = {kind: [] for kind in ("generations", *PLAIN)}
 
     @classmethod
@@ -61,7 +61,7 @@ class Store:
         beat_s: float = BEAT_S,
         expire_s: float = EXPIRE_S,
     ) -> Store:
-        """Make or extend a results folder; StoreError if it cannot be written, SchemaError if it is newer."""
+        """Create or extend a results folder. StoreError if it cannot be written, SchemaError if it is newer."""
         folder = Path(folder)
         try:
             (folder / "records").mkdir(parents=True, exist_ok=True)
@@ -87,13 +87,13 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Give every claim back."""
+        """Release all claims."""
         self.claims.close()
 
     def add_cells(self, cells: Iterable[Cell]) -> None:
-        """One file a cell, before its first record; a cell already there is left alone unless its file is torn or lacks `same_as`.
+        """Write one file per cell before its first record. An existing file is kept unless it is torn or lacks `same_as`.
 
-        What a task declares of its metrics is told by the newest of its cells, and then of all that were asked the same.
+        What a task declares about its metrics is taken from the newest of its cells, then for all cells with the same prompts.
         """
         known = self._snapshot().cells
         declared: dict[str, Cell] = {}
@@ -108,7 +108,7 @@ class Store:
                 self._commit_json(f"cell-{held.key}", replace(held, metric=new.metric, metrics=new.metrics).to_json())
 
     def add_vocabulary(self, model: str, key: str, texts: Callable[[], Sequence[str]]) -> None:
-        """The text of each token id of a model, once; `key` identifies its tokenizer, `texts` is asked where that is new."""
+        """Write the text of each token id of a model, once; `key` identifies its tokenizer, `texts` is called if that is new."""
         digest = parts.safe_name(f"{model}\n{key}")
         earlier = next(self.records.glob(f"vocabulary-*-{digest}.parquet"), None)
         path = earlier or self._path("vocabulary", f"{new_stem().partition('-')[0]}-{digest}")
@@ -117,19 +117,19 @@ class Store:
         commit_table(path, vocabulary_table(model, texts()), owner=self.claims.job)
 
     def add_examples(self, asked: str, ids: Iterable[str], texts: Callable[[str], tuple[str, str]]) -> None:
-        """Prompt and reference of each example, once; `texts` is asked for those that are new to the cells of `asked`."""
+        """Write prompt and reference of each example, once; `texts` is called for those that are new to `asked`."""
         held = self.prompts(asked)
         new = {example: texts(example) for example in ids if example not in held}
         if new:
             commit_table(self._path("examples", new_stem()), examples_table(asked, new), owner=self.claims.job)
 
     def prompts(self, asked: str) -> dict[str, str]:
-        """Example -> the prompt under which it was asked, for the cells of `asked`."""
+        """Return example -> its stored prompt, for the cells of `asked`."""
         tables = self._snapshot().tables("examples", ["asked", "example", "prompt"]).values()
         return {row["example"]: row["prompt"] for part in tables for row in part.to_pylist() if row["asked"] == asked}
 
     def append_generations(self, records: Sequence[GenerationRecord]) -> None:
-        """One part; when this returns the records survive anything, and their claims are given back."""
+        """Write one part. When this returns, the records are permanent and their claims are released."""
         if not records:
             return
         generations, tokens = generation_tables(records, epochs=self._epochs, run=self.run)
@@ -153,17 +153,17 @@ class Store:
             self._wrote(kind, stem)
 
     def add_server(self, facts: Mapping[str, Any]) -> None:
-        """What a server of this run is: read as a part of the run's provenance."""
+        """Record facts about a server of this run; readers get them as part of the run's provenance."""
         self._commit_json(f"server-{new_stem()}", {"run": self.run, "server": dict(facts)})
 
     def add_drafter(self, facts: Mapping[str, Any]) -> None:
-        """What a drafter of this run has read off the weights: read as a part of the run's provenance."""
+        """Record what a drafter of this run has read from the weights; readers get it as part of the run's provenance."""
         self._commit_json(f"drafter-{new_stem()}", {"run": self.run, "drafter": dict(facts)})
 
     def append_failure(self, cell: str, message: str, *, example: str | None = None) -> None:
-        """What went wrong, kept until a later record of the same cell (and example) shows that it no longer does.
+        """Record a failure, which counts until there is a later record of the same cell (and example).
 
-        This job gives the example (or the whole cell) up: it is neither waited for nor handed out again.
+        This job gives up the example (or the whole cell): it neither waits for it nor claims it again.
         """
         if self._is_given_up(cell, example):
             return
@@ -174,7 +174,7 @@ class Store:
         )
 
     def held(self) -> set[GenerationKey]:
-        """(cell, example, sample) of every finished generation, those that `force` asked for anew excepted."""
+        """Return (cell, example, sample) of every finished generation except those that `force` requested again."""
         for stem, table in self._look(self._new_generations).items():
             columns = (table[name].to_pylist() for name in ("cell", "example", "sample", "epoch"))
             for cell, example, sample, epoch in zip(*columns, strict=True):
@@ -184,8 +184,8 @@ class Store:
         return {key for key, epoch in self._held.items() if epoch >= self._epochs.get(key[0], 0)}
 
     def force(self, cells: Iterable[str], *, token: str | None = None) -> None:
-        """Ask for `cells` anew: what is held now stays readable until its successor is written, and counts as missing.
-        A requeued or parallel job that gives the same `token` joins the epoch instead of starting another.
+        """Request `cells` again: what is held stays readable until its successor is written, and counts as missing. A requeued
+        or parallel job with the same `token` joins the epoch instead of starting another.
         """
         wanted = sorted(set(cells))
         name = f"force-{parts.safe_name(' '.join([token, *wanted])) if token else new_stem()}"
@@ -195,7 +195,7 @@ class Store:
         self._epochs = self._snapshot().epochs
 
     def take(self, items: Iterable[GenerationKey]) -> list[GenerationKey]:
-        """Those of `items` now claimed by this job and still missing; a claim ends when its records are there."""
+        """Claim items; return those that this job holds and that are still missing. A claim ends when its records are written."""
         items = list(items)
         units: dict[str, set[GenerationKey]] = {}
         for item in items:
@@ -218,13 +218,13 @@ class Store:
         return sorted(taken, key={item: n for n, item in enumerate(items)}.__getitem__)
 
     def elsewhere(self, items: Iterable[GenerationKey]) -> list[GenerationKey]:
-        """Those of `items` that are missing, and neither in this job's hands nor given up by it: another job's."""
+        """Return those of `items` that are missing and neither claimed nor given up by this job, so are another job's."""
         held = self.held()
         left = [item for item in items if item not in held and unit_of(item) not in self._outstanding]
         return [item for item in left if not self._is_given_up(*item[:2])]
 
     def compact(self) -> list[str]:
-        """Merge the small parts of every kind, and set aside what is torn, whose names come back; one job at a time does it."""
+        """Merge the small parts of every kind and set torn ones aside, returning their names. Only one job at a time does it."""
         if not self.claims.take("compact"):
             return []
         try:
@@ -256,7 +256,7 @@ class Store:
         self.claims.release(*finished)
 
     def _new_generations(self, snapshot: Snapshot) -> dict[str, pa.Table]:
-        """The parts that `held` has not seen; a generation without its tokens counts as missing, and is computed again."""
+        """Return the parts that `held` has not seen. A generation without its tokens counts as missing and is computed again."""
         for stem in set(snapshot.parts["generations"]) - (set(snapshot.parts["tokens"]) - self._seen):
             del snapshot.parts["generations"][stem]
         return snapshot.tables("generations", ["cell", "example", "sample", "epoch"])
@@ -265,7 +265,7 @@ class Store:
         return self._look(lambda snapshot: snapshot)
 
     def _look(self, read: Callable[[Snapshot], T]) -> T:
-        """What `read` makes of the folder as it is now; looks again when another job merges parts meanwhile."""
+        """Take a snapshot of the folder as `read` does; repeats it if another job merges parts meanwhile."""
         while self.records.is_dir():
             with suppress(FileNotFoundError):
                 return read(take_snapshot(self.records, footers=self._footers))
@@ -279,7 +279,7 @@ class Store:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a part, its tokens included; 0 if it has been merged meanwhile."""
+    """Bytes of a part, including its tokens; 0 if it has been merged meanwhile."""
     with suppress(FileNotFoundError):
         tokens = path.with_name(path.name.replace("generations-", "tokens-"))
         return path.stat().st_size + (tokens.stat().st_size if tokens != path else 0)
@@ -287,5 +287,5 @@ def _size(path: Path) -> int:
 
 
 def unit_of(key: GenerationKey) -> str:
-    """What is claimed as one: all samples of an example in a cell."""
+    """Return what is claimed as one unit: all samples of an example in a cell."""
     return f"{key[0]}\n{key[1]}"

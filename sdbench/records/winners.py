@@ -1,4 +1,4 @@
-"""Which stored row answers for a generation, where several do."""
+"""Which stored row counts for a generation if several exist."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def winning_rows(tables: dict[str, pa.Table], with_tokens: set[str], same_as: Mapping[str, str]) -> pa.Table:
-    """One row a (cell, example, sample), sorted: the newest epoch, then a cell's own before those of the cell that it is the
-    same as, then one with its tokens, then the first written. `stem` and `row` say where each stands.
+    """Return one row per (cell, example, sample), sorted: the newest epoch, then a row of the cell before one of the cell that
+    it is the same as, then one with its tokens, then the first written. `stem` and `row` give its position.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -35,6 +35,6 @@ def winning_rows(tables: dict[str, pa.Table], with_tokens: set[str], same_as: Ma
     order = [*((name, "ascending") for name in KEY), ("epoch", "descending")]
     table = table.sort_by([*order, ("rank", "ascending"), ("stem", "ascending"), ("row", "ascending")])
     is_first = ~table.select(list(KEY)).to_pandas().duplicated()
-    base = generations_schema([]).names  # the rest by name, so that the order of parts does not show
+    base = generations_schema([]).names  # the rest by name, so that the order of parts does not matter
     others = sorted(set(table.column_names) - {*base, "rank", "stem", "row"})
     return table.filter(pa.array(is_first)).select([*base, *others, "stem", "row"])

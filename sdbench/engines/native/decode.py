@@ -1,4 +1,4 @@
-"""Between the sweep and the engine: who decodes, with which stops, how many rows at once."""
+"""Decode the points of a sweep with the package's engine: models, drafters, stops, batch size."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 ROWS_ON_CPU = 64
 MOST_ROWS = 512
-SHARE_OF_FREE = 0.6  # of free memory, for keys, values and distributions; activations take the rest
+SHARE_OF_FREE = 0.6  # of free memory, for keys, values and distributions; activations need the rest
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """One pair with the knobs that all cells of a job share; `store` takes timings."""
+    """Decodes one pair with the options that all cells of a job share. `store` receives the timings."""
 
     job: Job
     pair: LoadedPair
     store: Store | None
-    drafters: dict[str, Drafter] = field(default_factory=dict)  # those that were built
+    drafters: dict[str, Drafter] = field(default_factory=dict)  # the drafters that were built
 
     @cached_property
     def batch_size(self) -> int:
@@ -51,7 +51,7 @@ class Decoder:
         from sdbench.engines.native import timing
 
         for lm in self.engine.models:
-            lm.known = None  # on the clock each prompt is read in full
+            lm.known = None  # during timing each prompt is prefilled in full
         try:
             timing.time_plan(self, plan)
         except torch.OutOfMemoryError as error:
@@ -60,7 +60,7 @@ class Decoder:
             )
 
     def close(self) -> None:
-        """Write down what drafters have counted. The models are this process's own, and end with it."""
+        """Record what drafters have counted. The models need no closing; they end with the process."""
         if self.store is not None:
             for name, drafter in self.drafters.items():
                 if counts := getattr(drafter, "counts", {}):
@@ -68,20 +68,20 @@ class Decoder:
 
     @cached_property
     def engine(self) -> Engine:
-        """The pair's models with what they keep, as long as the job."""
+        """The pair's models with their caches, as long as the job runs."""
         return engine_of(self.job.pair_info, self.job.parts, self.pair)
 
     @cached_property
     def should_stop(self) -> Callable[[Sequence[int]], bool] | None:
-        """Whether the newest tokens complete a stop string of the task."""
+        """Return whether the newest tokens complete a stop string of the task."""
         return stopper(self.job.pair_info.text, self.job.task.stop)
 
     def stages(self) -> list[list[str]]:
-        """One: all cells of an example share its prefill."""
+        """Return a single stage: all cells of an example share its prefill."""
         return [[point.cell.key for point in self.job.decoded]]
 
     def stop_ids(self, role: str) -> tuple[int, ...]:
-        """The end-of-text ids of the model whose text it is."""
+        """Return the end-of-text ids of the model that writes the text."""
         lm = self.engine.draft if role == "draft" else self.engine.target
         assert lm is not None, "a draft decodes alone where there is one"
         return lm.stop_ids
@@ -95,7 +95,7 @@ class Decoder:
         timing: bool | str = False,
         watch: Watch | None = None,
     ) -> Options:
-        """What all requests of a stream share."""
+        """The options that all requests of a stream share."""
         from sdbench.engine import Options
 
         return Options(
@@ -112,12 +112,12 @@ class Decoder:
 
     @cached_property
     def warp(self) -> Warp:
-        """The law of both models: temperature, cuts, and the ids that the tokenizer knows and both models have."""
+        """How both models sample: temperature, top-k, top-p, and the ids that the tokenizer knows and both models have."""
         run = self.job.run
         return self.engine.warp(run.temperature, run.top_k, run.top_p)
 
     def drafter(self, point: Point) -> Drafter | None:
-        """Return the drafter of a point's cell, built once; one model alone has none."""
+        """Return the drafter of a point's cell, built once; None for one model alone."""
         if point.drafter is None:
             return None
         name, options = point.drafter.name, point.drafter.component.options
@@ -126,17 +126,17 @@ class Decoder:
         return self.drafters[name]
 
     def stream(self, items: Sequence[WorkItem], watch: Watch | None = None) -> Iterator[tuple[WorkItem, Generation]]:
-        """Items that the same models and drafter decode, whatever their rules and draft lengths, in the order in which they end."""
+        """Decode items that share models and drafter, whatever their rules and draft lengths; yields them as they end."""
         from sdbench.lm.known import KnownPrefixes
 
-        for lm in self.engine.models:  # whose weights stay what they are, unlike in a training
+        for lm in self.engine.models:  # their weights do not change, unlike in a training
             lm.known = lm.known or KnownPrefixes()
         options = self.options(self.job.points[items[0].cell].role, batch_size=self.batch_size, watch=watch)
         for generation in self._decode(items, options):
             yield items[generation.request], generation
 
     def together(self, point: Point, examples: Sequence[str], *, is_split: bool) -> list[Generation]:
-        """Decode examples as one batch on the clock, measures off."""
+        """Decode examples as one timed batch, without measures."""
         timing = "split" if is_split else True
         options = self.options(point.role, batch_size=len(examples), is_measured=False, timing=timing)
         return list(self._decode([WorkItem(point.cell.key, example, 0) for example in examples], options))
@@ -156,7 +156,7 @@ class Decoder:
         return self.engine.stream(prompts, rules, requests, options, self.drafter(first), role=first.role)
 
     def rehearse(self, point: Point, prompts: Sequence[list[int]], batch_size: int) -> None:
-        """Capture the steps of such a point for all prompts that will be on the clock."""
+        """Capture the steps of this point for all prompts that will be timed."""
         from sdbench.engine import Request
 
         options = self.options(point.role, batch_size=batch_size, is_measured=False, timing=True)
@@ -165,7 +165,7 @@ class Decoder:
 
 
 def engine_of(pair_info: PairInfo, parts: Parts, pair: LoadedPair) -> Engine:
-    """An engine over a pair's models that gives no mass to ids which its tokenizer does not use."""
+    """Build an engine over a pair's models that never emits ids that its tokenizer does not use."""
     from sdbench.engine import Engine
 
     tokenizer, draft_tokenizer = pair_info.tokenizer, pair_info.draft_tokenizer if parts.translates else None
@@ -174,13 +174,13 @@ def engine_of(pair_info: PairInfo, parts: Parts, pair: LoadedPair) -> Engine:
     if pair.target.device.type == "cpu":
         engine.hook = MemoryGuard()
     head: Any = pair.target.get_output_embeddings()
-    used = min(len(tokenizer), int(head.weight.shape[0]))  # the rest of the matrix is padding
+    used = min(len(tokenizer), int(head.weight.shape[0]))  # the other rows of the matrix are padding
     engine.vocab_size = min(engine.vocab_size or used, used)
     return engine
 
 
 def rows_that_fit(run: Run, pair: LoadedPair, length: int) -> int:
-    """A batch size: what free memory holds of keys, values and distributions; the engine halves it where that was too much."""
+    """Return a batch size for which keys, values and distributions fit into free memory; the engine halves it if necessary."""
     from sdbench.draft import cache_share
     from sdbench.lm.load import free_bytes
     from sdbench.lm.memory import ModelShape, peak_bytes

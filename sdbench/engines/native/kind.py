@@ -1,4 +1,4 @@
-"""The engine of this package as the runner opens it: models in this process, their memory, their type."""
+"""The package's engine as an EngineKind: models in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Native:
-    """Every cell, every measure."""
+    """Decodes every cell and records every measure."""
 
     def find(self, run: Run) -> PairMetadata:
         from sdbench.prepare import pair as pairs
@@ -31,7 +31,7 @@ class Native:
         return list(planned)
 
     def open(self, job: Job, store: Store | None = None) -> Decoder:
-        """Read the weights, and write into the records what the drafter reads off them, if it does."""
+        """Read the weights. What the drafter reads from them, if anything, is recorded."""
         from sdbench.engines.native.memory import out_of_memory
         from sdbench.lm.load import free_bytes
         from sdbench.prepare import pair as pairs
@@ -60,7 +60,7 @@ class Native:
 
 
 def facts_of(decoder: Decoder, drafter: DrafterClass) -> Mapping[str, Any]:
-    """Return what a drafter reads off the weights. Weights that it cannot work with are a ConfigError."""
+    """Return what a drafter reads from the weights. Weights that it cannot use are a ConfigError."""
     try:
         built: Any = decoder.engine.drafter(drafter.kind, decoder.warp, drafter.component.options)
     except ValueError as error:
@@ -69,7 +69,7 @@ def facts_of(decoder: Decoder, drafter: DrafterClass) -> Mapping[str, Any]:
 
 
 def refuse_another_dtype(pair_info: PairInfo, pair: LoadedPair) -> None:
-    """The keys of cells were made from metadata: weights that came in another type than these say would lie under a wrong one."""
+    """Raise if weights were loaded in another dtype than their metadata say, since the keys of cells come from the metadata."""
     for role, model in pair.models.items():
         planned, got = pair_info.numerics[f"{role}_dtype"], str(model.dtype)
         if planned != got and pair_info.metadata.quantization(role) is None:

@@ -1,4 +1,4 @@
-"""By what margin of logits two texts of one prompt part: of the lossless texts that are not the target's own."""
+"""For lossless texts that differ from the target's: the difference of logits at the first token that differs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import torch
 from sdbench.lm.model import LM
 from sdbench.lm.rounding import explained_margin, margin_of
 
-BEHIND = 48  # tokens of a text that is scored in both shapes
+BEHIND = 48  # tokens of the text that is scored in both shapes
 
 
 @dataclass(frozen=True, slots=True)
 class PartingTexts:
-    """A prompt and two texts of it that differ, the target's own first, as ids."""
+    """A prompt and two different texts of it as ids, the target's first."""
 
     prompt: Sequence[int]
     target: Sequence[int]
     other: Sequence[int]
-    token: int  # the first that differs, from 1
+    token: int  # the first that differs, counted from 1
 
 
 def margins_of(lm: LM, texts: Sequence[PartingTexts]) -> tuple[list[float], float]:
-    """Return how far the logits of the two tokens are apart in each, NaN where one text ends, and what rounding explains.
+    """Return the logit difference of the two tokens for each text, NaN where one text ends, and the difference that rounding
+    explains.
 
     The latter is measured once, on the longest text.
     """

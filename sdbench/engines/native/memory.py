@@ -1,4 +1,4 @@
-"""Memory: what a job takes, a sentence where models do not load, fewer rows where they do not decode."""
+"""Memory: estimate what a job needs, explain why models do not load, and stop before the system kills the process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from sdbench.prepare.pair import PairMetadata
 
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-# With less left than this, or an eighth of what was free at first, the system may end the process at the next allocation.
+# With less memory left than this, or an eighth of what was free at first, the system may kill the process at the next allocation.
 LOW_BYTES = 2**29
-CHECK_S = 0.5  # between two looks
+CHECK_S = 0.5  # between two checks
 ASKED = re.compile(r"allocate\D{0,20}([\d.]+) (bytes|KiB|MiB|GiB)")
 
 
 def out_of_memory(error: Exception, metadata: PairMetadata, free: int | None) -> str | None:
-    """A sentence for what an allocator could not give; None for any other error. `free`: bytes before loading."""
+    """Return a sentence for an allocation that failed; None for any other error. `free`: bytes before loading."""
     match = ASKED.search(str(error))
     is_memory = isinstance(error, MemoryError) or "out of memory" in str(error).lower() or match is not None
     if not is_memory:
@@ -41,9 +41,10 @@ def out_of_memory(error: Exception, metadata: PairMetadata, free: int | None) ->
 
 
 class MemoryGuard:
-    """A hook of the decode loop on a CPU, where no allocator says that memory runs out: the system ends the process instead.
+    """A hook of the decode loop on a CPU, where the system kills a process that runs out of memory instead of failing an
+    allocation.
 
-    Before that it raises what an allocator raises elsewhere, and the engine goes on with half the rows. A single row goes on.
+    The hook raises an allocator's error before that, so that the engine continues with half the rows. A single row continues.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class MemoryGuard:
 
 
 def peak_of(job: Job, num_rows: int) -> PeakBytes:
-    """Return what the largest batch of a job takes at its peak, by the shapes of its models."""
+    """Return the peak memory of a job's largest batch, from the shapes of its models."""
     from sdbench.draft import cache_share
 
     run, metadata = job.run, job.pair_info.metadata

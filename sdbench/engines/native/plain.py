@@ -1,4 +1,4 @@
-"""transformers' own `generate`, plain and assisted, on the same clock: baselines that we cannot have made slow."""
+"""transformers' `generate`, plain and assisted, timed like the engine: independent baselines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Ticks(StoppingCriteria):
-    """Notes when the tokens of each round were there, and stops rows where a stop string is complete."""
+    """Records when the tokens of each round are there, and stops rows when a stop string is complete."""
 
     def __init__(self, device: torch.device, start: int, should_stop: Any) -> None:
         self.device, self.start, self.length, self.should_stop = device, start, start, should_stop
@@ -39,14 +39,14 @@ class _Ticks(StoppingCriteria):
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the device has done its work."""
+    """Wait until the device has finished its work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 @contextmanager
 def drafting(draft: Any, num_draft: int) -> Iterator[dict[str, Any]]:
-    """The option of `generate` for a draft model that proposes `num_draft` tokens a round; none where it is 0."""
+    """Return the option of `generate` for a draft model that proposes `num_draft` tokens per round; empty if that is 0."""
     if not num_draft:
         yield {}
         return
@@ -55,7 +55,7 @@ def drafting(draft: Any, num_draft: int) -> Iterator[dict[str, Any]]:
     config.assistant_confidence_threshold = 0
     verbosity = logging.get_verbosity()
     draft.generation_config = config
-    logging.set_verbosity_error()  # of how it calls the draft model itself
+    logging.set_verbosity_error()  # silences warnings about how generate calls the draft model
     try:
         yield {"assistant_model": draft}
     finally:
@@ -64,7 +64,7 @@ def drafting(draft: Any, num_draft: int) -> Iterator[dict[str, Any]]:
 
 
 def time_generate(decoder: Decoder, prompts: Sequence[list[int]], num_draft: int = 0) -> Clocked:
-    """One batch, padded on the left as `generate` wants it; a round is a call of the target."""
+    """Time one batch, padded on the left as `generate` requires. A round is a call of the target."""
     model, run = decoder.pair.target, decoder.job.run
     stop_ids = list(decoder.stop_ids("target"))
     pad = stop_ids[0] if stop_ids else 0
@@ -88,7 +88,7 @@ def time_generate(decoder: Decoder, prompts: Sequence[list[int]], num_draft: int
         texts: Any = model.generate(ids, **options, **assistant)  # pyright: ignore[reportCallIssue]
     rounds_s = [after - before for before, after in zip(ticks.times_s, ticks.times_s[1:], strict=False)]
     return Clocked(
-        # Behind the end of a row stands padding, until the last row of the batch has ended.
+        # After its end a row is padded until the last row of the batch has ended.
         tokens=sum(end_of(row, stop_ids, decoder.should_stop) or len(row) for row in texts[:, width:].tolist()),
         rounds=len(ticks.times_s),
         prefill_s=ticks.times_s[0] - start_s,

@@ -1,4 +1,4 @@
-"""The latency pass of a job: which cells go on the clock beside which baselines, and the cost of single calls."""
+"""The latency pass of a job: the cells and baselines that are timed, and the cost of single calls."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def plan_timing(job: Job, points: Sequence[Point], store: Store) -> LatencyPlan | None:
-    """Choose what is not yet timed on this machine: cells spread over the sweep, lossless, the target alone twice."""
+    """Choose what is not yet timed on this machine: cells spread over the sweep, lossless, and the target alone in two ways."""
     from sdbench.metrics.recommend import timed_settings
 
     run, timing = job.run, job.run.timing
@@ -56,12 +56,12 @@ def plan_timing(job: Job, points: Sequence[Point], store: Store) -> LatencyPlan 
 
 
 def continue_pass(plan: LatencyPlan, results: Results, cells: Sequence[str], examples: Sequence[str]) -> LatencyPlan:
-    """The plan as the rest of the newest pass on its machine that timed all of these cells, on these examples, some of them or
-    more, where there is any: speed-ups form only inside one pass, and batches of another size stand under other names.
+    """Return the plan as the rest of the newest pass on this machine that timed all these cells on some of these examples, or
+    unchanged if there is none: speed-ups are computed within one pass. Batches of another size have other names.
     """
     frame = results.timings
     frame = frame[(frame["machine"] == plan.machine) & frame["cell"].isin(list(cells))]
-    for pass_id in sorted(set(frame["pass_id"]), reverse=True):  # its beginning is the time
+    for pass_id in sorted(set(frame["pass_id"]), reverse=True):  # an id begins with the time
         rows = frame[frame["pass_id"] == pass_id]
         names = set(rows["example"])
         if set(rows["cell"]) == set(cells) and (names <= set(examples) or names >= set(examples)):
@@ -72,7 +72,7 @@ def continue_pass(plan: LatencyPlan, results: Results, cells: Sequence[str], exa
 
 
 def machine_of(pair_info: PairInfo) -> str:
-    """The machine with what of it decides a second: the device, and on a CPU the number of threads."""
+    """Return the machine's name with what decides its speed: the device, and on a CPU the number of threads."""
     device = pair_info.metadata.device
     widths = [config.hidden_size for config in pair_info.configs.values()]
     threads = f" {num_threads(widths, is_on_cpu=True)} threads" if device == "cpu" else ""
@@ -80,7 +80,7 @@ def machine_of(pair_info: PairInfo) -> str:
 
 
 def time_plan(decoder: Decoder, plan: LatencyPlan) -> None:
-    """Time the trials of a plan, then derive what single calls cost from the whole pass."""
+    """Time the trials of a plan, then derive the cost of single calls from the whole pass."""
     run, prompts, store = decoder.job.run, decoder.job.prompts, decoder.store
     assert run.timing is not None
     assert store is not None, "a job that is timed has a store"
@@ -106,7 +106,7 @@ def time_plan(decoder: Decoder, plan: LatencyPlan) -> None:
             for record in block:
                 bar.add(tokens=record.tokens)
     timings = read(store.folder).timings
-    timings = timings[timings["pass_id"] == plan.pass_id].sort_values("started_at")  # those of earlier jobs among them
+    timings = timings[timings["pass_id"] == plan.pass_id].sort_values("started_at")  # includes those of earlier jobs
     records: list[Any] = list(timings.itertuples(index=False))
     store.append(calls(records, plan.points, run, prompts))
     store.append(text_calls(plan, run, before, counts_of(decoder)))
@@ -115,7 +115,7 @@ def time_plan(decoder: Decoder, plan: LatencyPlan) -> None:
 
 
 def rehearse(decoder: Decoder, chosen: Sequence[Point], groups: Sequence[ExampleGroup]) -> None:
-    """No step is captured on the clock. The longest blocks come first: the KV caches of others fit into theirs."""
+    """Capture all steps before timing, those with the longest blocks first: the KV caches of others fit into theirs."""
     kinds = {(point.stream, point.num_draft, needs_of(point.rule)): point for point in chosen}
     ids = [decoder.job.prompts.ids[example] for group in groups for example in group]
     for point in sorted(kinds.values(), key=lambda point: -point.num_draft):
@@ -123,12 +123,12 @@ def rehearse(decoder: Decoder, chosen: Sequence[Point], groups: Sequence[Example
 
 
 def library_cells(points: Sequence[Point], run: Run) -> list[Cell]:
-    """transformers' own generate, on the clock only: the target alone, and assisted where `timing.assisted` asks for it."""
+    """Return transformers' generate as timed cells: the target alone, and assisted generation if `timing.assisted`."""
     assert run.timing is not None
     kinds = {"generate": "target"} | ({"assisted": "lossless"} if run.timing.assisted else {})
     cells = []
     for name, model in kinds.items():
-        data = min(  # of several drafters the one that reads the draft
+        data = min(  # of several drafters, one that reads the draft
             (point.cell for point in points if point.cell.verifier == model),
             key=lambda cell: ("draft" not in cell.checkpoints, cell.num_draft),
         ).to_json()
@@ -138,11 +138,11 @@ def library_cells(points: Sequence[Point], run: Run) -> list[Cell]:
 
 
 def time_together(decoder: Decoder, point: Point, unit: ExampleGroup, is_split: bool) -> Clocked:
-    """One cell on the clock: a batch through the engine, measures off."""
+    """Time one cell: a batch through the engine, without measures."""
     generations = decoder.together(point, unit, is_split=is_split)
     times = [generation.timing for generation in generations if generation.timing is not None]
     assert len(times) == len(unit), "the engine times what is asked to be timed"
-    # Rows share their rounds: the batch took as long as its longest row, and prefills came one after another.
+    # Rows share their rounds: the batch took as long as its longest row, and prefills ran one after another.
     drafted = [count for generation in generations for count in generation.drafted or ()]
     longest, prefill_s = max(times, key=lambda timing: timing.decode_s), sum(timing.prefill_s for timing in times)
     return Clocked(
@@ -160,7 +160,7 @@ def time_together(decoder: Decoder, point: Point, unit: ExampleGroup, is_split: 
 
 
 def counts_of(decoder: Decoder) -> dict[str, Mapping[str, float]]:
-    """What each drafter that counts has counted so far."""
+    """Return the counts of each drafter that counts."""
     drafters = decoder.drafters.items()
     return {name: dict(counts) for name, drafter in drafters if (counts := getattr(drafter, "counts", {}))}
 
@@ -168,7 +168,7 @@ def counts_of(decoder: Decoder) -> dict[str, Mapping[str, float]]:
 def text_calls(
     plan: LatencyPlan, run: Run, before: Mapping[str, Mapping[str, float]], after: Mapping[str, Mapping[str, float]]
 ) -> list[CallRecord]:
-    """What handling of texts costs a token that was offered, of drafters that do: a mean over the pass, a part of their drafts."""
+    """Return the mean seconds of handling texts per offered token, a part of the draft, for drafters that do so."""
     calls = []
     for name, counts in after.items():
         if "text_s" not in counts:
@@ -183,9 +183,9 @@ def text_calls(
 
 
 def calls(records: Sequence[Any], points: Sequence[Point], run: Run, prompts: Prompts) -> list[CallRecord]:
-    """What one call costs, as medians over a pass: a drafted token of each drafter, a verification (with the rest of its round)
-    of blocks as wide as they were, a token of the target alone, a prefill. The modelled speed-up of a cell is its recorded rounds
-    at these prices.
+    """Return the cost of single calls, as medians over a pass: a drafted token of each drafter, a verification with the rest of
+    its round for blocks of the recorded widths, a token of the target alone, a prefill. Modelled speed-ups are the recorded
+    rounds at these costs.
     """
     by_cell = {point.cell.key: point for point in points}
     prices: dict[tuple[str, str, str, int], list[tuple[float, float]]] = {}  # (tokens, seconds) by their rounded tokens
@@ -200,7 +200,7 @@ def calls(records: Sequence[Any], points: Sequence[Point], run: Run, prompts: Pr
             continue
         if point.role == "target" and not record.is_split:
             note(run.model.target, "target", 1, record.decode_s / record.rounds)
-            if record.example in prompts.ids:  # a single request: a batch's prefills are of several lengths
+            if record.example in prompts.ids:  # a single request: the prefills of a batch have several lengths
                 note(run.model.target, "prefill", len(prompts.ids[record.example]), record.prefill_s)
         elif point.drafter is not None and record.is_split and record.drafted_per_round > 0:
             model, width = run.model.draft if point.drafter.needs_draft else "", record.drafted_per_round

@@ -1,9 +1,9 @@
-"""Trials of a latency pass: single requests on a clock, cells and baselines interleaved, so that a drifting machine hits all.
+"""Trials of a latency pass: single requests are timed with cells and baselines interleaved, so that drift affects all of them.
 
-A unit is one example, or as many as are decoded together. Every trial of a unit times all cells in an order of its own: a
-random permutation, and its reverse at the next trial, so that each cell stands before each other equally often. Measures are
-off, scoring is drained before. A trial is written as it ends, so a pass that was cut off goes on with the next. One more trial
-of a few units reads the clock between draft, verification and the rest; its totals are no speeds.
+A unit is one example, or a batch of examples. Every trial of a unit times all cells in a random order, and the next trial in
+its reverse, so that each cell precedes each other equally often. Measures are off, and scoring is finished before. A trial is
+written as it ends, so an interrupted pass continues with the next. One more trial of a few units also times draft, verification
+and the rest separately; its totals are not used as speeds.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import NamedTuple
 from sdbench.engines.latency import Clocked, LatencyPlan, order, peak_memory, timing_record
 from sdbench.records import TimingRecord
 
-SPLIT_UNITS = 4  # prices of calls are medians over many rounds, but the shares of the time are per example
-ExampleGroup = tuple[str, ...]  # the examples decoded together
-# So much slower than expected, in logarithms; texts of a cell differ by less in seconds a round.
+SPLIT_UNITS = 4  # costs of calls are medians over many rounds, but the shares of the time are per example
+ExampleGroup = tuple[str, ...]  # examples that are decoded together
+# The factor over the expected seconds, as a logarithm; texts of a cell differ by less in seconds per round.
 OUTLIER = math.log(2.5)
-FEW_ROUNDS = 5  # fewer say nothing of each other
+FEW_ROUNDS = 5  # fewer rounds do not show an outlier
 
 
 @dataclass(frozen=True)
 class TimedCell:
-    """A cell on the clock: `time(group, is_split)` decodes it once and returns what it took."""
+    """A timed cell: `time(group, is_split)` decodes the examples once and returns the seconds."""
 
     cell: str
     time: Callable[[ExampleGroup, bool], Clocked]
@@ -36,18 +36,18 @@ class TimedCell:
 
 
 def units(examples: Sequence[str], batch_size: int) -> list[ExampleGroup]:
-    """As many examples as are decoded together; what is left over is not timed, for it would be a smaller batch."""
+    """Group the examples into batches. A smaller last batch is not timed."""
     starts = range(0, len(examples) - batch_size + 1, batch_size)
     return [tuple(examples[i : i + batch_size]) for i in starts]
 
 
 def name_of(unit: ExampleGroup) -> str:
-    """What stands under `example` in its timings."""
+    """Return the name of a unit in the column `example` of its timings."""
     return "+".join(unit)
 
 
 class Trial(NamedTuple):
-    """One unit timed by all cells: the block that is written as one. `number` decides the order of the cells."""
+    """One unit timed by all cells, written as one block. `number` decides the order of the cells."""
 
     number: int
     unit: ExampleGroup
@@ -56,30 +56,30 @@ class Trial(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int, bool]:
-        """Under what its records stand."""
+        """The key of its records."""
         return name_of(self.unit), self.repeat, self.is_split
 
 
 def trials_of(timed: Sequence[ExampleGroup], repeats: int) -> list[Trial]:
-    """repeats × units, then one split repeat of a few."""
+    """Return repeats × units, then one split repeat of a few units."""
     whole = [(unit, repeat, False) for repeat in range(repeats) for unit in timed]
     split = [(unit, repeats, True) for unit in timed[:SPLIT_UNITS]]
     return [Trial(number, *rest) for number, rest in enumerate(whole + split)]
 
 
 def num_timed(timed_cells: Sequence[TimedCell], todo: Sequence[Trial]) -> int:
-    """How many records these trials will give."""
+    """Return how many records these trials will give."""
     return sum(timed_cell.has_split or not trial.is_split for trial in todo for timed_cell in timed_cells)
 
 
 def warm_up(timed_cells: Sequence[TimedCell], timed: Sequence[ExampleGroup]) -> None:
-    """Kernels, caches, the allocator."""
+    """Run each cell once, so that kernels, caches and the allocator are warm."""
     for timed_cell in timed_cells:
         timed_cell.time(timed[0], False)
 
 
 def latency_pass(timed_cells: Sequence[TimedCell], plan: LatencyPlan, seed: int) -> Iterator[list[TimingRecord]]:
-    """The records of each trial as it ends. What stalled is timed again, once, and marked."""
+    """Yield the records of each trial as it ends. Stalled timings are repeated once and marked."""
     outliers = Outliers()
     by_cell = {timed_cell.cell: timed_cell for timed_cell in timed_cells}
     for trial in plan.todo:
@@ -104,15 +104,15 @@ def _measure(timed_cell: TimedCell, trial: Trial, plan: LatencyPlan) -> TimingRe
 
 
 class Outliers:
-    """What is far off its own cell at other trials and the other cells at this one: seconds a round, as logarithms."""
+    """Finds timings far from those of the cell in other trials and of other cells in this one: log seconds per round."""
 
     def __init__(self) -> None:
         self._paces: dict[tuple[str, bool], list[float]] = {}
 
     def indices(self, block: Sequence[TimingRecord]) -> list[int]:
-        """Which records of a block are outliers. The first block has no others to be held against but its own rounds."""
+        """Return the indices of a block's outliers. In the first block only the rounds of a timing can be compared."""
         offs = {index: off for index, record in enumerate(block) if (off := self._off(record)) is not None}
-        usual = statistics.median(offs.values()) if offs else 0.0  # a longer text, a slower hour: all cells of a block
+        usual = statistics.median(offs.values()) if offs else 0.0  # long texts and a slow hour affect all cells
         return [
             index
             for index, record in enumerate(block)
@@ -134,13 +134,13 @@ def _pace(record: TimingRecord) -> float | None:
 
 
 def _is_uneven(record: TimingRecord) -> bool:
-    """Some rounds took far longer than most: their sum is far above what the median round makes of it."""
+    """Return whether some rounds took far longer than most: their sum is far above what the median round predicts."""
     even_s = record.rounds * record.round_p50_s
     return record.rounds >= FEW_ROUNDS and record.decode_s > math.exp(OUTLIER) * even_s
 
 
 def outlier_sentence(records: Sequence[TimingRecord]) -> str | None:
-    """How many were timed again."""
+    """Return a sentence with the number of timings that were repeated."""
     count = sum(record.stall for record in records)
     if not count:
         return None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sdbench.prepare.cells import Point
     from sdbench.records import Store
 
-AT_A_TIME = 64  # requests under way in the quality pass
+AT_A_TIME = 64  # requests in progress in the quality pass
 
 
 class ServedDecoder:
@@ -74,11 +74,11 @@ class ServedDecoder:
             self.pump.close()
 
     def setting(self, cell: str) -> ServerSetting:
-        """The server that a cell needs."""
+        """Return the server that a cell needs."""
         return self._settings[cell]
 
     def stages(self) -> list[list[str]]:
-        """One where all servers run at once; else one for as many as do."""
+        """Return one stage if all servers can run at once, otherwise one stage for each group that can."""
         by_setting: dict[ServerSetting, list[str]] = {}
         for point in self.job.decoded:
             by_setting.setdefault(self.setting(point.cell.key), []).append(point.cell.key)
@@ -90,14 +90,14 @@ class ServedDecoder:
         return self.job.pair_info.stop_ids["draft" if role == "draft" else "target"]
 
     def stream(self, items: Sequence[WorkItem], watch: object = None) -> Iterator[tuple[WorkItem, Generation]]:
-        """Server by server, the one that runs first."""
+        """Decode server by server, starting with one that already runs."""
         by_setting: dict[ServerSetting, list[WorkItem]] = {}
         for item in items:
             by_setting.setdefault(self.setting(item.cell), []).append(item)
         for setting in sorted(by_setting, key=lambda setting: not self.servers.is_open(setting)):
             server, parts = self.servers.at(setting), [by_setting[setting]]
             is_pooled = setting.role == "pair" and not server.tells_steps
-            if is_pooled:  # cell by cell, so that what the server counts in the meantime is the cell's
+            if is_pooled:  # cell by cell, so that the server's counters can be assigned to cells
                 cells = dict.fromkeys(item.cell for item in by_setting[setting])
                 parts = [[item for item in by_setting[setting] if item.cell == cell] for cell in cells]
             for part in parts:
@@ -125,18 +125,18 @@ class ServedDecoder:
         time_plan(self, plan)
 
     def body(self, client: Client, item: WorkItem) -> dict[str, Any]:
-        """The request for one text."""
+        """Return the request for one text."""
         return request_body(self.kind, self.job, client.model, item, self.job.task.max_new_tokens)
 
     def salted_body(self, client: Client, item: WorkItem) -> dict[str, Any]:
-        """The request for one text, timed: its prompt is read anew, though the quality pass has sent the same one."""
+        """Return the request for one timed text, with a cache salt: the quality pass has sent the same prompt before."""
         body = self.body(client, item)
         if client.dialect.salt is not None:
             body.setdefault(client.dialect.salt, secrets.token_hex(8))
         return body
 
     def generation(self, client: Client, item: WorkItem, answer: Answer) -> Generation:
-        """The text up to its end as our engine would end it, with its rounds; what a server does not tell is None."""
+        """Return the text up to its end by the run's stop rules, with its rounds; what the server does not report is None."""
         point = self.job.points[item.cell]
         tokens, is_cut = self._cut(client, point.role, answer)
         is_stopped = is_cut or answer.is_stopped
@@ -188,7 +188,7 @@ class ServedDecoder:
 def pool(
     cell: str, texts: Sequence[Answer], before: Mapping[str, float] | None, after: Mapping[str, float] | None
 ) -> PooledRecord | None:
-    """What came with each text, added up; else how far the server's counters went meanwhile; None where neither is told."""
+    """Return the counts that came with each text, summed; else the change of the server's counters; None if it reports neither."""
     if not texts:
         return None
     totals = [text.totals for text in texts if text.totals is not None]
@@ -197,7 +197,7 @@ def pool(
     elif before is not None and after is not None:
         sums = {name: after[name] - before[name] for name in ("steps", "drafted", "accepted")}
         if min(sums.values()) < 0:
-            return None  # it was started anew meanwhile
+            return None  # it was restarted meanwhile
     else:
         return None
     source = "requests" if len(totals) == len(texts) else "server"

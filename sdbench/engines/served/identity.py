@@ -1,4 +1,4 @@
-"""On which servers a pass was timed: their addresses, and what they say of themselves."""
+"""The identity of the servers on which a pass was timed: their addresses and what they report about themselves."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from sdbench.engines.served.started import StartedServers
     from sdbench.prepare.cells import Point
 
-VOLATILE = ("instance_id", "internal_states", "media_marker")  # of the configurations of vLLM, SGLang and llama.cpp
-UNKNOWN = "?"  # of a server that does not answer now: what it said of itself when it was timed counts
+VOLATILE = ("instance_id", "internal_states", "media_marker")  # in the configurations of vLLM, SGLang and llama.cpp
+UNKNOWN = "?"  # a server that does not answer now: what it reported when it was timed counts
 
 
 def where_timed(kind: Http, points: Sequence[Point]) -> str:
-    """What decides a second: this machine, and each server with what it says of itself."""
+    """Return what decides a speed: this machine, and the identity of each server."""
     if kind.is_started_here:
         program: StartedServers = kind  # pyright: ignore[reportAssignmentType]
         started = {"installed": program.installed, "env": program.env, "gpus": gpus()}
@@ -38,7 +38,7 @@ def where_timed(kind: Http, points: Sequence[Point]) -> str:
 
 
 def _describe_server(kind: Http, url: str, pump: Pump) -> str:
-    """A server's version, and a digest of its models and its configuration; UNKNOWN where it does not answer."""
+    """Return a server's version, and a digest of its models and its configuration; UNKNOWN if it does not answer."""
     dialect, client = kind.dialect, Client(url, kind.dialect, kind.patience, kind.headers)
     pump.run(client.open())
     try:
@@ -52,19 +52,19 @@ def _describe_server(kind: Http, url: str, pump: Pump) -> str:
 
 
 def _digest(facts: object) -> str:
-    """Some digits of what is in the facts."""
+    """Return a short hash of the facts."""
     return hashlib.sha256(json.dumps(_lasting(facts), sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
 def _lasting(tree: Any) -> Any:
-    """Facts without those that change while a server runs, or with each start of the same one."""
+    """Return facts without those that change while a server runs, or with each start of the same server."""
     if isinstance(tree, Mapping):
         return {key: _lasting(value) for key, value in tree.items() if key not in VOLATILE}
     return tree
 
 
 def is_there(timed: str, now: str) -> bool:
-    """Whether both name the same servers, as far as these answer now."""
+    """Return whether both name the same servers, as far as these answer now."""
     before, after = timed.split("; "), now.split("; ")
     return len(before) == len(after) and all(
         x == y or (y.endswith(f" {UNKNOWN}") and x.startswith(y.removesuffix(UNKNOWN)))

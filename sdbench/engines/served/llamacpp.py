@@ -1,4 +1,4 @@
-"""llama.cpp's servers, started here: GGUF files, drafts from a second file, the lossless rule."""
+"""llama.cpp servers started by sdbench: GGUF files, a draft from a second file, the lossless rule."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from sdbench.engines.job import Job
     from sdbench.prepare.pair import PairMetadata
 
-MARGIN = 8  # positions that a slot keeps free behind its text and a draft
-STEP = 256  # contexts are whole multiples of it
+MARGIN = 8  # positions that a slot keeps free after its text and a draft
+STEP = 256  # contexts are multiples of it
 
 
 @dataclass(kw_only=True)
 class LlamaCpp(StartedServers):
-    """llama.cpp servers, by their program."""
+    """Starts llama.cpp servers, given their program."""
 
     reserved: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("model", "model_draft", "spec_draft_model"), "model="),
@@ -44,7 +44,7 @@ class LlamaCpp(StartedServers):
 
     @property
     def most_requests(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Its slots: a request beyond them would wait in silence."""
+        """The server's slots: further requests would wait in its queue."""
         return self.slots or max(self.concurrency)
 
     @property

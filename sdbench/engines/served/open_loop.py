@@ -1,7 +1,7 @@
-"""An open loop: each request is sent at its time, whatever is still under way, so that a server that is too slow is seen to be.
+"""An open loop: each request is sent at its time, whether or not earlier ones have ended, so that an overloaded server shows.
 
-A closed loop waits with a slow server, and hides how long its users would have waited. Times count from the planned
-arrival, so that a client that falls behind shows as waiting and not as speed. A request that fails is recorded and not repeated.
+A closed loop waits for a slow server and hides how long its users would have waited. Times count from the planned arrival, so
+that a client that falls behind adds waiting time and not speed. A request that fails is recorded and not repeated.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from sdbench.serve.answer import Answer
     from sdbench.serve.client import Client
 
-LEAD_S = 0.05  # until the first arrival: all requests are waiting for their time by then
+LEAD_S = 0.05  # until the first arrival; by then all requests are waiting for their times
 NAN = float("nan")
 
 
 @dataclass(frozen=True)
 class SentRequest:
-    """A request with the seconds, from the start of the loop, at which it was sent, its tokens came and it ended."""
+    """A request and the seconds, from the start of the loop, at which it was sent, its tokens came and it ended."""
 
     number: int
     sent_s: float
@@ -45,13 +45,13 @@ class SentRequest:
 
     @classmethod
     def of_answer(cls, number: int, sent_s: float, under_way: int, started_at: float, answer: Answer) -> SentRequest:
-        """The request with its answer; one without tokens has ended when it was sent."""
+        """Build it from an answer. A request without tokens ends when it was sent."""
         times = [sent_s + when for when, _ in answer.chunks] or [sent_s]
         return cls(number, sent_s, times[0], times[-1], under_way, started_at, len(answer.ids), answer.server_s)
 
 
 def open_loads(plan: LatencyPlan, cell: str, arrivals: Arrivals, decoder: ServedDecoder) -> list[OpenLoadRecord]:
-    """Send the requests of a cell as they arrive; one record each, in the order of arrival."""
+    """Send the requests of a cell as they arrive; returns one record for each, in the order of arrival."""
     return [
         OpenLoadRecord(
             pass_id=plan.pass_id,
@@ -78,12 +78,12 @@ def open_loads(plan: LatencyPlan, cell: str, arrivals: Arrivals, decoder: Served
 
 
 def open_loop(decoder: ServedDecoder, cell: str, arrivals: Arrivals) -> list[SentRequest]:
-    """Send each request at its time. An EngineError where all fail, or where the server no longer answers afterwards."""
+    """Send each request at its time. EngineError if all fail, or if the server no longer answers afterwards."""
     client = decoder.servers.at(decoder.setting(cell)).client
     bodies = [body_of(decoder, client, cell, example, arrivals) for example in arrivals.examples]
     if (
         arrivals.has_cache and client.dialect.salt is not None
-    ):  # one for the loop, which thereby begins without cached prompts
+    ):  # one salt for the loop, so that it starts without cached prompts
         salt = secrets.token_hex(8)
         bodies = [body | {client.dialect.salt: salt} for body in bodies]
     is_over = decoder.is_over if arrivals.tokens is None else None
@@ -108,7 +108,7 @@ def open_loop(decoder: ServedDecoder, cell: str, arrivals: Arrivals) -> list[Sen
 
 
 def body_of(decoder: ServedDecoder, client: Client, cell: str, example: str, arrivals: Arrivals) -> dict[str, Any]:
-    """The request for one answer of an open loop."""
+    """Return the request for one answer of an open loop."""
     body = decoder.salted_body(client, WorkItem(cell, example, 0))
     if arrivals.tokens is not None:
         body |= {"max_tokens": arrivals.tokens, "stop": [], "stop_token_ids": [], **client.dialect.fixed_length}
@@ -120,7 +120,7 @@ def _number_of(request: SentRequest) -> int:
 
 
 def _refuse_dead_server(decoder: ServedDecoder, client: Client, sent: list[SentRequest]) -> None:
-    """Requests that fail are a finding; a server that answers none of them, or has ended, is not."""
+    """Raise if a server answered no request or has ended. Single requests that fail are a result."""
     failures = [request.failure for request in sent if request.failure]
     if not failures:
         return

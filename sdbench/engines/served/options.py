@@ -1,4 +1,4 @@
-"""An engine that is a server which runs already (Http): options, cells, keys. Those that are started here are in started.py."""
+"""Servers that are already running (Http): options, cells, keys. Servers that sdbench starts are in started.py."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from sdbench.prepare.pair import PairMetadata
     from sdbench.records import Store
 
-SERVED_LAW = "serve-1"  # raise it when the same server would be asked otherwise
-# Options of a run that say how models are loaded here, and their default; a server has its own.
+SERVED_LAW = "serve-1"  # change it when the same server would get other requests
+# Options that say how models are loaded in this process, with their defaults; a server has its own.
 OF_THIS_PROCESS = {"device": "auto", "dtype": "auto"}
 OF_THE_MODEL = ("attention", "device_map", "quantization", "draft_quantization")
 OURS = (
@@ -41,13 +41,13 @@ OF_A_SERVER = (
 
 @dataclass(kw_only=True)
 class Http:
-    """Servers that run already."""
+    """Servers that are already running."""
 
     is_started_here: ClassVar[bool] = False
     takes_arrivals: ClassVar[bool] = True
-    may_draft_nothing: ClassVar[bool] = False  # whether a server may end each draft of a text before its first token
-    at_once: int = field(init=False, default=0)  # 0: however many there are
-    most_requests: ClassVar[int] = 4096  # that one server answers at a time
+    may_draft_nothing: ClassVar[bool] = False  # whether a server may end every draft of a text before its first token
+    at_once: int = field(init=False, default=0)  # 0: no limit
+    most_requests: ClassVar[int] = 4096  # requests that one server answers at a time
 
     url: str | None = None
     urls: Mapping[str, str] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Http:
         return plan_timing(self, job, points, store)
 
     def find(self, run: Run) -> PairMetadata:
-        """Tokenizer and configuration are read here, the weights are the server's."""
+        """Find tokenizer and configuration. The weights are the server's."""
         from sdbench.prepare import pair as pairs
 
         if self.plugin and self.dialect.extra is None:
@@ -141,15 +141,15 @@ class Http:
         return pairs.find(bare, device="cpu", dtype="auto", is_read=False)
 
     def points(self, run: Run, planned: Sequence[Point]) -> list[Point]:
-        """Their cells say by which engine; those for which no server is named are left out, and said."""
+        """Return the cells with keys that name the engine. Cells without a server are left out with a warning."""
         kept = self._cells_with_server(planned, {point.cell.key: self.setting(run, point) for point in planned})
         return [replace(point, cell=self._with_key(run, point)) for point in kept]
 
     def _cells_with_server(self, planned: Sequence[Point], settings: Mapping[str, ServerSetting]) -> list[Point]:
-        """Cells for which a server is named, or which engine.url can serve; a warning names the others.
+        """Return the cells that engine.urls names a server for, or that engine.url can serve; warn of the others.
 
-        One server has one rule and one draft length. Where lossless would need another one than the other cells of engine.url,
-        it is left out, since the user named the server for the rule.
+        One server has one rule and one draft length. If lossless would need another server than the other cells of engine.url,
+        it is left out, because the user named the server for the rule.
         """
         shared = [point for point in planned if point.role == "pair" and point.cell.verifier not in self.urls]
         lenient = [point for point in shared if point.cell.verifier != "lossless"]
@@ -171,13 +171,13 @@ class Http:
         return [point for point in planned if point in shared or point.cell.verifier in self.urls]
 
     def url_of(self, verifier: str) -> str:
-        """The address before /v1 of the server of these cells."""
+        """Return the address, before /v1, of the server of these cells."""
         url = self.urls.get(verifier, self.url)
         assert url is not None, "a cell without a server was left out"
         return url.rstrip("/").removesuffix("/v1")
 
     def setting(self, run: Run, point: Point) -> ServerSetting:
-        """What a server has to be for this cell; a rule that it cannot be told is a ConfigError."""
+        """Return what a server must be for this cell. A rule that a server cannot be given is a ConfigError."""
         if point.role != "pair":
             return ServerSetting(point.role)
         if self.plugin:
@@ -196,7 +196,7 @@ class Http:
         return ServerSetting("pair", point.num_draft, json.dumps(_fill_knobs(self.rules[name], point), sort_keys=True))
 
     def extra(self, point: Point) -> dict[str, Any]:
-        """What a request carries for the plug-in."""
+        """Return the fields that a request carries for the plug-in."""
         if not (self.plugin and point.role == "pair"):
             return {}
         from sdbench.engines.served.plugin import request_of
@@ -204,11 +204,11 @@ class Http:
         return request_of(point.rule)
 
     def stops_sent(self, job: Job) -> list[str]:
-        """The stop strings that a request carries; sdbench itself looks for the others."""
+        """Return the stop strings that a request carries; sdbench looks for the others itself."""
         return list(job.task.stop)[: self.dialect.most_stops]
 
     def decides(self, run: Run, point: Point) -> dict[str, Any]:
-        """Of its options those that decide a text."""
+        """Return the options of this engine that decide a text."""
         setting = self.setting(run, point)
         return {"name": run.engine.name, "rule": setting.rule, "request": dict(self.request)}
 
@@ -225,7 +225,7 @@ class Http:
 
 
 def _named_dialect(name: str) -> tuple[Any, Mapping[str, Any]]:
-    """The dialect and the rules of a file of configs/engine."""
+    """Read the dialect and the rules from a file of configs/engine."""
     import yaml
 
     trees = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((config_dir() / "engine").glob("*.yaml"))}
@@ -236,7 +236,7 @@ def _named_dialect(name: str) -> tuple[Any, Mapping[str, Any]]:
 
 
 def _fill_knobs(rule: Mapping[str, Any], point: Point) -> dict[str, Any]:
-    """A rule's command line, its $KNOBS filled in."""
+    """Return a rule's command line with its $KNOBS filled in."""
     filled = {}
     for key, value in rule.items():
         is_knob = isinstance(value, str) and value.startswith("$")

@@ -1,4 +1,4 @@
-"""Which rules a request can carry to the plug-in that runs inside a vLLM server, and what it says of them."""
+"""Which rules a request can carry to sdbench's plug-in inside a vLLM server, and the fields that carry them."""
 
 import json
 from dataclasses import fields, is_dataclass
@@ -13,7 +13,7 @@ STATES = {"target_hidden": "the target", "draft_hidden": "the draft"}
 
 
 def refuse_for_the_plugin(name: str, rule: Any) -> None:
-    """It takes every rule that judges one token at a time from the laws of target and draft; of any other the reason is said."""
+    """Raise for a rule that the plug-in cannot run. It runs every token-wise rule that reads only the laws of target and draft."""
     states = [STATES[need] for need in sorted(needs_of(rule) & set(STATES))]
     if states:
         why = f"reads hidden states of {states[0]}, which vLLM's verification does not see"
@@ -38,7 +38,7 @@ def refuse_for_the_plugin(name: str, rule: Any) -> None:
 
 
 def request_of(rule: Any) -> dict[str, str]:
-    """What a request carries of a rule: its class and its knobs as JSON."""
+    """Return the fields of a request for a rule: its class and its knobs as JSON."""
     tree = _tree(rule)
     return {**tree, "sdbench_knobs": json.dumps(tree["sdbench_knobs"], sort_keys=True)}
 
@@ -56,7 +56,7 @@ def _knobs_of(rule: Any) -> dict[str, Any]:
 
 
 def _is_plain(rule: Any) -> bool:
-    """Whether it and the rules within it are of sdbench.verify, with numbers and words as knobs."""
+    """Return whether a rule and the rules within it are of sdbench.verify, with numbers and words as knobs."""
     is_ours = type(rule).__module__.split(".")[:2] == ["sdbench", "verify"]
     values = _knobs_of(rule).values()
     return is_ours and all(isinstance(x, str | bool | int | float | None) or _is_plain(x) for x in values)

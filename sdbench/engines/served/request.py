@@ -1,4 +1,4 @@
-"""What a cell needs of a server, and the body of a request: one builder for the texts of a run and for the probe before them."""
+"""What a cell needs of a server, and the body of a request, which a run and the probe before it share."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from sdbench.plan import WorkItem
 
 PLUGIN = "sdbench"
-PLUGIN_ENV = {"VLLM_PLUGINS": PLUGIN, "VLLM_USE_V2_MODEL_RUNNER": "0"}  # off unless named; its seam is the V1 runner's
+PLUGIN_ENV = {"VLLM_PLUGINS": PLUGIN, "VLLM_USE_V2_MODEL_RUNNER": "0"}  # off unless named; it works with the V1 runner
 
 
 @dataclass(frozen=True)
 class ServerSetting:
-    """What a server cannot change while it runs: who decodes, how many tokens are drafted, by which rule it verifies."""
+    """What a server cannot change while it runs: the model that decodes, the draft length, the rule."""
 
     role: str
     num_draft: int = 0
-    rule: str = ""  # JSON of its command line; PLUGIN: with each request
+    rule: str = ""  # JSON of its command line, or PLUGIN: sent with each request
 
     @property
     def label(self) -> str:
@@ -30,7 +30,7 @@ class ServerSetting:
 
 
 def model_id_of(run: Run, role: str, *, is_folder: bool = False) -> str:
-    """The model that a server of a role serves; `is_folder`: an embedded one by its folder."""
+    """Return the model that a server of a role serves; `is_folder`: an embedded one by its folder."""
     from sdbench.prepare.pair import folder_of
 
     name = run.model.draft if role == "draft" else run.model.target
@@ -39,7 +39,7 @@ def model_id_of(run: Run, role: str, *, is_folder: bool = False) -> str:
 
 
 def request_body(kind: Http, job: Job, model: str, item: WorkItem, most: int) -> dict[str, Any]:
-    """Ask for at most `most` tokens. Every option that a server would otherwise take from the model's own defaults is set."""
+    """Return a request for at most `most` tokens that sets all options for which a server has defaults."""
     run, point, dialect = job.run, job.points[item.cell], kind.dialect
     body = {
         **dialect.request,
@@ -62,6 +62,6 @@ def request_body(kind: Http, job: Job, model: str, item: WorkItem, most: int) ->
 
 
 def seed_of(seed: int, item: WorkItem) -> int:
-    """The seed of a request: equal for all cells of an example, which thereby share as much of a text as their rules allow."""
+    """Return the seed of a request. It is equal for all cells of an example, so that their texts are paired as far as possible."""
     digest = hashlib.sha256(f"{seed}\n{item.example}\n{item.sample}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 33  # 31 bits: every server takes them

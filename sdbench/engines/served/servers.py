@@ -1,4 +1,4 @@
-"""The servers of a run: those that are named and those that are started, each looked at before it is asked for a text."""
+"""The servers of a run, running or started here. Each one is checked before it is asked for a text."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from sdbench.records import Store
     from sdbench.serve.pump import Pump
 
-DYING_S = 5.0  # a connection is gone before the process is
-PROBED = 8  # new tokens of the request that shows what a server tells
-SAMPLE = "Question: what is 12 + 30?\nAnswer:"  # a text that both tokenizers read
+DYING_S = 5.0  # the connection of a dying server closes before its process ends
+PROBED = 8  # new tokens of the request that shows what a server reports
+SAMPLE = "Question: what is 12 + 30?\nAnswer:"  # a text that both tokenizers encode
 
 
 @dataclass
 class OpenServer:
-    """A server that has been looked at; `process` where it was started here."""
+    """A server that has been checked; `process` if sdbench started it."""
 
     client: Client
     tells_steps: bool
@@ -44,7 +44,7 @@ class OpenServer:
 
 
 class Servers:
-    """By setting; where they are started here, at most `engine.at_once` run, and the one asked longest ago gives way."""
+    """Servers by setting. Of those started here, at most `engine.at_once` run; the least recently used one is stopped first."""
 
     def __init__(self, kind: Http, job: Job, store: Store, pump: Pump) -> None:
         self.kind, self.job, self.store, self.pump = kind, job, store, pump
@@ -52,7 +52,7 @@ class Servers:
         self._points = {kind.setting(job.run, point): point for point in reversed(job.planned)}
 
     def check(self) -> None:
-        """Servers that run already are all looked at before any decoding."""
+        """Check all servers that are already running, before any decoding."""
         if not self.kind.is_started_here:
             for setting in self._points:
                 self.at(setting)
@@ -61,7 +61,7 @@ class Servers:
         return setting in self._open
 
     def at(self, setting: ServerSetting) -> OpenServer:
-        """The server of this setting, started and looked at if it is not yet."""
+        """Return the server of this setting, started and checked at first use."""
         if setting in self._open:
             self._open[setting] = self._open.pop(setting)
             return self._open[setting]
@@ -84,7 +84,7 @@ class Servers:
                 server.process.close()
 
     def explain(self, client: Client, error: EngineError) -> EngineError:
-        """The same error, or why the server that was started here has died."""
+        """Return the same error, or the reason why a server started here has ended."""
         processes = (server.process for server in self._open.values() if server.client is client)
         death = next((process.death(within_s=DYING_S) for process in processes if process is not None), None)
         rest = "what was finished is in the records, and the same command goes on from there"
@@ -115,7 +115,7 @@ class Servers:
     def _looked_at(
         self, setting: ServerSetting, url: str, process: Server | None, started: Mapping[str, Any]
     ) -> OpenServer:
-        """What is wrong with a server is one sentence, before a text of it counts."""
+        """Check a server before one of its texts counts. A problem is one sentence."""
         client = Client(url, self.kind.dialect, self.kind.patience, self.kind.headers)
         self.pump.run(client.open())
         try:
@@ -177,13 +177,13 @@ class Servers:
         )
 
     def _names_of(self, role: str) -> Callable[[str], bool]:
-        """Whether a name is that of the model: a GGUF file lies elsewhere on another machine."""
+        """Return whether a name is that of the model. The path of a GGUF file may differ on another machine."""
         names = {model_id_of(self.job.run, role, is_folder=is_folder) for is_folder in (False, True)}
         file = self.job.pair_info.metadata.checkpoints["draft" if role == "draft" else "target"].gguf
         return lambda name: name in names or (file is not None and Path(name).name == file.path.name)
 
     def _compare_tokenizers(self, client: Client) -> None:
-        """A text as ids, here and there."""
+        """Compare how both tokenizers encode a text."""
         if client.dialect.tokenize is None:
             return
         ours = list(self.job.pair_info.tokenizer(SAMPLE, add_special_tokens=False)["input_ids"])
@@ -199,8 +199,8 @@ class Servers:
         )
 
     def _look_for_the_plugin(self, client: Client, setting: ServerSetting) -> None:
-        """A server that does not have it takes every rule that a request names; a core without it verifies by vLLM's sampler,
-        whatever the front end checks, and rejects drafts at w = 0, where the plug-in keeps all.
+        """Check that the plug-in runs. A server without it accepts any rule that a request names. A core without it verifies
+        with vLLM's sampler, whatever the front end checks, and so rejects drafts at w = 0, where the plug-in keeps all of them.
         """
         field = client.dialect.extra
         if setting.rule != PLUGIN or field is None:
@@ -222,13 +222,13 @@ class Servers:
             )
 
     def _probe_body(self, client: Client, setting: ServerSetting) -> dict[str, Any]:
-        """Ask for a short answer to the first prompt."""
+        """Return a request for a short answer to the first prompt."""
         item = WorkItem(self._points[setting].cell.key, next(iter(self.job.prompts.ids)), 0)
         most = max(PROBED, setting.num_draft + 2)  # one token without a draft, then room for a whole block
         return request_body(self.kind, self.job, client.model, item, most)
 
     def _probe(self, client: Client, setting: ServerSetting) -> Answer:
-        """A short answer to the first prompt, for what comes with it."""
+        """Ask for a short answer to the first prompt, to see which fields come with it."""
         answer = self.pump.run(client.complete(self._probe_body(client, setting)))
         ours = self.job.pair_info.text(answer.ids)
         if answer.text and not _is_same(ours, answer.text):
@@ -236,7 +236,7 @@ class Servers:
         return answer
 
     def _tells(self, client: Client, setting: ServerSetting, answer: Answer, version: str | None) -> bool:
-        """Whether its steps come with each text; where only sums do, that is said once; where nothing does, it is a mistake."""
+        """Return whether counts come with each text. Warn if there are only sums; raise if there are no counts at all."""
         if setting.role != "pair":
             return False
         most = 0 if answer.steps is None else max(answer.steps["drafted"], default=0)
@@ -269,6 +269,6 @@ class Servers:
 
 
 def _is_same(ours: str, theirs: str) -> bool:
-    """Texts may differ by blanks at their ends, and by half a character at the last."""
+    """Return whether two texts are equal apart from blanks at the ends and half a character at the end."""
     text, other = ours.strip().rstrip("\ufffd"), theirs.strip().rstrip("\ufffd")
     return text.startswith(other) or other.startswith(text)

@@ -1,4 +1,4 @@
-"""Engines that are servers which are started here, one for each setting; vLLM's."""
+"""Engines that start servers, one for each setting; vLLM's."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class StartedServers(Http, ABC):
-    """Servers that are started here, one for each setting."""
+    """Servers that sdbench starts, one for each setting."""
 
     is_started_here: ClassVar[bool] = True
-    reserved: ClassVar[Mapping[str, str]] = {}  # arguments that sdbench sets itself, and from which option
+    reserved: ClassVar[Mapping[str, str]] = {}  # arguments that sdbench sets itself, and the option that decides them
 
-    module: str = ""  # its name in sentences
+    module: str = ""  # the server's name in messages
     args: Mapping[str, Any] = field(default_factory=dict)
     speculative: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
@@ -39,22 +39,22 @@ class StartedServers(Http, ABC):
     grace_s: float = 20.0
     always: Mapping[str, Any] = field(default_factory=dict)
     health: str = "/health"
-    installed: Mapping[str, Any] = field(init=False, default_factory=dict)  # of its program
+    installed: Mapping[str, Any] = field(init=False, default_factory=dict)  # facts about the server's program
 
     @abstractmethod
     def words(self, job: Job, setting: ServerSetting, port: int) -> Sequence[str]:
-        """The command line of the server of a setting."""
+        """Return the command line of the server of a setting."""
 
     @abstractmethod
     def look_at_program(self, run: Run) -> None:
-        """Raise a ConfigError where its program is missing or cannot decode this run; set `installed`."""
+        """Check the server's program and set `installed`. ConfigError if it is missing or cannot decode this run."""
 
     def environment(self, job: Job) -> dict[str, str]:
-        """Variables of its environment."""
+        """Return the environment variables of the server."""
         return {name: str(value) for name, value in self.env.items()}
 
     def find(self, run: Run) -> PairMetadata:
-        """What can be known of a program and a port is asked before anything is read."""
+        """Check options, program and port before anything is read."""
         self.look_at_program(run)
         if self.port is not None:
             port_of(self.host, self.port)
@@ -91,7 +91,7 @@ def _set_from(option: str) -> str:
 
 @dataclass(kw_only=True)
 class Vllm(StartedServers):
-    """vLLM servers, by the interpreter of an environment that has vLLM."""
+    """vLLM servers, given the interpreter of an environment that has vLLM."""
 
     reserved: ClassVar[Mapping[str, str]] = {
         **{name: _set_from("speculative") for name in ("speculative_config", "model")},
@@ -120,7 +120,7 @@ class Vllm(StartedServers):
             )
 
     def stops_sent(self, job: Job) -> list[str]:
-        """All of them: such a server is started with room for them."""
+        """Return all stop strings: such a server is started with room for them."""
         return list(job.task.stop)
 
     def environment(self, job: Job) -> dict[str, str]:

@@ -1,13 +1,13 @@
-"""The latency pass against servers: closed loops of so many requests at once, then open ones, the cells of one server interleaved.
+"""The latency pass with servers: closed loops with a fixed number of users, then open loops; the cells of a server interleaved.
 
-A block is one cell and one number of requests under way. Alone, each timed example is asked once, and its timing stands among
-those of the native engine's kind: speed-ups form from these. Else the examples are asked in a cycle, until each user has asked
-ASKS times; all speeds of a block are those of the time in which every user was busy. All blocks stand among the loads. Blocks
-whose requests arrive at a rate come after them (`open_loop`). Where cells need several servers and not all may run at once, a
-repeat goes from server to server and the next one back. Each cell of a server is warmed up before its first block. Start-up is
-counted nowhere.
+A block is one cell with one number of users. With one user, each timed example is asked once, and its timing is recorded like
+those of the native engine; speed-ups come from these. With more users, the examples are asked in a cycle until each user has
+asked ASKS times, and the speeds are those of the time in which every user was busy. All blocks are recorded as loads. Blocks
+whose requests arrive at a rate come last (`open_loop`). If cells need several servers and not all can run at once, a repeat
+visits them in turn, and the next repeat in reverse. Each cell of a server is warmed up before its first block. Start-up time is
+not counted.
 
-A pass belongs to its servers: to their addresses and to what they say of themselves.
+A pass belongs to its servers: their addresses and what they report about themselves.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from sdbench.prepare.cells import Point
 
 SINGLE = 1
-ASKS = 3  # of each user, at the least
+ASKS = 3  # requests of each user, at least
 
 
 class LoadBlock(NamedTuple):
-    """What is timed as one: a closed loop of so many users, or an open loop by a schedule of arrivals."""
+    """What is timed as one block: a closed loop with a number of users, or an open loop with a schedule of arrivals."""
 
     cell: str
     repeat: int
@@ -58,7 +58,7 @@ class LoadBlock(NamedTuple):
 
     @property
     def level(self) -> tuple[str, int]:
-        """What is equal for cells that are compared; closed loops come first."""
+        """Equal for blocks that are compared; closed loops sort first."""
         return self.schedule, self.concurrency
 
 
@@ -122,7 +122,7 @@ def continue_pass(
             held = {LoadBlock(str(c), int(r), int(n)) for c, r, n in part[[*LoadBlock._fields[:3]]].to_numpy()}
             sent = results.open_loads[results.open_loads["pass_id"] == pass_id]
             held |= {LoadBlock(c, int(r), schedule=s) for c, r, s in sent[["cell", "repeat", "schedule"]].to_numpy()}
-            todo = [block for block in plan.todo if block not in held]  # a block is appended whole
+            todo = [block for block in plan.todo if block not in held]  # a block is appended as a whole
             return LatencyPlan(str(pass_id), str(where), plan.points, todo)
     return plan
 
@@ -155,13 +155,13 @@ def time_plan(decoder: ServedDecoder, plan: LatencyPlan) -> None:
 
 
 def asks_of(examples: Sequence[str], concurrency: int) -> list[Ask]:
-    """Whole cycles through the examples: one for a single user, else as many as give each user ASKS requests."""
+    """Return whole cycles through the examples: one for a single user, otherwise enough for ASKS requests of each user."""
     cycles = 1 if concurrency == SINGLE else math.ceil(ASKS * concurrency / len(examples))
     return [Ask(example, cycle) for cycle in range(cycles) for example in examples]
 
 
 def ordered_blocks(decoder: ServedDecoder, plan: LatencyPlan, warm: Sequence[Ask]) -> Iterator[LoadBlock]:
-    """Repeat by repeat, server by server and back, at each number of requests the cells of a server in an order of their own."""
+    """Order the blocks: repeat by repeat, server by server and back; at each number of users the cells in random order."""
     groups: dict[ServerSetting, list[str]] = {}
     for point in plan.points:
         groups.setdefault(decoder.setting(point.cell.key), []).append(point.cell.key)
@@ -177,8 +177,9 @@ def ordered_blocks(decoder: ServedDecoder, plan: LatencyPlan, warm: Sequence[Ask
 
 
 def closed_loop(decoder: ServedDecoder, cell: str, asks: Sequence[Ask], concurrency: int) -> list[TimedRequest]:
-    """Each user asks again when it has its answer. A request that had to be asked again is asked alone afterwards: its seconds
-    are not those of a server at work."""
+    """Run the closed loop: each user asks again when it has its answer. A request that had to be retried is asked alone
+    afterwards, so its seconds are not those of a server under load.
+    """
     client = decoder.servers.at(decoder.setting(cell)).client
 
     async def work(ask: Ask) -> tuple[float, Answer]:
@@ -202,9 +203,9 @@ def closed_loop(decoder: ServedDecoder, cell: str, asks: Sequence[Ask], concurre
 def loads(
     block: LoadBlock, requests: Sequence[TimedRequest], plan: LatencyPlan, *, is_cached: bool = False
 ) -> list[LoadRecord]:
-    """The requests of a block; those of a disturbed one have no common seconds."""
+    """Return the records of a block's requests. Those of a disturbed block have no common seconds."""
     begins, ends = ([getattr(request, name) for request in requests] for name in ("begin", "end"))
-    # All users are busy from the last one's first request until nothing is left to ask and one has its answer.
+    # All users are busy from the first request of the last user until nothing is left to ask and one user has its answer.
     start = sorted(begins)[min(block.concurrency, len(begins)) - 1]
     stop = min((end for end in ends if end >= max(begins)), default=math.nan)
     held_s = stop - start
@@ -237,7 +238,7 @@ def loads(
 
 
 def _timing(block: LoadBlock, request: TimedRequest, plan: LatencyPlan) -> TimingRecord:
-    """As plain `generate` is timed: the prefill ends with the first token, what follows is decoding."""
+    """Return a timing as for plain `generate`: the prefill ends with the first token, the rest is decoding."""
     answer, times = request.answer, [when for when, _ in request.answer.chunks]
     clocked = Clocked(
         tokens=request.tokens,
@@ -251,7 +252,7 @@ def _timing(block: LoadBlock, request: TimedRequest, plan: LatencyPlan) -> Timin
 
 
 def warn_of_overhead(store: Store, pass_id: str) -> None:
-    """Say how much of the time is transport and this client, where it is much."""
+    """Warn if transport and this client take a large part of the time."""
     from sdbench.metrics.load import overhead
 
     share = overhead(read(store.folder).loads.query("pass_id == @pass_id"))
