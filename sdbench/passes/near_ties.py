@@ -49,7 +49,8 @@ def measure_near_ties(job: Job, store: Store, models: Models) -> None:
 
     assert isinstance(models.decoder, Decoder), "the native engine"
     texts = [PartingTexts(prompts[example], target, ids, token) for _, example, _, token, target, ids in new[:MOST]]
-    margins, explained = margins_of(models.decoder.engine.target, texts)
+    decoder = models.decoder
+    margins, explained = margins_of(decoder.engine.target, texts, rows=decoder.batch_size)
     store.append(
         [PartingRecord(*each[:4], margin, explained) for each, margin in zip(new[:MOST], margins, strict=True)]
     )

@@ -60,6 +60,23 @@ def test_a_forward_whose_shapes_disagree_explains_no_more_than_the_dtype(monkeyp
     assert margin > 0
 
 
+def test_rounding_of_a_batch_is_measured_in_a_batch(monkeypatch):
+    """A kernel for many rows rounds as another does; blocks of one text equal single tokens."""
+    lm = LM(tiny("llama").to(torch.bfloat16), capture="off")
+    text = greedy(lm, 20)
+    step = torch.finfo(torch.bfloat16).eps
+
+    def scores(ids, *more):
+        logits = torch.zeros(*ids.shape, lm.vocab_size)
+        logits[..., 3] = 1 + step * (ids.numel() >= 16)
+        return logits
+
+    monkeypatch.setattr(lm, "forward", scores)
+    texts = [PartingTexts(PROMPT, text, [*text[:9], 7], 10)]
+    assert margins_of(lm, texts)[1] == 0
+    assert margins_of(lm, texts, rows=4)[1] == pytest.approx(2 * step)
+
+
 @pytest.fixture
 def bumped(monkeypatch):
     """Blocks of several tokens prefer another token than single steps, now and then."""

@@ -8,7 +8,7 @@ from torch import nn
 
 import sdbench
 from sdbench.draft import NoDraft
-from sdbench.lm.int8 import Int8Linear, quantize_layers
+from sdbench.lm.int8 import KERNEL_ROWS, Int8Linear, quantize_layers
 from sdbench.verify import Ensemble, Exact
 from tests.engine.models import PROMPTS, pair
 
@@ -21,7 +21,7 @@ def test_a_weight_is_off_by_half_a_step_and_rows_do_not_see_each_other(dtype, sh
     torch.manual_seed(0)
     linear = nn.Linear(*shape).to(dtype).requires_grad_(False)
     layer = Int8Linear(linear)
-    assert layer.has_kernel == (shape == (64, 96) and dtype != torch.float64)
+    assert layer.has_kernel == (shape == (64, 96) and dtype == torch.bfloat16)
     off = (layer.values * layer.scale[:, None].double() - linear.weight.double()).abs()
     assert bool((off <= 0.51 * layer.scale[:, None].double() + 0.004 * linear.weight.double().abs()).all())
     x, order = torch.randn(3, 5, shape[0]).to(dtype), torch.tensor([2, 0, 1])
@@ -32,6 +32,19 @@ def test_a_weight_is_off_by_half_a_step_and_rows_do_not_see_each_other(dtype, sh
     torch.testing.assert_close(layer(x[order]), y[order], **rounding)
     louder = torch.cat((x[:1], 1000 * x[1:]))  # a scale for the whole batch would round the first row to nothing
     torch.testing.assert_close(layer(louder)[:1], y[:1], **rounding)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "is_kernel"),
+    [(torch.bfloat16, KERNEL_ROWS, True), (torch.bfloat16, KERNEL_ROWS + 1, False), (torch.float32, 1, False)],
+)
+def test_the_kernel_multiplies_few_rows_of_bfloat16_alone(dtype, rows, is_kernel):
+    torch.manual_seed(0)
+    layer, x = Int8Linear(nn.Linear(64, 96).to(dtype).requires_grad_(False)), torch.randn(1, rows, 64).to(dtype)
+    with torch.profiler.profile() as profile:
+        y = layer(x)
+    assert ("aten::_weight_int8pack_mm" in {event.key for event in profile.key_averages()}) == is_kernel
+    torch.testing.assert_close(y[:, :1], layer(x[:, :1]), rtol=0, atol={torch.bfloat16: 0.02}.get(dtype, 1e-5))
 
 
 @pytest.mark.parametrize("roles", [("target",), ("draft",), ("target", "draft")])
