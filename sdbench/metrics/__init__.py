@@ -1,1 +1,1 @@
-"""Right of the wall: numbers from records, each with its n and its interval. No torch."""
+"""Compute numbers from records, each with its n and its interval. No torch."""

@@ -1,4 +1,4 @@
-"""Acceptance and bias of cells: ratios of sums over stored counts, with intervals by example."""
+"""Acceptance and bias of cells: ratios of sums over stored counts, with intervals over examples."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ RATES = {
     "bias_per_token": ("bias_sum", "tokens"),
 }
 
-# Worked out from whole laws at every position: a constant 0 or 1 of these is what the rule does, not what was seen of it.
+# Computed from whole laws at every position, so a constant 0 or 1 is exact and not a sample.
 EXACT = ("acceptance_expected", "bias", "bias_per_token")
 PER_ROUND = ("tokens_per_round", "accepted_per_round", "drafted_per_round")
 
@@ -31,7 +31,7 @@ POSITION_COLUMNS = ["cell", "slot", *COUNTS, "n", *spread_names(("marginal", "co
 
 
 def rates(generations: pd.DataFrame, **options: float) -> dict[str, Estimate]:
-    """Every rate of one cell; NaN where an identity does not hold, or nothing was examined."""
+    """Return every rate of one cell; NaN where it is not defined, or nothing was examined."""
     codes, examples = pd.factorize(generations["example"], sort=True)
     columns = {name: generations[name].to_numpy(dtype=np.float64) for pair in RATES.values() for name in pair}
     sums = {name: np.bincount(codes, values, len(examples)) for name, values in columns.items()}
@@ -49,10 +49,10 @@ def rates(generations: pd.DataFrame, **options: float) -> dict[str, Estimate]:
 
 
 def _rate(num: Array, den: Array, *, most: float = 1, is_exact: bool = False, **options: float) -> Estimate:
-    """A rate within 0 and `most`; where it is exact and never varies, its limits are the rate itself."""
+    """Return a rate within 0 and `most`. If it is exact and never varies, its limits are the rate itself."""
     if np.isnan(num + den).any() or not den.sum():
         return Estimate(NAN, NAN, NAN, len(num))
-    # Sums of exact probabilities are rounded: 5.000000000000001 of 5 is all of them.
+    # Sums of exact probabilities are rounded: 5.000000000000001 of 5 counts as 5.
     values = np.where(np.abs(num - den) > 1e-9, num, den)
     limit = max(most, 1) * den  # a law in float32 sums up to 1 + 1e-7
     values = np.where((values > limit) & (values <= limit * (1 + 1e-6)), limit, values)
@@ -63,9 +63,10 @@ def _rate(num: Array, den: Array, *, most: float = 1, is_exact: bool = False, **
 
 
 def by_position(rounds: pd.DataFrame, **options: Any) -> pd.DataFrame:
-    """One row a cell and slot (1 … K): how often a drafted slot is kept (marginal), and given that it was examined.
+    """Return one row per cell and slot (1 … K): how often a drafted slot is kept (marginal), and an examined slot
+    (conditional).
 
-    Within a round the slots 1 … accepted are kept and 1 … examined were looked at.
+    Within a round the slots 1 … accepted are kept and 1 … examined are judged.
     """
     rows = []
     for cell, part in rounds[rounds["drafted"] > 0].groupby("cell", sort=True):

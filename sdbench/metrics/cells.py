@@ -1,8 +1,8 @@
-"""What a cell is among others: its sweep, its metric, its place on the knob of its rule, and its baselines.
+"""A cell among others: its sweep, its metric, its position on the knob of its rule, and its baselines.
 
-A cell carries its contracts as plain data (`types.Metric`, `types.Axis`).
-The axis of a rule in a sweep is the first of its cells' axes that has an order and takes several values, else the first
-that has an order. What else varies (other knobs, drafter and draft length) makes curves.
+Metrics and axes are stored in the cell as plain data (`types.Metric`, `types.Axis`). The axis of a rule in a sweep is the first
+of its axes that has an order and several values, otherwise the first that has an order. All other options that vary (other
+knobs, drafter, draft length) separate curves.
 """
 
 import json
@@ -14,17 +14,17 @@ import pandas as pd
 from sdbench.types import Axis, Metric
 
 BASELINES = ("target", "draft", "lossless", "generate", "assisted")
-STRICTEST = ("lossless", "exact")  # what an axis calls its strict end where that is the lossless rule
+STRICTEST = ("lossless", "exact")  # names of a strict end that is the lossless rule
 SETTINGS = ("seed", "max_new_tokens", "top_k", "top_p")  # of a cell's content: what a sweep holds fixed besides labels
-NUMERICS = ("dtype", "quantization")  # of each model's content, as target_dtype
+NUMERICS = ("dtype", "quantization")  # fields of each model's content, as in target_dtype
 ALONG = ("knob", "value", "rank", "equals", "knobs")
 
 
 def sweep_of(cells: pd.DataFrame) -> pd.Series:
-    """Return a text a cell, equal for cells of one sweep: pair, task, temperature, prompts, settings, target and its numerics."""
+    """Return a string per cell, equal within a sweep: pair, task, temperature, prompts, settings, target, numerics."""
     records = cells.to_dict("records")
     sides = [[_side(cell, role) for role in ("draft", "target")] for cell in records]
-    # The draft alone has no target: it belongs to the sweep that drafts with it.
+    # The draft alone has no target: it belongs to the sweep that uses this draft.
     targets = {json.dumps(draft): target for draft, target in sides if target is not None}
     keys = [
         json.dumps([*_sweep(cell), targets.get(json.dumps(draft), draft) if target is None else target])
@@ -39,7 +39,7 @@ def _sweep(cell: dict[Any, Any]) -> list[Any]:
 
 
 def _side(cell: Mapping[Any, Any], role: str) -> list[Any] | None:
-    """Return the checkpoint of a model and its numerics; None where the cell does not read it."""
+    """Return the checkpoint and numerics of a model; None if the cell does not read it."""
     checkpoint, content = cell.get(f"checkpoint_{role}"), cell["content"] or {}
     if not isinstance(checkpoint, str):
         return None
@@ -47,7 +47,7 @@ def _side(cell: Mapping[Any, Any], role: str) -> list[Any] | None:
 
 
 def settings_of(cell: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return what may differ between sweeps of one pair, task and temperature: SETTINGS and dtype."""
+    """Return the settings in which sweeps of one pair, task and temperature may differ: SETTINGS and dtype."""
     content = cell["content"] or {}
     dtypes = (content.get(name) for name in ("target_dtype", "draft_dtype", "dtype"))
     dtype = next((str(name).removeprefix("torch.") for name in dtypes if name), None)
@@ -55,7 +55,7 @@ def settings_of(cell: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def task_options_of(cell: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the options of a cell's task that are single values, and as `padded to` the tokens that its prompts were given."""
+    """Return the options of a cell's task that are single values, and as `padded to` the number of tokens of padded prompts."""
     described = (cell["content"] or {}).get("task")
     options = dict(described) if isinstance(described, Mapping) else {}
     padding = options.pop("padding", {})
@@ -64,7 +64,7 @@ def task_options_of(cell: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
-    """Return pair and task, and what else distinguishes sweeps: temperature, folder, protocol, settings, task options, a number."""
+    """Return pair and task, and what distinguishes sweeps: temperature, folder, protocol, settings, task options, or a number."""
     firsts = [cells.iloc[0] for _, cells in groups]
     names = [f"{first['model']} on {first['task']}" for first in firsts]
     contents = [{"content": first.get("content")} for first in firsts]
@@ -85,26 +85,26 @@ def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
 
 
 def metrics_of(cell: Mapping[Any, Any]) -> dict[str, Metric]:
-    """{name: metric} that the cell's task declares, its headline among them."""
+    """Return {name: metric} of the cell's task, including its headline metric."""
     metrics = {declared["name"]: Metric.from_json(declared) for declared in cell["metrics"]}
     metrics.setdefault(str(cell["metric"]), Metric(str(cell["metric"])))
     return metrics
 
 
 def metric_of(cells: pd.DataFrame, key: str) -> Metric:
-    """The headline of a cell."""
+    """Return the headline metric of a cell."""
     cell = cells.loc[key].to_dict()
     return metrics_of(cell)[str(cell["metric"])]
 
 
 def scores_of(cell: Mapping[Any, Any], names: Sequence[str]) -> list[Metric]:
-    """What each score of these names means in this cell; one that the task does not declare has no unit and no bounds."""
+    """Return the metric of each score in this cell. A score that the task does not declare has no unit and no bounds."""
     known = metrics_of(cell)
     return [known.get(name) or Metric(name) for name in names]
 
 
 def along(cells: pd.DataFrame) -> pd.DataFrame:
-    """[ALONG] a cell: its knob, where it stands on it, and in words what else makes its curve; rows as in `cells`."""
+    """Return [ALONG] per cell: its knob, its position on it, and as text the other options of its curve; rows as in `cells`."""
     axes = {key: [Axis.from_json(axis) for axis in of_cell] for key, of_cell in cells["axes"].items()}  # as in the YAML
     rows: dict[Any, tuple[Any, ...]] = {}
     for _, group in cells.groupby(["sweep", "verifier"], sort=False):
@@ -118,7 +118,7 @@ def along(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def main_knob(axes: Sequence[Sequence[Axis]]) -> str | None:
-    """The knob that a rule's cells are put in order by."""
+    """Return the knob by which a rule's cells are ordered."""
     ordered = [axis for cell_axes in axes for axis in cell_axes if axis.rank is not None]
     names = list(dict.fromkeys(axis.knob for axis in ordered))
     varying = [name for name in names if len({axis.value for axis in ordered if axis.knob == name}) > 1]
@@ -126,7 +126,7 @@ def main_knob(axes: Sequence[Sequence[Axis]]) -> str | None:
 
 
 def _others(cell: Mapping[Any, Any], axes: Sequence[Axis], knob: str | None) -> str:
-    """The rule's other options."""
+    """Return the rule's other options."""
     options = {axis.knob: axis.value for axis in axes}
     options |= {str(name).removeprefix("knob_"): value for name, value in cell.items() if str(name).startswith("knob_")}
     kept = {name: value for name, value in options.items() if name != knob and value is not None and value == value}
@@ -134,7 +134,7 @@ def _others(cell: Mapping[Any, Any], axes: Sequence[Axis], knob: str | None) -> 
 
 
 def name_drafters(cells: pd.DataFrame) -> pd.Series:
-    """Return the drafter of each cell: its name, with the options on which those of that name differ; None where nobody drafts."""
+    """Return the name of each cell's drafter, with the options in which drafters of that name differ; None without a drafter."""
     named = cells["drafter"].dropna()
     options = {key: _drafter_options(content) for key, content in cells["content"].loc[named.index].items()}
     common = {
@@ -153,12 +153,12 @@ def _drafter_options(content: Mapping[str, Any] | None) -> list[str]:
 
 
 def format_value(value: object) -> str:
-    """Return a knob's value as text: 0.7, logit."""
+    """Format the value of a knob: 0.7, logit."""
     return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 def strict_value(values: pd.Series, ranks: pd.Series) -> float | None:
-    """The value at rank 0, from the values and ranks of a curve's cells; None where they do not tell."""
+    """Return the value at rank 0 from the values and ranks of a curve's cells; None if it does not follow from them."""
     known = [
         (float(value), float(rank))
         for value, rank in zip(values, ranks, strict=True)
@@ -175,7 +175,7 @@ def strict_value(values: pd.Series, ranks: pd.Series) -> float | None:
 
 
 def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
-    """The baseline a cell is compared with: of the same sweep; lossless with the same drafter first, of the same draft length."""
+    """Return a cell's baseline in the same sweep; for lossless preferably with the same drafter, then the same draft length."""
     sweeps = cells["sweep"] if "sweep" in cells else sweep_of(cells)
     same = cells[sweeps == sweeps.at[key]]
     baselines = same[same["verifier"] == verifier]
@@ -188,12 +188,12 @@ def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
 
 
 def lossless_rules(cells: pd.DataFrame) -> pd.DataFrame:
-    """Settings of rules that happen to be lossless."""
+    """Return settings of other rules that are lossless."""
     return cells[cells["is_lossless"].astype(bool) & ~cells["verifier"].isin(BASELINES)]
 
 
 def table_of(cells: pd.DataFrame) -> pd.DataFrame:
-    """`results.cells` by key, with `sweep` and the columns of ALONG, and drafters by names that differ where they do."""
+    """Return `results.cells` by key, with `sweep`, the columns of ALONG, and distinct names of drafters."""
     table = cells.set_index("cell")
     table = table.assign(sweep=sweep_of(table), drafter=name_drafters(table))
     return table.join(along(table))

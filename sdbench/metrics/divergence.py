@@ -1,7 +1,7 @@
-"""How far texts follow the target's own greedy text: a fixed point to compare with, whatever the task's metric sees.
+"""How many tokens texts share with the target's greedy text: a comparison that does not depend on the task's metric.
 
-The greedy text is that of a cell at temperature 0 with the same pair and task: the target alone, else a lossless rule
-(token for token the same). Where the records given hold none, there is nothing to compare with and the frame is empty.
+The greedy text is that of a cell at temperature 0 with the same pair and task: the target alone, or a lossless rule, which has
+the same tokens. Without such a cell the frame is empty.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from sdbench.metrics.stats import NAN, Estimate, is_binary, mean_interval, propo
 from sdbench.records import Results
 
 COLUMNS = ["cell", "example", "sample", "tokens", "prefix", "is_same"]
-EXACT = ("float32", "float64")  # in which a block and single steps choose the same tokens
+EXACT = ("float32", "float64")  # dtypes in which a block and single steps choose the same tokens
 AUDIT = "python -m sdbench.audit finds the rule at fault"
 
 
 def greedy_reference(cells: pd.DataFrame, cell: pd.Series) -> str | None:
-    """The cell of `cells` that holds the target's greedy text for `cell`'s pair, task and protocol."""
+    """Return the cell of `cells` with the target's greedy text for `cell`'s pair, task and protocol."""
     same = cells[(cells["temperature"] == 0) & (cells["protocol"] == cell["protocol"])]
     same = same[(same["model"] == cell["model"]) & (same["task"] == cell["task"])]
     for chosen in (same[same["verifier"] == "target"], same[same["is_lossless"].astype(bool)]):
@@ -32,7 +32,7 @@ def greedy_reference(cells: pd.DataFrame, cell: pd.Series) -> str | None:
 
 
 def against_greedy(results: Results, references: Sequence[Results] | None = None) -> pd.DataFrame:
-    """One row a generation: how many of its first tokens equal the greedy text's (`prefix`), and whether all do."""
+    """Return one row per generation: how many of its first tokens equal the greedy text's (`prefix`), and whether all do."""
     sources = [results] if references is None else list(references)
     texts: dict[str, dict[str, NDArray[np.int64]]] = {}
     followed = []
@@ -58,32 +58,32 @@ def against_greedy(results: Results, references: Sequence[Results] | None = None
 
 @dataclass(frozen=True, slots=True)
 class EqualTexts:
-    """How many texts of a lossless setting at T = 0 equal the target's own, and where the earliest difference is."""
+    """In how many texts at T = 0 a lossless setting equals the target alone, and where the earliest difference is."""
 
     name: str
     dtype: str
     num_equal: int
     num: int
-    token: int  # from 1; 0 where all texts are equal
+    token: int  # counted from 1; 0 if all texts are equal
     example: str
-    num_measured: int = 0  # of those that differ, whose margin is known
-    num_beyond: int = 0  # whose margin is larger than rounding explains
+    num_measured: int = 0  # differing texts with a measured margin
+    num_beyond: int = 0  # those whose margin is larger than rounding explains
     margin: float = NAN  # the largest, in logits
     explained: float = NAN  # by rounding
 
     @property
     def is_fault(self) -> bool:
-        """Whether texts differ in a dtype in which rounding does not explain it, or by more than it explains."""
+        """Whether texts differ although rounding in their dtype does not explain it, or by more than it explains."""
         return self.num_equal < self.num and (self.dtype in EXACT or self.num_beyond > 0)
 
     @property
     def count(self) -> str:
-        """The number in words."""
+        """The number as text."""
         return f"{self.name} equals the target alone in {self.num_equal} of {self.num} texts ({self.dtype})"
 
     @property
     def text(self) -> str:
-        """The number, and of texts that differ where and why."""
+        """The number as text, and where and why texts differ."""
         if self.num_equal == self.num:
             return self.count
         return (
@@ -106,9 +106,9 @@ class EqualTexts:
 
 
 def first_differences(results: Results, cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return, for each lossless setting at T = 0, its texts that differ from the target's own: ids of both, `token` from 1.
+    """Return for each lossless setting at T = 0 the texts that differ from the target's: ids of both, `token` counted from 1.
 
-    `cells`: those of a sweep by key. The number of texts compared is in the frame's attrs, as `num`.
+    `cells`: those of a sweep by key. The attribute `num` of the frame is the number of texts compared.
     """
     target = cells.index[cells["verifier"] == "target"]
     if target.empty or cells["temperature"].iloc[0] != 0:
@@ -154,14 +154,14 @@ def equal_texts(results: Results, cells: pd.DataFrame) -> list[EqualTexts]:
 
 
 def common_prefix(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
-    """How many first tokens are the same."""
+    """Return how many first tokens are equal."""
     size = min(len(a), len(b))
     differ = np.flatnonzero(a[:size] != b[:size])
     return int(differ[0]) if len(differ) else size
 
 
 def follow(divergence: pd.DataFrame, **options: float) -> pd.DataFrame:
-    """A row a cell: share of answers that are the greedy text, and tokens before the first difference, by example."""
+    """Return one row per cell: share of answers equal to the greedy text, and tokens before the first difference."""
     rows = []
     for cell, part in divergence.groupby("cell", sort=True):
         by_example = part.groupby("example", sort=True)
@@ -175,7 +175,7 @@ def follow(divergence: pd.DataFrame, **options: float) -> pd.DataFrame:
 
 
 def survival(divergence: pd.DataFrame, cell: str) -> pd.DataFrame:
-    """Share of a cell's answers that equal the greedy text for at least `token` tokens, or to the end of both."""
+    """Return the share of a cell's answers that equal the greedy text for at least `token` tokens, or to the end of both."""
     part = divergence[divergence["cell"] == cell]
     tokens = np.arange(int(part["prefix"].max()) + 2)
     lasts = (part["prefix"].to_numpy()[:, None] >= tokens) | part["is_same"].to_numpy()[:, None]
@@ -183,7 +183,7 @@ def survival(divergence: pd.DataFrame, cell: str) -> pd.DataFrame:
 
 
 def share(values: NDArray[np.float64], **options: float) -> Estimate:
-    """Of examples: Wilson's where each is a yes or a no, by bootstrap where several samples were averaged."""
+    """Return a share of examples: Wilson's interval for yes or no, the bootstrap where several samples were averaged."""
     if len(values) and is_binary(values):
         return proportion_interval(int(values.sum()), len(values), level=options.get("level", 0.95))
     return mean_interval(values, **options)  # type: ignore[arg-type]

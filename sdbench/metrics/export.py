@@ -1,4 +1,4 @@
-"""The summary for other tools: CSV, Parquet, Markdown, LaTeX; the hub's model-index; lm-eval's results.json."""
+"""Write the summary for other tools: CSV, Parquet, Markdown, LaTeX, the hub's model-index, lm-eval's results.json."""
 
 import io
 import json
@@ -45,7 +45,7 @@ SPEEDS = ("speedup", "speedup_over_lossless")
 
 
 def table(summary: pd.DataFrame) -> pd.DataFrame:
-    """The columns people quote, as text with intervals; empty where not measured, ~ before a modelled speed-up."""
+    """Return the most quoted columns as text with intervals; empty if not measured, ~ before a modelled speed-up."""
     rows = [{**row, "setting": setting_of(row)} for row in summary.to_dict("records")]
     shown = {title: [_text(row, name) for row in rows] for name, title in SHOWN.items()}
     return pd.DataFrame(shown, index=summary.index)
@@ -54,7 +54,7 @@ def table(summary: pd.DataFrame) -> pd.DataFrame:
 def _text(row: dict[Any, Any], name: str) -> str:
     value = row.get(name)
     if value is None or value != value:
-        modelled = row.get(f"{name}_modelled")  # a speed-up that was not timed
+        modelled = row.get(f"{name}_modelled")  # used if the speed-up was not timed
         return "" if modelled is None or modelled != modelled else f"~{modelled:.3f}"
     if isinstance(value, str):
         return value
@@ -67,14 +67,14 @@ def to_markdown(summary: pd.DataFrame) -> str:
 
 
 def to_latex(summary: pd.DataFrame) -> str:
-    """A booktabs tabular."""
+    """Return a booktabs tabular."""
     lines = table(summary)
     rows = [tex_row(row) for row in lines.itertuples(index=False)]
     return booktabs("ll" + "r" * (len(lines.columns) - 2), [tex_row(lines.columns), r"\midrule"], rows)
 
 
 def metrics_of(results: Results, **options: Any) -> Metrics:
-    """{cell: {metric: estimate}} for every score that the records hold, pass@k included."""
+    """Return {cell: {metric: estimate}} for every score in the records, including pass@k."""
     cells = results.cells.set_index("cell")
     estimates: dict[str, dict[str, Estimate]] = {}
     for key, part in results.generations.groupby("cell", sort=True):
@@ -86,7 +86,7 @@ def metrics_of(results: Results, **options: Any) -> Metrics:
 
 
 def metrics_table(results: Results, metrics: Metrics) -> pd.DataFrame:
-    """One row a cell and metric: value, low, high, n."""
+    """Return one row per cell and metric: value, low, high, n."""
     cells = table_of(results.cells)
     labels = list(LABELS)
     rows = [
@@ -94,16 +94,17 @@ def metrics_table(results: Results, metrics: Metrics) -> pd.DataFrame:
         for key, estimates in metrics.items()
         for name, estimate in estimates.items()
     ]
-    labels.remove("value")  # here the metric's
+    labels.remove("value")  # here it is the metric's
     return pd.DataFrame(rows, columns=[*labels, "metric", "value", "low", "high", "n", "cell"])
 
 
 def to_results_json(
     results: Results, summary: pd.DataFrame, metrics: Metrics, advice: Recommendation | None = None
 ) -> str:
-    """lm-eval's shape: results[task@setting][metric,none], with intervals beside; a limit that is not known is null.
+    """Return lm-eval's format: results[task@setting][metric,none] with intervals; an unknown limit is null.
 
-    Beside it the decision: `recommendations`, one a sweep; of a single sweep `recommended`, `margin`, `tests` at the top too.
+    It also has the decision: `recommendations`, one per sweep; for a single sweep `recommended`, `margin` and `tests` at the
+    top too.
     """
     cells = table_of(results.cells)
     names = unique_names_of(cells.loc[list(metrics)])
@@ -133,7 +134,7 @@ def to_results_json(
 
 
 def _decision(advice: Advice, alpha: float, names: Mapping[str, str]) -> dict[str, Any]:
-    """What was decided for one sweep, and every test behind it, at this level, in the order it was made."""
+    """Return the decision for one sweep with every test behind it, in order, at this level."""
     gain = spread("speedup_over_lossless", advice.gain or Estimate(math.nan, math.nan, math.nan, 0))
     return {
         "model": advice.model,
@@ -161,7 +162,7 @@ def finite_or_none(limit: float) -> float | None:
 
 
 def unique_names_of(cells: pd.DataFrame) -> dict[str, str]:
-    """{cell: task@name T=temperature}, then the model, at last the cell's key where that alone is not unique."""
+    """Return {cell: task@name T=temperature}, with the model, and finally the cell's key, where that is not unique."""
     plain = names_of(cells)
     names = {str(key): f"{cell['task']}@{plain[str(key)]} T={cell['temperature']:g}" for key, cell in cells.iterrows()}
     for more in ("model", None):
@@ -174,7 +175,7 @@ def unique_names_of(cells: pd.DataFrame) -> dict[str, str]:
 
 
 def to_model_index(summary: pd.DataFrame) -> str:
-    """The YAML block `model-index` of a model card on the hub."""
+    """Return the YAML block `model-index` of a model card on the hub."""
     import yaml
 
     names, models = names_of(summary.set_index("cell")), []
@@ -190,10 +191,10 @@ def to_model_index(summary: pd.DataFrame) -> str:
 
 
 def scores_of_texts(*folders: Results) -> pd.DataFrame:
-    """One row a text: cell, example (its row number or name), sample, headline score, what a corpus score sums, counts.
+    """Return one row per text: cell, example (its row number or name), sample, headline score, sums of a corpus score, counts.
 
-    With it every interval of a rate or of a quality can be worked out again. It holds no prompt, reference or text. A cell
-    that several folders hold is taken from the first.
+    Every interval of a rate or a quality can be computed from it. It holds no prompt, reference or text. A cell that several
+    folders hold is taken from the first.
     """
     parts: dict[str, pd.DataFrame] = {}
     for results in folders:
@@ -222,7 +223,7 @@ def export(
     metrics: Metrics | None = None,
     advice: Recommendation | None = None,
 ) -> list[Path]:
-    """Every form, in `folder`; a file is there whole or not at all."""
+    """Write every format into `folder`, each file atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
         "summary.csv": summary.to_csv(index=False),

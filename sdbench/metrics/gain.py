@@ -1,7 +1,7 @@
-"""Speed over the best lossless setting: what a lenient one gains on top of what costs no quality.
+"""Speed over the best lossless setting: what a lenient setting gains on top of lossless speculation.
 
-Both are timed in the same pass on the same examples. The unit is the example, its repeats added up: repeats of one text are no
-independent evidence. Limits are Student's on the log scale, from the jackknife over examples: few examples are the rule here.
+Both are timed in the same pass on the same examples. The unit is the example, with its repeats summed, because repeats of a
+text are not independent. Limits are Student's on the log scale, from the jackknife over examples, since there are few of them.
 """
 
 import math
@@ -15,13 +15,13 @@ from sdbench.metrics.cells import lossless_rules
 from sdbench.metrics.stats import NAN, Estimate, rates_interval, student
 
 SUMS = ["tokens", "decode_s", "total_s"]
-RATES = (1, -1, -1, 1)  # tokens a second over those of the base
-TIMES = (-1, 1)  # the base's seconds an answer, its prompt included, over those of the cell
+RATES = (1, -1, -1, 1)  # tokens per second over those of the base
+TIMES = (-1, 1)  # the base's seconds per answer, including its prompt, over those of the cell
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Every latency pass of a folder: what each cell took for each example, its repeats added up."""
+    """Every latency pass of a folder: the times of each cell for each example, its repeats summed."""
 
     sums: pd.DataFrame  # [pass_id, cell, example]: tokens, decode_s, total_s
     started: pd.Series  # [pass_id, cell]: when its last timing began
@@ -34,7 +34,7 @@ class Passes:
         return cls(sums, whole.groupby(["pass_id", "cell"], sort=True)["started_at"].max().fillna(0.0))
 
     def newest(self, cell: str, rivals: Sequence[str]) -> pd.DataFrame | None:
-        """[cell, example] of the newest pass that timed `cell` and any of the rivals; None where none did."""
+        """Return [cell, example] of the newest pass that timed `cell` and any of the rivals; None if there is none."""
         cells = self.started.index.get_level_values("cell")
         passes = self.started.index.get_level_values("pass_id")
         shared = set(passes[cells == cell]) & set(passes[cells.isin(list(rivals))])
@@ -44,11 +44,11 @@ class Passes:
         return self.sums.loc[same.groupby(level="pass_id").max().idxmax()]
 
     def ratio(self, cell: str, base: str, *, level: float = 0.95) -> Estimate | None:
-        """Return tokens a second of `cell` over those of `base`, in the newest pass that timed both; None where none did."""
+        """Return tokens per second of `cell` over those of `base` in the newest pass that timed both; None if there is none."""
         return self._ratio(cell, base, ["tokens", "decode_s"], RATES, level)
 
     def sooner(self, cell: str, base: str) -> Estimate | None:
-        """Return the seconds of an answer of `base` over those of `cell`, whatever the lengths of their texts."""
+        """Return the seconds per answer of `base` over those of `cell`, whatever the lengths of their texts."""
         return self._ratio(cell, base, ["total_s"], TIMES, 0.95)
 
     def _ratio(
@@ -61,7 +61,7 @@ class Passes:
         return rates_interval(pair.to_numpy(dtype=np.float64), powers, level=level) if len(pair) else None
 
     def best_of(self, keys: Sequence[str], cell: str) -> str | None:
-        """Of `keys` the one with the most tokens a second in the newest pass that timed `cell` and any of them."""
+        """Return the one of `keys` with the most tokens per second in the newest pass that timed `cell` and any of them."""
         frame = self.newest(cell, keys)
         if frame is None:
             return None
@@ -71,14 +71,14 @@ class Passes:
 
 
 def at_level(estimate: Estimate, level: float) -> Estimate:
-    """A 95 % interval of `ratio` at another level."""
+    """Convert a 95 % interval of `ratio` to another level."""
     wider = student(estimate.n, level) / student(estimate.n, 0.95) if estimate.n > 1 else NAN
     low, high = (estimate.value * (end / estimate.value) ** wider for end in (estimate.low, estimate.high))
     return Estimate(estimate.value, float(low), float(high), estimate.n)
 
 
 def p_value_of(ratio: Estimate) -> float:
-    """Return the one-sided p of a ratio of `Passes` being 1 or less; 1 where it has no limits."""
+    """Return the one-sided p-value of a ratio of `Passes` being 1 or less; 1 if it has no limits."""
     from scipy.special import stdtr
 
     if ratio.n < 2 or not ratio.low > 0:
@@ -90,9 +90,9 @@ def p_value_of(ratio: Estimate) -> float:
 
 
 def lossless_settings(cells: pd.DataFrame) -> list[str]:
-    """Of the cells of one sweep (with `rank`): the lossless rule at every draft length, and other rules that are lossless.
+    """Return the lossless cells of one sweep (with `rank`): the lossless rule at every draft length, and other lossless rules.
 
-    The strict end of a lenient rule is the lossless rule again, and stands for it only where that was not run.
+    The strict end of a lenient rule is the lossless rule again; it is included only if the lossless rule was not run.
     """
     lossless = cells.index[cells["verifier"] == "lossless"]
     rules = lossless_rules(cells)

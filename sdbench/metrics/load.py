@@ -1,4 +1,4 @@
-"""Speed of a server under load: by cell and number of requests under way, for a user and in all, by both clocks."""
+"""Speed of a server under load: by cell and number of concurrent requests, per user and in total, by both clocks."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ KEY = ["cell", "concurrency"]
 
 
 def load_table(loads: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
-    """One row a cell and concurrency of its newest pass. Speed-ups are over the target alone at the same concurrency of the same
-    pass; `overhead` is the share of a request's time that the server does not know of.
+    """Return one row per cell and concurrency of its newest pass. Speed-ups are over the target alone at the same concurrency
+    of the same pass; `overhead` is the share of a request's time that the server does not report.
     """
     rows = []
     for (cell, concurrency), part in loads.groupby(KEY, sort=True):  # type: ignore[misc]
-        newest = part["pass_id"].max()  # its beginning is the time
+        newest = part["pass_id"].max()  # an id begins with the time
         current = part[part["pass_id"] == newest]
         same = loads[(loads["pass_id"] == newest) & (loads["concurrency"] == concurrency)]
         base = same[same["verifier"] == "target"]
@@ -40,13 +40,13 @@ def load_table(loads: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
 
 
 def in_all(part: pd.DataFrame) -> float:
-    """Tokens a second of all users, while all of them were busy; NaN where a block was disturbed."""
+    """Return tokens per second of all users while all of them were busy; NaN if a block was disturbed."""
     blocks = part.groupby("repeat").agg(tokens=("held_tokens", "sum"), seconds=("held_s", "first"))
     return float(blocks["tokens"].sum() / blocks["seconds"].sum(skipna=False)) if len(blocks) else NAN
 
 
 def overhead(part: pd.DataFrame) -> float:
-    """Of the client's seconds those that are not the server's own queue, prefill and decoding; NaN where it tells none."""
+    """Return the client's seconds that are not the server's queue, prefill or decoding; NaN if it does not report these."""
     server = part[["server_first_token_s", "server_decode_s"]].sum(axis=1, skipna=False)
     server = server + part["server_queue_s"].fillna(0)
     client = part["first_token_s"] + part["decode_s"]

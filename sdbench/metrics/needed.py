@@ -1,4 +1,4 @@
-"""How many examples would show a refused setting safe, worked out from the spread of those that there are."""
+"""Estimate how many examples would show a refused setting to be safe, from the spread of the examples at hand."""
 
 import math
 from statistics import NormalDist
@@ -6,12 +6,13 @@ from statistics import NormalDist
 from sdbench.metrics.safety import Comparison
 
 POWER = 0.8
-SURE = 0.95  # on each side of a range of examples
-WIDEST = 25  # a range wider than this says nothing
+SURE = 0.95  # on each side of the range
+WIDEST = 25  # a wider range, as a ratio, is not shown
 
 
 def needed_examples(best: Comparison, margin: float, alpha: float) -> str:
-    """How many examples would do for 80 % power: a range over the 90 % interval of the loss, open where that reaches the margin.
+    """Return the examples needed for 80 % power as a range over the 90 % interval of the loss, open where that reaches the
+    margin.
 
     The limit lies below the estimate by z standard errors, which shrink as 1/√n, and by what n examples cannot show, as 1/n:
     for Gaffke's limit the two add up as squares, within about 5 %.
@@ -47,8 +48,8 @@ def examples_needed(test: Comparison, margin: float, alpha: float) -> str:
 
 
 def _times(room: float, seen: float, hidden: float, power: float) -> float:
-    """So many times the examples after which the distances, as they shrink, add up to `room`; infinite where none do."""
-    low, high = 0.0, 1.0  # of the root of one over that
+    """Return the factor on the examples at which the shrinking distances add up to `room`; infinite if there is none."""
+    low, high = 0.0, 1.0  # of the root of its inverse
     for _ in range(60):
         middle = (low + high) / 2
         is_within = math.hypot(seen * middle, hidden * middle**2) + power * middle <= room
@@ -57,6 +58,6 @@ def _times(room: float, seen: float, hidden: float, power: float) -> float:
 
 
 def round_number(count: float) -> str:
-    """Two digits: more would promise what nobody knows."""
+    """Round to two digits, since the estimate is no more precise."""
     digits = max(len(str(math.ceil(count))) - 2, 0)
     return f"{math.ceil(count / 10**digits) * 10**digits:,}"

@@ -1,10 +1,12 @@
 """Requests that arrive at a rate: latency, goodput, and the rate at which a setting no longer keeps up.
 
-Latency counts from the planned arrival. The unit is the request: the limits of a percentile are order statistics, those of goodput
-a proportion's. Requests close in time share a queue: near saturation these limits are narrower than the spread of several passes.
+Latency counts from the planned arrival. The unit is the request: limits of a percentile are order statistics, those of goodput
+a proportion's. Requests close in time share a queue, so near saturation these limits are narrower than the spread of several
+passes.
 
-Saturation shows in how latency grows: where every second of arrivals adds b seconds to the latency, requests that arrive within T
-seconds leave within T (1 + b), so 1 / (1 + b) of them are served. The beginning, while an empty server fills, is left out.
+Saturation shows in the growth of latency. If every second of arrivals adds b seconds to the latency, requests that arrive
+within T seconds leave within T (1 + b), so 1 / (1 + b) of them are served. The first requests, which meet an empty server, are
+left out.
 """
 
 import math
@@ -26,14 +28,14 @@ WITH_INTERVALS = ("throughput", "goodput", *LATENCIES, *GAINS)
 COUNTS = ["n", "failures", "requests_per_s", "peak_concurrency", "send_delay_p99_s", "is_cached"]
 COLUMNS = ["cell", "rate", *COUNTS, "keeps_up", "is_saturated", *spread_names(WITH_INTERVALS)]
 KEY = ["cell", "rate"]
-WARM_UP, PARTS = 0.2, 6  # share of the requests that is left out; parts of the others whose means give the slope
-BEHIND = 0.95  # of the arrival rate: a server that provably serves less is saturated
+WARM_UP, PARTS = 0.2, 6  # share of requests left out; parts of the others whose means give the slope
+BEHIND = 0.95  # of the arrival rate; a server that is proven to serve less is saturated
 
 
 def open_load_table(
     open_loads: pd.DataFrame, slo: Mapping[str, float] | None = None, *, level: float = 0.95
 ) -> pd.DataFrame:
-    """One row a cell and rate, of the newest schedule at this rate. A goodput without bounds is that of all that did not fail."""
+    """Return one row per cell and rate, of the newest schedule at it. A goodput without bounds counts all that did not fail."""
     requests = with_latencies(newest_schedules(open_loads))
     rows = []
     for (cell, rate), part in requests.groupby(KEY, sort=True):  # type: ignore[misc]
@@ -59,8 +61,8 @@ def open_load_table(
 
 
 def newest_schedules(open_loads: pd.DataFrame) -> pd.DataFrame:
-    """The requests that can be compared: at each rate and repeat those of one pass and one schedule, the newest; all repeats of
-    a rate with cached prompts or all without.
+    """Return the requests that can be compared: for each rate and repeat those of the newest pass and schedule; all repeats of
+    a rate with cached prompts, or all without.
     """
     loop = ["rate", "repeat", "pass_id", "schedule", "is_cached"]
     begins = open_loads.groupby(loop, as_index=False)["started_at"].max().sort_values("started_at")
@@ -71,7 +73,7 @@ def newest_schedules(open_loads: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_latencies(requests: pd.DataFrame) -> pd.DataFrame:
-    """Add seconds to the first token, between tokens and to the last; waiting to be sent and in the server's queue; the rest."""
+    """Add columns: seconds to the first token, between tokens and to the last; of waiting to be sent, of queueing; the rest."""
     queue = requests["sent_s"] - requests["arrival_s"] + requests["server_queue_s"]
     answer = requests["last_token_s"] - requests["arrival_s"]
     decode = requests["last_token_s"] - requests["first_token_s"]
@@ -92,13 +94,13 @@ def _with_cached_apart(requests: pd.DataFrame) -> pd.DataFrame:
 
 
 def seconds_of(part: pd.DataFrame) -> float:
-    """From the first request that was sent to the last token, added up over the repeats."""
+    """Return the seconds from the first request that was sent to the last token, summed over the repeats."""
     loops = part.groupby("repeat").agg(begin=("sent_s", "min"), last=("last_token_s", "max"), sent=("sent_s", "max"))
     return float((loops[["last", "sent"]].max(axis=1) - loops["begin"]).sum())
 
 
 def is_good(part: pd.DataFrame, slo: Mapping[str, float]) -> pd.Series:
-    """Whether a request did not fail and kept every bound; an answer of one token has no time between tokens."""
+    """Return whether a request did not fail and kept every bound. An answer of one token has no time between tokens."""
     good = ~part["is_failed"]
     for name, bound in slo.items():
         good &= ~(part[f"{name}_s"] > bound)
@@ -106,7 +108,7 @@ def is_good(part: pd.DataFrame, slo: Mapping[str, float]) -> pd.Series:
 
 
 def served_share(part: pd.DataFrame, *, level: float = 0.95) -> Estimate:
-    """Requests that are answered per request that arrives, from how latency grows with the time of arrival."""
+    """Return the share of arriving requests that are answered, from the growth of latency over the time of arrival."""
     growth = _slope_of(part, "arrival_s", "e2el_s", level=level)
     answered = float(1 - part["is_failed"].mean())
     value, low, high = (
@@ -116,7 +118,7 @@ def served_share(part: pd.DataFrame, *, level: float = 0.95) -> Estimate:
 
 
 def throughput(part: pd.DataFrame, *, level: float = 0.95) -> Estimate:
-    """Answers per second, from the times at which they ended one after another."""
+    """Return answers per second, from the times between their ends."""
     ends = part.sort_values("last_token_s")
     numbered = ends.assign(number=ends.groupby("repeat").cumcount().astype("float64"))
     seconds = _slope_of(numbered, "number", "last_token_s", level=level)
@@ -127,9 +129,9 @@ def throughput(part: pd.DataFrame, *, level: float = 0.95) -> Estimate:
 
 
 def _slope_of(part: pd.DataFrame, x: str, y: str, *, level: float) -> Estimate:
-    """The line through answers without those of the beginning, repeats centred apart; NaN where they are too few.
+    """Fit a line through answers without the first ones, with repeats centred separately; NaN if there are too few.
 
-    Through means of consecutive parts, with Student's t: neighbours share a queue, and would count as one.
+    The line goes through means of consecutive parts, with Student's t, because neighbours share a queue.
     """
     answered = part[~part["is_failed"]].sort_values(x)
     loops = [loop[[x, y]].to_numpy(np.float64) for _, loop in answered.groupby("repeat")]
@@ -146,9 +148,7 @@ def _slope_of(part: pd.DataFrame, x: str, y: str, *, level: float) -> Estimate:
 
 
 def gains(part: pd.DataFrame, same: pd.DataFrame, *, level: float) -> dict[str, float]:
-    """How much sooner an answer is whole than by the target alone, and than by lossless at the same draft length; request by
-    request of the same arrivals.
-    """
+    """Return how much sooner than the target alone, and than lossless at the same draft length, requests are answered."""
     first, row = part.iloc[0], {}
     for name in ("target", "lossless"):
         base = same[same["verifier"] == name]
@@ -163,7 +163,7 @@ def gains(part: pd.DataFrame, same: pd.DataFrame, *, level: float) -> dict[str, 
 
 
 def sentences(table: pd.DataFrame, cells: pd.DataFrame, slo: Mapping[str, float]) -> list[str]:
-    """What each setting does under load, a line each; `cells` have `label` and `verifier`, in reading order."""
+    """Return one line per setting on its behaviour under load; `cells` have `label` and `verifier`, in reading order."""
     lines = []
     for key, cell in cells.iterrows():
         rows = table[table["cell"] == key].sort_values("rate").to_dict("records")
@@ -186,7 +186,7 @@ def _saturation(rows: Sequence[Mapping[Any, Any]]) -> str:
 
 
 def _goodput(rows: Sequence[Mapping[Any, Any]], slo: Mapping[str, float]) -> list[str]:
-    """The highest goodput of all rates."""
+    """Return the text on the highest goodput of all rates."""
     if not slo:
         return []
     best = max(rows, key=lambda row: row["goodput"])
@@ -197,7 +197,7 @@ def _goodput(rows: Sequence[Mapping[Any, Any]], slo: Mapping[str, float]) -> lis
 
 
 def _gain(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
-    """The highest rate at which leniency pays."""
+    """Return the text on the highest rate at which leniency is faster."""
     known = [row for row in rows if math.isfinite(row["gain_over_lossless_low"])]
     proven = [row for row in known if row["gain_over_lossless_low"] > 1]
     if not known:

@@ -1,12 +1,12 @@
-"""Pareto fronts of cells in two coordinates that are both better when larger, and how sure they are.
+"""Pareto fronts of cells in two coordinates, larger being better in both, and their uncertainty.
 
-A quality of which less is better counts with its sign turned.
+A quality of which less is better has its sign reversed.
 
-`Resampled` is one bootstrap of all cells of a sweep at once: an example (for speeds with all its repeats) is drawn for every
-cell together, so that what is read off it (membership of the front, hypervolumes, areas) is paired.
+`Resampled` is one bootstrap of all cells of a sweep together: an example (for speeds with all its repeats) is drawn for every
+cell at once, so that what is computed from it (membership of the front, hypervolumes, areas) is paired.
 
-The hypervolume of measured cells is too large: it takes the luckiest of them for the best, and its bootstrap repeats the
-mistake. So it is told less its estimated bias, and its limits are the hypervolumes of a band around all cells at once.
+The hypervolume of measured cells is too large, because it takes the luckiest cells for the best, and its bootstrap has the same
+error. So its estimated bias is subtracted, and its limits are the hypervolumes of a band around all cells together.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,12 +24,12 @@ from sdbench.records import Results
 from sdbench.types import Metric
 
 RESAMPLES = 2_000
-CURVES_MOST = 500  # resamples of an area, which is worked out curve by curve
+CURVES_MOST = 500  # resamples of an area, which is computed curve by curve
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """`points`: a row a cell with x, y, is_on_front, probability; the hypervolume above the corner, and what was taken off it."""
+    """`points`: a row per cell with x, y, is_on_front, probability; the hypervolume above the corner, and the bias subtracted."""
 
     points: pd.DataFrame
     hypervolume: Estimate
@@ -39,7 +39,7 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class Resampled:
-    """Coordinates of C cells as measured, x and y [C], and in R resamples, xs and ys [R,C]; n examples stand behind."""
+    """Coordinates of C cells: measured x and y [C], and in R resamples xs and ys [R,C], from n examples."""
 
     cells: tuple[str, ...]
     x: Array
@@ -49,13 +49,13 @@ class Resampled:
     n: int
 
     def of(self, cells: Sequence[str]) -> "Resampled":
-        """These cells alone, in this order, in the same resamples."""
+        """Return these cells only, in this order, in the same resamples."""
         places = [self.cells.index(cell) for cell in cells]
         return Resampled(tuple(cells), self.x[places], self.y[places], self.xs[:, places], self.ys[:, places], self.n)
 
 
 def non_dominated(x: ArrayLike, y: ArrayLike) -> NDArray[np.bool_]:
-    """[..., C]: no other cell is at least as good in both and better in one."""
+    """Return [..., C]: whether no other cell is at least as good in both coordinates and better in one."""
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     as_good = (a[..., None, :] >= a[..., :, None]) & (b[..., None, :] >= b[..., :, None])
     better = (a[..., None, :] > a[..., :, None]) | (b[..., None, :] > b[..., :, None])
@@ -63,7 +63,7 @@ def non_dominated(x: ArrayLike, y: ArrayLike) -> NDArray[np.bool_]:
 
 
 def hypervolume(x: ArrayLike, y: ArrayLike, corner: tuple[float, float] = (0.0, 0.0)) -> Array:
-    """[...]: the area that the cells [..., C] dominate above the corner."""
+    """Return [...]: the area that the cells [..., C] dominate above the corner."""
     a = np.maximum(np.asarray(x, dtype=np.float64) - corner[0], 0)
     b = np.maximum(np.asarray(y, dtype=np.float64) - corner[1], 0)
     order = np.argsort(-a, axis=-1, kind="stable")
@@ -74,7 +74,9 @@ def hypervolume(x: ArrayLike, y: ArrayLike, corner: tuple[float, float] = (0.0, 
 
 
 def _gap(first: tuple[ArrayLike, ArrayLike], second: tuple[ArrayLike, ArrayLike]) -> tuple[float, float]:
-    """∫ (first's y − second's y) dx over the x both curves cover, straight lines between, and the width; NaN without overlap."""
+    """Return ∫ (first's y − second's y) dx over the x that both curves cover, and its width; linear in between, NaN without
+    overlap.
+    """
     curves = []
     for x, y in (first, second):
         a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
@@ -91,9 +93,9 @@ def _gap(first: tuple[ArrayLike, ArrayLike], second: tuple[ArrayLike, ArrayLike]
 def joint(
     results: Results, cells: Sequence[str], *, rate: str = "acceptance", resamples: int = RESAMPLES, seed: int = 0
 ) -> Resampled:
-    """Cells of one pair and task in the plane of a rate, or of "speedup", and the task's quality.
+    """Resample the cells of one pair and task in the plane of a rate, or of "speedup", and the task's quality.
 
-    Rates and qualities come from the same draws of examples; speeds from draws of example × repeat of their own.
+    Rates and qualities use the same draws of examples; speeds use separate draws of example × repeat.
     """
     table = results.cells.set_index("cell")
     parts = {str(key): part for key, part in results.generations.groupby("cell", sort=True) if key in set(cells)}
@@ -130,31 +132,31 @@ def _rates(
 
 
 def _speedups(pairs: Mapping[str, pd.DataFrame], resamples: int, seed: int) -> tuple[Array, Array]:
-    """One draw of (pass, example) for all cells; a cell that was not timed there adds nothing."""
+    """Resample (pass, example) for all cells; a cell that was not timed there adds nothing."""
     names = ["tokens", "decode_s", "tokens_base", "decode_s_base"]
     framed = [pair.groupby(["pass_id", "example"], sort=True)[names].sum() for pair in pairs.values()]
     units = framed[0].index
     for frame in framed[1:]:
         units = units.union(frame.index)
     sums = np.concatenate([frame[names].reindex(units, fill_value=0.0).to_numpy(np.float64) for frame in framed], 1)
-    draws = bootstrap_sums(sums, resamples=resamples, seed=seed + 1)  # other draws than those of the qualities
+    draws = bootstrap_sums(sums, resamples=resamples, seed=seed + 1)  # different draws from those of the qualities
 
     def ratio(of: Array) -> Array:
-        rate = _ratios(of)  # own and baseline's tokens a second, in turn
+        rate = _ratios(of)  # tokens per second of the cell and the baseline, in turn
         return rate[..., ::2] / rate[..., 1::2]
 
     return ratio(sums.sum(0)), ratio(draws)
 
 
 def _ratios(sums: Array) -> Array:
-    """[..., 2C] numerators and denominators in turn; nothing of nothing is worth nothing."""
+    """Return ratios of [..., 2C] numerators and denominators in turn; 0 over 0 is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = sums[..., ::2] / sums[..., 1::2]
     return np.where(np.isfinite(ratios), ratios, 0.0)
 
 
 def front_of(joint: Resampled, *, corner: tuple[float, float] = (0.0, 0.0), level: float = 0.95) -> Front:
-    """The front, each cell's share of resamples on it, and the hypervolume."""
+    """Return the front, the share of resamples in which each cell is on it, and the hypervolume."""
     points = pd.DataFrame({"cell": joint.cells, "x": joint.x, "y": joint.y})
     points["is_on_front"] = non_dominated(joint.x, joint.y)
     shares = np.concatenate([non_dominated(a, b) for a, b in _chunks(joint.xs, joint.ys)]).mean(0)
@@ -163,10 +165,10 @@ def front_of(joint: Resampled, *, corner: tuple[float, float] = (0.0, 0.0), leve
 
 
 def volume_of(joint: Resampled, *, corner: tuple[float, float] = (0.0, 0.0), level: float = 0.95) -> Estimate:
-    """The hypervolume less its bias; its limits hold at this level or above it, for more cells rather above.
+    """Return the hypervolume minus its bias; its limits have at least this level, and more for more cells.
 
-    A hypervolume grows with every coordinate. So where all true coordinates lie in a band around the measured ones, as wide as
-    the furthest of them in the resamples asks for, the true hypervolume lies between those of the band's two edges.
+    A hypervolume grows with every coordinate. So if all true coordinates lie in a band around the measured ones, whose width
+    comes from the furthest of them in the resamples, the true hypervolume lies between those of the band's two edges.
     """
     value = float(hypervolume(joint.x, joint.y, corner))
     if joint.n < 2 or not len(joint.xs):
@@ -181,14 +183,14 @@ def volume_of(joint: Resampled, *, corner: tuple[float, float] = (0.0, 0.0), lev
 
 
 def bias_of_volume(joint: Resampled, *, corner: tuple[float, float] = (0.0, 0.0)) -> float:
-    """By how much resamples overrate the hypervolume of the cells they are drawn from: an estimate, rather too small."""
+    """Estimate how much resamples overrate the hypervolume of the cells that they are drawn from; rather too small."""
     if joint.n < 2 or not len(joint.xs):
         return NAN
     return float(hypervolume(joint.xs, joint.ys, corner).mean() - hypervolume(joint.x, joint.y, corner))
 
 
 def gain(joint: Resampled, first: Sequence[str], second: Sequence[str], *, level: float = 0.95) -> dict[str, Estimate]:
-    """`area` between two curves of cells, and `gain`: first's y over second's at equal x, averaged over the overlap."""
+    """Return `area` between two curves of cells, and `gain`: first's y over second's at equal x, averaged over the overlap."""
     a, b = joint.of(first), joint.of(second)
     value = np.array(_gap((a.x, a.y), (b.x, b.y)))
     rows = range(min(len(joint.xs), CURVES_MOST))

@@ -1,5 +1,5 @@
-"""Two claims that papers make without an interval, checked on measured cells: that wall-clock time falls as acceptance rises, and
-that so many percent of the quality were kept.
+"""Two claims that papers make without an interval, tested on measured cells: that time falls as acceptance rises, and that a
+given percentage of the quality was kept.
 """
 
 from collections.abc import Mapping
@@ -10,15 +10,15 @@ import pandas as pd
 
 from sdbench.metrics.pareto import Resampled
 
-APART = 0.01  # acceptances nearer than this promise nothing about time
-QUOTED = (30, 100, 250)  # examples behind retentions as they are quoted
+APART = 0.01  # closer acceptances are not compared
+QUOTED = (30, 100, 250)  # typical numbers of examples in papers
 
 
 def check_monotone(speeds: Resampled, acceptance: Mapping[str, float], *, level: float = 0.95) -> dict[str, object]:
-    """Whether of these cells the one that accepts more is the faster one, over all pairs of them at once.
+    """Return whether among these cells higher acceptance means higher speed, over all pairs of them together.
 
-    "yes": every pair, beyond noise. "no": one pair is the other way round, beyond noise; `slower` accepts more than `faster`.
-    Else "not told apart". `chance` is the share of resamples in which the least sure pair is in order.
+    "yes": for every pair, beyond noise. "no": one pair is reversed, beyond noise; `slower` accepts more than `faster`.
+    Otherwise "not told apart". `chance` is the share of resamples in which the least certain pair is in order.
     """
     pairs = [
         tuple(sorted(pair, key=lambda key: acceptance[key]))
@@ -37,8 +37,8 @@ def check_monotone(speeds: Resampled, acceptance: Mapping[str, float], *, level:
 
 
 def retention_of(rows: pd.DataFrame, strict: float) -> pd.DataFrame:
-    """Quality over that of the strict cell, `strict`, with the paired interval of `rows`; and whether so many examples would
-    have told it from 1: intervals shrink with the root of their number.
+    """Return quality over that of the strict cell, `strict`, with the paired interval of `rows`, and whether fewer or more
+    examples would have shown a difference: intervals shrink with the root of their number.
     """
     change, n = rows["difference"], rows["n"]
     frame = pd.DataFrame({"retention": 1 + change / strict}, index=rows.index)

@@ -1,7 +1,7 @@
-"""Task quality from stored values and sufficient statistics: means, corpus BLEU and chrF exactly, unbiased pass@k.
+"""Task quality from stored values and sufficient statistics: means, exact corpus BLEU and chrF, unbiased pass@k.
 
-What a score means (unit, bounds, which way is better, statistics) stands in the `types.Metric` that its task declares. Corpus
-metrics are functions of summed statistics, so that a bootstrap recomputes them for every resample at once.
+The meaning of a score (unit, bounds, direction, statistics) is in the `types.Metric` that its task declares. Corpus metrics are
+functions of summed statistics, so a bootstrap can recompute them for all resamples at once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,11 +26,11 @@ from sdbench.metrics.stats import (
 from sdbench.types import Metric
 
 Corpus = Callable[[ArrayLike], Array]
-Rows: TypeAlias = "pd.DataFrame | pd.Series"  # one row an example: statistics [n,S], or a value
+Rows: TypeAlias = "pd.DataFrame | pd.Series"  # one row per example: statistics [n,S], or a value
 
 
 def corpus_bleu(stats: ArrayLike) -> Array:
-    """sacrebleu's corpus BLEU (exp smoothing) of summed [..., 10]: 4 correct, 4 total, system and reference length."""
+    """sacrebleu's corpus BLEU (exp smoothing) of sums [..., 10]: 4 correct, 4 total, system and reference length."""
     s = np.asarray(stats, dtype=np.float64)
     correct, total, system, reference = s[..., :4], s[..., 4:8], s[..., 8], s[..., 9]
     zeros = np.cumsum((correct == 0) & (total > 0), axis=-1)
@@ -43,7 +43,7 @@ def corpus_bleu(stats: ArrayLike) -> Array:
 
 
 def corpus_chrf2(stats: ArrayLike) -> Array:
-    """sacrebleu's chrF2 of summed [..., 18]: hypothesis, reference, match for 6 orders; chrF++ has 2 orders of words more."""
+    """sacrebleu's chrF2 of sums [..., 18]: hypothesis, reference, match for 6 orders; chrF++ adds 2 orders of words."""
     s = np.asarray(stats, dtype=np.float64).reshape(*np.shape(stats)[:-1], -1, 3)
     hypothesis, reference, match = s[..., 0], s[..., 1], s[..., 2]
     counts = (hypothesis > 0) & (reference > 0)
@@ -55,7 +55,7 @@ def corpus_chrf2(stats: ArrayLike) -> Array:
 
 
 def corpus_ratio(stats: ArrayLike) -> Array:
-    """The first sum over the second of summed [..., 2]; nothing of nothing is 0."""
+    """The first sum over the second of sums [..., 2]; 0 over 0 is 0."""
     s = np.asarray(stats, dtype=np.float64)
     return np.divide(s[..., 0], s[..., 1], out=np.zeros(s.shape[:-1]), where=s[..., 1] != 0)
 
@@ -64,7 +64,7 @@ CORPUS: Mapping[str, Corpus] = {"bleu": corpus_bleu, "chrf2": corpus_chrf2, "rat
 
 
 def corpus_of(metric: Metric) -> Corpus:
-    """The function [..., S] → [...] that makes a corpus metric of its summed statistics."""
+    """Return the function [..., S] → [...] that computes a corpus metric from its summed statistics."""
     assert metric.stats is not None, "only a corpus metric has statistics"
     try:
         return import_object(metric.stats) if ":" in metric.stats else CORPUS[metric.stats]
@@ -76,12 +76,12 @@ def corpus_of(metric: Metric) -> Corpus:
 
 
 def sign_of(metric: Metric) -> int:
-    """1 where larger scores are better, −1 where smaller ones are."""
+    """Return 1 if larger scores are better, −1 if smaller ones are."""
     return 1 if metric.best == "high" else -1
 
 
 def points(value: float, metric: Metric) -> float:
-    """A difference of scores in points of 100 of the metric's range, positive where it is a gain."""
+    """Convert a difference of scores to points of 100 of the metric's range, positive for a gain."""
     assert metric.point is not None, "a metric without bounds has no points"
     return sign_of(metric) * value / metric.point
 
@@ -96,12 +96,12 @@ def pass_at_k(num_samples: ArrayLike, num_passed: ArrayLike, k: int) -> Array:
 
 
 def is_held(generations: pd.DataFrame, metric: Metric) -> bool:
-    """Whether every one of these generations has this score."""
+    """Return whether every one of these generations has this score."""
     return metric.name in generations and bool(generations[metric.name].notna().all())
 
 
 def rows_of(generations: pd.DataFrame, metric: Metric) -> Rows:
-    """One row an example: the mean over its samples of the value, or of the statistics of a corpus metric [n,S]."""
+    """Return one row per example: the mean over its samples of the value, or of the statistics of a corpus metric [n,S]."""
     column = f"stats_{metric.name}"
     if metric.stats is not None and column in generations:
         rows = np.stack(generations[column].to_list()).astype(np.float64)
@@ -110,7 +110,7 @@ def rows_of(generations: pd.DataFrame, metric: Metric) -> Rows:
 
 
 def quality(rows: Rows, metric: Metric, **options: float) -> Estimate:
-    """The metric of a set of examples: Wilson for pass/fail, bootstrap by example for the others."""
+    """Return the metric of a set of examples: Wilson for pass/fail, the bootstrap over examples for the others."""
     values = rows.to_numpy(dtype=np.float64)
     if values.ndim == 2:
         return within(statistic_interval(values, corpus_of(metric), **options), metric)  # type: ignore[arg-type]
@@ -120,14 +120,14 @@ def quality(rows: Rows, metric: Metric, **options: float) -> Estimate:
 
 
 def within(estimate: Estimate, metric: Metric) -> Estimate:
-    """Limits beyond the bounds of a metric are cut: no score lies there."""
+    """Cut limits at the bounds of the metric."""
     low, high = metric.bounds or (None, None)
     ends = np.clip((estimate.low, estimate.high), -np.inf if low is None else low, np.inf if high is None else high)
     return replace(estimate, low=float(ends[0]), high=float(ends[1]))  # NaN stays NaN
 
 
 def difference(a: Rows, b: Rows, metric: Metric, **options: float) -> Estimate:
-    """a − b over the examples both have, as the scores are stored."""
+    """Return a − b over the examples that both have, in the unit of the stored scores."""
     first, second = shared_rows(a, b)
     if first.ndim == 1:
         return paired_interval(first, second, bounds=metric.bounds, **options)  # type: ignore[arg-type]
@@ -140,24 +140,24 @@ def difference(a: Rows, b: Rows, metric: Metric, **options: float) -> Estimate:
 
 
 def shared_rows(a: Rows, b: Rows) -> tuple[Array, Array]:
-    """Values of the examples both have, in the same order."""
+    """Return the values of the examples that both have, in the same order."""
     both = a.index.intersection(b.index)
     return a.loc[both].to_numpy(dtype=np.float64), b.loc[both].to_numpy(dtype=np.float64)
 
 
 def is_pass_fail(first: Array, second: Array, metric: Metric) -> bool:
-    """Whether a difference of these values is one of paired proportions."""
+    """Return whether a difference of these values is one of paired proportions."""
     return first.ndim == 1 and metric.bounds == (0, 1) and is_binary(first) and is_binary(second)
 
 
 def p_value(a: Rows, b: Rows, metric: Metric) -> float:
-    """Two-sided p of no difference: McNemar, paired t, or for a corpus metric t over its linear influence values."""
+    """Return the two-sided p-value of no difference: McNemar, paired t, or for a corpus metric t over its influence values."""
     first, second = shared_rows(a, b)
     return paired_p_value(influence(first, metric), influence(second, metric))
 
 
 def influence(rows: Array, metric: Metric) -> Array:
-    """A value per example whose mean varies as the metric does: the values themselves, or jackknife pseudo-values."""
+    """Return a value per example whose mean varies like the metric: the values themselves, or jackknife pseudo-values."""
     if rows.ndim == 1:
         return rows
     corpus = corpus_of(metric)
@@ -169,7 +169,7 @@ def influence(rows: Array, metric: Metric) -> Array:
 
 
 def all_metrics(generations: pd.DataFrame, metrics: Sequence[Metric], **options: float) -> dict[str, Estimate]:
-    """Every metric of one cell; of a share NAME@1 also NAME@k for each k up to the number of samples."""
+    """Return every metric of one cell; for a share NAME@1 also NAME@k for each k up to the number of samples."""
     estimates = {metric.name: quality(rows_of(generations, metric), metric, **options) for metric in metrics}
     for metric in metrics:
         name, at, first = metric.name.rpartition("@")

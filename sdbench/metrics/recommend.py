@@ -1,18 +1,18 @@
-"""Which setting to ship: safe in quality, and faster than what is lossless; else stay lossless, or do not speculate.
+"""Which setting to use: safe in quality and faster than lossless; otherwise stay lossless, or do not speculate.
 
-`weigh` gathers everything that the margin does not decide: each setting's loss at the level left for it (safety.py), its
-measured speed over lossless (gain.py), its modelled speed. `decide` is then a function of that and of a margin, so that a
-report can be decided again without decoding, and a page can do it live.
+`weigh` computes everything that does not depend on the margin: each setting's loss at its level of the test (safety.py), its
+measured speed over lossless (gain.py), its modelled speed. `decide` is a function of that and of a margin, so a report can be
+decided again without decoding, and a page can do it live.
 
-Faster means: more tokens a second than every lossless draft length and than the target alone, and a shorter time for an answer,
-all proven. Where no safe setting is, the advice is the best lossless setting, or the target alone where that runs faster. The safe
-settings that were timed are tested together, by Holm's method at one-sided 2.5 %: with eight texts of uneven length at most 3.1 %
-of simulated runs shipped a setting that is not faster. Of those that pass the fastest by the model is chosen, which comes from
-the records of the quality pass.
+Faster means: more tokens per second than every lossless draft length and than the target alone, and less time per answer, all
+proven. If no safe setting is faster, the advice is the best lossless setting, or the target alone if that is faster. The safe
+settings that were timed are tested together, by Holm's method at one-sided 2.5 %: with eight texts of uneven length at most 3.1
+% of simulated runs recommended a setting that is not faster. Of those that pass, the fastest by the model is chosen, which
+comes from the records of the quality pass.
 
-`at_speed` answers the other question: at a given speed, which setting loses least? Of each curve the strictest setting that is
-proven to reach it is taken, so that quality has no part in the choice; of those the one that loses least, whose limit is at the
-level left for each of the curves. Being fast enough is tested at 2.5 % over all settings that were timed.
+`at_speed` answers the reverse question: which setting loses least at a given speed? Of each curve it takes the strictest
+setting that is proven to reach the speed, so that quality has no part in the choice, and of these the one that loses least,
+with the limit at the level of each curve. Being fast enough is tested at 2.5 % over all settings that were timed.
 """
 
 import math
@@ -30,11 +30,11 @@ from sdbench.records import Results
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to ship for one pair and task. `cell` is a lenient setting, or None: "stay" lossless, the target "alone" is faster
-    than that, or "none" can be said.
+    """What to use for one pair and task. `cell` is a lenient setting, or None: "stay" lossless, the target "alone" is faster
+    than that, or "none" if there is no answer.
 
-    `speedup` is over the target alone, `gain` over the best lossless setting `rival`; `tests` were made in this order. `untimed`
-    is a safe setting that is modelled to be faster still, but was not timed.
+    `speedup` is over the target alone, `gain` over the best lossless setting `rival`; `tests` are in the order in which they
+    were made. `untimed` is a safe setting that is modelled to be faster still, but was not timed.
     """
 
     model: str
@@ -52,7 +52,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The advice for every pair, task and temperature of a folder, and all of it as text; `weighed` is what it came from."""
+    """The advice for every pair, task and temperature of a folder, and all of it as text; `weighed` is its input."""
 
     advices: tuple[Advice, ...]
     weighed: tuple[Weighed, ...] = ()
@@ -65,7 +65,7 @@ class Recommendation:
 
 
 def recommend(results: Results, margin: Margin, *, resamples: int = 10_000, seed: int = 0) -> Recommendation:
-    """Advice for each pair, task and temperature that has a swept rule."""
+    """Return advice for each pair, task and temperature that has a swept rule."""
     for value in margin.values() if isinstance(margin, Mapping) else (margin,):
         if not value > 0:
             raise ValueError(f"margin must be above 0 points, got {value}")
@@ -74,7 +74,7 @@ def recommend(results: Results, margin: Margin, *, resamples: int = 10_000, seed
 
 
 def decide(sweep: Weighed, margin: float, *, written: str = "") -> Advice:
-    """Return the advice at this margin, which the text calls `written`."""
+    """Return the advice at this margin, which the text writes as `written`."""
     written = written or f"{margin:g}"
     bare = Advice(sweep.model, sweep.task, None, "", margin=margin)
     if sweep.problem:
@@ -106,23 +106,23 @@ def decide(sweep: Weighed, margin: float, *, written: str = "") -> Advice:
 
 
 def proven_faster(sweep: Weighed, timed: Sequence[Comparison]) -> list[Comparison]:
-    """Return those of the safe settings that are proven to be faster, by Holm's method over all of them."""
+    """Return the safe settings that are proven to be faster, by Holm's method over all of them."""
     p_values = holm([sweep.gains[test.cell].p_value for test in timed])
     return [test for test, p in zip(timed, p_values, strict=True) if p < ALPHA]
 
 
 def fastest(sweep: Weighed, settings: Sequence[Comparison]) -> Comparison | None:
-    """Return the setting with the most answers a second by the model, the more lenient where the model is silent."""
+    """Return the setting with the most modelled answers per second; without a model, the more lenient one."""
     places = {test.cell: index for curve in sweep.curves for index, test in enumerate(curve)}
     return max(settings, key=lambda test: (sweep.answers_of(test.cell), places[test.cell]), default=None)
 
 
 def at_speed(sweep: Weighed, speed: float, margin: float) -> Advice:
-    """Return the least loss at `speed` times the target alone; lossless where that is fast enough.
+    """Return the setting with the least loss at `speed` times the target alone; lossless if that is fast enough.
 
-    A setting of which `margin` points more texts loop or fail than of lossless is left out, however fast it is, and so is one
-    whose answers are not proven to come sooner than those of lossless and of the target alone. Where a loss of the margin could
-    not show, nothing but lossless is advised.
+    A setting is left out if texts that loop or fail exceed those of lossless by more than `margin` points, and if its answers
+    are not proven to take less time than those of lossless and of the target alone. If a loss of the margin could not show,
+    only lossless is advised.
     """
     bare = Advice(sweep.model, sweep.task, None, "")
     if sweep.problem:
@@ -155,8 +155,8 @@ def at_speed(sweep: Weighed, speed: float, margin: float) -> Advice:
 
 
 def timed_settings(results: Results, margin: Margin, *, resamples: int = 2_000, seed: int = 0) -> list[str]:
-    """The cells to put on the clock once quality is known: lossless at every draft length, and of each curve the most lenient
-    safe setting (the strictest where none is safe) with its neighbours. Works without any timing; the target is not named.
+    """Return the cells to time once quality is known: lossless at every draft length, and of each curve the most lenient safe
+    setting (the strictest if none is safe) with its neighbours. Needs no timings. The target is not included.
     """
     chosen: dict[str, None] = {}
     for sweep in weigh_sweeps(results, resamples=resamples, seed=seed):
@@ -170,11 +170,11 @@ def timed_settings(results: Results, margin: Margin, *, resamples: int = 2_000, 
 
 
 def breakpoints(sweep: Weighed) -> list[float]:
-    """Return the margins at which a decision may change, ascending, above 0: between two of them it stays."""
+    """Return the margins above 0, ascending, at which a decision may change."""
     tests = [test for curve in sweep.curves for test in curve]
     limits = [limit for test in tests for limit in (-test.worst, test.excess[0])]
     ends = [*limits, *(-test.change for test in tests)]
-    # Near the margin a limit has a decimal more.
+    # Near the margin a limit is shown with another decimal.
     ends += [limit + side * sentences.NEAR for limit in limits for side in (-1, 1)]
     ends += [sweep.quality.low] if sweep.quality is not None else []
     return sorted({round(end, 6) for end in ends if 0 < end < math.inf})

@@ -1,12 +1,14 @@
-"""Whether a setting is safe: its loss against lossless lies within a margin, and no more of its answers loop or fail than that.
+"""Whether a setting is safe: its loss against lossless is within a margin, and its answers do not loop or fail more often than
+that.
 
-Non-inferiority, one-sided 2.5 %: the limit of the paired difference on the side of loss lies within the margin. Within a curve
-the settings are tested in a preset order, from the strict end outwards, and testing stops at the first failure; over R
-curves (rules, draft lengths, other options) each gets 2.5 %/R. So the chance of calling any setting safe that loses the margin
-or more is at most 2.5 %. Loss and margin are in points of 100 of the metric's range: 5 is 0.05 of a score on 0–1.
+Non-inferiority, one-sided 2.5 %: the limit of the paired difference on the side of loss is within the margin. Within a curve
+the settings are tested in a fixed order, from the strict end outwards, and testing stops at the first failure; with R curves
+(rules, draft lengths, other options) each has 2.5 %/R. So the chance of calling any setting safe that loses the margin or more
+is at most 2.5 %. Loss and margin are in points of 100 of the metric's range: 5 is 0.05 of a score on 0–1.
 
-The limit is Tango's for pass/fail and else Gaffke's (stats/conservative.py), which allows for losses that n examples may not have
-shown, of up to about 3.7/n of the range. Those of tables and figures do not, and are narrower where all examples differ a little.
+The limit is Tango's for pass/fail and otherwise Gaffke's (stats/conservative.py), which allows for losses that n examples may
+not have shown, of up to about 3.7/n of the range. The intervals of tables and figures do not, and are narrower where all
+examples differ a little.
 """
 
 import math
@@ -30,39 +32,40 @@ FAILURES = {"is_truncated": "are cut off at the length limit", "is_empty": "are 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One setting against lossless at the level left for it; `change` and `worst` in points, a loss is negative.
+    """One setting against lossless at its level of the test; `change` and `worst` in points, a loss is negative.
 
-    `difference` is as scores are stored. `loops`: points of 100 by which more of its texts end in a loop than of lossless's,
-    `failures`: the same of answers that are cut off, empty, or crash; `error`: the standard error of `change`; NaN: not known.
+    `difference` is in the unit of the stored scores. `loops`: points of 100 by which its share of looping texts exceeds that of
+    lossless; `failures`: the same for answers that are cut off, empty, or crash; `error`: the standard error of `change`; NaN:
+    unknown.
     """
 
     cell: str
     verifier: str
-    setting: str  # KNOB=VALUE, or nothing for a rule without a knob
+    setting: str  # KNOB=VALUE, or "" for a rule without a knob
     num_draft: int
     difference: Estimate
     change: float
     worst: float
     loops: float = NAN
     error: float = NAN
-    num_differing: int | None = None  # examples with another score than lossless's
-    failures: Mapping[str, float] = field(default_factory=dict)  # by the words of FAILURES
+    num_differing: int | None = None  # examples whose score differs from that of lossless
+    failures: Mapping[str, float] = field(default_factory=dict)  # by the texts of FAILURES
 
     @property
     def excess(self) -> tuple[float, str]:
-        """The points by which more texts fail in the most frequent of ways, and that way in words; 0 where nothing is known."""
+        """The largest number of points by which looping or failing texts exceed those of lossless, and its kind as text."""
         known = {LOOP: self.loops, **self.failures}
         return max(((points, words) for words, points in known.items() if points == points), default=(0.0, LOOP))
 
     def is_safe(self, margin: float) -> bool:
-        """Return whether the loss is proven to lie within the margin, and no more texts than that fail."""
+        """Return whether the loss is proven to be within the margin, and looping and failing texts do not exceed it either."""
         return self.worst > -margin and not self.excess[0] > margin
 
 
 def sequences(group: pd.DataFrame) -> list[list[str]]:
-    """Cells of each rule, drafter, draft length and set of other options, from the strict end outwards; none is lossless."""
+    """Return the lenient cells of each rule, drafter, draft length and set of other options, from the strict end outwards."""
     keys = group[["verifier", "num_draft", "knobs", "drafter"]].astype(str).agg("|".join, axis=1)
-    # Values without an order stand in no sequence: each is a curve of its own.
+    # Values without an order are separate curves.
     alone = pd.Series(group.index.astype(str), index=group.index).where(group["rank"].isna(), "")
     lenient = group[~group["is_lossless"].astype(bool)]
     ordered = lenient.sort_values("rank", kind="stable")
@@ -78,7 +81,7 @@ def compare_settings(
     options: Mapping[str, Any],
     failures: Mapping[str, pd.DataFrame] | None = None,
 ) -> list[Comparison]:
-    """Compare every setting of a sequence with lossless; `failures` {cell: shares of texts [example, LOOP or one of FAILURES]}."""
+    """Compare every setting of a sequence with lossless; `failures` {cell: shares of texts [example, LOOP or a flag]}."""
     done: list[Comparison] = []
     for key in order:
         metric, base = metric_of(cells, key), reference(cells, key, "lossless")
@@ -107,14 +110,14 @@ def compare_settings(
 
 
 def _changes(a: Rows, b: Rows, metric: Metric, gap: Estimate) -> Array:
-    """[n] in points: what each example gains or loses; of a corpus metric what it adds to the change of the whole."""
+    """Return [n] in points: what each example gains or loses; for a corpus metric its part of the change of the whole."""
     first, second = (quality.influence(values, metric) for values in quality.shared_rows(a, b))
     changes = (first - second) * quality.points(1.0, metric)
     return changes + (quality.points(gap.value, metric) - changes.mean())
 
 
 def _worst(changes: Array, gap: Estimate, metric: Metric, alpha: float, *, is_pass_fail: bool) -> float:
-    """The limit of the change on the side of loss, in points, that the truth lies below with a chance of at most alpha."""
+    """Return the limit of the change on the side of loss, in points, which the true change exceeds with chance at most alpha."""
     if is_pass_fail:
         return quality.points(gap.low if metric.best == "high" else gap.high, metric)
     columns = changes[:, None]
@@ -122,7 +125,7 @@ def _worst(changes: Array, gap: Estimate, metric: Metric, alpha: float, *, is_pa
 
 
 def _more_failures(failures: Mapping[str, pd.DataFrame], key: str, base: str) -> dict[str, float]:
-    """Return {way: points of 100 by which more texts fail than of `base`} over the examples both have."""
+    """Return {kind: points of 100 by which failing texts exceed those of `base`} over the examples that both have."""
     if key not in failures or base not in failures:
         return {}
     more = (failures[key] - failures[base]).dropna(axis=0, how="all").mean()
@@ -130,7 +133,7 @@ def _more_failures(failures: Mapping[str, pd.DataFrame], key: str, base: str) ->
 
 
 def run_in_sequence(sequence: Sequence[Comparison], margin: float) -> list[Comparison]:
-    """Fixed-sequence testing: the settings up to and including the first that is not safe."""
+    """Return the settings up to and including the first that is not safe: fixed-sequence testing."""
     done: list[Comparison] = []
     for test in sequence:
         done.append(test)

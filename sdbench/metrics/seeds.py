@@ -1,6 +1,7 @@
-"""Cells that differ only in seed, pooled: their texts are samples of the same example, so that one verdict rests on all of them.
+"""Pool cells that differ only in seed: their texts are further samples of the same examples, so that one verdict uses all of
+them.
 
-The unit of every interval stays the example, whose texts are averaged first: seeds share its difficulty, and are no new examples.
+The unit of every interval is the example, whose texts are averaged first: other seeds are not new examples.
 """
 
 import json
@@ -11,13 +12,13 @@ import pandas as pd
 from sdbench.metrics.cells import sweep_of
 from sdbench.records import Results
 
-NAMES = ("cell", "content", "metric", "metrics", "axes")  # columns that do not tell settings apart
+NAMES = ("cell", "content", "metric", "metrics", "axes")  # columns that do not distinguish settings
 
 
 def pool_seeds(folders: Sequence[Results]) -> Results | None:
-    """Return the sweeps of these folders that were run with several seeds, as if with one; None where there are none.
+    """Return the sweeps of these folders that were run with several seeds, pooled as one; None if there are none.
 
-    Texts that stand in two folders with the same seed count once.
+    Texts that are in two folders with the same seed count once.
     """
 
     def together(name: str) -> pd.DataFrame:
@@ -52,6 +53,6 @@ def pool_seeds(folders: Sequence[Results]) -> Results | None:
 
 
 def _setting(cell: dict) -> str:
-    """Return what makes a cell, less its seed; a column that the cell does not have says nothing."""
+    """Return what identifies a cell except its seed; missing columns are ignored."""
     facts = {name: value for name, value in cell.items() if name not in NAMES and value is not None and value == value}
     return json.dumps([facts, cell["content"]], sort_keys=True, default=str)

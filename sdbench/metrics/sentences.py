@@ -1,4 +1,4 @@
-"""A decision in one sentence: the setting, what it costs at most, what it gains over lossless, and how sure that is."""
+"""A decision in one sentence: the setting, its possible loss, its gain over lossless, and the evidence."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ from sdbench.metrics.stats import Estimate
 from sdbench.metrics.text import format_interval, format_number
 from sdbench.metrics.weigh import Gain, Weighed
 
-NEAR = 0.05  # of the margin, where one decimal would read as a tie
+NEAR = 0.05  # relative distance to the margin at which one decimal would read as a tie
 
 
-LONGER = 1.05  # answers that are longer by more are worth a warning
+LONGER = 1.05  # longer answers than this get a warning
 LIMIT = (
     "At worst: the limit that is compared with the margin. It allows for losses too rare to show in these examples, and is "
     "therefore wider than the intervals of the tables."
@@ -23,7 +23,7 @@ LIMIT = (
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """The sentences about the setting `best`, safe at a margin that is called `written`."""
+    """The sentences about the setting `best`, which is safe at a margin written as `written`."""
 
     sweep: Weighed
     best: Comparison
@@ -35,13 +35,13 @@ class Wording:
         return self.sweep.names[self.best.cell]
 
     def ship(self, gain: Gain, untimed: str | None = None) -> str:
-        """Safe and faster than lossless."""
+        """The setting is safe and faster than lossless."""
         target = f", {gain.over_target.value:.2f}× the target alone" if gain.over_target else ""
         over = f"{gain_text(self.sweep, gain, self.best.cell)}{target}"
         return self._with_notes(f"ship {self.name}: {over}; {self.loss()}.", untimed, is_shipped=True)
 
     def stay(self, gain: Gain, untimed: str | None = None) -> str:
-        """Safe, but no proven gain over the best lossless setting."""
+        """The setting is safe, but a speed-up over the best lossless setting is not proven."""
         over = self.sweep.lossless.get(gain.best)
         speed = f": {ratio_text(over)} the target alone" if over else ""
         proof = f"a speed-up over lossless is not proven ({gain_text(self.sweep, gain, self.best.cell, is_short=True)})"
@@ -49,7 +49,7 @@ class Wording:
         return self._with_notes(text, untimed)
 
     def alone(self, gain: Gain, over: Estimate, untimed: str | None = None) -> str:
-        """Lossless runs at `over` the target alone, which is slower, and that a safe setting is faster than both is not proven."""
+        """Lossless, at `over` the target alone, is slower than it, and no safe setting is proven faster than both."""
         lossless = f"{self.sweep.names[gain.best]} runs at {ratio_text(over)} the speed of the target alone"
         target = f"; over the target alone {ratio_text(gain.over_target)}" if gain.over_target else ""
         gains = f"over lossless {gain_text(self.sweep, gain, self.best.cell, is_short=True)}{target}"
@@ -58,7 +58,7 @@ class Wording:
         return self._with_notes(text, untimed)
 
     def untimed_text(self) -> str:
-        """Safe, but its speed was not measured."""
+        """The setting is safe, but its speed was not measured."""
         modelled = self.sweep.modelled.get(self.best.cell, math.nan)
         speed = f" and runs at about {modelled:.2f}× the target alone (modelled)" if modelled == modelled else ""
         return self._with_notes(
@@ -67,7 +67,7 @@ class Wording:
         )
 
     def loss(self) -> str:
-        """Return what the setting costs: as seen, at worst, and by what measure; two decimals near the margin."""
+        """Return the setting's loss: as measured, at worst, and in which metric; two decimals near the margin."""
         n, name, worst = self.best.difference.n, self.sweep.metric.name, self.best.worst
         if self.best.num_differing == 0:
             limit = f"a loss of up to {near_text(-worst, self.margin)} points of {name} cannot be excluded at n = {n}"
@@ -76,7 +76,7 @@ class Wording:
         return f"{change}, at worst {limit_text(worst, self.margin)} (margin {self.written}, n={n})"
 
     def _with_notes(self, text: str, untimed: str | None = None, *, is_shipped: bool = False) -> str:
-        """Add what a reader has to know beside the decision."""
+        """Add notes on the length of answers, untimed settings and the draft alone."""
         sweep, notes = self.sweep, [text]
         if is_shipped:
             notes += length_warning(sweep, self.best.cell)
@@ -88,7 +88,7 @@ class Wording:
 
 
 def at_speed(sweep: Weighed, best: Comparison, gain: Gain, over_target: Estimate, speed: float, margin: float) -> str:
-    """A setting that is fast enough, and what it loses."""
+    """A setting that is fast enough, and its loss."""
     limit = f"at worst {limit_text(best.worst, margin)}"
     change = f"{format_signed(best.change)} points of {sweep.metric.name} against lossless, {limit}"
     over = f"{ratio_text(over_target)} the target alone (asked for {speed:g}×), {gain_text(sweep, gain, best.cell)}"
@@ -105,7 +105,7 @@ def too_slow(
     later: Sequence[Comparison],
     margin: float,
 ) -> str:
-    """No setting is fast enough, or those that are fail, or their answers come no sooner; `over` is each one's speed."""
+    """No setting is fast enough, or those that are fail or do not answer sooner; `over` is the speed of each."""
     setting = "usable setting"
     if failing:
         reason = f"{sweep.names[failing[0].cell]} does, but {excess_text(failing[0], margin)}"
@@ -121,7 +121,7 @@ def too_slow(
 
 
 def gain_text(sweep: Weighed, gain: Gain, cell: str, *, is_short: bool = False) -> str:
-    """Return the gain over lossless: in tokens a second, in the time of an answer, and what it rests on."""
+    """Return the gain over lossless: in tokens per second, in the time of an answer, and the number of texts."""
     sooner = f"an answer {ratio_text(gain.sooner)} sooner" if gain.sooner else ""
     if is_short:
         return ", ".join(filter(None, [ratio_text(gain.over_lossless), sooner]))
@@ -131,7 +131,7 @@ def gain_text(sweep: Weighed, gain: Gain, cell: str, *, is_short: bool = False) 
 
 
 def length_warning(sweep: Weighed, cell: str) -> list[str]:
-    """Return a warning where the answers of a setting are much longer than those of lossless."""
+    """Return a warning if the answers of a setting are much longer than those of lossless."""
     length = sweep.lengths.get(cell)
     if length is None or not length.value > LONGER:
         return []
@@ -139,19 +139,19 @@ def length_warning(sweep: Weighed, cell: str) -> list[str]:
 
 
 def excess_text(test: Comparison, margin: float) -> str:
-    """Return how many more of a setting's texts fail, and how."""
+    """Return by how many points more of a setting's texts fail, and how."""
     more, way = test.excess
     return f"{near_text(more, margin)} points more of its texts {way} than with lossless"
 
 
 def length_text(length: Estimate) -> str:
-    """Return 3 % longer, as long."""
+    """Return a text such as 3 % longer, or as long."""
     per_cent = round(100 * (length.value - 1))
     return f"{abs(per_cent)} % {'longer' if per_cent > 0 else 'shorter'}" if per_cent else "as long"
 
 
 def remarks(sweep: Weighed) -> list[str]:
-    """Return what holds of a sweep whatever is decided: a draft that loses nothing, settings that were left out."""
+    """Return remarks that do not depend on the decision: a draft that loses nothing, settings that were left out."""
     notes = []
     if sweep.draft is not None and not sweep.draft.high < 0:
         loss = format_interval(sweep.draft, 1)
@@ -163,7 +163,7 @@ def remarks(sweep: Weighed) -> list[str]:
 
 
 def at_the_floor(sweep: Weighed, score: Estimate, written: str) -> str:
-    """Lossless scores so little that a loss of the margin could not show."""
+    """Lossless scores so low that a loss of the margin could not show."""
     level = f"lossless is only {format_interval(score, 1)} points of {sweep.metric.name} above the worst score"
     advice = "raise max_new_tokens, or choose an easier task, a better target or a smaller margin"
     return f"this run cannot tell: {level}, so a loss of the margin ({written}) could not show; {advice}."
@@ -176,12 +176,12 @@ def is_wider(sweep: Weighed, test: Comparison) -> bool:
 
 
 def none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: str) -> str:
-    """A loss beyond the margin; failures; or too few examples to tell, with how many the best setting might need."""
+    """No setting is safe: a loss beyond the margin, failures, or too few examples, with how many the best setting might need."""
     return " ".join([_none(sweep, tests, margin, written) + slow_lossless(sweep), *remarks(sweep)])
 
 
 def slow_lossless(sweep: Weighed) -> str:
-    """Return a sentence where lossless speculation is proven to be slower than no speculation; "" elsewhere."""
+    """Return a sentence if lossless speculation is proven to be slower than no speculation; otherwise ""."""
     known = {key: over for key, over in sweep.lossless.items() if over is not None}
     best = max(known, key=lambda key: known[key].value, default=None)
     if best is None or not known[best].high < 1:
@@ -214,12 +214,12 @@ def _none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: s
 
 
 def points(written: str) -> str:
-    """Such as 0.5 points, 1 point."""
+    """Return a text such as 0.5 points, 1 point."""
     return f"{written} point{'' if written == '1' else 's'}"
 
 
 def format_signed(points: float, digits: int = 1) -> str:
-    """Return +0.5, -1.2."""
+    """Return a text such as +0.5, -1.2."""
     return format_number(points, digits, is_signed=True)
 
 
@@ -234,5 +234,5 @@ def near_text(points: float, margin: float) -> str:
 
 
 def ratio_text(estimate: Estimate) -> str:
-    """Return 1.24× [1.18, 1.31]."""
+    """Return a text such as 1.24× [1.18, 1.31]."""
     return format_interval(estimate, 2, unit="×")

@@ -15,18 +15,18 @@ from sdbench.metrics.stats import NAN, Estimate, mean_interval, median_interval,
 from sdbench.records import Results
 
 DRIFT = 0.1  # a machine that changes its speed by so much within a pass is worth a sentence
-ALONE = ("target", "generate")  # the target by our loop, and by transformers' own
+ALONE = ("target", "generate")  # the target alone, by this engine and by transformers
 UNIT = ["example", "repeat"]
 TIMES = ["tokens", "prefill_s", "decode_s"]
 PARTS = ("draft_s", "verify_s", "rest_s")
 SPLITS = (*PARTS, "split_s")
-SPLIT_KINDS = ("draft", "verify")  # calls whose prices come from the split repeat
+SPLIT_KINDS = ("draft", "verify")  # calls whose costs come from the split repeat
 FIRST_TOKEN = ("first_token_s", "cached_first_token_s")  # the prompt was read, or may have been in the server's cache
 COLUMNS = ["pass_id", *UNIT, *TIMES]
 
 
 def latest_pass(timings: pd.DataFrame) -> pd.DataFrame:
-    """Whole repeats of each cell's newest pass that has a target-alone baseline too."""
+    """Return the complete repeats of each cell's newest pass that also has a target-alone baseline."""
     whole = timings[~timings["is_split"].astype(bool)]
     bases = set(whole.loc[whole["verifier"].isin(ALONE), "pass_id"])
     whole = whole[whole["pass_id"].isin(bases)]
@@ -37,7 +37,7 @@ def latest_pass(timings: pd.DataFrame) -> pd.DataFrame:
 
 
 def against_baseline(timings: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """{cell: one row an (example, repeat), its times beside those (`_base`) of the fastest target-alone baseline}."""
+    """Return {cell: one row per (example, repeat), its times beside those (`_base`) of the fastest target-alone baseline}."""
     pairs: dict[str, pd.DataFrame] = {}
     newest = latest_pass(timings)
     for cell, rows in newest.groupby("cell", sort=True):
@@ -51,18 +51,18 @@ def against_baseline(timings: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def speeds(timings: pd.DataFrame, **options: Any) -> dict[str, dict[str, Estimate]]:
-    """{cell: tokens_per_s, speedup, speedup_end_to_end, time_ratio} of all cells that were timed."""
+    """Return {cell: tokens_per_s, speedup, speedup_end_to_end, time_ratio} of all cells that were timed."""
     return {cell: _against(pair, **options) for cell, pair in against_baseline(timings).items()}
 
 
 def by_example(pair: pd.DataFrame) -> pd.DataFrame:
-    """One row an example of one cell of `against_baseline`: tokens and seconds of its repeats, added up."""
+    """Return one row per example of one cell of `against_baseline`: tokens and seconds, summed over its repeats."""
     sums = [name for name in pair.columns if name.removesuffix("_base") in TIMES]
     return pair.groupby("example", sort=True)[sums].sum()
 
 
 def _against(pair: pd.DataFrame, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> dict[str, Estimate]:
-    """Every speed of one cell; `speedup_median` is that of the middle example, which no single slow one moves."""
+    """Return every speed of one cell; `speedup_median` is that of the middle example, which a single slow one does not change."""
     rows = by_example(pair)
     whole = rows.assign(
         decode_s=rows["prefill_s"] + rows["decode_s"], decode_s_base=rows["prefill_s_base"] + rows["decode_s_base"]
@@ -79,16 +79,16 @@ def _against(pair: pd.DataFrame, *, level: float = 0.95, resamples: int = 10_000
 
 
 def _geometric(ratios: pd.Series, **options: float) -> Estimate:
-    """The typical ratio of times for the same request, whatever the lengths of the two answers."""
+    """Return the geometric mean of the ratio of times for the same request, whatever the lengths of the two answers."""
     logs = np.log(ratios.to_numpy(dtype=np.float64))
-    if len(logs) > 1 and np.ptp(logs) == 0:  # a baseline beside itself
+    if len(logs) > 1 and np.ptp(logs) == 0:  # a baseline against itself
         return Estimate(*[float(np.exp(logs[0]))] * 3, n=len(logs))
     mean = mean_interval(logs, **options)  # type: ignore[arg-type]
     return Estimate(*(float(np.exp(log)) for log in (mean.value, mean.low, mean.high)), n=mean.n)
 
 
 def cost(calls: pd.DataFrame, kind: str, tokens: NDArray[np.float64] | float) -> NDArray[np.float64]:
-    """Seconds of a call of this kind at `tokens` tokens, between the measured sizes by a straight line."""
+    """Return the seconds of a call of this kind at `tokens` tokens, interpolated linearly between the measured sizes."""
     mine = calls[calls["kind"] == kind].groupby("tokens")["seconds"].median().sort_index()
     return np.interp(tokens, mine.index.to_numpy(dtype=np.float64), mine.to_numpy(dtype=np.float64))
 
@@ -96,9 +96,9 @@ def cost(calls: pd.DataFrame, kind: str, tokens: NDArray[np.float64] | float) ->
 def prices(
     calls: pd.DataFrame, timings: pd.DataFrame, model: str, task: str, drafter: str | None = None
 ) -> pd.DataFrame:
-    """The calls of the newest pass of one pair and task that priced drafts of this drafter; None: whatever was priced.
+    """Return the calls of the newest pass of one pair and task that timed drafts of this drafter; None: of any drafter.
 
-    Prices of another pair, or of another drafter's drafts, say nothing about it; a pass that names no drafter had one.
+    Costs of another pair or another drafter do not apply. A pass that names no drafter had only one.
     """
     if drafter is not None:
         is_others = (calls["kind"] == "draft") & ~calls["drafter"].isin(["", drafter])
@@ -116,9 +116,9 @@ def prices(
 
 
 def pace_of_splits(timings: pd.DataFrame) -> float:
-    """How much slower a round was in the split repeat of a pass than in its whole ones; 1 where that is unknown.
+    """Return how much slower a round was in the split repeat of a pass than in its other repeats; 1 if unknown.
 
-    The split repeat comes last and reads the clock more often: its shares are what it is asked for, its pace is not.
+    The split repeat comes last and reads the clock more often: only its shares are used.
     """
     pairs = timings[(timings["rounds"] > 0) & timings["num_draft"].fillna(0).gt(0)]
     round_s = pairs["decode_s"] / pairs["rounds"]
@@ -129,7 +129,7 @@ def pace_of_splits(timings: pd.DataFrame) -> float:
 
 
 def modelled_speedup(generations: pd.DataFrame, calls: pd.DataFrame, **options: float) -> Estimate:
-    """Speed-up of one cell's recorded rounds at one pass's `prices`, by example at fixed prices; NaN without a price."""
+    """Return the speed-up of one cell's recorded rounds at the costs of one pass, over examples; NaN without a cost."""
     unknown = Estimate(NAN, NAN, NAN, 0)
     if calls.empty:
         return unknown
@@ -138,17 +138,17 @@ def modelled_speedup(generations: pd.DataFrame, calls: pd.DataFrame, **options: 
     if verifier in ("draft", *ALONE) or not {"draft", "verify", "target"} <= kinds:
         return Estimate(1.0, 1.0, 1.0, n) if verifier == "target" and "target" in kinds else unknown
     sums = generations.groupby("example", sort=True)[["tokens", "rounds", "drafted"]].sum()
-    width = 1 + (sums["drafted"] / sums["rounds"]).to_numpy(np.float64)  # what was drafted, not what could have been
+    width = 1 + (sums["drafted"] / sums["rounds"]).to_numpy(np.float64)  # what was drafted, not the draft length
     seconds = sums["drafted"] * cost(calls, "draft", 1.0) + sums["rounds"] * cost(calls, "verify", width)
     return ratio_interval(sums["tokens"] * cost(calls, "target", 1.0), seconds, **options)  # type: ignore[arg-type]
 
 
 def prices_of(results: Results, generations: pd.DataFrame) -> pd.DataFrame:
-    """The prices that hold for the texts of one cell: of the newest pass over the same prompts, or over others of its task."""
+    """Return the costs that apply to the texts of one cell: of the newest pass over its prompts, else over others of its task."""
     first = generations.iloc[0]
     drafter = str(first["drafter"]) if isinstance(first["drafter"], str) else None
     prompts = results.cells.set_index("cell")["asked"]
-    # A call costs more behind a longer prompt.
+    # A call costs more after a longer prompt.
     is_alike = results.timings["cell"].map(prompts) == prompts[first["cell"]]
     of_pair = str(first["model"]), str(first["task"]), drafter
     alike = prices(results.calls, results.timings[is_alike], *of_pair)
@@ -156,8 +156,8 @@ def prices_of(results: Results, generations: pd.DataFrame) -> pd.DataFrame:
 
 
 def splits(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estimate]]:
-    """{cell: seconds a token in draft calls, verify calls, the rest and all}, from the split repeats of its newest pass."""
-    split = timings[timings["is_split"].astype(bool)].dropna(subset=list(PARTS))  # plain generate has no parts
+    """Return {cell: seconds per token in draft calls, verify calls, the rest and in total} from its newest split repeats."""
+    split = timings[timings["is_split"].astype(bool)].dropna(subset=list(PARTS))  # plain generate has no split
     seconds_of = {}
     for cell, part in split.groupby("cell", sort=True):
         is_timed = bool(part["started_at"].notna().any())
@@ -172,7 +172,7 @@ def splits(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estim
 
 
 def percentiles(timings: pd.DataFrame, *, level: float = 0.95) -> dict[str, dict[str, Estimate]]:
-    """{cell: medians over examples of the time to the first token and of percentiles of a round, repeats averaged}."""
+    """Return {cell: medians over examples of the time to the first token and of percentiles of a round, repeats averaged}."""
     names = ("round_p50_s", "round_p90_s", "round_p99_s")
     whole = timings[~timings["is_split"].astype(bool)].groupby("cell", sort=True)
     medians = {}
@@ -191,7 +191,7 @@ def first_token_of(part: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def drift(timings: pd.DataFrame) -> float:
-    """How much slower the last third of a pass was than the first, as a ratio of seconds a round, cells kept apart."""
+    """Return how much slower the last third of a pass was than the first, as a ratio of seconds per round, within cells."""
     whole = timings[~timings["is_split"].astype(bool)].sort_values("started_at")
     whole = whole[whole["pass_id"] == whole["pass_id"].iloc[-1]] if len(whole) else whole
     if len(whole) < 9:

@@ -1,4 +1,4 @@
-"""One row a cell: acceptance, quality, speed, differences from lossless, with intervals. Empty is not measured."""
+"""One row per cell: acceptance, quality, speed, differences from lossless, with intervals. Empty means not measured."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ PLAIN = (*POOLED, "metric", "protocol", *SETTINGS, "dtype", "is_lossless", *TEST
 
 
 def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> pd.DataFrame:
-    """Return the frame behind summary.csv: by model, task and temperature, then in reading order."""
+    """Return the frame of summary.csv: by model, task and temperature, then in reading order."""
     cells, generations = table_of(results.cells), results.generations
     resamples = affordable(generations["example"].nunique(), resamples)
     options: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
@@ -74,7 +74,7 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
         lines.append(row)
     frame = pd.DataFrame(lines, columns=[*LEADING, *spread_names(WITH_INTERVALS), *PLAIN])
     sweep = frame["cell"].map(cells["sweep"])
-    for end in ("", "_from_target"):  # a lossless rule has no hypothesis that could be true: it is no part of a family
+    for end in ("", "_from_target"):  # lossless rules are not tested, so not part of the family
         tested = frame[f"p_value{end}"].astype("float64").mask(frame["is_lossless"].astype(bool))
         frame[f"p_holm{end}"] = tested.groupby(sweep, group_keys=False).transform(holm)
     frame["knob"] = frame["knob"].replace("", None)
@@ -84,7 +84,7 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
 
 
 def _of_one_type(values: pd.Series) -> pd.Series:
-    """Numbers as numbers; all of them as words where one is none."""
+    """Return numbers if all values are numbers, otherwise all values as texts."""
     known = values.dropna()
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
         return values.astype("float64")
@@ -92,21 +92,21 @@ def _of_one_type(values: pd.Series) -> pd.Series:
 
 
 def _repetition(part: pd.DataFrame, options: dict[str, Any]) -> dict[str, float]:
-    """Repeated 4-grams and loops of one cell, a share of each example's texts."""
+    """Return repeated 4-grams and loops of one cell, as shares of each example's texts."""
     means = part.groupby("example", sort=True)[["repeated", "is_loop"]].mean()
     row = spread("repeated_4grams", quality.quality(means["repeated"], Metric("repeated_4grams", "share"), **options))
     return row | spread("loop_rate", quality.quality(means["is_loop"], Metric("loop_rate", "share"), **options))
 
 
 def _pooled_sums(part: pd.DataFrame) -> dict[str, Any]:
-    """Sums over all texts of a cell: no interval, for no example's share in them is known."""
+    """Return sums over all texts of a cell, without an interval, since no example's part in them is known."""
     drafted, accepted, steps = (float(part[name].sum(skipna=False)) for name in ("drafted", "accepted", "steps"))
     values = (accepted / drafted if drafted else None, 1 + accepted / steps if steps else None)
     return dict(zip(POOLED, (*values, "+".join(sorted(set(part["source"])))), strict=True))
 
 
 def _over_lossless(key: str, cells: pd.DataFrame, passes: Passes, level: float) -> dict[str, float]:
-    """Measured speed over the best lossless setting of the same pass; that setting itself is at 1."""
+    """Return the measured speed over the best lossless setting of the same pass; that setting itself is at 1."""
     same = cells[cells["sweep"] == cells.at[key, "sweep"]]
     best = passes.best_of(lossless_settings(same), key)
     over = None if best is None else passes.ratio(key, best, level=level)

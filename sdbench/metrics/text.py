@@ -1,6 +1,6 @@
-"""How cells and numbers are written for people: the name of a cell, the reading order, and "value [low, high]".
+"""How cells and numbers are written: the name of a cell, the reading order, and "value [low, high]".
 
-Terminal, page, figures, JSON, paper tables, trackers and audit all write them with these functions. Frames of cells are those of
+Terminal, page, figures, JSON, paper tables, trackers and audit all use these functions. Frames of cells are those of
 `cells.table_of`, or summary.csv by cell.
 """
 
@@ -19,15 +19,15 @@ NAMES = {
     "assisted": "assisted generate",
     "draft": "draft alone",
 }
-# Rules stand between lossless and the draft alone, each from its lossless end outwards.
+# Rules come between lossless and the draft alone, each from its lossless end outwards.
 POSITIONS = {"target": 0, "generate": 1, "assisted": 2, "lossless": 3, "draft": 5}
 
 
 def names_of(cells: pd.DataFrame, *, is_short: bool = False) -> dict[str, str]:
     """Return {cell: name}, such as "ensemble w=0.7 K=5", "lossless lookup K=5", "target alone".
 
-    A name has the rule, its knob, those other options on which the cells of its rule differ, the drafter where there are several,
-    and the draft length. `is_short` leaves out the rule and the draft length where all cells have the same.
+    A name has the rule, its knob, those other options in which the cells of its rule differ, the drafter if there are several,
+    and the draft length. `is_short` leaves out the rule and the draft length if all cells share them.
     """
     swept, drafting = cells[~cells["verifier"].isin(BASELINES)], cells[cells["num_draft"] > 0]
     has_rules = not is_short or swept["verifier"].nunique() > 1
@@ -46,12 +46,12 @@ def names_of(cells: pd.DataFrame, *, is_short: bool = False) -> dict[str, str]:
 
 def setting_of(cell: Mapping[Any, Any] | pd.Series) -> str:
     """Return KNOB=VALUE of a row with both columns; "" for a rule without a knob."""
-    knob = cell["knob"]  # None or NaN in a table that was read again
+    knob = cell["knob"]  # None, or NaN in a table read from a file
     return f"{knob}={format_value(cell['value'])}" if isinstance(knob, str) and knob else ""
 
 
 def options_of(swept: pd.DataFrame) -> dict[str, list[str]]:
-    """Return {cell: OPTION=VALUE beside its knob} of the options on which the cells of its rule differ."""
+    """Return {cell: OPTION=VALUE besides its knob} of the options in which the cells of its rule differ."""
     varying: dict[str, list[str]] = {}
     for _, group in swept.groupby("verifier", sort=False):
         options = {str(key): [word for word in str(text).split(", ") if word] for key, text in group["knobs"].items()}
@@ -63,9 +63,7 @@ def options_of(swept: pd.DataFrame) -> dict[str, list[str]]:
 def sort_cells(cells: pd.DataFrame, by: tuple[str, ...] = ()) -> pd.DataFrame:
     """Return the cells (with `rank`) in reading order: target, lossless, each rule from its lossless end outwards, draft.
 
-    Of several drafters the pair's own model comes first.
-
-    `by` are columns that come before it.
+    Of several drafters the pair's draft model comes first. `by` are columns that sort before this order.
     """
     drafters = cells["drafter"].map(lambda name: name if isinstance(name, str) and name != "model" else "")
     placed = cells.assign(_position=cells["verifier"].map(lambda name: POSITIONS.get(name, 4)), _drafter=drafters)
@@ -74,7 +72,7 @@ def sort_cells(cells: pd.DataFrame, by: tuple[str, ...] = ()) -> pd.DataFrame:
 
 
 def format_number(value: float, digits: int, *, is_signed: bool = False) -> str:
-    """Return 1.24, or +1.2 where signed; a number that is rounded to zero has no sign."""
+    """Return 1.24, or +1.2 if signed; a number that rounds to zero has no sign."""
     text = f"{value:{'+' if is_signed else ''}.{digits}f}"
     return text if text.strip("+-0.") else text.lstrip("+-")
 
@@ -82,7 +80,7 @@ def format_number(value: float, digits: int, *, is_signed: bool = False) -> str:
 def format_interval(
     estimate: Estimate, digits: int, *, scale: float = 1, is_signed: bool = False, unit: str = ""
 ) -> str:
-    """Return "1.24 [1.18, 1.31]", the value alone where it has no limits, and "" where there is no value."""
+    """Return "1.24 [1.18, 1.31]", the value alone if it has no limits, and "" if there is no value."""
     value, low, high = (
         format_number(scale * number, digits, is_signed=is_signed) if math.isfinite(number) else ""
         for number in (estimate.value, estimate.low, estimate.high)

@@ -1,8 +1,8 @@
-"""What the mathematics says, beside what was measured.
+"""What the theory predicts, to be compared with measurements.
 
-For the static ensemble acceptance = 1 − w·E[TV] and bias = (1 − w)·E[TV] at the positions the rule itself visited; for
-every token-wise rule acceptance <= 1 − TV(p,q) + TV(out,p). From a lossless run's recorded p and q the accepted tokens
-a round of any other w follow at the *contexts of the lossless run*: a prediction, not a measurement.
+For the static ensemble acceptance = 1 − w·E[TV] and bias = (1 − w)·E[TV] at the positions that the rule visited; for every
+token-wise rule acceptance <= 1 − TV(p,q) + TV(out,p). From a lossless run's recorded p and q the accepted tokens per round at
+any other w follow at the *contexts of the lossless run*: a prediction, not a measurement.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ LAW_COLUMNS = (
 
 
 def laws(summary: pd.DataFrame) -> pd.DataFrame:
-    """A row a swept cell: measured acceptance and bias, the ensemble's laws of them, and the token-wise bound."""
+    """Return one row per swept cell: measured acceptance and bias, the ensemble's theory, and the token-wise bound."""
     is_swept = ~summary["verifier"].isin(set(BASELINES) - {"lossless"})
     frame = summary.loc[is_swept & summary["tv"].notna(), list(LAW_COLUMNS)].copy()
     weight = frame[WEIGHT].where(frame["verifier"] != "lossless", 1.0)
@@ -34,7 +34,9 @@ def laws(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def predict(results: Results, ws: ArrayLike | None = None, *, resamples: int = 1_000, seed: int = 0) -> pd.DataFrame:
-    """Acceptance and accepted tokens a round for every w, from each sampled lossless run's p and q; a row a cell and w."""
+    """Return acceptance and accepted tokens per round for every w from the p and q of each sampled lossless run; a row for
+    each.
+    """
     grid = np.linspace(0, 1, 21) if ws is None else np.asarray(ws, dtype=np.float64)
     cells = table_of(results.cells)
     lossless = cells[(cells["verifier"] == "lossless") | (cells["is_lossless"] & ~cells["verifier"].isin(BASELINES))]
@@ -62,13 +64,13 @@ def predict(results: Results, ws: ArrayLike | None = None, *, resamples: int = 1
 
 
 def expected_counts(p: Array, q: Array, drafted: NDArray[np.int64], w: float) -> tuple[Array, Array]:
-    """Of each block, accepted Σᵢ ∏ⱼ≤ᵢ aⱼ and examined Σᵢ ∏ⱼ<ᵢ aⱼ, aⱼ = min(1, 1 − w + w·p/q); p, q flat over blocks."""
+    """Return for each block accepted Σᵢ ∏ⱼ≤ᵢ aⱼ and examined Σᵢ ∏ⱼ<ᵢ aⱼ, aⱼ = min(1, 1 − w + w·p/q); p, q flat over blocks."""
     keep = np.minimum(1, 1 - w + w * p / np.maximum(q, 1e-300))
     rounds = np.repeat(np.arange(len(drafted)), drafted)
     slot = np.arange(len(keep)) - np.repeat(np.cumsum(drafted) - drafted, drafted)
     table = np.zeros((len(drafted), int(drafted.max(initial=0)) + 1))
     table[rounds, slot + 1] = keep
     table[:, 0] = 1.0
-    reached = np.cumprod(table, axis=1)  # [R,K+1]: the chance that slot k+1 is looked at
+    reached = np.cumprod(table, axis=1)  # [R,K+1]: the chance that slot k+1 is examined
     is_drafted = np.arange(table.shape[1] - 1) < drafted[:, None]
     return reached[:, 1:].sum(1), (reached[:, :-1] * is_drafted).sum(1)

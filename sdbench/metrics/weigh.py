@@ -1,6 +1,7 @@
-"""What is known of a sweep whatever the margin: each setting's loss at the level left for it, its measured and its modelled speed.
+"""What is known of a sweep whatever the margin: each setting's loss at its level of the test, its measured and its modelled
+speed.
 
-`recommend.decide` makes a decision of it, `sentences` the words.
+`recommend.decide` decides from it, and `sentences` has the texts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,21 +22,21 @@ from sdbench.records import Results
 from sdbench.types import Metric
 
 SMALL = 50
-MOST_UNREADABLE = 0.1  # of lossless's answers: where more are, a comparison could not show a loss
+MOST_UNREADABLE = 0.1  # share of lossless answers; above it a comparison could not show a loss
 UNREADABLE = {
     "is_truncated": ("are cut off at the length limit", "raise max_new_tokens"),
     "is_empty": ("are empty", "check the prompt and the stop words of the task (protocol=)"),
     "is_extraction_failed": ("have no result that can be read", "raise max_new_tokens or choose another protocol"),
 }
-Margin = float | Mapping[str, float]  # points; by task where tasks differ
+Margin = float | Mapping[str, float]  # points, or {task: points}
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
     """Measured speed of a setting: over each lossless setting of its pass, the best of them by name, and over the target alone.
 
-    `sooner_each` is the time of an answer of each lossless setting over its own, whatever the lengths of their texts;
-    `sooner_target` the same of the target alone.
+    `sooner_each` is the time per answer of each lossless setting over that of this one, whatever the lengths of their texts;
+    `sooner_target` the same for the target alone.
     """
 
     over_each: Mapping[str, Estimate]
@@ -53,27 +54,25 @@ class Gain:
         return self.sooner_each.get(self.best)
 
     def is_sooner(self, level: float) -> bool:
-        """Return whether an answer is proven to come sooner than from lossless and from the target alone; true if not timed."""
+        """Whether an answer is proven to come sooner than from lossless and from the target alone; true if not timed."""
         times = [time for time in (self.sooner, self.sooner_target) if time is not None]
         return all(at_level(time, level).low > 1 for time in times)
 
     @property
     def p_value(self) -> float:
-        """One-sided p of not being faster than every lossless setting and the target alone, in tokens a second and in the time
-        of an answer.
-        """
+        """One-sided p-value of not being faster than lossless and the target alone, in tokens per second and time per answer."""
         alone = [ratio for ratio in (self.over_target, self.sooner_target) if ratio is not None]
         return max(p_value_of(ratio) for ratio in (*self.over_each.values(), *self.sooner_each.values(), *alone))
 
     @property
     def is_faster(self) -> bool:
-        """Proven to be faster, were it the only setting that is tested."""
+        """Whether it is proven to be faster if it is the only setting tested."""
         return self.p_value < ALPHA
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What is known of one sweep whatever the margin. `problem`: why nothing can be decided; then all else may be empty."""
+    """What is known of one sweep whatever the margin. `problem`: why nothing can be decided; other fields may then be empty."""
 
     model: str
     task: str
@@ -82,34 +81,34 @@ class Weighed:
     curves: tuple[tuple[Comparison, ...], ...] = ()
     gains: Mapping[str, Gain] = field(default_factory=dict)
     modelled: Mapping[str, float] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)  # of each cell, as ensemble w=0.7 K=5
+    names: Mapping[str, str] = field(default_factory=dict)  # of each cell, such as ensemble w=0.7 K=5
     lossless: Mapping[str, Estimate | None] = field(default_factory=dict)  # lossless setting: speed over the target
     problem: str = ""
-    lengths: Mapping[str, Estimate] = field(default_factory=dict)  # tokens of an answer over those of lossless's
+    lengths: Mapping[str, Estimate] = field(default_factory=dict)  # tokens per answer over those of lossless
     left_out: Mapping[str, int] = field(default_factory=dict)  # unfinished setting: examples it shares with lossless
-    quality: Estimate | None = None  # of lossless, in points above the worst score there can be
-    draft: Estimate | None = None  # the draft alone less lossless, in points
+    quality: Estimate | None = None  # of lossless, in points above the worst possible score
+    draft: Estimate | None = None  # the draft alone minus lossless, in points
     command: str = ""  # of the last run
     batch_size: int = 1  # of the latency pass
 
     @property
     def n(self) -> int:
-        """Examples of the smallest comparison."""
+        """Number of examples of the smallest comparison."""
         return min((test.difference.n for curve in self.curves for test in curve), default=0)
 
     @property
     def alpha(self) -> float:
-        """The level of each of its comparisons: all curves share that of the decision."""
+        """The level of each comparison: all curves share that of the decision."""
         return ALPHA / max(len(self.curves), 1)
 
     def answers_of(self, cell: str) -> float:
-        """Return the modelled speed in answers instead of tokens; 0 where there is none."""
+        """Return the modelled speed in answers instead of tokens; 0 without one."""
         speed = self.modelled.get(cell, NAN) / (self.lengths[cell].value if cell in self.lengths else 1.0)
         return speed if speed == speed else 0.0
 
 
 def margin_of(margin: Margin, task: str) -> float:
-    """The margin of one task; a toy task (NAME-tiny) has that of NAME where it has none itself."""
+    """Return the margin of a task; a toy task (NAME-tiny) without one uses that of NAME."""
     if not isinstance(margin, Mapping):
         return float(margin)
     accepted = margin.get(task, margin.get(task.removesuffix("-tiny"), margin.get("default")))
@@ -137,7 +136,7 @@ def weigh_sweeps(results: Results, *, resamples: int = 10_000, seed: int = 0) ->
 
 @dataclass(frozen=True)
 class _Weigher:
-    """What all sweeps of a folder are weighed with."""
+    """What is needed to weigh the sweeps of a folder."""
 
     results: Results
     cells: pd.DataFrame
@@ -195,7 +194,7 @@ class _Weigher:
         return base if base in self.rows else None
 
     def _unreadable(self, base: str) -> str:
-        """Return why the answers of lossless say nothing; "" where at least nine in ten are whole and have a result."""
+        """Return why the answers of lossless are unusable; "" if at least nine in ten are complete and have a result."""
         part = self.parts[base]
         for flag, (words, advice) in UNREADABLE.items():
             share = part[flag].astype("float64").groupby(part["example"]).mean().mean() if flag in part else 0.0
@@ -204,13 +203,13 @@ class _Weigher:
         return ""
 
     def _above_worst(self, base: str, metric: Metric) -> Estimate:
-        """Return the quality of lossless in points above the worst score there can be."""
+        """Return the quality of lossless in points above the worst possible score."""
         low, high = metric.bounds or (None, None)
         worst = low if metric.best == "high" else high
         return _in_points(quality.quality(self.rows[base], metric, **self.options), metric, worst or 0.0)
 
     def _draft(self, base: str, metric: Metric) -> Estimate | None:
-        """Return the draft alone less lossless, in points; None where it was not run on enough examples."""
+        """Return the draft alone minus lossless, in points; None if it was not run on enough examples."""
         draft = reference(self.cells, base, "draft")
         if (
             draft is None
@@ -221,7 +220,7 @@ class _Weigher:
         return _in_points(quality.difference(self.rows[draft], self.rows[base], metric, **self.options), metric)
 
     def _length(self, key: str, base: str) -> Estimate:
-        """Return the tokens of an answer over those of lossless's, over the examples both have."""
+        """Return the tokens per answer over those of lossless, over the examples that both have."""
         means = [self.parts[cell].groupby("example", sort=True)["tokens"].mean() for cell in (key, base)]
         pair = pd.concat(means, axis=1, join="inner").to_numpy(dtype="float64")
         return ratio_interval(pair[:, 0], pair[:, 1], **self.options)
@@ -257,7 +256,7 @@ class _Weigher:
         return gains
 
     def _over_target(self, key: str, ratio: Callable[[str, str], Estimate | None] | None = None) -> Estimate | None:
-        """Speed, or another `ratio`, over the fastest target-alone baseline of the same pass."""
+        """Return speed, or another `ratio`, over the fastest target-alone baseline of the same pass."""
         is_same_pair = (self.cells[["model", "task"]] == self.cells.loc[key, ["model", "task"]]).all(axis=1)
         alone = self.cells.index[self.cells["verifier"].isin(speed.ALONE) & is_same_pair]
         best = self._passes.best_of(list(map(str, alone)), key)
@@ -269,6 +268,6 @@ class _Weigher:
 
 
 def _in_points(estimate: Estimate, metric: Metric, zero: float = 0.0) -> Estimate:
-    """Return scores less `zero` in points, a gain positive."""
+    """Return scores minus `zero` in points, positive for a gain."""
     low, high = sorted(quality.points(end - zero, metric) for end in (estimate.low, estimate.high))
     return Estimate(quality.points(estimate.value - zero, metric), low, high, estimate.n)

@@ -1,12 +1,15 @@
-"""Estimates with intervals by example. Unit of resampling: the example; several samples of one are averaged before.
+"""Estimates with intervals over examples. The unit of resampling is the example; several samples of one are averaged first.
 
-Which method where many examples differ: Wilson for a proportion; Tango's score interval for a difference of paired
-proportions; the studentised bootstrap for means, and on the log scale for ratios of sums; BCa for other functions of sums;
-Student's t on the log scale for times, of which there are few.
-Where few differ, no resample contains an example unlike those seen: conservative limits, from the bounds of the score and the
-number of examples, are used instead. Between ten and forty differing examples the two are mixed in proportion.
+Where many examples differ: Wilson for a proportion; Tango's score interval for a difference of paired proportions; the
+studentised bootstrap for means, and on the log scale for ratios of sums; BCa for other functions of sums; Student's t on the
+log scale for times, of which there are few.
+
+Where few examples differ, no resample contains an example unlike those seen. Conservative limits, from the bounds of the score
+and the number of examples, are used instead. Between ten and forty differing examples the two are mixed in proportion.
+
 Where all examples differ a little, none of these limits allows for losses unlike all that were seen. `conservative_limits` do,
-and decide what is safe to ship (sdbench/metrics/safety.py). `results/statistics/` holds the simulations behind this choice.
+and decide what is safe (sdbench/metrics/safety.py). `results/statistics/` holds the simulations behind this choice.
+
 Degenerate inputs: n = 0 gives NaN; n = 1 gives the value and NaN limits; no variation between the examples gives the limits
 that n and the bounds imply, and NaN limits without bounds; a NaN among the values is an error of the caller.
 """

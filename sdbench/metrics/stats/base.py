@@ -1,4 +1,4 @@
-"""What every interval starts from: the estimate it returns, and the checks of what it is given."""
+"""What all intervals share: the estimate that they return, and the checks of their input."""
 
 import math
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
-Bounds = tuple[float | None, float | None]  # of a score; None is unknown
+Bounds = tuple[float | None, float | None]  # of a score; None: unknown
 NAN = math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number, its interval, and how many examples stand behind it."""
+    """A number, its interval, and the number of examples."""
 
     value: float
     low: float
@@ -22,7 +22,7 @@ class Estimate:
 
 
 def values_of(values: ArrayLike, name: str = "values") -> Array:
-    """One-dimensional float64, none of them NaN."""
+    """Return one-dimensional float64 values; raise for NaN."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1:
         raise ValueError(f"{name} must have one dimension, got {array.ndim}")
@@ -38,7 +38,7 @@ def check_level(level: float) -> float:
 
 
 def check_bounds(values: Array, bounds: Bounds | None, name: str = "values") -> tuple[float, float]:
-    """Both bounds as numbers, an unknown one infinite; refused where they are no range or a value lies outside."""
+    """Return both bounds as numbers, an unknown one as infinite. Raise if they are no range or a value lies outside."""
     low, high = bounds or (None, None)
     least, most = -math.inf if low is None else float(low), math.inf if high is None else float(high)
     if not least < most:

@@ -16,7 +16,7 @@ Ends = tuple[Array, Array]  # lower and upper limits [C]
 def mean_limits(
     columns: Array, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0, bounds: Bounds | None = None
 ) -> Ends:
-    """Limits [C] of the means of columns [n,C], n > 1; NaN where nothing varies and the bound is unknown."""
+    """Return limits [C] of the means of columns [n,C], n > 1; NaN where nothing varies and the bound is unknown."""
 
     def dense() -> Ends:
         return studentised_limits(columns, level=level, resamples=resamples, seed=seed)
@@ -25,9 +25,9 @@ def mean_limits(
 
 
 def mix_ends(columns: Array, dense: Callable[[], Ends], bounds: tuple[float, float], *, level: float) -> Ends:
-    """Limits [C]: conservative ones where few values of columns [n,C] differ, those of `dense` where many do, mixed in between.
+    """Return limits [C]: conservative ones where few values of columns [n,C] differ, `dense` where many do, mixed in between.
 
-    The means of the columns are what is estimated, or vary as it does. An infinite bound is an unknown one.
+    The columns' means are the estimates, or vary like them. An infinite bound is unknown.
     """
     is_bounded = math.isfinite(bounds[0]) and math.isfinite(bounds[1])
     share = density(columns, is_bounded=is_bounded)
@@ -42,7 +42,7 @@ def mix_ends(columns: Array, dense: Callable[[], Ends], bounds: tuple[float, flo
 
 
 def _conservative(columns: Array, bounds: tuple[float, float], level: float) -> Ends:
-    """Conservative limits [C]; without a bound on a side, equal values say nothing of that side."""
+    """Return conservative limits [C]; NaN on a side without a bound if all values are equal."""
     is_constant = columns.min(0) == columns.max(0)
     limits = conservative_limits(columns, known_or_guessed(columns, *bounds), level=level)
     low, high = (
@@ -54,7 +54,7 @@ def _conservative(columns: Array, bounds: tuple[float, float], level: float) -> 
 def mean_interval(
     values: ArrayLike, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0, bounds: Bounds | None = None
 ) -> Estimate:
-    """A mean of values within bounds (None: unknown)."""
+    """Return the mean of values within bounds (None: unknown)."""
     x, level = values_of(values), check_level(level)
     n = len(x)
     if n < 2:
@@ -72,7 +72,7 @@ def ratio_interval(
     seed: int = 0,
     bounds: Bounds | None = None,
 ) -> Estimate:
-    """Σnum / Σden, studentised on the log scale; bounds are those of num/den of one example (None: unknown, but not negative)."""
+    """Return Σnum / Σden, studentised on the log scale; bounds are those of num/den of one example (None: unknown, at least 0)."""
     a, b = values_of(num, "num"), values_of(den, "den")
     check_level(level)
     if len(a) != len(b):
@@ -88,7 +88,7 @@ def ratio_interval(
         return Estimate(ratio, NAN, NAN, n)
     residuals = a - ratio * b
     is_constant = np.abs(residuals).max() <= 1e-12 * b.mean()
-    values = np.full(n, ratio) if is_constant else ratio + residuals / b.mean()  # their mean varies as the ratio does
+    values = np.full(n, ratio) if is_constant else ratio + residuals / b.mean()  # their mean varies like the ratio
 
     def dense() -> Ends:
         return _log_ratio_limits(a, b, level=level, resamples=resamples, seed=seed)
@@ -98,7 +98,7 @@ def ratio_interval(
 
 
 def _log_ratio_limits(a: Array, b: Array, *, level: float, resamples: int, seed: int) -> Ends:
-    """Limits [1] of Σa / Σb > 0 by the studentised bootstrap of its logarithm, Student's below FEW examples."""
+    """Return limits [1] of Σa / Σb > 0 by the studentised bootstrap of its logarithm, Student's below FEW examples."""
     n, ratio = len(a), float(a.sum() / b.sum())
     error = float(np.sqrt(((a / a.sum() - b / b.sum()) ** 2).sum() * n / (n - 1)))
     if n < FEW:
@@ -106,12 +106,12 @@ def _log_ratio_limits(a: Array, b: Array, *, level: float, resamples: int, seed:
     else:
         pivots = _log_ratio_pivots(a - ratio * b, b, ratio, error, resamples=resamples, seed=seed)
         first, last = quantiles(pivots, level)
-    # A few examples can give a limit beyond all floats: it is cut where exp still has a value.
+    # Few examples can give a limit beyond all floats, so it is cut where exp is still finite.
     return ratio * np.exp(-last * error), ratio * np.exp(np.minimum(-first * error, 700))
 
 
 def _log_ratio_pivots(e: Array, b: Array, ratio: float, error: float, *, resamples: int, seed: int) -> Array:
-    """[R,1] of residuals e = num − ratio·den: those of a resample with ratio r are e − (r − ratio)·b, nothing cancels."""
+    """Return [R,1] of residuals e = num − ratio·den. Those of a resample with ratio r are e − (r − ratio)·b: no cancellation."""
     n = len(e)
     sums = bootstrap_sums(np.stack([e, b, e * e, e * b, b * b], 1), resamples=resamples, seed=seed)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -123,9 +123,9 @@ def _log_ratio_pivots(e: Array, b: Array, ratio: float, error: float, *, resampl
 
 
 def rates_interval(rows: Array, powers: tuple[int, ...], *, level: float = 0.95) -> Estimate:
-    """Π (Σ column)^power of rows [n,S] above 0, such as a ratio of tokens a second: Student's t on the log scale.
+    """Return Π (Σ column)^power of rows [n,S] above 0, such as a ratio of tokens per second: Student's t on the log scale.
 
-    The standard error is the jackknife's. For times of a few examples; a sum of 0 above the line makes the product 0.
+    The standard error is the jackknife's. For times of a few examples; a sum of 0 with a positive power makes the product 0.
     """
     check_level(level)
     n, total, exponents = len(rows), rows.sum(0), np.array(powers)
@@ -138,7 +138,7 @@ def rates_interval(rows: Array, powers: tuple[int, ...], *, level: float = 0.95)
         return Estimate(math.exp(log), NAN, NAN, n)
     with np.errstate(divide="ignore", invalid="ignore"):
         left_out = np.log(np.maximum(total - rows, 0)) @ exponents
-    if not np.isfinite(left_out).all():  # one example carries a whole sum: there is nothing to compare it with
+    if not np.isfinite(left_out).all():  # one example makes up a whole sum, so there is no jackknife
         return Estimate(math.exp(log), NAN, NAN, n)
     error = math.sqrt((n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum()))
     reach = student(n, level) * error
@@ -146,7 +146,7 @@ def rates_interval(rows: Array, powers: tuple[int, ...], *, level: float = 0.95)
 
 
 def proportion_interval(k: int, n: int, *, level: float = 0.95) -> Estimate:
-    """k of n: Wilson's score interval, and Clopper and Pearson's where few are unlike the others."""
+    """Return k of n with Wilson's score interval, or Clopper and Pearson's if few are unlike the others."""
     from statsmodels.stats.proportion import proportion_confint
 
     check_level(level)
@@ -164,7 +164,7 @@ def proportion_interval(k: int, n: int, *, level: float = 0.95) -> Estimate:
 
 
 def quantile_interval(values: ArrayLike, share: float, *, level: float = 0.95) -> Estimate:
-    """A quantile, between order statistics: exact for any law; a NaN limit where n is too small for this share and level."""
+    """Return a quantile between order statistics, exact for any distribution; a NaN limit if n is too small for it."""
     from scipy.stats import quantile_test
 
     x, level = values_of(values), check_level(level)
@@ -176,7 +176,7 @@ def quantile_interval(values: ArrayLike, share: float, *, level: float = 0.95) -
 
 
 def median_interval(values: ArrayLike, *, level: float = 0.95) -> Estimate:
-    """A median as `quantile_interval` has it."""
+    """Return the median, as `quantile_interval`."""
     return quantile_interval(values, 0.5, level=level)
 
 
@@ -189,9 +189,9 @@ def statistic_interval(
     seed: int = 0,
     bounds: Bounds | None = None,
 ) -> Estimate:
-    """A smooth function of summed statistics rows [n,S] (corpus BLEU, …): BCa; bounds are those of the function.
+    """Return a smooth function of summed statistics rows [n,S] (corpus BLEU, …): BCa; bounds are those of the function.
 
-    Where few examples matter, conservative limits of the mean of its jackknife pseudo-values take over.
+    Where few examples matter, conservative limits of the mean of its jackknife pseudo-values are used.
     """
     check_level(level)
     n = len(rows)
@@ -207,7 +207,7 @@ def statistic_interval(
         draws = statistic(bootstrap_sums(rows, resamples=resamples, seed=seed))
         return _bca_limits(value, draws, left_out, level=level)
 
-    # Centred on the value itself: a jackknife's own correction of bias is no part of the estimate that is reported.
+    # Centred on the value: the jackknife's correction of bias is not part of the reported estimate.
     influence = (n - 1) * (left_out.mean() - left_out)
     is_constant = np.abs(influence).max() <= 1e-9 * max(1.0, abs(value))
     values = value + (np.zeros(n) if is_constant else influence)
@@ -216,7 +216,7 @@ def statistic_interval(
 
 
 def _bca_limits(value: float, draws: Array, left_out: Array, *, level: float) -> Ends:
-    """Limits [1] from draws [R], corrected for bias and for the skewness of the jackknife values [n]."""
+    """Return limits [1] from draws [R], corrected for bias and for the skewness of the jackknife values [n]."""
     from scipy.stats import norm
 
     below = ((draws < value).mean() + (draws <= value).mean()) / 2

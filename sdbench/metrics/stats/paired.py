@@ -1,4 +1,4 @@
-"""Two settings on the same examples: their difference, and tests of it."""
+"""Two settings on the same examples: their difference and its tests."""
 
 import math
 
@@ -18,7 +18,7 @@ def paired_interval(
     seed: int = 0,
     bounds: Bounds | None = None,
 ) -> Estimate:
-    """The mean of a − b over the same examples; bounds are those of the scores a and b (None: unknown), not of a − b."""
+    """Return the mean of a − b over the same examples; bounds are those of the scores a and b (None: unknown), not of a − b."""
     x, y = values_of(a, "a"), values_of(b, "b")
     if len(x) != len(y):
         raise ValueError(f"a and b must be paired, got {len(x)} and {len(y)} values")
@@ -32,8 +32,8 @@ def paired_interval(
 def tango(x: Array, y: Array, *, level: float = 0.95) -> Estimate:
     """Difference of paired proportions: the score test of Tango 1998 (Statistics in Medicine 17:891), inverted.
 
-    Its one-sided error stays at or below its nominal one at n = 50 to 1,000, which Newcombe's method 10 does not; that holds
-    where few pairs differ too, so that no other limits are mixed in.
+    Its one-sided error is at most the nominal one at n = 50 to 1,000, unlike that of Newcombe's method 10. This also holds
+    where few pairs differ, so no other limits are mixed in.
     """
     from scipy.optimize import brentq
     from scipy.stats import norm
@@ -51,7 +51,7 @@ def tango(x: Array, y: Array, *, level: float = 0.95) -> Estimate:
 
 
 def _tango_score(wins: float, losses: float, n: int, delta: float) -> float:
-    """z of the difference being delta, its variance at the most likely share of losses under delta (eq. 6 to 9)."""
+    """Return z for a difference of delta, its variance at the most likely share of losses given delta (eq. 6 to 9)."""
     b = (2 * n - wins + losses) * delta - wins - losses
     c = -losses * delta * (1 - delta)
     share = (math.sqrt(max(b * b - 8 * n * c, 0.0)) - b) / (4 * n)
@@ -60,7 +60,7 @@ def _tango_score(wins: float, losses: float, n: int, delta: float) -> float:
 
 
 def mcnemar(a: ArrayLike, b: ArrayLike) -> float:
-    """Exact two-sided p-value that a and b pass equally often, from the examples where they differ."""
+    """Return the exact two-sided p-value that a and b pass equally often, from the examples in which they differ."""
     from statsmodels.stats.contingency_tables import mcnemar as exact_mcnemar
 
     x, y = values_of(a, "a"), values_of(b, "b")
@@ -69,7 +69,7 @@ def mcnemar(a: ArrayLike, b: ArrayLike) -> float:
 
 
 def paired_p_value(a: ArrayLike, b: ArrayLike) -> float:
-    """Two-sided p of no difference: McNemar for pass/fail, paired t otherwise; 1 where all pairs are equal."""
+    """Return the two-sided p-value of no difference: McNemar for pass/fail, paired t otherwise; 1 if all pairs are equal."""
     from scipy.stats import ttest_rel
 
     x, y = values_of(a, "a"), values_of(b, "b")
@@ -79,7 +79,7 @@ def paired_p_value(a: ArrayLike, b: ArrayLike) -> float:
 
 
 def detectable(a: ArrayLike, b: ArrayLike, *, power: float = 0.8, level: float = 0.95) -> float:
-    """Smallest true mean of a − b that a paired test at this n finds with this power, from the spread of the pairs."""
+    """Return the smallest true mean of a − b that a paired test at this n detects with this power, from the pairs' spread."""
     from scipy.stats import norm
 
     difference = values_of(a, "a") - values_of(b, "b")
@@ -90,7 +90,7 @@ def detectable(a: ArrayLike, b: ArrayLike, *, power: float = 0.8, level: float =
 
 
 def holm(p_values: ArrayLike) -> Array:
-    """Holm's step-down adjustment over a sweep; NaN where there was no test."""
+    """Adjust p-values by Holm's step-down method; NaN stays NaN."""
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p)[: int(np.sum(~np.isnan(p)))]  # NaN sorts last
     adjusted = np.full_like(p, np.nan)

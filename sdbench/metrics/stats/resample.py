@@ -1,6 +1,6 @@
 """Bootstrap sums over examples: one set of draws for all cells of one n.
 
-All in double precision, because a studentised pivot divides by a spread that cancels where only a few examples differ.
+All in double precision, because a studentised pivot divides by a spread that cancels where only few examples differ.
 """
 
 import math
@@ -10,15 +10,15 @@ import numpy as np
 
 from sdbench.metrics.stats.base import Array
 
-CHUNK = 2_000_000  # weights made at once: 16 MB
-WEIGHTS = 10_000_000  # weights kept from cell to cell: 80 MB, which the cache below must hold
-FEW = 10  # below, resamples hardly differ, and Student's t stands in for the bootstrap
-ONE_THREAD = 200_000  # multiplications of one product: from about 260,000 BLAS wakes threads that wait on each other
+CHUNK = 2_000_000  # weights drawn at once: 16 MB
+WEIGHTS = 10_000_000  # weights kept between cells: 80 MB, which the cache below must hold
+FEW = 10  # with fewer examples resamples hardly differ, and Student's t is used
+ONE_THREAD = 200_000  # multiplications of one product; from about 260,000 on BLAS uses threads that wait on each other
 
 
 @lru_cache(maxsize=8)
 def _weights(n: int, resamples: int, seed: int, chunk: int) -> Array:
-    """[R,n] how often each example is drawn."""
+    """Return [R,n]: how often each example is drawn."""
     rng = np.random.default_rng((seed, n, resamples, chunk))
     size = min(max(1, CHUNK // n), resamples - chunk * max(1, CHUNK // n))
     draws = rng.integers(0, n, (size, n)) + np.arange(size)[:, None] * n
@@ -26,11 +26,11 @@ def _weights(n: int, resamples: int, seed: int, chunk: int) -> Array:
 
 
 def bootstrap_sums(columns: Array, *, resamples: int, seed: int) -> Array:
-    """Sums [R,C] of columns [n,C] over bootstrap samples; the same draws for every column, cell and call of one n."""
+    """Return sums [R,C] of columns [n,C] over bootstrap samples, with the same draws for every column, cell and call of one n."""
     n = len(columns)
     step = max(1, CHUNK // n)
     rows = max(1, ONE_THREAD // (n * max(columns.shape[1], 1)))
-    # Draws of a row add up to n: columns are centred, so that large offsets cost no digits.
+    # Draws of a row add up to n. Columns are centred, so that large offsets lose no digits.
     means = columns.mean(0)
     centred = np.ascontiguousarray(columns - means)
     parts = []
@@ -41,12 +41,12 @@ def bootstrap_sums(columns: Array, *, resamples: int, seed: int) -> Array:
 
 
 def affordable(n: int, resamples: int) -> int:
-    """Resamples for a table of many cells: all up to n = 1,000, fewer beyond, never below 1,000."""
+    """Return the number of resamples for many cells: all up to n = 1,000, fewer beyond, never below 1,000."""
     return min(resamples, max(1_000, WEIGHTS // max(n, 1)))
 
 
 def quantiles(pivots: Array, level: float) -> tuple[Array, Array]:
-    """Both quantiles [C] of pivots [R,C]; resamples without any variation have no pivot and are left out."""
+    """Return both quantiles [C] of pivots [R,C]; resamples without variation have no pivot and are left out."""
     ends = [(1 - level) / 2, (1 + level) / 2]
     if np.isfinite(pivots).all():
         low, high = np.quantile(pivots, ends, axis=0)
@@ -58,14 +58,14 @@ def quantiles(pivots: Array, level: float) -> tuple[Array, Array]:
 
 
 def student(n: int, level: float) -> float:
-    """Student's quantile for n examples."""
+    """Return Student's quantile for n examples."""
     from scipy.special import stdtrit
 
     return float(stdtrit(n - 1, (1 + level) / 2))
 
 
 def studentised_limits(columns: Array, *, level: float, resamples: int, seed: int) -> tuple[Array, Array]:
-    """Limits [C] of the means of columns [n,C], n > 1 (Efron and Tibshirani 1993, ch. 12); Student's below FEW."""
+    """Return limits [C] of the means of columns [n,C], n > 1 (Efron and Tibshirani 1993, ch. 12); Student's below FEW."""
     n = len(columns)
     means, errors = columns.mean(0), columns.std(0, ddof=1) / math.sqrt(n)
     if n < FEW:
