@@ -74,9 +74,7 @@ def hypervolume(x: ArrayLike, y: ArrayLike, corner: tuple[float, float] = (0.0, 
 
 
 def _gap(first: tuple[ArrayLike, ArrayLike], second: tuple[ArrayLike, ArrayLike]) -> tuple[float, float]:
-    """Return ∫ (first's y − second's y) dx over the x that both curves cover, and its width; linear in between, NaN without
-    overlap.
-    """
+    """Return ∫ (first's y − second's y) dx over the x that both curves cover, and its width; NaN without overlap."""
     curves = []
     for x, y in (first, second):
         a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)

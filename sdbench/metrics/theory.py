@@ -34,9 +34,7 @@ def laws(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def predict(results: Results, ws: ArrayLike | None = None, *, resamples: int = 1_000, seed: int = 0) -> pd.DataFrame:
-    """Return acceptance and accepted tokens per round for every w from the p and q of each sampled lossless run; a row for
-    each.
-    """
+    """Return acceptance and accepted tokens per round for every w from the p and q of each sampled lossless run."""
     grid = np.linspace(0, 1, 21) if ws is None else np.asarray(ws, dtype=np.float64)
     cells = table_of(results.cells)
     lossless = cells[(cells["verifier"] == "lossless") | (cells["is_lossless"] & ~cells["verifier"].isin(BASELINES))]

@@ -2,12 +2,12 @@
 
     results/NAME/report.html
                  summary.csv  summary.parquet  summary.md  summary.tex  scores.parquet  model-index.yaml  results.json
-                                                   of NAME alone
-                 figures/FIGURE.svg .pdf .png      or FIGURE-SUFFIX where the folders hold several sweeps
-                 tables/TABLE.csv                  what the figures draw, and every test behind the recommendation
+                                                   for a single NAME only
+                 figures/FIGURE.svg .pdf .png      or FIGURE-SUFFIX if the folders hold several sweeps
+                 tables/TABLE.csv                  the data of the figures, and every test of the recommendation
 
-`worked_out` reads and decides, once; `write` draws and writes the outcome. A report of several folders goes to a folder named
-after them. Titles and captions stand in captions.toml. Files of an earlier report there are removed.
+`worked_out` reads and decides, once; `write` draws and writes the result. The report of several folders goes to a folder named
+after them. Titles and captions are in captions.toml. Files of an earlier report in the same folder are removed.
 """
 
 import os
@@ -35,27 +35,27 @@ from sdbench.report.page import write_page
 from sdbench.report.page.verdicts import match_advice
 from sdbench.report.sweep import Sweep, sweeps_of
 
-MARGIN = 5.0  # points of 100; used where a run recorded none
-LONGEST = 80  # letters of a folder that is named after others
-DRAWN = ".drawn"  # below the folder of a run: what its page shows
+MARGIN = 5.0  # points of 100; used if a run recorded none
+LONGEST = 80  # longest name of a folder that is named after others
+DRAWN = ".drawn"  # file below a run's folder that lists the records its page shows
 
 
 @dataclass(frozen=True, slots=True)
 class WorkedOut:
-    """What was read of each folder, and every number and decision made of it."""
+    """What was read from each folder, and all numbers and decisions computed from it."""
 
     results: tuple[Results, ...]
     summaries: tuple[pd.DataFrame, ...]
     advice: tuple[Recommendation, ...]
     sweeps: tuple[Sweep, ...]
-    metrics: tuple[Callable[[], Metrics], ...]  # every score of each folder, worked out when first needed
-    options: tuple[str, ...] = ()  # of the command, such as margin=1
-    # What is decided of several sweeps: seeds pooled, and one setting where joint=true asks for it.
+    metrics: tuple[Callable[[], Metrics], ...]  # every score of each folder, computed at first use
+    options: tuple[str, ...] = ()  # options of the command, such as margin=1
+    # Decisions for several sweeps: seeds pooled, and one common setting if joint=true.
     together: tuple[str, ...] = ()
 
     @property
     def home(self) -> Path:
-        """Where its report goes by default: into its folder; of several, beside the first and named after all."""
+        """Where its report goes by default: into the folder; for several, beside the first, in a folder named after all."""
         first, *others = (folder.path for folder in self.results)
         if not others:
             return first
@@ -109,7 +109,7 @@ def worked_out(
 def retitle(
     sweeps: Sequence[Sweep], results: Sequence[Results], advice: Sequence[Recommendation]
 ) -> Iterator[Recommendation]:
-    """Yield the advice under the titles of the report, which tell the sweeps of several folders apart."""
+    """Yield the advice with the titles of the report, which distinguish the sweeps of several folders."""
     matched = {id(each.weighed): each.sweep.title for each in match_advice(sweeps, results, advice)}
     for folder in advice:
         titles = [matched.get(id(weighed), weighed.title) for weighed in folder.weighed]
@@ -119,14 +119,14 @@ def retitle(
 
 
 def option_text(margin: Margin) -> str:
-    """Return a margin as the command line takes it."""
+    """Return a margin in the syntax of the command line."""
     if isinstance(margin, Mapping):
         return "{" + ", ".join(f"{task}: {points:g}" for task, points in margin.items()) + "}"
     return f"{margin:g}"
 
 
 def write(work: WorkedOut, out: str | os.PathLike[str] | None = None) -> Report:
-    """Write tables, figures and the page to `out` or where they belong; a run's note of what its page shows is void then."""
+    """Write tables, figures and the page to `out` or the default folder, and delete a run's note of what its page shows."""
     home = work.home if out is None else Path(out)
     home.mkdir(parents=True, exist_ok=True)
     (home / DRAWN).unlink(missing_ok=True)
@@ -154,7 +154,7 @@ def write_figures(folder: Path, sweeps: Sequence[Sweep]) -> tuple[Path, ...]:
 
 
 def write_tables(home: Path, work: WorkedOut) -> tuple[Path, ...]:
-    """Write the summary in every form where there is one folder, and below tables/ what the figures of all folders draw."""
+    """Write the summary in every format if there is one folder, and below tables/ the data of the figures of all folders."""
     metrics = [scores() for scores in work.metrics]
     paths: list[Path] = []
     if len(work.results) == 1:
@@ -172,7 +172,7 @@ def write_tables(home: Path, work: WorkedOut) -> tuple[Path, ...]:
 
 
 def remove_old(folder: Path, patterns: Iterable[str], kept: Iterable[Path]) -> None:
-    """Remove files of a report's names that this report did not write: they would show records as they were."""
+    """Remove files with names of a report that this report did not write, since they would show old records."""
     old = {path for pattern in patterns for path in folder.glob(pattern)}
     for path in old - set(kept):
         path.unlink(missing_ok=True)

@@ -1,9 +1,8 @@
-"""What the report shows, in words: figures and tables by the names of their files (captions.toml), and measures (measures.toml).
+"""The texts of the report: figures and tables by file name (captions.toml), and measures (measures.toml).
 
-`figures/NAME.svg` (and .pdf, .png), or `figures/NAME-SUFFIX.svg` where the records hold several sweeps: NAME never has a
-hyphen, SUFFIX tells the sweeps apart (pair, task, temperature, folder: what differs). A figure whose numbers were not
-measured is not made. The order is the order of reading. The tables take their headings from the measures and the page prints
-the definitions, so that no number stands without its meaning.
+A figure is `figures/NAME.svg` (and .pdf, .png), or `figures/NAME-SUFFIX.svg` if the records hold several sweeps: NAME has no
+hyphen, SUFFIX distinguishes the sweeps (pair, task, temperature, folder). A figure without measured numbers is not drawn. The
+file gives the reading order. Tables take their headings from the measures, and the page prints their definitions.
 """
 
 import tomllib
@@ -14,7 +13,7 @@ from importlib.resources import files
 
 @dataclass(frozen=True, slots=True)
 class Caption:
-    """A title for a heading, and a sentence for below the figure."""
+    """A title for the heading, and a text for below the figure."""
 
     title: str
     text: str
@@ -39,19 +38,19 @@ TABLES: Mapping[str, Caption] = {name: Caption(**fields) for name, fields in _TE
 MEASURES: Mapping[str, Measure] = {name: Measure(**fields) for name, fields in _DEFINITIONS["measures"].items()}
 WORDS: Mapping[str, str] = _DEFINITIONS["words"]
 PAGE_TABLES: Mapping[str, list[str]] = _DEFINITIONS["tables"]  # title: columns
-LOSSES: Mapping[str, float] = _DEFINITIONS["losses"]  # words of a range of points: its upper end
-FAILURE_KINDS: Mapping[str, str] = _DEFINITIONS["failures"]  # flag of a text: words, the first that holds
+LOSSES: Mapping[str, float] = _DEFINITIONS["losses"]  # name of a range of points: its upper end
+FAILURE_KINDS: Mapping[str, str] = _DEFINITIONS["failures"]  # flag of a text: its name; the first that holds counts
 FORMATS: Mapping[str, tuple[str, float, int]] = _DEFINITIONS["formats"]  # kind: unit, scale, digits
 
 
 def caption_of(stem: str) -> Caption:
-    """Return the caption of figures/STEM.svg; a suffix stands in the title."""
+    """Return the caption of figures/STEM.svg; a suffix is added to the title."""
     name, _, suffix = stem.partition("-")
     caption = FIGURES[name]
     return Caption(f"{caption.title}: {suffix}", caption.text) if suffix else caption
 
 
 def in_order(stems: list[str]) -> list[str]:
-    """Return file stems in the order of reading, sweep by sweep within a figure."""
+    """Return file stems in reading order, sweep by sweep within a figure."""
     order = list(FIGURES)
     return sorted(stems, key=lambda stem: (order.index(stem.partition("-")[0]), stem))

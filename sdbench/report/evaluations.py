@@ -1,11 +1,12 @@
-"""The report of evaluations by lm-evaluation-harness: of folders that `python -m sdbench.lm_eval … --output_path FOLDER` wrote.
+"""The report of evaluations by lm-evaluation-harness, from folders that `python -m sdbench.lm_eval … --output_path FOLDER`
+wrote.
 
-    FOLDER/evaluations.csv  evaluations.md    a row a task, metric and setting
+    FOLDER/evaluations.csv  evaluations.md    one row per task, metric and setting
            report.html                        the same as tables
 
-Scores and their standard errors are the harness's, acceptance and tokens a round those of sdbench. Of several evaluations of one
-setting the newest counts. Differences from lossless are paired by document; they need the samples that `--log_samples` keeps.
-Not covered: the means of groups, and what such folders do not hold (MISSING).
+Scores and standard errors come from the harness, acceptance and tokens per round from sdbench. Of several evaluations of a
+setting the newest counts. Differences from lossless are paired by document and need the samples of `--log_samples`. Not
+covered: means of groups, and what such folders do not hold (MISSING).
 """
 
 import json
@@ -32,7 +33,7 @@ MISSING = (
 UNPAIRED = "Differences from lossless need a lossless evaluation of the same documents, and --log_samples in both."
 SHOWN = ("quality", "difference", "acceptance", "acceptance_expected", "tokens_per_round", "bias", "n")
 ESTIMATES = SHOWN[:-1]
-# What is no knob among the facts that sdbench gives to the harness's results.
+# Facts in the harness's results from sdbench that are not knobs.
 FACTS = ("target", "draft", "checkpoints", "drafter", "verifier", "num_draft", "is_lossless", "tasks")
 PAIRED_BY = ["task", "metric", "target", "draft", "options"]
 NONE = Estimate(math.nan, math.nan, math.nan, 0)
@@ -46,15 +47,15 @@ class EvaluationFiles(NamedTuple):
 
 
 def results_files(folder: Path) -> list[Path]:
-    """Return the harness's results files in a folder and right below it, the oldest first; none for a folder of records."""
+    """Return the harness's results files in a folder and directly below it, oldest first; none for a folder of records."""
     if (folder / "records").is_dir():
         return []
     paths = [path for pattern in ("results_*.json", "*/results_*.json") for path in folder.glob(pattern)]
-    return sorted(paths, key=lambda path: path.stem)  # which ends in the date
+    return sorted(paths, key=lambda path: path.stem)  # a stem ends in the date
 
 
 def evaluations_of(paths: Iterable[Path]) -> pd.DataFrame:
-    """Return one row a task, metric and setting."""
+    """Return one row per task, metric and setting."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for path in paths:
         for row in _rows_of(path):
@@ -69,7 +70,7 @@ def evaluations_of(paths: Iterable[Path]) -> pd.DataFrame:
 
 
 def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield one row a task and metric of one results file."""
+    """Yield one row per task and metric of one results file."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         config, counts = document["config"], document["n-samples"]
@@ -115,14 +116,14 @@ def _setting_of(config: Mapping[str, Any]) -> str:
 
 
 def _options_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return what else answers depend on, in words."""
+    """Return the other options on which answers depend, as text."""
     options = config.get("gen_kwargs") or {}
     words = [f"{name}={value}" for name, value in options.items()] if isinstance(options, Mapping) else [str(options)]
     return {"options": " ".join([*words, f"limit={config.get('limit')}"])}
 
 
 def _measures_of(measured: Mapping[str, Any]) -> dict[str, float]:
-    """Return the columns of what sdbench measured of a task; NaN where it measured nothing."""
+    """Return the columns that sdbench measured for a task; NaN if it measured nothing."""
     columns: dict[str, float] = {}
     for name in ("acceptance", "acceptance_expected", "tokens_per_round", "bias"):
         ends = [(measured.get(name) or {}).get(end) for end in ("value", "low", "high")]
@@ -143,7 +144,7 @@ def _difference(row: Mapping[Any, Any], frame: pd.DataFrame) -> Estimate:
 
 
 def _scores_of(path: Path, task: str, metric: str) -> dict[Any, float]:
-    """Return {document: score} of the samples beside a results file; empty where there are none, or no numbers."""
+    """Return {document: score} from the samples beside a results file; empty if there are none, or no numbers."""
     samples = path.with_name(f"samples_{task}_{path.stem.partition('_')[2]}.jsonl")
     if not samples.is_file():
         return {}
@@ -157,7 +158,7 @@ def _scores_of(path: Path, task: str, metric: str) -> dict[Any, float]:
 
 
 def write_evaluations(home: Path, frame: pd.DataFrame, command: str) -> EvaluationFiles:
-    """Write the tables and the page to `home`; `command` makes them again."""
+    """Write the tables and the page to `home`; `command` rebuilds them."""
     home.mkdir(parents=True, exist_ok=True)
     columns = frame.drop(columns="path").assign(file=[str(path.name) for path in frame["path"]])
     texts = {"evaluations.csv": columns.to_csv(index=False), "evaluations.md": to_text(frame)}
@@ -170,7 +171,7 @@ def write_evaluations(home: Path, frame: pd.DataFrame, command: str) -> Evaluati
 
 
 def notes_of(frame: pd.DataFrame) -> list[str]:
-    """Return what these evaluations cannot say, in sentences."""
+    """Return sentences on what these evaluations cannot show."""
     has_lenient = (frame["is_lossless"] == False).any()  # noqa: E712 - a column of objects
     return [MISSING, *([UNPAIRED] if has_lenient and frame["difference"].isna().all() else [])]
 
@@ -191,7 +192,7 @@ def to_text(frame: pd.DataFrame) -> str:
 
 
 def tables_of_evaluations(frame: pd.DataFrame) -> Sequence[Table]:
-    """Return a table a task and metric; scores that all lie between 0 and 1 are shown in points of 100."""
+    """Return one table per task and metric. Scores that all lie between 0 and 1 are shown in points of 100."""
     tables = []
     for (task, name), part in frame.groupby(["task", "metric"], sort=False):
         is_share = part["quality"].between(0, 1).all()

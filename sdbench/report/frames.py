@@ -1,4 +1,4 @@
-"""The tables beside the figures: what each figure draws, as numbers, with the labels of its cells."""
+"""The data of the figures as tables, with the labels of their cells."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
@@ -17,15 +17,15 @@ LABELS = ["model", "task", "temperature", "verifier", WEIGHT, "knob", "value", "
 
 
 def front(sweep: Sweep) -> pd.DataFrame:
-    """Return where each cell lies in both planes, in the metric's own scale, and its chance of being on the front."""
+    """Return the position of each cell in both planes, in the metric's own scale, and its probability of being on the front."""
     points = [area.points.assign(plane=PLANES[rate]) for rate, area in sweep.fronts.items()]
     return with_labels(sweep, pd.concat(points)) if points else pd.DataFrame()
 
 
 def volume(sweep: Sweep) -> pd.DataFrame:
-    """Return hypervolumes of all cells and of each curve, from no acceptance (or speed) and the worst score there can be.
+    """Return hypervolumes of all cells and of each curve, from acceptance (or speed) 0 and the worst possible score.
 
-    `bias` was taken off: the luckiest of several settings looks better than it is.
+    `bias` was subtracted: the luckiest of several settings looks better than it is.
     """
     joints = {} if sweep.worst is None else sweep.joints
     areas = [(rate, "all", sweep.fronts[rate].hypervolume, sweep.fronts[rate].bias) for rate in joints]
@@ -54,7 +54,7 @@ def areas(sweep: Sweep) -> pd.DataFrame:
 
 
 def order(sweep: Sweep) -> pd.DataFrame:
-    """Return for each curve with its lossless end whether more acceptance was less time, as measured."""
+    """Return for each curve with a lossless end whether higher acceptance was also less time, as measured."""
     joint, rows = sweep.joints.get("speedup"), []
     if joint is None:
         return pd.DataFrame()
@@ -96,7 +96,7 @@ FRAMES: Mapping[str, Callable[[Sweep], pd.DataFrame]] = {
 
 
 def frames(sweeps: Sequence[Sweep], advice: Sequence[Recommendation]) -> dict[str, pd.DataFrame]:
-    """Return every table that has rows, by the name of its file below tables/."""
+    """Return every table that has rows, by its file name below tables/."""
     tables = {}
     for name, make in FRAMES.items():
         parts = [part for part in map(make, sweeps) if len(part)]
@@ -109,7 +109,7 @@ def frames(sweeps: Sequence[Sweep], advice: Sequence[Recommendation]) -> dict[st
 
 
 def recommendation(advice: Sequence[Recommendation]) -> pd.DataFrame:
-    """Return each non-inferiority test in its order, in points; `worst` is the one-sided limit at the level tested."""
+    """Return each non-inferiority test in order, in points; `worst` is the one-sided limit at its level."""
     rows = [
         {
             "model": each.model,
@@ -133,13 +133,13 @@ def recommendation(advice: Sequence[Recommendation]) -> pd.DataFrame:
 
 
 def with_labels(sweep: Sweep, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame by cell with its labels in front, in the order of the summary."""
+    """Return a frame by cell with its labels first, in the order of the summary."""
     joined = sweep.rows.reset_index()[["cell", *LABELS]].merge(frame, on="cell", how="inner")
     return joined[[*LABELS, *(name for name in joined if name not in ("cell", *LABELS)), "cell"]]
 
 
 def with_heading(sweep: Sweep, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return rows about a whole sweep, with its labels in front."""
+    """Return rows about a whole sweep with its labels first."""
     head = {"model": sweep.model, "task": sweep.task, "temperature": sweep.temperature}
     frame = pd.DataFrame([{**head, **row} for row in rows])
     return frame.rename(columns={"value_low": "low", "value_high": "high"})

@@ -1,4 +1,4 @@
-"""Sweeps of one task that differ in the length of their prompts alone (`task.length`, `task.pad_to`), as one table."""
+"""Sweeps of one task that differ only in the length of their prompts (`task.length`, `task.pad_to`), as one table."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from sdbench.metrics.columns import WEIGHT
 from sdbench.metrics.speed import FIRST_TOKEN
 from sdbench.report.sweep import Sweep
 
-SETTING = ["verifier", WEIGHT, "knobs", "drafter", "num_draft"]  # what is one curve at all lengths
+SETTING = ["verifier", WEIGHT, "knobs", "drafter", "num_draft"]  # what identifies a curve over all lengths
 RATES = ("acceptance", "quality", "ms_per_token", "tokens_per_round", "speedup", *FIRST_TOKEN)
 
 
 @dataclass(frozen=True)
 class InputLengths:
-    """`table` has a row a setting and length, with `input_tokens` (mean), `label`, `cell` and RATES with their intervals."""
+    """`table` has one row per setting and length, with `input_tokens` (mean), `label`, `cell` and RATES with intervals."""
 
     sweeps: tuple[Sweep, ...]
     table: pd.DataFrame
 
     @property
     def suffix(self) -> str:
-        """What tells its file from those of other pairs and tasks."""
+        """The suffix of its file, which distinguishes pairs and tasks."""
         first = self.sweeps[0]
         return f"{first.model}-{first.task}-T{first.temperature:g}"
 
 
 def input_lengths(sweeps: Sequence[Sweep]) -> list[InputLengths]:
-    """Return each group of sweeps that are alike but for how many tokens their prompts were given, of two lengths or more.
+    """Return each group of sweeps that differ only in the length of their prompts, with two lengths or more.
 
     Of two sweeps of one length the first counts.
     """
@@ -54,7 +54,7 @@ def _lengths_of(sweeps: Sequence[Sweep]) -> InputLengths:
     tables = []
     for sweep in sweeps:
         tokens = sweep.select(sweep.results.generations).groupby("cell")["prompt_tokens"].mean()
-        # Seconds a token are one over tokens a second: the ends of the interval change places.
+        # Seconds per token are 1 / tokens per second, so the ends of the interval are swapped.
         times = {
             f"ms_per_token{end}": 1000 / sweep.points[f"tokens_per_s{other}"].astype("float64")
             for end, other in (("", ""), ("_low", "_high"), ("_high", "_low"))

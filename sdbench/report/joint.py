@@ -1,7 +1,7 @@
-"""A setting for several sweeps at once: safe on every one of them, the fastest of those; or where each setting fails.
+"""One setting for several sweeps: the fastest that is safe on every one of them, or where each setting fails.
 
-Each sweep tests its settings at its own level. A setting that is called safe on all of them although it loses too much on one of
-them is a wrong result of that sweep's own test, so asking for all needs no further correction.
+Each sweep tests its settings at its level. If a setting is called safe on all sweeps although it loses too much on one of them,
+that sweep's own test is wrong, so no further correction is needed.
 """
 
 import math
@@ -14,11 +14,11 @@ from sdbench.metrics.safety import ALPHA, Comparison, run_in_sequence
 from sdbench.metrics.stats import holm
 from sdbench.metrics.weigh import Gain, Weighed
 
-MOST = 3  # settings that are named where none is safe on all
+MOST = 3  # settings that are named if none is safe on all
 
 
 class JointDecision(NamedTuple):
-    """The setting for all sweeps by its name, None where there is none, and the decision in words."""
+    """The setting for all sweeps by name, None if there is none, and the decision as text."""
 
     setting: str | None
     text: str
@@ -35,7 +35,7 @@ class _Tested(NamedTuple):
         return name in self.tests and self.tests[name].is_safe(self.margin)
 
     def answers(self, name: str) -> float:
-        """Return the modelled speed in answers; 0 where there is none."""
+        """Return the modelled speed in answers; 0 without one."""
         return self.sweep.answers_of(self.tests[name].cell)
 
     def gain(self, name: str) -> Gain | None:
@@ -51,7 +51,7 @@ class _Tested(NamedTuple):
         return f"at worst {sentences.limit_text(test.worst, self.margin)}"
 
     def problem(self) -> str:
-        """Return why this run cannot tell; "" where it can."""
+        """Return why this run cannot tell; "" if it can."""
         sweep = self.sweep
         if sweep.problem or sweep.quality is None or sweep.quality.low > self.margin:
             return sweep.problem
@@ -91,7 +91,7 @@ def _failures(name: str, tested: Sequence[_Tested]) -> str:
 
 
 def _describe(name: str, tested: Sequence[_Tested], *, is_faster: bool) -> str:
-    """Return what is shipped, its largest possible loss, and its gain over lossless on each sweep."""
+    """Return the recommendation, its largest possible loss, and its gain over lossless on each sweep."""
     tightest = min(tested, key=lambda each: (each.tests[name].worst + each.margin, each.sweep.title))
     gains = ", ".join(f"on {each.sweep.title} {_gain_text(each, name)}" for each in tested)
     verdict = f"ship {name}: safe" if is_faster else f"stay lossless; {name} is safe"
@@ -117,5 +117,5 @@ def _warnings(name: str, tested: Sequence[_Tested]) -> list[str]:
 
 
 def _remarks(tested: Sequence[_Tested]) -> list[str]:
-    """Return what holds of each sweep whatever is decided."""
+    """Return the remarks on each sweep that do not depend on the decision."""
     return [f"{each.sweep.title}: {remark}" for each in tested for remark in sentences.remarks(each.sweep)]

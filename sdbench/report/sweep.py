@@ -1,6 +1,7 @@
-"""A sweep: the cells of one pair, task and temperature of one folder that share prompts and settings, and every number drawn of it.
+"""A sweep: the cells of one pair, task and temperature of one folder that share prompts and settings, and all numbers of its
+figures.
 
-`sweeps_of` makes all of a report. Numbers are worked out when they are first asked for, and once.
+`sweeps_of` returns all sweeps of a report. Numbers are computed at first use, once.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from sdbench.metrics.text import names_of, options_of, sort_cells
 from sdbench.records import Results
 from sdbench.types import Metric
 
-PLANES = {"acceptance": "acceptance", "speedup": "speed-up"}  # column of the summary: word of the tables
-MOST_NAMED = 6  # curves of one figure, as many as it has colours
-RESAMPLES = 2_000  # of what is drawn rather than quoted
+PLANES = {"acceptance": "acceptance", "speedup": "speed-up"}  # column of the summary: its name in the tables
+MOST_NAMED = 6  # curves of one figure, as many as there are colours
+RESAMPLES = 2_000  # for figures
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """`cells` are indexed by key, in reading order, with `label`, `curve` and `x`; `rows` are theirs of the summary.
+    """`cells` are indexed by key, in reading order, with `label`, `curve` and `x`; `rows` are their rows of the summary.
 
-    `scores` returns every score of each cell, the headline among them. `suffix` ends the names of its figures' files, "" where
-    the report has one sweep; `references` are the folders in which the target's greedy text may be.
+    `scores` returns every score of each cell, including the headline metric. `suffix` ends the names of its figures' files, ""
+    if the report has one sweep; `references` are the folders that may hold the target's greedy text.
     """
 
     results: Results
@@ -48,13 +49,13 @@ class Sweep:
 
     @property
     def metric(self) -> Metric:
-        """The headline."""
+        """The headline metric."""
         first = self.cells.iloc[0].to_dict()
         return metrics_of(first)[str(first["metric"])]
 
     @property
     def padded_to(self) -> int | None:
-        """How many tokens the prompts were given by task.length or task.pad_to; None: as many as they have."""
+        """The number of tokens to which task.length or task.pad_to padded the prompts; None: not padded."""
         return task_options_of(self.cells.iloc[0].to_dict())["padded to"]
 
     def file_name(self, name: str) -> str:
@@ -63,11 +64,11 @@ class Sweep:
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        """The rows as they are drawn: shares in percent, with `label`, `curve`, `x`, `rank` and `equals` of the cells."""
+        """The rows as they are drawn: shares in per cent, with `label`, `curve`, `x`, `rank` and `equals` of the cells."""
         names = [str(name) for name in self.rows if str(name).startswith(("quality", "difference", "detectable"))]
         scaled = self.rows.assign(**{name: self.rows[name] * self.metric.scale for name in names})
         more = self.cells.loc[scaled.index, ["knob", "value", "label", "short", "curve", "x", "rank", "equals"]]
-        plain = scaled.drop(columns=["knob", "value"])  # the summary has them as one type for other tools
+        plain = scaled.drop(columns=["knob", "value"])  # the summary has them as one type, for other tools
         return plain.assign(cell=scaled.index).join(more).reset_index(drop=True)
 
     @property
@@ -88,7 +89,7 @@ class Sweep:
 
     @cached_property
     def leading(self) -> tuple[str, ...]:
-        """The curves that figures name: all, or of more than they have colours for those likeliest on a front."""
+        """The curves that figures name: all of them, or as many as there are colours, those likeliest to be on a front."""
         if len(self.curves) <= MOST_NAMED:
             return tuple(self.curves)
         points = pd.concat([front.points for front in self.fronts.values()])
@@ -98,7 +99,7 @@ class Sweep:
         return tuple(name for name in self.curves if name in first)
 
     def strict_end(self, name: str) -> pd.DataFrame:
-        """Return the lossless point that a curve ends in, at its lossless value: a row, or none where the curve holds it itself.
+        """Return the lossless point where a curve ends, at its lossless value: one row, or none if the curve contains it.
 
         Only a rule whose strictest value is declared lossless has one.
         """
@@ -121,24 +122,24 @@ class Sweep:
 
     @property
     def batch_size(self) -> int | None:
-        """Texts that were timed at once; None where the run's configuration does not have it."""
+        """Texts that were timed together; None if the run's configuration does not have it."""
         timing = self.results.config.get("timing")
         return int(timing.get("batch_size", 1)) if isinstance(timing, Mapping) else None
 
     @cached_property
     def load(self) -> pd.DataFrame:
-        """Speed by cell and number of concurrent requests, of a server."""
+        """Speed by cell and number of concurrent requests to a server."""
         return load_table(self.select(self.results.loads))
 
     @property
     def slo(self) -> Mapping[str, float]:
-        """Seconds within which a request is good, by name, as the last run bounds them."""
+        """Seconds within which a request is good, by name, from the last run."""
         timing = self.results.config.get("timing")
         return dict(timing.get("slo") or {}) if isinstance(timing, Mapping) else {}
 
     @cached_property
     def open_load(self) -> pd.DataFrame:
-        """Latency, goodput and throughput by cell and rate of arrival, of a server."""
+        """Latency, goodput and throughput by cell and arrival rate at a server."""
         return open_load_table(self.select(self.results.open_loads), self.slo)
 
     @cached_property
@@ -155,17 +156,17 @@ class Sweep:
 
     @property
     def worst(self) -> float | None:
-        """The worst score there can be; None where scores have no end on that side."""
+        """The worst possible score; None if scores have no bound on that side."""
         return (self.metric.bounds or (None, None))[self.metric.best == "low"]
 
     @property
     def corner(self) -> tuple[float, float]:
-        """What a hypervolume is counted from: no acceptance or speed, and the worst score there can be."""
+        """The origin of hypervolumes: acceptance or speed 0, and the worst possible score."""
         return 0.0, quality.sign_of(self.metric) * (self.worst or 0.0)
 
     @cached_property
     def fronts(self) -> Mapping[str, pareto.Front]:
-        """{column: front}; `y` of its points is as the scores are stored."""
+        """{column: front}; `y` of its points is in the unit of the stored scores."""
         fronts = {rate: pareto.front_of(joint, corner=self.corner) for rate, joint in self.joints.items()}
         sign = quality.sign_of(self.metric)
         return {rate: replace(f, points=f.points.assign(y=sign * f.points["y"])) for rate, f in fronts.items()}
@@ -193,7 +194,7 @@ class Sweep:
 
     @cached_property
     def equal_texts(self) -> list[divergence.EqualTexts]:
-        """At T = 0, for each lossless setting how many texts equal the target's own."""
+        """At T = 0, for each lossless setting, how many texts equal the target's."""
         return divergence.equal_texts(self.results, self.cells)
 
     @cached_property
@@ -221,13 +222,13 @@ def sweeps_of(
 
 
 def _place_of(group: pd.DataFrame) -> tuple[Any, ...]:
-    """Return what the sweeps of a folder are put in order by."""
+    """Return the sort key of a folder's sweeps."""
     first = group.iloc[0]
     return (*first[["model", "task", "temperature", "protocol"]], task_options_of(first.to_dict())["padded to"] or 0)
 
 
 def suffixes(sweeps: Sequence[Sweep]) -> list[str]:
-    """Return what tells the files of each sweep apart: pair and task, then T, the length of prompts, the folder, a number."""
+    """Return the suffix of each sweep's files: pair and task, then as needed T, the length of prompts, the folder, a number."""
     if len(sweeps) == 1:
         return [""]
     names = [f"{sweep.model}-{sweep.task}" for sweep in sweeps]
@@ -243,9 +244,9 @@ def suffixes(sweeps: Sequence[Sweep]) -> list[str]:
 
 
 def in_reading_order(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells of a sweep in reading order, with names (`label`; `short` where space is), `curve` and `x`.
+    """Return the cells of a sweep in reading order, with names (`label`; `short` for little space), `curve` and `x`.
 
-    `x` is where a cell is drawn along its knob: its value, or its rank where the values are no numbers.
+    `x` is a cell's position along its knob: its value, or its rank if the values are not numbers.
     """
     ordered = sort_cells(cells)
     labels = {"label": names_of(ordered), "short": names_of(ordered, is_short=True)}
@@ -254,7 +255,7 @@ def in_reading_order(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def coordinates(cells: pd.DataFrame) -> pd.Series:
-    """[C] float64 along each cell's own knob; NaN for cells without an ordered one."""
+    """Return [C] float64 positions along each cell's knob; NaN for cells without an ordered one."""
     is_number = cells["value"].map(lambda value: isinstance(value, int | float) and not isinstance(value, bool))
     words = set(cells.loc[cells["rank"].notna() & ~is_number, "knob"])
     by_rank = cells["knob"].isin(words) | ~is_number
@@ -263,7 +264,7 @@ def coordinates(cells: pd.DataFrame) -> pd.Series:
 
 
 def curve_names(cells: pd.DataFrame) -> list[str]:
-    """Return the rule, and of drafter, draft length and other options what differs inside the sweep; "" for a baseline."""
+    """Return the rule, and drafter, draft length and other options if they differ within the sweep; "" for a baseline."""
     swept = cells[~cells["verifier"].isin(BASELINES)]
     has_rules, has_drafters, has_lengths = (swept[n].nunique() > 1 for n in ("verifier", "drafter", "num_draft"))
     varying, names = options_of(swept), []

@@ -1,4 +1,4 @@
-"""Verification rules, a file per family. docs/rules.md lists them."""
+"""Verification rules, one file per family. docs/rules.md lists them."""
 
 from sdbench.types import DraftBlock, Evidence, Measures, Verdict, Verifier
 from sdbench.verify.block import Block

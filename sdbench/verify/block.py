@@ -15,11 +15,12 @@ from sdbench.verify.tokenwise import Part, choose_rows, draw_token, in_parts, la
 
 @dataclass(frozen=True, slots=True)
 class Block(Joint):
-    """Block verification (Sun et al., arXiv:2403.10444, algorithm 2): exact, and no exact rule keeps more of a block on average.
+    """Block verification (Sun et al., arXiv:2403.10444, algorithm 2): lossless, and no lossless rule keeps more of a block on
+    average.
 
-    With c₀ = 1, cᵢ = min(1, cᵢ₋₁·pᵢ(xᵢ)/qᵢ(xᵢ)) and Sᵢ = Σ (cᵢ·pᵢ₊₁ − qᵢ₊₁)+, the first i drafts may stay with probability hᵢ =
-    Sᵢ/(Sᵢ + 1 − cᵢ), or c at the end of the draft; the longest that may is kept, also behind one that may not. What follows is
-    drawn from norm((cᵢ·pᵢ₊₁ − qᵢ₊₁)+). Needs p and q alone. Greedy: one-hot laws, where it is exact match.
+    With c₀ = 1, cᵢ = min(1, cᵢ₋₁·pᵢ(xᵢ)/qᵢ(xᵢ)) and Sᵢ = Σ (cᵢ·pᵢ₊₁ − qᵢ₊₁)+, the first i drafts pass with probability hᵢ =
+    Sᵢ/(Sᵢ + 1 − cᵢ), or cᵢ at the end of the draft. The longest prefix that passes is kept, even if a shorter one does not
+    pass. The next token is drawn from norm((cᵢ·pᵢ₊₁ − qᵢ₊₁)+). Needs only p and q. Greedy: one-hot laws, which is exact match.
     """
 
     version: ClassVar[str] = "1"
@@ -42,7 +43,7 @@ class Block(Joint):
             target, drafted = (dense(law[:, 1:num_slots][part], size) for law in (p, q))
             return (kept[:, 1:-1][part][..., None].to(target) * target - drafted).clamp_min_(0).sum(-1).to(u)
 
-        # Behind the first draft, the second, …, none behind the last.
+        # After the first draft, the second, …, and nothing after the last.
         over = in_parts(excess_of, (len(p), num_slots - 1), size) if num_slots > 1 else u.new_zeros(len(p), 0)
         bound = over + 1 - kept[:, 1:-1]
         h = torch.cat((torch.where(bound > 0, over / bound, 1), kept[:, -1:]), 1)  # [B,K]

@@ -1,4 +1,4 @@
-"""ASD: mismatches are paid for from a budget that a text has."""
+"""ASD: each text has a budget from which mismatches are paid."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,17 +12,17 @@ from sdbench.verify.joint import Joint
 from sdbench.verify.rule import is_all, number
 from sdbench.verify.tokenwise import draw_bonus, keep_until_first_rejection, knob
 
-ROUNDING = 1e-9  # as in its authors' code, so that sums of regrets come out alike
+ROUNDING = 1e-9  # as in its authors' code, so that sums of regrets are equal
 
 
 @dataclass(frozen=True, slots=True)
 class ASD(Joint):
-    """Regret budget (arXiv:2608.03447, its code): greedy. A mismatch costs its regret max z − z(x), z being the target's logits.
+    """Regret budget (arXiv:2608.03447, its code), greedy. A mismatch costs its regret max z − z(x), with the target's logits z.
 
-    The block is walked from its start; draft i of K stays while the regrets of all mismatches that the *text* has kept sum to
-    at most `budget`, this one's regret is at most `gap`·(K − i), i counted from 0, and at most `mismatches` of the block are
-    mismatches. The first that does not becomes argmax p. Exact match where any knob is 0. Needs the target's logits and a
-    state, what the text has spent. For temperature 0 alone. Published settings: stable 8, 0.25, 2; discovery 12, 0.5, 2.
+    The block is judged from its start. Draft i of K (from 0) is kept while the regrets of all mismatches kept in the *text* sum
+    to at most `budget`, its regret is at most `gap`·(K − i), and at most `mismatches` of the block are mismatches. The first
+    that fails becomes argmax p. Exact match where any knob is 0. Needs the target's logits and a state, the regret spent so
+    far. For temperature 0 only. Published settings: stable 8, 0.25, 2; discovery 12, 0.5, 2.
     """
 
     version: ClassVar[str] = "1"
@@ -37,17 +37,17 @@ class ASD(Joint):
         return is_all(self._is_strict())
 
     def _is_strict(self) -> Tensor:
-        """[B] or one: whether a knob of the row is 0."""
+        """Return [B] or a single value: whether a knob of the row is 0."""
         knobs = (self.budget, self.gap, self.mismatches)
         return torch.stack(torch.broadcast_tensors(*(torch.as_tensor(value) == 0 for value in knobs))).any(0)
 
     def spending(self, logits: Tensor, tokens: Tensor) -> tuple[float, float]:
-        """The published bound on a text, as (all regrets of its tokens, what they may be): logits [n,V] of the target at each."""
+        """Return (the regrets of all tokens of a text, the published bound on them) from the target's logits [n,V] at each."""
         regrets = logits.max(-1).values - logits.gather(-1, tokens[:, None])[:, 0]
         return float(regrets.sum()), float(self.budget)
 
     def init_state(self, prompts: Sequence[Tensor], device: Any) -> Tensor:
-        """[B,1]: the regret that the text has spent."""
+        """Return [B,1]: the regret that the text has spent."""
         return torch.zeros(len(prompts), 1, dtype=torch.float64, device=device)
 
     def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:

@@ -1,9 +1,9 @@
 """Speculative cascades (Narasimhan et al., arXiv:2405.19261) and fuzzy speculative decoding (arXiv:2502.20704).
 
 A cascade defers to the target where the draft is not good enough, by position (Chow, Diff, OPT) or by token (V1, V2, V3), and
-samples losslessly towards the law that this makes: π = q·1_A + (1 − q(A))·p, A being all tokens or none for the first three.
-Thresholds are asked of un-tempered laws, as in the authors' notebook. Fuzzy speculative decoding asks a divergence, and draws
-from p where it defers.
+samples losslessly towards the resulting law π = q·1_A + (1 − q(A))·p, where A is all tokens or none for the first three.
+Thresholds apply to un-tempered laws, as in the authors' notebook. Fuzzy speculative decoding compares a divergence with a
+threshold, and draws from p where it defers.
 """
 
 from abc import abstractmethod
@@ -24,10 +24,10 @@ from sdbench.verify.tokenwise import Towards, knob, measured_tv, peak
 
 @dataclass(frozen=True, slots=True)
 class _Cascade(Towards, SetRule):
-    """Sampled towards π, the law of its set. Never exact, at α = 0 neither. Greedy: keeps x iff it is in A, else argmax p.
+    """Sampled towards π, the law of its set. Never lossless, not even at α = 0. Greedy: keeps x iff it is in A, else argmax p.
 
-    Needs un-tempered laws. The target's own choice stays at temperature 0 where A leaves it out, as it does by π of one-hot
-    laws.
+    Needs un-tempered laws. At temperature 0 the target's own choice is kept even if A does not contain it, as π of one-hot laws
+    does.
     """
 
     version: ClassVar[str] = "1"
@@ -44,7 +44,7 @@ class _Cascade(Towards, SetRule):
 
 @dataclass(frozen=True, slots=True)
 class CascadeChow(_Cascade):
-    """Chow's rule (equation 2): the draft's law where max q ≥ 1 − α, else the target's."""
+    """Chow's rule (equation 2): the draft's law where max q ≥ 1 − α, otherwise the target's."""
 
     def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         return peak(q) >= 1 - knob(self.alpha, q)
@@ -52,7 +52,7 @@ class CascadeChow(_Cascade):
 
 @dataclass(frozen=True, slots=True)
 class CascadeDiff(_Cascade):
-    """Diff (equation 5): the draft's law where max q ≥ max p − α, else the target's."""
+    """Diff (equation 5): the draft's law where max q ≥ max p − α, otherwise the target's."""
 
     def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         return peak(q) >= peak(p) - knob(self.alpha, q)
@@ -60,9 +60,9 @@ class CascadeDiff(_Cascade):
 
 @dataclass(frozen=True, slots=True)
 class CascadeOPT(_Cascade):
-    """OPT (equation 10): the draft's law where max q ≥ max p − α·TV(p, q), else the target's. TV is that of the tempered laws.
+    """OPT (equation 10): the draft's law where max q ≥ max p − α·TV(p, q), otherwise the target's. TV is that of tempered laws.
 
-    At temperature 0 these are one-hot, and TV is 1 wherever there is something to decide: it is Diff there.
+    At temperature 0 these are one-hot, and TV is 1 wherever they differ, so the rule is Diff.
     """
 
     def set_of(self, p: Tensor, q: Tensor) -> Tensor:
@@ -107,10 +107,10 @@ class CascadeV3(_Cascade):
 
 @dataclass(frozen=True, slots=True)
 class _Fuzzy(SetRule):
-    """Keeps every draft at a position iff D(p, q) ≤ T, `threshold`, else draws from p. out is q or p. Exact at T = 0.
+    """Keeps every draft at a position iff D(p, q) ≤ T, `threshold`, and otherwise draws from p. out is q or p. Exact at T = 0.
 
-    Needs un-tempered laws, of which D is. Greedy: keeps x iff D ≤ T, else argmax p; the authors' code draws instead of
-    matching.
+    Needs un-tempered laws, from which D is computed. Greedy: keeps x iff D ≤ T, else argmax p; the authors' code draws instead
+    of matching.
     """
 
     version: ClassVar[str] = "1"
@@ -120,7 +120,7 @@ class _Fuzzy(SetRule):
 
     @abstractmethod
     def distance(self, p: Tensor, q: Tensor) -> Tensor:
-        """D [B,K,1] of laws [B,K,V]."""
+        """Return D [B,K,1] of laws [B,K,V]."""
 
     def set_of(self, p: Tensor, q: Tensor) -> Tensor:
         return self.distance(p, q) <= knob(self.threshold, p)
@@ -130,7 +130,7 @@ class _Fuzzy(SetRule):
 class FuzzyJS(_Fuzzy):
     """Fuzzy speculative decoding, its default: D = ½ KL(m‖p) + ½ KL(m‖q), m = (p + q)/2, in nats.
 
-    So its code has it; the textbook's Jensen–Shannon divergence has p and q before m, and is bounded.
+    This is what its code computes. The textbook's Jensen–Shannon divergence has p and q before m, and is bounded.
     """
 
     def distance(self, p: Tensor, q: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ class FuzzyJS(_Fuzzy):
 
 @dataclass(frozen=True, slots=True)
 class FuzzyKL(_Fuzzy):
-    """Fuzzy speculative decoding with D = KL(q‖p) in nats, as its code has it; also the training-free judge of arXiv:2601.04766."""
+    """Fuzzy speculative decoding with D = KL(q‖p) in nats, as in its code; also the training-free judge of arXiv:2601.04766."""
 
     def distance(self, p: Tensor, q: Tensor) -> Tensor:
         return _kl(q, p)
@@ -155,5 +155,5 @@ class FuzzyTV(_Fuzzy):
 
 
 def _kl(a: Tensor, b: Tensor) -> Tensor:
-    """KL(a‖b) [B,K,1]; ∞ where b has no mass and a has."""
+    """Return KL(a‖b) [B,K,1]; ∞ where b has no mass and a has."""
     return (torch.xlogy(a, a) - torch.xlogy(a, b)).sum(-1, keepdim=True)

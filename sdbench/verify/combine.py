@@ -1,4 +1,4 @@
-"""Rules made of another rule: a coin for what is rejected too often, and leniency inside a span alone."""
+"""Rules built from another rule: a coin that accepts more, a drafter's certainty, and leniency inside a span only."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from sdbench.verify.tokenwise import Tokenwise, Towards, choose_rows, draw_bonus
 
 
 class Outer(Rule):
-    """A rule made of another one, `rule`, which judges one token at a time and carries no state."""
+    """A rule built from another one, `rule`, which is token-wise and has no state."""
 
     rule: Any
 
@@ -44,11 +44,12 @@ class Outer(Rule):
 
 @dataclass(frozen=True, slots=True)
 class Coin(Outer, Towards):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """The law of a token-wise rule with the most acceptance it can have: a = min(1, out/q), r = norm((out − q)+).
+    """Samples towards the law of a token-wise rule with the highest possible acceptance: a = min(1, out/q), r = norm((out −
+    q)+).
 
-    It emits what the rule emits and never accepts less, since a draft stays with at least q·a ≤ min(q, out). Lenience gains
-    nothing; rules that ask a threshold do: they become cascades (arXiv:2405.19261, section 4.3). Needs what the rule needs, and
-    is exact where it is. Greedy: the rule's own form, where it has one.
+    It emits what the rule emits and never accepts less, since q·a ≤ min(q, out). Lenience gains nothing; rules with a threshold
+    do: they become cascades (arXiv:2405.19261, section 4.3). Needs what the rule needs, and is exact where the rule is. Greedy:
+    the rule's own form, if it has one.
     """
 
     version: ClassVar[str] = "1"
@@ -75,24 +76,25 @@ class Coin(Outer, Towards):  # pyright: ignore[reportIncompatibleVariableOverrid
         return self.rule.measure(evidence) if decided else Towards.measure(self, evidence)
 
     def _is_decided(self, evidence: Evidence) -> bool:
-        """Whether the rule decides without uniforms, so that a coin gains nothing."""
+        """Return whether the rule decides without uniforms, so that a coin gains nothing."""
         return evidence.is_greedy and not self.rule.draws_if_greedy
 
 
 @dataclass(frozen=True, slots=True)
 class Sure(Outer, Tokenwise):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Keeps what the drafter is sure of (`DraftBlock.sure`), as `drafter=tiers` is, and judges the rest by another rule.
+    """Keeps the tokens of which the drafter is sure (`DraftBlock.sure`, of `drafter=tiers`) and judges the others by another
+    rule.
 
-    a = 1 for tokens that the drafter would be sure of, elsewhere a and r are the rule's. What is emitted depends on the drafter, so
-    nothing is claimed about it. Where a drafter is sure of nothing, as with drafter.high=1, this is the rule. Greedy: the rule's
-    own form for the rest.
+    a = 1 for tokens of which the drafter would be sure; elsewhere a and r are the rule's. What is emitted depends on the
+    drafter, so nothing is claimed about it. If the drafter is never sure, as with drafter.high=1, this is the rule. Greedy: the
+    rule's own form for the other tokens.
     """
 
     version: ClassVar[str] = "1"
     is_ordered: ClassVar[bool] = False
 
     rule: Any
-    sure: Tensor | None = None  # [B,K,V] bool, when settled
+    sure: Tensor | None = None  # [B,K,V] bool, once settled
 
     def __post_init__(self) -> None:
         Outer.__post_init__(self)
@@ -138,13 +140,13 @@ class Sure(Outer, Tokenwise):  # pyright: ignore[reportIncompatibleVariableOverr
 
 @dataclass(frozen=True, slots=True)
 class Within(Outer):
-    """A token-wise rule inside a span, the lossless one outside: what users of reasoning models ask of every engine.
+    """A token-wise rule inside a span of the text, the lossless rule outside it, as for the reasoning part of an answer.
 
-    A span begins behind the token `begin` and ends with the token `end`, which is itself judged leniently; the prompt may have
-    begun it. TensorRT-LLM's relaxed acceptance is `Within(TopKRelaxed(…), begin, end)` at temperature 0. The markers are ids,
-    or texts that are one token of the target's tokenizer, which a run looks up before weights are read. Needs what the rule
-    needs; exact where it is. Greedy: the rule's form inside, exact match outside. Whether a draft was inside is forgotten once
-    it is judged, so its acceptance probability and bias are not measured.
+    A span begins after the token `begin` and ends with the token `end`, which is still judged leniently; it may begin in the
+    prompt. TensorRT-LLM's relaxed acceptance is `Within(TopKRelaxed(…), begin, end)` at temperature 0. The markers are ids, or
+    texts that are one token of the target's tokenizer, which a run looks up before weights are read. Needs what the rule needs;
+    exact where the rule is. Greedy: the rule's form inside, exact match outside. Whether a draft was inside is not stored, so
+    acceptance probability and bias are not measured.
     """
 
     version: ClassVar[str] = "1"
@@ -164,11 +166,11 @@ class Within(Outer):
             raise ValueError(f"begin and end of Within must differ, got {self.begin!r} for both")
 
     def with_markers(self, ids_of: Callable[[str], Sequence[int]]) -> "Within":
-        """Return the rule with markers that are texts replaced by their ids; `ids_of` tokenises a text."""
+        """Return the rule with ids instead of texts as markers; `ids_of` tokenizes a text."""
         return replace(self, begin=_marker("begin", self.begin, ids_of), end=_marker("end", self.end, ids_of))
 
     def init_state(self, prompts: Sequence[Tensor], device: Any) -> Tensor:
-        """[B,1]: 1 where the prompt ends inside a span."""
+        """Return [B,1]: 1 where the prompt ends inside a span."""
         self._refuse_texts()
         return (
             torch.stack([self._inside(prompt.new_zeros(1), prompt[None])[:, -1] for prompt in prompts])

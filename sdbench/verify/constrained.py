@@ -1,4 +1,4 @@
-"""Rules that accept as much as a bound on a divergence from p allows: mentored decoding and Cactus."""
+"""Rules that accept as much as a bound on the divergence from p allows: mentored decoding and Cactus."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from sdbench.verify.rule import number
 from sdbench.verify.tokenwise import Tokenwise, Towards, knob, ratio
 
 ROWS = 1 << 17  # elements of laws that are sorted at a time
-HALVINGS = 60  # of the interval in which mentored decoding's cut lies
+HALVINGS = 60  # bisections for the cut of mentored decoding
 
 
 @dataclass(frozen=True, slots=True)
 class Mentored(Towards):
     """Mentored decoding (Tran-Thien 2023; with Nock, arXiv:2609.30474): the most acceptance with KL(p‖out) ≤ D, in nats.
 
-    out is q cut to lie between p/β and p/α, α ≤ 1 ≤ β, with α and β tied by Σ out = 1 and chosen so that KL(p‖out) = D; where
-    KL(p‖q) ≤ D, out is q. a = min(1, p/(α·q)), r = norm((p/β − q)+). Exact at D = 0. Needs p and q alone, and a sort of every
-    position's tokens by p/q, which costs more than a tenth of a round of tiny models. It has no greedy form: one-hot laws leave
-    KL(p‖out) at 0 or ∞. Tokens that only the draft has are rejected unless all is accepted.
+    out is q clipped to [p/β, p/α], α ≤ 1 ≤ β, where α and β are determined by Σ out = 1 and KL(p‖out) = D; where KL(p‖q) ≤ D,
+    out is q. a = min(1, p/(α·q)), r = norm((p/β − q)+). Exact at D = 0. Needs only p and q, and sorts every position's tokens
+    by p/q, which costs more than a tenth of a round of tiny models. It has no greedy form: for one-hot laws KL(p‖out) is 0 or
+    ∞. Tokens that only the draft has are rejected unless everything is accepted.
     """
 
     version: ClassVar[str] = "1"
@@ -35,7 +35,7 @@ class Mentored(Towards):
         return by_rows(self._law, p, q, knob(self.divergence, p[..., 0].double()))
 
     def over_bound(self, p: Tensor, q: Tensor, out: Tensor) -> Tensor:
-        """By how much KL(p‖out) of what is emitted, out [..., V], exceeds D."""
+        """Return by how much KL(p‖out) of the emitted law, out [..., V], exceeds D."""
         return (p * (p / out.clamp_min(1e-300)).log()).sum(-1) - float(self.divergence)
 
     @staticmethod
@@ -48,7 +48,7 @@ class Mentored(Towards):
 
 
 def by_rows(law: Callable[[Tensor, Tensor, Tensor], Tensor], p: Tensor, q: Tensor, value: Tensor | float) -> Tensor:
-    """law(p, q, value) [B,K,V], worked out in float64 for few positions at a time: sorts and sums need many temporaries."""
+    """Return law(p, q, value) [B,K,V], computed in float64 for few positions at a time: sorts and sums need many temporaries."""
     size = p.shape[-1]
     values = torch.as_tensor(value, dtype=torch.float64, device=p.device).expand(p.shape[:-1]).flatten()
     step = max(1, ROWS // size)
@@ -57,10 +57,10 @@ def by_rows(law: Callable[[Tensor, Tensor, Tensor], Tensor], p: Tensor, q: Tenso
 
 
 def _cuts(p: Tensor, q: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
-    """α and β [B,K,1]. With tokens in order of p/q both are found from sums over the first, and over the last, of them.
+    """Return α and β [B,K,1]. With tokens in order of p/q both follow from sums over the first, and over the last, of them.
 
-    What the cut at p/α takes away, C(α) = Σ (q − p/α)+, is what the lift to p/β brings: Σ (p/β − q)+ = C. KL(p‖out) falls as α
-    grows, so α is found by halving.
+    The mass that the cut at p/α removes, C(α) = Σ (q − p/α)+, equals the mass that the lift to p/β adds: Σ (p/β − q)+ = C.
+    KL(p‖out) falls as α grows, so α is found by bisection.
     """
     order = ratio(p, q).argsort(-1, descending=True)
     p, q = p.gather(-1, order), q.gather(-1, order)
@@ -74,7 +74,7 @@ def _cuts(p: Tensor, q: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
     lifted = first_p[..., :-1] / rho.clamp_min(torch.finfo(p.dtype).tiny) - first_q[..., :-1]  # by β = ρ of each token
 
     def solve(low: Tensor) -> tuple[Tensor, Tensor]:
-        """β, and KL(p‖out), for α = low [B,K,1]."""
+        """Return β and KL(p‖out) for α = low [B,K,1]."""
         n = torch.searchsorted(-rho, -low, right=True)  # tokens with ρ ≥ α
         tail_p, tail_q = last_p.gather(-1, n), last_q.gather(-1, n)
         cut = (tail_q - tail_p / low).clamp_min(0)
@@ -97,9 +97,9 @@ def _cuts(p: Tensor, q: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
 class Cactus(Tokenwise):
     """Cactus (arXiv:2604.04987, its code): γ(x) = min(1, p + √(2δ·p·(1 − p))), a = min(1, γ/q), r depends on the rejected x.
 
-    r_x = norm((h_x − q)+), h_x being p with x raised to γ(x) and all else scaled down. Exact at δ = 0. Needs p and q alone. The
-    paper bounds KL(h_x‖p) by δ; of what is *emitted* that bound does not hold: over random pairs KL(out‖p) exceeds δ for most
-    of them at δ = 0.05 (tests/verify/test_bounds.py). Greedy: one-hot laws, where it is exact match.
+    r_x = norm((h_x − q)+), where h_x is p with x raised to γ(x) and all else scaled down. Exact at δ = 0. Needs only p and q.
+    The paper bounds KL(h_x‖p) by δ. The bound does not hold for what is *emitted*: over random pairs KL(out‖p) exceeds δ for
+    most of them at δ = 0.05 (tests/verify/test_bounds.py). Greedy: one-hot laws, which is exact match.
     """
 
     version: ClassVar[str] = "1"
@@ -121,7 +121,7 @@ class Cactus(Tokenwise):
         return excess(torch.where(is_x, _raise_law(p, knob(self.delta, p)), scale * p), q)
 
     def out(self, p: Tensor, q: Tensor) -> Tensor:
-        """By sums over tokens in order, since each rejected x has a scale of its own: Σ over x of w_x·(s_x·p − q)+."""
+        """Compute out by sums over tokens in order, since each rejected x has its own scale: Σ over x of w_x·(s_x·p − q)+."""
         return by_rows(self._out, p, q, knob(self.delta, p[..., 0].double()))
 
     @staticmethod
@@ -146,15 +146,15 @@ class Cactus(Tokenwise):
 
 
 def _raise_law(p: Tensor, delta: Tensor | float) -> Tensor:
-    """γ of each token."""
+    """Return γ of each token."""
     return (p + (2 * delta * p * (1 - p).clamp_min(0)).sqrt()).clamp_max(1)
 
 
 def _scale(p: Tensor, raised: Tensor) -> Tensor:
-    """(1 − γ)/(1 − p) [B,K,V]; 1 where nothing was to be scaled."""
+    """Return (1 − γ)/(1 − p) [B,K,V]; 1 where nothing needs scaling."""
     return torch.where(raised == p, 1, (1 - raised) / (1 - p).clamp_min(torch.finfo(p.dtype).tiny))
 
 
 def _sums_of_the_last(x: Tensor) -> Tensor:
-    """[…,V+1]: at n the sum of all but the first n."""
+    """Return […,V+1]: at n the sum of all but the first n."""
     return torch.nn.functional.pad(x.flip(-1).cumsum(-1).flip(-1), (0, 1))

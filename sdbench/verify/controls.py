@@ -1,4 +1,4 @@
-"""Controls: what speed a given acceptance would bring, and what the draft's confidence alone is worth. Neither is for quality."""
+"""Controls: the speed that a given acceptance would bring, and the value of the draft's confidence alone. Not for quality."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,10 +13,10 @@ from sdbench.verify.tokenwise import Tokenwise, knob
 
 @dataclass(frozen=True, slots=True)
 class Synthetic(Tokenwise):
-    """Synthetic acceptance (vLLM's `synthetic`, SGLang's simulated length): a = `rate` whatever the token is, r = p.
+    """Synthetic acceptance (vLLM's `synthetic`, SGLang's simulated length): a = `rate` for every token, r = p.
 
-    It keeps the *drafted* tokens, since text of random ids distorts what a round costs. Exact at rate = 0, where nothing is
-    kept. Needs no law. Greedy: the same coins; what is rejected becomes argmax p.
+    It keeps *drafted* tokens, because a text of random ids would change the cost of a round. Exact at rate = 0, where nothing
+    is kept. Needs no law. Greedy: the same uniforms; a rejected token becomes argmax p.
     """
 
     version: ClassVar[str] = "1"
@@ -33,10 +33,10 @@ class Synthetic(Tokenwise):
 
 @dataclass(frozen=True, slots=True)
 class Confidence(SetRule):
-    """Keeps x iff the draft is confident, q(x) ≥ c, `threshold`, else draws from p.
+    """Keeps x iff the draft is confident, q(x) ≥ c, `threshold`, and otherwise draws from p.
 
-    It is PIPO's gate (arXiv:2605.27255) without its head.
-    Needs q alone. It is never exact. Greedy: the same of the un-tempered law, else argmax p.
+    It is PIPO's gate (arXiv:2605.27255) without its head. Needs only q. It is never exact. Greedy: the same with the
+    un-tempered law, else argmax p.
     """
 
     version: ClassVar[str] = "1"

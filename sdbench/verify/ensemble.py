@@ -17,14 +17,15 @@ from sdbench.verify.tokenwise import Tokenwise, knob, measured_tv, measures_of, 
 class Ensemble(GreedyLaw):
     """a = min(1, v/q), r = norm((v − q)+) = norm((p − q)+): accepts with 1 − w·TV(q,p), emits v, biased by (1 − w)·TV(q,p).
 
-    mix: "prob" mixes laws, as the paper; "logit" mixes log-laws and normalises, as its authors' code. At temperature 0, greedy:
-    "blend" keeps x iff x = argmax v of un-tempered laws, and corrects to argmax v (transformers' assistant_ensemble_weight);
-    "mixture" puts one-hot laws into the sampled formula, so that a mismatch passes with probability 1 − w.
+    mix: "prob" mixes laws, as in the paper; "logit" mixes log-laws and normalises, as in its authors' code. greedy, at
+    temperature 0: "blend" keeps x iff x = argmax v of un-tempered laws, and corrects to argmax v (transformers'
+    assistant_ensemble_weight); "mixture" puts one-hot laws into the sampled formula, so that a mismatch passes with probability
+    1 − w.
     """
 
     version: ClassVar[str] = "1"
 
-    w: float | Tensor = number(high=1, lossless=1)  # or [B], [B,K]: a knob for each row, or for each position
+    w: float | Tensor = number(high=1, lossless=1)  # or [B] for each row, or [B,K] for each position
     mix: Literal["prob", "logit"] = "prob"
     greedy: Literal["blend", "mixture"] = "blend"
 
@@ -42,17 +43,17 @@ class Ensemble(GreedyLaw):
 
     @property
     def repeats_lossless(self) -> bool:
-        """w = 1 accepts and replaces with the numbers of lossless; a mixture of logits is normalised again, and rounds."""
+        """Whether w = 1 computes exactly the numbers of the lossless rule; a mixture of logits is normalised again, and rounds."""
         return self.mix == "prob"
 
     def law(self, p: Tensor, q: Tensor) -> Tensor:
-        """v [B,K,V]."""
+        """Return v [B,K,V]."""
         w = knob(self.w, p)
         if self.mix == "prob":
             return w * p + (1 - w) * q
         w = torch.as_tensor(w, dtype=p.dtype, device=p.device)
         v = (torch.xlogy(w, p) + torch.xlogy(1 - w, q)).softmax(-1)  # xlogy: 0·log 0 is 0 at both ends of w
-        return torch.where(v.isnan().any(-1, keepdim=True), p, v)  # no token with mass in both: the target's law
+        return torch.where(v.isnan().any(-1, keepdim=True), p, v)  # no token has mass in both: use the target's law
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         if self.mix == "logit":
@@ -64,12 +65,12 @@ class Ensemble(GreedyLaw):
         return excess(p if self.mix == "prob" else self.law(p, q), q)
 
     def over_bound(self, p: Tensor, q: Tensor, out: Tensor) -> Tensor | None:
-        """By how much the bias of what is emitted, out [..., V], exceeds (1 − w)·TV(p, q); a mixture of logits has no bound."""
+        """Return by how much the bias of the emitted law, out [..., V], exceeds (1 − w)·TV(p, q); none for a mixture of logits."""
         bias, tv = (out - p).abs().sum(-1) / 2, (p - q).abs().sum(-1) / 2
         return bias - (1 - float(self.w)) * tv if self.mix == "prob" else None
 
     def greedy_scores(self, log_p: Tensor, log_q: Tensor) -> Tensor:
-        """v of un-tempered laws, or its logits, [B,K,V]."""
+        """Return v of un-tempered laws, or its logits, [B,K,V]."""
         if self.mix == "prob":
             return self.law(log_p.exp(), log_q.exp())
         w = torch.as_tensor(knob(self.w, log_p), dtype=log_p.dtype, device=log_p.device)
@@ -92,5 +93,5 @@ class Ensemble(GreedyLaw):
 
 
 def _share(w: Tensor, logits: Tensor) -> Tensor:
-    """w·logits, where no weight at all is no share: 0·(−∞) is 0."""
+    """Return w·logits, and 0 where the weight is 0, although 0·(−∞) is NaN."""
     return torch.where(w == 0, 0, w * logits)

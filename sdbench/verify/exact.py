@@ -16,7 +16,7 @@ from sdbench.verify.tokenwise import measured_tv, measures_of, ratio
 class Exact(Greedy):
     """Leviathan et al. 2023, algorithm 1 (arXiv:2211.17192): a = min(1, p/q), r = norm((p − q)+). Emits p.
 
-    Where all of p is on one token, a is 1 there and 0 elsewhere, and r is p: nothing needs a law over the vocabulary.
+    Where all of p is on one token, a is 1 there and 0 elsewhere, and r is p, so no law over the vocabulary is needed.
     """
 
     version: ClassVar[str] = "1"

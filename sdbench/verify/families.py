@@ -1,7 +1,7 @@
-"""Rules of one family differ in numbers only: one call judges rows with different knobs, stacked to tensors [B].
+"""Rules of one family differ only in numbers: one call judges rows with different knobs, stacked to tensors [B].
 
-A number stacks where its field's type names a Tensor too (`eps: float | Tensor`); every other field is the family's own. Rules
-inside rules stack like the rule around them.
+A number stacks if its field's type includes Tensor (`eps: float | Tensor`). Rules with different values in any other field are
+different families. Rules inside rules stack like the rule around them.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -15,14 +15,14 @@ from sdbench.types import Verifier
 
 
 def family(rule: Verifier) -> Hashable:
-    """What rules must share to be stacked: their type and every field that does not stack."""
+    """Return what rules must share to be stacked: their type and every field that does not stack."""
     if not is_dataclass(rule):
         return id(rule)
     return type(rule), tuple((f.name, _kind(f, getattr(rule, f.name))) for f in fields(rule))
 
 
 def stack(rules: Sequence[Any], device: torch.device | str = "cpu") -> Any:
-    """One rule for len(rules) rows: the knobs that stack become tensors [B], of float64 or int64."""
+    """Return one rule for len(rules) rows: the knobs that stack become tensors [B], of float64 or int64."""
     first: Any = rules[0]
     if not is_dataclass(first) or len({id(rule) for rule in rules}) == 1:
         return first
@@ -37,9 +37,9 @@ def stack(rules: Sequence[Any], device: torch.device | str = "cpu") -> Any:
 
 
 def at_slots(rule: Any, pick: Callable[[Tensor], Tensor], least: int = 2) -> Any:
-    """The rule with `pick` done to every knob [B,K] or [B,K,V], its own and those of rules within it: some slots, or one a row.
+    """Return the rule with `pick` applied to every knob [B,K] or [B,K,V], also in rules within it, to select slots.
 
-    least: how many axes a knob has at least, 1 for those [B] too.
+    least: the fewest axes of a knob to which it applies; 1 includes those [B].
     """
     if not is_dataclass(rule):
         return rule
@@ -55,13 +55,13 @@ def at_slots(rule: Any, pick: Callable[[Tensor], Tensor], least: int = 2) -> Any
 
 
 def at_part(rule: Any, part: tuple[slice, slice]) -> Any:
-    """The rule of some rows and slots."""
+    """Return the rule of some rows and slots."""
     rows, slots = part
     return at_slots(rule, lambda knob: knob[rows, slots] if knob.ndim > 1 else knob[rows], least=1)
 
 
 def refuse_tensors(rule: Any) -> None:
-    """A rule that is asked for has numbers as knobs: tensors are made of them here, one number a row."""
+    """Raise for a rule whose knobs are tensors: users give numbers, and tensors are made of them here, one number per row."""
     if not is_dataclass(rule):
         return
     for f in fields(rule):

@@ -1,4 +1,4 @@
-"""FLy: a rejection is put off, and forgiven if the draft goes on well."""
+"""FLy: a rejected draft is kept if the drafts after it are accepted."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,13 +17,14 @@ from sdbench.verify.tokenwise import Part, draw_bonus, in_parts, keep_until_firs
 
 @dataclass(frozen=True, slots=True)
 class FLy(Joint):
-    """FLy (arXiv:2511.22972) as vLLM ships it: a rejected draft stays where the target is unsure and the next `window` drafts stay.
+    """FLy (arXiv:2511.22972) as in vLLM: a rejected draft is kept where the target is unsure and the next `window` drafts are
+    kept.
 
-    Unsure: −Σ p·ln p over the `top` most likely tokens, not renormalised, is at least `entropy`. "Stay" is what the lossless
-    rule does; a draft without mass under p is never forgiven, nor one with fewer than `window` drafts behind it. What is
-    rejected in the end is replaced as by the lossless rule. Exact at entropy = ∞. Reads p, at temperature 0 the un-tempered
-    one. Greedy: the same with exact match. vLLM's default window is min(6, K − 1); here it is a number, since a round near the
-    end of a text drafts less than K.
+    Unsure: −Σ p·ln p over the `top` most likely tokens, not renormalised, is at least `entropy`. "Kept" refers to the lossless
+    rule. A draft without mass under p, or with fewer than `window` drafts after it, is never kept. A draft that stays rejected
+    is replaced as by the lossless rule. Exact at entropy = ∞. Reads p, at temperature 0 the un-tempered one. Greedy: the same
+    with exact match. vLLM's default window is min(6, K − 1); here it is a number, since a round near the end of a text drafts
+    fewer than K.
     """
 
     version: ClassVar[str] = "1"
@@ -45,7 +46,7 @@ class FLy(Joint):
         slot = torch.arange(num_slots, device=u.device)
         native = exact.keeps(evidence, u[:, :-1]) & offered_slots(draft)
         window = torch.as_tensor(knob(self.window, slot.expand_as(native)), device=u.device)
-        ahead = torch.nn.functional.pad(native.long().cumsum(1), (1, 0))  # how many of the first n stay
+        ahead = torch.nn.functional.pad(native.long().cumsum(1), (1, 0))  # how many of the first n are kept
         behind = (slot + 1 + window).expand_as(native)
         follow = ahead.gather(1, behind.clamp_max(num_slots)) - ahead[:, 1:]
         has_room = behind <= draft.lengths[:, None]

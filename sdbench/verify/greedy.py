@@ -1,4 +1,4 @@
-"""Greedy forms: at temperature 0 both laws are one-hot, so thresholds are asked of the un-tempered laws instead.
+"""Greedy forms: at temperature 0 both laws are one-hot, so thresholds apply to un-tempered laws instead.
 
 Most published greedy rules are a set of acceptable tokens with the correction argmax p; a few choose the argmax of another law.
 """
@@ -16,14 +16,14 @@ from sdbench.verify.tokenwise import Part, Tokenwise, best_at, in_parts
 
 
 class Greedy(Tokenwise):
-    """A rule with a form of its own at temperature 0: deterministic, so it has neither an acceptance probability nor a bias."""
+    """A rule with its own form at temperature 0: deterministic, so it has neither an acceptance probability nor a bias."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"raw_if_greedy"})
     draws_if_greedy: ClassVar[bool] = False
 
     @abstractmethod
     def greedy_keeps(self, evidence: Evidence) -> Tensor:
-        """Return [B,K] bool: which drafts stay at temperature 0."""
+        """Return [B,K] bool: which drafts are kept at temperature 0."""
 
     def greedy_correction(self, evidence: Evidence, slot: Tensor) -> Tensor:
         """Return the ids [B] that replace the draft in that slot [B] at temperature 0."""
@@ -40,12 +40,13 @@ class Greedy(Tokenwise):
 
 
 class GreedySet(Greedy):
-    """At temperature 0 keeps x iff it is in the set `kept` of un-tempered laws, or the target's own choice; corrects to argmax p.
+    """At temperature 0 keeps x iff it is in the set of un-tempered laws (`set_of`), or the target's own choice; corrects to
+    argmax p.
 
-    Where the knobs are at a lossless end the set is {argmax p}, ties or not.
+    Where the knobs are at a lossless end the set is {argmax p}, with or without ties.
     """
 
-    keeps_best: ClassVar[bool] = True  # the target's own choice stays where the set leaves it out
+    keeps_best: ClassVar[bool] = True  # the target's own choice is kept even if the set does not contain it
 
     @abstractmethod
     def set_of(self, p: Tensor, q: Tensor) -> Tensor:
@@ -58,7 +59,7 @@ class GreedySet(Greedy):
 
 
 class GreedyLaw(Greedy):
-    """At temperature 0 keeps x iff it is the most likely token of another law, made of un-tempered ones; corrects to that token."""
+    """At temperature 0 keeps x iff it is the most likely token of another law, computed from un-tempered ones; corrects to it."""
 
     @abstractmethod
     def greedy_scores(self, log_p: Tensor, log_q: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Heads: small learned functions of what a rule sees at a drafted position, and the folders they are kept in.
+"""Heads: small learned functions of the features at a drafted position, and the folders that store them.
 
-A folder holds `head.safetensors` and `head.json`: what the head is, and whose states it was trained on.
+A folder holds `head.safetensors` and `head.json`: the kind of head, and the models whose states it was trained on.
 """
 
 import json
@@ -44,7 +44,7 @@ STATES = {  # feature -> what a rule needs for it
     "target_hidden": "target_hidden",
     "token_hidden": "target_hidden",  # the target's state at the drafted token itself
 }
-SLOT = "slot"  # how many drafts of the block stand before
+SLOT = "slot"  # number of earlier drafts in the block
 FEATURES = (*STATES, SLOT, *OF_LAWS)
 
 
@@ -58,7 +58,7 @@ class Head:
     kind: str
     features: tuple[str, ...]
     weights: Mapping[str, Tensor]
-    card: Mapping[str, Any] = field(default_factory=dict)  # whose states, and how it was trained
+    card: Mapping[str, Any] = field(default_factory=dict)  # the models, and how it was trained
     moved: dict[torch.device, Mapping[str, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -68,12 +68,12 @@ class Head:
 
     @property
     def size(self) -> int:
-        """How many numbers it reads at a position."""
+        """Number of features at a position."""
         return self.weights["weight_in" if "weight_in" in self.weights else "weight"].shape[1]
 
     @cached_property
     def digest(self) -> str:
-        """Of all that decides what it says."""
+        """Hash of everything that decides its output."""
         pieces: list[str | bytes] = [json.dumps([self.kind, self.features])]
         for name in sorted(self.weights):
             tensor = self.weights[name].detach().to("cpu", torch.float32).contiguous()
@@ -82,7 +82,7 @@ class Head:
 
     @property
     def label(self) -> str:
-        """What it is called in records: the task it was trained on, and what it is."""
+        """Its name in records: the task that it was trained on, and its digest."""
         return f"{self.card.get('task', self.kind)}@{self.digest[:8]}"
 
     @property
@@ -90,11 +90,11 @@ class Head:
         return needed_by(self.features)
 
     def features_of(self, evidence: Evidence) -> Tensor:
-        """The features [B,K,n] at every drafted position."""
+        """Return the features [B,K,n] at every drafted position."""
         return seen_by(self.features, evidence)
 
     def score(self, seen: Tensor) -> Tensor:
-        """[B,K] of features [B,K,n]."""
+        """Return [B,K] from features [B,K,n]."""
         weights = self._on(seen.device)
         x = (seen - weights["shift"]) / weights["scale"] if "shift" in weights else seen
         if "weight_in" in weights:
@@ -107,12 +107,14 @@ class Head:
         return self.moved[device]
 
     def save(self, folder: Path) -> None:
-        """Both files; the card may be that of the head which this one was made of."""
+        """Write both files; the card may be that of the head from which this one was made."""
         write_trained(folder, self.kind, self.weights, {"features": list(self.features)}, self.card)
 
     @classmethod
     def load(cls, name: str, kind: str) -> "Head":
-        """The head in a folder, or one that ships (embedded:PAIR/TASK): one object for one content. ValueError in a sentence."""
+        """Load a head from a folder, or one that ships (embedded:PAIR/TASK); equal contents give one object. ValueError if
+        invalid.
+        """
         folder = folder_of(name, kind)
         try:
             return _head_of(folder, kind, digest_of_path(folder))
@@ -124,7 +126,7 @@ class Head:
 
 
 def folder_of(name: str, kind: str) -> Path:
-    """Where a head is kept."""
+    """Return the folder of a head."""
     if name == "none":
         raise ValueError(
             f"a head is needed: train one with python -m sdbench.train {kind} model=NAME task=NAME, then head=FOLDER"
@@ -142,14 +144,14 @@ def folder_of(name: str, kind: str) -> Path:
 
 @cache
 def _head_of(folder: Path, kind: str, _digest: str) -> Head:
-    """One object for one content."""
+    """Return one object per content."""
     card, weights = read_trained(folder, kind, "this rule")
     _refuse_shapes(folder, {name: tuple(tensor.shape) for name, tensor in weights.items()})
     return Head(kind, tuple(card.get("features", ())), weights, card)
 
 
 def _refuse_shapes(folder: Path, shapes: dict[str, tuple[int, ...]]) -> None:
-    """The tensors that `Head` names, of sizes that fit each other."""
+    """Raise unless the tensors have the names of `Head` and matching sizes."""
     inner = shapes.get("weight_in")
     hidden, size = inner if inner is not None and len(inner) == 2 else (None, None)
     wanted = {"weight": (1, hidden or (shapes.get("weight") or (0,))[-1]), "bias": (1,)}
@@ -165,7 +167,7 @@ def _refuse_shapes(folder: Path, shapes: dict[str, tuple[int, ...]]) -> None:
 
 
 def laws_of(evidence: Evidence) -> tuple[Tensor, Tensor]:
-    """p and q [B,K,V] as they are judged, at temperature 0 the un-tempered ones."""
+    """Return p and q [B,K,V] as they are judged; at temperature 0 the un-tempered ones."""
     if evidence.is_greedy:
         log_p, log_q = evidence.raw_logs()
         return log_p.exp(), log_q.exp()
@@ -174,13 +176,13 @@ def laws_of(evidence: Evidence) -> tuple[Tensor, Tensor]:
 
 
 def needed_by(names: Sequence[str]) -> frozenset[str]:
-    """What features ask of the engine, beside p and q; their un-tempered laws at temperature 0."""
+    """Return what features need from the engine besides p and q: states, and un-tempered laws at temperature 0."""
     states = {STATES[name] for name in names if name in STATES}
     return frozenset(states | ({"raw_if_greedy"} if _read_laws(names) else set()))
 
 
 def seen_by(names: Sequence[str], evidence: Evidence) -> Tensor:
-    """The features [B,K,n] in float32 at every drafted position."""
+    """Return the features [B,K,n] in float32 at every drafted position."""
     behind, tokens = evidence.target_hidden, evidence.draft.tokens
     states = {
         "draft_hidden": evidence.draft.hidden,
@@ -206,8 +208,8 @@ def _read_laws(names: Sequence[str]) -> bool:
 
 
 def refuse_features(kind: str, names: Sequence[str]) -> None:
-    """ValueError in a sentence."""
-    # The weight of an ensemble must not hang on the token that was drawn.
+    """Raise a ValueError for features that this kind of head cannot use."""
+    # The weight of an ensemble must not depend on the token that was drawn.
     known = FEATURES if kind == "judge" else tuple(name for name in FEATURES if name != "token_hidden")
     unknown = [name for name in names if name not in known]
     if unknown or not names:
@@ -217,12 +219,12 @@ def refuse_features(kind: str, names: Sequence[str]) -> None:
 
 
 def width_of(names: Sequence[str], widths: Mapping[str, int]) -> int:
-    """How many numbers these features are, where states of draft_hidden and target_hidden have these widths."""
+    """Return the number of features, given the widths of the states draft_hidden and target_hidden."""
     return sum(widths[STATES[name]] if name in STATES else 1 for name in names)
 
 
 def linear(kind: str, features: Sequence[str], size: int, hidden: int = 0) -> Head:
-    """A head that scores 0 everywhere: w = 1/2. With a hidden layer, its inner weights are small and seeded."""
+    """Return a head that scores 0 everywhere: w = 1/2. With a hidden layer, its inner weights are small and seeded."""
     weights = {"weight": torch.zeros(1, hidden or size), "bias": torch.zeros(1)}
     if hidden:
         generator = torch.Generator().manual_seed(0)

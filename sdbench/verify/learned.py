@@ -19,8 +19,8 @@ from sdbench.verify.tokenwise import Tokenwise, draw_bonus, keep_until_first_rej
 class Diversed(Tokenwise):
     """DIVERSED (arXiv:2604.07622): the ensemble with w = σ(head(states of draft and target) + offset) at each position.
 
-    Slot i reads the states that predict draft i. Exact at offset = ∞, the draft at −∞; between, one head is a curve. Emits
-    w·p + (1 − w)·q of that w. Greedy: as Ensemble, with w at each position.
+    Slot i reads the states that predict draft i. Exact at offset = ∞; at −∞ every draft is kept; values in between make one
+    head a curve. Emits w·p + (1 − w)·q of that w. Greedy: as Ensemble, with w at each position.
     """
 
     version: ClassVar[str] = "1"
@@ -48,7 +48,7 @@ class Diversed(Tokenwise):
         return self.head.needs | (frozenset({"raw_if_greedy"}) if self.greedy == "blend" else frozenset())
 
     def settle(self, evidence: Evidence) -> Any:
-        """The ensemble with w [B,K]."""
+        """Return the ensemble with w [B,K]."""
         score = self.head.score(self.head.features_of(evidence)).double()
         return Ensemble(torch.sigmoid(score + knob(self.offset, score)), self.mix, self.greedy)
 
@@ -64,11 +64,11 @@ class Diversed(Tokenwise):
 
 @dataclass(frozen=True, slots=True)
 class Judge(Joint):
-    """Judge decoding (arXiv:2501.19309): x stays if Exact keeps it, or if the head calls the target's state at x good enough.
+    """Judge decoding (arXiv:2501.19309): x is kept if Exact keeps it, or if the head accepts the target's state at x.
 
-    Good enough: σ(head) ≥ `threshold`. The state is that behind x, one slot later than the one that predicts it. What is
-    rejected is replaced as by Exact. Exact at threshold = ∞. What is accepted hangs on the token that was drawn, so neither
-    its expectation nor the bias is known. Greedy: the same with exact match.
+    The head accepts if σ(head) ≥ `threshold`. The state is that of x itself, one slot later than the one that predicts it.
+    Rejected drafts are replaced as by Exact. Exact at threshold = ∞. What is accepted depends on the token that was drawn, so
+    neither its expectation nor the bias is known. Greedy: the same with exact match.
     """
 
     version: ClassVar[str] = "1"

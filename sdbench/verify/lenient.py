@@ -1,4 +1,4 @@
-"""Rules that keep more than p allows by a number: lenience with both its residuals, and lossy decoding with two knobs."""
+"""Rules that keep up to a constant factor more than p allows: lenience with both residuals, and lossy decoding with two knobs."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -13,9 +13,9 @@ from sdbench.verify.tokenwise import knob, peak, ratio
 
 @dataclass(frozen=True, slots=True)
 class Lenience(GreedySet):
-    """Leviathan et al. 2023, A.5 (arXiv:2211.17192): a = min(1, p/(l·q)); out ≤ p/l. Exact at l = 1. Needs p and q alone.
+    """Leviathan et al. 2023, A.5 (arXiv:2211.17192): a = min(1, p/(l·q)); out ≤ p/l. Exact at l = 1. Needs only p and q.
 
-    residual: "target" is r = norm((p − q)+), as in Google's notebook of arXiv:2405.19261: then it accepts as often as any rule
+    residual: "target" is r = norm((p − q)+), as in Google's notebook of arXiv:2405.19261, which accepts as often as any rule
     with its bias; "scaled" is r = norm((p − l·q)+), the paper's formula with l·q for q, which is further from p. Greedy: keeps
     x iff p(x) ≥ l·max p, else argmax p.
     """
@@ -38,11 +38,11 @@ class Lenience(GreedySet):
 
 @dataclass(frozen=True, slots=True)
 class Lossy(GreedySet):
-    """Tran-Thien 2023, as arXiv:2405.19261 writes it (table 1): a = min(1, p/((1 − α)·q)), r = norm((p/β − q)+).
+    """Tran-Thien 2023, as in arXiv:2405.19261 (table 1): a = min(1, p/((1 − α)·q)), r = norm((p/β − q)+).
 
-    Exact at α = 0 and β = 1. The paper asks β ≥ 1 − α; with the β at which Σ max(min(q, p/(1 − α)), p/β) = 1 it is mentored
-    decoding, with β = 1 lenience. Where (p/β − q)+ vanishes, r is p. Needs p and q alone. Greedy (ours): keeps x iff p(x) ≥ (1
-    − α)·max p, else argmax p.
+    Exact at α = 0 and β = 1. The paper requires β ≥ 1 − α. With the β at which Σ max(min(q, p/(1 − α)), p/β) = 1 it is mentored
+    decoding, with β = 1 lenience. Where (p/β − q)+ vanishes, r is p. Needs only p and q. Greedy (ours): keeps x iff p(x) ≥ (1 −
+    α)·max p, else argmax p.
     """
 
     version: ClassVar[str] = "1"

@@ -1,4 +1,4 @@
-"""Rules that look at the target alone: exact match, and the two thresholds of SGLang that loosen it."""
+"""Rules that read only the target: exact match, and SGLang's two thresholds that relax it."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -34,10 +34,11 @@ class WithoutRejected(Tokenwise):
 
 @dataclass(frozen=True, slots=True)
 class ExactMatch(WithoutRejected):
-    """Keeps x iff it is what the target draws: a = p(x), else p without x. Exact, and accepts least: Σ p·q ≤ Σ min(p, q).
+    """Keeps x iff it is what the target draws: a = p(x), else p without x. Exact, with the least acceptance: Σ p·q ≤ Σ min(p,
+    q).
 
-    What engines do with drafts of unknown law (transformers for prompt lookup, vLLM in its former "strict" mode); the draw that
-    did not match is the replacement, which is p without x. Needs p alone. Greedy: exact match, as Exact.
+    Engines do this with drafts of unknown law (transformers for prompt lookup, vLLM in its former "strict" mode). The draw that
+    did not match is the replacement, which is p without x. Needs only p. Greedy: exact match, as Exact.
     """
 
     version: ClassVar[str] = "1"
@@ -58,8 +59,9 @@ class ExactMatch(WithoutRejected):
 class SGLang(WithoutRejected, GreedySet):
     """SGLang's two thresholds (`speculative_accept_threshold_single`, `_acc`): a = 1 if p(x) ≥ single, else min(1, p/acc).
 
-    Rejected, p without x. Exact, as exact match, at single = acc = 1, its defaults. Needs p alone. Of its trees only the chain
-    is here, where the mass of tried siblings is p(x). Greedy: keeps x iff p(x) ≥ single, else argmax p.
+    A rejected x is replaced from p without x. Exact, as exact match, at single = acc = 1, its defaults. Needs only p. SGLang's
+    trees are not implemented, only the chain, where the mass of tried siblings is p(x). Greedy: keeps x iff p(x) ≥ single, else
+    argmax p.
     """
 
     version: ClassVar[str] = "1"

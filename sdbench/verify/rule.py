@@ -1,4 +1,4 @@
-"""The members of a rule that others read, with their defaults; its knobs, each with the values that it takes."""
+"""The members of a rule that other code reads, with their defaults, and the declaration of knobs with their ranges."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, field, fields
@@ -15,21 +15,21 @@ INF = float("inf")
 def number(
     default: Any = MISSING, *, low: float = 0, high: float = INF, is_open: bool = False, lossless: float | None = None
 ) -> Any:
-    """A knob in [low, high], or (low, high] where open. A rule whose knobs all stand at `lossless` is lossless."""
+    """Declare a knob in [low, high], or (low, high] if open. A rule is lossless if all such knobs have their `lossless` value."""
     metadata = {"low": low, "high": high, "is_open": is_open}
     return field(default=default, metadata=metadata if lossless is None else {**metadata, "lossless": lossless})
 
 
 class Rule:
-    """A rule without limits, needs, state or a lossless setting. A subclass may override each member, also by a property."""
+    """A rule without limits, needs, state or a lossless setting. A subclass may override each member, also with a property."""
 
     version: ClassVar[str] = ""
     limits: ClassVar[Limits] = Limits()
     needs: ClassVar[frozenset[str]] = frozenset()
-    draws_if_greedy: ClassVar[bool] = False  # texts at temperature 0 depend on the uniforms
+    draws_if_greedy: ClassVar[bool] = False  # whether texts at temperature 0 depend on the uniforms
 
     def __post_init__(self) -> None:
-        """Refuse a number outside the range of its knob, and a word that the Literal of its field does not name."""
+        """Raise for a number outside the range of its knob, and for a string that is not in the Literal of its field."""
         for f in fields(self):  # type: ignore[arg-type]
             if "low" in f.metadata:
                 _check_number(self, f)
@@ -45,7 +45,7 @@ class Rule:
 
 
 def _check_number(rule: Rule, f: Field[Any]) -> None:
-    """Refuse a value outside the range; make it a float where the field is one of floats."""
+    """Raise for a value outside the range; convert it to float if the field is one of floats."""
     value, low, high, is_open = getattr(rule, f.name), f.metadata["low"], f.metadata["high"], f.metadata["is_open"]
     is_number = isinstance(value, int | float | Tensor) and not isinstance(value, bool)
     numbers = torch.as_tensor(value if is_number else torch.nan)

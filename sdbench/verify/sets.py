@@ -1,8 +1,8 @@
-"""Rules that keep a draft iff it is in a set of acceptable tokens. A set is one function of the two laws.
+"""Rules that keep a draft iff it is in a set of acceptable tokens. The set is a function of the two laws.
 
-Sampled, such a rule keeps all of the set and draws from p else, so it emits q inside the set and the rest of q's mass as p: the
-law that a token-specific speculative cascade with the same set aims at (cascade.py), which accepts more often. Most were
-published for temperature 0, where what is not in the set is corrected to argmax p.
+Sampled, such a rule keeps all tokens of the set and otherwise draws from p, so it emits q inside the set and the rest of q's
+mass as p. A token-specific speculative cascade with the same set (cascade.py) samples towards the same law and accepts more
+often. Most of these rules were published for temperature 0, where a token outside the set is corrected to argmax p.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from sdbench.verify.tokenwise import knob, peak
 
 
 class SetRule(GreedySet):
-    """a = 1 in the set and 0 outside, r = p. `reads_raw`: the set is one of un-tempered laws at every temperature."""
+    """a = 1 in the set and 0 outside, r = p. `reads_raw`: the set is computed from un-tempered laws at every temperature."""
 
     reads_raw: ClassVar[bool] = False
 
@@ -38,7 +38,7 @@ class SetRule(GreedySet):
 
 @dataclass(frozen=True, slots=True)
 class KeptSet(SetRule):
-    """A set rule whose set is known: what it is in a round."""
+    """A set rule with the set of one round."""
 
     tokens: Tensor  # bool [B,K,V] or [B,K,1]
 
@@ -50,9 +50,9 @@ class KeptSet(SetRule):
 class Typical(SetRule):
     """Typical acceptance (Medusa, arXiv:2401.10774, section 3.3 and code): p(x) > min(ε, δ·exp(−H(p))), H in nats.
 
-    replacement: "target" draws from p, as most engines; "truncated" from p cut to the set, as Medusa draws its next token.
-    Needs p alone. It is never exact. Greedy: the same set of un-tempered laws, else argmax p; Medusa's code itself takes exact
-    match there.
+    replacement: "target" draws from p, as most engines do; "truncated" from p cut to the set, as Medusa draws its next token.
+    Needs only p. It is never exact. Greedy: the same set of un-tempered laws, else argmax p; Medusa's code uses exact match
+    there.
     """
 
     version: ClassVar[str] = "1"
@@ -79,8 +79,8 @@ class TopKRelaxed(SetRule):
     """Relaxed acceptance: x among the k most likely, and p(x) ≥ max p − δ, or p(x) ≥ (1 − δ)·max p. Greedy: else argmax p.
 
     slack: "difference" is TensorRT-LLM's rule (`relaxed_topk`, `relaxed_delta`; its documentation has 15 and 0.5), "ratio" that
-    of vLLM's pull requests 22238, 43184 and 45229 (k = 3, δ = 0.5). Both apply it inside a reasoning span alone: see `Within`.
-    Needs p alone. At temperature 0 it is exact at k = 1 or δ = 0; published for temperature 0, the sampled form is ours.
+    of vLLM's pull requests 22238, 43184 and 45229 (k = 3, δ = 0.5). Both apply it only inside a reasoning span: see `Within`.
+    Needs only p. At temperature 0 it is exact at k = 1 or δ = 0; published for temperature 0, the sampled form is ours.
     """
 
     version: ClassVar[str] = "1"
@@ -97,10 +97,10 @@ class TopKRelaxed(SetRule):
 
 @dataclass(frozen=True, slots=True)
 class BiLD(SetRule):
-    """BiLD's rollback (arXiv:2302.07863, algorithm 1 and code): keeps x iff −ln p(x) ≤ RB, `threshold`. Needs p alone.
+    """BiLD's rollback (arXiv:2302.07863, algorithm 1 and code): keeps x iff −ln p(x) ≤ RB, `threshold`. Needs only p.
 
-    Greedy: the first draft beyond it becomes argmax p. Its other half, a draft that stops where it is unsure, is a drafter's.
-    At temperature 0 it is exact at RB = 0; the sampled form is ours.
+    Greedy: the first draft beyond it becomes argmax p. BiLD's other half, a draft that stops where it is unsure, belongs to a
+    drafter. At temperature 0 it is exact at RB = 0; the sampled form is ours.
     """
 
     version: ClassVar[str] = "1"
@@ -115,7 +115,7 @@ class BiLD(SetRule):
 class SpecDec(SetRule):
     """SpecDec (arXiv:2203.16487, section 3.2): x among the β most likely and ln max p − ln p(x) ≤ τ. Greedy: else argmax p.
 
-    Needs p alone. At temperature 0 it is exact at β = 1 or τ = 0; the sampled form is ours.
+    Needs only p. At temperature 0 it is exact at β = 1 or τ = 0; the sampled form is ours.
     """
 
     version: ClassVar[str] = "1"
@@ -130,10 +130,10 @@ class SpecDec(SetRule):
 
 @dataclass(frozen=True, slots=True)
 class MARS(SetRule):
-    """MARS (arXiv:2601.15498): the target's choice, or its runner-up where that is nearly as likely: p₂/p₁ ≥ θ. Needs p alone.
+    """MARS (arXiv:2601.15498): the target's choice, or its runner-up if that is nearly as likely: p₂/p₁ ≥ θ. Needs only p.
 
-    The paper takes the ratio of logits, which a shift of all logits changes; here it is one of probabilities. Greedy: else
-    argmax p. At temperature 0 it is exact at θ = 1, ties apart; the sampled form is ours.
+    The paper uses the ratio of logits, which changes if all logits are shifted; here it is the ratio of probabilities. Greedy:
+    else argmax p. At temperature 0 it is exact at θ = 1, except for ties; the sampled form is ours.
     """
 
     version: ClassVar[str] = "1"
@@ -146,7 +146,7 @@ class MARS(SetRule):
 
 
 def kth_largest(p: Tensor, k: int | Tensor) -> Tensor:
-    """The k-th largest probability [B,K,1] of each law; the smallest where there are fewer."""
+    """Return the k-th largest probability [B,K,1] of each law; the smallest if there are fewer."""
     if not isinstance(k, Tensor):
         return p.topk(min(k, p.shape[-1]), -1).values[..., -1:]
     largest = p.topk(min(int(k.max()), p.shape[-1]), -1).values

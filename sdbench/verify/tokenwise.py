@@ -1,4 +1,4 @@
-"""Rules that judge one token at a time, by a pair of functions (accept, replace). Everything else about them is shared here."""
+"""Rules that judge one token at a time, defined by two functions (accept, replace). Everything else is shared here."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -13,20 +13,20 @@ from sdbench.verify.families import at_part, at_slots
 from sdbench.verify.rule import Rule
 
 Part = tuple[slice, slice]  # rows and slots
-SLICE = 1 << 18  # elements of laws that a rule works on at a time, or those of one position
+SLICE = 1 << 18  # elements of laws that a rule processes at a time, at least one position
 
 
 class Tokenwise(Rule, ABC):
     """Accept the drafted x with probability a(x), else draw from r: emits out = q·a + (1 − Σ q·a)·r, known without sampling.
 
-    A subclass gives `accept` and `replace`. They are not called for missing drafts, which count as rejected with r = p. Knobs are
-    numbers, tensors [B] where rows differ, or [B,K] where `settled` computes them from the evidence.
+    A subclass defines `accept` and `replace`. They are not called for missing drafts, which count as rejected with r = p. Knobs
+    are numbers, tensors [B] where rows differ, or [B,K] where `settle` computes them from the evidence.
     """
 
     draws_if_greedy: ClassVar[bool] = True  # one-hot laws in the sampled formula may draw
-    is_pointwise: ClassVar[bool] = False  # accept at x looks at p(x) and q(x) only: it is then called with these, V = 1
-    knows_rejected: ClassVar[bool] = False  # what replaces a draft depends on it: `replace_rejected` is the rule's own
-    # Acceptance rises along each knob from its strict end. False where it was seen to fall (docs/audit.md): nothing is claimed.
+    is_pointwise: ClassVar[bool] = False  # accept at x depends on p(x) and q(x) only; it is then called with V = 1
+    knows_rejected: ClassVar[bool] = False  # the replacement depends on the draft: `replace_rejected` is overridden
+    # Whether acceptance rises along each knob from its strict end; False where it was seen to fall (docs/audit.md).
     is_ordered: ClassVar[bool] = True
 
     @abstractmethod
@@ -101,7 +101,7 @@ class Tokenwise(Rule, ABC):
             expected = (q_part * of_part.accept(p_part, q_part)).sum(-1)
             return torch.stack((expected, total_variation(of_part.out(p_part, q_part), p_part)), -1)
 
-        # Sums of float32 laws may be a rounding above 1, which is no probability.
+        # Rounding may bring sums of float32 laws above 1.
         expected, bias = in_parts(work, evidence.draft.tokens.shape, size).clamp_max_(1).unbind(-1)
         return measures_of(evidence, measured_tv(p, q), expected, bias)
 
@@ -111,7 +111,7 @@ class Towards(Tokenwise):
 
     @abstractmethod
     def law(self, p: Tensor, q: Tensor) -> Tensor:
-        """v [B,K,V] of laws [B,K,V]."""
+        """Return v [B,K,V] from laws [B,K,V]."""
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         return ratio(self.law(p, q), q).clamp_max(1)
@@ -124,7 +124,7 @@ class Towards(Tokenwise):
 
 
 def draw_bonus(evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
-    """Return the verdict on a block without slots: a token of p."""
+    """Return the verdict on a block without slots: a token drawn from p."""
     return Verdict(torch.zeros_like(evidence.draft.lengths), draw_token(evidence.p[:, 0], u[:, -1]), state)
 
 

@@ -1,4 +1,4 @@
-"""Rules that look at how unsure the models are: EARS, EASD, and speculative contrastive decoding."""
+"""Rules that use how unsure the models are: EARS, EASD, and speculative contrastive decoding."""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from sdbench.verify.tokenwise import Tokenwise, Towards, knob, peak, ratio
 class EARS(Tokenwise):
     """EARS (arXiv:2512.13194; vLLM RFC 31483): a = min(1, p/q + β·(1 − max p)), β being `tolerance`; r = norm((p − q)+).
 
-    Exact at β = 0; published at 0.3 to 0.5. Needs p and q alone. Greedy: one-hot laws, where the tolerance is nought and it is
+    Exact at β = 0; published at 0.3 to 0.5. Needs only p and q. Greedy: one-hot laws, for which the tolerance is 0 and it is
     Exact.
     """
 
@@ -37,9 +37,9 @@ class EARS(Tokenwise):
 class EASD(Tokenwise):
     """EASD (arXiv:2512.23765): x is rejected where H(p), H(q) > `entropy` and the `top` tokens of both overlap by `overlap`.
 
-    Rejected for that, x gives way to a draw from p; elsewhere the rule is Exact. As the paper's abstract has it the test does
-    not look at x, so that both branches emit p: it is **exact** at every knob, and accepts less. Its thresholds are not in the
-    abstract; entropy is in nats, overlap a share of `top`. Needs p and q alone. Greedy: one-hot laws are sure, and it is Exact.
+    Such an x is replaced by a draw from p; elsewhere the rule is Exact. In the paper's abstract the test does not depend on x,
+    so both branches emit p: the rule is **exact** at every knob, and accepts less. Its thresholds are not in the abstract;
+    entropy is in nats, overlap a share of `top`. Needs only p and q. Greedy: one-hot laws are never unsure, so it is Exact.
     """
 
     version: ClassVar[str] = "1"
@@ -60,7 +60,7 @@ class EASD(Tokenwise):
         return torch.where(self._is_lost(p, q), p, excess(p, q))
 
     def _is_lost(self, p: Tensor, q: Tensor) -> Tensor:
-        """[B,K,1]: both are unsure, and of the same tokens."""
+        """Return [B,K,1]: whether both are unsure between the same tokens."""
         least = torch.minimum(*(torch.special.entr(law).sum(-1, keepdim=True) for law in (p, q)))
         top = min(self.top, p.shape[-1])
         of_p, of_q = (law.topk(top, -1).indices for law in (p, q))
@@ -73,9 +73,9 @@ class EASD(Tokenwise):
 class Contrastive(Towards, GreedyLaw):
     """Speculative contrastive decoding (arXiv:2311.08981): samples losslessly towards norm(1[p ≥ α·max p]·p^(1 + β)/q^β).
 
-    It leans away from the draft's law, for quality, and accepts less than Exact. Exact at α = β = 0. Where the draft has no
-    mass it counts as the smallest there is. Needs p and q alone. Greedy: keeps x iff it is the most likely token of that law
-    made of un-tempered ones, else that token.
+    This law moves away from the draft's, for quality, so the rule accepts less than Exact. Exact at α = β = 0. Where the draft
+    has no mass, the smallest positive number is used. Needs only p and q. Greedy: keeps x iff it is the most likely token of
+    that law computed from un-tempered ones, else that token.
     """
 
     version: ClassVar[str] = "1"

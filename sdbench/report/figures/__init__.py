@@ -1,7 +1,7 @@
-"""Every figure of one sweep by the name of its file; captions.py says what each shows.
+"""Every figure of one sweep by its file name; the captions say what each shows.
 
-A point that was not measured is not drawn, and a figure without points is not made. Bars and bands are 95 % intervals.
-A line joins the points of one rule's curve only.
+Points that were not measured are not drawn, and a figure without points is not created. Bars and bands are 95 % intervals.
+Lines join only points of one rule's curve.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ DRAW: Mapping[str, Callable[[Sweep], Figure | None]] = {
 
 
 def draw_figures(sweeps: Sequence[Sweep]) -> dict[str, Figure]:
-    """Draw every figure that these sweeps can fill, by the name of its file; then those of several sweeps."""
+    """Draw every figure for which these sweeps have data, by file name; then the figures of several sweeps."""
     figures = {}
     for sweep in sweeps:
         for name, draw in DRAW.items():

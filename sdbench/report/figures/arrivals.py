@@ -1,4 +1,4 @@
-"""Requests that arrive at a rate: latency against the rate, a curve a setting, and quality against goodput."""
+"""Requests that arrive at a rate: latency against the rate, one curve per setting, and quality against goodput."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -17,7 +17,7 @@ PANELS = {
 
 
 def open_load(sweep: Sweep) -> Figure | None:
-    """Draw medians and 99th percentiles of latency against the rate of arrival; None for fewer than two rates."""
+    """Draw medians and 99th percentiles of latency against the arrival rate; None for fewer than two rates."""
     table = sweep.open_load
     if not len(table) or table["rate"].nunique() < 2:
         return None
@@ -42,7 +42,7 @@ def open_load(sweep: Sweep) -> Figure | None:
 
 
 def _curves(sweep: Sweep, table: pd.DataFrame) -> list[marks.Curve]:
-    """Return the cells that were timed in reading order, each with its rows of the table along the rate."""
+    """Return the timed cells in reading order, each with its rows of the table by rate."""
     timed = sweep.cells[sweep.cells.index.isin(table["cell"])]
     swept = [str(key) for key, name in timed["verifier"].items() if name not in BASELINES]
     colours = CYCLE if len(swept) <= len(CYCLE) else marks.ramp(pd.Series(range(len(swept))))
@@ -56,7 +56,7 @@ def _curves(sweep: Sweep, table: pd.DataFrame) -> list[marks.Curve]:
 
 
 def goodput(sweep: Sweep) -> Figure | None:
-    """Draw quality against goodput, a panel for each rate of arrival; None without bounds."""
+    """Draw quality against goodput, one panel per arrival rate; None without bounds."""
     if not sweep.slo:
         return None
     return level_panels(sweep, sweep.open_load, "rate", "goodput", "{:g} requests/s", "goodput (requests/s)")

@@ -1,4 +1,4 @@
-"""What happens while decoding: acceptance by position, where the time goes, when texts leave the target's greedy one."""
+"""Figures about decoding: acceptance by position, the split of the time, and when texts differ from the target's greedy text."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +15,8 @@ from sdbench.report.figures.labels import Room
 from sdbench.report.figures.style import BLUE, GREY, INK, ORANGE, SMALL, panels
 from sdbench.report.sweep import Sweep
 
-MOST_BARS = 12  # of settings, baselines apart
-MOST = 6  # lines that a panel can hold and a reader tell apart
+MOST_BARS = 12  # settings, without baselines
+MOST = 6  # most lines in a panel
 LABEL_HEIGHT = 6.6  # points
 PARTS = {"draft_s": ("draft", ORANGE), "verify_s": ("verify", BLUE), "rest_s": ("rest", GREY)}
 SHARES = {"marginal": "of all drafted", "conditional": "of those examined"}
@@ -29,7 +29,7 @@ def longest_curve(sweep: Sweep) -> pd.DataFrame:
 
 
 def positions(sweep: Sweep) -> Figure | None:
-    """Draw how often each slot of a draft is kept: of all drafted, and of those examined; a line a setting."""
+    """Draw how often each slot of a draft is kept, out of all drafted and of the examined ones; one line per setting."""
     known = set(sweep.positions["cell"])
     curve, lossless = longest_curve(sweep), sweep.baseline("lossless")
     cells = curve[curve["cell"].isin(known)]
@@ -59,18 +59,18 @@ def positions(sweep: Sweep) -> Figure | None:
 
 
 def label_ends(room: Room, ends: Sequence[tuple[Any, ...]], *, prefix: str) -> None:
-    """Write labels in a column right of the ends (x, y, text, colour) of lines, apart; the highest begins with `prefix`."""
+    """Write labels in a column to the right of the line ends (x, y, text, colour), spread apart; `prefix` precedes the highest."""
     ordered = sorted(ends, key=lambda end: end[1])
     heights = room.to_points([end[0] for end in ordered], [end[1] for end in ordered])[:, 1]
     steps = LABEL_HEIGHT * np.arange(len(ordered))
-    spots = np.maximum.accumulate(heights - steps) + steps  # up, each a label's height above the one below it
-    spots = np.minimum(spots, room.frame[3] - 3 - steps[::-1])  # and down below the frame's top
+    spots = np.maximum.accumulate(heights - steps) + steps  # upwards: each a label's height above the one below
+    spots = np.minimum(spots, room.frame[3] - 3 - steps[::-1])  # downwards: below the top of the frame
     for index, ((x, y, text, colour), up) in enumerate(zip(ordered, spots - heights, strict=True)):
         room.write(text if index < len(ordered) - 1 else f"{prefix}{text}", x, y, (4, up), colour)
 
 
 def time_split(sweep: Sweep) -> Figure | None:
-    """Draw milliseconds a token in draft calls, verify calls and the rest; a bar a cell."""
+    """Draw milliseconds per token in draft calls, verify calls and the rest; one bar per cell."""
     cells = sweep.points[sweep.points["verify_s"].notna()]
     if cells.empty:
         return None
@@ -85,7 +85,7 @@ def time_split(sweep: Sweep) -> Figure | None:
     axis.hlines(range(len(cells)), low, high, color=INK, linewidth=0.7, zorder=4)
     for row, total in enumerate(left):
         axis.text(1.015, row, f"{total:.3g}", transform=axis.get_yaxis_transform(), va="center", size=SMALL, color=GREY)
-    # A handful of synchronised repeats can have intervals many bars long: those run out of the axes.
+    # A few synchronised repeats can have intervals many bars long, which are cut off at the axes.
     longest = float(left.max())
     axis.set_xlim(0, 1.12 * (min(float(high.max()), 1.6 * longest) if high.notna().any() else longest))
     axis.set(yticks=range(len(cells)), yticklabels=cells["short"], xlabel="milliseconds a token")
@@ -98,7 +98,7 @@ def time_split(sweep: Sweep) -> Figure | None:
 
 
 def bars_of(sweep: Sweep, cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the baselines, of each curve its ends and what fits between, from lossless outwards, and the draft."""
+    """Return the baselines, the ends of each curve and what fits between them, from lossless outwards, and the draft."""
     shown = [cells[cells["verifier"] == name] for name in ("target", "lossless")]
     for name in sweep.curves:
         curve = cells[cells["curve"] == name].sort_values("rank")
@@ -107,7 +107,7 @@ def bars_of(sweep: Sweep, cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def divergence(sweep: Sweep) -> Figure | None:
-    """Draw how long texts follow the target's own greedy text: above by token, below the mean length against the knob."""
+    """Draw how many tokens texts share with the target's greedy text: by token above, the mean against the knob below."""
     cells = longest_curve(sweep)
     cells = cells[cells["cell"].isin(sweep.followed["cell"])]
     if cells.empty:

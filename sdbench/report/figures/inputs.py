@@ -1,4 +1,4 @@
-"""Acceptance, quality and time a token against the length of the input, a curve a setting."""
+"""Acceptance, quality and time per token against the input length, one curve per setting."""
 
 import math
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from sdbench.report.sweep import Sweep
 TICK_ROOM, DODGE = (
     0.22,
     0.008,
-)  # shares of an axis: between two lengths that it names; between the intervals of two curves
+)  # distances as shares of an axis: between two length labels; between the intervals of two curves
 
 
 def against_input(sweeps: Sequence[Sweep]) -> dict[str, Figure]:
-    """Draw a figure for each pair and task that was asked at several lengths, by file name."""
+    """Draw a figure for each pair and task that was run at several input lengths, by file name."""
     groups = input_lengths(sweeps)
     names = [f"inputs-{group.suffix}" if len(groups) > 1 else "inputs" for group in groups]
     repeats = [names[:index].count(name) for index, name in enumerate(names)]
@@ -48,7 +48,7 @@ def _figure(group: InputLengths) -> Figure:
 
 
 def _apart(lengths: Sequence[float]) -> list[float]:
-    """Return the first and the last length, and those between whose names have room on a logarithmic axis."""
+    """Return the first and the last length, and those between whose labels have room on a logarithmic axis."""
     kept, span = [lengths[0], lengths[-1]], math.log(lengths[-1] / lengths[0])
     for length in lengths[1:-1]:
         if all(abs(math.log(length / other)) >= TICK_ROOM * span for other in kept):
@@ -57,7 +57,7 @@ def _apart(lengths: Sequence[float]) -> list[float]:
 
 
 def _draw(axis: Axes, curve: marks.Curve, column: str, *, shift: float) -> None:
-    """Draw a curve with its intervals, a little to the side, so that those of several curves do not lie on each other."""
+    """Draw a curve with its intervals, slightly shifted so that the intervals of several curves do not overlap."""
     cells = curve.cells
     x = cells["input_tokens"] * shift
     axis.plot(x, cells[column], f"{curve.mark}-", color=curve.colour, linewidth=0.9, markersize=3.5)
@@ -65,7 +65,7 @@ def _draw(axis: Axes, curve: marks.Curve, column: str, *, shift: float) -> None:
 
 
 def _curves(table: pd.DataFrame) -> list[marks.Curve]:
-    """Return the settings that were measured at several lengths: the baselines, and at most as many others as there are colours."""
+    """Return the settings that were measured at several lengths: the baselines, and as many others as there are colours."""
     parts = [part for _, part in table.groupby(SETTING, sort=False, dropna=False) if len(part) > 1]
     baselines = [part for part in parts if part["verifier"].iloc[0] in BASELINES]
     swept = sorted(

@@ -1,6 +1,6 @@
-"""What a sweep looks like along its knob: quality, acceptance, speed, length and truncation.
+"""A sweep along its knob: quality, acceptance, speed, length and failures.
 
-Rules with knobs of different names stand side by side, a column a knob, with one scale for what is measured.
+Rules with different knobs are drawn side by side, one column per knob, with a common scale for the measure.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from sdbench.report.figures import marks, style
 from sdbench.report.figures.labels import Room
 from sdbench.report.sweep import Sweep
 
-FAILURES = {  # column: what is counted, mark, colour
+FAILURES = {  # column: name, mark, colour
     "truncated_rate": ("cut at the length limit", "o", style.BLUE),
     "empty_rate": ("empty", "s", style.ORANGE),
     "extraction_failed_rate": ("no answer to extract", "^", style.RED),
@@ -29,7 +29,7 @@ FAILURES = {  # column: what is counted, mark, colour
 
 @dataclass(frozen=True, slots=True)
 class KnobRow:
-    """A row of panels: the measure on its axis, what draws it and returns keys for the legend, and its level lines."""
+    """A row of panels: the measure of its axis, the function that draws it and returns legend entries, and its level lines."""
 
     y: str
     label: str
@@ -40,7 +40,7 @@ class KnobRow:
 def along_knob(
     sweep: Sweep, drawn: Sequence[marks.Curve], rows: Sequence[KnobRow], *, height: float, n: float, unit: str = ""
 ) -> Figure:
-    """Draw rows of panels, a column for each knob of these curves; names stand below, and levels where there is room."""
+    """Draw rows of panels, one column for each knob of these curves. Names are below, and at level lines where there is room."""
     knobs = list(dict.fromkeys(curve.knob for curve in drawn))
     width = style.COLUMN if len(knobs) == 1 else style.PAGE
     figure, axes = style.panels(len(knobs), len(rows), width=width, height=height, sharex="col", sharey="row")
@@ -65,7 +65,7 @@ def along_knob(
 
 
 def draw_along(axis: Axes, drawn: Sequence[marks.Curve], y: str) -> list[Line2D]:
-    """Draw a measure against the knob, each curve with its band, joined to the lossless point where it ends there."""
+    """Draw a measure against the knob: each curve with its band, joined to its lossless point."""
     mark, colour = style.BASELINES["lossless"]
     for curve in marks.having(drawn, y):
         marks.band(axis, curve.line, "x", y, curve.colour)
@@ -78,13 +78,13 @@ def draw_along(axis: Axes, drawn: Sequence[marks.Curve], y: str) -> list[Line2D]
 
 
 def dodged_x(curve: marks.Curve, index: int, count: int) -> pd.Series:
-    """Return x, a little to the side, so that the intervals of several curves do not lie on each other."""
+    """Return x slightly shifted, so that the intervals of several curves do not overlap."""
     x = curve.cells["x"]
     return x + 0.014 * max(float(x.max() - x.min()), 0.1) * (index - (count - 1) / 2)
 
 
 def against_knob(sweep: Sweep) -> Figure | None:
-    """Draw quality above acceptance, sharing the knob."""
+    """Draw quality above acceptance with a common knob axis."""
     drawn = marks.curves(sweep, "acceptance", "x")
     quality = KnobRow("quality", marks.label_of(sweep.metric), partial(draw_along, y="quality"), ("target", "draft"))
     rows = [quality, KnobRow("acceptance", "acceptance", draw_acceptance, ("lossless",))]
@@ -92,7 +92,7 @@ def against_knob(sweep: Sweep) -> Figure | None:
 
 
 def draw_acceptance(axis: Axes, drawn: Sequence[marks.Curve]) -> list[Line2D]:
-    """Draw acceptance, and crosses at its exact expectation where that is known."""
+    """Draw acceptance, and its exact expectation as crosses where it is known."""
     draw_along(axis, drawn, "acceptance")
     known = marks.having(drawn, "acceptance_expected")
     look: dict[str, Any] = {"marker": "x", "color": style.INK, "markersize": 3.4, "mew": 0.8, "linestyle": ""}
@@ -110,7 +110,7 @@ def speed_against_knob(sweep: Sweep) -> Figure | None:
 
 
 def draw_speeds(axis: Axes, drawn: Sequence[marks.Curve]) -> list[Line2D]:
-    """Draw marks of both kinds, and the line of the target alone."""
+    """Draw measured and modelled marks, and the line of the target alone."""
     measured, modelled = marks.having(drawn, "speedup"), marks.having(drawn, "speedup_modelled")
     for curve in modelled:
         curve.plot(axis, "x", "speedup_modelled", linestyle=":", linewidth=0.9, marker="")
@@ -127,7 +127,7 @@ def draw_speeds(axis: Axes, drawn: Sequence[marks.Curve]) -> list[Line2D]:
 
 
 def lengths(sweep: Sweep) -> Figure | None:
-    """Draw mean length above, and the shares of answers that went wrong below, sharing the knob."""
+    """Draw the mean length above the shares of failed answers, with a common knob axis."""
     drawn = marks.curves(sweep, "mean_tokens", "x")
     shown = [name for name in FAILURES if sweep.swept[name].fillna(0).any()]
     rows = [KnobRow("mean_tokens", "tokens an answer", partial(draw_along, y="mean_tokens"), ("target", "draft"))]
@@ -136,7 +136,7 @@ def lengths(sweep: Sweep) -> Figure | None:
 
 
 def draw_failures(axis: Axes, drawn: Sequence[marks.Curve], *, shown: Sequence[str]) -> list[Line2D]:
-    """Draw the shares of answers that went wrong in one way or another, in percent, with Wilson's intervals."""
+    """Draw the shares of failed answers by kind, in per cent, with Wilson's intervals."""
     has_many = len(drawn) > 1
     look: dict[str, Any] = {"markersize": 3.5, "linewidth": 1}
     for index, (name, curve) in enumerate(product(shown, drawn)):

@@ -1,10 +1,10 @@
-"""Labels beside what they name: each takes the free spot nearest to its point, or is left out if there is none.
+"""Labels in figures: each is placed at the free spot nearest to its point, or left out if there is none.
 
-Spots are worked out in points of the finished layout, so `style.settle` comes first. Widths are those of the font's
-mean glyph: measuring each text would cost more than drawing it.
+Spots are computed in points of the final layout, so `style.settle` comes first. Widths come from the font's mean glyph width,
+because measuring each text would take longer than drawing it.
 
-adjustText 1.4.0 instead would save about a hundred lines. Of the 35 labels of four planes it left 11 on a line or a mark and
-2 on one another, in 2.4 s; this search left 1 and none, in 0.06 s.
+adjustText 1.4.0 would replace about a hundred lines. Of the 35 labels of four planes it left 11 on a line or a mark and 2 on
+one another, in 2.4 s; this search left 1 and none, in 0.06 s.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ DISTANCES = (3.0, 6.0, 10.0, 15.0, 21.0)
 
 
 class Label(NamedTuple):
-    """A text for the point (x, y) of the data; one that must be shown is, even where it covers a line."""
+    """A text for the point (x, y) of the data; if it must be shown, it may cover a line."""
 
     x: float
     y: float
@@ -39,20 +39,20 @@ class Label(NamedTuple):
 
 @dataclass
 class Room:
-    """What labels of one axis must not cover: points of lines and marks, and the labels set before. In points."""
+    """What labels of one axis must not cover: points of lines and marks, and earlier labels. In points."""
 
     axis: Axes
     taken: list[Array] = field(default_factory=list)  # [N,2] each
     boxes: list[Array] = field(default_factory=list)  # [4] each: left, bottom, right, top
 
     def in_points(self, pixels: ArrayLike) -> Array:
-        """Display coordinates as points of the page."""
+        """Convert display coordinates to points of the page."""
         figure = self.axis.get_figure(root=True)
         assert figure is not None
         return np.asarray(pixels, dtype=np.float64) * 72 / figure.dpi
 
     def to_points(self, x: Iterable[float], y: Iterable[float]) -> Array:
-        """[N,2] where data lie on the page."""
+        """Return [N,2]: the positions of data on the page."""
         data = np.stack([np.asarray(list(x), np.float64), np.asarray(list(y), np.float64)], 1)
         return self.in_points(self.axis.transData.transform(data))
 
@@ -84,18 +84,18 @@ class Room:
                 self.block_line(ends[x], ends[y])
 
     def write(self, text: str, x: float, y: float, offset: Iterable[float], colour: str, **look: Any) -> None:
-        """Write a text this many points away from the point (x, y) of the data."""
+        """Write a text at this distance in points from the point (x, y) of the data."""
         right, up = offset
         look = {"va": "center", "annotation_clip": False, "color": colour, "size": SMALL} | look
         self.axis.annotate(text, (x, y), (right, up), textcoords="offset points", **look)
 
     def add_first(self, labels: Sequence[Label], *, size: float = SMALL) -> None:
-        """Set the first of these labels that finds a free spot; the first at all if none does."""
+        """Place the first of these labels that finds a free spot; the very first if none does."""
         free = [label for label in labels if self._best(label._replace(is_needed=False), size) is not None]
         self.add([(free or list(labels))[0]], size=size)
 
     def add(self, labels: Iterable[Label], *, size: float = SMALL) -> None:
-        """Set each label in turn at the nearest spot that covers nothing; a needed one takes the least bad."""
+        """Place each label in turn at the nearest spot that covers nothing; one that must be shown takes the least bad spot."""
         for label in labels:
             box = self._best(label, size)
             if box is not None:
@@ -104,7 +104,7 @@ class Room:
                 self.write(label.text, label.x, label.y, offset, label.colour, size=size, ha="center")
 
     def _best(self, label: Label, size: float) -> Array | None:
-        """Return the box of the best spot; None where none will do."""
+        """Return the box of the best spot; None if there is none."""
         centre, frame = self.to_points([label.x], [label.y])[0], self.frame + np.array([-2, -1, 4, 1])
         half = np.array([GLYPH * size * len(label.text), LINE * size]) / 2
         taken = np.concatenate(self.taken) if self.taken else np.zeros((0, 2))

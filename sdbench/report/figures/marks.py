@@ -1,4 +1,4 @@
-"""What all figures draw alike: names of metrics, a colour and a mark for each curve, intervals, reference lines, legends."""
+"""What all figures share: names of metrics, a colour and a mark for each curve, intervals, reference lines, legends."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,20 +20,20 @@ from sdbench.report.figures.style import BASELINES, CYCLE, FAINT, GREY, MARKS, S
 from sdbench.report.sweep import Sweep
 from sdbench.types import Metric
 
-FEW_CURVES = 2  # curves that labels can tell apart; more have a legend
+FEW_CURVES = 2  # number of curves that labels distinguish; more get a legend
 
 
 def label_of(metric: Metric) -> str:
-    """Return a metric as an axis names it."""
+    """Return a metric's name for an axis."""
     unit = " (%)" if metric.unit == "share" else ""
     return f"{metric.name}{unit}" + (", lower is better" if metric.best == "low" else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The cells of one rule, draft length and set of options, along its knob, and how they look.
+    """The cells of one rule, draft length and set of options along its knob, with their colour and marks.
 
-    `end` is the lossless point where the curve's lossless end is no cell of the curve: one row, or none.
+    `end` is the lossless point where the curve ends, if it is not a cell of the curve: one row, or none.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Curve:
 
     @property
     def line(self) -> pd.DataFrame:
-        """What is joined by a line, along the knob."""
+        """The points that the line joins, along the knob."""
         return pd.concat([self.cells, self.end]).sort_values("x") if len(self.end) else self.cells
 
     def plot(self, axis: Axes, x: str, y: str, **look: Any) -> None:
@@ -62,12 +62,12 @@ class Curve:
 
 
 def key(name: str, colour: str, mark: str = "", **look: Any) -> Line2D:
-    """Return an entry of a legend."""
+    """Return the curve's entry in a legend."""
     return Line2D([], [], color=colour, marker=mark, label=name, **look)
 
 
 def having(curves: Iterable[Curve], *columns: str) -> list[Curve]:
-    """Return the curves with only the cells that have all these columns, without those that have no such cell."""
+    """Return the curves with only the cells that have all these columns, without empty curves."""
     subset = list(columns)
     known = [
         replace(curve, cells=curve.cells.dropna(subset=subset), end=curve.end.dropna(subset=subset)) for curve in curves
@@ -76,20 +76,20 @@ def having(curves: Iterable[Curve], *columns: str) -> list[Curve]:
 
 
 def curves(sweep: Sweep, *columns: str) -> list[Curve]:
-    """Return the curves that have a colour each, with the cells that have all these columns; looks stay from figure to figure."""
+    """Return the curves that have a colour, with the cells that have all these columns. Looks are the same in all figures."""
     looks = zip(sweep.leading, CYCLE, MARKS, strict=False)
     leading = [Curve(name, colour, mark, sweep.curves[name], sweep.strict_end(name)) for name, colour, mark in looks]
     return having(leading, *columns)
 
 
 def other_curves(sweep: Sweep, *columns: str) -> list[Curve]:
-    """Return the curves without a colour, all alike: what a plane shows behind the others."""
+    """Return the curves without a colour, which a plane draws alike behind the others."""
     others = {name: cells for name, cells in sweep.curves.items() if name not in sweep.leading}
     return having([Curve(name, FAINT, ".", cells, cells.iloc[:0]) for name, cells in others.items()], *columns)
 
 
 def legend_below(figure: Figure, keys: Iterable[Line2D], most: int = 3) -> None:
-    """Write a legend below the panels, where it covers nothing: each entry once, in as many columns as fit, `most` at most."""
+    """Draw a legend below the panels, each entry once, in as many columns as fit and at most `most`."""
     once = list({(key.get_label(), key.get_color(), key.get_marker()): key for key in keys}.values())
     for columns in range(most, 0, -1) if once else ():
         legend = figure.legend(handles=once, loc="outside lower center", ncols=columns)
@@ -101,20 +101,20 @@ def legend_below(figure: Figure, keys: Iterable[Line2D], most: int = 3) -> None:
 
 
 def finish(figure: Figure, axis: Axes, n: float, keys: Iterable[Line2D] = (), columns: int = 3, unit: str = "") -> None:
-    """Write n above an axis and a legend below all, and lay out for good."""
+    """Write n above an axis and a legend below all, and settle the layout."""
     write_n(axis, n, unit)
     legend_below(figure, keys, columns)
     settle(figure)
 
 
 def keys_of(drawn: Sequence[Curve], others: Sequence[Curve] = (), **look: Any) -> list[Line2D]:
-    """Return a legend's entry for each of several curves, and one for all others; a single curve needs no name."""
+    """Return a legend entry for each curve, and one for all others; a single curve needs none."""
     more = [key(f"{len(others)} others", FAINT, ".", linestyle="")] if others else []
     return [*(curve.key(**look) for curve in drawn), *more] if len(drawn) > 1 else []
 
 
 def knob_label(drawn: Sequence[Curve]) -> str:
-    """Return a knob as an axis names it, with its lossless end: w (1 is lossless)."""
+    """Return a knob with its lossless end for an axis: w (1 is lossless)."""
     first = drawn[0]
     cells = pd.concat([curve.cells for curve in drawn if curve.knob == first.knob])
     strict, equals = strict_value(cells["x"], cells["rank"]), first.cells["equals"].iloc[0]
@@ -127,7 +127,7 @@ def knob_label(drawn: Sequence[Curve]) -> str:
 
 
 def text_of(cell: Mapping[Any, Any], *, is_full: bool = False) -> str:
-    """Return a cell's value on its knob, KNOB=VALUE if `is_full`, or the name of a cell without a knob."""
+    """Return a cell's knob value, KNOB=VALUE if `is_full`, or the name of a cell without a knob."""
     if cell["x"] != cell["x"]:
         return NAMES.get(str(cell["verifier"]), str(cell["verifier"]))
     return setting_of(cell) if is_full else format_value(cell["value"])
@@ -150,9 +150,9 @@ def band(axis: Axes, cells: pd.DataFrame, x: str, y: str, colour: str) -> None:
 
 
 def level_lines(axis: Axes, sweep: Sweep, column: str, *names: str) -> dict[str, float]:
-    """Draw dashed lines at the baselines that have this column and return them; a level far off is named above the panel.
+    """Draw dashed lines at the baselines that have this column and return them; a level far away is named above the panel.
 
-    A baseline that there is for each draft length has no single level: the curves end in it.
+    A baseline that exists for each draft length has no single level: the curves end in it.
     """
     bottom, top = axis.get_ylim()
     reach = 0.4 * (top - bottom)
@@ -170,7 +170,7 @@ def level_lines(axis: Axes, sweep: Sweep, column: str, *names: str) -> dict[str,
 
 
 def label_levels(room: Room, levels: Mapping[str, float], *, size: float = SMALL) -> None:
-    """Name the level lines, at the end that has room."""
+    """Label the level lines at the end that has room."""
     left, right = room.axis.get_xlim()
     inset = 0.01 * (right - left)
     for name, level in levels.items():
@@ -180,14 +180,14 @@ def label_levels(room: Room, levels: Mapping[str, float], *, size: float = SMALL
 
 
 def write_n(axis: Axes, n: float, unit: str = "") -> None:
-    """Write how many examples (or what `unit` says) stand behind a figure, above it on the right."""
+    """Write the number of examples (or of `unit`) of a figure above it on the right."""
     if n == n:
         tail = f" {unit}" if unit else " is small" if n < SMALL_N else ""
         axis.set_title(f"n = {n:g}{tail}", loc="right", fontsize=SMALL)
 
 
 def ramp(ranks: pd.Series) -> list[str]:
-    """Return colours from pale to dark towards the lossless end: readable without colour, and by the colour-blind."""
+    """Return colours from pale to dark towards the lossless end, readable in grey and by the colour-blind."""
     known = ranks.fillna(0)
     span = max(float(known.max() - known.min()), 1e-9)
     return [str(to_hex(colormaps["viridis"](0.86 * (rank - known.min()) / span))) for rank in known]
@@ -196,9 +196,9 @@ def ramp(ranks: pd.Series) -> list[str]:
 def value_labels(
     curve: Curve, x: str, y: str, *, is_lossless_named: bool, shown: Collection[str] | None = None
 ) -> list[Label]:
-    """Return a label for each cell (of those `shown`), the ends of the curve first: its value, with the knob at the first cell.
+    """Return labels for the `shown` cells, the ends of the curve first: the knob's value, with the knob at the first cell.
 
-    A lossless end gets none where the lossless baseline is named already.
+    A lossless end has no label if the lossless baseline has one.
     """
     cells, labels = curve.cells.to_dict("records"), []
     for index in sorted(range(len(cells)), key=lambda index: min(index, len(cells) - 1 - index)):

@@ -1,6 +1,6 @@
-"""Quality against acceptance, measured speed-up or speed under load: every setting, its intervals, and the front.
+"""Quality against acceptance, measured speed-up or speed under load: every setting, its intervals, and the Pareto front.
 
-A figure for a sweep, and pairs × tasks on one page: a small plane for each, drawn as the single figures are.
+One figure per sweep, and one page of pairs × tasks with small planes in the same style.
 """
 
 from collections import defaultdict
@@ -25,8 +25,8 @@ X_LABELS = {
     "speedup": "speed-up over the target alone (measured)",
 }
 
-USER, MOST_PANELS = "speedup_user", 6  # of the load's panels beside each other; more are the first and the last ones
-TINY = 5.4  # points, of labels inside a small panel
+USER, MOST_PANELS = "speedup_user", 6  # most panels of a load figure; of more, the first and the last ones
+TINY = 5.4  # points, for labels inside a small panel
 GRIDS = {"grid": "acceptance", "grid_speed": "speedup"}
 
 
@@ -43,7 +43,7 @@ def plane_figure(sweep: Sweep, rate: str) -> Figure | None:
 
 
 def plane(axis: Axes, sweep: Sweep, rate: str) -> dict[str, float]:
-    """Draw marks, intervals and the dominated area; return the level lines that stand for cells without this rate."""
+    """Draw marks, intervals and the dominated area; return the level lines of cells without this rate."""
     points = sweep.fronts[rate].points
     chances = dict(zip(points["cell"], points["probability"], strict=True))
     drawn, others = marks.curves(sweep, rate, "quality"), marks.other_curves(sweep, rate, "quality")
@@ -55,7 +55,7 @@ def plane(axis: Axes, sweep: Sweep, rate: str) -> dict[str, float]:
     marked += baseline_marks(sweep, rate, drafter_colours(drawn))
     for cells, mark, colour in marked:
         marks.bars(axis, cells, rate, "quality", colour)
-        for cell in cells.to_dict("records"):  # filled as far as the cell is sure to be on the front
+        for cell in cells.to_dict("records"):  # filled in proportion to the probability of being on the front
             fill = 1 - np.nan_to_num(chances[cell["cell"]]) * (1 - np.asarray(to_rgb(colour)))
             look = {"mfc": tuple(fill), "mec": colour, "mew": 0.9, "markersize": 4.2, "zorder": 4}
             axis.plot(cell[rate], cell["quality"], mark, **look)
@@ -70,7 +70,7 @@ def plane(axis: Axes, sweep: Sweep, rate: str) -> dict[str, float]:
 
 
 def keys_of(sweep: Sweep, rate: str) -> list[Line2D]:
-    """Return a legend's entries for the curves of a plane."""
+    """Return the legend entries for the curves of a plane."""
     drawn, others = marks.curves(sweep, rate, "quality"), marks.other_curves(sweep, rate, "quality")
     keys = marks.keys_of(drawn, others, linewidth=0.9)
     is_coloured = len(drafter_colours(drawn)) > 1 and "lossless" in baselines_of(sweep, rate)
@@ -79,13 +79,13 @@ def keys_of(sweep: Sweep, rate: str) -> list[Line2D]:
 
 
 def drafter_colours(drawn: Sequence[marks.Curve]) -> dict[str, str]:
-    """Return the colour of each drafter where it tells them apart, with one curve each; else nothing."""
+    """Return the colour of each drafter if each has one curve and colours distinguish them; otherwise nothing."""
     colours = {str(curve.cells["drafter"].iloc[0]): curve.colour for curve in drawn}
     return colours if len(colours) == len(drawn) else {}
 
 
 def baseline_marks(sweep: Sweep, rate: str, colours: Mapping[str, str]) -> list[tuple[pd.DataFrame, str, str]]:
-    """Return the cells of the baselines, each with mark and colour: those of several drafters have the drafter's."""
+    """Return the cells of the baselines with mark and colour; with several drafters the drafter's colour."""
     marked = []
     for name, cells in baselines_of(sweep, rate).items():
         mark, colour = BASELINES[name]
@@ -103,7 +103,7 @@ def baselines_of(sweep: Sweep, rate: str) -> dict[str, pd.DataFrame]:
 
 
 def shade_dominated(axis: Axes, front: pd.DataFrame, rate: str, *, is_high_best: bool) -> None:
-    """Shade the area on the worse side of the front's steps, as far as the axes reach."""
+    """Shade the area on the worse side of the front's steps, up to the axes."""
     (left, right), (bottom, top) = axis.get_xlim(), axis.get_ylim()
     worst = bottom if is_high_best else top
     steps = front.sort_values([rate, "quality"], ascending=[False, is_high_best])
@@ -115,7 +115,7 @@ def shade_dominated(axis: Axes, front: pd.DataFrame, rate: str, *, is_high_best:
 
 
 def label_plane(room: Room, sweep: Sweep, rate: str, levels: Mapping[str, float], *, size: float = SMALL) -> None:
-    """Name the setting at every mark that has room for it; lossless once for each drafter, wherever several marks are that."""
+    """Label the setting at every mark that has room for it; lossless once per drafter, even if it has several marks."""
     points = sweep.fronts[rate].points
     drawn, others = marks.curves(sweep, rate, "quality"), marks.other_curves(sweep, rate, "quality")
     baselines = baselines_of(sweep, rate)
@@ -151,7 +151,7 @@ pareto, pareto_speed = partial(plane_figure, rate="acceptance"), partial(plane_f
 
 
 def load(sweep: Sweep) -> Figure | None:
-    """Draw a panel for each concurrency: the speed of a user over the target alone at the same concurrency."""
+    """Draw a panel for each concurrency: the speed of one user over the target alone at the same concurrency."""
     table = sweep.load.dropna(subset=[USER])
     if table["concurrency"].nunique() < 2:
         return None
@@ -161,7 +161,7 @@ def load(sweep: Sweep) -> Figure | None:
 def level_panels(
     sweep: Sweep, table: pd.DataFrame, level: str, rate: str, title: str, label: str, *, is_ratio: bool = False
 ) -> Figure | None:
-    """Draw quality against a column of a table by cell and level, a panel a level; a ratio has a line at 1."""
+    """Draw quality against a column of a table by cell and level, one panel per level; a ratio has a line at 1."""
     known = table.dropna(subset=[rate])
     numbers = sorted(set(known[level]))
     numbers = [*numbers[: MOST_PANELS - 1], numbers[-1]] if len(numbers) > MOST_PANELS else numbers
@@ -190,7 +190,7 @@ def level_panels(
 
 
 def grids(sweeps: Sequence[Sweep]) -> dict[str, Figure]:
-    """Draw one grid of each kind for each temperature, by file name; a slot run twice goes to a second grid. None for one slot."""
+    """Draw a grid of each kind for each temperature, by file name; a second grid for slots run twice, None for a single slot."""
     layers: dict[tuple[float, int], dict[tuple[str, str], Sweep]] = defaultdict(dict)
     for sweep in sweeps:
         slot = sweep.model, sweep.task
@@ -208,7 +208,7 @@ def grids(sweeps: Sequence[Sweep]) -> dict[str, Figure]:
 
 
 def grid(slots: Mapping[tuple[str, str], Sweep], rate: str) -> Figure:
-    """Draw a row a pair, a column a task; a panel that was not run says so."""
+    """Draw one row per pair and one column per task; a panel that was not run says so."""
     models, tasks = sorted({model for model, _ in slots}), sorted({task for _, task in slots})
     panel = [(model, task) for model in models for task in tasks]
     width = COLUMN if len(tasks) == 1 else PAGE

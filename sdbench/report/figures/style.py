@@ -1,6 +1,6 @@
-"""One look for all figures: colours that the colour-blind tell apart (Okabe and Ito 2008), sizes of a paper's column.
+"""The style of all figures: colours for the colour-blind (Okabe and Ito 2008), sizes of a paper's column.
 
-`save` writes PDF, SVG and PNG whose bytes depend on the figure alone: no date, no random ids.
+`save` writes PDF, SVG and PNG whose bytes depend on the figure only: no date, no random ids.
 """
 
 import atexit
@@ -28,7 +28,7 @@ INK, GREY, FAINT, PALE = "#222222", "#6b6b6b", "#b4b4b4", "#e3e3e3"
 BLUE, ORANGE, GREEN = "#0072b2", "#e69f00", "#009e73"
 RED, PURPLE, SKY = "#d55e00", "#cc79a7", "#56b4e9"
 CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)
-MARKS = ("o", "^", "v", "D", "P", "X")  # with CYCLE, so that colour is never alone
+MARKS = ("o", "^", "v", "D", "P", "X")  # marks as well as colours distinguish curves
 BASELINES = {
     "lossless": ("D", INK),
     "target": ("s", GREY),
@@ -37,7 +37,7 @@ BASELINES = {
     "assisted": ("X", GREY),
 }
 FORMATS = ("pdf", "svg", "png")
-SMALL = 6.3  # points, of labels inside a figure
+SMALL = 6.3  # points, for labels inside a figure
 FAMILY, SMALL_FAMILY = "DejaVu Sans", "DejaVu Sans figures"
 TEXT = (  # the characters that papers use
     "".join(map(chr, range(0x20, 0x7F)))
@@ -48,10 +48,10 @@ SHEET = Path(__file__).with_name("sdbench.mplstyle")
 
 @cache
 def families() -> tuple[str, ...]:
-    """Return families for `font.family`: the font cut down to the characters that papers use, once a process, and the whole one.
+    """Return families for `font.family`: the font reduced to the characters that papers use, and the whole font.
 
-    Every PDF embeds the glyphs it shows, and to find them the whole font is taken apart anew for every figure, which takes
-    longer than all drawing. From a small font it is done at once. Other characters come from the whole font, glyph by glyph.
+    Every PDF embeds the glyphs it shows. Finding them parses the whole font for every figure, which takes longer than all
+    drawing; a small font is parsed at once. Other characters come from the whole font, glyph by glyph.
     """
     from fontTools import subset
 
@@ -67,7 +67,7 @@ def families() -> tuple[str, ...]:
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Figures made and saved inside look like ours; the caller's own settings come back after."""
+    """Set the style of all figures created and saved inside; the caller's settings are restored afterwards."""
     with mpl.rc_context({"font.family": list(families())}, fname=SHEET):
         yield
 
@@ -75,22 +75,22 @@ def house_style() -> Iterator[None]:
 def panels(
     columns: int = 1, rows: int = 1, *, width: float = COLUMN, height: float = 2.5, **options: Any
 ) -> tuple[Figure, list[Axes]]:
-    """A figure and its axes in reading order; `height` is one row's. No pyplot: nothing global, nothing to close."""
+    """Return a figure and its axes in reading order; `height` is that of one row. Without pyplot there is no global state."""
     figure = Figure(figsize=(width, height * rows), layout=ConstrainedLayoutEngine(w_pad=PAD, h_pad=PAD))
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, [axis for line in axes for axis in line]
 
 
 def settle(figure: Figure) -> None:
-    """Lay out once, for good: labels are then placed in the room that is left, and three formats need one layout."""
+    """Compute the layout once: labels are then placed in the remaining space, and three formats share one layout."""
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
-    figure.set_layout_engine(None)  # "none" would leave a place holder, for whose sake every format is drawn twice
+    figure.set_layout_engine(None)  # "none" would leave a placeholder that makes every format be drawn twice
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """name.pdf, name.svg, name.png in `folder`."""
+    """Write name.pdf, name.svg and name.png to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     settle(figure)
     no_date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}

@@ -1,4 +1,4 @@
-"""Theory beside data: the identities of the static ensemble, the bound of all token-wise rules, predictions for every w."""
+"""Theory and measurement: the formulas of the static ensemble, the bound of all token-wise rules, predictions for every w."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -20,18 +20,18 @@ from sdbench.report.sweep import Sweep
 
 
 def with_theory(sweep: Sweep, cells: pd.DataFrame) -> pd.DataFrame:
-    """Join cells of a sweep with what theory says beside their measures."""
+    """Join the cells of a sweep with the theoretical values of their measures."""
     return cells.merge(sweep.laws[["cell", "acceptance_law", "bias_law", "acceptance_bound"]], on="cell", how="left")
 
 
 def theory_curves(sweep: Sweep, known: Iterable[marks.Curve], *columns: str) -> list[marks.Curve]:
-    """Return the curves with theory beside their cells, of those that have all these columns."""
+    """Return those curves with all these columns, with the theoretical values of their cells."""
     joined = [replace(c, cells=with_theory(sweep, c.cells), end=with_theory(sweep, c.end)) for c in known]
     return marks.having(joined, *columns)
 
 
 def laws(sweep: Sweep) -> Figure | None:
-    """Draw measured acceptance and bias against what the ensemble's identities say; on the diagonal both agree."""
+    """Draw measured acceptance and bias against the ensemble's formulas; on the diagonal both agree."""
     drawn = theory_curves(sweep, marks.curves(sweep), "acceptance_law", "bias")
     if not drawn:
         return None
@@ -55,7 +55,7 @@ def laws(sweep: Sweep) -> Figure | None:
 
 
 def bound(sweep: Sweep) -> Figure | None:
-    """Draw acceptance against bias: every rule's point, and the most that a token-wise rule could accept there."""
+    """Draw acceptance against bias: every rule's point, and the highest acceptance of a token-wise rule there."""
     needed = ("acceptance_bound", "bias")
     drawn, others = (theory_curves(sweep, known(sweep), *needed) for known in (marks.curves, marks.other_curves))
     lossless = sweep.baseline("lossless").dropna(subset=["tv"])
@@ -66,7 +66,7 @@ def bound(sweep: Sweep) -> Figure | None:
     for curve in [*others, *drawn, marks.Curve("lossless", colour, mark, lossless, lossless[:0])]:
         marks.bars(axis, curve.cells, "bias", "acceptance", curve.colour)
         curve.plot(axis, "bias", "acceptance", markersize=4, zorder=3)
-    for curve in drawn:  # the bound at the contexts that each visited itself
+    for curve in drawn:  # the bound at the contexts that each curve visited
         axis.plot(curve.cells["bias"], curve.cells["acceptance_bound"], "_", color=INK, markersize=6, zorder=5)
     axis.margins(0.06, 0.1)
     axis.autoscale_view()
@@ -96,7 +96,7 @@ def bound(sweep: Sweep) -> Figure | None:
 
 
 def predicted(sweep: Sweep) -> Figure | None:
-    """Draw what the lossless run's probabilities say for every weight, beside what each setting measured."""
+    """Draw the prediction from the lossless run's probabilities for every weight, with the measurement of each setting."""
     drawn = [c for c in marks.curves(sweep, "acceptance", "x") if c.knob == WEIGHT]
     labels = {"acceptance": "acceptance", "accepted_per_round": "accepted a round"}
     rows = [KnobRow(y, label, partial(draw_predicted, frame=sweep.predicted, y=y)) for y, label in labels.items()]
@@ -105,7 +105,7 @@ def predicted(sweep: Sweep) -> Figure | None:
 
 
 def draw_predicted(axis: Axes, drawn: Sequence[marks.Curve], *, frame: pd.DataFrame, y: str) -> list[Line2D]:
-    """Draw a measure at every weight as a line, and what was measured as marks."""
+    """Draw a measure at every weight as a line, and measurements as marks."""
     for curve in drawn:
         cells, first = curve.cells, curve.cells.iloc[0]
         line = frame[(frame["drafter"] == first["drafter"]) & (frame["num_draft"] == first["num_draft"])]

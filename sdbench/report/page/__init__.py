@@ -1,7 +1,7 @@
-"""report.html: one file that needs nothing else, made from templates, the summary, the records and the figures on disk.
+"""report.html: one self-contained file built from templates, the summary, the records and the figures.
 
-Its script and style stand inside it; a content security policy forbids any other script and every connection, so that
-texts written by a model can neither run nor send anything. The same records give the same bytes.
+Script and style are inside the page. A content security policy forbids any other script and every connection, so that texts
+written by a model can neither run nor send anything. The same records give the same bytes.
 """
 
 import base64
@@ -27,14 +27,14 @@ from sdbench.report.page.tables import tables_of
 from sdbench.report.page.verdicts import card_of, match_advice, with_minus
 from sdbench.report.sweep import Sweep
 
-ROOM = 10**7 - 5 * 10**5  # bytes of a page, less what the list of examples takes
+ROOM = 10**7 - 5 * 10**5  # bytes of a page without the list of examples
 FIGURES_ROOM = 4 * 10**6
 SCRIPTS = ("theme.js", "tables.js", "tokens.js", "texts.js", "decide.js", "browser.js")
 TEMPLATES = Path(__file__).parent / "templates"
 
 
 def environment_of(folder: Path, **options: Any) -> Environment:
-    """Return the templates of a folder: a name that they are not given is an error, and a line of control leaves none behind."""
+    """Return the templates of a folder. An undefined name is an error, and a line with only a statement leaves no blank line."""
     loader = FileSystemLoader(folder)
     return Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, **options)
 
@@ -52,7 +52,7 @@ def write_page(
 ) -> Path:
     """Render the page into `home`; its figures are the SVG files below home/figures.
 
-    `options` are those of the command that made it, `joint` is the decision for all sweeps together.
+    `options` are those of the command, `joint` is the decision for all sweeps together.
     """
     advised = match_advice(sweeps, results, advice)
     drawings, missing = split_by_room(drawings_of(home / "figures", sweeps), FIGURES_ROOM)
@@ -83,7 +83,7 @@ def write_page(
 
 
 def fixed_parts(scripts: Sequence[str] = SCRIPTS) -> dict[str, Any]:
-    """Return what every page holds: style, scripts, the policy under which they alone run, and the definitions."""
+    """Return what is the same on every page: style, scripts, the content security policy, the definitions."""
     early, script = source_of("early.js"), "".join(map(source_of, scripts))
     script = f'(() => {{\n"use strict";\n{script}}})();\n'
     parts = {"style": source_of("page.css") + source_of("browser.css"), "early": early, "script": script}
@@ -95,19 +95,19 @@ def fixed_parts(scripts: Sequence[str] = SCRIPTS) -> dict[str, Any]:
 
 
 def folder_of(results: Results) -> str:
-    """Return the folder as its run names it, so that the command works from where the run was started."""
+    """Return the folder as its run names it, so that the command works from the directory of the run."""
     return shlex.quote(f"{results.config.get('results') or 'results'}/{results.name}")
 
 
 def render(context: dict[str, Any], browser: Browser) -> bytes:
-    """Return the page with this browser in it. A lone surrogate of a foreign text has no UTF-8: it becomes a question mark."""
+    """Return the page with this browser. Lone surrogates in texts cannot be encoded in UTF-8 and become question marks."""
     data = Markup(script_json({"groups": browser.groups, "chunks": browser.chunks}))
     page = ENVIRONMENT.get_template("report.html.j2").render(**context, data=data, notes=browser.notes)
     return page.encode("utf-8", "replace")
 
 
 def render_page(template: str, context: dict[str, Any], scripts: Sequence[str]) -> bytes:
-    """Return a page without a browser of examples, from a template and these scripts."""
+    """Return a page without an example browser, from a template and these scripts."""
     page = ENVIRONMENT.get_template(template).render(**context, **fixed_parts(scripts))
     return page.encode("utf-8", "replace")
 
@@ -121,11 +121,11 @@ def first_compared(sweep: Sweep, advised: str | None) -> list[str]:
 
 
 def split_by_room(drawings: Sequence[Drawing], room: int) -> tuple[list[Drawing], list[str]]:
-    """Return the drawings that fit, and the names of those that do not: they are beside the page all the same."""
+    """Return the drawings that fit, and the names of the others, which are only linked as files."""
     count = sum(size <= room for size in accumulate(drawing.num_bytes for drawing in drawings))
     return list(drawings[:count]), [drawing.name for drawing in drawings[count:]]
 
 
 def source_of(name: str) -> str:
-    """Return a script or style as it stands in the file."""
+    """Return the content of a script or style file."""
     return (TEMPLATES / name).read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""What the page's example browser holds: which examples, their texts in every setting, packed to a few bytes a token.
+"""The data of the page's example browser: the examples and their texts in every setting, in a few bytes per token.
 
-The largest changes of quality against lossless come first, then a seeded random sample. An example is a chunk of JSON,
-deflated, in base64; the page inflates the example that is shown. Where not all fit into the page, a note says so.
+The largest changes of quality against lossless come first, then a seeded random sample. An example is JSON, deflated, in
+base64; the page inflates the example that is shown. If not all fit into the page, a note says so.
 """
 
 import base64
@@ -29,7 +29,7 @@ NO_SCORES = "There is no lossless run to compare with, so the examples are a ran
 
 @dataclass
 class Browser:
-    """`groups`: what is needed to list and to choose; `chunks`: a packed example each; `notes`: what is left out, and why."""
+    """`groups`: the lists to choose from; `chunks`: one packed example each; `notes`: what is left out, and why."""
 
     groups: list[dict[str, Any]] = field(default_factory=list)
     chunks: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ def browse(sweeps: Sequence[Sweep], compared: Mapping[str, Sequence[str]], *, ro
 
 
 def with_texts(sweep: Sweep) -> Sweep:
-    """Return the sweep without the cells that were timed only."""
+    """Return the sweep without the cells that were only timed."""
     return replace(sweep, cells=sweep.cells[sweep.cells.index.isin(set(sweep.results.generations["cell"]))])
 
 
@@ -89,7 +89,7 @@ def _add(browser: Browser, sweep: Sweep, compared: Sequence[str], limit: int, ro
 
 
 def by_example(generations: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
-    """Return the headline of every example (index) in every cell (columns), a mean over samples; NaN where there is none."""
+    """Return the headline score of every example (index) in every cell (columns), a mean over samples; NaN if missing."""
     if sweep.metric.name not in generations:
         return pd.DataFrame(np.nan, index=sorted(generations["example"].unique()), columns=sweep.cells.index)
     means = generations.groupby(["example", "cell"], sort=True)[sweep.metric.name].mean().unstack("cell")
@@ -111,7 +111,7 @@ def changes(scores: pd.DataFrame, sweep: Sweep) -> pd.Series:
 
 
 def choose(change: pd.Series, limit: int, seed: int) -> pd.DataFrame:
-    """Choose `limit` examples: up to half of them the largest changes, the rest drawn at random from the others."""
+    """Choose `limit` examples: up to half of them the largest changes, the rest at random from the others."""
     size = change.abs().sort_index().sort_values(ascending=False, kind="stable")
     largest = list(size[size > 0].index[: limit - limit // 2])
     others = sorted(set(change.index) - set(largest))
@@ -135,7 +135,7 @@ def texts_of(sweep: Sweep, generations: pd.DataFrame, *, with_tokens: bool) -> p
 
 
 def _text(row: Mapping[Any, Any], scores: Sequence[str], vocabulary: Sequence[str] | None) -> dict[str, Any]:
-    """Return a text as the page reads it, with its scores and flags, and the colours of its tokens where they are known."""
+    """Return a text in the page's format, with its scores and flags, and the colours of its tokens if they are known."""
     names = ("sample", "finish", "tokens", "drafted", "examined", "accepted", "rounds")
     text: dict[str, Any] = {name: None if row[name] != row[name] else row[name] for name in names}  # NaN: unknown
     known = {name: _number(row[name]) for name in scores if name in row}
@@ -148,7 +148,7 @@ def _text(row: Mapping[Any, Any], scores: Sequence[str], vocabulary: Sequence[st
 
 
 def describe_cell(sweep: Sweep, key: str) -> dict[str, Any]:
-    """Return what the page shows of a cell without its numbers; `base` is the index of the lossless cell it is compared with."""
+    """Return what the page shows of a cell besides numbers; `base` is the index of its lossless cell."""
     cell, base = sweep.cells.loc[key], reference(sweep.cells, key, "lossless")
     return {
         "key": key,
@@ -160,18 +160,18 @@ def describe_cell(sweep: Sweep, key: str) -> dict[str, Any]:
 
 
 def pack(example: Mapping[str, Any]) -> str:
-    """Return an example in base64; the same example gives the same letters."""
+    """Encode an example in base64; the same example gives the same text."""
     text = json.dumps(example, ensure_ascii=True, separators=(",", ":"), default=int)
     return base64.b64encode(zlib.compress(text.encode("ascii"), 6)).decode("ascii")
 
 
 def script_json(value: object) -> str:
-    """Return JSON that may stand inside a script tag: nothing in it can end the tag or begin another."""
+    """Return JSON that is safe inside a script tag: it can neither end the tag nor begin another."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), sort_keys=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _number(value: object) -> float | None:
-    """Return four decimals at most; None where there is no number."""
+    """Return a number with at most four decimals; None without one."""
     is_number = isinstance(value, int | float | np.number) and value == value
     return round(float(value), 4) if is_number else None  # type: ignore[arg-type]

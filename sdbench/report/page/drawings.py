@@ -1,7 +1,7 @@
-"""Figures inside the page: the SVG of the figures' folder without its head, with names of its own, light and dark.
+"""Figures inside the page: the SVG files without their headers, with unique ids, for light and dark pages.
 
-A drawing is scaled to the page, is one image to a screen reader, and follows the page's theme: each colour gets a
-counterpart of the same hue that is as far from dark paper as it was from white.
+A drawing is scaled to the page, is one image to a screen reader, and follows the page's theme: each colour has a counterpart of
+the same hue with the same contrast on dark paper.
 """
 
 import colorsys
@@ -18,7 +18,7 @@ from sdbench.report.figures.knob import FAILURES
 from sdbench.report.sweep import PLANES, Sweep
 
 CROSSES = "Small crosses are the exact expected acceptance."
-WIDE = 330  # points from which a drawing is not squeezed to the width of a phone
+WIDE = 330  # wider drawings, in points, are not shrunk to the width of a phone
 _IDS = re.compile(r'(\bid="|href="#|url\(#)')
 _COLOURS = re.compile(r"(fill|stroke|stop-color): (#[0-9a-fA-F]{6})\b")
 _LONG = re.compile(r"(-?\d+\.\d\d)\d+")
@@ -26,7 +26,7 @@ _COORDINATES = re.compile(r'\b(d|x|y|x1|x2|y1|y2)="([^"]*)"')
 
 
 class Drawing(NamedTuple):
-    """A figure: the name of its file, what stands over and under it, the drawing, and whether it is a wide one."""
+    """A figure: its file name, title and text, the SVG, and whether it is a wide one."""
 
     name: str
     title: str
@@ -40,7 +40,7 @@ class Drawing(NamedTuple):
 
 
 def drawings_of(folder: Path, sweeps: Sequence[Sweep] = ()) -> list[Drawing]:
-    """Return every SVG of `folder` in the order of reading; what a sweep adds to a caption stands below the figure."""
+    """Return every SVG of `folder` in reading order; what a sweep adds to a caption is shown below the figure."""
     notes = {
         sweep.file_name(name): note for sweep in sweeps for name, note_of in NOTES.items() if (note := note_of(sweep))
     }
@@ -50,7 +50,7 @@ def drawings_of(folder: Path, sweeps: Sequence[Sweep] = ()) -> list[Drawing]:
 
 
 def area_of(sweep: Sweep, rate: str) -> str:
-    """Return the hypervolume in words, with the bias that was taken off it; "" where it has none."""
+    """Return the hypervolume as text, with the bias that was subtracted; "" without one."""
     front = sweep.fronts.get(rate)
     if front is None or sweep.worst is None:
         return ""
@@ -60,7 +60,7 @@ def area_of(sweep: Sweep, rate: str) -> str:
 
 
 def none_failed(sweep: Sweep) -> str:
-    """Return which failures of answers were counted and never seen; "" where the figure shows some."""
+    """Return which failures of answers were counted and never occurred; "" if the figure shows some."""
     counted = {name: text for name, (text, *_) in FAILURES.items() if sweep.swept[name].notna().any()}
     if not counted or sweep.swept[list(counted)].fillna(0).any(axis=None):
         return ""
@@ -76,7 +76,7 @@ NOTES: Mapping[str, Callable[[Sweep], str]] = {
 
 
 def drawing_of(path: Path) -> Drawing:
-    """Return a file as it stands in the page."""
+    """Return an SVG file as part of the page."""
     caption = caption_of(path.stem)
     source = path.read_text(encoding="utf-8")
     source = source[source.index("<svg") :]
@@ -95,14 +95,14 @@ def drawing_of(path: Path) -> Drawing:
 
 
 def declare_colour(name: str, colour: str) -> str:
-    """Return a declaration for light pages, and after it one for both that old browsers skip; white is the page's paper."""
+    """Return a declaration for light pages, then one for both themes that old browsers skip. White is the colour of the page."""
     if colour.lower() == "#ffffff":
         return f"{name}: {colour}; {name}: var(--paper)"
     return f"{name}: {colour}; {name}: light-dark({colour}, {dark_of(colour)})"
 
 
 def dark_of(colour: str) -> str:
-    """Return the counterpart on dark paper: greys change places, colours keep their hue and become lighter."""
+    """Return a colour's counterpart on dark paper: greys are inverted, colours keep their hue and become lighter."""
     red, green, blue = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
     hue, light, full = colorsys.rgb_to_hls(red, green, blue)
     light = 1 - 0.86 * light if full < 0.1 else max(light, 0.6)

@@ -1,6 +1,6 @@
-"""What was run and on what, what went wrong, and how to make it again: the page's words that come from provenance.
+"""The facts of a run on the page: what was run and on what, what failed, and how to repeat it, from provenance.
 
-Records of other tools may lack an entry: what is missing is left out, nothing is guessed.
+Records of other tools may lack an entry, which is then left out.
 """
 
 import json
@@ -17,13 +17,13 @@ from sdbench.report.captions import MEASURES
 from sdbench.report.page.tables import format_signed
 from sdbench.report.sweep import Sweep
 
-MANY = 0.05  # a share of answers cut or failed from which a score says less than it seems to
+MANY = 0.05  # share of cut or failed answers above which there is a warning
 DECODING = ("top_k", "top_p", "max_new_tokens")
 NUMBERS = ("target_dtype", "draft_dtype", "target_quantization", "draft_quantization", "dtype")
 
 
 def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
-    """Return term and value: the pair, the task, how it was decoded, how much of it, on what."""
+    """Return terms and values: the pair, the task, the decoding options, the amount, the machine."""
     cells, generations = sweep.cells, sweep.select(sweep.results.generations)
     first = cells.iloc[0]
     content: Mapping[str, Any] = next((c for c in cells["content"] if isinstance(c, Mapping)), {})
@@ -55,7 +55,7 @@ def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
 
 
 def _weights(sweep: Sweep, role: str) -> str:
-    """Return what a model is called in the configuration, and its checkpoint where that says more."""
+    """Return a model's name in the configuration, and its checkpoint if that has more information."""
     entries = [config.get("model") for config in sweep.results.configs.values()]
     named = [entry for entry in entries if isinstance(entry, Mapping) and entry.get("name") == sweep.model]
     name = str(named[-1].get(role) or "") if named else ""
@@ -65,7 +65,7 @@ def _weights(sweep: Sweep, role: str) -> str:
 
 
 def _join(source: Any, keys: Iterable[str] | None = None, *, is_named: bool = False) -> str:
-    """Return the entries of a mapping in words, or what is none as it is."""
+    """Return the entries of a mapping as text; other values unchanged."""
     if not isinstance(source, Mapping):
         return ", ".join(f"{each:.1f}" for each in source) if isinstance(source, list | tuple) else str(source or "")
     parts = [(key, source.get(key)) for key in keys or source]
@@ -75,7 +75,7 @@ def _join(source: Any, keys: Iterable[str] | None = None, *, is_named: bool = Fa
 
 
 def runs_of(results: Sequence[Results]) -> list[dict[str, Any]]:
-    """Return every run of every folder, in the order of time: its command, facts to read, and all of its provenance as JSON."""
+    """Return every run of every folder, by time: its command, facts to read, and its provenance as JSON."""
     runs = []
     for folder in results:
         for name, entry in folder.provenance.items():
@@ -104,7 +104,7 @@ def _machine(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def failures_of(results: Sequence[Results], sweeps: Sequence[Sweep]) -> list[str]:
-    """Return what could not be read or made, cells by their names, and lossless texts that are not the target's own."""
+    """Return what could not be read or decoded, with names of cells, and lossless texts that wrongly differ from the target's."""
     failures = [f"{sweep.title}: {each.text}" for sweep in sweeps for each in sweep.equal_texts if each.is_fault]
     for folder in results:
         cells = table_of(folder.cells)
@@ -117,9 +117,9 @@ def failures_of(results: Sequence[Results], sweeps: Sequence[Sweep]) -> list[str
 
 
 def check_lossless(sweep: Sweep) -> tuple[str, bool]:
-    """Return whether lossless scores as the target alone does, in words, and whether the difference is beyond noise.
+    """Return how the scores of lossless and the target alone compare, as text, and whether they differ beyond noise.
 
-    Both have one distribution: a difference beyond noise is bad luck, or a fault.
+    Both sample the same distribution: a difference beyond noise is chance, or a fault.
     """
     rows: list[dict[Any, Any]] = sweep.baseline("lossless").dropna(subset="difference_from_target").to_dict("records")
     parts, is_odd = [], False
@@ -134,9 +134,9 @@ def check_lossless(sweep: Sweep) -> tuple[str, bool]:
 
 
 def warnings_of(sweep: Sweep, *, has_texts: bool = True) -> list[str]:
-    """Return what a reader should know before the numbers are quoted; each names where it is seen.
+    """Return what a reader should know before quoting the numbers; each warning names its sweep.
 
-    `has_texts`: lossless texts at T = 0 that are not the target's own are among it.
+    `has_texts`: whether lossless texts at T = 0 that differ from the target's are included.
     """
     rows = sweep.rows
     warnings = []
@@ -165,7 +165,7 @@ def warnings_of(sweep: Sweep, *, has_texts: bool = True) -> list[str]:
 
 
 def merge_warnings(warnings: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
-    """Return (where, warning), each once: where is empty if it holds for every sweep."""
+    """Return (where, warning), each once; where is empty if the warning applies to every sweep."""
     lines = list(dict.fromkeys(line for group in warnings.values() for line in group))
     titles = {line: [title for title, group in warnings.items() if line in group] for line in lines}
     return [("" if len(where) == len(warnings) else ", ".join(where), line) for line, where in titles.items()]

@@ -1,4 +1,4 @@
-"""A generation cut into its tokens for the page: the text of each, where it came from, and p, q, TV at its position.
+"""Split a generation into its tokens for the page: the text of each, its origin, and p, q, TV at its position.
 
 Arrays per token come from the records; nothing is decoded here. T emitted tokens, D drafted positions, E examined ones.
 """
@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-PART = "\ufffd"  # what a tokenizer shows for bytes that are no whole character
+PART = "\ufffd"  # a tokenizer's text for bytes that are not a whole character
 ORIGINS = "arbs"  # accepted, replaced, bonus, sure, in the order of the records' codes
 TINY = -1  # above 0, but less than half of 1/1000
 
 
 def split(text: str, tokens: Sequence[str]) -> tuple[list[str], list[int]] | None:
-    """Return the stretch of `text` of each token, and the tokens that leave no text (end marks); None where they do not fit.
+    """Return the part of `text` of each token, and the tokens without text (end marks); None if they do not fit.
 
-    The bytes of one character may be several tokens: the last of them gets the character, the others an empty stretch.
+    The bytes of one character may be several tokens: the last of them gets the character, the others an empty text.
     """
-    for end in range(len(tokens), max(len(tokens) - 2, 0), -1):  # nearly always all join, or all but an end mark
+    for end in range(len(tokens), max(len(tokens) - 2, 0), -1):  # nearly always all of them, or all but an end mark
         joined = "".join(tokens[:end])
-        if text in (joined, joined.removeprefix(" ")):  # decoding may drop the space that opens a text
+        if text in (joined, joined.removeprefix(" ")):  # decoding may drop a leading space
             first = tokens[0][len(joined) - len(text) :]
             return [first, *tokens[1:end], *[""] * (len(tokens) - end)], [*range(end, len(tokens))]
     pieces, marks, at, index = [], [], 0, 0
@@ -46,7 +46,7 @@ def split(text: str, tokens: Sequence[str]) -> tuple[list[str], list[int]] | Non
 
 
 def _next(text: str, at: int, tokens: Sequence[str], end: int) -> int:
-    """Return where the first token from `end` on that leaves text begins, at least one character on."""
+    """Return where the first token from `end` on that has text begins, at least one character later."""
     for token in tokens[end:]:
         if token and PART not in token and (start := text.find(token, at + 1)) >= 0:
             return start
@@ -54,7 +54,7 @@ def _next(text: str, at: int, tokens: Sequence[str], end: int) -> int:
 
 
 def positions(origin: ArrayLike, lengths: ArrayLike) -> NDArray[np.int64]:
-    """[T] each token's index among the drafted positions (or the examined ones: `lengths` [R] a round); −1 for a bonus."""
+    """Return [T]: each token's index among the drafted (or examined: `lengths` [R] per round) positions; −1 for a bonus."""
     codes, lengths = np.asarray(origin, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
     is_last = (codes == 1) | (codes == 2)  # a replacement or a bonus ends its round
     rounds = np.cumsum(is_last) - is_last
@@ -65,7 +65,7 @@ def positions(origin: ArrayLike, lengths: ArrayLike) -> NDArray[np.int64]:
 
 
 def thousandths(values: ArrayLike) -> list[int]:
-    """Return probabilities as whole thousandths; 0 only for 0."""
+    """Return probabilities as integer thousandths; 0 only for 0."""
     exact = np.asarray(values, dtype=np.float64)
     whole = np.rint(exact * 1000).astype(np.int64)
     return np.where((whole == 0) & (exact > 0), TINY, whole).tolist()
@@ -74,11 +74,10 @@ def thousandths(values: ArrayLike) -> list[int]:
 def colour_tokens(
     text: str, row: Mapping[str, Any], rounds: Mapping[str, Any], vocabulary: Sequence[str]
 ) -> dict[str, Any]:
-    """Return what the page needs to colour a text; {} where its tokens do not join to it.
+    """Return what the page needs to colour a text; {} if its tokens do not join to it.
 
-    `pieces` [T], `marks` {index: name} of tokens without text, `origins` a letter a token; over the tokens that are no
-    bonus `p`, `q`, `tv` in thousandths; over the replaced ones `refused`, the draft's token that was not kept. What an engine
-    does not report is missing.
+    `pieces` [T], `marks` {index: name} of tokens without text, `origins` one letter per token; for tokens other than bonus ones
+    `p`, `q`, `tv` in thousandths; for replacements `refused`, the rejected draft. What an engine does not report is missing.
     """
     if not isinstance(row["origin"], Iterable):
         return {}
@@ -103,5 +102,5 @@ def colour_tokens(
 
 
 def _texts_of(ids: Iterable[int], vocabulary: Sequence[str]) -> list[str]:
-    """Return the text of each id; an id that the tokenizer does not use (padding of the embedding matrix) has none."""
+    """Return the text of each id; an unused id (padding of the embedding matrix) has none."""
     return [str(vocabulary[index]) if index < len(vocabulary) else "" for index in ids]

@@ -1,8 +1,7 @@
-"""The speed–quality plane of the first screen: lossless, the lenient settings, and the margin as a band.
+"""The plane of speed and quality at the top of the page: lossless, the lenient settings, and the margin as a band.
 
-Drawn by hand and not by matplotlib, because the page moves the band and the marks with the margin. Coordinates are in units of
-the drawing. Speed is measured where it was, else modelled (hollow); where neither is known, tokens a round stand in and the
-axis names them.
+It is not drawn by matplotlib, because the page moves the band and the marks with the margin. Coordinates are in units of the
+drawing. Speed is measured, otherwise modelled (hollow); if neither is known, the axis shows tokens per round and says so.
 """
 
 import math
@@ -25,15 +24,15 @@ AXES = {
     "speedup": "speed-up over the target alone",
     "tokens_per_round": "tokens a round (no speed was measured)",
 }
-DEPTH = 4.0  # margins below lossless that are always in sight
+DEPTH = 4.0  # margins below lossless that are always shown
 
 
 def plane_of(sweep: Sweep, weighed: Weighed, margin: float) -> dict[str, Any] | None:
-    """Return what the template draws; None where no compared setting has a speed.
+    """Return the data for the template; None if no compared setting has a speed.
 
-    `marks`: a setting at (x, y) each, `low` and `high` the ends of its speed's interval, `worst` the limit of its loss, `is_best`
-    the fastest of the lossless ones, `is_below` where the loss is beyond the drawing and the mark stands at its foot. `per_point`
-    is the height of a point of loss, `zero` where lossless lies, `depth` how many points below it are shown.
+    `marks`: one setting each at (x, y); `low` and `high` the ends of its speed's interval, `worst` the limit of its loss,
+    `is_best` the fastest lossless one, `is_below` whether its loss is below the drawing, so that the mark is at the bottom.
+    `per_point` is the height of a point of loss, `zero` the position of lossless, `depth` how many points below it are shown.
     """
     tests = {test.cell: test for curve in weighed.curves for test in curve}
     marks, column = marks_of(sweep, weighed, tests)
@@ -56,7 +55,7 @@ def plane_of(sweep: Sweep, weighed: Weighed, margin: float) -> dict[str, Any] | 
         worst=y(marks["limit"].fillna(marks["change"])).round(1),
         is_below=marks["change"] < -depth,
     )
-    # The label of lossless stands to the left: it is the slowest, nearly always.
+    # The label of lossless is on the left, since it is nearly always the slowest.
     marks["is_left"] = marks["is_lossless"] | (marks["x"] > FRAME["left"] + 0.62 * (FRAME["right"] - FRAME["left"]))
     return {
         "marks": marks.to_dict("records"),
@@ -85,20 +84,20 @@ def marks_of(sweep: Sweep, weighed: Weighed, tests: Mapping[str, Comparison]) ->
 
 
 def _ticks(span: tuple[float, float]) -> list[float]:
-    """Return round numbers inside."""
+    """Return round numbers within the range."""
     ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(*span)
     return [float(tick) for tick in np.round(ticks, 10) if span[0] <= tick <= span[1]]
 
 
 def _words(label: str, mark: pd.Series, unit: str) -> str:
-    """Return a mark for screen readers: the setting's speed, and its loss where it is compared."""
+    """Return a mark's text for screen readers: the setting's speed, and its loss if it is compared."""
     words = f"{label}: {mark['value']:.2f}{unit}{'' if mark['is_measured'] else ' (modelled)'}"
     loss = f", {format_signed(mark['change'])} points, at worst {format_signed(mark['limit'])}"
     return words if mark["is_lossless"] else words + loss
 
 
 def speeds_of(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Return what stands along the axis of each cell that has it (`value`, `low`, `high`, `is_measured`), and its column."""
+    """Return the speed of each cell that has one (`value`, `low`, `high`, `is_measured`), and its column."""
     names = {"speedup": "value", "speedup_low": "low", "speedup_high": "high"}
     frame = rows[list(names)].astype("float64").rename(columns=names)
     frame["is_measured"] = frame["value"].notna()
@@ -110,7 +109,7 @@ def speeds_of(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 
 def depth_of(compared: Sequence[Comparison], margin: float) -> float:
-    """Return how many points below lossless are shown: several margins, and what the settings nearest to it lose at worst."""
+    """Return how many points below lossless are shown: several margins, and the limits of the settings nearest to it."""
     losses = sorted(-end for test in compared for end in (test.worst, test.change) if end < 0)
     margin = 0.0 if math.isnan(margin) else margin
     near = losses[len(losses) // 2] if losses else 0.0

@@ -1,4 +1,4 @@
-"""The page's tables: rows of summary.csv as text with intervals, units in the headings, and a number to sort each column by."""
+"""The page's tables: rows of summary.csv as text with intervals, units in the headings, and numbers to sort by."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ from sdbench.report.sweep import Sweep
 from sdbench.types import Metric
 
 SPEEDS = ("speedup", "speedup_over_lossless")
-MODELLED = {"speedup": "speedup_modelled"}  # what stands in, marked, where a measure was not taken
+MODELLED = {"speedup": "speedup_modelled"}  # shown instead, marked, where a measure is missing
 BARRED = ("difference", *SPEEDS, "acceptance")  # columns of the first table with a bar under the number
 MINUS = "\N{MINUS SIGN}"
 
 
 class Value(NamedTuple):
-    """A number as it is read; `sort` is what its column is ordered by, `bar` where low, value and high lie in percent."""
+    """A number as text. `sort` orders its column; `bar`: the positions of low, value and high in per cent."""
 
     text: str = ""
     interval: str = ""
@@ -32,7 +32,7 @@ class Value(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A measure's name, title, unit and definition, its value in each row; `zero`: where 0 (of a ratio: 1) lies, in percent."""
+    """A measure's name, title, unit and definition, and its values by row; `zero`: the position of 0 (ratio: 1), in per cent."""
 
     name: str
     title: str
@@ -43,7 +43,7 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """`rows`: settings, each with the name of its kind ("baseline", "advised" or ""), for print and for screen readers."""
+    """`rows`: settings, each with its kind ("baseline", "advised" or "")."""
 
     title: str
     columns: Sequence[Column]
@@ -52,7 +52,7 @@ class Table(NamedTuple):
 
 
 def tables_of(sweep: Sweep, advised: str | None) -> list[Table]:
-    """Return every table of a sweep that holds a number; columns for which nothing was measured are left out."""
+    """Return every table of a sweep that holds a number, without columns that were not measured."""
     kinds = {key: "baseline" for key, verifier in sweep.cells["verifier"].items() if verifier in BASELINES}
     kinds |= {} if advised is None else {advised: "advised"}
     rows = [(label, kinds.get(key, "")) for key, label in sweep.cells["label"].items()]
@@ -68,7 +68,7 @@ def tables_of(sweep: Sweep, advised: str | None) -> list[Table]:
 
 
 def _score_columns(sweep: Sweep) -> list[Column]:
-    """Return the headline and every other score of the task; none where the headline is the only one."""
+    """Return the headline and every other score of the task; none if the headline is the only one."""
     metrics, scores = metrics_of(sweep.cells.iloc[0].to_dict()), sweep.scores()
     known = [metric for metric in metrics.values() if any(metric.name in values for values in scores.values())]
     known = sorted(known, key=lambda metric: metric.name != sweep.metric.name) if len(known) > 1 else []
@@ -89,7 +89,7 @@ def column_of(rows: pd.DataFrame, name: str, metric: Metric) -> Column:
 
 
 def _with_bars(rows: pd.DataFrame, column: Column) -> Column:
-    """Return a column with a bar under each number, from the least to the largest end of all intervals."""
+    """Return a column with a bar under each number, on a scale from the lowest to the highest end of all intervals."""
     ends = rows.reindex(columns=[f"{column.name}{end}" for end in ("_low", "", "_high")]).astype("float64")
     low, high = ends.min(axis=None), ends.max(axis=None)
     ends = ends.apply(lambda end: end.fillna(rows[column.name])).astype("float64")
@@ -103,12 +103,12 @@ def _with_bars(rows: pd.DataFrame, column: Column) -> Column:
 
 
 def _unit(kind: str, metric: Metric) -> str:
-    """Return a kind's unit; a score is shown in points of 100, or as its own raw numbers."""
+    """Return a kind's unit; a score is shown in points of 100, or as raw numbers."""
     return "" if kind == "p" or (kind == "points" and metric.unit == "raw") else FORMATS[kind][0]
 
 
 def value_of(row: Mapping[Any, Any], name: str, metric: Metric) -> Value:
-    """Return a number of a summary row with its interval; nothing where nothing was measured."""
+    """Return a number of a summary row with its interval; an empty value if nothing was measured."""
     kind, is_signed = MEASURES[name].kind, name.startswith("difference")
     names = (*spread_names((name,)), MODELLED.get(name))
     value, low, high, modelled = (float(row[key]) if isinstance(row.get(key), Real) else math.nan for key in names)
@@ -133,5 +133,5 @@ def _value(estimate: Estimate, kind: str, metric: Metric, *, is_signed: bool = F
 
 
 def format_signed(points: float) -> str:
-    """Return points with a sign and a true minus; "" where they are not known."""
+    """Return points with a sign and a true minus; "" if unknown."""
     return "" if math.isnan(points) else format_number(points, 1, is_signed=True).replace("-", MINUS)

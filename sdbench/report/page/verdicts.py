@@ -1,7 +1,7 @@
-"""The answer as the page shows it: a headline, cost and gain, the plane beside it, every test in its order, and what is lost.
+"""The recommendation on the page: headline, cost and gain, the plane, every test in order, and the examples that lose.
 
-The page decides live as the margin is moved: `decisions` holds what `recommend.decide` returns between any two margins at
-which something changes, so that the page itself decides nothing.
+The page changes the recommendation as the margin is moved: `decisions` holds what `recommend.decide` returns between any two
+margins at which it changes, so the page itself decides nothing.
 """
 
 import json
@@ -34,7 +34,7 @@ MOST = 10  # losing examples that are listed
 
 
 class Advised(NamedTuple):
-    """A sweep, what is known of it, and what is advised."""
+    """A sweep, what is known of it, and the advice."""
 
     sweep: Sweep
     advice: Advice
@@ -42,7 +42,7 @@ class Advised(NamedTuple):
 
     @property
     def tests(self) -> list[Comparison]:
-        """Every comparison in its order."""
+        """Every comparison in order."""
         return [test for curve in self.weighed.curves for test in curve]
 
     def label(self, key: str) -> str:
@@ -51,7 +51,7 @@ class Advised(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """A number behind the answer: what it is, itself, and how sure."""
+    """A number of the answer: its title, its value, and its limits."""
 
     title: str
     value: str
@@ -61,7 +61,7 @@ class Fact(NamedTuple):
 def match_advice(
     sweeps: Sequence[Sweep], results: Sequence[Results], advice: Sequence[Recommendation]
 ) -> list[Advised]:
-    """Return each advice with its sweep: that whose cells were tested, or where none was the next of its folder, pair and task."""
+    """Return each advice with its sweep: the one whose cells were tested, otherwise the next of its folder, pair and task."""
     advised: list[Advised] = []
     for folder, given in zip(results, advice, strict=True):
         for each, weighed in zip(given.advices, given.weighed, strict=True):
@@ -76,12 +76,12 @@ def match_advice(
 def card_of(advised: Advised, index: int, sweeps: Sequence[Sweep]) -> dict[str, Any]:
     """Return what the page shows of an advice; `group` is the index of its sweep among those of the page.
 
-    `setting` is the recommended one by its key, `losses` are its, or those of the nearest to it; `most` is the slider's end;
-    `margin_at`, `zero_at` and `per_cent` (of a point) lie on a line of the `ladder`, in percent.
+    `setting` is the key of the recommended one; `losses` are its, or those of the nearest to it; `most` is the slider's end;
+    `margin_at`, `zero_at` and `per_cent` (of a point) are positions on a line of the `ladder`, in per cent.
     """
     sweep, advice, weighed = advised
     margin, tests = advice.margin, advised.tests
-    has_margin = not math.isnan(margin)  # where speed is fixed nothing is tested against a margin
+    has_margin = not math.isnan(margin)  # with a fixed speed nothing is tested against a margin
     plane = plane_of(sweep, weighed, margin) if tests else None
     depth = plane["depth"] if plane else depth_of(tests, margin)
     span = (-depth, 0.35 * depth)
@@ -111,10 +111,10 @@ def card_of(advised: Advised, index: int, sweeps: Sequence[Sweep]) -> dict[str, 
 
 
 def ladder_of(advised: Advised, span: tuple[float, float]) -> list[dict[str, Any]]:
-    """Return every test in its order, for a setting that is not safe with the number of examples that would show it safe.
+    """Return every test in order; for a setting that is not safe also how many examples would show it safe.
 
-    `bar`: the limit that was tested and the change, in percent of the row's line; `worst`: the limit as the page rounds it again
-    when the margin is moved.
+    `bar`: the tested limit and the change, in per cent of the row's line; `worst`: the limit, which the page rounds again when
+    the margin is moved.
     """
     weighed, margin = advised.weighed, advised.advice.margin
     return [
@@ -134,12 +134,12 @@ def ladder_of(advised: Advised, span: tuple[float, float]) -> list[dict[str, Any
 
 
 def words_of(advised: Advised, advice: Advice) -> dict[str, Any]:
-    """Return the words of a decision: headline, sentence, the setting's key, the facts."""
+    """Return the texts of a decision: headline, sentence, the setting's key, the facts."""
     setting = advice.cell or (advice.rival if advice.kind == "stay" else None)
     label = "" if setting is None else advised.label(setting)
     headlines = {"ship": f"Ship {label}", "stay": f"Stay {label}", "alone": "Do not speculate"}
     headline = headlines.get(advice.kind, "No recommendation")
-    _, _, text = advice.text.partition(": ")  # it begins with the pair and the task, which stand above it
+    _, _, text = advice.text.partition(": ")  # it begins with the pair and the task, which are shown above it
     text = with_minus(text[:1].upper() + text[1:])
     return {"headline": headline, "text": text, "setting": setting or "", "facts": facts_of(advised, advice)}
 
@@ -150,7 +150,7 @@ def with_minus(text: str) -> str:
 
 
 def facts_of(advised: Advised, advice: Advice) -> list[Fact]:
-    """Return cost, gain over lossless and speed over the target alone of what is advised."""
+    """Return cost, gain over lossless and speed over the target alone of the recommended setting."""
     chosen = next((test for test in advised.tests if test.cell == advice.cell), None)
     batch = f", batch {advised.sweep.batch_size}" if advised.sweep.batch_size else ""
     facts = []
@@ -173,7 +173,7 @@ def facts_of(advised: Advised, advice: Advice) -> list[Fact]:
 
 
 def states_of(weighed: Weighed, margin: float) -> str:
-    """Return a letter a comparison: y within the margin, n not, - not reached."""
+    """Return a letter per comparison: y safe, n not safe, - not reached."""
     letters = []
     for curve in weighed.curves:
         done = [] if math.isnan(margin) else run_in_sequence(curve, margin)
@@ -182,7 +182,7 @@ def states_of(weighed: Weighed, margin: float) -> str:
 
 
 def decisions_of(advised: Advised) -> list[dict[str, Any]]:
-    """Return the decision from each margin at which it changes on; the first holds from 0."""
+    """Return the decision for each range of margins by its lower end; the first begins at 0."""
     ends = [0.0, *breakpoints(advised.weighed)]
     decisions: list[dict[str, Any]] = []
     for start, end in zip(ends, [*ends[1:], 2 * ends[-1] + 1], strict=True):
@@ -195,7 +195,7 @@ def decisions_of(advised: Advised) -> list[dict[str, Any]]:
 
 
 class Loss(NamedTuple):
-    """An example that loses: how much, and what kind of failure it is."""
+    """An example that loses: how much, and its kind of failure."""
 
     example: str
     change: str
@@ -203,7 +203,7 @@ class Loss(NamedTuple):
 
 
 class LossDetail(NamedTuple):
-    """The paired differences of a setting: a bar (words, count, percent of the longest) for each range, the worst, the kinds."""
+    """The paired differences of a setting: a bar (name, count, per cent of the longest) for each range, the worst, the kinds."""
 
     label: str
     bars: list[tuple[str, int, float]]
@@ -212,7 +212,7 @@ class LossDetail(NamedTuple):
 
 
 def losses_of(sweep: Sweep, key: str) -> LossDetail | None:
-    """Return how a setting's examples differ from lossless; None where there is no lossless run or no score by example."""
+    """Return how a setting's examples differ from lossless; None without a lossless run or scores by example."""
     base = reference(sweep.cells, key, "lossless")
     if base is None or base == key:
         return None
