@@ -2,7 +2,6 @@
 
 import json
 import logging
-import random
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import ClassVar
 
 import pytest
 import torch
+from fuzz import any_knobs
 
-from sdbench.config import ConfigError, config_dir
+from sdbench.config import ConfigError
 from sdbench.engines.served.plugin import refuse_for_the_plugin, request_of
-from sdbench.imports import import_object
 from sdbench.types import DraftBlock, Evidence
 from sdbench.verify import CascadeV2, Ensemble, Exact, Lenience, Typical
 from tests.contracts.parts import parts
@@ -266,17 +265,8 @@ def test_padded_drafts_are_rejected(rule, is_greedy):
 
 
 def test_2000_requests_with_any_knobs_are_refused_in_the_front_end_or_judged():
-    generator = random.Random(0)
-    files = [path.read_text() for path in (config_dir() / "verifier").glob("*.yaml")]
-    targets = sorted(line.split()[1] for text in files for line in text.splitlines() if line.startswith("_target_:"))
-    odd = [*[0, 1, 0.5] * 8, -1, 2, 2.5, 0.5, 1e308, -1e308, 10**30, 1e-320, None, True, "nan", "", "mixture", "ratio"]
     taken = 0
-    for number in range(2000):
-        target = generator.choice(targets)
-        fields = list(getattr(import_object(target), "__dataclass_fields__", {}))
-        values = {field: generator.choice(odd) for field in fields if generator.random() < 0.7}
-        is_greedy = generator.random() < 0.5
-        extra = {"sdbench_rule": target, "sdbench_knobs": json.dumps(values)}
+    for number, (extra, is_greedy) in enumerate(any_knobs(2000)):
         try:
             rule = rule_of(extra, 0.0 if is_greedy else 1.0)
         except ValueError:

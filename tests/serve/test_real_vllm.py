@@ -3,6 +3,7 @@
 Some ten servers start one after another; a comparison of more texts is what `scripts/vllm_tables.py` makes.
 """
 
+import json
 import os
 import shlex
 import signal
@@ -12,14 +13,18 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from fuzz import any_knobs
 from processes import gone
 from scipy.stats import chi2
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -33,6 +38,10 @@ from sdbench.serve.command import port_of, words_of
 from sdbench.serve.process import Server
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "plugins" / "vllm"))
+
+from sdbench_vllm.knobs import rule_of  # noqa: E402
+
 HERE = ROOT / ".venv-vllm" / "bin" / "python"
 PYTHON = os.environ.get("SDBENCH_VLLM") or (str(HERE) if HERE.exists() else None)
 N = 20
@@ -282,6 +291,58 @@ def test_rules_that_read_un_tempered_laws_accept_as_in_the_native_engine(tempera
         frame = run(tmp_path / side, *words, *more).generations.groupby("verifier")[["accepted", "examined"]].sum()
         rates.append((frame["accepted"] / frame["examined"])[list(GREEDY)])
     assert (rates[0] - rates[1]).abs().max() < 0.06, "n = 20: six points"
+
+
+def answer_of(url: str, number: int, extra: Mapping[str, str] | None, *, is_greedy: bool) -> tuple[int, str]:
+    """Status and body of a request of eight tokens; a server that does not answer raises."""
+    body = {
+        "model": str(embedded.path("llama-tiny", "target")),
+        "prompt": f"Tom has {number % 17} apples and buys {number % 5} more.",
+        "max_tokens": 8,
+        "temperature": 0.0 if is_greedy else 1.0,
+        "seed": number,
+    }
+    data = json.dumps(body | ({"vllm_xargs": extra} if extra else {})).encode()
+    request = Request(f"{url}/v1/completions", data, {"Content-Type": "application/json"})
+    try:
+        with urlopen(request, timeout=300) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def refusal(extra: Mapping[str, str], temperature: float) -> str | None:
+    """The sentence with which the plug-in refuses such a request, if it does."""
+    try:
+        rule_of(extra, temperature)
+    except ValueError as error:
+        return str(error).strip()
+    return None
+
+
+def test_the_server_stays_up_under_2000_requests_with_any_knobs(plugin_words):
+    url = plugin_words[-1].partition("=")[2]
+
+    def text() -> str:
+        status, body = answer_of(url, 3, None, is_greedy=True)
+        assert status == 200, body
+        return json.loads(body)["choices"][0]["text"]
+
+    before, asked = text(), list(any_knobs(2000))
+    with ThreadPoolExecutor(16) as pool:
+        jobs = [
+            pool.submit(answer_of, url, number, extra, is_greedy=is_greedy)
+            for number, (extra, is_greedy) in enumerate(asked)
+        ]
+        answers = [job.result() for job in jobs]
+    taken = 0
+    for (extra, is_greedy), (status, body) in zip(asked, answers, strict=True):
+        says = refusal(extra, 0.0 if is_greedy else 1.0)
+        assert status == (200 if says is None else 400), (extra, body)
+        assert says is None or json.dumps(says)[1:-1] in body, extra
+        taken += says is None
+    assert 40 < taken < 1960
+    assert text() == before
 
 
 def test_sampling_without_the_plugin_is_refused(tmp_path):
