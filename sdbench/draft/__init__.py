@@ -1,4 +1,4 @@
-"""Drafters, a file each."""
+"""Drafters, one file each."""
 
 from sdbench.draft.base import BaseDrafter, NoDraft, prefill_all
 from sdbench.draft.build import build, cache_share, check, class_of

@@ -1,4 +1,4 @@
-"""What a drafter that keeps nothing for its rows need not write, and the drafter that drafts nothing."""
+"""Default members of a drafter, and the drafter that drafts nothing."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -12,30 +12,30 @@ from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Limits, Ver
 
 
 class BaseDrafter(ABC):
-    """The empty methods of a drafter (see `sdbench.types.Drafter`). A subclass gives `draft`."""
+    """The optional methods of a drafter, all empty (see `sdbench.types.Drafter`). A subclass defines `draft`."""
 
     version: ClassVar[str] = ""
     limits: ClassVar[Limits] = Limits()
     needs: ClassVar[frozenset[str]] = frozenset()
     # Whether each token is drawn from the draft model's distribution at its prefix, and q is that distribution: the audit tests it.
     draws_draft_law: ClassVar[bool] = False
-    # Whether a drafter that reads the draft model gives its logits and states where a rule reads them.
+    # Whether a drafter that reads the draft model returns its logits and states for rules that read them.
     has_logits: ClassVar[bool] = True
-    # Whether `draft` may be called again within a round, for a text that ends in its own drafts.
+    # Whether `draft` may be called again within a round, for a text that ends in earlier drafts.
     continues_drafts: ClassVar[bool] = False
 
     @classmethod  # noqa: B027 - empty on purpose, as those below
     def check(cls, setup: DraftSetup, **options: Any) -> None:
-        """Raise ValueError for options that cannot be, before weights are read: `setup` has no models yet."""
+        """Raise ValueError for invalid options before weights are read: `setup` has no models yet."""
 
     @classmethod
     def cache_share(cls, config: Any, **options: Any) -> float:
-        """Return how large the keys and values are that it keeps of its own, beside the models', as a share of the target's."""
+        """Return the size of the keys and values that it keeps besides the models', as a share of the target's."""
         return 0.0
 
     @classmethod
     def build(cls, setup: DraftSetup, **options: Any) -> Self:
-        """Return a drafter with its YAML's options; one that reads a model, the warpers or the tokenizer takes them from setup."""
+        """Build the drafter with the options of its YAML; a model, the warpers or the tokenizer come from setup."""
         return cls(**options)
 
     def open(self, num_rows: int, capacity: int, cache: Any) -> None:  # noqa: B027
@@ -70,7 +70,7 @@ class NoDraft(BaseDrafter):
 
 
 def new_tokens(context: Context, sizes: Mapping[int, int]) -> dict[int, list[int]]:
-    """Return the tokens of rows behind the first `sizes` of them, without a synchronisation a row."""
+    """Return the tokens of rows after the first `sizes` of them, without a device synchronisation per row."""
     lengths = context.lengths.tolist()
     counts = {row: lengths[row] - size for row, size in sizes.items() if row < len(lengths)}
     width = max(counts.values(), default=0)
@@ -82,7 +82,7 @@ def new_tokens(context: Context, sizes: Mapping[int, int]) -> dict[int, list[int
 
 
 def is_whole(value: object) -> bool:
-    """Return whether an option is a whole number: true and false are none."""
+    """Return whether an option is an integer and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -92,7 +92,7 @@ def is_number(value: object) -> bool:
 
 
 def num_layers(option: str, count: int, value: int | None, default: int) -> int:
-    """Return an option that takes some of a target's `count` layers, not all; None is the default, at least one."""
+    """Return an option that selects some of a target's `count` layers but not all; None is the default, at least one."""
     value = max(1, default) if value is None else value
     if not is_whole(value) or not 1 <= value < count:
         span = f"from 1 to {count - 1}, as the target has {count} layers"
@@ -101,7 +101,7 @@ def num_layers(option: str, count: int, value: int | None, default: int) -> int:
 
 
 def prefill_all(drafter: Any, prompts: Sequence[Tensor], prefixes: Sequence[Any]) -> list[Any]:
-    """Call the drafter's `prefill_all`, unless a class built upon the one that has it writes a `prefill` of its own."""
+    """Call the drafter's `prefill_all`, unless a subclass of the class that has it overrides `prefill`."""
     method = next(name for kind in type(drafter).__mro__ for name in ("prefill_all", "prefill") if name in vars(kind))
     if method == "prefill_all":
         return drafter.prefill_all(prompts, prefixes)

@@ -1,4 +1,4 @@
-"""A block drafter (DFlash): trained layers on the target's states draft all positions of a block in one forward."""
+"""A block drafter (DFlash): trained layers on the target's states draft all positions of a block in one forward pass."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,15 +16,17 @@ from sdbench.lm.state_model import count_layers, fuse, layer_parameters
 from sdbench.probs import clamp_nan_ids, draw
 from sdbench.types import Context, DraftBlock
 
-MASK = "mask"  # the weights [K−1,d] that stand for the tokens of a block which are not known
+MASK = "mask"  # the weights [K−1,d] in place of the unknown tokens of a block
 
 
 class BlockDrafter(MTP):
-    """All K positions in one forward (DFlash's idea, arXiv:2602.06036), with q a position's own whatever the others drew.
+    """Drafts all K positions in one forward pass (DFlash, arXiv:2602.06036); q of a position does not depend on the other
+    drafts.
 
-    Slots of the text are those of MTP, in the same cache: slot t reads h(t−1) and token t, and sees the slots up to t. Behind the
-    last token, slot n−1, stand K−1 slots that read h(n−2) and, for their token, a trained vector; they see the whole text and each
-    other. Slot n−1+k guesses token n+k. A row has as many as it may offer: its block does not depend on others of the batch.
+    Slots of the text are those of MTP, in the same cache: slot t reads h(t−1) and token t, and sees the slots up to t. K−1
+    slots after the last token, slot n−1, read h(n−2) and a trained vector instead of a token. They see the whole text and each
+    other. Slot n−1+k predicts token n+k. A row has as many of these slots as it may offer, so its block does not depend on
+    other rows.
     """
 
     version: ClassVar[str] = "1"
@@ -61,10 +63,10 @@ class BlockDrafter(MTP):
         lengths: Tensor,
         u: Tensor,
     ) -> tuple[Tensor, ...]:
-        """As before, by one forward of W+K−1 slots: those of the text, then the row's block, then padding."""
+        """As the parent class, by one forward pass of W+K−1 slots: those of the text, the row's block, then padding."""
         k, weights = u.shape[1], self.model.weights
         slots = torch.arange(ids.shape[1] + k - 1, device=u.device)
-        beyond = slots - newest[:, None]  # [B,T], of the last token
+        beyond = slots - newest[:, None]  # [B,T], relative to the last token
         read = slots.minimum(newest[:, None])
         guesses = embedding((beyond - 1).clamp(0, len(weights[MASK]) - 1), weights[MASK])
         before = states.gather(1, read[..., None].expand(-1, -1, states.shape[-1]))
@@ -92,6 +94,6 @@ class BlockDrafter(MTP):
 def sees(
     last: Tensor, lengths: Tensor, function: Callable[..., Any], row: Any, head: Any, position: Tensor, slot: Tensor
 ) -> Tensor:
-    """Return whether a position sees a slot: by the layer's own mask function, or in the block behind the last token [B,1,1,1]."""
+    """Return whether a position sees a slot: by the layer's mask function, or in the block after the last token [B,1,1,1]."""
     is_block = (position > last) & (slot > last) & (slot < last + lengths)
     return function(row, head, position, slot) | is_block

@@ -1,4 +1,4 @@
-"""Drafters by name: their class, the options of their file, what is wrong with these, and the drafter itself."""
+"""Build drafters by name: find the class, read and check the options of its file."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,11 +11,11 @@ from sdbench.draft.policies import LengthPolicy, policy_of
 from sdbench.imports import import_object
 from sdbench.types import DRAFTER_NEEDS, Drafter, DraftSetup, needs_of
 
-INTERNAL = ("name", "choices", "knobs")  # of a drafter's file: what the configuration reads, not the drafter
+INTERNAL = ("name", "choices", "knobs")  # keys of a drafter's file that are not options of the drafter
 
 
 def class_of(drafter: object) -> tuple[Any, Mapping[str, Any]]:
-    """Return the class, and the options that its file gives it; an object is returned as it is."""
+    """Return the class, and its options from its file; an object is returned unchanged."""
     if not isinstance(drafter, str):
         return drafter, {}
     files = {path.stem: path for path in (config_dir() / "drafter").glob("*.yaml")}
@@ -26,7 +26,7 @@ def class_of(drafter: object) -> tuple[Any, Mapping[str, Any]]:
 
 
 def build(drafter: object, setup: DraftSetup, options: Mapping[str, Any] | None = None) -> Drafter:
-    """Return a drafter for this target: an object as it is, anything else built. A need that is not met is a ValueError."""
+    """Build a drafter for this target; an object is returned unchanged. A need that is not met is a ValueError."""
     kind, defaults = class_of(drafter)
     needs = needs_of(kind, DRAFTER_NEEDS)
     if not isinstance(kind, type):
@@ -53,7 +53,7 @@ def build(drafter: object, setup: DraftSetup, options: Mapping[str, Any] | None 
 
 
 def cache_share(drafters: Iterable[Component], config: Any) -> float:
-    """Return the largest share of the target's keys and values that a drafter of a run keeps beside the models' (lm/memory.py)."""
+    """Return the largest share of the target's keys and values that a drafter keeps besides the models' (lm/memory.py)."""
     shares = [0.0]
     for drafter in drafters:
         kind, (options, _) = import_object(str(drafter.target)), policy_in(drafter.options)
@@ -63,14 +63,14 @@ def cache_share(drafters: Iterable[Component], config: Any) -> float:
 
 
 def policy_in(options: Mapping[str, Any]) -> tuple[dict[str, Any], LengthPolicy]:
-    """Split a drafter's options into those of its class and the length policy that the others describe."""
+    """Split a drafter's options into those of its class and the length policy of the others."""
     length = {key: options[key] for key in LENGTH_OPTIONS if key in options}
     rest = {key: value for key, value in options.items() if key not in LENGTH_OPTIONS}
     return rest, policy_of(length.pop("length", CONSTANT), length)
 
 
 def check(kind: type, options: Mapping[str, Any], setup: DraftSetup, num_draft: Iterable[int]) -> None:
-    """Raise ValueError for options that cannot be. It is called before weights are read: `setup` then has no models."""
+    """Raise ValueError for invalid options before weights are read: `setup` then has no models."""
     rest, policy = policy_in(options)
     shortest = min(num_draft, default=policy.least)
     if shortest < policy.least:

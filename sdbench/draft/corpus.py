@@ -1,7 +1,7 @@
-"""A frozen text as token ids, with an index of where each context occurs in it: built once, kept in the cache, memory-mapped.
+"""A frozen text as token ids, with an index of the occurrences of each context: built once, cached, memory-mapped.
 
-`order` holds the positions of the text sorted by the `depth` tokens before them, the last first: a suffix array of the reversed
-text, cut short. Eight bytes a token. A position is the number of tokens before it.
+`order` holds the positions of the text sorted by the `depth` tokens before them, the last first: a truncated suffix array of
+the reversed text. It takes eight bytes per token. A position is the number of tokens before it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ from sdbench.lm.load import tokenizer_key
 
 CACHE = Path(constants.HF_HOME, "sdbench", "corpora")
 FORMAT = 1
-BREAK = -1  # between two texts: no context reaches beyond it
-PIECE = 1 << 16  # characters that are tokenised at a time, up to the end of a line
+BREAK = -1  # separates two texts: no context crosses it
+PIECE = 1 << 16  # characters that are tokenised at a time, extended to the end of a line
 BATCH = 256  # pieces
 MOST_TOKENS = 1 << 31  # a rank has 31 bits of a key
 LEVELS = 2  # of sorting: each doubles the tokens that are compared
@@ -59,7 +59,7 @@ class IndexedCorpus:
     def open(cls, path: Path, tokenizer: Any, known_key: str | None = None) -> "IndexedCorpus":
         """Return the corpus of a text file or a records folder, from the cache if it was read before.
 
-        `known_key`: the tokenizer's, where it is known; to work it out takes a second for a large vocabulary.
+        `known_key`: the tokenizer's key if it is known; computing it takes a second for a large vocabulary.
         """
         key = digest_of(digest_of_path(path), known_key or tokenizer_key(tokenizer), str((FORMAT, PIECE, LEVELS)))
         folder = CACHE / key
@@ -72,16 +72,16 @@ class IndexedCorpus:
                     np.save(part / "tokens.npy", built.tokens)
                     np.save(part / f"order-{built.depth}.npy", built.order)
             except OSError:
-                if not folder.is_dir():  # else another process was faster
+                if not folder.is_dir():  # otherwise another process was faster
                     raise
         order = next(folder.glob("order-*.npy"))
         tokens, positions = (np.load(file, mmap_mode="r") for file in (folder / "tokens.npy", order))
         return cls(tokens, positions, int(order.stem.removeprefix("order-")))
 
     def occurrences(self, ending: Sequence[int], shortest: int, most: int) -> tuple[list[int], int]:
-        """Return at most `most` positions behind the longest ending of a text that occurs, and how many tokens agree.
+        """Return at most `most` positions after the longest ending of a text that occurs, and how many tokens agree.
 
-        Where more positions agree, they are taken at equal steps of the order.
+        Of more positions, those at equal steps of the order are taken.
         """
         wanted = list(ending)[::-1]
         first = wanted[: self.depth]
@@ -99,7 +99,7 @@ class IndexedCorpus:
         return [position for position, length in zip(positions, lengths, strict=True) if length == agreed], agreed
 
     def _before(self, position: int, count: int) -> list[int]:
-        """Return the tokens before a position, the last first."""
+        """Return the tokens before a position, in reverse."""
         return self.tokens[max(0, position - count) : position].tolist()[::-1]
 
     def _agreement(self, index: int, wanted: list[int]) -> int:
@@ -123,7 +123,7 @@ class IndexedCorpus:
 
 
 def texts_of(path: Path) -> Iterator[str]:
-    """Yield a file's text in pieces that end with a line; of a records folder each text that its cells hold, once."""
+    """Yield a file's text in pieces that end with a line, or each distinct text of a records folder's cells."""
     if path.is_dir():
         from sdbench.records import read
 
@@ -135,18 +135,18 @@ def texts_of(path: Path) -> Iterator[str]:
 
 
 def ids_of(texts: Iterator[str], tokenizer: Any) -> NDArray[np.int32]:
-    """Return the ids of texts, a BREAK behind each."""
+    """Return the ids of texts, with a BREAK after each."""
     parts: list[NDArray[np.int32]] = []
     batch: list[str] = []
     fast = getattr(tokenizer, "backend_tokenizer", None)
-    if fast is not None:  # what a call of the tokenizer sets anew
+    if fast is not None:  # these are set by each call of the tokenizer
         fast.no_truncation()
         fast.no_padding()
 
     def encode() -> None:
         if fast is None:
             rows = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
-        else:  # without the offsets of tokens, which take as long as the rest
+        else:  # without token offsets, which take as long as the rest
             rows = [encoding.ids for encoding in fast.encode_batch_fast(batch, add_special_tokens=False)]
         parts.extend(np.array([*row, BREAK], dtype=np.int32) for row in rows)
         batch.clear()
@@ -161,7 +161,7 @@ def ids_of(texts: Iterator[str], tokenizer: Any) -> NDArray[np.int32]:
 
 
 def refuse_corpus(corpus: object, tokenizer: Any = None, known_key: str | None = None) -> Path:
-    """Return the path of a corpus; ValueError where nothing can be retrieved from it, or its outputs have other tokens."""
+    """Return the path of a corpus. ValueError if nothing can be retrieved from it, or its outputs have other tokens."""
     if not isinstance(corpus, str | Path) or not str(corpus):
         raise ValueError(f"corpus must name a text file or a records folder, got {corpus}: give drafter.corpus=PATH")
     path = Path(corpus)

@@ -1,4 +1,4 @@
-"""The target's first layers draft, under its own final norm and head, over its own cache."""
+"""Early exit: the target's first layers draft, with its final norm and head, over its cache."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,10 +20,10 @@ from sdbench.types import Context, DraftBlock, DraftSetup, PartialForward
 class EarlyExit(BaseDrafter):
     """Self-speculative decoding by early exit (LayerSkip, Elhoushi et al. 2024, arXiv:2404.16710).
 
-    A draft writes the keys and values of the first layers where verification would: there is no second prefill, and nothing is
-    stored twice. Verification goes on behind these layers with the states [B,K+1,d] that the draft has left; for that the last
-    drafted token, too, runs through them. Where a later layer reads more of the first ones than their states and the cache (keys
-    that layers share beside it), verification runs all layers, and writes the same keys and values again: `continues` is False.
+    A draft writes the keys and values of the first layers where verification would, so there is no second prefill and nothing
+    is stored twice. Verification continues after these layers from the states [B,K+1,d] of the draft, so the last drafted token
+    runs through them too. If a later layer reads more of the first layers than their states and the cache, such as shared keys,
+    verification runs all layers and writes the same keys and values again: `continues` is False.
     """
 
     version: ClassVar[str] = "1"
@@ -69,7 +69,7 @@ class EarlyExit(BaseDrafter):
     def _propose(
         self, cache: RaggedCache, wanted: Sequence[str], kv_length: int, ids: Tensor, sizes: Tensor, u: Tensor
     ) -> tuple[Tensor, ...]:
-        """Return what `draw_tokens` does behind texts of `sizes` [B] that end in ids [B,1]; then the exit's states [B,K+1,d]."""
+        """Return `draw_tokens` after texts of `sizes` [B] that end in ids [B,1], and the exit's states [B,K+1,d]."""
         k = u.shape[1]
         positions = sizes[:, None] + torch.arange(-1, k, device=u.device)  # [B,K+1]
         *plans, last = self.target.plan(positions, cache, kv_length).split([1] * (k + 1))

@@ -1,4 +1,4 @@
-"""What drafters share whose draft model reads a text in ids of its own: a cache that follows these ids."""
+"""Common code of drafters whose draft model has another tokenizer: a cache over the draft's ids."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from sdbench.lm.cache import Prefix, RaggedCache
 from sdbench.lm.model import LM
 from sdbench.types import Context, Limits
 
-# From logits [B,V] of the draft and uniforms [B]: the ids [B] that it reads next, and what else is kept of a slot.
+# From logits [B,V] of the draft and uniforms [B]: the ids [B] that it reads next, and what else to keep of a slot.
 Choose = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
 
@@ -22,20 +22,20 @@ class ForeignText(Protocol):
     """A row's text in the ids of the draft."""
 
     ids: list[int]  # at least one
-    size: int  # tokens of the target that they stand for
+    size: int  # number of target tokens that they represent
 
     @property
     def num_settled(self) -> int:
-        """How many of the ids no later token changes."""
+        """Return how many of the ids no later token changes."""
         ...
 
     def copy(self) -> "ForeignText":
-        """Return a text that grows apart from this one."""
+        """Return an independent copy."""
         ...
 
 
 class ForeignDrafter(BaseDrafter):
-    """A draft model over its own ids of each row's text, of which only what has changed is read again."""
+    """A draft model over each row's text in its own ids. Only ids that changed are read again."""
 
     limits: ClassVar[Limits] = Limits(draft_model=True)
     needs: ClassVar[frozenset[str]] = frozenset({"draft", "tokenizer", "draft_tokenizer"})
@@ -46,12 +46,12 @@ class ForeignDrafter(BaseDrafter):
     @property
     @abstractmethod
     def most_ids(self) -> int:
-        """How many ids of the draft stand for one of the target, at most."""
+        """Return the largest number of draft ids for one token of the target."""
 
     @property
     @abstractmethod
     def facts(self) -> Mapping[str, Any]:
-        """Return how many tokens of the target the draft has too, and of how many."""
+        """Return how many of the target's tokens the draft has, and the total."""
 
     @abstractmethod
     def begin_text(self, prompt: list[int]) -> ForeignText: ...
@@ -63,7 +63,7 @@ class ForeignDrafter(BaseDrafter):
     def open(self, num_rows: int, capacity: int, cache: Any) -> None:
         self.cache = self.model.cache(num_rows, (capacity + 1) * self.most_ids)
         self.texts: dict[int, Any] = {}
-        self.fed: dict[int, tuple[int, list[int]]] = {}  # cached: so many ids of the text, and behind them these
+        self.fed: dict[int, tuple[int, list[int]]] = {}  # what is cached: so many ids of the text, then these
 
     def close(self) -> None:
         self.model.give_back(self.cache)
@@ -91,14 +91,15 @@ class ForeignDrafter(BaseDrafter):
         self.extend(self.texts, new_tokens(context, {row: text.size for row, text in self.texts.items()}))
 
     def has_room(self, row: int, count: int) -> bool:
-        """Return whether the draft can write `count` ids behind a row's text."""
+        """Return whether the draft can write `count` ids after a row's text."""
         limit = min(self.model.limit or self.cache.capacity, self.cache.capacity)
         return row in self.texts and len(self.texts[row].ids) + count <= limit
 
     def draw_slots(self, name: Any, rows: Sequence[bool], u: Tensor, choose: Choose) -> tuple[Tensor, ...]:
-        """Draft with u [B,k] behind the text of each of these rows: return ids [B,k], their states [B,k,d] and what else was kept.
+        """Draft with u [B,k] after the text of each of these rows: return ids [B,k], their states [B,k,d] and what else was
+        kept.
 
-        Other rows draft behind a text of one id, which nobody reads. `name`: all that `choose` depends on.
+        Other rows draft after a text of one id, and the result is ignored. `name`: everything on which `choose` depends.
         """
         texts, widths = [], [1]
         for row, is_drafted in enumerate(rows):
@@ -108,7 +109,7 @@ class ForeignDrafter(BaseDrafter):
                 count, rest = self.fed[row]
                 common = count + count_common(rest, text.ids[count:])
                 widths.append(len(text.ids) - min(common, len(text.ids) - 1))
-        width = 1 << (max(widths) - 1).bit_length()  # few shapes: what is read again is written unchanged
+        width = 1 << (max(widths) - 1).bit_length()  # few shapes; ids that are read again give the same values
         ids = torch.tensor([[0] * (width - len(text)) + text[-width:] for text in texts], device=u.device)
         sizes = torch.tensor([len(text) for text in texts], device=u.device)
         kv_length = self.model.kv_length(max(map(len, texts)) + u.shape[1], self.cache)
@@ -133,6 +134,6 @@ class ForeignDrafter(BaseDrafter):
 
 
 def cut(text: ForeignText, ids: list[int]) -> tuple[int, list[int]]:
-    """Return ids that begin as this text as (how many are settled, the rest)."""
+    """Return ids that begin like this text as (how many are settled, the rest)."""
     count = min(text.num_settled, len(ids))
     return count, ids[count:]

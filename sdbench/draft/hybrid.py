@@ -1,4 +1,4 @@
-"""Hybrid chain: a model drafts while it is sure, and what its drafts followed earlier in the text is copied behind them."""
+"""Hybrid chain: a model drafts while it is sure; tokens that followed its drafts earlier in the text are copied after them."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -17,10 +17,10 @@ from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Limits, Ver
 
 
 class HybridDrafter(BaseDrafter):
-    """Graft's idea (arXiv:2605.20104) on a chain: places that an unsure draft model would fill go to tokens that were looked up.
+    """Graft's idea (arXiv:2605.20104) on a chain: looked-up tokens fill the slots that an unsure draft model would fill.
 
-    The model's part ends behind its first token with q(x) < threshold, which is offered; prompt lookup continues the text with
-    these drafts. q of a copied token is that token, as in `PromptLookup`.
+    The model's part ends after its first token with q(x) < threshold, which is offered. Prompt lookup then continues the text
+    with these drafts. q of a copied token is one-hot, as in `PromptLookup`.
     """
 
     version: ClassVar[str] = "1"
@@ -48,7 +48,7 @@ class HybridDrafter(BaseDrafter):
 
     def open(self, num_rows: int, capacity: int, cache: Any) -> None:
         self.model.open(num_rows, capacity, cache)
-        self.num_copied = 0  # at most, of the last block of a row: the model has not run them
+        self.num_copied = 0  # most copied tokens in the last block of a row; the model has not run them
 
     def prefill_all(self, prompts: Sequence[Tensor], prefixes: Sequence[Any]) -> list[Any]:
         indices = [self.lookup.prefill(prompt, None) for prompt in prompts]
@@ -101,7 +101,7 @@ class HybridDrafter(BaseDrafter):
         return DraftBlock(tokens, torch.where(is_copy, copied.to(law.dtype), law), offered, logits)
 
     def _copies(self, block: DraftBlock, left: Sequence[int]) -> list[list[int]]:
-        """Return for each row the tokens that followed its text with its drafts: at most as many as are left to draft."""
+        """Return for each row the tokens that followed its text and drafts earlier: at most as many as are left to draft."""
         drafts = [tokens[:size] for tokens, size in zip(block.tokens.tolist(), block.lengths.tolist(), strict=True)]
         copies: list[list[int]] = [[] for _ in drafts]
         for row, text in self.lookup.texts.items():

@@ -1,4 +1,4 @@
-"""A draft model with a tokenizer of its own, whose law is restricted to the tokens that the target has too."""
+"""A draft model with another tokenizer, whose law is restricted to the tokens that the target has too."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from sdbench.types import Context, DraftBlock, DraftSetup
 
 @dataclass
 class TranslatedText:
-    """A text as its tokens' translations, one after the other: all of it is settled."""
+    """A text as the translations of its tokens in order; all of it is settled."""
 
     ids: list[int]
     size: int
@@ -31,8 +31,8 @@ class TranslatedText:
 class IntersectionDrafter(ForeignDrafter):
     """Token-level intersection (Timor et al. 2025, arXiv:2502.05202): q is the draft's law over shared tokens, renormalised.
 
-    Its columns are put in the target's order once, by id. The draft reads the target's text token by token: a token that it does
-    not have is spelt in its own. So a text in its ids only grows, and is cached as any other.
+    Its columns are put in the target's order once, by id. The draft reads the target's text token by token; it spells a token
+    that it does not have in its own tokens. So a text in its ids only grows, and is cached like any other.
     """
 
     version: ClassVar[str] = "1"
@@ -90,7 +90,7 @@ class IntersectionDrafter(ForeignDrafter):
         return self.draft_id_of[known], token, known if self.warp.is_greedy else q, logits
 
     def _restrict(self, raw: Tensor) -> Tensor:
-        """Return logits [B,V] of the target's ids from those of the draft's: −∞ where it has no such token."""
+        """Return logits [B,V] of the target's ids from those of the draft's: −∞ for tokens that the draft does not have."""
         raw = raw if raw.dtype in (torch.float32, torch.float64) else raw.float()
         logits = raw.new_full((len(raw), self.num_ids), -torch.inf)
         return logits.index_copy_(1, self.target_ids, raw.index_select(1, self.draft_ids))

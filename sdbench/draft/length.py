@@ -1,4 +1,4 @@
-"""A drafter of any kind whose blocks are as long as a length policy decides."""
+"""A wrapper that lets a length policy decide the length of any drafter's blocks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +13,12 @@ from sdbench.draft.policies import LengthPolicy
 from sdbench.probs import Warp, at, clamp_nan_ids, is_ids
 from sdbench.types import DRAFTER_NEEDS, Context, DraftBlock, Drafter, Evidence, Limits, Verdict, needs_of
 
-PERCENT = 100  # fitted thresholds are counted by hundredths
+PERCENT = 100  # fitted thresholds are counted in hundredths
 
 
 @dataclass(frozen=True, slots=True)
 class GrownContext:
-    """The texts of a context with drafts behind them."""
+    """The texts of a context followed by drafts."""
 
     tokens: Tensor
     lengths: Tensor
@@ -26,8 +26,8 @@ class GrownContext:
 
 
 class VariableLength:
-    """Drafts by another drafter until its policy ends a row's block: token by token where that drafter continues its own drafts
-    (`continues_drafts`), else by cutting its whole blocks.
+    """Drafts with another drafter until its policy ends a row's block: token by token if that drafter can continue its drafts
+    (`continues_drafts`), otherwise by cutting its whole blocks.
     """
 
     varies_length = True
@@ -98,7 +98,7 @@ class VariableLength:
         return join(taken, offered, needs)
 
     def _slots(self, context: Context, wanted: Tensor, u: Tensor, needs: frozenset[str]) -> Iterator[DraftBlock]:
-        """Yield blocks of a slot each, in order: drafted as they are read, if the drafter continues its own drafts."""
+        """Yield blocks of one slot each, in order; they are drafted one by one if the drafter can continue its drafts."""
         width = u.shape[1]
         if not getattr(self.drafter, "continues_drafts", False):
             block = self.drafter.draft(context, width, wanted, u, needs)
@@ -120,7 +120,7 @@ class VariableLength:
 
 
 def chance_of(block: DraftBlock) -> Tensor:
-    """Return q(x) [B,K] of the tokens; at temperature 0 by the un-tempered law, and 1 where the drafter has none."""
+    """Return q(x) [B,K] of the tokens; at temperature 0 from the un-tempered law, and 1 if the drafter has no law."""
     law = block.q
     if is_ids(law):
         if block.logits is None:
@@ -130,7 +130,7 @@ def chance_of(block: DraftBlock) -> Tensor:
 
 
 def slot_of(block: DraftBlock, slot: int) -> DraftBlock:
-    """Return one slot of a block as a block, with what the target has begun for all of it."""
+    """Return one slot of a block as a block, with the partial forward of the whole block."""
     parts = block.logits, block.hidden, block.sure
     logits, hidden, sure = (None if x is None else x[:, slot : slot + 1] for x in parts)
     tokens, q = (x[:, slot : slot + 1] for x in (block.tokens, block.q))

@@ -12,7 +12,7 @@ from sdbench.types import Context, DraftBlock, DraftSetup
 
 
 class TextDrafter(BaseDrafter):
-    """Drafts from the row's own text, without a model: keeps an index of each row."""
+    """Drafts from the row's own text, without a model, with an index for each row."""
 
     def __init__(self, shortest: int, longest: int) -> None:
         for name, value in {"shortest": shortest, "longest": longest}.items():
@@ -42,7 +42,7 @@ class TextDrafter(BaseDrafter):
 
     @staticmethod
     def block_of(blocks: Sequence[Sequence[int]], lengths: Tensor) -> DraftBlock:
-        """Return the block of these tokens, as wide as the longest of them, each with all the mass of its distribution."""
+        """Return the block of these tokens, as wide as the longest row, each token with all the mass of its law."""
         width, device = max(map(len, blocks), default=0), lengths.device
         tokens = torch.tensor(
             [[*block, *[0] * (width - len(block))] for block in blocks], dtype=torch.int64, device=device
@@ -51,8 +51,9 @@ class TextDrafter(BaseDrafter):
 
 
 class PromptLookup(TextDrafter):
-    """Prompt lookup decoding (Saxena 2023): copies what followed the longest earlier occurrence of the text's ending, of `shortest`
-    to `longest` tokens; the latest of equally long ones. A copy that reaches the end of the text goes on with itself.
+    """Prompt lookup decoding (Saxena 2023): copies what followed the longest earlier occurrence of the text's ending, of
+    `shortest` to `longest` tokens, the latest of equally long ones. A copy that reaches the end of the text continues with
+    itself.
     """
 
     version: ClassVar[str] = "1"

@@ -1,4 +1,4 @@
-"""Medusa: heads on the target's newest state, each for a token further ahead."""
+"""Medusa: heads on the target's newest state, each for one position further ahead."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -16,10 +16,10 @@ from sdbench.types import Context, DraftBlock, Evidence, Verdict
 
 
 class Medusa(TrainedDrafter):
-    """Independent heads (Cai et al. 2024, arXiv:2401.10774): residual blocks, read out by the target's own final head.
+    """Independent heads (Cai et al. 2024, arXiv:2401.10774): residual blocks followed by the target's output head.
 
-    Head k guesses token n−1+k from h(n−2), whatever the heads before it have drafted, so q does not depend on them. A block has
-    at most as many tokens as there are heads. Kept is one state [d] a row. Weights: weight [K,d,d], bias [K,d].
+    Head k predicts token n−1+k from h(n−2), whatever the heads before it have drafted, so q does not depend on them. A block
+    has at most as many tokens as there are heads. One state [d] is kept per row. Weights: weight [K,d,d], bias [K,d].
     """
 
     version: ClassVar[str] = "1"
@@ -48,7 +48,7 @@ class Medusa(TrainedDrafter):
         del self.states
 
     def prefill(self, prompt: Tensor, prefix: Prefix) -> Tensor:
-        """Return the newest state; zeros behind a prompt of one token, which has none."""
+        """Return the newest state; zeros after a prompt of one token, which has none."""
         if not prefix.length:
             return self.weights["bias"].new_zeros(self.weights["bias"].shape[1])
         assert prefix.hidden is not None, "target_hidden is among the needs"
@@ -75,7 +75,7 @@ class Medusa(TrainedDrafter):
         return DraftBlock(tokens, law, lengths.clamp_max(k), *kept)
 
     def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:
-        """Take the state that gave the new last token: behind m kept drafts, that of slot m."""
+        """Take the state that predicted the new last token: after m kept drafts, that of slot m."""
         assert evidence.target_hidden is not None, "it is among the needs"
         count = len(verdict.accepted)
         rows = torch.arange(count, device=verdict.accepted.device)
@@ -83,6 +83,6 @@ class Medusa(TrainedDrafter):
 
 
 def guess(weights: Mapping[str, Tensor], states: Tensor, k: int) -> Tensor:
-    """Return the states [...,k,d] that the first k heads make of a state [...,d]: x + silu(W·x + b)."""
+    """Return the states [...,k,d] of the first k heads from a state [...,d]: x + silu(W·x + b)."""
     inner = torch.einsum("kij,...j->...ki", weights["weight"][:k], states) + weights["bias"][:k]
     return states[..., None, :] + silu(inner)

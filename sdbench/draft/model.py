@@ -1,4 +1,4 @@
-"""A small model drafts token by token."""
+"""A draft model that drafts token by token."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,10 +16,10 @@ from sdbench.types import Context, DraftBlock, DraftSetup, Limits
 
 
 class ModelDrafter(BaseDrafter):
-    """The pair's own draft model, under the warpers of the target.
+    """The pair's draft model, under the warpers of the target.
 
-    A round begins with the last two tokens of a text: the first was never fed where the whole last block was kept, and is written
-    again, unchanged, where it was. So shapes stay fixed, and nobody keeps count of what is cached.
+    A round begins with the last two tokens of a text. The first was not run yet if the whole last block was kept; otherwise it
+    is written again, unchanged. So shapes are constant, and nothing has to track what is cached.
     """
 
     version: ClassVar[str] = "1"
@@ -69,7 +69,7 @@ class ModelDrafter(BaseDrafter):
         return DraftBlock(tokens, q, lengths, extra.get("raw"), extra.get("draft_hidden"))
 
     def feed(self, context: Context, count: int) -> None:
-        """Run the `count` tokens before the last two of each text, of which some were drafted by somebody else."""
+        """Run the `count` tokens before the last two of each text, some of which another drafter proposed."""
         tail = context.lengths[:, None] + torch.arange(-2 - count, -2, device=context.lengths.device)
         ids = context.tokens.gather(1, tail.clamp_min(0))
         plan = self.model.plan(tail.clamp_min(-1), self.cache, self.model.kv_length(context.longest, self.cache))
@@ -78,7 +78,7 @@ class ModelDrafter(BaseDrafter):
     def _propose(
         self, cache: RaggedCache, wanted: Sequence[str], kv_length: int, ids: Tensor, sizes: Tensor, u: Tensor
     ) -> tuple[Tensor, ...]:
-        """Return tokens [B,K] and laws [B,K,V] behind texts of `sizes` [B] that end in ids [B,2]; their logits, their states."""
+        """Return tokens [B,K] and laws [B,K,V] after texts of `sizes` [B] that end in ids [B,2], with logits and states."""
         k = u.shape[1]
         positions = sizes[:, None] + torch.arange(-2, k - 1, device=u.device)  # [B,K+1]
         plans = self.model.plan(positions, cache, kv_length).split([2, *[1] * (k - 1)])
@@ -97,9 +97,9 @@ def draw_tokens(
     u: Tensor,
     wanted: Sequence[str],
 ) -> tuple[Tensor, ...]:
-    """Return tokens [B,K] and laws [B,K,V] behind texts that end in ids [B,t], drawn with u [B,K]; their logits, their states.
+    """Return tokens [B,K] and laws [B,K,V] after texts that end in ids [B,t], drawn with u [B,K], with logits and states.
 
-    `forward` gives the logits [B,1,V] of the last id and the states [B,t,d] of all.
+    `forward` returns the logits [B,1,V] of the last id and the states [B,t,d] of all.
     """
     tokens: list[Tensor] = []
     laws: list[Tensor] = []

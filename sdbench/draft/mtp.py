@@ -18,7 +18,7 @@ from sdbench.lm.state_model import LAYER, LAYERS, NORMS, StateLM, join
 from sdbench.probs import Warp
 from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Verdict
 
-CHECKPOINT = "checkpoint"  # as a head: the MTP weights that came with the target
+CHECKPOINT = "checkpoint"  # as a head: the MTP weights in the target's checkpoint
 
 
 class StatePrefix(NamedTuple):
@@ -29,15 +29,15 @@ class StatePrefix(NamedTuple):
 
 
 class MTP(TrainedDrafter):
-    """The module of DeepSeek-V3 (arXiv:2412.19437, section 2.2) as Bebop runs it (arXiv:2606.12370): one layer, run K times.
+    """The module of DeepSeek-V3 (arXiv:2412.19437, section 2.2) as in Bebop (arXiv:2606.12370): one layer, run K times.
 
-    A round first runs the slots whose target states are new, as many as the last block had kept and one more, over what the draft
+    A round first runs the slots with new target states, one more than the last block had kept, and overwrites what the draft
     had written there from its own states; the newest of them drafts. In `states` these come first, the newest at `newest`.
     """
 
     version: ClassVar[str] = "1"
     kind: ClassVar[str] = "mtp"
-    may_ship: ClassVar[bool] = True  # with the target's checkpoint: head="checkpoint"
+    may_ship: ClassVar[bool] = True  # in the target's checkpoint: head="checkpoint"
 
     cache: RaggedCache  # from open to close
     states: Tensor  # [R,W,d]
@@ -78,7 +78,7 @@ class MTP(TrainedDrafter):
 
     @classmethod
     def more_shapes(cls, width: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of weights beside those of the layer, its norms and `fuse`."""
+        """Return the shapes of weights besides those of the layer, its norms and `fuse`."""
         return {}
 
     @classmethod
@@ -99,21 +99,21 @@ class MTP(TrainedDrafter):
         return self.prefill_all([prompt], [prefix])[0]
 
     def prefill_all(self, prompts: Sequence[Tensor], prefixes: Sequence[Prefix]) -> list[StatePrefix]:
-        """Before the first token the state is zero."""
+        """Compute the draft's keys and values of prompts. The state before the first token is zero."""
         states = [self._states_before(prefix) for prefix in prefixes]
         inputs = [self.model.inputs(x[:-1], prompt[:-1]) for x, prompt in zip(states, prompts, strict=True)]
         cached = self.model.prefill_all(inputs)
         return [StatePrefix(keys, x[-1].clone()) for keys, x in zip(cached, states, strict=True)]
 
     def _states_before(self, prefix: Prefix) -> Tensor:
-        """Return the states [L,d] that gave each token of a prompt."""
+        """Return the states [L,d] that predicted each token of a prompt."""
         fuse = self.model.weights["fuse"]
         if not prefix.length:
             return fuse.new_zeros(1, len(fuse))
         return pad(self._join(prefix.hidden, prefix.layer_hidden), (0, 0, 1, 0))
 
     def _join(self, hidden: Tensor | None, layer_hidden: Tensor | None) -> Tensor:
-        """Return the states [...,d] that slots read of the target's, [...,d] of its last layer and [...,2d] of two others."""
+        """Return the states [...,d] that slots read from the target's, [...,d] of its last layer and [...,2d] of two others."""
         assert hidden is not None, "target_hidden is among the needs"
         return join(self.model.weights, hidden if layer_hidden is None else torch.cat((layer_hidden, hidden), -1))
 
@@ -132,7 +132,7 @@ class MTP(TrainedDrafter):
         self._widen(width)
         states, newest = self.states[:count], self.newest[:count]
         slots = (context.lengths - 1 - newest)[:, None] + torch.arange(width, device=lengths.device)
-        ids = context.tokens.gather(1, slots.clamp(0, context.tokens.shape[1] - 1))  # behind the text, anything
+        ids = context.tokens.gather(1, slots.clamp(0, context.tokens.shape[1] - 1))  # after the text, any token
         cache, wanted = self.cache, tuple(name for name in ("raw", "draft_hidden") if name in needs)
         kv_length = self.model.kv_length(context.longest + k - 1, cache)
         step = partial(self._propose, cache, wanted)
@@ -153,7 +153,7 @@ class MTP(TrainedDrafter):
         lengths: Tensor,
         u: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Return what `draw_tokens` does behind texts of `sizes` [B], of which ids [B,W] and states [B,W,d] are run first.
+        """Return `draw_tokens` after texts of `sizes` [B], once ids [B,W] and states [B,W,d] of new slots were run.
 
         No token depends on how many of them are offered, `lengths` [B].
         """
@@ -171,29 +171,29 @@ class MTP(TrainedDrafter):
         return draw_tokens(forward, plans, ids, self.warp, u, wanted)
 
     def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:
-        """Take the states of all slots of the block: behind m kept drafts, the newest is that of slot m."""
+        """Take the states of all slots of the block: after m kept drafts, the newest is that of slot m."""
         states = self._join(evidence.target_hidden, evidence.layer_hidden)
         count, width = states.shape[:2]
         self._widen(width)
         self.states[:count, :width], self.newest[:count] = states, verdict.accepted
 
     def _widen(self, width: int) -> None:
-        """Make room for the states of a block, so that shapes come back."""
+        """Allocate space for the states of a block, in sizes that recur."""
         self.states = pad(self.states, (0, 0, 0, max(0, width - self.states.shape[1])))
 
 
 class Eagle(MTP):
-    """EAGLE-1 (Li et al. 2024, arXiv:2401.15077) on a chain: the same layer without norms, trained to give the target's states."""
+    """EAGLE-1 (Li et al. 2024, arXiv:2401.15077) on a chain: the same layer without norms, trained on the target's states."""
 
     kind: ClassVar[str] = "eagle"
     may_ship: ClassVar[bool] = False
 
 
 class Eagle3(MTP):
-    """EAGLE-3 (Li et al. 2025, arXiv:2503.01840) on a chain: what slots read of the target is joined from three of its layers.
+    """EAGLE-3 (Li et al. 2025, arXiv:2503.01840) on a chain: slots read a combination of three of the target's layers.
 
-    The low and the middle layer are those of `low_and_middle`; the last one's state is taken behind the final norm. A slot whose
-    target state is not made yet reads the draft's own, which is not joined with anything.
+    The low and the middle layer are those of `low_and_middle`; the last one's state is taken after the final norm. A slot
+    without a target state yet reads the draft's own state, which is not combined with anything.
     """
 
     kind: ClassVar[str] = "eagle3"

@@ -1,7 +1,7 @@
-"""Length policies: how many tokens a row drafts, as pure functions of its own rounds and of its draft so far.
+"""Length policies: how many tokens a row drafts, as pure functions of its earlier rounds and its draft so far.
 
-No policy looks at another row, and none drops a token that it has looked at: a draft that was drawn and then dropped because of
-what it is biases what is emitted (by up to .24 in total variation). So a block ends behind the token that ended it.
+No policy depends on another row, and none drops a token after looking at it: dropping a draft because of what it is biases what
+is emitted (by up to .24 in total variation). So a block ends after the token that ended it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ from torch import Tensor
 from sdbench.config import nearest
 from sdbench.draft.base import is_number
 
-FINE, COARSE = 20, 5  # equal parts of (0, 1] in which probabilities are counted
-MISSED = 3.0  # what stopping before an acceptance costs, in drafts that are refused: the weight of transformers
+FINE, COARSE = 20, 5  # number of equal bins of (0, 1] for probabilities
+MISSED = 3.0  # weight of a missed acceptance against a rejected draft, as in transformers
 ENOUGH = 6  # examined tokens before a threshold is fitted
 
 
 class LengthPolicy:
-    """Draft what was asked for. A row's state [S] begins as `start`; all methods work on rows [B,S]."""
+    """Drafts as many tokens as requested. A row's state [S] begins as `start`; all methods work on rows [B,S]."""
 
     version: ClassVar[str] = "1"
     least: ClassVar[int] = 1  # the smallest num_draft that leaves a choice
@@ -33,20 +33,20 @@ class LengthPolicy:
         return lengths
 
     def goes_on(self, state: Tensor, chance: Tensor) -> Tensor:
-        """Return [B] whether another token is drafted behind tokens of probabilities chance [B,i], i at least 1."""
+        """Return [B] whether another token is drafted after tokens of probabilities chance [B,i], i at least 1."""
         return torch.ones(len(chance), dtype=torch.bool, device=chance.device)
 
     def thresholds(self, state: Tensor) -> Tensor | None:
-        """Return the threshold of q(x) of each row [B], if it is fitted to the row; the records count the rounds at each."""
+        """Return the threshold on q(x) of each row [B] if it is fitted to the row; the records count the rounds at each."""
         return None
 
     def learn(self, state: Tensor, chance: Tensor, offered: Tensor, accepted: Tensor) -> Tensor:
-        """Return the state behind a round that accepted so many [B] of the tokens offered [B], of chance [B,K]."""
+        """Return the state after a round that accepted so many [B] of the tokens offered [B], of chance [B,K]."""
         return state
 
 
 class HeuristicLength(LengthPolicy):
-    """transformers' heuristic schedule: two more behind a block that was kept whole, otherwise one less, at least 1."""
+    """transformers' heuristic schedule: two more after a block that was kept whole, otherwise one fewer, at least 1."""
 
     least, reads_history = 2, True
     start = (torch.inf,)  # the first block has num_draft tokens
@@ -60,7 +60,7 @@ class HeuristicLength(LengthPolicy):
 
 
 class ConfidenceLength(LengthPolicy):
-    """End behind the first token with q(x) < threshold."""
+    """Ends a block after the first token with q(x) < threshold."""
 
     least, reads_chance = 2, True
 
@@ -72,10 +72,11 @@ class ConfidenceLength(LengthPolicy):
 
 
 class AdaptiveLength(ConfidenceLength):
-    """Dynamic speculation lookahead (Mamou et al. 2024, arXiv:2405.04304) as in transformers: the threshold is fitted to the row.
+    """Dynamic speculation lookahead (Mamou et al. 2024, arXiv:2405.04304) as in transformers: a threshold fitted to the row.
 
-    Of the thresholds 0, .05, … .95 the one with the least false-positive rate + 3·false-negative rate over the tokens examined so
-    far; `threshold` until six were, one of them accepted and one refused. The state counts accepted and refused tokens by q(x).
+    Of the thresholds 0, .05, … .95 it uses the one with the lowest false-positive rate + 3·false-negative rate over the tokens
+    examined so far. Until six were examined, with at least one accepted and one rejected, it uses `threshold`. The state counts
+    accepted and rejected tokens by q(x).
     """
 
     reads_history = True
@@ -86,7 +87,7 @@ class AdaptiveLength(ConfidenceLength):
         totals = torch.stack((accepted.sum(-1), refused.sum(-1)), -1)
         missed = (accepted.cumsum(-1) - accepted) / totals[:, :1].clamp_min(1)
         wasted = 1 - (refused.cumsum(-1) - refused) / totals[:, 1:].clamp_min(1)
-        tie = torch.arange(FINE, device=state.device) * 1e-5  # of equals the lowest
+        tie = torch.arange(FINE, device=state.device) * 1e-5  # of equal ones the lowest
         fitted = (wasted + MISSED * missed + tie).argmin(-1) / FINE
         return torch.where((totals.min(-1).values > 0) & (totals.sum(-1) >= ENOUGH), fitted, self.threshold)
 
@@ -98,10 +99,10 @@ class AdaptiveLength(ConfidenceLength):
 
 
 class ValueLength(LengthPolicy):
-    """Draft on while the expected tokens of the round, over its price, grow: as vLLM's adaptive verification, a row at a time.
+    """Drafts on while the expected tokens of the round per cost grow, as vLLM's adaptive verification, for each row.
 
-    A round of k drafts is expected to emit 1 + a₁ + a₁a₂ + … tokens and costs 1 + k·price target calls. The acceptance of a drafted
-    token is estimated from the row's tokens of similar q(x), that of the next from all of them.
+    A round of k drafts is expected to emit 1 + a₁ + a₁a₂ + … tokens and costs 1 + k·price target calls. The acceptance of a
+    drafted token is estimated from the row's tokens of similar q(x), that of the next token from all of them.
     """
 
     least, reads_chance, reads_history = 2, True, True
@@ -113,7 +114,7 @@ class ValueLength(LengthPolicy):
     def goes_on(self, state: Tensor, chance: Tensor) -> Tensor:
         accepted, refused = state.split(COARSE, -1)
         middle = (torch.arange(COARSE, device=state.device) + 0.5) / COARSE
-        estimates = (accepted + 2 * middle) / (accepted + refused + 2)  # what is known counts as two tokens at first
+        estimates = (accepted + 2 * middle) / (accepted + refused + 2)  # a prior that counts as two tokens
         overall = (accepted.sum(-1) + 1.5) / (state.sum(-1) + 2)
         survival = estimates.gather(1, part_of(chance, COARSE)).cumprod(1)
         price = 1 + chance.shape[1] * self.price
@@ -133,7 +134,7 @@ POLICIES: Mapping[str, type[LengthPolicy]] = {
 
 
 def policy_of(name: str, options: Mapping[str, Any]) -> LengthPolicy:
-    """Return the policy of this name, with its options as `drafter.length_…` gives them."""
+    """Return the policy of this name with its options, given as `drafter.length_…`."""
     if name not in POLICIES:
         raise ValueError(f"length={name} is not a length policy {nearest(str(name), sorted(POLICIES))}")
     kind, arguments = POLICIES[name], {key.removeprefix("length_"): value for key, value in options.items()}
@@ -151,12 +152,12 @@ def share(name: str, value: Any) -> float:
 
 
 def part_of(chance: Tensor, parts: int) -> Tensor:
-    """Return which of so many equal parts of [0, 1] each probability lies in."""
+    """Return the bin of [0, 1] of each probability."""
     return (chance * parts).long().clamp(0, parts - 1)
 
 
 def count(state: Tensor, chance: Tensor, offered: Tensor, accepted: Tensor) -> Tensor:
-    """Return counts [B,2P] of accepted, then of refused tokens by their probability, with those of a round [B,K] added."""
+    """Return counts [B,2P] of accepted, then of rejected tokens by probability, with those of a round [B,K] added."""
     parts, slots = state.shape[1] // 2, torch.arange(chance.shape[1], device=chance.device)
     is_accepted = slots < accepted[:, None]
     is_examined = slots < torch.minimum(offered, accepted + 1)[:, None]

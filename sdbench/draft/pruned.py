@@ -1,4 +1,4 @@
-"""The target drafts without some of its layers: those that change the least in what they are given."""
+"""The target without some of its layers as the draft: without those that change their input least."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,20 +21,20 @@ from sdbench.types import DraftSetup, Limits
 
 CACHE = Path(constants.HF_HOME, "sdbench", "pruned")
 METHOD = "1"  # raise it when the same weights and texts would give other distances
-NO_LOGIT = ("_name_or_path", "transformers_version", "architectures")  # of a configuration: what moves none
+NO_LOGIT = ("_name_or_path", "transformers_version", "architectures")  # configuration keys that change no logit
 
 
 class PrunedDrafter(ModelDrafter):
-    """Depth pruning (Gromov et al. 2024, arXiv:2403.17887): of all runs of consecutive layers that are as long as must go, the
-    one with the smallest angular distance between what enters and what leaves it is left out. Nothing is trained.
+    """Depth pruning (Gromov et al. 2024, arXiv:2403.17887): of all runs of consecutive layers of the required length, the one
+    with the smallest angular distance between its input and output is left out. Nothing is trained.
 
-    The weights are the target's. Keys and values are not: behind a gap the states of the layers that stay are others.
+    The weights are the target's. Keys and values are not, because layers after the gap have other states.
     """
 
     version: ClassVar[str] = "1"
     limits: ClassVar[Limits] = Limits()
     needs: ClassVar[frozenset[str]] = frozenset()
-    draws_draft_law: ClassVar[bool] = False  # that of the pair's own draft model
+    draws_draft_law: ClassVar[bool] = False  # that of the pair's draft model
     facts: Mapping[str, Any] = {}  # for the records
 
     @classmethod
@@ -98,7 +98,7 @@ def kept_of(count: int, keep_layers: int | None) -> int:
 
 
 def read_texts(path: str, tokenizer: Any, count: int, length: int) -> list[list[int]]:
-    """Return the first ids, at most `length`, of the first lines of a file that are not blank, at most `count`."""
+    """Return the first ids, at most `length`, of the first `count` lines of a file that are not blank."""
     if tokenizer is None:
         raise ValueError(f"calibration={path} is a text file, and there is no tokenizer to read it with")
     try:
@@ -112,13 +112,13 @@ def read_texts(path: str, tokenizer: Any, count: int, length: int) -> list[list[
 
 
 def identity_of(lm: LM) -> str:
-    """Return a digest of a model's configuration and of values of each of its tensors, the same in every process."""
+    """Return a digest of a model's configuration and of sampled values of each tensor, the same in every process."""
     config = {name: value for name, value in lm.config.to_dict().items() if name not in NO_LOGIT}
     return digest_of(digest_of_data(config), *sample_of([*lm.model.parameters(), *lm.model.buffers()]))
 
 
 def read_distances(key: str) -> list[float] | None:
-    """Return the angular distances that were measured before; None where the cache does not have them, or not whole."""
+    """Return angular distances from the cache; None if they are missing or incomplete."""
     try:
         return json.loads((CACHE / f"{key}.json").read_text())
     except (FileNotFoundError, ValueError):
@@ -126,7 +126,7 @@ def read_distances(key: str) -> list[float] | None:
 
 
 def write_distances(key: str, distances: Sequence[float]) -> None:
-    """Keep angular distances for later runs."""
+    """Store angular distances for later runs."""
     try:
         CACHE.mkdir(parents=True, exist_ok=True)
         write_whole(CACHE / f"{key}.json", json.dumps(distances))

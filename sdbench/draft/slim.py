@@ -1,4 +1,4 @@
-"""A slim verifier: the target's first layers, over the target's own cache, judge drafts before the target does."""
+"""A slim verifier: the target's first layers, over the target's cache, judge drafts before the target does."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -15,17 +15,17 @@ from sdbench.types import Context, DraftBlock
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a slim verifier makes of c drafted slots: by name what holds for each, [B,c,…], and states [B,c+1,d]."""
+    """The verdict of a slim verifier on c drafted slots: values by name and slot, [B,c,…], and states [B,c+1,d]."""
 
-    by_slot: dict[str, Tensor]  # tokens, q, sure and, where the draft has them, logits, as in DraftBlock; states
-    is_kept: Tensor  # [B,c]: the token is the one that was drafted
-    is_last: Tensor  # [B,c]: nothing is drafted behind it
+    by_slot: dict[str, Tensor]  # tokens, q, sure, states, and logits if the draft has them, as in DraftBlock
+    is_kept: Tensor  # [B,c]: the token is the drafted one
+    is_last: Tensor  # [B,c]: nothing is drafted after it
 
 
 class SlimVerifier:
-    """The first `num_layers` layers of the target under its own final norm and head, as `EarlyExit` drafts with them.
+    """The first `num_layers` layers of the target with its final norm and head, which `EarlyExit` uses as a draft.
 
-    The target's forward goes on with the states that they leave (`continues`).
+    The target's forward pass continues from their states (`continues`).
     """
 
     cache: RaggedCache  # the target's, from open to close
@@ -43,7 +43,7 @@ class SlimVerifier:
         del self.cache
 
     def judge(self, context: Context, block: DraftBlock, u: Tensor, low: float, high: float) -> Judged:
-        """Judge a block [B,c] that was drafted behind these texts with uniforms u [B,c]."""
+        """Judge a block [B,c] that was drafted after these texts, with uniforms u [B,c]."""
         ids = torch.cat((context.tokens.gather(1, context.lengths[:, None] - 1), block.tokens), 1)
         logits = () if block.logits is None else (block.logits,)
         kv_length = self.target.kv_length(context.longest + block.tokens.shape[1], self.cache)
@@ -65,7 +65,7 @@ class SlimVerifier:
     def _judge(
         self, low: float, high: float, kv_length: int, ids: Tensor, sizes: Tensor, u: Tensor, q: Tensor, *logits: Tensor
     ) -> tuple[Tensor, ...]:
-        """Judge ids [B,1+c], the first of them the last of texts of `sizes` [B], by laws q [B,c,V] and `logits`."""
+        """Judge ids [B,1+c], the first of them the last token of texts of `sizes` [B], by laws q [B,c,V] and `logits`."""
         positions = sizes[:, None] + torch.arange(-1, ids.shape[1] - 1, device=ids.device)
         plan = self.target.plan(positions, self.cache, kv_length)
         drafts, valid = ids[:, 1:], clamp_nan_ids(ids, self.num_ids)
@@ -90,9 +90,10 @@ class SlimVerifier:
 
 
 def mix(q: Tensor, s: Tensor, low: float, high: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return with which probability a slim verifier keeps each token, the law of what stands there then, and of what it draws.
+    """Return the probability with which a slim verifier keeps each token, the resulting law, and the law from which it redraws.
 
-    q is the draft's law, s the slim verifier's; all [...,V]. From low to high it keeps a token with min(1, s/q), or draws another.
+    q is the draft's law, s the slim verifier's; all [...,V]. From low to high it keeps a token with min(1, s/q), or draws
+    another.
     """
     a = (s / q.clamp_min(torch.finfo(q.dtype).tiny)).clamp_max(1)
     left = torch.where((a >= low) & (a <= high), q * (1 - a), 0)

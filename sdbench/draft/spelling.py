@@ -1,4 +1,4 @@
-"""The ids of a text in one tokenizer and in another, by text: what is behind a window of tokens does not change any more."""
+"""A text in the ids of two tokenizers, by decoding and encoding a window: ids before the window do not change any more."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,16 +7,16 @@ from typing import Any
 from sdbench.draft.text_index import count_common
 from sdbench.draft.translation import UNKNOWN
 
-SAMPLED = 1000  # ids whose text is written back in a tokenizer's check
+SAMPLED = 1000  # ids that a tokenizer's check decodes and encodes
 
 
 class Speller:
-    """A tokenizer's text of ids and ids of texts, special tokens left out; one at a time, for batches wait for threads."""
+    """Decodes and encodes with a tokenizer, without special tokens, one text at a time, because batches wait for threads."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.fast = getattr(tokenizer, "backend_tokenizer", None)
-        if self.fast is not None:  # what a call of the tokenizer sets anew
+        if self.fast is not None:  # these are set by each call of the tokenizer
             self.fast.no_truncation()
             self.fast.no_padding()
 
@@ -33,7 +33,7 @@ class Speller:
 
 
 def refuse_undecodable(tokenizer: Any, name: str) -> None:
-    """Raise ValueError for a tokenizer whose texts of ids are not read back as these texts."""
+    """Raise ValueError for a tokenizer that does not encode the texts of ids to texts that decode the same."""
     speller, special = Speller(tokenizer), set(tokenizer.all_special_ids)
     ids = [index for index in range(0, len(tokenizer), max(1, len(tokenizer) // SAMPLED)) if index not in special]
     before = speller.ids_of(["a"])[0]  # a first token may lose its space
@@ -53,9 +53,9 @@ def refuse_undecodable(tokenizer: Any, name: str) -> None:
 
 @dataclass
 class SpelledText:
-    """A text of the target's tokens in the ids of the draft, as the draft's tokenizer splits it behind `settled`.
+    """A text of the target's tokens in the ids of the draft, as the draft's tokenizer splits it after `settled`.
 
-    The window holds the target's last tokens. Its first `num_lead` are context alone: `lead_ids` are theirs in the draft.
+    The window holds the target's last tokens. Its first `num_lead` are only context; `lead_ids` are their draft ids.
     """
 
     settled: list[int]
@@ -64,8 +64,8 @@ class SpelledText:
     ids: list[int]
     num_lead: int = 0
     lead_ids: tuple[int, ...] = ()
-    is_open: bool = False  # whether the draft can go on behind it
-    rate: float = 1.0  # ids of the draft for a token of the target, in the prompt
+    is_open: bool = False  # whether the draft can continue after it
+    rate: float = 1.0  # draft ids per target token, in the prompt
 
     @property
     def num_settled(self) -> int:
@@ -77,7 +77,7 @@ class SpelledText:
 
 @dataclass(frozen=True, slots=True)
 class WrittenDraft:
-    """What a draft wrote in its ids; `is_ended`: a special token followed."""
+    """The ids that a draft wrote; `is_ended`: a special token followed."""
 
     ids: list[int]
     is_ended: bool
@@ -85,20 +85,20 @@ class WrittenDraft:
 
 @dataclass(frozen=True, slots=True)
 class SpelledBlock:
-    """Tokens of the target, and how many more would have been offered had the draft's last id not changed them."""
+    """Tokens of the target, and how many more would have been offered if the draft's last id had not changed them."""
 
     tokens: list[int]
     num_lost: int
 
 
 class Spelling:
-    """Keeps texts of a target's tokens in a draft's ids: a window of 2 to 3 times `look_behind` tokens is decoded and encoded
-    anew as a text grows. The window moves on where that changes no id.
+    """Keeps texts of a target's tokens in a draft's ids. A window of 2 to 3 times `look_behind` tokens is decoded and encoded
+    again as a text grows, and moves on where that changes no id.
     """
 
     def __init__(self, target: Any, draft: Any, look_behind: int) -> None:
         self.target, self.draft, self.look_behind = Speller(target), Speller(draft), look_behind
-        self.begin: list[int] = list(draft("")["input_ids"])  # what the draft's texts begin with
+        self.begin: list[int] = list(draft("")["input_ids"])  # the ids with which the draft's texts begin
 
     def begin_text(self, prompt: list[int]) -> SpelledText:
         text = SpelledText(list(self.begin), [], 0, list(self.begin) or [0])
@@ -108,8 +108,8 @@ class Spelling:
         return text
 
     def extend(self, texts: Mapping[int, SpelledText], new: Mapping[int, list[int]]) -> None:
-        """Append tokens to texts. Where the new ones change how what precedes the window is encoded, or end in a part of a
-        character, the ids stay as they were, and the text is not open.
+        """Append tokens to texts. If they change how the text before the window is encoded, or end within a character, the ids
+        stay as they were and the text is not open.
         """
         grown = [texts[row] for row in new]
         for text, tokens in zip(grown, new.values(), strict=True):
@@ -125,8 +125,8 @@ class Spelling:
                     self._move(text, ids)
 
     def _move(self, text: SpelledText, ids: list[int]) -> None:
-        """Move the window behind tokens that more text does not change: encoded without what follows they are a beginning of
-        `ids`, those of the whole window, and what follows has the same ids behind its own context.
+        """Move the window to after tokens that more text does not change: encoded alone they are a prefix of `ids`, the
+        encoding of the whole window, and the rest has the same ids after its own context.
         """
         for stop in range(len(text.window) - self.look_behind, text.num_lead, -1):
             lead = text.window[max(0, stop - self.look_behind) : stop]
@@ -142,7 +142,7 @@ class Spelling:
     def spell(
         self, texts: Sequence[SpelledText], drafts: Sequence[WrittenDraft], limits: Sequence[int]
     ) -> list[SpelledBlock]:
-        """Return what the draft wrote behind open texts in the target's tokens, at most so many."""
+        """Return what the draft wrote after open texts in at most so many of the target's tokens."""
         rows: list[list[int]] = []
         for text, draft in zip(texts, drafts, strict=True):
             lead = text.ids[-self.look_behind :]
@@ -159,7 +159,7 @@ class Spelling:
 
 
 def _block_of(before: list[int], shorter: list[int], whole: list[int], limit: int) -> SpelledBlock:
-    """Return what `whole` has behind `before` as far as `shorter` has it too; nothing where `before` is no beginning of both."""
+    """Return what follows `before` in `whole` as far as `shorter` has it too; nothing if `before` is not a prefix of both."""
     count, common = len(before), count_common(shorter, whole)
     tokens = whole[count:common] if count_common(before, whole[:common]) == count else []
     return SpelledBlock(tokens[:limit], max(0, min(limit, len(whole) - count) - len(tokens)))

@@ -16,16 +16,17 @@ from sdbench.draft.text_index import TextIndex
 from sdbench.probs import Warp
 from sdbench.types import Context, DraftBlock, DraftSetup
 
-Drawn = tuple[int, Counter[int]]  # a token, and the counts it was drawn by
+Drawn = tuple[int, Counter[int]]  # a token, and the counts from which it was drawn
 
 
 class SuffixDrafter(TextDrafter):
     """SuffixDecoding's statistics (Oliaro et al. 2024, arXiv:2411.04975) over a row's own prompt and output.
 
-    The earlier occurrences that agree longest with the text's ending are followed. q of the first token is the share of each token
-    that follows them; a drawn token keeps the occurrences that continue with it. A block is at most `factor` times as long as the
-    agreement, and ends before a distribution whose likeliest token has a share below `least`: this never looks at a drawn token.
-    Other requests' outputs are not read, as the paper's are: what is emitted would depend on the order of the requests.
+    It follows the earlier occurrences that agree longest with the text's ending. q of the first token is the share of each
+    token that follows them; a drawn token keeps the occurrences that continue with it. A block is at most `factor` times as
+    long as the agreement, and ends before a distribution whose likeliest token has a share below `least`, which does not depend
+    on a drawn token. Unlike in the paper, other requests' outputs are not read: what is emitted would depend on the order of
+    the requests.
     """
 
     version: ClassVar[str] = "1"
@@ -58,7 +59,7 @@ class SuffixDrafter(TextDrafter):
         if self.warp.is_greedy and "raw" not in needs:
             return block
         law = torch.zeros(*block.tokens.shape, self.vocab_size, device=lengths.device)
-        law[..., 0] = 1.0  # of slots that are not offered
+        law[..., 0] = 1.0  # for slots that are not offered
         for row, drawn in enumerate(blocks):
             for slot, (_, counts) in enumerate(drawn):
                 law[row, slot, 0] = 0.0
@@ -69,7 +70,7 @@ class SuffixDrafter(TextDrafter):
     def draw_blocks(
         self, context: Context, limits: Sequence[int], uniforms: Sequence[list[float]]
     ) -> list[list[Drawn]]:
-        """Return for each row the tokens of its block, with the counts that each was drawn by."""
+        """Return for each row the tokens of its block, with the counts from which each was drawn."""
         self.read(context)
         blocks: list[list[Drawn]] = [[] for _ in limits]
         for row, text in self.texts.items():
@@ -84,9 +85,9 @@ class SuffixDrafter(TextDrafter):
     def follow(
         self, tokens: Any, positions: Sequence[int], agreed: int, limit: int, uniforms: list[float]
     ) -> list[Drawn]:
-        """Return a block drawn from what follows these positions of a text, behind `agreed` tokens each.
+        """Return a block drawn from what follows these positions of a text, after `agreed` tokens each.
 
-        tokens: ids by position, those outside the vocabulary for what cannot be drafted.
+        tokens: ids by position, outside the vocabulary for those that cannot be drafted.
         """
         block: list[Drawn] = []
         for slot in range(min(limit, int(self.factor * agreed))):
@@ -102,7 +103,7 @@ class SuffixDrafter(TextDrafter):
 
 
 def followed_stands(text: TextIndex, longest: int) -> tuple[list[int], int]:
-    """Return the positions of the occurrences that agree longest with the text's ending, the latest first, and for how long."""
+    """Return the positions of the occurrences that agree longest with the text's ending, latest first, and the length."""
     positions = list(text.earlier(longest))
     agreed = max((length for _, length in positions), default=0)
     return [position for position, length in positions if length == agreed], agreed

@@ -1,4 +1,4 @@
-"""Where the ending of a growing text occurred before: zlib's hash chains over tokens, about 20 bytes a token."""
+"""An index of earlier occurrences of the ending of a growing text: zlib's hash chains over tokens, about 20 bytes per token."""
 
 from array import array
 from collections.abc import Iterator, Sequence
@@ -9,8 +9,9 @@ MIX = 0x9E3779B1  # Knuth's multiplier, 2^32 over the golden ratio
 class TextIndex:
     """A text with the earlier occurrences of its last tokens, which can be copied without reading the text again.
 
-    A position is the number of tokens before it; 0 means none. `newest[h]` is the last position whose `shortest` preceding tokens
-    hash to h, and `before[i]` the last one before position i + 1 with the same hash. Collisions go when tokens are compared.
+    A position is the number of tokens before it; 0 means none. `newest[h]` is the last position whose `shortest` preceding
+    tokens hash to h, and `before[i]` the last one before position i + 1 with the same hash. Comparing the tokens removes
+    collisions.
     """
 
     def __init__(self, shortest: int, tokens: Sequence[int] = ()) -> None:
@@ -22,7 +23,7 @@ class TextIndex:
         return len(self.tokens)
 
     def copy(self) -> "TextIndex":
-        """Return an index of the same text that grows apart from this one."""
+        """Return an independent copy."""
         copied = TextIndex(self.shortest)
         copied.tokens, copied.before, copied.newest = self.tokens[:], self.before[:], self.newest[:]
         return copied
@@ -41,7 +42,7 @@ class TextIndex:
             self.newest[slot] = len(self.tokens)
 
     def shrink(self, count: int) -> None:
-        """Take the last tokens back."""
+        """Remove the last tokens."""
         for _ in range(count):
             self.newest[self._slot()] = self.before.pop()
             self.tokens.pop()
@@ -53,7 +54,7 @@ class TextIndex:
         return (value * MIX >> 15) & (len(self.newest) - 1)
 
     def earlier(self, longest: int) -> Iterator[tuple[int, int]]:
-        """Yield (position, length) of each earlier occurrence of the text's ending, the latest first.
+        """Yield (position, length) of each earlier occurrence of the text's ending, latest first.
 
         `length` tokens agree, at least `shortest`; the count stops at `longest`.
         """
@@ -69,5 +70,5 @@ class TextIndex:
 
 
 def count_common(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return how many tokens agree from the first on."""
+    """Return the length of the common prefix."""
     return next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))

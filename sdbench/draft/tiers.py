@@ -1,4 +1,4 @@
-"""Tiers: a draft model drafts, the target's first layers judge its tokens and redraw some, and the target judges the block."""
+"""Tiers: a draft model drafts, the target's first layers judge and partly redraw its tokens, and the target judges the block."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -17,12 +17,12 @@ from sdbench.types import Context, DraftBlock, Drafter, DraftSetup, Evidence, Li
 
 
 class Tiers(BaseDrafter):
-    """VIA-SD's three tiers (arXiv:2606.12243) as a drafter over another one, which continues its own drafts.
+    """VIA-SD's three tiers (arXiv:2606.12243) as a wrapper of a drafter that continues its drafts.
 
-    It drafts `chunk` tokens at a time. The slim verifier would keep a token with probability a = min(1, s/q). From low to high it
-    does so or draws another, from norm((s − q)+); behind the first token with a < low, which is offered, the block ends. So the
-    law of a token is q·a where low ≤ a ≤ high, q elsewhere, and what is missing to 1 times norm((s − q)+): this is the q that
-    rules see, and every lossless rule stays lossless. A token with a > high is sure; at high = 1 there is none.
+    It drafts `chunk` tokens at a time. The slim verifier would keep a token with probability a = min(1, s/q). From low to high
+    it does so or draws another token from norm((s − q)+). The block ends after the first token with a < low, which is offered.
+    So the law of a token is q·a where low ≤ a ≤ high, q elsewhere, and the mass missing to 1 times norm((s − q)+). Rules get
+    this law as q, so every lossless rule stays lossless. A token with a > high is sure; at high = 1 there is none.
     """
 
     version: ClassVar[str] = "1"
@@ -92,7 +92,7 @@ class Tiers(BaseDrafter):
             is_open = is_open & (count > 0) & ~judged.is_last.gather(1, end)[:, 0] & (grown.lengths < lengths)
         if not grown.slots:
             return DraftBlock.empty(lengths)
-        if bool(is_redrawn.any()):  # the states behind these drafts are still those of the tokens that were replaced
+        if bool(is_redrawn.any()):  # the states after these drafts are still those of the replaced tokens
             grown.write({"states": self.slim.begin(grown.texts())})
         width = int(grown.lengths.max())
         states = grown.slots.pop("states")[:, : width + 1]
@@ -102,7 +102,7 @@ class Tiers(BaseDrafter):
 
 
 class GrowingBlock:
-    """What is drafted behind texts, as long in each row as it has come. What lies past that is overwritten."""
+    """Drafts after texts, of different lengths in each row. Later slots are overwritten."""
 
     def __init__(self, context: Context, room: int, num_ids: int) -> None:
         self.context, self.room, self.num_ids = context, room, num_ids
@@ -137,7 +137,7 @@ def slim_layers(count: int, exit_layer: int | None) -> int:
 
 
 def check_thresholds(low: float, high: float, chunk: int) -> None:
-    """Raise ValueError for thresholds outside (0, 1] or in the wrong order, and for a chunk without a token."""
+    """Raise ValueError for thresholds outside (0, 1] or in the wrong order, and for an empty chunk."""
     if share("low", low) > share("high", high):
         raise ValueError(f"low must be at most high, got low={low} and high={high}")
     if not is_whole(chunk) or chunk < 1:

@@ -1,4 +1,4 @@
-"""What drafters that were trained on a target's states share: a folder of weights, and what it is checked for."""
+"""Common code of drafters that were trained on a target's states: a folder of weights, and its checks."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from sdbench.types import DraftSetup
 
 
 class TrainedDrafter(BaseDrafter):
-    """A drafter whose weights python -m sdbench.train KIND has made, for one target and tokenizer.
+    """A drafter with weights from `python -m sdbench.train KIND`, for one target and tokenizer.
 
-    A text of n tokens has states up to h(n−2), which gave its last token, for that token has not been read yet. After a verdict
-    that kept m drafts the newest state is target_hidden[:, m].
+    A text of n tokens has states up to h(n−2), which predicted its last token; the last token itself has not been run. After a
+    verdict that kept m drafts the newest state is target_hidden[:, m].
     """
 
     kind: ClassVar[str]  # of its card, its training and its YAML
@@ -30,11 +30,11 @@ class TrainedDrafter(BaseDrafter):
     @classmethod
     @abstractmethod
     def width_of(cls, weights: Mapping[str, Tensor]) -> int | None:
-        """Return the width of the states that the weights read; None for tensors that are not all there, or of other shapes."""
+        """Return the width of the states that the weights read; None for missing tensors or other shapes."""
 
     @classmethod
     def most_drafts(cls, weights: Mapping[str, Tensor]) -> int | None:
-        """Return how many tokens a block may have; None: any number."""
+        """Return the longest possible block; None: any length."""
         return None
 
     @classmethod

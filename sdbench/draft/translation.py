@@ -1,13 +1,13 @@
-"""One tokenizer's ids as another's, token by token: which mean the same text, and what stands for the others."""
+"""Translate one tokenizer's ids to another's token by token: shared texts to one id, others to several."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-UNKNOWN = "\ufffd"  # of ids that are part of a character only
+UNKNOWN = "\ufffd"  # text of ids that are only part of a character
 
 
 def texts_of_ids(tokenizer: Any) -> list[str]:
-    """Return the text of each id as it stands inside a text: behind another token, or its leading space would be lost."""
+    """Return the text of each id inside a text: decoded after another token, since a leading space would be lost otherwise."""
     before = list(tokenizer("a", add_special_tokens=False)["input_ids"])
     options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
     start = str(tokenizer.decode(before, **options))
@@ -16,7 +16,7 @@ def texts_of_ids(tokenizer: Any) -> list[str]:
 
 
 def shared_ids(target: Any, draft: Any) -> dict[int, int]:
-    """Return draft id by target id of the texts that both tokenizers have as one token; the first id of each text."""
+    """Return {target id: draft id} of the texts that are one token in both tokenizers; the first id of each text."""
     target_ids, draft_ids = (_id_of_text(texts_of_ids(tokenizer)) for tokenizer in (target, draft))
     shared = {index: draft_ids[text] for text, index in target_ids.items() if text in draft_ids}
     if not shared:
@@ -33,13 +33,13 @@ def _id_of_text(texts: Sequence[str]) -> dict[str, int]:
 
 
 class Translation:
-    """The ids of a draft's tokenizer for those of a target's. A text's translation is that of its tokens, one after the other, so
-    that it grows with the text and never changes behind it.
+    """The ids of a draft's tokenizer for those of a target's. A text's translation joins those of its tokens, so it grows with
+    the text and its earlier ids never change.
     """
 
     def __init__(self, target: Any, draft: Any) -> None:
         self.shared = shared_ids(target, draft)
-        self.begin: list[int] = list(draft("")["input_ids"])  # what the draft's texts begin with
+        self.begin: list[int] = list(draft("")["input_ids"])  # the ids with which the draft's texts begin
         texts, special = texts_of_ids(target), set(target.all_special_ids)
         left = [n for n, text in enumerate(texts) if n not in self.shared | dict.fromkeys(special) and text]
         encoded = draft([texts[n] for n in left], add_special_tokens=False)["input_ids"] if left else []
@@ -50,12 +50,12 @@ class Translation:
         }
 
     def shared_below(self, num_target_ids: int, num_draft_ids: int) -> list[tuple[int, int]]:
-        """Return (target id, draft id) of the shared texts, in the order of the target, of ids that both models have."""
+        """Return (target id, draft id) of the shared texts that both models have, in the order of the target."""
         return [pair for pair in sorted(self.shared.items()) if pair[0] < num_target_ids and pair[1] < num_draft_ids]
 
     @property
     def longest(self) -> int:
-        """The most ids that stand for one."""
+        """The largest number of ids for one token."""
         return max(map(len, self.pieces.values()))
 
     def ids_of(self, tokens: Iterable[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""A draft model with a tokenizer of its own, by text: what it writes is encoded by the target's tokenizer."""
+"""A draft model with another tokenizer, by text: the target's tokenizer encodes what the draft writes."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -21,9 +21,9 @@ from sdbench.types import Context, DraftBlock, DraftSetup
 class UniversalDrafter(ForeignDrafter):
     """Universal assisted generation (Timor et al. 2025, arXiv:2502.05202): any two vocabularies, by text.
 
-    The draft writes greedily behind the text in its own ids. The target's tokenizer encodes what it wrote behind a window of the
-    text; a token that the draft's last id changes is not offered, nor what follows it. So a drafted token is a function of the
-    text, and its q is that token, as with prompt lookup.
+    The draft writes greedily after the text in its own ids. The target's tokenizer encodes what it wrote after a window of the
+    text. A token that the draft's last id changes is not offered, nor what follows it. So a drafted token is a function of the
+    text, and its q is one-hot, as with prompt lookup.
     """
 
     version: ClassVar[str] = "1"
@@ -91,7 +91,7 @@ class UniversalDrafter(ForeignDrafter):
                 known = [token < self.num_ids for token in block.tokens]
                 blocks[row] = block.tokens[: [*known, False].index(False)]
                 if self.warp.vocab_size in written[row]:
-                    blocks[row] = [self.num_ids]  # the engine says that its logits are NaN
+                    blocks[row] = [self.num_ids]  # the engine reports that its logits are NaN
                 self.counts["blocks"] += 1
                 self.counts["offered"] += len(blocks[row])
                 self.counts["lost"] += block.num_lost
@@ -122,5 +122,5 @@ def common_texts(target: Any, draft: Any) -> frozenset[str]:
 
 @lru_cache(maxsize=4)
 def longest_text(tokenizer: Any) -> int:
-    """Return the bytes of the longest text of an id: another tokenizer has no more ids for it."""
+    """Return the bytes of the longest text of an id: no other tokenizer has more ids for it."""
     return max((len(text.encode()) for text in texts_of_ids(tokenizer)), default=1) or 1

@@ -1,7 +1,7 @@
-"""Where each row is. Rows lie dense in slots 0 … n−1, sorted by family, so that a family's evidence is a view.
+"""The rows of a batch. They are contiguous in slots 0 … n−1, sorted by family, so that a family's evidence is a view.
 
-A finished row is replaced at once: by a request of its own family in its very slot, else the hole travels to where the new
-row belongs, one move for each family it crosses.
+A finished row is replaced at once: in the same slot by a request of its family, otherwise the hole moves to where the new row
+belongs, with one move for each family that it crosses.
 """
 
 from collections.abc import Hashable, Sequence
@@ -20,14 +20,14 @@ from sdbench.lm.model import LM
 from sdbench.types import Drafter, Verifier
 from sdbench.verify import family, stack
 
-WINDOW = 32  # rounds whose noise is made at a time
+WINDOW = 32  # rounds whose noise is computed at a time
 
 
 @dataclass(eq=False)
 class Batch:
-    """At most `num_rows` rows of at most `capacity` tokens, at most `num_draft` drafted a round; a Context for drafters.
+    """At most `num_rows` rows of at most `capacity` tokens, at most `num_draft` drafted per round; a Context for drafters.
 
-    Where the target's steps are captured, rows come in powers of two, those behind the last text being empty.
+    With captured steps the number of rows is a power of two, with empty rows after the last text.
     """
 
     target: LM
@@ -60,7 +60,7 @@ class Batch:
         """Rows of the tensors of a round."""
         return self.target.num_padded(len(self.rows), self.num_rows)
 
-    # What a drafter sees.
+    # The Context protocol for drafters.
     @property
     def tokens(self) -> Tensor:
         return self.texts[: self.width]
@@ -74,7 +74,7 @@ class Batch:
         return max(row.length for row in self.rows)
 
     def begin(self, wanted: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Begin a round: return how much each row may draft [B], and its uniforms [B,2K+1] as `noise.table` orders them."""
+        """Begin a round: return how much each row may draft [B], and its uniforms [B,2K+1] in the order of `noise.table`."""
         rounds = [len(row.drafted) for row in self.rows]
         for slot, number in enumerate(rounds):
             if not number % WINDOW:
@@ -120,7 +120,7 @@ class Batch:
             states[slot] = state[0]
 
     def write(self, drafts: Tensor, accepted: Tensor, next_token: Tensor) -> Tensor:
-        """Write behind each text the block [B,K+1]: drafts [B,K] with next_token [B,1] at accepted [B,1]; the text ends there."""
+        """Write the block [B,K+1] after each text: drafts [B,K] with next_token [B,1] at accepted [B,1], where the text ends."""
         block = torch.cat((drafts, next_token), 1).scatter_(1, accepted, next_token)
         sizes = self.sizes[: len(block)]
         positions = sizes[:, None] + torch.arange(block.shape[1], device=block.device)
@@ -129,12 +129,12 @@ class Batch:
         return block
 
     def close(self) -> None:
-        """Give the caches back."""
+        """Return the caches."""
         self.target.give_back(self.cache)
         self.drafter.close()
 
     def remove(self, slot: int) -> None:
-        """Close the hole: the last row of its family moves in, then the last of each family behind."""
+        """Close the hole: the last row of its family moves in, then the last row of each later family."""
         gone, free, end = self.rows[slot].family, slot, sum(self.counts[: self.rows[slot].family])
         for count in self.counts[gone:]:
             end += count
@@ -143,7 +143,7 @@ class Batch:
                 free = end - 1
         self.counts[gone] -= 1
         self.rows.pop()
-        self.sizes[len(self.rows)] = 1  # an empty row sees itself only: nothing it computes is NaN
+        self.sizes[len(self.rows)] = 1  # an empty row sees itself only, so that nothing it computes is NaN
         self._families = None
 
     def _move(self, source: int, slot: int) -> None:

@@ -1,4 +1,4 @@
-"""Seconds on the host after the device has finished. Without timing the clock never makes anybody wait."""
+"""Host time after the device has finished. Without timing, nothing is synchronised."""
 
 import time
 
@@ -8,7 +8,7 @@ from sdbench.types import Timing
 
 
 class Clock:
-    """`is_on`: whole rounds are timed; `is_split`: draft, verify and rest too, at the price of more synchronisation."""
+    """`is_on`: whole rounds are timed; `is_split`: draft, verify and rest too, with more synchronisation."""
 
     def __init__(self, device: torch.device, mode: bool | str | None) -> None:
         if mode not in (None, False, True, "split"):
@@ -17,7 +17,7 @@ class Clock:
         self._wait = None if device.type == "cpu" else torch.get_device_module(device).synchronize
 
     def read(self) -> float:
-        """Now, all that was asked of the device done; 0 when off."""
+        """Return the time once the device has finished; 0 when off."""
         if not self.is_on:
             return 0.0
         if self._wait is not None:
@@ -25,7 +25,7 @@ class Clock:
         return time.perf_counter()
 
     def split(self) -> float:
-        """A reading inside a round."""
+        """Return a reading inside a round."""
         return self.read() if self.is_split else 0.0
 
     def timing(self, prefill_s: float, rounds_s: list[float], split_s: list[float]) -> Timing | None:

@@ -1,4 +1,4 @@
-"""Two models with what they keep between calls: KV caches and captured steps live as long as their engine, and no longer."""
+"""Two models with what they keep between calls: KV caches and captured steps live as long as their engine."""
 
 import warnings
 from collections import deque
@@ -23,15 +23,15 @@ from sdbench.verify import refuse_tensors
 
 @dataclass
 class Engine:
-    """A target and its draft (None: whoever drafts reads no model), transformers models in memory.
+    """A target and its draft (None: the drafter reads no model), transformers models in memory.
 
-    vocab_size: how many ids may get mass (None: those that both models have). capture: how the steps of a round run: "off"
-    eagerly, "trace" without Python, "graphs" captured once for each shape and replayed (CUDA graphs; elsewhere a rehearsal),
-    "compile" by torch.compile; None: graphs for a model on one CUDA device, on the CPU traces of what has come back often, else
-    off. Texts do not depend on it. Captured steps are used while nothing that moves a logit has changed (lm/fingerprint.py).
-    draft_tokenizer: of a draft with other ids than the target, for drafters that translate; vocab_size is then the target's alone.
-    hook: called around each phase of the loop (engine/loop.py), for example to time it.
-    tokenizer_key: that of lm.load, where it is known.
+    vocab_size: how many ids may have mass (None: those that both models have). capture: how the steps of a round run: "off"
+    eagerly, "trace" without Python, "graphs" captured once per shape and replayed (CUDA graphs; elsewhere a rehearsal),
+    "compile" by torch.compile; None: graphs for a model on one CUDA device, on the CPU traces of what recurs often, otherwise
+    off. Texts do not depend on it. Captured steps are used until something changes that affects logits (lm/fingerprint.py).
+    draft_tokenizer: of a draft with other ids than the target, for drafters that translate; vocab_size is then that of the
+    target. hook: called around each phase of the loop (engine/loop.py), for example to time it. tokenizer_key: that of lm.load,
+    if known.
     """
 
     target_model: Any
@@ -55,11 +55,11 @@ class Engine:
         return [self.target, *([] if self.draft is None else [self.draft])]
 
     def warp(self, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None) -> Warp:
-        """The warpers of both sides over the ids that both have."""
+        """Return the warpers of both models over the ids that both have."""
         return Warp(temperature, top_k, top_p, self.vocab_size)
 
     def drafter(self, drafter: object, warp: Warp, options: Mapping[str, Any] | None = None) -> Drafter:
-        """Return an object as it is; build a class, or the name of a file in configs/drafter, for these models."""
+        """Return an object unchanged; build a class, or the name of a file in configs/drafter, for these models."""
         parts = self.target, warp, self.draft, self.tokenizer
         setup = DraftSetup(*parts, draft_tokenizer=self.draft_tokenizer, tokenizer_key=self.tokenizer_key)
         return drafters.build(drafter, setup, options)
@@ -74,8 +74,8 @@ class Engine:
         *,
         role: str = "target",
     ) -> Iterator[Generation]:
-        """Decode the requests by the model of this role, alone without a drafter, and yield each as it ends. Those of a prompt
-        should stand together: it is prefilled once.
+        """Decode the requests with the model of this role, alone without a drafter, and yield each as it ends. Requests with
+        the same prompt should be consecutive: it is then prefilled once.
         """
         lm, drafter = self.models[role == "draft"], drafters.NoDraft() if drafter is None else drafter
         for rule, num_draft in {(request.verifier, request.num_draft) for request in requests}:
@@ -91,7 +91,7 @@ class Engine:
     def _decode(
         self, batch_run: Callable[..., BatchRun], requests: Sequence[Request], num_rows: int, *, may_halve: bool = True
     ) -> Iterator[Generation]:
-        """Decode in one batch after another: in a smaller one where memory ran out, unless the batch is timed."""
+        """Decode one batch after another, with fewer rows after running out of memory, unless the batch is timed."""
         pending = dict(enumerate(requests))
         while pending:
             try:
@@ -100,7 +100,7 @@ class Engine:
             except torch.OutOfMemoryError:
                 if num_rows == 1 or not may_halve:
                     raise
-                # What is pending begins anew: its noise is a function of its rounds, so it comes out the same.
+                # Pending requests start again. Their noise is a function of their rounds, so the texts are the same.
                 num_rows, before = num_rows // 2, num_rows
                 warnings.warn(
                     f"out of memory with {before} rows; going on with {num_rows}", ResourceWarning, stacklevel=2
@@ -118,8 +118,8 @@ class Engine:
         *,
         role: str = "target",
     ) -> None:
-        """Capture, before a clock starts, each step that a stream of such requests can need: of every KV length between the
-        shortest prompt and the longest text, for every number of rows. The longest come first: later caches fit into theirs.
+        """Capture, before timing starts, each step that a stream of such requests can need: for every KV length between the
+        shortest prompt and the longest text and every number of rows, longest first, because later caches fit into theirs.
         """
         lm, drafter = self.models[role == "draft"], drafters.NoDraft() if drafter is None else drafter
         if lm.mode == "off":
@@ -137,12 +137,12 @@ class Engine:
                 deque(self._decode(batch_run, requests, options.batch_size), 0)
 
     def capture_at_once(self) -> None:
-        """Capture a step, from now on, the first time it runs: for example in a warm-up before the clock starts."""
+        """Capture each step the first time it runs from now on, for example in a warm-up before timing."""
         for model in self.models:
             model.patience = 1
 
     def forget(self) -> None:
-        """Free the memory of KV caches that are kept for their captured steps."""
+        """Free the KV caches that are kept for captured steps."""
         for model in self.models:
             model.forget()
         if torch.cuda.is_available():
@@ -150,7 +150,7 @@ class Engine:
 
 
 def refuse_limits(drafter: Drafter, rule: Verifier, warp: Warp, num_draft: int) -> None:
-    """Raise ValueError for what a rule or a drafter cannot do, as their classes say."""
+    """Raise ValueError if a rule or a drafter declares that it cannot do this."""
     has_model = "draft" in needs_of(drafter, DRAFTER_NEEDS)
     has_logits = has_model and getattr(drafter, "has_logits", True)
     setting: Any = {"temperature": warp.temperature, "num_draft": num_draft}
@@ -164,7 +164,7 @@ def refuse_limits(drafter: Drafter, rule: Verifier, warp: Warp, num_draft: int) 
 def refuse_too_long(
     prompts: Sequence[Sequence[int]], numbers: Iterable[int], max_new_tokens: int, models: Sequence[LM]
 ) -> None:
-    """Raise ValueError for a text that could grow beyond the positions of a model that reads it."""
+    """Raise ValueError for a text that could become longer than a model's positions."""
     for model, number in product(models, sorted(numbers)):
         size = len(prompts[number])
         if model.limit is not None and size + max_new_tokens > model.limit:

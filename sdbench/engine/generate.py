@@ -1,4 +1,4 @@
-"""The public call: checks, then prompts × verifiers × samples as one stream."""
+"""The public call: check the arguments, then decode prompts × verifiers × samples as one stream."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
@@ -43,14 +43,14 @@ def generate(
     """Decode every prompt under every verifier, `samples` times each; generations in the order prompt, verifier, sample.
 
     target, draft: transformers models in memory; draft=None without a drafter decodes autoregressively. prompts: lists of token
-    ids. stop_ids None: the end-of-text ids of the target's generation_config; (): none. should_stop: called with a text's new ids.
-    keys: one int or string per prompt, default its index; they name the noise. progress: called with each generation that
-    ended. timing: True for seconds of each generation, "split" for those of draft, verification and the rest too. drafter: an
-    object, a class, or the name of a file in configs/drafter; None: the draft model. engine: one that lives longer than this
-    call and keeps KV caches and captured steps; it has its own models, vocab_size, tokenizer and capture (see Engine), and
-    target and draft must be the same models or None.
+    ids. stop_ids None: the end-of-text ids of the target's generation_config; (): none. should_stop: called with a text's new
+    ids. keys: one int or string per prompt, default its index; they determine the noise. progress: called with each generation
+    that ended. timing: True for seconds of each generation, "split" also for those of draft, verification and the rest.
+    drafter: an object, a class, or the name of a file in configs/drafter; None: the draft model. engine: an Engine that keeps
+    KV caches and captured steps between calls; it has its own models, vocab_size, tokenizer and capture, and target and draft
+    must be the same models or None.
 
-    The output depends on (seed, key, sample, verifier) only, in float64 token for token; in lower precision a batch of another
+    The output depends only on (seed, key, sample, verifier), in float64 token for token; in lower precision a batch of another
     shape may round a near-tie differently.
     """
     # Over 40 lines: each of its options is a line of the signature, and documented.
@@ -96,7 +96,7 @@ def _whole(name: str, value: Any, low: int | None = None) -> int:
 
 
 def _as_list(name: str, value: Any, wanted: str = "a list, got") -> list[Any]:
-    """Return a sequence, or any iterable that is not a text, as a list."""
+    """Return a sequence, or any iterable that is not a string, as a list."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise ValueError(f"{name} must be {wanted} {value!r}")
     return list(value)
@@ -128,7 +128,7 @@ def _ids(name: str, value: Any, num_ids: int, which: str, wanted: str = "a list 
 
 
 def _keys(keys: Sequence[Key] | None, count: int) -> list[Key]:
-    """Return one key a prompt, NumPy's whole numbers as Python's."""
+    """Return one key per prompt, with NumPy integers as Python's."""
     names = [key if isinstance(key, str) else index(key) for key in (range(count) if keys is None else keys)]
     if len(names) != count or len(set(names)) != count:
         raise ValueError(f"keys must be one per prompt, all different: got {len(names)} for {count} prompts")
@@ -136,7 +136,7 @@ def _keys(keys: Sequence[Key] | None, count: int) -> list[Key]:
 
 
 def _refuse_others(engine: Engine, target: Any, draft: Any, *options: Any) -> None:
-    """Refuse models and options that differ from those an engine already has."""
+    """Raise for models and options that differ from those of the engine."""
     if target not in (None, engine.target_model) or draft not in (None, engine.draft_model):
         raise ValueError("target and draft must be the engine's own models, or None")
     if any(option is not None for option in options):

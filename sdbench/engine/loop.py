@@ -1,7 +1,7 @@
-"""The loop itself. A round is: draft, score, verify, commit; then finished rows leave and new ones take their place.
+"""The decode loop. A round is: draft, score, verify, commit; then finished rows are replaced by waiting requests.
 
-What a text becomes depends on (seed, key, sample, verifier, num_draft) only: noise is a function of where it is used, and no
-row looks at another. In float64 that is token for token; in lower precision two batch shapes may round a near-tie differently.
+A text depends only on (seed, key, sample, verifier, num_draft): noise is a function of where it is used, and rows do not affect
+each other. In float64 this holds token for token; in lower precision two batch shapes may round a near-tie differently.
 """
 
 from collections import deque
@@ -64,7 +64,7 @@ class Options:
 
 @dataclass(eq=False)
 class BatchRun:
-    """A batch and the queue behind it."""
+    """A batch and the queue of waiting requests."""
 
     target: LM
     drafter: Drafter
@@ -72,7 +72,7 @@ class BatchRun:
     verifiers: Sequence[Verifier]
     options: Options
     hook: PhaseHook
-    pending: dict[int, Request]  # what has not been yielded, by its index in the stream
+    pending: dict[int, Request]  # requests not yet yielded, by index in the stream
     num_rows: int
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class BatchRun:
         self.prefixes = Prefixes(self.target, self.drafter, self.prompts, waiting, self.num_rows, self.clock)
 
     def run(self) -> Iterator[Generation]:
-        """Inference mode holds inside a round only: between two yields the caller's own mode is on."""
+        """Decode until the queue is empty. Inference mode is on only inside a round; between yields the caller's mode is on."""
         requests, watch = self.pending.values(), self.options.watch
         num_draft = max(request.num_draft for request in requests)
         longest = max(len(self.prompts[request.prompt]) for request in requests) + self.options.max_new_tokens
@@ -106,7 +106,7 @@ class BatchRun:
                     self._round(batch)
                 if watch is not None:
                     watch(0, sum(len(row.tokens) for row in batch.rows) - before)
-                # Before anything is admitted, so that no want of memory can cost a finished text.
+                # Before anything is admitted, so that running out of memory cannot lose a finished text.
                 for row in [row for row in batch.rows if row.is_done][::-1]:
                     del self.pending[row.index]
                     yield row.finish(self.clock.timing(row.prefill_s, row.rounds_s, row.split_s))
@@ -116,7 +116,7 @@ class BatchRun:
             batch.close()
 
     def _refill(self, batch: Batch) -> None:
-        """Replace finished rows by what waits. Last slots first: closing a hole moves later rows only."""
+        """Replace finished rows by waiting requests. Last slots first: closing a hole moves later rows only."""
         for slot in [slot for slot in range(len(batch.rows)) if batch.rows[slot].is_done][::-1]:
             if self.queue and batch.family_of[self.queue[0][1].verifier] == batch.rows[slot].family:
                 self._admit(batch, slot)
@@ -126,7 +126,7 @@ class BatchRun:
             self._admit(batch)
 
     def _admit(self, batch: Batch, slot: int | None = None) -> None:
-        """Let the next request join, its prompt prefilled unless it is: in this slot, or behind its family."""
+        """Admit the next request, prefilling its prompt if needed, into this slot or at the end of its family."""
         index, request = self.queue.popleft()
         start = self.prefixes.take(request.prompt, (waiting.prompt for _, waiting in self.queue))
         family, budget = batch.family_of[request.verifier], self.options.max_new_tokens
@@ -137,7 +137,7 @@ class BatchRun:
     def _round(self, batch: Batch) -> None:
         begun_s, count = self.clock.read(), len(batch.rows)
         wanted = [row.draft_length for row in batch.rows]
-        k = max(wanted) if self.target.mode == "off" else batch.num_draft  # shapes that come back
+        k = max(wanted) if self.target.mode == "off" else batch.num_draft  # shapes that recur
         lengths, u = batch.begin(wanted)
         with self.hook("draft", count):
             draft = self.drafter.draft(batch, k, lengths, u[:, :k], self.needs)
@@ -148,7 +148,7 @@ class BatchRun:
         with self.hook("score", count):
             evidence, ids = self._score(batch, draft)
         with self.hook("verify", count):
-            first = batch.num_draft  # of the verifier's uniforms; the last makes the next token
+            first = batch.num_draft  # of the verifier's uniforms; the last draws the next token
             verdict = self._verify(batch, evidence, torch.cat((u[:, first : first + width], u[:, -1:]), 1))
         verified_s = self.clock.split()
         with self.hook("commit", count):
@@ -202,7 +202,7 @@ class BatchRun:
         return Verdict(accepted, next_token, is_spared=torch.cat(spared))
 
     def _measures(self, batch: Batch, evidence: Evidence) -> list[Any]:
-        """Return for each row p, q, tv, expected and bias, a list [K] each; None where they are off."""
+        """Return for each row p, q, tv, expected and bias, a list [K] each; None if measures are off."""
         if not self.options.is_measured:
             return [None] * len(batch.rows)
         if not evidence.draft.tokens.shape[1]:
@@ -212,7 +212,7 @@ class BatchRun:
         return torch.cat(parts).tolist()
 
     def _commit(self, batch: Batch, wanted: list[int], ids: Tensor, evidence: Evidence, verdict: Verdict) -> None:
-        """Write the block behind each text (what lies past its new length is overwritten later), then count on the host."""
+        """Write the block after each text (what lies after its new end is overwritten later), then count on the host."""
         accepted, next_token = verdict.accepted[:, None], verdict.next_token[:, None]
         offered = evidence.draft.lengths[:, None]
         emitted = batch.write(evidence.draft.tokens, accepted, next_token)
@@ -232,7 +232,7 @@ class BatchRun:
             self.drafter.observe(emitted, evidence, verdict)
 
     def _refuse(self, row: Decoding, draft: list[int], kept: int, length: int, wanted: int) -> None:
-        """Raise for a block or a verdict that cannot be; else NaN is the fault."""
+        """Raise for an invalid block or verdict, or for NaN logits."""
         drafter, lowest = type(self.drafter).__name__, min(draft, default=0)
         if not 0 <= length <= wanted:
             raise ValueError(f"{drafter} offered {length} tokens; at most {wanted} are allowed")
@@ -262,9 +262,10 @@ def _score(
     sizes: Tensor,
     *states: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Return the target's law [B,T,V] of ids [B,T], the first of them the last of texts of `sizes` [B]; what else is wanted.
+    """Run the target over the last token and the draft: its law at each drafted slot and after the last.
 
-    `states` [B,T,d], where the draft has left them, are those of the first `num_layers` layers.
+    The evidence has valid ids only. The ids [B,1+K] beside it are V where logits were NaN, first the target's, then the
+    draft's.
     """
     positions = sizes[:, None] + torch.arange(-1, ids.shape[1] - 1, device=ids.device)
     plan = target.plan(positions, cache, kv_length)

@@ -1,4 +1,4 @@
-"""Prompts on their way into rows: each is prefilled once, short ones that wait behind each other together."""
+"""Prefill of prompts: each is prefilled once, consecutive short ones together."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from sdbench.types import DRAFTER_NEEDS, Drafter, needs_of
 
 
 class Prepared(NamedTuple):
-    """A prompt, what target and drafter made of it, and the seconds that took; 0 for rows that begin with it later."""
+    """A prompt, its prefixes of target and drafter, and the seconds of the prefill; 0 for later rows with the same prompt."""
 
     prompt: Tensor  # [L]
     prefix: Prefix
@@ -28,13 +28,13 @@ class Prepared(NamedTuple):
 
 @dataclass(eq=False)
 class Prefixes:
-    """Prompts that will be asked for again, prepared."""
+    """Prepared prompts that later requests will need again."""
 
     target: LM
     drafter: Drafter
     prompts: Sequence[Sequence[int]]
     requests: InitVar[Iterable[Request]]
-    num_rows: int  # of a call: no more than a batch has, which is halved where memory runs out
+    num_rows: int  # rows of a call, at most those of a batch, which is halved when memory runs out
     clock: Clock
 
     def __post_init__(self, requests: Iterable[Request]) -> None:
@@ -43,7 +43,7 @@ class Prefixes:
         self._prepared: dict[int, Prepared] = {}
 
     def take(self, number: int, waiting: Iterable[int]) -> Prepared:
-        """Return a prompt, prepared together with prompts of the queue behind it (`waiting`) unless it is."""
+        """Return a prepared prompt; if it is new, it is prepared together with the next prompts of the queue (`waiting`)."""
         if number not in self._prepared:
             self._make(self._together(number, waiting))
         prepared = self._prepared.pop(number)
@@ -53,7 +53,7 @@ class Prefixes:
         return prepared
 
     def _together(self, number: int, waiting: Iterable[int]) -> list[int]:
-        """Return this prompt and those behind it that have no prefix yet, while one call takes them all, padded."""
+        """Return this prompt and the next ones without a prefix, as many as one padded call takes."""
         numbers, longest = [number], len(self.prompts[number])
         for other in waiting:
             if other in self._prepared or other in numbers:

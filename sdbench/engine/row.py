@@ -1,4 +1,4 @@
-"""A text while it is being decoded: what the host knows of it, and the Generation it becomes."""
+"""A text while it is being decoded: what the host knows of it, and the Generation that results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ NUM_MEASURES = 5  # p, q, tv, expected, bias
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One text to decode: indices into the stream's prompts and verifiers; `key` and `sample` name its noise."""
+    """One text to decode: indices into the stream's prompts and verifiers; `key` and `sample` determine its noise."""
 
     prompt: int
     verifier: int
@@ -44,12 +44,12 @@ class Decoding:
 
     @property
     def length(self) -> int:
-        """Tokens of the text, prompt included."""
+        """Tokens of the text, including the prompt."""
         return self.num_prompt + len(self.tokens)
 
     @property
     def draft_length(self) -> int:
-        """How much to draft now: the next token always has room behind the draft, as in transformers."""
+        """How many tokens to draft now: the next token always has room after the draft, as in transformers."""
         return min(self.request.num_draft, self.budget - len(self.tokens) - 1)
 
     @property
@@ -67,9 +67,7 @@ class Decoding:
         stop_ids: frozenset[int],
         should_stop: StopTest | None,
     ) -> None:
-        """Take over a verdict on the `offered` first of the drafted tokens; `spared` says for each whether it was not judged.
-        What lies behind a stop counts nowhere.
-        """
+        """Apply a verdict on the first `offered` drafts, not counting after a stop; `spared`: whether each was not judged."""
         kept = 0
         for token in (*drafted[:accepted], next_token):
             kept += 1

@@ -1,1 +1,1 @@
-"""The only room that knows transformers: a causal model over a ragged cache, with its own attention."""
+"""The only package that uses transformers' models: a causal model over a ragged cache, with its own attention."""

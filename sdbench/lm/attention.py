@@ -1,6 +1,6 @@
-"""Attention over a ragged cache, registered with transformers: keys and values are never copied to full heads.
+"""Attention over a ragged cache, registered with transformers. Keys and values are never copied to full heads.
 
-Query heads that share a key head are folded into the query axis, so that one product serves them all.
+Query heads that share a key head are folded into the query axis, so that one product serves all of them.
 """
 
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ def ragged_attention(
 ) -> tuple[Tensor, None]:
     """Attend with queries [B,H,T,D] to the cache's keys and values [B,G,L,D]; return [B,T,H,D].
 
-    What is visible follows from the plan alone. transformers passes what it thinks of masks, dropout and the like: unused here.
+    The plan alone determines what is visible. transformers' arguments for masks, dropout and so on are ignored.
     """
     plan, layer = current(), int(module.layer_idx)  # pyright: ignore[reportArgumentType]
     scoring = Scoring(scaling if scaling is not None else query.shape[-1] ** -0.5, softcap, s_aux)
@@ -75,7 +75,7 @@ def _prefill(plan: Plan, layer: int, query: Tensor, key: Tensor, value: Tensor, 
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scoring: Scoring) -> Tensor:
-    """Attend with folded queries [B,G,N,D]. Soft-capping and attention sinks need the scores themselves."""
+    """Attend with folded queries [B,G,N,D]. Soft-capping and attention sinks need explicit scores."""
     if scoring.is_plain:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scoring.scale)
     num_heads = key.shape[1]
@@ -87,7 +87,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scoring: Sc
 
 
 def _attend_scored(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scoring: Scoring) -> Tensor:
-    """One key head, [B,N,D] against [B,L,D]: a head at a time, because a product over all would copy the cache's views."""
+    """Attend with one key head, [B,N,D] against [B,L,D]: a product over all heads would copy the cache's views."""
     scores = torch.bmm(query, key.transpose(1, 2)) * scoring.scale
     if scoring.softcap is not None:
         scores = torch.tanh(scores / scoring.softcap) * scoring.softcap

@@ -1,6 +1,6 @@
-"""Keys and values, compact per row: a rollback is a shorter length, nothing else; the lengths live with the engine.
+"""Keys and values, compact per row: a rollback is a shorter length. The lengths are stored in the engine.
 
-Room is made as texts grow, for all rows at once: a budget of tokens that no text uses takes no memory.
+Memory is allocated as texts grow, for all rows at once, so a token budget that no text uses takes none.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from sdbench.lm.capture import CapturedSteps
 from sdbench.lm.plan import current
 
-ROOM = 512  # slots come in multiples of it, and half as many more at a time: few copies, and few captures anew
+ROOM = 512  # slots are multiples of it and grow by half: few copies, few repeated captures
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class Prefix:
 
     layers: tuple[tuple[Tensor, Tensor], ...]  # [L,G,D] each
     length: int
-    hidden: Tensor | None = None  # [L,d] after the final norm, where they were asked for
-    layer_hidden: Tensor | None = None  # [L,2d] of a low and a middle layer, where they were asked for
+    hidden: Tensor | None = None  # [L,d] after the final norm, if requested
+    layer_hidden: Tensor | None = None  # [L,2d] of a low and a middle layer, if requested
 
     @property
     def nbytes(self) -> int:
@@ -36,7 +36,7 @@ class Prefix:
 class RaggedLayer(CacheLayerMixin):
     """Keys and values [R,S+1,G,D] of one layer; slot S is scratch. `update` writes where the current plan says."""
 
-    is_sliding = False  # sliding layers keep everything too: what they see is the mask's matter
+    is_sliding = False  # sliding layers keep everything too; the mask limits what they see
 
     def __init__(self, num_rows: int, slots: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class RaggedLayer(CacheLayerMixin):
         self.stores: tuple[Tensor, ...] = ()  # [R,S+1,G,D], keys and values
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Room in the dtype, on the device and in the number of heads that the model itself shows."""
+        """Allocate in the dtype, on the device and with the number of heads of the model's first keys."""
         self.stores = tuple(
             torch.zeros(self.num_rows, self.slots + 1, x.shape[1], x.shape[3], dtype=x.dtype, device=x.device)
             for x in (key_states, value_states)
@@ -52,7 +52,7 @@ class RaggedLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def grow(self, slots: int) -> None:
-        """Make room for longer texts: a copy, of keys and then of values, so that one of them exists twice at a time."""
+        """Make room for longer texts: copy the keys, then the values, so that only one of them exists twice at a time."""
         before, self.slots = self.slots, slots
         stores, self.stores = list(self.stores), ()
         while stores:
@@ -64,9 +64,9 @@ class RaggedLayer(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Scatter [B,G,T,D] to the plan's slots; what is visible of the first B rows, [B,G,L,D].
+        """Scatter [B,G,T,D] to the plan's slots; return what the first B rows can see, [B,G,L,D].
 
-        What is written and what is read are views made here of one tensor, so that a tracer keeps their order.
+        Written and read parts are views of one tensor created here, so that a tracer keeps their order.
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -87,7 +87,7 @@ class RaggedLayer(CacheLayerMixin):
 
 
 class RaggedCache(Cache):
-    """R rows of at most C tokens, in every layer, with room for S of them so far (None: for all)."""
+    """R rows of at most C tokens in every layer, with memory for S of them so far (None: for all)."""
 
     def __init__(self, num_layers: int, num_rows: int, capacity: int, slots: int | None = None) -> None:
         self.slots = capacity if slots is None else slots
@@ -96,7 +96,7 @@ class RaggedCache(Cache):
         self.num_rows, self.capacity, self.steps = num_rows, capacity, CapturedSteps()
 
     def reserve(self, length: int) -> None:
-        """Make room for texts of this length. Steps that were captured over the smaller cache are captured anew."""
+        """Make room for texts of this length. Steps that were captured over the smaller cache are captured again."""
         if length <= self.slots:
             return
         self.slots = slots_for(length, self.slots, self.capacity)
@@ -105,7 +105,7 @@ class RaggedCache(Cache):
             layer.grow(self.slots)
 
     def read(self, row: int, length: int) -> Prefix:
-        """The first `length` slots of a row: views, which keep the cache alive."""
+        """Return the first `length` slots of a row as views, which keep the cache alive."""
         return Prefix(tuple((k[row, :length], v[row, :length]) for k, v in self._stores()), length)
 
     def write(self, row: int, prefix: Prefix) -> None:
@@ -130,5 +130,5 @@ class RaggedCache(Cache):
 
 
 def slots_for(length: int, slots: int, capacity: int) -> int:
-    """Return the slots of a cache that has some and must hold texts of a length."""
+    """Return the slots of a cache that must hold texts of a length."""
     return min(capacity, -(-max(length, slots * 3 // 2) // ROOM) * ROOM)

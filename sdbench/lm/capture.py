@@ -1,12 +1,13 @@
-"""Steps whose shapes come back: run as they are, traced, compiled, or captured as CUDA graphs and replayed.
+"""Steps whose shapes recur: run eagerly, traced, compiled, or captured as CUDA graphs and replayed.
 
-On a CPU half the time of a narrow model is Python's; TorchScript's tracer takes it away in a fraction of a second, with the same
-operations in the same order, no compiler and no change to the model. (It is marked deprecated for torch.compile, which takes a
-C++ compiler and minutes.)
+On a CPU half the time of a narrow model is Python overhead. TorchScript's tracer removes it in a fraction of a second, with the
+same operations in the same order, without a compiler and without changes to the model. (It is deprecated in favour of
+torch.compile, which needs a C++ compiler and minutes.)
 
-A step is a function of a KV length and of tensors, over one cache: all else it depends on is in its name. It writes keys and
-values where its inputs say, so running it twice is running it once. Captured steps name their cache's memory: they live and die
-with it. A trace serves every KV length, for a tracer writes down how far a slice goes; a graph has its own for each.
+A step is a function of a KV length and of tensors, over one cache; everything else on which it depends is in its name. It
+writes keys and values where its inputs say, so running it twice has the effect of running it once. Captured steps refer to
+their cache's memory and live as long as it does. A trace serves every KV length, since a tracer records how far a slice goes; a
+graph is needed for each.
 """
 
 import warnings
@@ -23,20 +24,21 @@ from sdbench.errors import first_line
 from sdbench.lm.rope import frequencies_depend_on_length
 
 Mode = Literal["off", "trace", "graphs", "compile"]
-CapturedStep = Callable[..., tuple[Tensor, ...]]  # of a KV length, in a trace a tensor, and of tensors
+CapturedStep = Callable[..., tuple[Tensor, ...]]  # of a KV length, which is a tensor in a trace, and of tensors
 
-PATIENCE = 64  # calls of a step before it is traced unasked: by then it has cost about what tracing costs
-NARROW = 512  # hidden sizes below this spend their time on a CPU in Python and in waiting for threads, not in products
-WARM_UP = 2  # runs before a capture: what libraries set up on first use must not be captured
-# How far a captured step may be from the step itself, of the largest value of a row; ids must be equal.
+PATIENCE = 64  # calls of a step before it is traced by default, when it has cost about as much as tracing
+NARROW = 512  # smaller hidden sizes spend their CPU time in Python and waiting for threads
+WARM_UP = 2  # runs before a capture, so that the set-up of libraries is not captured
+# Largest deviation of a captured step from the eager step, relative to the largest value of a row; ids must be equal.
 AGREE = {torch.float64: 1e-9, torch.float32: 1e-3}
 AGREE_IF_HALF = 0.03
 
 
 def mode_of(capture: Mode | None, model: PreTrainedModel) -> Mode:
-    """Return the mode that a model runs in. None: graphs on one CUDA device, traces of a narrow model on the CPU, off elsewhere.
+    """Return the mode in which a model runs. None: graphs on one CUDA device, traces of a narrow model on the CPU, otherwise
+    off.
 
-    A model on several devices runs eagerly, as one on a GPU does whose frequencies depend on the length; where another mode was
+    A model on several devices runs eagerly, as does one on a GPU whose frequencies depend on the length; if another mode was
     requested, with a warning.
     """
     if capture not in (None, *get_args(Mode)):
@@ -46,7 +48,7 @@ def mode_of(capture: Mode | None, model: PreTrainedModel) -> Mode:
         need = "a model on one device"
     elif capture != "trace" and frequencies_depend_on_length(model.config) and model.device.type == "cuda":
         need = (
-            "rotary frequencies that do not depend on the length"  # the model reads them off the device in every call
+            "rotary frequencies that do not depend on the length"  # the model reads them from the device in every call
         )
     if need is None:
         on_cpu: Mode = "trace" if model.config.get_text_config().hidden_size < NARROW else "off"
@@ -58,25 +60,25 @@ def mode_of(capture: Mode | None, model: PreTrainedModel) -> Mode:
 
 
 class CapturedSteps:
-    """The steps captured so far over one cache, by name and shapes. `holds_for`: what they were captured from."""
+    """The steps captured so far over one cache, by name and shapes. `holds_for`: the fingerprint at their capture."""
 
     def __init__(self, mode: Mode = "off", holds_for: Hashable = None) -> None:
         self.mode: Mode = mode
         self.holds_for = holds_for
         self.patience = 1  # calls of a step until it is captured
         self._calls: Counter[Hashable] = Counter()
-        self._steps: dict[Hashable, CapturedStep] = {}  # of one KV length each
+        self._steps: dict[Hashable, CapturedStep] = {}  # for one KV length each
         self._traces: dict[Hashable, CapturedStep] = {}
-        self._pool: Any = None  # memory that the graphs of one cache share: they never run at once
+        self._pool: Any = None  # memory that the graphs of one cache share, since they never run at once
 
     def renew(self) -> "CapturedSteps":
-        """Return the same without a captured step: what they wrote to is gone."""
+        """Return a copy without captured steps, after the cache has moved."""
         steps = CapturedSteps(self.mode, self.holds_for)
         steps.patience = self.patience
         return steps
 
     def __call__(self, step: CapturedStep, name: Hashable, length: int, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """step(length, *inputs). No later step overwrites the results."""
+        """Run step(length, *inputs). No later step overwrites the results."""
         if not isinstance(length, int):
             raise TypeError(f"a step is called with a KV length before its tensors, got {type(length).__name__}")
         if self.mode == "off":
@@ -101,14 +103,14 @@ class CapturedSteps:
                 if kind not in self._traces:
                     self._traces[kind] = trace_step(step, length, inputs)
                 trace = partial(self._traces[kind], torch.tensor(length))
-                _check(eager(*inputs), trace(*inputs))  # at every length: the model's code might have looked at it
+                _check(eager(*inputs), trace(*inputs))  # at every length, since the model's code might depend on it
                 return trace
             graph = GraphStep(eager, inputs, self._pool)
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError as error:  # a step that waits for the device, or whose shapes depend on values
+        except RuntimeError as error:  # a step that waits for the device, or has shapes that depend on values
             if stream is not None:
-                torch.cuda.set_stream(stream)  # a capture that fails leaves its own stream current
+                torch.cuda.set_stream(stream)  # a failed capture leaves its stream current
             way = "traced" if self.mode == "trace" else "captured as a CUDA graph"
             warnings.warn(f"a step cannot be {way}, so all of them run eagerly: {first_line(error)}", stacklevel=4)
             self.mode = "off"
@@ -121,15 +123,15 @@ class CapturedSteps:
 
 
 def trace_step(step: CapturedStep, length: int, inputs: tuple[Tensor, ...]) -> CapturedStep:
-    """The same operations without Python in between; shapes are constants of it, but for the KV length, its first input."""
+    """Trace a step: the same operations without Python. Shapes become constants, except the KV length, its first input."""
 
-    def plain(*inputs: Tensor) -> tuple[Tensor, ...]:  # the tracer asks for a name, which a partial lacks
+    def plain(*inputs: Tensor) -> tuple[Tensor, ...]:  # the tracer needs a name, which a partial does not have
         return step(*inputs)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trace: Any = torch.jit.trace(plain, (torch.tensor(length), *inputs), check_trace=False)
-    # What a model computes from its inputs' shapes, one operation in four, is as constant as they are.
+    # What a model computes from shapes, one operation in four, is constant too.
     torch._C._jit_pass_peephole(trace.graph, False)
     torch._C._jit_pass_constant_propagation(trace.graph)
     # The tracer's function stays in a register of all functions for as long as the process lives, and with it the graph, the
@@ -143,7 +145,7 @@ def trace_step(step: CapturedStep, length: int, inputs: tuple[Tensor, ...]) -> C
 
 
 class GraphStep:
-    """One step at fixed shapes: a CUDA graph. Elsewhere a rehearsal of one, whose inputs and outputs stay in place too."""
+    """One step at fixed shapes: a CUDA graph. Without CUDA a rehearsal of one, whose inputs and outputs also keep their memory."""
 
     def __init__(self, step: CapturedStep, inputs: tuple[Tensor, ...], pool: Any) -> None:
         self.inputs = tuple(x.clone() for x in inputs)
@@ -169,12 +171,12 @@ class GraphStep:
             self.graph.replay()
         else:
             torch._foreach_copy_(self.outputs, self.step(*self.inputs))  # pyright: ignore[reportPrivateImportUsage]
-        # Copies: the next replay, of this step or of another that shares its memory, writes over the outputs.
+        # Copies: the next replay, of this step or another that shares its memory, overwrites the outputs.
         return tuple(x.clone() for x in self.outputs)
 
 
 def _check(expected: tuple[Tensor, ...], captured: tuple[Tensor, ...]) -> None:
-    """Raise RuntimeError where a captured step gives other ids than the step, or other numbers beyond rounding."""
+    """Raise RuntimeError if a captured step returns other ids than the step, or values that differ beyond rounding."""
     for a, b in zip(expected, captured, strict=True):
         if not a.is_floating_point():
             is_equal = torch.equal(a, b)

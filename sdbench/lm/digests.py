@@ -1,4 +1,4 @@
-"""Digests of files of weights, computed once and kept in the cache."""
+"""Digests of files of weights, computed once and cached."""
 
 import re
 from contextlib import suppress
@@ -9,11 +9,11 @@ from huggingface_hub import constants
 from sdbench.files import digest_of, digest_of_file, write_whole
 
 CACHE = Path(constants.HF_HOME, "sdbench", "gguf", "hashes")
-LARGE = 2**20  # bytes: a smaller file is hashed whenever it is named
+LARGE = 2**20  # bytes; smaller files are hashed each time
 
 
 def digest_once(path: Path) -> str:
-    """SHA-256 of a file: the hub's own where the file is its, else computed once for a path, size and time of change."""
+    """Return a file's SHA-256: the hub's own if the file is in its cache, else computed once per path, size and time of change."""
     real = path.resolve()
     if real.parent.name == "blobs" and re.fullmatch(r"[0-9a-f]{64}", real.name):
         return real.name
@@ -22,7 +22,7 @@ def digest_once(path: Path) -> str:
     kept = _note_of(real)
     if not kept.is_file():
         digest = digest_of_file(real, digits=64)
-        with suppress(OSError):  # a cache that cannot be written costs time only
+        with suppress(OSError):  # without a writable cache it is computed again
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_whole(kept, digest)
         return digest
@@ -30,7 +30,7 @@ def digest_once(path: Path) -> str:
 
 
 def is_digest_known(path: Path) -> bool:
-    """Return whether `digest_once` needs to read next to nothing."""
+    """Return whether `digest_once` can answer without reading much."""
     real = path.resolve()
     return real.parent.name == "blobs" or real.stat().st_size < LARGE or _note_of(real).is_file()
 

@@ -1,4 +1,4 @@
-"""Whether a model's forward can stop behind its first layers and go on from there: tried once, on a short text."""
+"""Whether a model's forward pass can stop after its first layers and continue from there: tried once, on a short text."""
 
 import torch
 
@@ -12,9 +12,9 @@ from sdbench.types import PartialForward
 
 @torch.inference_mode()
 def can_continue(lm: LM, num_layers: int) -> bool:
-    """Return whether the layers behind the first `num_layers` need nothing of these but their last states and the cache.
+    """Return whether the layers after the first `num_layers` need only their last states and the cache.
 
-    A model whose first layers do not run alone is a ValueError.
+    A model whose first layers cannot run alone is a ValueError.
     """
     count = len(lm.listed_layers())
     ids, positions = probe_ids(lm, TEXT)[None], torch.arange(TEXT, device=lm.device)[None]
@@ -23,11 +23,11 @@ def can_continue(lm: LM, num_layers: int) -> bool:
     whole = lm.forward(ids, plan, cache)
     try:
         states = lm.begin(ids, plan, cache, num_layers)
-        # Another text: what it leaves beside the cache is of no use.
+        # Another text, so that values stored outside the cache would be wrong.
         lm.forward_exit(ids.flip(1), plan, other, num_layers)
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # whatever a model's code makes of layers that do not run
+    except Exception as error:  # a model's code may raise anything if layers do not run
         name = f"the {lm.role} model of type {lm.config.model_type!r}"
         raise ValueError(f"{name} does not run its first {num_layers} layers alone ({first_line(error)})") from error
     try:
@@ -35,5 +35,5 @@ def can_continue(lm: LM, num_layers: int) -> bool:
     except torch.OutOfMemoryError:
         raise
     except (LookupError, AttributeError, TypeError, ValueError, RuntimeError):
-        return False  # a later layer reads what an earlier one has kept beside the cache
+        return False  # a later layer reads what an earlier one has stored outside the cache
     return float(total_variation(*(x.double().softmax(-1) for x in (whole, rest))).max()) <= closeness(lm)

@@ -1,7 +1,7 @@
-"""What a captured step, or an answer about a model, was made from: equal while nothing that moves a logit has changed.
+"""A fingerprint of a model for captured steps and stored answers: equal until something changes that affects logits.
 
-Weights and buffers count by identity, version and a sample of their values: `parameter.data.mul_(2)`, as merged adapters do
-it, leaves the version alone. Not seen: a change through `.data` of a few elements that the sample misses.
+Weights and buffers count by identity, version and a sample of their values, because `parameter.data.mul_(2)`, as for merged
+adapters, does not change the version. Not detected: a change through `.data` of a few elements outside the sample.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -11,16 +11,16 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-ENGINES_OWN = "_attn_implementation_internal"  # set and reset by the engine around every forward
+ENGINES_OWN = "_attn_implementation_internal"  # set and reset by the engine around every forward pass
 SAMPLE = 256
 PLAIN = (int, float, str, bool, type(None))
-USUAL = frozenset(vars(nn.Module()))  # what every module has
+USUAL = frozenset(vars(nn.Module()))  # attributes of every module
 TENSORS = ("_parameters", "_buffers")
 HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith("_hooks"))
 
 
 class Same:
-    """An object as itself: equal only while both are alive and one, so that a new object at an old address is another."""
+    """An object by identity: equal only while both are alive and the same, so a new object at an old address differs."""
 
     __slots__ = ("_ref",)
 
@@ -36,7 +36,7 @@ class Same:
 
 
 def fingerprint(model: nn.Module) -> Hashable:
-    """Of weights, buffers and plain values, hooks, replaced forwards and the configuration."""
+    """Return the fingerprint of weights, buffers and plain values, hooks, replaced forwards and the configuration."""
     modules = list(model.modules())
     configs = {id(config): config for module in modules if (config := vars(module).get("config")) is not None}
     written = [str({k: v for k, v in vars(config).items() if k != ENGINES_OWN}) for config in configs.values()]
@@ -45,7 +45,7 @@ def fingerprint(model: nn.Module) -> Hashable:
 
 
 def sample_of(tensors: Iterable[Tensor]) -> tuple[bytes, ...]:
-    """Up to SAMPLE values of each, evenly spread, as bytes: one copy to the host for each device and dtype."""
+    """Return up to SAMPLE evenly spread values of each tensor as bytes, with one copy to the host per device and dtype."""
     parts: dict[Hashable, list[Tensor]] = {}
     for x in tensors:
         if x.device.type != "meta":
@@ -70,7 +70,7 @@ def _parts(module: nn.Module) -> Iterator[Hashable]:
 
 
 def _tensor(name: str, tensor: Tensor) -> Hashable:
-    # Versions are not kept for tensors of inference mode: what may have changed unseen is never the same.
+    # Tensors of inference mode have no version. A change could not be detected, so they are never equal.
     return name, Same(tensor), tensor.data_ptr(), object() if tensor.is_inference() else tensor._version
 
 
@@ -83,5 +83,5 @@ def _value(name: str, value: Any) -> Hashable:
         return name, tuple(value)
     try:
         return name, Same(value)
-    except TypeError:  # nothing refers to it weakly: a dictionary, a set
+    except TypeError:  # weak references are not supported: a dictionary, a set
         return name, id(value)

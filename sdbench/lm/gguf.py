@@ -1,8 +1,9 @@
-"""GGUF files as checkpoints: each becomes a folder of the cache, which the rest of the package reads as any other.
+"""GGUF files as checkpoints: each becomes a folder in the cache, which the rest of the package reads like any other.
 
-The folder is named by the file's hash. Configuration, tokenizer and stop ids are written when the file is first named, the
-weights when they are first needed, dequantised into one dtype and written tensor by tensor: no more than the largest of them is
-in memory. Names and layouts are transformers'. Not covered: files in several parts, and rope scaling, which it does not read.
+The file's hash names the folder. Configuration, tokenizer and stop ids are written when the file is first used; the weights
+when they are first needed, dequantised into one dtype and written tensor by tensor, so that only one tensor is in memory. Names
+and layouts are transformers'. Not covered: files in several parts, and rope scaling, which transformers does not read from
+GGUF.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CACHE = Path(constants.HF_HOME, "sdbench", "gguf")
-FORMAT = 1  # of the folders: another number makes them anew
+FORMAT = 1  # of the folders; after a change they are written again
 CARD = "gguf.json"
 ON_HUB = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)")
 CODES = {"float64": ("F64", 8), "float32": ("F32", 4), "bfloat16": ("BF16", 2), "float16": ("F16", 2)}  # in safetensors
-OWN_DTYPES = {"F32": "float32", "F16": "float16"}  # of kinds; the others are made from bfloat16
+OWN_DTYPES = {"F32": "float32", "F16": "float16"}  # by kind; the others are made from bfloat16
 TORN = ValueError, IndexError, KeyError, OSError, OverflowError
-CONTROL = 3  # a token's type
-# Ends of a text or a turn by their names, as llama.cpp has them: a file names one or two ids, publishers often mean more.
+CONTROL = 3  # the type of control tokens
+# Names of end-of-text and end-of-turn tokens, as in llama.cpp: a file lists one or two ids, often not all.
 ENDS = frozenset(
     ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<EOT>")
 )
@@ -47,14 +48,14 @@ ENDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class GGUFFile:
-    """A file on this machine by its content; `kind` is its quantisation, such as Q4_K_M."""
+    """A local file by its content; `kind` is its quantisation, such as Q4_K_M."""
 
     id: str
     path: Path
     digest: str  # SHA-256
     kind: str
     parameters: int
-    dtype: str  # that of the weights before they were quantised
+    dtype: str  # that of the weights before quantisation
 
     @property
     def identity(self) -> str:
@@ -62,7 +63,7 @@ class GGUFFile:
 
     @property
     def folder(self) -> Path:
-        """Configuration, tokenizer and stop ids, as transformers writes them."""
+        """Return a folder with configuration, tokenizer and stop ids in transformers' format."""
         return _folder_of(self.digest)
 
     @property
@@ -70,7 +71,7 @@ class GGUFFile:
         return (self.folder / "tokenizer_config.json").is_file()
 
     def weights(self, dtype: str) -> Path:
-        """Return the folder of the weights in a dtype; the first call dequantises them, which takes a minute for 1.5 B."""
+        """Return the folder of the weights in a dtype. The first call dequantises them, which takes a minute for 1.5 B."""
         try:
             return _write_once(self.folder / dtype, lambda part: self._dequantise(part, dtype))
         except (NotImplementedError, *TORN) as error:  # the first: gguf, of a kind of quantisation that it cannot undo
@@ -118,7 +119,7 @@ def _write_header(file: BinaryIO, shapes: Mapping[str, tuple[int, ...]], dtype: 
 
 
 def _read_tensors(path: Path, model: Any, config: Any) -> Iterator[tuple[str, Tensor]]:
-    """Dequantise the tensors of a file, under the names and in the layouts of a transformers model, one at a time."""
+    """Yield the dequantised tensors of a file, with the names and layouts of a transformers model."""
     import torch
     from gguf import GGUFReader, dequantize
     from transformers import modeling_gguf_pytorch_utils as theirs
@@ -129,7 +130,7 @@ def _read_tensors(path: Path, model: Any, config: Any) -> Iterator[tuple[str, Te
     kind = kinds.get(architecture) or kinds.get(architecture.replace("-", "_"), theirs.TensorProcessor)
     processor = kind(config=config.to_dict())
     names = theirs.get_gguf_hf_weights_map(model, processor)
-    parts, merged = Counter(names.values()), {"tensors": {}}  # experts' tensors, of several each
+    parts, merged = Counter(names.values()), {"tensors": {}}  # experts' tensors, each merged from several
     for tensor in reader.tensors:
         weights = dequantize(tensor.data, tensor.tensor_type)
         done = processor.process(weights=weights, name=tensor.name, tensor_key_mapping=names, parsed_parameters=merged)
@@ -143,7 +144,7 @@ def _read_tensors(path: Path, model: Any, config: Any) -> Iterator[tuple[str, Te
 
 
 def is_gguf(id: str) -> bool:
-    """Return whether a checkpoint's name is that of a GGUF file, here or on the hub."""
+    """Return whether a checkpoint's name is that of a GGUF file, local or on the hub."""
     return id.endswith(".gguf")
 
 
@@ -184,7 +185,7 @@ def _folder_of(digest: str) -> Path:
 
 
 def _write_once(folder: Path, write: Callable[[Path], None]) -> Path:
-    """Return a folder of the cache, which `write` fills where it is missing: whole or not at all."""
+    """Return a folder of the cache; if it is missing, `write` fills it atomically."""
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -192,7 +193,7 @@ def _write_once(folder: Path, write: Callable[[Path], None]) -> Path:
                 part.mkdir(exist_ok=True)
                 write(part)
         except OSError:
-            if not folder.is_dir():  # else another process was faster
+            if not folder.is_dir():  # otherwise another process was faster
                 raise
     return folder
 
@@ -204,7 +205,7 @@ def _require_packages(id: str) -> None:
 
 
 def _describe(id: str, path: Path, part: Path) -> None:
-    """Write what a file holds beside its weights, or raise what is wrong with it."""
+    """Write a file's configuration, tokenizer and stop ids, or raise for what is wrong with it."""
     _require_packages(id)
     from gguf import GGUFReader
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoTokenizer, GenerationConfig
@@ -223,7 +224,7 @@ def _describe(id: str, path: Path, part: Path) -> None:
     try:
         config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
         MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    # ValueError and NotImplementedError: transformers, of an architecture that it does not read; KeyError: of no language model.
+    # ValueError, NotImplementedError: an architecture that transformers does not read; KeyError: not a language model.
     except (ValueError, KeyError, NotImplementedError) as error:
         raise ConfigError(
             f"{id} is of the architecture {architecture}, which transformers does not read from GGUF as a language model: "
@@ -239,7 +240,7 @@ def _describe(id: str, path: Path, part: Path) -> None:
     if _value(reader, "tokenizer.ggml.model") not in (None, "none", "no_vocab"):
         try:
             AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(part)
-        except Exception as error:  # what tokenizers raises is of no narrower class
+        except Exception as error:  # tokenizers raises no narrower class
             sentence = f"the tokenizer inside {id} cannot be read ({first_line(error)}): convert the model again"
             raise ConfigError(sentence) from error
     kind = _kind(reader)
@@ -248,7 +249,7 @@ def _describe(id: str, path: Path, part: Path) -> None:
 
 
 def _refuse_unread(id: str, reader: GGUFReader, architecture: str) -> None:
-    """Raise for what changes the weights or their use and is read by no line of transformers."""
+    """Raise for features that change the weights or their use and that transformers does not read."""
     if int(_value(reader, "split.count") or 1) > 1:
         raise ConfigError(
             f"{id} is one of several parts: join them with llama-gguf-split --merge FIRST.gguf WHOLE.gguf"
@@ -270,7 +271,7 @@ def _value(reader: GGUFReader, key: str, *, required: bool = False) -> Any:
 
 
 def _stop_ids(reader: GGUFReader) -> list[int]:
-    """Return the ids that end a text: the file's own, then its control tokens with a known name."""
+    """Return the ids that end a text: those of the file, then its control tokens with a known name."""
     keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
     ids = [int(index) for key in keys if (index := _value(reader, key)) is not None]
     tokens, types = (_value(reader, f"tokenizer.ggml.{name}") or [] for name in ("tokens", "token_type"))
@@ -279,7 +280,7 @@ def _stop_ids(reader: GGUFReader) -> list[int]:
 
 
 def _kind(reader: GGUFReader) -> str:
-    """Return the quantisation that the file states, or else the type of most of its weights."""
+    """Return the quantisation that the file states, or the type of most of its weights."""
     from gguf import LlamaFileType
 
     try:

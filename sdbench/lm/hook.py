@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-# A context around each call: of the `LM`, what it is given (tokens, states or slots), and the call, to make it again.
+# A context around each call: the `LM`, its input (tokens, states or slots), and the call itself, which can be repeated.
 ModelHook = Callable[[Any, Tensor, Callable[[], Any]], AbstractContextManager[object]]
 Method = TypeVar("Method", bound=Callable[..., Any])
 

@@ -1,6 +1,6 @@
-"""Weights in int8 with a scale for each output, quantised in memory: what a text gets does not depend on the texts beside it.
+"""int8 weights with a scale for each output, quantised in memory. A text does not depend on the other texts of a batch.
 
-torch's own dynamic int8 quantises activations too, with one scale for a whole batch: a text would depend on its neighbours.
+torch's dynamic int8 also quantises activations, with one scale for a whole batch, so a text would depend on the others.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sdbench.config import ConfigError
 
 LARGEST = 127
-MULTIPLE = 32  # of both sizes: the kernel reads past the end of other matrices
+MULTIPLE = 32  # both sizes must be multiples, or the kernel reads past the end
 # Where torch's int8 kernel is the faster way on a CPU (measured with sizes of 576 to 4,864): in float32 it is a plain loop, and in
 # bfloat16 it takes a time for each row, so that 1,000 rows cost ten times the product with weights that are converted first.
 KERNEL_TYPE = torch.bfloat16
@@ -19,7 +19,7 @@ KERNEL_ROWS = 16
 
 
 class Int8Linear(nn.Module):
-    """A linear layer whose weight is an int8 [O,I] times a scale [O]. Activations keep their type."""
+    """A linear layer whose weight is an int8 [O,I] times a scale [O]. Activations keep their dtype."""
 
     values: Tensor
     scale: Tensor
@@ -45,7 +45,7 @@ class Int8Linear(nn.Module):
 
 
 def quantize_layers(model: Any, name: str = "the model") -> Any:
-    """Return the model with its linear layers, but for the head, replaced; a ConfigError where it has none."""
+    """Replace a model's linear layers, except the head; a ConfigError if it has none."""
     head = model.get_output_embeddings()
     linears = [
         (module, label, child)

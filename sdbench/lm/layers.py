@@ -1,4 +1,4 @@
-"""A model's decoder layers, and forwards through a part of them. Nothing of the model or its configuration is left changed."""
+"""A model's decoder layers, and forward passes through some of them, which leave the model and its configuration unchanged."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 def decoder_layers(model: nn.Module, count: int) -> list[nn.Module]:
-    """Return the layers that write to a cache, in their order; none where `count` of them do not stand in one list."""
+    """Return the layers that write to a cache, in order; none if `count` of them are not in one list."""
     for module in model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:
             layers = list(module)
@@ -23,10 +23,10 @@ def _indices(layer: nn.Module) -> set[Any]:
 
 @contextmanager
 def bypass(layers: Sequence[nn.Module], *states: Tensor) -> Iterator[list[Tensor]]:
-    """Let these layers return `states`, or without them what they are given, in place of running.
+    """Let these layers return `states`, or without them their input, instead of running.
 
-    Yields the list of what they are given. A layer's `forward` is replaced and put back, also after an exception: the list of
-    layers and num_hidden_layers stay as they are, so that each layer keeps its mask, its positions and its slots in the cache.
+    Yields the list of their inputs. A layer's `forward` is replaced and restored, also after an exception. The list of layers
+    and num_hidden_layers do not change, so each layer keeps its mask, its positions and its slots in the cache.
     """
     given: list[Tensor] = []
 
@@ -34,7 +34,7 @@ def bypass(layers: Sequence[nn.Module], *states: Tensor) -> Iterator[list[Tensor
         given.append(hidden_states)
         return states[0] if states else hidden_states
 
-    before = [vars(layer).get("forward") for layer in layers]  # what a library has put there, as accelerate does
+    before = [vars(layer).get("forward") for layer in layers]  # set by a library such as accelerate
     try:
         for layer in layers:
             layer.forward = hand_on
@@ -47,13 +47,13 @@ def bypass(layers: Sequence[nn.Module], *states: Tensor) -> Iterator[list[Tensor
 
 
 def low_and_middle(layers: Sequence[nn.Module]) -> list[nn.Module]:
-    """Return the two layers whose states EAGLE-3 reads beside the last (arXiv:2503.01840, section 3.1)."""
+    """Return the two layers whose states EAGLE-3 reads besides the last (arXiv:2503.01840, section 3.1)."""
     return [layers[min(1, len(layers) - 1)], layers[len(layers) // 2]]
 
 
 @contextmanager
 def output_of(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """Yield the list of the states that the layer returns meanwhile."""
+    """Yield the list of states that the layer returns in this context."""
     outputs: list[Tensor] = []
 
     def keep(_: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints: what a model is (from its metadata), whether it fits, its files, and the model in memory."""
+"""Checkpoints: their metadata, whether they fit into memory, their files, and the loaded model."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ if TYPE_CHECKING:
 
 SMALL = ["*.json", "*.jinja", "*.txt", "tokenizer.model"]
 WEIGHTS = ["*.safetensors", "pytorch_model*.bin"]
-ELSEWHERE = ["*/*"]  # original/, onnx/, metal/ … hold the same weights in other forms
+ELSEWHERE = ["*/*"]  # original/, onnx/, metal/ … hold the same weights in other formats
 HASHED = (".safetensors", ".bin", ".json", ".jinja")
 WIDTHS = {name: width for name, (_, width) in CODES.items()}
 _NAMES = {code: name for name, (code, _) in CODES.items()}
-UNCOUNTED = None, "float32"  # weights and type of a checkpoint without safetensors
+UNCOUNTED = None, "float32"  # parameters and dtype of a checkpoint without safetensors
 TENSOR_FILES = (".safetensors", ".bin", ".pt", ".pth")
-ROOM = 1.1  # activations and the allocator, of the weights; keys and values are the batch's business
+ROOM = 1.1  # factor on the weights, for activations and the allocator; the batch adds keys and values
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model's identity: where its files are, their commit and hashes, how many weights it has and in which type."""
+    """A model's identity: its files, their commit and hashes, the number and dtype of its weights."""
 
     id: str
     folder: Path
-    commit: str | None  # None: a folder that is no hub snapshot
+    commit: str | None  # None: a folder that is not a hub snapshot
     parameters: int | None  # None: no safetensors, so unknown before loading
     dtype: str
-    gguf: GGUFFile | None = None  # the folder was made from it
-    tokenizer: Path | None = None  # in place of the folder's own
+    gguf: GGUFFile | None = None  # the file from which the folder was made
+    tokenizer: Path | None = None  # instead of the folder's
 
     @property
     def tokenizer_folder(self) -> Path:
         return self.tokenizer or self.folder
 
     def bytes(self, dtype: str | None, quantization: str | None) -> float:
-        """What the weights take in memory."""
+        """Return the bytes of the weights in memory."""
         width = QUANTIZED[quantization][0] if quantization else WIDTHS[dtype or self.dtype]
         return (self.parameters or 0) * width
 
     def hashes(self) -> dict[str, str]:
-        """File -> hash: the hub's own where the file is its, else sha256 of the content."""
+        """File -> hash: the hub's own if the file is in its cache, else sha256 of the content."""
         return {path.name: _hash(path) for path in self._files()}
 
     def _files(self) -> list[Path]:
@@ -66,7 +66,7 @@ class Checkpoint:
         return self.gguf is not None or self.commit is not None or all(map(is_digest_known, self._files()))
 
     def identity(self) -> str:
-        """One line for the provenance, and for the key of a cell: it changes when the weights do."""
+        """Return one line for the provenance and for keys of cells; it changes when the weights do."""
         if self.gguf is not None:
             return self.gguf.identity
         if self.commit is not None:
@@ -82,8 +82,8 @@ class Checkpoint:
 def find(
     id: str, folder: str | None = None, *, revision: str | None = None, tokenizer: str | None = None
 ) -> Checkpoint:
-    """Return the checkpoint of a hub id, a folder or a GGUF file, from its metadata: no weights are read, and only a GGUF
-    file, which holds its metadata itself, is downloaded. `tokenizer` replaces the one in a GGUF file.
+    """Return the checkpoint of a hub id, a folder or a GGUF file from its metadata. No weights are read or downloaded, except a
+    GGUF file, which contains its metadata. `tokenizer` replaces the one in a GGUF file.
     """
     if is_gguf(id):
         return _find_gguf(id, revision, tokenizer)
@@ -105,7 +105,7 @@ def find(
         from huggingface_hub import get_safetensors_metadata, hf_hub_download, snapshot_download
         from huggingface_hub.errors import NotASafetensorsRepoError
 
-        hf_hub_download(id, "config.json", revision=revision)  # a gated or unknown repository says so here
+        hf_hub_download(id, "config.json", revision=revision)  # raises for a gated or unknown repository
         here = Path(snapshot_download(id, revision=revision, allow_patterns=SMALL, ignore_patterns=ELSEWHERE))
         counted = _count_weights(here)
         if counted is None and is_offline():
@@ -139,7 +139,7 @@ def _tokenizer_folder(id: str) -> Path:
 
 
 def weights_folder(checkpoint: Checkpoint, dtype: str | None) -> Path:
-    """Return where the weights are: for a GGUF file a dequantised copy in a dtype, which the first call makes."""
+    """Return the folder of the weights; for a GGUF file a dequantised copy in a dtype, which the first call makes."""
     if checkpoint.gguf is None:
         return checkpoint.folder
     return checkpoint.gguf.weights(dtype or checkpoint.dtype)
@@ -151,7 +151,7 @@ def is_here(checkpoint: Checkpoint) -> bool:
 
 
 def download(checkpoint: Checkpoint) -> None:
-    """Download the weights of a checkpoint of the hub into its cache; a broken download goes on where it broke."""
+    """Download the weights of a hub checkpoint into the cache; an interrupted download is resumed."""
     if is_here(checkpoint):
         return
     from huggingface_hub import snapshot_download
@@ -181,7 +181,7 @@ def refuse_what_does_not_fit(
 
 
 def free_bytes(device: str, *, is_spread: bool = False) -> int | None:
-    """Return the memory that a model could take on a device, or on all of its kind; None where it is not known."""
+    """Return the memory available to a model on a device, or on all devices of its kind; None if unknown."""
     kind, _, number = device.partition(":")
     if kind in ("cuda", "xpu"):
         import torch
@@ -201,7 +201,7 @@ def load_model(
     device_map: str | None = None,
     quantization: str | None = None,
 ) -> PreTrainedModel:
-    """Return the model in evaluation mode on its device, of a multimodal one the text part; dtype None is the checkpoint's."""
+    """Return the model in evaluation mode on its device; of a multimodal model the text part. dtype None is the checkpoint's."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -250,7 +250,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
 
 
 def _count_weights(folder: Path) -> tuple[int, str] | None:
-    """Return (weights, the type of most of them) from the headers of safetensors files; None unless all files are there."""
+    """Return (weights, the dtype of most of them) from the headers of safetensors files; None unless all files are there."""
     from safetensors import SafetensorError, safe_open
 
     index = folder / "model.safetensors.index.json"
@@ -274,7 +274,7 @@ def _hash(path: Path) -> str:  # the hub's cache names a file by its hash
 
 
 def _system_memory() -> int:
-    """Return the free memory of the system, or what a container's limit leaves."""
+    """Return the free memory of the system, or of the container's limit."""
     try:
         with open("/proc/meminfo") as lines:
             free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
@@ -288,7 +288,7 @@ def _system_memory() -> int:
 
 
 def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a hash of all that decides which ids a text becomes: pieces, merges, normaliser, special tokens."""
+    """Return a hash of everything that decides how a text is tokenized: pieces, merges, normaliser, special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     rules = {} if backend is None else json.loads(backend.to_str())
     content = {

@@ -1,25 +1,25 @@
-"""How much memory a run takes at its peak, from shapes alone: no weights are read, and torch is not imported."""
+"""Estimate a run's peak memory from shapes: no weights are read, and torch is not imported."""
 
 from dataclasses import dataclass
 from typing import Any
 
-CHUNK = 512  # prompt tokens a prefill call takes
-KNOWN_BYTES = 256 << 20  # keys and values of prompts that a model keeps for prompts that begin alike
-WORK = 6 << 18  # numbers that a rule works on at a time (verify/tokenwise.py, SLICE), temporaries included
+CHUNK = 512  # prompt tokens of a prefill call
+KNOWN_BYTES = 256 << 20  # keys and values that a model keeps for prompts with the same beginning
+WORK = 6 << 18  # numbers that a rule processes at a time (verify/tokenwise.py, SLICE), with temporaries
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What of a model takes memory: its weights, the keys and values of a token, and distributions over its vocabulary."""
+    """The memory of a model: its weights, the keys and values of a token, and distributions over its vocabulary."""
 
     weights: float  # bytes
-    token: int  # bytes of the keys and values of one token, in all layers
+    token: int  # bytes of the keys and values of one token in all layers
     vocab_size: int
-    width: int  # bytes of a number of its dtype
+    width: int  # bytes per number of its dtype
 
     @classmethod
     def of(cls, config: Any, weights: float, width: int) -> "ModelShape":
-        """Return the shape that a transformers configuration describes."""
+        """Return the shape of a transformers configuration."""
         config = config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -28,10 +28,10 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class PeakBytes:
-    """The parts of a run's peak."""
+    """The parts of a run's peak memory."""
 
     weights: float
-    cache: float  # keys and values of all rows, and of a prompt on its way into them
+    cache: float  # keys and values of all rows, and of the prompt that is being prefilled
     laws: float  # logits and distributions of a round
 
     @property
@@ -53,29 +53,27 @@ def peak_bytes(
     keeps_prompts: bool = False,
     cache_share: float = 0.0,
 ) -> PeakBytes:
-    """Return what a batch of `num_rows` texts, the longest of `length` tokens with its answer, takes at its peak.
+    """Return the peak memory of a batch of `num_rows` texts, the longest with `length` tokens including its answer.
 
-    draft None: a drafter without a model; num_draft 0: the target alone. keeps_logits: a rule reads un-tempered logits ("raw" in
-    its needs, or "raw_if_greedy" at temperature 0). is_captured: steps are replayed as CUDA graphs, whose memory serves nothing
-    else.
-    keeps_prompts: as a run does, for prompts that begin alike. cache_share: what the drafter keeps of its own, as a share of the
-    target's keys and values.
-    Activations are left out: some 0.1 GiB for an 8B.
+    draft None: a drafter without a model; num_draft 0: the target alone. keeps_logits: a rule reads un-tempered logits ("raw"
+    in its needs, or "raw_if_greedy" at temperature 0). is_captured: steps are replayed as CUDA graphs, whose memory is not
+    shared. keeps_prompts: prompts are kept for others with the same beginning, as in a run. cache_share: what the drafter keeps
+    itself, as a share of the target's keys and values. Activations are not included: about 0.1 GiB for an 8B model.
     """
     tokens = [target.token, 0 if draft is None else draft.token, target.token * cache_share]
     slots = num_rows * (length + num_draft + 2) + max(CHUNK, length)
-    wide = max(4, target.width)  # laws are float32, or float64 where the model is
+    wide = max(4, target.width)  # laws are float32, or float64 if the model is
     is_sampled = temperature > 0
-    kept = wide * (is_sampled + keeps_logits)  # bytes of a slot and id, from the draft to the verdict
+    kept = wide * (is_sampled + keeps_logits)  # bytes per slot and id, from the draft to the verdict
     logits = wide + (target.width if target.width < wide else 0)
     warped = is_sampled * wide * (1 if temperature in (0, 1) else 2)
     if is_sampled and top_p is not None and top_p < 1:
-        warped += 4 * wide + 9  # a full sort: values, ids of int64, sums, what is cut
+        warped += 4 * wide + 9  # a full sort: values, int64 ids, sums, the mask
     a_slot = num_rows * target.vocab_size
     held, judged = a_slot * num_draft * kept, a_slot * (num_draft + 1) * kept
     drafting, scoring = 2 * held, a_slot * (num_draft + 1) * (logits + warped)
     judging = held + judged + wide * WORK
-    # A graph keeps what it works on, and its results are copied.
+    # A graph keeps its temporaries, and its results are copied.
     laws = drafting + scoring + judging if is_captured else max(drafting, held + scoring, judging)
     known = keeps_prompts * sum(min(KNOWN_BYTES, token * num_rows * length) for token in tokens)
     return PeakBytes(

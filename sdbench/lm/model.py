@@ -1,4 +1,4 @@
-"""A transformers model as the engine sees it: ids and positions in, logits out, over a ragged cache."""
+"""A transformers model as used by the engine: ids and positions in, logits out, over a ragged cache."""
 
 from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
@@ -24,18 +24,18 @@ from sdbench.lm.rope import longest_text
 from sdbench.lm.split_kv import kernel_for
 from sdbench.types import PartialForward
 
-BUCKET = 64  # KV lengths are multiples of it, or of a sixteenth of themselves: few shapes, little padding
-OWN_ATTENTION = {  # model types whose attention is more than a mask over keys and values
+BUCKET = 64  # KV lengths are multiples of it, or of 1/16 of themselves: few shapes, little padding
+OWN_ATTENTION = {  # model types with more than masked attention over keys and values
     "deepseek_v32": "an indexer that chooses which keys are read",
     "glm_moe_dsa": "an indexer that chooses which keys are read",
 }
 NOT_BEGUN = PartialForward()
 NOTHING: Set[str] = frozenset()
-PADDING = 256  # vocabularies that differ by at most this many ids are one, padded differently
+PADDING = 256  # vocabularies that differ by at most this many ids count as the same, padded differently
 
 
 class LM:
-    """A causal language model made of attention layers. Its weights are used as they are; its configuration is left as it was.
+    """A causal language model of attention layers. Weights are used in place; the configuration is left unchanged.
 
     hook: called around each call of the model, for example to time it.
     """
@@ -53,14 +53,14 @@ class LM:
         self._levels = torch.tensor([0.0, -torch.inf], dtype=self.dtype, device=self.device).unbind()
         self._configs = list({id(c): c for c in (model.config, self.config)}.values())
         self._kept: RaggedCache | None = None  # with its captured steps
-        self.pruned: dict[str, LM] = {}  # drafts over this model's weights, by what decides which layers they have
+        self.pruned: dict[str, LM] = {}  # drafts over this model's weights, by what decides their layers
         self.hook: ModelHook = no_model_hook
-        self.known: KnownPrefixes | None = None  # set by who knows that the weights stay what they are
+        self.known: KnownPrefixes | None = None  # set only by code that knows the weights do not change
         self.kernel = kernel_for(self.device, self.dtype)
         self.attention, self.layer_masks = NAME, probe(self)
 
     def listed_layers(self) -> list[Any]:
-        """Return the decoder layers; ValueError where they do not stand in one list, so that some could be left out."""
+        """Return the decoder layers; ValueError unless they are in one list, so that some can be left out."""
         if not self.layers:
             name = f"the {self.role} model of type {self.config.model_type!r}"
             raise ValueError(f"{name} does not keep its decoder layers in one list, so that some could be left out")
@@ -68,19 +68,19 @@ class LM:
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """All end-of-text ids of the generation_config, or where it names none, of the configuration."""
+        """Return all end-of-text ids of the generation_config, or if it has none, of the configuration."""
         generation = self.model.generation_config
         ids = generation.eos_token_id if generation is not None else None
         ids = ids if ids is not None else self.config.eos_token_id
         return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
 
     def num_padded(self, count: int, num_rows: int) -> int:
-        """How many of a batch's rows a step computes for `count` texts: few numbers where a new shape is expensive."""
+        """Return how many rows a step computes for `count` texts: few different numbers if new shapes are expensive."""
         return min(1 << (count - 1).bit_length(), num_rows) if self.mode in ("graphs", "compile") else count
 
     def cache(self, num_rows: int, capacity: int) -> RaggedCache:
-        """Return a cache of R texts of at most `capacity` tokens, for which `kv_length` makes room: where steps are captured the
-        cache given back last, while what they hold for still holds.
+        """Return a cache of R texts of at most `capacity` tokens, for which `kv_length` allocates; with captured steps the
+        cache returned last, if they are still valid.
         """
         num_layers = self.config.num_hidden_layers
         if self.mode == "off":
@@ -94,35 +94,35 @@ class LM:
         return cache
 
     def give_back(self, cache: RaggedCache) -> None:
-        """Take back a cache that nobody reads any more. Where a step could not be captured, none is tried again."""
+        """Take back a cache that is no longer read. If a step could not be captured, none is tried again."""
         self.mode = cache.steps.mode
         if self.mode != "off":
             self._kept = cache
 
     def forget(self) -> None:
-        """Free the memory of the caches that are kept for captured steps."""
+        """Free the caches that are kept for captured steps."""
         self._kept = None
         for lm in self.pruned.values():
             lm.forget()
 
     def kv_length(self, longest: int, cache: RaggedCache) -> int:
-        """Return how many slots are read where no text is longer than this, after making room for them."""
+        """Return how many slots are read if no text is longer than this, and allocate them."""
         length = min(self.round_up(longest), cache.capacity)
         cache.reserve(length)
         return length
 
     def round_up(self, longest: int) -> int:
-        """Round a length up to the next of those that steps are made for."""
+        """Round a length up to the next one for which steps are captured."""
         width = max(BUCKET, 1 << max(longest - 1, 0).bit_length() >> 4)
         return -(-longest // width) * width
 
     def plan(self, positions: Tensor, cache: RaggedCache, length: int) -> Plan:
-        """Plan tokens at positions [B,T], at least −1, that see among the first `length` slots."""
-        if isinstance(length, int):  # else a tracer's; `kv_length` has made room
+        """Plan tokens at positions [B,T], at least −1, that attend to the first `length` slots."""
+        if isinstance(length, int):  # otherwise a tracer's; `kv_length` has allocated
             cache.reserve(length)
         slots = cache.slots + 1
         row = torch.arange(0, len(positions) * slots, slots, device=positions.device)
-        # −1, before a text, and what lies past the cache are the scratch slot.
+        # −1, before a text, and positions past the cache use the scratch slot.
         index = positions.clamp_max(cache.slots).remainder(slots).add_(row[:, None])
         inside = positions.clamp(0, (self.limit or slots) - 1)
         return Plan(inside, index.flatten(), length, self._levels, self.layer_masks, None, self.kernel)
@@ -137,7 +137,7 @@ class LM:
     ) -> tuple[Tensor, Tensor]:
         """Return logits as `forward` does, and the last hidden states [B,T,d] of all ids, after the final norm.
 
-        A forward that has begun goes on behind its layers: these neither run nor write to the cache.
+        A partial forward pass is continued: its layers neither run nor write to the cache.
         """
         with self._running(plan, keep) as hidden, bypass(self.layers[: begun.num_layers], *begun.states):
             logits = self._run(self.model, ids, plan, cache).logits
@@ -147,8 +147,8 @@ class LM:
     def forward_exit(
         self, ids: Tensor, plan: Plan, cache: RaggedCache, num_layers: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Run the first `num_layers` layers alone: return logits [B,T,V] and states [B,T,d] as `forward_hidden` does, by the
-        model's final norm and head, and the states [B,T,d] that the last of these layers gave.
+        """Run only the first `num_layers` layers: return logits [B,T,V] and states [B,T,d] as `forward_hidden` does, by the
+        model's final norm and head, and the states [B,T,d] of the last of these layers.
         """
         with self._running(plan, 0) as hidden, bypass(self.layers[num_layers:]) as given:
             logits = self._run(self.model, ids, plan, cache).logits
@@ -156,14 +156,14 @@ class LM:
 
     @with_hook
     def read_out(self, states: Tensor) -> Tensor:
-        """Return the logits [...,V] that the model's head makes of last states [...,d], whoever made these."""
+        """Return the logits [...,V] of the model's head for any last states [...,d]."""
         logits = self.head(states)
         cap = getattr(self.config, "final_logit_softcapping", None)
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
     @with_hook
     def begin(self, ids: Tensor, plan: Plan, cache: RaggedCache, num_layers: int) -> Tensor:
-        """Run the first `num_layers` layers alone, without the head: return the states [B,T,d] of the last of them."""
+        """Run only the first `num_layers` layers, without the head: return the states [B,T,d] of the last of them."""
         with self._running(plan, 0), bypass(self.layers[num_layers:]) as given:
             self._run(self.model.get_decoder(), ids, plan, cache)
         return given[0]
@@ -174,17 +174,17 @@ class LM:
 
     @contextmanager
     def layer_states(self, is_on: bool) -> Iterator[list[list[Tensor]]]:
-        """Yield a list of what each of a low and a middle layer returns meanwhile; an empty list where this is off."""
+        """Yield a list that collects the states of a low and a middle layer; it stays empty if this is off."""
         with ExitStack() as stack:
             layers = low_and_middle(self.listed_layers()) if is_on else []
             yield [stack.enter_context(output_of(layer)) for layer in layers]
 
     def prefill_all(self, prompts: Sequence[Tensor], *, needs: Set[str] = NOTHING) -> list[Prefix]:
-        """Return keys and values of several prompts [L], or of embeddings [L,d], chunk by chunk; no logits but the last
-        position's are made.
+        """Return keys and values of several prompts [L], or of embeddings [L,d], chunk by chunk; only the last position's
+        logits are computed.
 
-        Shorter ones end in padding, which no token before it sees. What all of them begin with is copied where it is known.
-        With "target_hidden" or "layer_hidden" among the needs, prefixes hold these states.
+        Shorter ones are padded at the end, which no earlier token sees. A common beginning is copied if it is known. With
+        "target_hidden" or "layer_hidden" among the needs, prefixes hold these states.
         """
         names = {"hidden": "target_hidden", "layer_hidden": "layer_hidden"}
         states: dict[str, list[Tensor]] = {name: [] for name, need in names.items() if need in needs}
@@ -220,14 +220,14 @@ class LM:
 
     @contextmanager
     def _running(self, plan: Plan, keep: int) -> Iterator[list[Tensor]]:
-        """Set our attention for one forward only (the model may be others' too), hand its head the states of the last `keep`
-        ids, and record those of all.
+        """For one forward pass, set our attention (others may use the model too), pass only the states of the last `keep` ids
+        to its head, and record those of all ids.
         """
         states: list[Tensor] = []
 
         def head_input(_: Any, inputs: tuple[Tensor, ...]) -> Tensor:
             states.append(inputs[0])
-            # Contiguous in every stride: from a slice, matmul copies the head's weight once a row (docs/notes/head_copy.md).
+            # Contiguous in every stride: for a slice, matmul copies the head's weight for each row (docs/notes/head_copy.md).
             kept = inputs[0][:, -keep:]
             return kept.flatten(0, 1).clone(memory_format=torch.contiguous_format).view(kept.shape)
 
@@ -252,12 +252,12 @@ class LM:
 
 
 def concatenate_states(layer_states: Sequence[Sequence[Tensor]]) -> Tensor:
-    """Return the states [B,T,n·d] of n layers, of one forward; [0] for no layer."""
+    """Return the states [B,T,n·d] of n layers of one forward pass; [0] without layers."""
     return torch.cat([outputs[0] for outputs in layer_states], -1) if layer_states else torch.empty(0)
 
 
 def used_vocab(target: LM, draft: LM | None, vocab_size: int | None) -> int:
-    """Return how many ids may get mass on either side: those both models have, or the first `vocab_size` of them."""
+    """Return how many ids may have mass on either side: those that both models have, or the first `vocab_size` of them."""
     smaller = target.vocab_size if draft is None else min(target.vocab_size, draft.vocab_size)
     if draft is not None and abs(target.vocab_size - draft.vocab_size) > PADDING:
         raise ValueError(
@@ -270,7 +270,7 @@ def used_vocab(target: LM, draft: LM | None, vocab_size: int | None) -> int:
 
 
 def _refuse(model: PreTrainedModel, config: Any, role: str) -> None:
-    """Refuse recurrent states (a shorter length does not roll them back), attention that is not ours to give, and dropout."""
+    """Raise for recurrent states (a shorter length does not roll them back), attention that cannot be replaced, and dropout."""
     kinds = {kind for kind in getattr(config, "layer_types", None) or [] if "attention" not in kind or "linear" in kind}
     why = None
     if getattr(model.config, "is_encoder_decoder", False):

@@ -1,8 +1,8 @@
-"""MTP weights that a target's checkpoint ships, as weights of a StateLM. transformers reads them: it knows the published names.
+"""MTP weights in a target's checkpoint, as weights of a StateLM. transformers reads them under the published names.
 
-Those are model.layers.N.{enorm, hnorm, eh_proj, shared_head.norm} beside a decoder layer, N being the number of the target's own
-layers (DeepSeek-V3, GLM-4.5 and their kin), and mtp.{fc, pre_fc_norm_embedding, pre_fc_norm_hidden, norm, layers.0.*} (Qwen3-Next).
-Of several modules the first is read.
+These are model.layers.N.{enorm, hnorm, eh_proj, shared_head.norm} and a decoder layer, where N is the number of the target's
+layers (DeepSeek-V3, GLM-4.5 and similar), and mtp.{fc, pre_fc_norm_embedding, pre_fc_norm_hidden, norm, layers.0.*}
+(Qwen3-Next). Of several modules the first is read.
 """
 
 from collections.abc import Iterator
@@ -16,17 +16,17 @@ from sdbench.errors import first_line
 from sdbench.lm.model import LM
 from sdbench.lm.state_model import LAYER
 
-IGNORED = "_keys_to_ignore_on_load_unexpected"  # where a model's class lists the names of its MTP weights
+IGNORED = "_keys_to_ignore_on_load_unexpected"  # a model class lists the names of its MTP weights there
 
 
 def num_modules(config: Any) -> int:
-    """Return how many MTP modules a configuration names."""
+    """Return the number of MTP modules of a configuration."""
     names = "num_mtp_layers", "num_nextn_predict_layers"
     return next((int(count) for name in names if (count := getattr(config, name, None))), 0)
 
 
 def shipped_weights(lm: LM) -> dict[str, Tensor]:
-    """Return the weights of the first module; ValueError in a sentence where it cannot be read."""
+    """Return the weights of the first module; ValueError if it cannot be read."""
     name = f"the MTP weights of a checkpoint of type {lm.config.model_type!r} cannot be read"
     try:
         from transformers.modeling_layers import MtpModel  # pyright: ignore[reportAttributeAccessIssue]
@@ -50,14 +50,14 @@ def shipped_weights(lm: LM) -> dict[str, Tensor]:
 
 
 def factor_of(norm: Any, like: Tensor) -> Tensor:
-    """Return what a norm multiplies with [d]: some store one less."""
+    """Return the factor [d] of a norm: some classes store it minus one."""
     with torch.no_grad():
         return norm(like.new_ones(1, like.shape[0]))[0]
 
 
 @contextmanager
 def mtp_names(lm: LM) -> Iterator[None]:
-    """Let the model's list of MTP weights hold for a checkpoint of any number of layers: classes list published ones alone."""
+    """Extend the model's list of MTP weights to any number of layers: classes list only published ones."""
     held, count = vars(lm.model).get(IGNORED), lm.config.num_hidden_layers
     listed = getattr(lm.model, IGNORED, None) or ()
     setattr(lm.model, IGNORED, [*listed, *(rf"\.layers\.{count + n}\." for n in range(num_modules(lm.config)))])

@@ -1,7 +1,7 @@
-"""What each layer of a model lets a token see: read from the model once, and checked against its own logits.
+"""Read from the model what each layer lets a token see, and check the result against the model's own logits.
 
-So a model that the engine would serve wrongly (positions counted by its own cache, masks of its own making, attention that is
-more than a mask) is refused by name instead.
+A model that the engine would run wrongly (positions counted by its cache, masks that it builds itself, attention that is more
+than a mask) is so refused by name.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from sdbench.probs import total_variation
 if TYPE_CHECKING:
     from sdbench.lm.model import LM
 
-PROBE = "sdbench_probe"  # attention that records its mask, and is then the engine's own
-TEXT, SHORT, STEPS = 12, 5, 4  # tokens of the probe's text; of the shorter row's prompt; and behind each prompt
-FAR = 100_000  # a mask function that holds here was not made for one length
+PROBE = "sdbench_probe"  # attention that records its mask, then runs as the engine's
+TEXT, SHORT, STEPS = 12, 5, 4  # tokens of the probe's text, of the shorter row's prompt, and after each prompt
+FAR = 100_000  # a mask function that is right here does not depend on one length
 # TV of the distributions. In half precision rounding, and the routing of experts, differ; quantised weights compute in it.
 CLOSE = {torch.float64: 1e-4, torch.float32: 0.02}
 CLOSE_IF_HALF = 0.1
@@ -36,7 +36,7 @@ _known: WeakKeyDictionary[PreTrainedModel, tuple[Hashable, Mapping[int, LayerMas
 
 
 def probe(lm: LM) -> Mapping[int, LayerMask]:
-    """Return the mask of each layer. A model whose logits the engine does not reproduce is a ValueError."""
+    """Return the mask of each layer. ValueError if the engine does not reproduce the model's logits."""
     now = fingerprint(lm.model)
     before, layer_masks = _known.get(lm.model, (None, {}))
     if before != now:
@@ -45,7 +45,7 @@ def probe(lm: LM) -> Mapping[int, LayerMask]:
             layer_masks, off = _measure(lm)
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # whatever a model's code makes of a cache and masks that are not its own
+        except Exception as error:  # a model's code may raise anything for a foreign cache and masks
             reason = f"{type(error).__name__}: {first_line(error)}"
             raise ValueError(f"{name} cannot be served over the engine's cache ({reason})") from error
         if off > closeness(lm):
@@ -57,16 +57,16 @@ def probe(lm: LM) -> Mapping[int, LayerMask]:
 
 
 def _measure(lm: LM) -> tuple[Mapping[int, LayerMask], float]:
-    """Return the mask of each layer, and the TV of the engine's from the model's own distributions: of two rows the larger.
+    """Return the mask of each layer, and the larger TV of two rows between the engine's and the model's distributions.
 
-    The long row ends beyond every sliding window, so that a mask that begins to cut late is seen.
+    The long row is longer than every sliding window, so that a mask that cuts too late is detected.
     """
     length = text_length(lm)
     text = probe_ids(lm, length)
     starts = SHORT, length - STEPS
     lm.attention, lm.layer_masks = PROBE, {}
     with torch.inference_mode():
-        # Logits of the last positions alone: those of a whole window over a large vocabulary take a gigabyte.
+        # Only the last positions: logits of a whole window over a large vocabulary take a gigabyte.
         hook = lm.head.register_forward_pre_hook(lambda _, inputs: inputs[0][:, -STEPS:].contiguous())
         try:
             theirs = [lm.model(input_ids=text[None, : n + STEPS], use_cache=False).logits[0, -STEPS:] for n in starts]
@@ -90,12 +90,12 @@ def probe_ids(lm: LM, length: int) -> Tensor:
 
 
 def closeness(lm: LM) -> float:
-    """Return how far in TV two ways to compute a model's distributions may differ."""
+    """Return the largest TV that two ways to compute a model's distributions may have."""
     return CLOSE_IF_HALF if getattr(lm.model, "is_quantized", False) else CLOSE.get(lm.dtype, CLOSE_IF_HALF)
 
 
 def text_length(lm: LM) -> int:
-    """The length of the probe's text: past the sliding window, where the model's limit allows a longer text."""
+    """Return the length of the probe's text: past the sliding window, if the model's limit allows."""
     window = getattr(lm.config, "sliding_window", None) or 0
     longest = window + 2 * STEPS
     return max(TEXT, longest) if lm.limit is None or longest <= lm.limit else TEXT

@@ -1,4 +1,4 @@
-"""A model without some of its layers, over the same weights, and which layers change the least in what they are given."""
+"""A model without some of its layers, over the same weights, and which layers change their input least."""
 
 import copy
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from sdbench.probs import clamp_nan_ids, draw
 
 
 class PrunedLM(LM):
-    """A model without `dropped` of its layers: a tree of modules and a configuration beside the model's, over its weights."""
+    """A model without `dropped` of its layers: separate modules and configuration, shared weights."""
 
     def __init__(self, lm: LM, dropped: range) -> None:
         self.dropped = dropped
@@ -24,7 +24,7 @@ class PrunedLM(LM):
 
 
 def without_layers(lm: LM, dropped: range) -> PreTrainedModel:
-    """Return a model without these layers. Every weight and buffer is the same tensor; nothing of `lm` is changed."""
+    """Return a model without these layers. Every weight and buffer is the same tensor; `lm` is not changed."""
     shared: dict[int, Any] = {id(x): x for x in (*lm.model.parameters(), *lm.model.buffers())}
     pruned = copy.deepcopy(lm.model, shared)
     layers = decoder_layers(pruned, len(lm.layers))
@@ -37,7 +37,7 @@ def without_layers(lm: LM, dropped: range) -> PreTrainedModel:
                 module.layer_idx = number  # type: ignore[assignment]
     config = pruned.config.get_text_config()
     for name, value in vars(config).items():
-        if "layer" in name and isinstance(value, list) and len(value) == len(layers):  # as layer_types
+        if "layer" in name and isinstance(value, list) and len(value) == len(layers):  # such as layer_types
             vars(config)[name] = [value[number] for number in kept]
     config.num_hidden_layers = len(kept)
     return pruned
@@ -45,7 +45,7 @@ def without_layers(lm: LM, dropped: range) -> PreTrainedModel:
 
 @torch.inference_mode()
 def angular_distances(lm: LM, texts: Sequence[Tensor], count: int) -> list[float]:
-    """Return for each layer the angular distance between what it is given and what leaves `count` layers from it on.
+    """Return for each layer the angular distance between its input and the output `count` layers from it on.
 
     d(x, y) = arccos(x·y / (|x| |y|)) / π (Gromov et al. 2024, equation 7), as a mean over all tokens of the texts [L].
     """
@@ -59,7 +59,7 @@ def angular_distances(lm: LM, texts: Sequence[Tensor], count: int) -> list[float
 
 
 def _states(lm: LM, text: Tensor) -> Tensor:
-    """Return what each layer is given, and what leaves the last, [N+1,L,d] of a text [L]."""
+    """Return the input of each layer and the output of the last, [N+1,L,d] of a text [L]."""
     states: list[Tensor] = []
 
     def keep(_: nn.Module, inputs: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
@@ -81,7 +81,7 @@ def _states(lm: LM, text: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def sample_texts(lm: LM, count: int, length: int) -> Tensor:
-    """Return texts [N,L] that the model writes itself at temperature 1, each from another first token, with fixed noise."""
+    """Return texts [N,L] sampled from the model at temperature 1, each from another first token, with fixed noise."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.rand(length - 1, count, generator=generator)
     texts, cache = probe_ids(lm, count)[:, None], None

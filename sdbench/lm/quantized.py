@@ -1,4 +1,4 @@
-"""Weights that bitsandbytes or torchao quantise while a checkpoint is read, or the engine itself behind it (int8)."""
+"""Quantised weights: by bitsandbytes or torchao while a checkpoint is read, or by the engine afterwards (int8)."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -6,8 +6,8 @@ from typing import Any
 
 from sdbench.config import ConfigError
 
-INT8 = "int8"  # by lm/int8.py: read whole, then quantised
-QUANTIZED = {  # bytes a weight, scales included; packages needed
+INT8 = "int8"  # by lm/int8.py: read in full, then quantised
+QUANTIZED = {  # bytes per weight with scales; packages needed
     INT8: (1.1, []),
     "bnb-int8": (1.1, ["bitsandbytes"]),
     "bnb-nf4": (0.6, ["bitsandbytes"]),
@@ -17,7 +17,7 @@ QUANTIZED = {  # bytes a weight, scales included; packages needed
 
 
 def require_packages(quantization: str | None, device_map: str | None) -> None:
-    """Raise where a package that these options need beside transformers is missing; none is imported."""
+    """Raise if a package that these options need is missing; none is imported."""
     needed = QUANTIZED[quantization][1] if quantization else []
     needed = [*needed, "accelerate"] if needed or device_map else []
     missing = [package for package in needed if find_spec(package) is None]

@@ -1,11 +1,11 @@
-"""How long a text may be, by a model's configuration: no weights are read, and torch is not imported."""
+"""The longest possible text by a model's configuration: no weights are read, and torch is not imported."""
 
 from typing import Any
 
 
 def longest_text(config: Any) -> int | None:
-    """Where longer calls change the frequencies of all their rows (LongRoPE, dynamic NTK), the length from which they do:
-    no row may change what another reads, nor one chunk of a prompt another.
+    """Return the longest text of a configuration. If longer calls change the frequencies of all their rows (LongRoPE, dynamic
+    NTK) it is the length from which they do, since rows and chunks of a prompt must not affect each other.
     """
     limit: int | None = getattr(config, "max_position_embeddings", None)
     if not frequencies_depend_on_length(config):
@@ -16,14 +16,14 @@ def longest_text(config: Any) -> int | None:
 
 
 def frequencies_depend_on_length(config: Any) -> bool:
-    """Whether the rotary frequencies of a whole call follow its longest position, from the original length on."""
+    """Return whether the rotary frequencies of a whole call depend on its longest position, from the original length on."""
     return any(
         f"'rope_type': '{kind}'" in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope")
     )
 
 
 def why_limited(config: Any) -> str:
-    """The end of a sentence on `longest_text`, where that is less than the configuration's own positions."""
+    """Return the end of a sentence about `longest_text`, if that is less than the configuration's positions."""
     positions = getattr(config, "max_position_embeddings", None)
     if not frequencies_depend_on_length(config) or longest_text(config) == positions:
         return ""

@@ -1,4 +1,4 @@
-"""How far logits differ for no other reason than the shape of the call that computes them."""
+"""How far logits differ only because they are computed in calls of different shapes."""
 
 import torch
 from torch import Tensor
@@ -6,24 +6,22 @@ from torch import Tensor
 from sdbench.lm.cache import Prefix, RaggedCache
 from sdbench.lm.model import LM
 
-ROWS = (
-    8  # at most, of the batch that a block is scored in: a kernel for many tokens rounds differently from one for few
-)
-MOST_STEPS = 8  # of the dtype at the largest logit: what moves by more between two shapes is no rounding
+ROWS = 8  # most rows of the batch of a block: kernels for many tokens round differently from those for few
+MOST_STEPS = 8  # steps of the dtype at the largest logit; a larger change between shapes is not rounding
 
 
 def explained_margin(lm: LM, text: Tensor, start: int, *, width: int = 6, rows: int = 1) -> float:
-    """Return the largest margin between two logits that rounding explains, from text [L] behind `start`, in a batch of `rows`.
+    """Return the largest difference of two logits that rounding explains, for text [L] after `start`, in a batch of `rows`.
 
-    Each of the two may move by as much as a logit moves between a block of tokens and single ones, and by no more than
-    MOST_STEPS steps of the dtype: where shapes disagree by more, the forward is at fault.
+    Each of the two may move by as much as a logit moves between a block of tokens and single ones, and by at most MOST_STEPS
+    steps of the dtype: if shapes disagree by more, the forward pass is at fault.
     """
     moves, largest = _moves(lm, text, start, width, rows)
     return 2 * min(moves, MOST_STEPS * torch.finfo(lm.dtype).eps * largest)
 
 
 def margin_of(lm: LM, text: Tensor, first: int, second: int) -> float:
-    """Return how far the logits of two tokens behind text [L] are apart, its last token scored alone as in plain decoding."""
+    """Return the difference of the logits of two tokens after text [L], its last token scored alone as in plain decoding."""
     with torch.inference_mode():
         logits = _score(lm, text, lm.prefill_all([text[:-1]])[0], 1)[-1]
         return abs(float(logits[first] - logits[second]))
@@ -32,8 +30,8 @@ def margin_of(lm: LM, text: Tensor, first: int, second: int) -> float:
 def rounding_of(lm: LM, text: Tensor, start: int, *, width: int = 6) -> float:
     """Return the largest difference between the logits of text [L] from `start` on, scored in blocks and token by token.
 
-    A block of `width` tokens is what verification scores, a token what the target alone does. Two greedy texts that part where
-    the two largest logits are nearer than twice this part by rounding: each logit may move by it.
+    A block of `width` tokens is what verification scores, a single token what the target alone does. Two greedy texts that
+    diverge where the two largest logits differ by less than twice this value diverge by rounding: each logit may move by it.
     """
     return _moves(lm, text, start, width, 1)[0]
 
@@ -52,7 +50,7 @@ def _moves(lm: LM, text: Tensor, start: int, width: int, rows: int) -> tuple[flo
 
 
 def _score(lm: LM, text: Tensor, prefix: Prefix, width: int, rows: int = 1) -> Tensor:
-    """Return the logits [L − start,V] behind a prefix, in float32 or better, of one of `rows` equal texts."""
+    """Return the logits [L − start,V] after a prefix, in float32 or better, of one of `rows` equal texts."""
     cache, parts = RaggedCache(lm.config.num_hidden_layers, rows, len(text)), []
     for row in range(rows):
         cache.write(row, prefix)

@@ -1,9 +1,9 @@
-"""Attention whose keys are shared out over the device: where few texts are decoded, one processor a key head reads too slowly.
+"""Attention that splits the keys of a text over the device, for few texts, where one processor per key head reads too slowly.
 
-PyTorch's kernels take the ragged mask as a dense tensor, which rules out its flash kernel, and none of the others splits the keys
-of one text. flash-attn (2.6 or newer, installed by the user) reads the engine's cache as it lies and takes a length for each row.
-Never run here: no GPU could be had. tests/lm/test_split_kv.py rehearses it with the published meaning of its arguments, and
-`probe.probe` checks whatever runs against the model's own laws before anything is decoded.
+PyTorch's kernels take the ragged mask as a dense tensor, which excludes its flash kernel, and none of the others splits the
+keys of one text. flash-attn (2.6 or newer, installed by the user) reads the engine's cache in place and takes a length for each
+row. Never run here, because no GPU was available. tests/lm/test_split_kv.py rehearses it with the published meaning of its
+arguments, and `probe.probe` compares the result with the model's laws before anything is decoded.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Kernel = Callable[..., Tensor]
 
 
 def kernel_for(device: torch.device, dtype: torch.dtype) -> Kernel | None:
-    """flash-attn's, where it is installed and takes such tensors; None: masks, by PyTorch's kernels."""
+    """Return flash-attn's kernel if it is installed and takes such tensors; None: masks, with PyTorch's kernels."""
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return None
     try:
@@ -29,6 +29,6 @@ def kernel_for(device: torch.device, dtype: torch.dtype) -> Kernel | None:
 def attend(
     kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, ends: Tensor, scale: float, softcap: float | None
 ) -> Tensor:
-    """Queries [B,H,T,D], the last tokens of texts of ends [B] tokens, against [B,G,L,D]; gives [B,T,H,D]."""
+    """Attend with queries [B,H,T,D], the last tokens of texts of `ends` [B] tokens, to [B,G,L,D]; return [B,T,H,D]."""
     by_token = (states.transpose(1, 2) for states in (query, key, value))
     return kernel(*by_token, cache_seqlens=ends, softmax_scale=scale, causal=True, softcap=softcap or 0.0)

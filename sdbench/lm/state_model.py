@@ -1,4 +1,4 @@
-"""A draft on a target's states: the target's embedding and head, and between them one or a few trained layers of its kind."""
+"""A draft on a target's states: the target's embedding and head, with one or a few trained layers of its kind in between."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,22 +18,21 @@ EPS = 1e-6
 LAYER, LAYERS = (
     "layer.",
     "layers.",
-)  # before the names of the parameters of one layer, and before the numbers of several
+)  # prefixes of parameter names: of a single layer, and before the numbers of several
 NORMS = ("state_norm", "token_norm", "final_norm")
 
 
 class StateLM(LM):
-    """Slot t reads h(t−1), the target's state that gave token t, and the embedding of token t; its state gives token t+1. Where
-    the target has not made h(t−1) yet, the draft's state of slot t−1 stands for it.
+    """Slot t reads h(t−1), the target's state that predicted token t, and the embedding of token t; its state predicts token
+    t+1. Until the target has computed h(t−1), the draft's state of slot t−1 is used instead.
 
     Weights: fuse [d,2d]; layer.*, named as those of the target's last layer, or layers.0.*, layers.1.* …; and state_norm,
-    token_norm, final_norm [d], or none; and join [d,3d], or none, that makes h of the states of a low, a middle and the last layer.
+    token_norm, final_norm [d], or none; and join [d,3d], or none, that combines the states of a low, a middle and the last
+    layer into h.
     """
 
     def __init__(self, target: LM, weights: Mapping[str, Tensor], *, is_shipped: bool = False) -> None:
-        """With weights that came with the target's checkpoint, norms have the target's epsilon, and no slot sees slot 0, whose
-        state nobody made.
-        """
+        """With weights of the target's checkpoint, norms have its epsilon, and no slot sees slot 0, which has no state."""
         parameters = layer_parameters(weights)
         model, self.new_layers = with_new_layers(target, count_layers(parameters))
         self.source, self.is_shipped = weights, is_shipped
@@ -54,7 +53,7 @@ class StateLM(LM):
         return self.model.get_input_embeddings()(ids)
 
     def inputs(self, states: Tensor, ids: Tensor) -> Tensor:
-        """Return what the layer is given, [...,d], of states [...,d] and ids [...]."""
+        """Return the layer's input [...,d] from states [...,d] and ids [...]."""
         return fuse(self.weights, states, self.embed(ids), self.eps)
 
     def advance(
@@ -62,7 +61,7 @@ class StateLM(LM):
     ) -> tuple[Tensor, Tensor]:
         """Run slots of inputs [B,T,d]; return the logits [B,N,V] and the states [B,N,d] of the slots `wanted` [B,N].
 
-        The inputs are computed here, where no weight that a trace meets requires a gradient.
+        The inputs are computed here, so that no weight in a trace requires a gradient.
         """
         rows = torch.arange(len(wanted), device=wanted.device)[:, None]
         again = partial(self.advance, inputs, wanted, plan, cache)
@@ -77,7 +76,7 @@ class StateLM(LM):
 
 
 def sees_behind_first(function: Callable[..., Any], row: Any, head: Any, position: Tensor, slot: Tensor) -> Tensor:
-    """Return whether a position sees a slot by a layer's own mask function, but not slot 0, which sees itself alone."""
+    """Return whether a position sees a slot by a layer's mask function, except slot 0, which sees only itself."""
     return function(row, head, position, slot) & ((slot > 0) | (position == 0))
 
 
@@ -88,28 +87,28 @@ def fuse(weights: Mapping[str, Tensor], states: Tensor, embeddings: Tensor, eps:
 
 
 def join(weights: Mapping[str, Tensor], states: Tensor) -> Tensor:
-    """Return the states [...,d] that slots read of the target's [...,3d], of three layers; `states` itself without such weights."""
+    """Return the states [...,d] that slots read from the target's [...,3d]; `states` unchanged without such weights."""
     return linear(states, weights["join"]) if "join" in weights else states
 
 
 def normalize(weights: Mapping[str, Tensor], name: str, x: Tensor, eps: float = EPS) -> Tensor:
-    """Return x [...,d] over its root mean square, times the weight of this name; x itself where there is none."""
+    """Return x [...,d] over its root mean square, times the weight of this name; x unchanged without one."""
     return rms_norm(x, x.shape[-1:], weights[name], eps) if name in weights else x
 
 
 def layer_parameters(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the parameters of the layers, each name behind the number of its layer."""
+    """Return the parameters of the layers, each name prefixed by the number of its layer."""
     alone = {f"0.{name.removeprefix(LAYER)}": x for name, x in weights.items() if name.startswith(LAYER)}
     return alone | {name.removeprefix(LAYERS): x for name, x in weights.items() if name.startswith(LAYERS)}
 
 
 def count_layers(parameters: Mapping[str, Tensor]) -> int:
-    """Return how many layers these parameters are of."""
+    """Return how many layers these parameters have."""
     return len({name.partition(".")[0] for name in parameters})
 
 
 def with_new_layers(lm: LM, count: int) -> tuple[Any, nn.ModuleList]:
-    """Return a model over the weights of `lm` with `count` layers like its last, which are new, and the list of them."""
+    """Return a model over the weights of `lm` with `count` new layers like its last, and the list of them."""
     before = lm.listed_layers()
     if count > len(before):
         raise ValueError(f"the head has {count} layers, and the target {len(before)}: train one for it")
@@ -118,7 +117,7 @@ def with_new_layers(lm: LM, count: int) -> tuple[Any, nn.ModuleList]:
     holder = next(x for x in model.modules() if isinstance(x, nn.ModuleList) and [type(y) for y in x] == kinds)
     with torch.random.fork_rng(devices=[]):
         for number, kind in enumerate(kinds):
-            # By the target's configuration and number: some layers are dense below a certain number, and experts above.
+            # With the target's configuration and layer number: some models are dense below a layer and have experts above.
             layer = kind(lm.config, len(before) - count + number)
             for module in layer.modules():
                 new = {"layer_idx": number, "config": model.config.get_text_config()}
@@ -128,10 +127,10 @@ def with_new_layers(lm: LM, count: int) -> tuple[Any, nn.ModuleList]:
 
 
 def initial_weights(lm: LM, *, norms: bool, joins: bool = False, num_layers: int | None = None) -> dict[str, Tensor]:
-    """Return weights to train from: the target's last layers over the state, to which a random image of the embedding is added.
+    """Return initial weights for training: the target's last layers over the state plus a random projection of the embedding.
 
-    None is one layer, without a number. Where states of three layers are joined, the last one's state begins as it is, and the
-    others' with nothing.
+    None is one layer, without a number. If states of three layers are combined, the last one's state starts with weight 1, and
+    the others' with 0.
     """
     width = lm.config.hidden_size
     image = torch.randn(width, width, generator=torch.Generator().manual_seed(0)) * width**-0.5
