@@ -20,7 +20,12 @@ DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu")
 DTYPES = ("auto", "float64", "float32", "bfloat16", "float16")
 ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
 QUANTIZATION = ("int8", "bnb-int8", "bnb-nf4", "torchao-int8", "torchao-int4")
-LENGTH_OPTIONS = ("length", "length_threshold", "length_price")  # of every drafter: how long its blocks are
+LENGTH_OPTIONS = (
+    "length",
+    "length_threshold",
+    "length_price",
+    "length_head",
+)  # of every drafter: how long its blocks are
 CONSTANT = "constant"  # the length policy of a drafter that has none
 FAMILIES = ("lm-eval",)  # files of configs/task that stand for many tasks: task=FILE:NAME
 

@@ -1,7 +1,7 @@
 """Drafters, one file each."""
 
 from sdbench.draft.base import BaseDrafter, NoDraft, prefill_all
-from sdbench.draft.build import build, cache_share, check, class_of
+from sdbench.draft.build import build, cache_share, calls_sure, check, class_of
 from sdbench.draft.length import VariableLength
 from sdbench.draft.model import ModelDrafter
 
@@ -12,6 +12,7 @@ __all__ = [
     "VariableLength",
     "build",
     "cache_share",
+    "calls_sure",
     "check",
     "class_of",
     "prefill_all",

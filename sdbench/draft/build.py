@@ -7,7 +7,7 @@ import yaml
 
 from sdbench.config import CONSTANT, LENGTH_OPTIONS, Component, config_dir, nearest
 from sdbench.draft.length import VariableLength
-from sdbench.draft.policies import LengthPolicy, policy_of
+from sdbench.draft.policies import POLICIES, LengthPolicy, policy_of
 from sdbench.imports import import_object
 from sdbench.types import DRAFTER_NEEDS, Drafter, DraftSetup, needs_of
 
@@ -69,6 +69,12 @@ def policy_in(options: Mapping[str, Any]) -> tuple[dict[str, Any], LengthPolicy]
     return rest, policy_of(length.pop("length", CONSTANT), length)
 
 
+def calls_sure(kind: type, options: Mapping[str, Any]) -> bool:
+    """Return whether blocks of this drafter may say what it is sure of."""
+    policy = POLICIES.get(options.get("length", CONSTANT), LengthPolicy)
+    return bool(getattr(kind, "calls_sure", False)) or policy.calls_sure
+
+
 def check(kind: type, options: Mapping[str, Any], setup: DraftSetup, num_draft: Iterable[int]) -> None:
     """Raise ValueError for invalid options before weights are read: `setup` then has no models."""
     rest, policy = policy_in(options)
@@ -76,5 +82,6 @@ def check(kind: type, options: Mapping[str, Any], setup: DraftSetup, num_draft: 
     if shortest < policy.least:
         name = options["length"]
         raise ValueError(f"length={name} takes a num_draft of at least {policy.least}, got num_draft={shortest}")
+    policy.check(kind, setup)
     if hasattr(kind, "check"):
         kind.check(setup, **rest)  # type: ignore[attr-defined]

@@ -89,13 +89,26 @@ class VariableLength:
             is_open = is_open & (block.lengths > 0)
             if not bool(is_open.any()):
                 break
+            chance, block = self._weigh(block, slot, wanted)
             taken.append(block)
             offered = offered + is_open
-            self.chance[:, slot] = chance_of(block)[:, 0]
+            self.chance[:, slot] = chance
             is_open = is_open & (wanted > slot + 1) & self.policy.goes_on(state, self.chance[:, : slot + 1])
             if not bool(is_open.any()):
                 break
         return join(taken, offered, needs)
+
+    def _weigh(self, block: DraftBlock, slot: int, wanted: Tensor) -> tuple[Tensor, DraftBlock]:
+        """Return the chance [B] of a slot's token, and its block, in which the policy has marked what is sure.
+
+        Nothing is in the last slot that a row may have, so that a full block, too, ends in a token that is judged.
+        """
+        estimates = self.policy.estimates(block, slot, self.warp.vocab_size or 0)
+        if estimates is None:
+            return chance_of(block)[:, 0], block
+        sure = self.policy.is_sure(estimates) & (wanted > slot + 1)[:, None, None]
+        sure = sure if block.sure is None else sure | block.sure
+        return at(estimates, clamp_nan_ids(block.tokens, estimates.shape[-1]))[:, 0], replace(block, sure=sure)
 
     def _slots(self, context: Context, wanted: Tensor, u: Tensor, needs: frozenset[str]) -> Iterator[DraftBlock]:
         """Yield blocks of one slot each, in order; they are drafted one by one if the drafter can continue its drafts."""

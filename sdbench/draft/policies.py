@@ -13,6 +13,9 @@ from torch import Tensor
 
 from sdbench.config import nearest
 from sdbench.draft.base import is_number
+from sdbench.draft.gate import KIND as GATE
+from sdbench.draft.gate import Gate
+from sdbench.types import DraftBlock, DraftSetup
 
 FINE, COARSE = 20, 5  # number of equal bins of (0, 1] for probabilities
 MISSED = 3.0  # weight of a missed acceptance against a rejected draft, as in transformers
@@ -26,7 +29,16 @@ class LengthPolicy:
     least: ClassVar[int] = 1  # the smallest num_draft that leaves a choice
     reads_chance: ClassVar[bool] = False  # whether a block may end behind a token because of its probability
     reads_history: ClassVar[bool] = False  # whether the row's earlier rounds count
+    calls_sure: ClassVar[bool] = False  # whether it marks tokens as sure, for a rule that keeps them unjudged
     start: ClassVar[Sequence[float]] = ()
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """Return on what it was trained, if it was."""
+        return {}
+
+    def check(self, kind: type, setup: DraftSetup) -> None:
+        """Raise ValueError where it cannot serve drafters of this class; `setup` has no models yet."""
 
     def most(self, state: Tensor, lengths: Tensor) -> Tensor:
         """Return how many tokens [B] may be drafted, at most `lengths` and at least 1 where these are."""
@@ -35,6 +47,17 @@ class LengthPolicy:
     def goes_on(self, state: Tensor, chance: Tensor) -> Tensor:
         """Return [B] whether another token is drafted after tokens of probabilities chance [B,i], i at least 1."""
         return torch.ones(len(chance), dtype=torch.bool, device=chance.device)
+
+    def estimates(self, block: DraftBlock, slot: int, num_ids: int) -> Tensor | None:
+        """Return for every token [B,1,V] an estimate that the target keeps it in this slot, the only one of `block`.
+
+        A token's chance is then its estimate; None: it is q(x).
+        """
+        return None
+
+    def is_sure(self, estimates: Tensor) -> Tensor:
+        """Return [B,1,V] which tokens are kept without being judged, where a rule keeps what is sure."""
+        return torch.zeros_like(estimates, dtype=torch.bool)
 
     def thresholds(self, state: Tensor) -> Tensor | None:
         """Return the threshold on q(x) of each row [B] if it is fitted to the row; the records count the rounds at each."""
@@ -69,6 +92,32 @@ class ConfidenceLength(LengthPolicy):
 
     def goes_on(self, state: Tensor, chance: Tensor) -> Tensor:
         return chance[:, -1] >= self.threshold
+
+
+class GateLength(ConfidenceLength):
+    """End behind the first token that a trained gate doubts: its estimate that the target keeps it is below `threshold`.
+
+    Tokens above are sure. So a rule that keeps what is sure judges the last token of a block alone; at threshold = 1 none is sure.
+    """
+
+    calls_sure = True
+
+    def __init__(self, head: Gate | str | None = None, threshold: float = 0.5) -> None:
+        super().__init__(threshold)
+        self.gate = head if isinstance(head, Gate) else Gate.load(head)
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        return self.gate.card
+
+    def check(self, kind: type, setup: DraftSetup) -> None:
+        self.gate.check(setup, f"{kind.__module__}.{kind.__qualname__}")
+
+    def estimates(self, block: DraftBlock, slot: int, num_ids: int) -> Tensor:
+        return self.gate.estimates(block, slot, num_ids)
+
+    def is_sure(self, estimates: Tensor) -> Tensor:
+        return (estimates > self.threshold) & (self.threshold < 1)
 
 
 class AdaptiveLength(ConfidenceLength):
@@ -130,6 +179,7 @@ POLICIES: Mapping[str, type[LengthPolicy]] = {
     "confidence": ConfidenceLength,
     "adaptive": AdaptiveLength,
     "value": ValueLength,
+    GATE: GateLength,
 }
 
 

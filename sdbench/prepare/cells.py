@@ -198,9 +198,9 @@ def _draft_tokenizer_key(pair_info: PairInfo) -> str:
 
 
 def _drafter_content(drafter: DrafterClass, files: Mapping[str, str]) -> dict[str, Any]:
-    """Name and options of a drafter. A trained head counts by its content, not by its path."""
-    head = {"head": files["drafter.head"][:8]} if "drafter.head" in files else {}
-    return {"name": drafter.name, **drafter.component.options, **head}
+    """Name and options of a drafter. A trained head or gate counts by its content, not by its path."""
+    heads = {name: files[f"drafter.{name}"][:8] for name in ("head", "length_head") if f"drafter.{name}" in files}
+    return {"name": drafter.name, **drafter.component.options, **heads}
 
 
 def _drafter_version(drafter: DrafterClass) -> str | None:

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from sdbench.prepare.progress import warn
+
 if TYPE_CHECKING:
+    from sdbench.config import Run
+    from sdbench.prepare.rules import Parts
     from sdbench.verify.head import Head
 
 TRAINED_AT = ("task", "temperature")
@@ -37,3 +41,14 @@ def contents(rule: object) -> dict[str, Any]:
         option: {"digest": head.digest, **{name: head.card.get(name) for name in TRAINED_AT}}
         for option, head in heads_of(rule).items()
     }
+
+
+def warn_of_foreign_gates(run: Run, parts: Parts) -> None:
+    """Warn of a length policy that was trained for another task or temperature: its estimates are off there, no text is."""
+    from sdbench.draft.build import policy_in
+
+    for drafter in parts.drafters:
+        card = policy_in(drafter.component.options)[1].card
+        for name, value in {"task": run.task.name, "temperature": run.temperature}.items():
+            if name in card and card[name] != value:
+                warn(f"length_head was trained at {name}={card[name]}, and this run is at {name}={value}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sdbench.config import NATIVE, Component, ConfigError, RuleSweep, Run, nearest, show
 from sdbench.errors import first_line
 from sdbench.prepare.arrivals import refuse_arrivals
-from sdbench.prepare.heads import heads_of
+from sdbench.prepare.heads import heads_of, warn_of_foreign_gates
 from sdbench.prepare.progress import warn
 from sdbench.prepare.rules import Parts, build_parts
 from sdbench.prepare.trained import with_drafter_head
@@ -46,6 +46,7 @@ def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
     refuse_arrivals(run)
     if pair_info.is_hashed:
         _refuse_foreign_heads(run, pair_info, parts, task.protocol)
+        warn_of_foreign_gates(run, parts)
         _warn_of_foreign_draft(run, pair_info)
     _refuse_prompts(run, task, pair_info)
 
@@ -57,6 +58,7 @@ def known_of(pair_info: PairInfo, parts: Parts) -> dict[str, Any]:
         "target_config": pair_info.configs["target"],
         "draft_tokenizer": pair_info.draft_tokenizer if parts.translates else None,
         "checkpoint": pair_info.checkpoints["target"] if pair_info.is_hashed else None,
+        "draft_checkpoint": pair_info.checkpoints.get("draft") if pair_info.is_hashed else None,
         "tokenizer_key": pair_info.tokenizer_key,
     }
 
@@ -71,6 +73,8 @@ def refuse_pair(run: Run, pair_info: PairInfo, parts: Parts) -> None:
 
 def refuse_broken_limits(run: Run, parts: Parts) -> None:
     """Raise for the first limit of a rule or drafter that a setting violates."""
+    from sdbench.draft import calls_sure
+
     has_draft = run.model.draft is not None
     for drafter in parts.drafters:
         if drafter.needs_draft and not has_draft:
@@ -88,7 +92,7 @@ def refuse_broken_limits(run: Run, parts: Parts) -> None:
                     num_draft=k,
                     has_draft_model=has_draft,
                     has_logits=drafter.needs_draft and has_draft and getattr(drafter.kind, "has_logits", True),
-                    calls_sure=bool(getattr(drafter.kind, "calls_sure", False)),
+                    calls_sure=calls_sure(drafter.kind, drafter.component.options),
                     drafter=f"drafter={drafter.name}",
                 )
                 if sentence is not None:

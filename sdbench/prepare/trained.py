@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from sdbench import embedded
-from sdbench.config import Component, ConfigError, RuleSweep, Run, config_dir
+from sdbench.config import LENGTH_OPTIONS, Component, ConfigError, RuleSweep, Run, config_dir
 from sdbench.prepare.distilled import DRAFT_CARD
 from sdbench.prepare.progress import warn
 
@@ -25,6 +25,7 @@ SUBCOMMANDS: Mapping[str, str] = {
     "drafts": "draft",
     **{f"drafters/{kind}": kind for kind in ("medusa", "mtp", "eagle", "eagle3", "block")},
 }  # of sdbench.train, by its folder
+GATE, GATES = "gate", "gates"  # a gate's training, and the folder of gates, by the class of their drafter
 USUAL_NUM_DRAFT = 5  # configs/run.yaml
 
 
@@ -55,37 +56,60 @@ def _with_heads(run: Run, sweep: RuleSweep) -> RuleSweep:
 
 
 def with_drafter_head(run: Run, drafter: Component) -> Component:
-    """Return a trained drafter with the folder of its head, if it names none or trained:TASK."""
-    kind, head = f"drafters/{drafter.name}", drafter.options.get("head")
-    is_word = head is None or (isinstance(head, str) and head.startswith(TRAINED))
-    if kind not in SUBCOMMANDS or not is_word:
-        return drafter
-    task = run.task.name if head is None else head.removeprefix(TRAINED)
-    return replace(drafter, options={**drafter.options, "head": _folder(run, kind, task)})
+    """Return a trained drafter with the folders of its head and its gate, where it names none or trained:TASK."""
+    kinds = {"head": f"drafters/{drafter.name}"} if f"drafters/{drafter.name}" in SUBCOMMANDS else {}
+    if drafter.options.get("length") == GATE:
+        kinds["length_head"] = f"{GATES}/{class_name(drafter)}"
+    options = dict(drafter.options)
+    for option, kind in kinds.items():
+        head = options.get(option)
+        if head is None or (isinstance(head, str) and head.startswith(TRAINED)):
+            task = run.task.name if head is None else head.removeprefix(TRAINED)
+            options[option] = _folder(run, kind, task, drafter)
+    return replace(drafter, options=options)
 
 
-def _folder(run: Run, kind: str, task: str) -> str:
-    """Return the head of this temperature, else the one that the training writes by default, else the one that ships."""
+def class_name(drafter: Component) -> str:
+    """Return the name of a gate's folder: the class of its drafter."""
+    return str(drafter.target).rpartition(".")[2]
+
+
+def _folder(run: Run, kind: str, task: str, drafter: Component | None = None) -> str:
+    """Return the head of this temperature, else the one that the training writes by default, else the one that ships.
+
+    A gate is of one temperature, and of a drafter.
+    """
+    is_gate = kind.startswith(GATES)
     model = target_name(run) if kind.startswith("drafters/") else run.model.name
+    at = f"-T{run.temperature:g}"
     name = f"{model}-{task}"
-    usual = RESULTS / kind / name
-    shipped = Path(str(embedded.__file__)).parent / kind / model / task
+    usual = RESULTS / kind / (name + at * is_gate)
+    shipped = Path(str(embedded.__file__)).parent / kind / model / (task + at * is_gate)
     if not task.replace("-", "").replace("_", "").isalnum():
         raise ConfigError(
             f"trained:{task} names no task: give trained:{run.task.name}, or the folder itself as head=FOLDER"
         )
     torn = None
-    for folder in (usual.with_name(f"{name}-T{run.temperature:g}"), usual, shipped):
+    for folder in (usual.with_name(name + at), usual, shipped):
         if (folder / HEAD_CARD).is_file():
             if torn is not None:
                 warn(f"{torn} has no {HEAD_CARD}, since its training has not come to its end: {folder} is taken")
             return str(folder)
         torn = folder if folder.exists() else torn
-    lengths = [f"num_draft={k}" for k in run.num_draft if len(run.num_draft) == 1 and k != USUAL_NUM_DRAFT]
+    more = [f"num_draft={k}" for k in run.num_draft if len(run.num_draft) == 1 and k != USUAL_NUM_DRAFT]
+    if is_gate and drafter is not None:
+        more += [*words_of(drafter), f"temperature={run.temperature:g}"]
+    missing = "no gate was trained for" if is_gate else "no head was trained for"
     raise ConfigError(
-        f"no head was trained for model={run.model.name} on task={task} ({usual} has no {HEAD_CARD}): "
-        f"train one with {training(run, kind, task, *lengths)}"
+        f"{missing} model={run.model.name} on task={task} ({usual} has no {HEAD_CARD}): "
+        f"train one with {training(run, kind, task, *more)}"
     )
+
+
+def words_of(drafter: Component) -> list[str]:
+    """Return the words that select this drafter in a command, without its length policy."""
+    options = {key: value for key, value in drafter.options.items() if key not in LENGTH_OPTIONS and value is not None}
+    return [f"drafter={drafter.name}", *(f"drafter.{key}={value}" for key, value in options.items())]
 
 
 def target_name(run: Run) -> str:
@@ -123,7 +147,8 @@ def training(run: Run, kind: str, task: str, *more: str) -> str:
         pair.append(f"model.distilled={model.distilled}")
     protocol = run.task.options.get("protocol")
     words = [f"task.protocol={protocol}"] if protocol not in (None, _usual_protocol(task)) else []
-    return shlex.join(["python", "-m", "sdbench.train", SUBCOMMANDS[kind], *pair, f"task={task}", *words, *more])
+    name = GATE if kind.startswith(GATES) else SUBCOMMANDS[kind]
+    return shlex.join(["python", "-m", "sdbench.train", name, *pair, f"task={task}", *words, *more])
 
 
 def _usual_protocol(task: str) -> object:

@@ -1,6 +1,7 @@
 """python -m sdbench.train: reads the options of a training, passes all others to the runner, and reports errors as one sentence."""
 
 import fcntl
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +15,11 @@ from sdbench.train.recipes import TrainingRecipe
 from sdbench.words import parse_words
 
 HELP = """\
-sdbench.train: train a head, a judge, a draft or a drafter for a pair and a task.
+sdbench.train: train a head, a judge, a gate, a draft or a drafter for a pair and a task.
 
   python -m sdbench.train ensemble   the weight of the ensemble at each position (DIVERSED), by policy gradient
   python -m sdbench.train judge      a judge of the tokens that the lossless rule rejects, from mined labels
+  python -m sdbench.train gate       a gate that estimates which drafts the target keeps (drafter.length=gate)
   python -m sdbench.train draft      the pair's draft, distilled towards its target
   python -m sdbench.train pruned     a draft of some of the target's layers, healed on the target's own answers
   python -m sdbench.train medusa     heads on the target's states that draft (drafter=medusa)
@@ -54,15 +56,17 @@ COMMAND = Subcommand("sdbench.train", help_text, run, mistakes=(ConfigError, Hub
 
 def _train(name: str, argv: Sequence[str], compose: Compose) -> None:
     recipe, options, words = parse(name, argv)
-    from sdbench.prepare.trained import target_name
+    from sdbench.prepare.trained import class_name, target_name
     from sdbench.train.setup import TrainingSetup, run_of
 
     if not any(word.startswith(("temperature=", "decode=")) for word in words):
         words.append(f"temperature={0 if recipe.is_greedy else 1}")
     run = run_of(words, recipe, compose)
     model = run.model.name if recipe.needs_draft else target_name(run)
-    folder = recipe.folder.replace("MODEL", model).replace("TASK", run.task.name)
-    out = Path(options.get("out", f"results/{folder.replace('LOSS', getattr(recipe, 'loss', ''))}"))
+    names = {"MODEL": model, "TASK": run.task.name, "LOSS": getattr(recipe, "loss", "")}
+    names |= {"DRAFTER": class_name(run.drafters[0]), "TEMPERATURE": f"{run.temperature:g}"}
+    folder = re.sub("|".join(names), lambda name: names[name[0]], recipe.folder)
+    out = Path(options.get("out", f"results/{folder}"))
     if out.is_file() or (recipe.is_model and out.exists()):
         raise ConfigError(f"out={out} exists already: give another out=, or delete it")
     with lock(out):

@@ -7,7 +7,7 @@ continues it scores no less than the lossless one.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ class JudgeTraining(Trainer[JudgeRecipe]):
         labels = Labels(*map(torch.cat, zip(*self.rows, strict=True)))
         is_held_out = labels.prompt % HELD_OUT == 0
         weights = fit_judge(labels[~is_held_out])
-        calibration = calibrate(Head("judge", self.recipe.features, weights), labels[is_held_out])
+        calibration = calibrate(Head("judge", self.recipe.features, weights).score, labels[is_held_out])
         facts = {"rule": Judge.version, "labels": len(labels.good), "held_out": calibration}
         self.out.mkdir(parents=True, exist_ok=True)
         write_whole(self.out / "calibration.json", json.dumps(calibration, indent=1) + "\n")
@@ -167,12 +167,12 @@ def auc_by_prompt(score: np.ndarray, good: np.ndarray, prompt: np.ndarray) -> Es
     return Estimate(round(value, 4), round(float(low), 4), round(float(high), 4), len(groups))
 
 
-def calibrate(head: Head, labels: Labels) -> dict[str, Any]:
-    """Compare a judge's probabilities with labels that it was not fitted to: the content of calibration.json.
+def calibrate(score: Callable[[Tensor], Tensor], labels: Labels) -> dict[str, Any]:
+    """Compare the probabilities σ(score) with labels that it was not fitted to: the content of calibration.json.
 
     `good` and `said` are the share of good tokens and the mean probability, in all and by eighths of [0, 1]; null without labels.
     """
-    probability = torch.sigmoid(head.score(labels.features)).double().numpy()
+    probability = torch.sigmoid(score(labels.features)).double().numpy()
     good, prompt = labels.good.numpy(), labels.prompt.numpy()
     edges = np.linspace(0, 1, BINS + 1)
     number, bins = np.clip(np.digitize(probability, edges) - 1, 0, BINS - 1), []

@@ -6,11 +6,12 @@ from typing import Any
 
 from sdbench.config import ConfigError, nearest, show
 from sdbench.train.drafter_recipes import BlockRecipe, Eagle3Recipe, EagleRecipe, MedusaRecipe, MTPRecipe
-from sdbench.train.recipes import DraftRecipe, EnsembleRecipe, JudgeRecipe, PrunedRecipe, TrainingRecipe
+from sdbench.train.recipes import DraftRecipe, EnsembleRecipe, GateRecipe, JudgeRecipe, PrunedRecipe, TrainingRecipe
 
 RECIPES: Mapping[str, type[TrainingRecipe]] = {
     "ensemble": EnsembleRecipe,
     "judge": JudgeRecipe,
+    "gate": GateRecipe,
     "draft": DraftRecipe,
     "pruned": PrunedRecipe,
     "medusa": MedusaRecipe,

@@ -1,9 +1,9 @@
 """The options of each training, with the help texts. Nothing here imports torch at the start, so that --help is quick."""
 
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
-from sdbench.config import ConfigError, nearest
+from sdbench.config import LENGTH_OPTIONS, ConfigError, Run, nearest
 
 PROMPTS_AT_ONCE = 30  # of a step of mining
 LOSS_NAMES = ("forward_kl", "reverse_kl", "tv", "overlap")  # of sdbench/train/distill.py
@@ -25,6 +25,7 @@ class TrainingRecipe:
     is_greedy: ClassVar[bool] = False
     is_rewarded: ClassVar[bool] = True  # reads the score of a text
     needs_draft: ClassVar[bool] = True
+    is_of_drafter: ClassVar[bool] = False  # it serves the run's drafter, which may need no draft
     is_model: ClassVar[bool] = False  # it writes a folder as `save_pretrained` does, which appears at the end and whole
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -42,6 +43,10 @@ class TrainingRecipe:
     @classmethod
     def options(cls) -> dict[str, Field[Any]]:
         return {f.name: f for f in fields(cls) if f.init}
+
+    def of_run(self, run: Run) -> Run:
+        """The run that the training decodes, for a run as it is configured."""
+        return run
 
     def refuse_target(self, config: Any) -> None:
         """ConfigError for a target, by the text part of its configuration, that the options do not fit."""
@@ -99,6 +104,38 @@ class JudgeRecipe(TrainingRecipe):
 
     def __post_init__(self) -> None:
         _refuse_features("judge", self.features)
+
+
+@dataclass(frozen=True)
+class GateRecipe(TrainingRecipe):
+    """The options of recording which drafts the lossless rule keeps, and fitting a gate."""
+
+    version = "1"
+    about = "record what the lossless rule keeps of a drafter's blocks, and fit a logistic gate to that"
+    folder = "gates/DRAFTER/MODEL-TASK-TTEMPERATURE"
+    usage = "drafter.length=gate drafter.length_head=FOLDER"
+    trainer = "sdbench.train.gate.GateTraining"
+    is_rewarded = False
+    is_of_drafter = True
+
+    features: tuple[str, ...] = option(("draft_chance", "draft_entropy", "draft_margin", "slot"), "what the gate reads")
+    prompts: int = option(300, "rows of the train split; every fifth is held out", 1)
+    seed: int = option(0, "seed of the texts")
+    at_once: int = field(default=PROMPTS_AT_ONCE, init=False)
+
+    def __post_init__(self) -> None:
+        from sdbench.draft.gate import refuse_features
+
+        refuse_features(self.features)
+
+    def of_run(self, run: Run) -> Run:
+        """Blocks are drafted in full, whatever length policy is given."""
+        plain = [{k: v for k, v in d.options.items() if k not in LENGTH_OPTIONS} for d in run.drafters]
+        drafters = (replace(d, options=options) for d, options in zip(run.drafters, plain, strict=True))
+        return replace(run, drafters=tuple(drafters))
+
+    def refuse_temperature(self, temperature: float) -> None:
+        """A gate is fitted at any: at 0 to the draft's un-tempered distributions."""
 
 
 @dataclass(frozen=True)

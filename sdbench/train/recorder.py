@@ -30,6 +30,11 @@ class Recorder:
     rounds: list[tuple[Tensor, ...]] = field(default_factory=list)  # text [N], then the columns of Recording
     first_round: dict[int, int] = field(default_factory=dict)  # of each text, since it last began
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """What it reads of the evidence beside p, q and the draft."""
+        return needed_by(self.features)
+
     def wrap(self, rule: Any, text: int) -> "RecordedRule":
         """The rule, for this text alone."""
         return RecordedRule(rule, self, text)
@@ -79,7 +84,7 @@ class RecordedRule:
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset(self.rule.needs) | needed_by(self.recorder.features)
+        return frozenset(self.rule.needs) | self.recorder.needs
 
     def is_lossless(self) -> Tensor:
         return self.rule.is_lossless()

@@ -46,14 +46,14 @@ def run_of(words: Sequence[str], recipe: TrainingRecipe, compose: Compose) -> Ru
 
     refuse_options(words)
     drafter = [] if recipe.needs_draft or any(word.startswith("drafter=") for word in words) else ["drafter=lookup"]
-    run = compose([*words, *drafter, "task.split=train", f"n={recipe.num_rows}"])
+    run = recipe.of_run(compose([*words, *drafter, "task.split=train", f"n={recipe.num_rows}"]))
     if len(run.num_draft) != 1:
         raise ConfigError(f"a training takes one num_draft, got {list(run.num_draft)}")
     if len(run.drafters) != 1:
         raise ConfigError(f"a training takes one drafter, got {', '.join(drafter.name for drafter in run.drafters)}")
     if not isinstance(kind_of(run), Native):
         raise ConfigError(f"a training decodes with engine=native, got engine={run.engine.name}")
-    if run.model.draft is None and recipe.needs_draft:
+    if run.model.draft is None and recipe.needs_draft and not recipe.is_of_drafter:
         raise ConfigError(f"model={run.model.name} has no draft to train with; give model.draft=")
     return run
 
@@ -131,24 +131,30 @@ class TrainingSetup:
     def roll_out(
         self, keys: Sequence[str], rules: Sequence[Any], samples: int, seed: int, features: Sequence[str]
     ) -> list[Rollout]:
-        """Decode `samples` texts of every prompt under every rule in one stream of the engine, with the noise of this seed."""
-        from sdbench.engine import Request
-
-        decoder, k = self.decoder, self.run.num_draft[0]
-        options = replace(decoder.options("pair", batch_size=decoder.batch_size, is_measured=False), seed=seed)
-        texts = [(prompt, rule, n) for prompt in range(len(keys)) for rule in rules for n in range(samples)]
+        """Decode `samples` texts of every prompt under every rule, score them, and record what their rules decide."""
         recorder = Recorder(features)
-        recorded = [recorder.wrap(rule, number) for number, (_, rule, _) in enumerate(texts)]
-        requests = [Request(prompt, number, n, keys[prompt], k) for number, (prompt, _, n) in enumerate(texts)]
-        ids = [self.prompts.ids[key] for key in keys]
-        stream = decoder.engine.stream(ids, recorded, requests, options, decoder.drafter(self.lossless))
-        generations = sorted(stream, key=lambda generation: generation.request)
+        generations = self.decode(keys, rules, samples, seed, recorder)
         answers = [(self.prompts.examples[keys[g.prompt]], self.pair_info.text(g.tokens)) for g in generations]
         scores = self.task.score_all(answers, [generation.finish == "length" for generation in generations])
         return [
             Rollout(generation, self.reward(score.values), recording)
             for generation, score, recording in zip(generations, scores, recorder.recordings(generations), strict=True)
         ]
+
+    def decode(
+        self, keys: Sequence[str], rules: Sequence[Any], samples: int, seed: int, recorder: Recorder
+    ) -> list[Generation]:
+        """Decode these texts in one stream of the engine, with the noise of this seed."""
+        from sdbench.engine import Request
+
+        decoder, k = self.decoder, self.run.num_draft[0]
+        options = replace(decoder.options("pair", batch_size=decoder.batch_size, is_measured=False), seed=seed)
+        texts = [(prompt, rule, n) for prompt in range(len(keys)) for rule in rules for n in range(samples)]
+        recorded = [recorder.wrap(rule, number) for number, (_, rule, _) in enumerate(texts)]
+        requests = [Request(prompt, number, n, keys[prompt], k) for number, (prompt, _, n) in enumerate(texts)]
+        ids = [self.prompts.ids[key] for key in keys]
+        stream = decoder.engine.stream(ids, recorded, requests, options, decoder.drafter(self.lossless))
+        return sorted(stream, key=lambda generation: generation.request)
 
     def reward(self, values: Mapping[str, float]) -> float:
         """The score of a text, scaled to 0–1."""

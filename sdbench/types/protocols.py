@@ -55,7 +55,7 @@ class Limits:
         if self.states and not has_logits:
             return f"{name} reads the states of a draft model, and {drafter} has none"
         if self.sure and not calls_sure:
-            return f"{name} keeps what a drafter is sure of, and {drafter} is never sure: take drafter=tiers"
+            return f"{name} keeps what a drafter is sure of, and {drafter} is never sure: take drafter=tiers or drafter=gate"
         if self.temperature == "zero" and temperature > 0:
             return f"{name} works at temperature 0 only, got temperature={temperature:g}"
         if self.temperature == "above_zero" and temperature == 0:
@@ -124,8 +124,9 @@ class DraftSetup:
     tokenizer: Any = None
     target_config: Any = None  # the text part of the target's configuration, where it is known before weights are read
     draft_tokenizer: Any = None  # where the draft may have another
-    # What is known of a run before weights are read: the target's identity, its tokenizer's, and the longest block.
+    # What is known of a run before weights are read: the identities of target and draft, the tokenizer's, and the longest block.
     checkpoint: str | None = None
+    draft_checkpoint: str | None = None
     tokenizer_key: str | None = None
     num_draft: int = 0
 

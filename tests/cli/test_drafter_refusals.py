@@ -47,6 +47,13 @@ OPTIONS = {
     ("model", "length=confidence", "length_threshold=0"): r"length_threshold must be in \(0, 1\], got 0",
     ("model", "length=adaptive", "length_threshold=1.2"): r"length_threshold must be in \(0, 1\], got 1.2",
     ("model", "length=value", "length_price=nan"): r"length_price must be in \(0, 1\], got nan",
+    ("gate",): "length=gate needs a gate: train one with python -m sdbench.train gate model=NAME task=NAME",
+    (
+        "gate",
+        "length_head=nowhere",
+    ): "length_head=nowhere has no head.json: train one with python -m sdbench.train gate",
+    ("gate", "length_threshold=0"): r"length_threshold must be in \(0, 1\], got 0",
+    ("lookup", "length=gate", "length_threshold=1.5"): r"length_threshold must be in \(0, 1\], got 1.5",
     (
         "lookup",
         "length=heuristic",

@@ -16,7 +16,7 @@ from sdbench.draft import BaseDrafter, ModelDrafter, NoDraft
 from sdbench.types import DRAFTER_NEEDS, DraftBlock, DraftSetup, needs_of
 from sdbench.verify import Ensemble, Exact
 from tests.contracts.parts import Named, parts
-from tests.draft.heads import write_heads
+from tests.draft.heads import write_gate, write_heads
 from tests.draft.toys import word_tokenizer, words_of
 from tests.engine.models import PROMPTS, pair, tiny
 
@@ -25,6 +25,7 @@ by_drafter = pytest.mark.parametrize("named", DRAFTERS, ids=str)
 GIVEN = {
     "corpus": lambda _: write_corpus(),
     "head": lambda kind: write_head(kind),
+    "length_head": lambda _: write_gate(Path(mkdtemp())),
 }  # options without a default, by drafter
 REPEATING = [[5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [9, 9, 9, 9], [11, 12], *PROMPTS]  # something to look up
 

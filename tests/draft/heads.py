@@ -6,9 +6,11 @@ from typing import Any
 import torch
 
 from sdbench.card import write_trained
+from sdbench.draft.gate import Gate
 from sdbench.lm.model import LM
 from sdbench.lm.state_model import initial_weights
 
+GATE = ("draft_chance", "draft_entropy", "draft_margin", "slot")
 HEADS = 4
 KINDS = ("medusa", "mtp", "eagle", "eagle3", "block")
 
@@ -35,4 +37,22 @@ def write_heads(folder: Path, target: Any, kind: str = "medusa", **more: Any) ->
     """Write such heads as the training does; return the folder's name."""
     card = {"model": "toy", "checkpoints": {"target": "sha256:0"}, "tokenizer": "0", **more}
     write_trained(folder, kind, random_heads(target, kind), {}, card)
+    return str(folder)
+
+
+def gate(bias: float = 1.0) -> Gate:
+    """A gate that likes likely tokens."""
+    values = {
+        "weight": [2.0, -0.5, -0.3, -0.2],
+        "shift": [-1.0, 0.0, -0.5, 1.0],
+        "scale": [1.0, 0.5, 0.5, 1.5],
+        "bias": [bias],
+    }
+    return Gate(GATE, {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}, {})
+
+
+def write_gate(folder: Path, drafter: str = "sdbench.draft.model.ModelDrafter", bias: float = 1.0, **more: Any) -> str:
+    """Write such a gate as the training does; return the folder's name."""
+    card = {"model": "toy", "checkpoints": {"target": "sha256:0", "draft": "sha256:1"}, "tokenizer": "0", **more}
+    write_trained(folder, "gate", gate(bias).weights, {"features": list(GATE)}, {"drafter": drafter, **card})
     return str(folder)

@@ -19,6 +19,7 @@ from sdbench.prepare.refuse import refuse_drafter_options
 from sdbench.prepare.rules import build_parts
 from sdbench.types import DraftBlock
 from sdbench.verify import Ensemble, Exact
+from tests.draft.heads import write_gate
 from tests.engine.models import PROMPTS, pair
 
 TEXTS = [[5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [9, 9, 9, 9], [11, 12], *PROMPTS[:2]]
@@ -92,10 +93,12 @@ def models() -> Any:
 
 @pytest.mark.parametrize("length", NAMES)
 @pytest.mark.parametrize("drafter", ["model", "suffix"])
-def test_texts_are_the_targets_and_do_not_depend_on_the_batch(models, length, drafter):
+def test_texts_are_the_targets_and_do_not_depend_on_the_batch(models, length, drafter, tmp_path):
+    options_of_length = {"length_head": write_gate(tmp_path)} if length == "gate" else {}
+
     def decode(temperature: float, batch_size: int, prompts: Any = TEXTS, keys: Any = None) -> list[Any]:
         engine = sdbench.Engine(*models)
-        built = engine.drafter(drafter, engine.warp(temperature=temperature), {"length": length})
+        built = engine.drafter(drafter, engine.warp(temperature=temperature), {"length": length, **options_of_length})
         options: dict[str, Any] = {"temperature": temperature, "max_new_tokens": 10, "stop_ids": (), "num_draft": 4}
         return sdbench.generate(
             None, None, prompts, [Exact(), Ensemble(w=0.5)], keys=keys, drafter=built, engine=engine,

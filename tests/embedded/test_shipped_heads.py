@@ -51,3 +51,20 @@ def test_its_training_took_no_longer_than_is_promised_and_little_but_decoding(ki
     if kind == "heads":
         assert card["rollouts"] >= 0.7
         assert card["memory"] <= 2
+
+
+GATES = sorted((ROOT / "gates").glob("*/*/*/head.json"))
+
+
+def test_gates_take_hardly_any_room():
+    assert len(GATES) == 6
+    assert sum(path.stat().st_size for path in (ROOT / "gates").rglob("*")) < 1e5
+
+
+@pytest.mark.parametrize("card", GATES, ids=lambda path: str(path.parent.relative_to(ROOT / "gates")))
+def test_a_gate_is_of_the_pair_that_ships_and_is_found_by_its_name(card, tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pair, (task, _, temperature) = card.parent.parent.name, card.parent.name.rpartition("-T")
+    words = [f"model={pair}", f"task={task}", f"temperature={temperature}", "n=2", "drafter=gate", "--plan"]
+    assert main(words) == 0
+    assert "warning" not in capfd.readouterr().err

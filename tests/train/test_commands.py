@@ -17,7 +17,7 @@ def main(words):
     return front_door(["train", *words])
 
 
-ALL = ("ensemble", "judge", "draft", "medusa", "mtp", "eagle", "eagle3", "block")
+ALL = ("ensemble", "judge", "draft", "medusa", "mtp", "eagle", "eagle3", "block", "gate")
 HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
 
 
@@ -49,6 +49,9 @@ HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
         ("judge", ["temperature=1"], "temperature must be 0 to mine labels, got 1"),
         ("judge", ["samples=4"], "samples is not an option of this training"),
         *((kind, ["loss=hinge"], "loss cannot be hinge") for kind in ("draft", "medusa", "mtp")),
+        ("gate", ["features=[moon]"], "features of a gate must be of draft_chance, draft_entropy, draft_margin, slot, got moon"),
+        ("gate", ["reward=flexible"], "reward is not an option of this training: it reads no score"),
+        ("gate", ["drafter=[model,lookup]"], "a training takes one drafter, got model, lookup"),
         ("medusa", ["heads=0"], "heads must be at least 1, got 0"),
         ("mtp", ["passes=0"], "passes must be at least 1, got 0"),
         ("block", ["positions=1"], "positions must be at least 2, got 1"),

@@ -1,0 +1,124 @@
+"""A confidence gate (PIPO, arXiv:2605.27255): a small head that estimates during drafting whether the target will keep a token.
+
+It reads the draft's distribution alone, so no model runs for it. PIPO's reads the states of a model that was trained for it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sdbench.card import read_trained
+from sdbench.probs import at, clamp_nan_ids, dense, is_ids
+from sdbench.types import DraftBlock, DraftSetup
+
+KIND = "gate"  # of its card, its training and its length policy
+CHANCE = "draft_chance"
+LEAST = 1e-6  # logarithms are read of no less
+SHAPES = ("weight", "shift", "scale")
+
+
+@dataclass(frozen=True, eq=False)
+class Gate:
+    """σ(weight·(x − shift)/scale + bias) of the features x [n] of a drafted token; weights are float64, [n] and [1]."""
+
+    features: tuple[str, ...]
+    weights: Mapping[str, Tensor]
+    card: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, head: str | None) -> "Gate":
+        """Return the gate of a folder; a folder that is none is a ValueError in a sentence."""
+        advice = f"train one with python -m sdbench.train {KIND} model=NAME task=NAME, then drafter.length_head=FOLDER"
+        if head is None:
+            raise ValueError(f"length={KIND} needs a gate: {advice}")
+        try:
+            card, weights = read_trained(Path(head), KIND, f"length={KIND}")
+        except FileNotFoundError as error:
+            raise ValueError(f"length_head={head} has no {Path(error.filename).name}: {advice}") from None
+        except OSError as error:
+            raise ValueError(f"length_head={head} cannot be read: {error.strerror}") from None
+        features = tuple(card.get("features", ()))
+        refuse_features(features)
+        shapes = {name: tuple(x.shape) for name, x in weights.items()}
+        if shapes != {**dict.fromkeys(SHAPES, (len(features),)), "bias": (1,)}:
+            raise ValueError(f"length_head={head} is damaged: its tensors have the shapes {shapes}; train it again")
+        return cls(features, weights, card)
+
+    def score(self, x: Tensor) -> Tensor:
+        """Return the logit [...] of the estimate for features [...,n]."""
+        weight, shift, scale, bias = (self.weights[name].to(x.device) for name in (*SHAPES, "bias"))
+        return ((x.double() - shift) / scale * weight).sum(-1) + bias
+
+    def estimates(self, block: DraftBlock, first: int, num_ids: int) -> Tensor:
+        """Return for every token [B,K,V] the estimate that the target keeps it, had it been drafted in a block's slots.
+
+        `first` is how many tokens were drafted before these slots.
+        """
+        law = law_of(block, num_ids)
+        x = features_of(self.features, block.tokens, law, first)
+        score = self.score(x)[..., None].expand(law.shape)
+        if CHANCE in self.features:  # the only feature that the token itself decides
+            index = self.features.index(CHANCE)
+            slope = (self.weights["weight"] / self.weights["scale"])[index].to(law.device)
+            score = score + slope * (_log(law) - x[..., index, None])
+        return score.sigmoid()
+
+    def check(self, setup: DraftSetup, drafter: str) -> None:
+        """Raise ValueError where it was trained for other models or another drafter, the path of a class."""
+        trained = f"length_head is a gate of {self.card.get('model', 'another pair')}"
+        if self.card["drafter"] != drafter:
+            raise ValueError(f"{trained} for {self.card['drafter']}: train one for {drafter}")
+        for role, identity in self.card["checkpoints"].items():
+            known = {"target": setup.checkpoint, "draft": setup.draft_checkpoint}[role]
+            if known not in (None, identity):
+                raise ValueError(f"{trained}, whose {role} is {identity}, and this one is {known}: train one for it")
+        if setup.tokenizer_key not in (None, self.card["tokenizer"]):
+            raise ValueError(f"{trained}, whose tokenizer differs from this target's: train one for it")
+
+
+def law_of(block: DraftBlock, num_ids: int) -> Tensor:
+    """Return the laws [B,K,V] that a block's tokens were drawn from; at temperature 0 un-tempered where the drafter has them."""
+    if is_ids(block.q) and block.logits is not None:
+        return block.logits.softmax(-1)
+    return dense(block.q, num_ids)
+
+
+def _log(x: Tensor) -> Tensor:
+    return x.double().clamp_min(LEAST).log()
+
+
+def _entropy(law: Tensor) -> Tensor:
+    return _log(torch.special.entr(law).sum(-1))
+
+
+def _margin(law: Tensor) -> Tensor:
+    best = law.topk(2, -1).values
+    return _log(1 - best[..., 0] + best[..., 1])
+
+
+OF_LAW = {"draft_entropy": _entropy, "draft_margin": _margin}
+FEATURES = (CHANCE, *OF_LAW, "slot")
+
+
+def features_of(names: Sequence[str], tokens: Tensor, law: Tensor, first: int = 0) -> Tensor:
+    """Return features [B,K,n] in float64 of tokens [B,K] that were drawn from laws [B,K,V], `first` tokens behind a block's begin.
+
+    log q(x); the logarithms of the entropy and of 1 − (largest − second q), which tell q = .999 from q = .99; tokens before.
+    """
+    known = {
+        CHANCE: lambda: _log(at(law, clamp_nan_ids(tokens, law.shape[-1]))),
+        "slot": lambda: (first + torch.arange(law.shape[1], device=law.device)).expand(law.shape[:2]).double(),
+        **{name: lambda make=make: make(law) for name, make in OF_LAW.items()},
+    }
+    return torch.stack([known[name]() for name in names], -1)
+
+
+def refuse_features(names: Sequence[str]) -> None:
+    """Raise ValueError for features that a gate does not have."""
+    unknown = [name for name in names if name not in FEATURES]
+    if unknown or not names:
+        raise ValueError(f"features of a gate must be of {', '.join(FEATURES)}, got {', '.join(unknown) or 'none'}")

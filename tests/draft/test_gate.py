@@ -1,0 +1,207 @@
+"""The confidence gate: estimates by hand, lossless as a length policy, and what it keeps unjudged as a lossy control."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import sdbench
+from sdbench.audit.command import AuditOptions
+from sdbench.audit.native import audit
+from sdbench.audit.pairs import PROMPTS as SHORT
+from sdbench.audit.pairs import STOP, random_pair
+from sdbench.audit.source import Sampling
+from sdbench.audit.subject import AuditedRule, Subject
+from sdbench.cli import main
+from sdbench.draft import ModelDrafter, check
+from sdbench.draft.gate import Gate
+from sdbench.types import DraftBlock, DraftSetup, Evidence
+from sdbench.verify import Block, Ensemble, Exact, Sure
+from tests.draft.heads import gate, write_gate
+from tests.engine.models import PROMPTS, pair
+
+OPTIONS: dict[str, Any] = {"num_draft": 5, "max_new_tokens": 24, "stop_ids": ()}
+LAW = torch.tensor([[[0.5, 0.3, 0.2, 0.0, 0.0]]], dtype=torch.float64)
+
+
+def block_of(token: int, law: torch.Tensor = LAW, **more: Any) -> DraftBlock:
+    return DraftBlock(torch.tensor([[token]]), law, torch.ones(1).long(), **more)
+
+
+def test_an_estimate_is_the_logistic_of_the_features_whichever_token_was_drafted():
+    entropy = -sum(x * math.log(x) for x in (0.5, 0.3, 0.2))
+    for token, chance in enumerate((0.5, 0.3, 0.2, 1e-6)):
+        features = (math.log(chance), math.log(entropy), math.log(0.8), 2)
+        parts = zip(features, (2.0, -0.5, -0.3, -0.2), (-1.0, 0.0, -0.5, 1.0), (1.0, 0.5, 0.5, 1.5), strict=True)
+        score = 1 + sum(weight * (x - shift) / scale for x, weight, shift, scale in parts)
+        for drafted in range(3):
+            estimates = gate().estimates(block_of(drafted), 2, 5)
+            assert float(estimates[0, 0, token]) == pytest.approx(1 / (1 + math.exp(-score)), rel=1e-9)
+
+
+def test_at_temperature_0_it_reads_the_un_tempered_law_or_one_hot():
+    ids = torch.tensor([[1]])
+    untempered = gate().estimates(block_of(1, ids, logits=LAW.clamp_min(1e-30).log()), 0, 5)
+    torch.testing.assert_close(untempered, gate().estimates(block_of(1), 0, 5))
+    one_hot = gate().estimates(block_of(1, ids), 0, 5)
+    torch.testing.assert_close(one_hot, gate().estimates(block_of(1, torch.eye(5)[None, 1:2].double()), 0, 5))
+
+
+@pytest.fixture(scope="module")
+def models() -> Any:
+    return pair("llama")
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory) -> str:
+    return write_gate(tmp_path_factory.mktemp("gate"), bias=2.0)
+
+
+def decode(models: Any, rules: Any, head: str, threshold: float = 0.5, drafter: str = "model", **more: Any) -> Any:
+    engine = sdbench.Engine(*models, capture="off")
+    length = {"length": "gate", "length_head": head, "length_threshold": threshold}
+    built = engine.drafter(drafter, engine.warp(more.get("temperature", 1.0)), length)
+    return sdbench.generate(None, None, PROMPTS, rules, engine=engine, drafter=built, **{**OPTIONS, **more})
+
+
+class Watching(Sure):
+    """Asserts that the last token of a block is judged, and no other."""
+
+    __slots__ = ()
+
+    def __call__(self, evidence: Evidence, u: Any, state: Any = None) -> Any:
+        draft = evidence.draft
+        slots = torch.arange(draft.tokens.shape[1])
+        if len(slots):
+            is_offered = slots < draft.lengths[:, None]
+            assert torch.equal(draft.is_sure & is_offered, slots < draft.lengths[:, None] - 1)
+        verdict = Sure.__call__(self, evidence, u, state)
+        assert bool((verdict.accepted >= draft.lengths - 1).all())
+        return verdict
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_the_rule_that_keeps_what_is_sure_judges_the_last_token_alone(models, head, temperature):
+    decoded = decode(models, [Watching(Exact())], head, temperature=temperature, batch_size=3)
+    assert sum(g.origins.count("sure") for g in decoded) > 10
+    drafted = {k for g in decoded for k in g.drafted}
+    assert len(drafted) > 2, "blocks end where the gate doubts"
+
+
+@pytest.mark.parametrize("drafter", ["model", "suffix"])
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_at_threshold_1_nothing_is_sure(models, head, temperature, drafter):
+    for rule in (Exact(), Ensemble(w=0.7)):
+        options: dict[str, Any] = {"threshold": 1.0, "temperature": temperature, "drafter": drafter}
+        plain, spared = (decode(models, [r], head, **options) for r in (rule, Sure(rule)))
+        assert [(g.tokens, g.origins) for g in plain] == [(g.tokens, g.origins) for g in spared]
+        assert not any("sure" in g.origins for g in spared)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed(Sure):
+    """`Sure` that claims to be lossless: so it is at threshold 1, and not below."""
+
+    def is_lossless(self) -> torch.Tensor:
+        return torch.tensor([True])
+
+
+@pytest.mark.parametrize(
+    ("rules", "sampling", "threshold", "verdict"),
+    [
+        ([Exact(), Block(), Ensemble(w=0.7)], Sampling(1.0), 0.5, "sound"),
+        ([Exact(), Ensemble(w=0.7), Sure(Exact())], Sampling(0.0), 0.5, "sound"),
+        ([Exact(), Claimed(Exact())], Sampling(1.0, top_p=0.8), 1.0, "sound"),
+        ([Claimed(Exact())], Sampling(1.0), 0.5, "violated"),
+    ],
+    ids=["T=1", "T=0", "threshold 1, top_p", "threshold 0.5 is not lossless"],
+)
+def test_the_audit(head, rules, sampling, threshold, verdict):
+    settings = [AuditedRule(f"{type(rule).__name__} {number}", rule) for number, rule in enumerate(rules)]
+    options: dict[str, Any] = {"length": "gate", "length_head": head, "length_threshold": threshold}
+    subject = Subject(
+        settings, *random_pair(), SHORT, sampling, drafter="model", drafter_options=options, budget=4, num_draft=3,
+        stops=(STOP,),
+    )  # fmt: skip
+    assert audit(subject, AuditOptions(tv=0.3)).verdict == verdict
+
+
+def test_the_audit_of_what_is_sure_tests_all_but_the_law_that_it_cannot_know(head):
+    settings = [AuditedRule("exact", Exact()), AuditedRule("sure", Sure(Exact()))]
+    options: dict[str, Any] = {"length": "gate", "length_head": head}
+    subject = Subject(
+        settings, *random_pair(), SHORT, Sampling(1.0), drafter="model", drafter_options=options, budget=4, num_draft=3,
+        stops=(STOP,),
+    )  # fmt: skip
+    claims = ("q", "invariance", "greedy", "counters")
+    assert audit(subject, AuditOptions(tv=0.3, claims=claims)).verdict == "sound"
+
+
+def test_what_is_emitted_is_q_where_the_gate_is_sure_and_the_rule_elsewhere(head):
+    """The first of two slots, V = 4: frequencies and the measured bias, against the law worked out from p, q and the gate."""
+    target, draft = random_pair()
+    text = torch.tensor([SHORT[0]])
+    with torch.no_grad():
+        p, q = (model(text).logits[0, -1].softmax(-1) for model in (target, draft))
+    estimates = Gate.load(head).estimates(block_of(0, q[None, None]), 0, 4)[0, 0]
+    threshold = float(estimates.median()) + 1e-6  # so that some tokens are sure
+    a = torch.where(estimates > threshold, 1, (p / q).clamp_max(1))
+    assert 0 < int((estimates > threshold).sum()) < 4
+    excess = (p - q).clamp_min(0)
+    out = q * a + (1 - (q * a).sum()) * excess / excess.sum()
+    engine, count = sdbench.Engine(target, draft, capture="off"), 8000
+    length = {"length": "gate", "length_head": head, "length_threshold": threshold}
+    drafter = engine.drafter("model", engine.warp(1.0), length)
+    options: dict[str, Any] = {"num_draft": 2, "max_new_tokens": 3, "stop_ids": (), "samples": count}
+    decoded: Any = sdbench.generate(None, None, [SHORT[0]], [Sure(Exact())], engine=engine, drafter=drafter, **options)
+    shares = torch.tensor([g.tokens[0] for g in decoded]).bincount(minlength=4) / count
+    assert (shares - out).abs().max() < 4 * 0.5 / count**0.5
+    torch.testing.assert_close(torch.tensor(decoded[0].bias[0]).double(), (out - p).abs().sum() / 2)
+    assert (out - p).abs().sum() / 2 > 0.05, "a bias that could not be seen proves nothing"
+
+
+PARTS = {"checkpoint": "sha256:0", "draft_checkpoint": "sha256:1", "tokenizer_key": "0"}
+
+
+@pytest.mark.parametrize(
+    ("known", "card", "sentence"),
+    [
+        ({}, {}, None),
+        ({"checkpoint": "sha256:9"}, {}, "a gate of toy, whose target is sha256:0, and this one is sha256:9: train one"),
+        ({"draft_checkpoint": "sha256:9"}, {}, "a gate of toy, whose draft is sha256:1, and this one is sha256:9: train one"),
+        ({"draft_checkpoint": None}, {}, None),
+        ({"tokenizer_key": "9"}, {}, "a gate of toy, whose tokenizer differs from this target's: train one"),
+        ({}, {"drafter": "other.Drafter"}, "a gate of toy for other.Drafter: train one for sdbench.draft.model.ModelDrafter"),
+    ],
+)  # fmt: skip
+def test_a_gate_of_other_models_or_another_drafter_is_refused(tmp_path, known, card, sentence):
+    folder = write_gate(tmp_path, **card)
+    setup = DraftSetup(None, None, **{**PARTS, **known})
+
+    def refuse() -> None:
+        check(ModelDrafter, {"length": "gate", "length_head": folder}, setup, [5])
+
+    if sentence is None:
+        refuse()
+    else:
+        with pytest.raises(ValueError, match=sentence):
+            refuse()
+
+
+def test_where_no_gate_is_the_command_that_trains_it_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["model=qwen-tiny", "task=wmt-tiny", "drafter=gate", "n=2", "temperature=0"]) == 2
+    command = "python -m sdbench.train gate model=qwen-tiny task=wmt-tiny drafter=gate temperature=0"
+    folder = Path("results/gates/ModelDrafter/qwen-tiny-wmt-tiny-T0")
+    said = capsys.readouterr().err
+    assert f"no gate was trained for model=qwen-tiny on task=wmt-tiny ({folder} has no head.json): train one" in said
+    assert command in said
+    assert said.count("\n") == 1
+
+
+def test_a_rule_that_keeps_what_is_sure_needs_a_drafter_that_says_so(capsys):
+    assert main(["drafter=model", "verifier=sure", "model=llama-tiny", "task=gsm8k-tiny", "n=2"]) == 2
+    assert "drafter=model is never sure: take drafter=tiers or drafter=gate" in capsys.readouterr().err
