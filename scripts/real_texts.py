@@ -70,10 +70,12 @@ def main(words: list[str]) -> int:
         if not given.paths:
             raise ValueError("name at least one checkpoint: a GGUF file, a folder or an id of the hub")
         path = Path(given.options.get("out", "results/real")) / "texts.md"
-        rows = [compare(name, int(given.options.get("tokens", "48"))) for name in given.paths]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, markdown(list(rows[0]), [list(row.values()) for row in rows], num_left=1))
-    print(path.read_text())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = []
+        for name in given.paths:
+            rows.append(compare(name, int(given.options.get("tokens", "48"))))
+            write_whole(path, markdown(list(rows[0]), [list(row.values()) for row in rows], num_left=1))
+            print(rows[-1], flush=True)
     every = f"{len(PROMPTS)} of {len(PROMPTS)}"
     return int(any(every != row["alone"] or every != row["lossless"] for row in rows))
 

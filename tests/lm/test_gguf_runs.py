@@ -1,7 +1,13 @@
-"""Runs on a pair of GGUF files, whose dequantised copy is made before."""
+"""Runs on a pair of GGUF files: from a copy that is made before, and killed in the middle."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import sdbench
@@ -11,6 +17,18 @@ from sdbench.lm import gguf as room
 
 pytest.importorskip("gguf")
 from gguf_files import write
+
+from tests.records.equality import assert_same_records
+
+DTYPES = ("float32", "bfloat16")
+# A part of the records every few milliseconds, so that a kill comes between two of them.
+COMMAND = """
+import sys
+import sdbench.passes.scoring
+from sdbench.cli import main
+sdbench.passes.scoring.EVERY_S = 0.01
+sys.exit(main(sys.argv[1:]))
+"""
 
 PAIR = Path(str(embedded.__file__)).parent / "llama-tiny"
 
@@ -38,3 +56,46 @@ def test_prefetch_makes_the_copy_that_a_run_reads(pair, tmp_path, monkeypatch, c
     monkeypatch.setattr(room.GGUFFile, "_dequantise", None)  # a run that dequantised would fail
     assert main(words) == 0, capsys.readouterr().err
     assert len(sdbench.read(tmp_path / "results/files-gsm8k-tiny").generations) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_killed_run_in_two_dtypes_goes_on_and_a_report_has_both(pair, tmp_path):
+    def words(name: str, dtype: str) -> list[str]:
+        options = ["n=8", "w=0.5", "max_new_tokens=32", "batch_size=1", "timing=off", "report=off"]
+        return [*pair, *options, f"dtype={dtype}", f"results={tmp_path}/{name}"]
+
+    env = os.environ | {"HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+    killed, calm = (tmp_path / name / "files-gsm8k-tiny" for name in ("killed", "calm"))
+    for number, dtype in enumerate(DTYPES):
+        command = [sys.executable, "-c", COMMAND, *words("killed", dtype)]
+        parts = len(parts_of(killed))
+        process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        while len(parts_of(killed)) < parts + 2 and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "the kill came too late"
+        held = num_texts(killed)
+        assert 32 * number < held < 32 * (number + 1), "the kill came before the first text, or behind the last"
+        for wanted in (32 * (number + 1) - held, 0):
+            done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr[-3000:]
+            assert num_texts(killed) == held + wanted, "a text was decoded again, or is missing"
+            held += wanted
+        assert (
+            subprocess.run([sys.executable, "-c", COMMAND, *words("calm", dtype)], env=env, check=False).returncode == 0
+        )
+    assert_same_records(killed, calm)
+    assert main(["report", str(killed)]) == 0
+    page = (killed / "report.html").read_text()
+    assert all(dtype in page for dtype in DTYPES)
+    assert "Q8_0" in page
+
+
+def parts_of(folder: Path) -> list[Path]:
+    return list((folder / "records").glob("generations-*"))
+
+
+def num_texts(folder: Path) -> int:
+    """How many texts all parts hold, one that was written twice counted twice."""
+    return sum(pq.read_metadata(part).num_rows for part in parts_of(folder))
