@@ -87,6 +87,7 @@ HEADLINES = {  # drafter: what its source reports, and why the numbers here diff
     "pruned": ("about 1.4× (Intel, Qwen3-0.6B without 6 of 28 layers)", "its layers are healed by training; these are not"),
     "universal": ("up to 1.9× (arXiv:2502.05202)", "two tiny models of other families, as fast as each other"),
     "intersection": ("up to 2.5× (TLI, arXiv:2502.05202)", "a tiny draft of another family and training"),
+    "gate": ("2.07× per token (PIPO, arXiv:2605.27255)", "plain rules judge each token: only `sure` spares the target"),
     "tiers": ("2.5 to 3× (VIA-SD, arXiv:2606.12243)", "plain rules judge each token: only `sure` spares the target"),
     "medusa": ("2.2 to 3.6× (arXiv:2401.10774)", "a chain instead of a tree, and a target that is cheap to call"),
     "mtp": ("1.8× (DeepSeek-V3, one token, arXiv:2412.19437)", "five tokens from one layer, and a target of few layers"),
