@@ -125,24 +125,35 @@ def equal_texts(frames: Sequence[pd.DataFrame]) -> dict[str, Any]:
     return {"measure": "equal_texts", "native": len(both), "vllm": num_equal, "n": len(both)}
 
 
+def settings_of(table: pd.DataFrame) -> list[tuple[dict[str, Any], str]]:
+    """Return the labels of each setting with its cell; the lossless cell is w = 1 of the ensemble too."""
+    settings = []
+    for key, row in table.iterrows():
+        labels = {name: row[name] for name in ("verifier", "w", "num_draft", "temperature")}
+        also = [{**labels, "verifier": other["verifier"], "w": float(other["w"])} for other in row["also"]]
+        settings += [(each, str(key)) for each in (labels, *also)]
+    return settings
+
+
 def compare(native: Results, vllm: Results) -> pd.DataFrame:
     """A row for each cell that both runs have, and measure."""
-    labels = ["verifier", "w", "num_draft", "temperature"]
     tables = [table_of(one.cells) for one in (native, vllm)]
-    keyed = [{tuple(map(str, row[labels])): str(key) for key, row in table.iterrows()} for table in tables]
+    settings = [settings_of(table) for table in tables]
+    keyed = [{tuple(map(str, labels.values())): key for labels, key in known} for known in settings]
+    labels_of = {tuple(map(str, labels.values())): labels for labels, _ in settings[1]}
     rows = []
     for name in sorted(set(keyed[0]) & set(keyed[1])):
         keys = [one[name] for one in keyed]
         results = list(zip((native, vllm), keys, strict=True))
         frames = [one.generations.query("cell == @key") for one, key in results]
-        cell = tables[0].loc[keys[0]]
+        cell = labels_of[name]
         own = []
         if cell["num_draft"]:
             own += rates(frames, [one.rounds.query("cell == @key") for one, key in results])
         own.append(judged(tables, keys, frames))
         if not cell["temperature"] and (cell["verifier"] != "ensemble" or cell["w"] == 1):
             own.append(equal_texts(frames))
-        rows += [{**{label: cell[label] for label in labels}, **row} for row in own]
+        rows += [{**cell, **row} for row in own]
     return pd.DataFrame(rows)
 
 

@@ -36,17 +36,15 @@ def show_plan(run: Run) -> None:
 
     has_records = (run.folder / "records").is_dir()
     job = prepare(run, (), may_hash=has_records)  # without records the keys of cells are not needed
-    cells = [point.cell for point in job.decoded]
+    cells = [point.cell for point in job.planned]
     num_texts = len(job.prompts.ids) * run.samples  # of each cell
     results = read(run.folder) if has_records else None
     held = set() if results is None or run.force else results.held()
     todo = Counter(item.cell for item in plan.missing(cells, list(job.prompts.ids), run.samples, held))
-    same_as = {point.cell.key: point.cell.same_as for point in job.planned}
-    names = names_of_cells([point.cell for point in job.planned])
+    names = names_of_cells(cells)
     print(f"{run.folder}: {len(cells)} cells x {len(job.prompts.ids)} examples x {run.samples} samples")
     for key, name in names.items():
-        held_and_missing = f"held {num_texts - todo[key]:>7,}   missing {todo[key]:>7,}"
-        print(f"  {name:<48} {f'the texts of {names[original]}' if (original := same_as[key]) else held_and_missing}")
+        print(f"  {name:<48} held {num_texts - todo[key]:>7,}   missing {todo[key]:>7,}")
     print(f"  {'all':<48} held {num_texts * len(cells) - todo.total():>7,}   missing {todo.total():>7,}")
     print(f"download: {_download(job)}")
     print(f"memory: {_memory(job, num_texts * len(cells))}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -37,8 +37,17 @@ def prepare(run: Run, words: Sequence[str], *, may_hash: bool = True) -> Job:
     parts = build_parts(run, pair_info.ids_of)
     task = build_task(run)
     refuse(run, pair_info, parts, task)
-    planned = tuple(engine.points(run, points(run, task, pair_info, parts)))
+    planned = join_repeated(engine.points(run, points(run, task, pair_info, parts)))
     return Job(run, words, task, pair_info, parts, engine, planned)
+
+
+def join_repeated(planned: Sequence[Point]) -> tuple[Point, ...]:
+    """Return the points without those that have the texts of a lossless point, whose cell names them in `also`."""
+    cells = {point.cell.key: point.cell for point in planned if point.cell.same_as is None}
+    for point in planned:
+        if point.cell.same_as is not None:
+            cells[point.cell.same_as] = cells[point.cell.same_as].with_repeated(point.cell)
+    return tuple(replace(point, cell=cells[point.cell.key]) for point in planned if point.cell.key in cells)
 
 
 @dataclass(frozen=True)
@@ -67,11 +76,6 @@ class Job:
     def longest(self) -> int:
         """Tokens of the longest prompt with its answer."""
         return max(map(len, self.prompts.ids.values()), default=0) + self.task.max_new_tokens
-
-    @property
-    def decoded(self) -> tuple[Point, ...]:
-        """The points whose texts are decoded: all but those that share the texts of another cell."""
-        return tuple(point for point in self.planned if point.cell.same_as is None)
 
 
 @dataclass

@@ -12,7 +12,8 @@ import pandas as pd
 from sdbench.metrics.cells import sweep_of
 from sdbench.records import Results
 
-NAMES = ("cell", "content", "metric", "metrics", "axes")  # columns that do not distinguish settings
+# Columns that do not distinguish settings.
+NAMES = ("cell", "content", "metric", "metrics", "axes", "same_as", "also")
 
 
 def pool_seeds(folders: Sequence[Results]) -> Results | None:

@@ -10,7 +10,7 @@ from sdbench.metrics.columns import WEIGHT, spread, spread_names
 from sdbench.metrics.degenerate import degenerate
 from sdbench.metrics.gain import Passes, lossless_settings
 from sdbench.metrics.stats import affordable, detectable, holm, mean_interval
-from sdbench.metrics.text import sort_cells
+from sdbench.metrics.text import also_of, sort_cells
 from sdbench.records import Results
 from sdbench.types import Metric
 
@@ -29,7 +29,7 @@ WITH_INTERVALS = (
 TESTS = tuple(f"{name}{end}" for end in ("", "_from_target") for name in ("p_value", "p_holm", "detectable"))
 POOLED = ("pooled_block_acceptance", "pooled_tokens_per_step", "pooled_from")  # of a server that tells no rounds
 COUNTS = ("num_generations", "num_timed", "num_split")
-PLAIN = (*POOLED, "metric", "protocol", *SETTINGS, "dtype", "is_lossless", *TESTS, *COUNTS, "knobs", "cell")
+PLAIN = (*POOLED, "metric", "protocol", *SETTINGS, "dtype", "is_lossless", *TESTS, *COUNTS, "knobs", "also", "cell")
 
 
 def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> pd.DataFrame:
@@ -55,6 +55,7 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
             "is_lossless": bool(cell["is_lossless"]),
             "protocol": cell["protocol"],
             **settings_of(cell),
+            "also": also_of(cell["also"]) or None,
             "cell": key,
         }
         if key in parts:

@@ -5,13 +5,14 @@ Terminal, page, figures, JSON, paper tables, trackers and audit all use these fu
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from sdbench.metrics.cells import BASELINES, format_value
+from sdbench.metrics.cells import BASELINES, format_value, main_knob
 from sdbench.metrics.stats import Estimate
+from sdbench.types import Axis
 
 NAMES = {
     "target": "target alone",
@@ -42,6 +43,29 @@ def names_of(cells: pd.DataFrame, *, is_short: bool = False) -> dict[str, str]:
         length = [f"K={int(cell['num_draft'])}"] if has_lengths and cell["num_draft"] > 0 else []
         names[key] = " ".join([*(rule if is_named else []), *knobs, *drafter, *length])
     return names
+
+
+def full_names_of(cells: pd.DataFrame) -> dict[str, str]:
+    """Return {cell: name}, with the settings that a cell is too: "lossless K=5, ensemble w=1"."""
+    also = cells["also"].map(also_of)
+    return {key: ", ".join(filter(None, [name, also[key]])) for key, name in names_of(cells).items()}
+
+
+def also_of(repeated: Sequence[Mapping[str, Any]] | str | float | None) -> str:
+    """Return the settings of other rules that a cell is too, such as "ensemble w=1". A summary has it as a text, or nothing.
+
+    Of their options beside the knob those are named on which the settings of a rule differ.
+    """
+    if not isinstance(repeated, Sequence) or isinstance(repeated, str):
+        return repeated if isinstance(repeated, str) else ""
+    settings = [(str(labels["verifier"]), [Axis.from_json(axis) for axis in labels["axes"]]) for labels in repeated]
+    names: dict[str, None] = {}
+    for rule, axes in settings:
+        rivals = [other for name, other in settings if name == rule]
+        knob = main_knob([axes])
+        shown = [axis for axis in axes if axis.knob == knob or any(axis not in other for other in rivals)]
+        names[" ".join([rule, *(f"{axis.knob}={format_value(axis.value)}" for axis in shown)])] = None
+    return ", ".join(names)
 
 
 def setting_of(cell: Mapping[Any, Any] | pd.Series) -> str:

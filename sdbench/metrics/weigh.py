@@ -127,7 +127,8 @@ def weigh_sweeps(results: Results, *, resamples: int = 10_000, seed: int = 0) ->
         if quality.is_held(part, metric := metric_of(cells, key))
     }
     options = {"resamples": affordable(results.generations["example"].nunique(), resamples), "seed": seed}
-    swept = cells[~cells["verifier"].isin(BASELINES) & cells.index.isin(list(rows))]
+    is_swept = ~cells["verifier"].isin(BASELINES) | (cells["also"].map(len) > 0)
+    swept = cells[is_swept & cells.index.isin(list(rows))]
     weigher = _Weigher(results, cells, parts, rows, options)
     groups = [group for _, group in swept.groupby("sweep", sort=True)]
     names = titles([(results.name, group) for group in groups])

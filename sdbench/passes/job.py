@@ -71,26 +71,26 @@ def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
     from sdbench.passes.quality import QualityPass
     from sdbench.prepare.provenance import config_of, provenance
 
-    run, task, pair_info, planned, decoded = job.run, job.task, job.pair_info, job.planned, job.decoded
+    run, task, pair_info, planned = job.run, job.task, job.pair_info, job.planned
     prompts = job.prompts
     name_batch_job(f"sdbench-{run.model.name}-{run.task.name}")
     print(f"sdbench: {run.model.name} on {run.task.name}, {len(task.ids)} examples, to {run.folder}", file=sys.stderr)
     with Store.open(
-        run.folder, config=config_of(run, job.words), provenance=provenance(run, task, pair_info, decoded)
+        run.folder, config=config_of(run, job.words), provenance=provenance(run, task, pair_info, planned)
     ) as store:
         refuse_other_prompts(store.prompts(planned[0].cell.asked), job)
         store.add_cells([point.cell for point in planned])
         store.add_vocabulary(run.model.name, pair_info.tokenizer_key, pair_info.token_texts)
         store.add_examples(planned[0].cell.asked, prompts.ids, lambda key: prompts.texts(key, task, pair_info))
         if run.force:
-            store.force([point.cell.key for point in decoded], token=batch_job())
+            store.force([point.cell.key for point in planned], token=batch_job())
         with closing(Models(job, store)) as models:
             failed = QualityPass(job, store, scorers, models)()
             if run.shard.index == 0:
                 measure_near_ties(job, store, models)
             if run.timing is not None and run.shard.index == 0:
-                timed = [point for point in decoded if point.cell.key not in failed]
-                if any(point.role == "target" and point.cell.key in failed for point in decoded):
+                timed = [point for point in planned if point.cell.key not in failed]
+                if any(point.role == "target" and point.cell.key in failed for point in planned):
                     warn("the latency pass is left out: speeds are compared with the target alone, which has failed")
                 elif (plan := job.engine.plan_timing(job, timed, store)) is not None:
                     models.decoder.time(plan)

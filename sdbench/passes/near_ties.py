@@ -29,7 +29,7 @@ def measure_near_ties(job: Job, store: Store, models: Models) -> None:
 
     results, prompts = read(job.run.folder), job.prompts.ids
     cells = table_of(results.cells)
-    cells = cells[cells.index.isin([point.cell.key for point in job.decoded])]
+    cells = cells[cells.index.isin([point.cell.key for point in job.planned])]
     frames = first_differences(results, cells) if len(cells) else {}
     held = set(results.partings[["cell", "example", "sample", "token"]].itertuples(index=False, name=None))
     keys = [

@@ -41,7 +41,7 @@ class QualityPass:
 
     def __call__(self) -> dict[str, str]:
         """Decode what is missing and return the failed cells with their reasons. Finished texts are always written."""
-        cells = [point.cell for point in self.job.decoded]
+        cells = [point.cell for point in self.job.planned]
         todo = plan.missing(cells, list(self.job.prompts.ids), self.job.run.samples, self.store.held())
         if not todo:
             print("sdbench: nothing to decode: the records hold all of it", file=sys.stderr)

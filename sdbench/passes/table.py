@@ -18,10 +18,10 @@ PLAIN_WIDTH = 132  # at least this width where the output is not a terminal
 def names_of_cells(cells: Sequence[Cell]) -> dict[str, str]:
     """Return {cell: name} of cells that need no records, in reading order."""
     from sdbench.metrics.cells import table_of
-    from sdbench.metrics.text import names_of, sort_cells
+    from sdbench.metrics.text import full_names_of, sort_cells
     from sdbench.records.keys import frame_of_cells
 
-    return names_of(sort_cells(table_of(frame_of_cells(cells))))
+    return full_names_of(sort_cells(table_of(frame_of_cells(cells))))
 
 
 def print_table(run: Run, cells: Sequence[Cell], frame: pd.DataFrame) -> None:
@@ -31,10 +31,11 @@ def print_table(run: Run, cells: Sequence[Cell], frame: pd.DataFrame) -> None:
     from rich.table import Table
 
     from sdbench.metrics.cells import metrics_of
-    from sdbench.metrics.text import names_of
+    from sdbench.metrics.text import full_names_of
 
-    shown = frame[frame["cell"].isin([cell.key for cell in cells])].set_index("cell")
-    names, scales = names_of(shown), {cell.key: metrics_of(cell.to_json())[cell.metric].scale for cell in cells}
+    scales = {key: metrics_of(cell.to_json())[cell.metric].scale for cell in cells for key in (cell.key, *cell.also)}
+    shown = frame[frame["cell"].isin(list(scales))].set_index("cell")
+    names = full_names_of(shown)
     metric, n = shown["metric"].iloc[0] if len(shown) else "quality", shown["n"].max() if len(shown) else 0
     table = Table(title=f"{run.model.name} on {run.task.name}: T = {run.temperature:g}, n = {n:g}, seed = {run.seed}")
     table.box = SIMPLE_HEAD

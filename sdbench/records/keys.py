@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ def asked_of(model: str, task: str, protocol: str, content: Mapping[str, Any]) -
 
 
 # Fields of a cell that are not part of its key.
-UNKEYED = ("model", "metric", "metrics", "axes", "is_lossless", "same_as")
+UNKEYED = ("model", "metric", "metrics", "axes", "is_lossless", "same_as", "also")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class Cell:
     `checkpoints` maps a role ("target", "draft") to repository@commit or a hash of the weights. `content` holds the rest:
     dtype, quantisation, attention implementation, task version and rows, drafter, max_new_tokens, stops, top_k, top_p, seed.
 
-    `same_as` is the key of the lossless cell that has the same texts, token for token, so that they are decoded once.
+    `same_as` is the key of the lossless cell that has the same texts, token for token: a job has one cell for both. `also` of a
+    lossless cell has the labels of such settings, by the key that each would have alone, which older records may hold.
     """
 
     model: str
@@ -78,6 +79,7 @@ class Cell:
     axes: Sequence[Mapping[str, Any]] = ()
     is_lossless: bool = False
     same_as: str | None = None
+    also: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     content: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -103,6 +105,11 @@ class Cell:
         names = (*self.__dataclass_fields__, "key")
         return {name: canonical(getattr(self, name)) for name in names}
 
+    def with_repeated(self, cell: Cell) -> Cell:
+        """Return the cell with the setting of `cell` in `also`."""
+        labels = {name: getattr(cell, name) for name in ("verifier", "w", "knobs", "axes")}
+        return replace(self, also={**self.also, cell.key: canonical(labels)})
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cell:
         """Build the cell that wrote `data`. Its key is computed again."""
@@ -110,15 +117,18 @@ class Cell:
 
 
 def frame_of_cells(cells: Iterable[Cell]) -> pd.DataFrame:
-    """Return the frame of `Results.cells`."""
+    """Return the frame of `Results.cells`. `also` are the settings that a cell covers and that have no cell of their own."""
     import pandas as pd
 
+    cells = list(cells)
+    keys = {cell.key for cell in cells}
     rows: list[dict[str, Any]] = [cell.to_json() | {"asked": cell.asked, "drafter": cell.drafter} for cell in cells]
     for row in rows:
         row["cell"] = row.pop("key")
+        row["also"] = [labels for key, labels in row["also"].items() if key not in keys]
         row |= {f"knob_{name}": value for name, value in row.pop("knobs").items()}
         row |= {f"checkpoint_{role}": name for role, name in row.pop("checkpoints").items()}
-    base = ["cell", *LABELS, "protocol", "law", "metric", "metrics", "axes", "is_lossless", "asked", "content"]
+    base = ["cell", *LABELS, "protocol", "law", "metric", "metrics", "axes", "also", "is_lossless", "asked", "content"]
     frame = pd.DataFrame(rows, columns=None if rows else base)
     frame = frame.loc[:, [*base, *sorted(set(frame.columns) - set(base))]]
     return frame.astype({"w": "float64", "temperature": "float64", "num_draft": "int64", "is_lossless": "bool"})

@@ -13,7 +13,7 @@ from sdbench.records.keys import frame_of_cells
 from sdbench.records.measured import PLAIN, plain_table
 from sdbench.records.schema import ARRAYS, KEY, LABELS, examples_table, tokens_schema
 from sdbench.records.snapshot import Problem, take_snapshot
-from sdbench.records.winners import winning_rows
+from sdbench.records.winners import texts_of_others, winning_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ class Results:
         self.path, self.name = folder, folder.resolve().name
         self._snapshot = take_snapshot(folder / "records")
         self._tables = {kind: self._snapshot.tables(kind) for kind in ("generations", *PLAIN)}
-        self._same_as = {key: cell.same_as for key, cell in self._snapshot.cells.items() if cell.same_as}
+        self._same_as = texts_of_others(self._snapshot.cells)
         self._rows = winning_rows(self._tables["generations"], set(self._snapshot.parts["tokens"]), self._same_as)
 
     @classmethod
@@ -203,7 +203,9 @@ class Results:
         paths = [target / f"{name}.parquet" for name in names]
         for name, path in zip(names, paths, strict=True):
             frame = getattr(self, name)
-            nested = {column: frame[column].map(str) for column in ("content", "metrics", "axes") if column in frame}
+            nested = {
+                column: frame[column].map(str) for column in ("content", "metrics", "axes", "also") if column in frame
+            }
             frame.assign(**nested).to_parquet(path, index=False)
         return paths
 

@@ -91,7 +91,7 @@ class Store:
         self.claims.close()
 
     def add_cells(self, cells: Iterable[Cell]) -> None:
-        """Write one file per cell before its first record. An existing file is kept unless it is torn or lacks `same_as`.
+        """Write one file per cell before its first record. An existing file is kept unless it is torn or lacks a setting of `also`.
 
         What a task declares about its metrics is taken from the newest of its cells, then for all cells with the same prompts.
         """
@@ -99,8 +99,9 @@ class Store:
         declared: dict[str, Cell] = {}
         for cell in cells:
             declared[cell.asked] = cell
-            if cell.key not in known or known[cell.key].same_as != cell.same_as:
-                self._commit_json(f"cell-{cell.key}", cell.to_json())
+            also = known[cell.key].also if cell.key in known else {}
+            if cell.key not in known or set(cell.also) - set(also):
+                self._commit_json(f"cell-{cell.key}", replace(cell, also={**also, **cell.also}).to_json())
                 known.pop(cell.key, None)
         for held in known.values():
             new = declared.get(held.asked, held)

@@ -10,6 +10,14 @@ from sdbench.records.schema import KEY, generations_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sdbench.records.keys import Cell
+
+
+def texts_of_others(cells: Mapping[str, Cell]) -> dict[str, str]:
+    """Return {cell: lossless cell} for older cells that share the texts of a lossless one and are no longer planned."""
+    marked = {key: cell.same_as for key, cell in cells.items() if cell.same_as}
+    return marked | {key: cell.key for cell in cells.values() for key in cell.also if key in cells}
+
 
 def winning_rows(tables: dict[str, pa.Table], with_tokens: set[str], same_as: Mapping[str, str]) -> pa.Table:
     """Return one row per (cell, example, sample), sorted: the newest epoch, then a row of the cell before one of the cell that

@@ -110,6 +110,8 @@ class Sweep:
         x = strict_value(curve["x"], curve["rank"])
         same = (lossless["num_draft"] == first["num_draft"]) & (lossless["drafter"] == first["drafter"])
         end = lossless[same].iloc[:1]
+        if x is None and len(end):
+            x = strict_end_in(self.cells.at[end["cell"].iloc[0], "also"], first)
         return end.assign(x=np.nan if x is None else x, curve=name)
 
     @cached_property
@@ -200,6 +202,13 @@ class Sweep:
     @cached_property
     def followed(self) -> pd.DataFrame:
         return divergence.follow(self.divergence, resamples=RESAMPLES)
+
+
+def strict_end_in(also: Sequence[Mapping[str, Any]], setting: Mapping[Any, Any] | pd.Series) -> float | None:
+    """Return the value of a setting's knob at which its rule is the lossless cell, where that was asked for and is a number."""
+    axes = [axis for labels in also if labels["verifier"] == setting["verifier"] for axis in labels["axes"]]
+    values = [axis["value"] for axis in axes if axis["knob"] == setting["knob"] and axis["rank"] == 0]
+    return next((float(value) for value in values if isinstance(value, int | float)), None)
 
 
 def sweeps_of(

@@ -1,4 +1,4 @@
-"""A setting with the texts of lossless is decoded once: it is shown as both, and records that hold both keys answer both."""
+"""A setting with the texts of lossless is the lossless cell: it is shown as both, and records that hold both keys answer both."""
 
 import math
 
@@ -9,8 +9,12 @@ import yaml
 from sdbench import runs
 from sdbench.cli import main
 from sdbench.config import config_dir
+from sdbench.metrics.summary import summarise
+from sdbench.metrics.text import also_of
 from sdbench.prepare.rules import rule_of
 from sdbench.records import Store, read
+from sdbench.report.page.tables import tables_of
+from sdbench.report.sweep import sweeps_of
 from sdbench.verify import Ensemble
 
 NAME = "micro-gsm8k-tiny"
@@ -31,28 +35,39 @@ def cells_of(results):
     return cells.index[cells["verifier"] == "lossless"][0], cells.index[cells["w"] == 1][0]
 
 
-def test_w_1_is_decoded_once_and_shown_as_both(words, tmp_path, no_figures, capsys):
+def test_w_1_is_the_lossless_cell_and_shown_as_both(words, tmp_path, no_figures, capsys):
     assert main([*words(tmp_path, **BOTH), "--plan"]) == 0
     plan = capsys.readouterr().out
     assert "4 cells x 4 examples" in plan
-    assert "the texts of lossless K=5" in next(line for line in plan.splitlines() if "w=1" in line)
+    assert "  lossless K=5, ensemble w=1 " in plan
     assert main(words(tmp_path, **BOTH)) == 0
+    assert "  lossless K=5, ensemble w=1 " in capsys.readouterr().out
     results = read(tmp_path / NAME)
-    lossless, w_1 = cells_of(results)
+    assert sorted(results.cells["verifier"]) == ["draft", "ensemble", "lossless", "target"]
     with Store.open(tmp_path / NAME) as store:
-        held = {cell for cell, _, _ in store.held()}
-    assert lossless in held
-    assert w_1 not in held
-    assert w_1 not in {cell for cell, _, _ in results.held()}
-    assert content_of(results, lossless) == content_of(results, w_1)
-    assert len(results.tokens[results.tokens["cell"] == w_1]) == 4
-    summary = pd.read_csv(tmp_path / NAME / "summary.csv").set_index("cell")
-    same = ["n", "acceptance", "acceptance_low", "tokens_per_round", "quality", "quality_low", "quality_high"]
-    assert summary.loc[w_1, same].tolist() == summary.loc[lossless, same].tolist()
-    assert (summary.loc[w_1, "verifier"], summary.loc[w_1, "w"]) == ("ensemble", 1)
+        assert {cell for cell, _, _ in store.held()} == set(results.cells["cell"])
+    summary = pd.read_csv(tmp_path / NAME / "summary.csv").set_index("verifier")
+    assert summary["also"].dropna().to_dict() == {"lossless": "ensemble w=1"}
     assert [(state.missing, state.held) for state in runs.states_of(tmp_path)] == [(0, 16)]
-    assert main(words(tmp_path, w="1", n=6)) == 0
-    assert content_of(read(tmp_path / NAME), lossless) == content_of(read(tmp_path / NAME), w_1)
+    assert main(words(tmp_path, w=0.3)) == 0
+    assert "nothing to decode" in capsys.readouterr().err
+    (sweep,) = sweeps_of([results := read(tmp_path / NAME)], [summarise(results, resamples=50)])
+    (table, *_) = tables_of(sweep, None)
+    assert [name for name, _ in table.rows][:2] == ["target alone", "lossless K=5, ensemble w=1"], "it stays both"
+    (curve,) = sweep.curves
+    end = sweep.strict_end(curve)
+    assert (end["cell"].tolist(), end["x"].tolist()) == ([summary.at["lossless", "cell"]], [1.0])
+
+
+def test_settings_that_differ_in_an_option_are_named_with_it():
+    def repeated(**values):
+        axes = [{"knob": knob, "value": value, "rank": 0 if knob == "w" else None} for knob, value in values.items()]
+        return {"verifier": "ensemble", "axes": axes}
+
+    assert also_of([]) == ""
+    assert also_of([repeated(w=1, greedy="blend")]) == "ensemble w=1"
+    both = [repeated(w=1, greedy=greedy) for greedy in ("blend", "mixture")]
+    assert also_of(both) == "ensemble w=1 greedy=blend, ensemble w=1 greedy=mixture"
 
 
 def test_records_that_hold_both_keys_answer_both(words, tmp_path, no_figures, monkeypatch, capsys):
@@ -64,7 +79,9 @@ def test_records_that_hold_both_keys_answer_both(words, tmp_path, no_figures, mo
     assert {lossless, w_1} <= {cell for cell, _, _ in old.held()}
     capsys.readouterr()
     assert main(words(tmp_path, n=3, **BOTH)) == 0
-    assert "nothing to decode" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "nothing to decode" in said.err
+    assert "  ensemble w=1 K=5 " in said.out
     assert content_of(read(tmp_path / NAME), w_1) == content_of(old, w_1), "what was decoded stays"
     assert main(words(tmp_path, n=5, **BOTH)) == 0
     new = read(tmp_path / NAME)
@@ -72,6 +89,26 @@ def test_records_that_hold_both_keys_answer_both(words, tmp_path, no_figures, mo
     assert content_of(new, lossless) == content_of(new, w_1)
     assert main(words(tmp_path, n=5, **BOTH, force="true")) == 0
     assert not read(tmp_path / NAME).problems
+
+
+def test_a_folder_in_which_w_1_names_the_lossless_cell_gives_both_rows(
+    words, tmp_path, no_figures, monkeypatch, capsys
+):
+    """As it was written for a while: two cells, and the records of one."""
+    with monkeypatch.context() as before:
+        before.setattr("sdbench.engines.job.join_repeated", tuple)
+        before.setattr("sdbench.passes.quality.QualityPass.__call__", lambda _: {})
+        assert main(words(tmp_path, n=3, **BOTH)) == 0
+    lossless, w_1 = cells_of(read(tmp_path / NAME))
+    capsys.readouterr()
+    assert main(words(tmp_path, n=3, **BOTH)) == 0
+    assert "  ensemble w=1 K=5 " in capsys.readouterr().out
+    results = read(tmp_path / NAME)
+    assert w_1 not in {cell for cell, _, _ in results.held()}
+    assert content_of(results, lossless) == content_of(results, w_1)
+    summary = pd.read_csv(tmp_path / NAME / "summary.csv").set_index("cell")
+    assert summary.loc[w_1, "n"] == summary.loc[lossless, "n"] == 3
+    assert summary["also"].isna().all(), "it has a row of its own"
 
 
 def strict_rules():

@@ -25,7 +25,8 @@ def test_a_sweep_of_two_rows_makes_both_tables_with_the_score_for_substance(tmp_
     for name, temperature in (("llama-tiny-wmt-tiny", 1), ("llama-tiny-wmt-tiny-greedy", 0)):
         summary = pd.read_csv(tmp_path / "out" / name / "summary.csv")
         assert set(summary["temperature"]) == {temperature}
-        assert len(summary[summary["verifier"] == "ensemble"]) == (8 if temperature else 13)
+        assert len(summary[summary["verifier"] == "ensemble"]) == (7 if temperature else 12)
+        assert summary.set_index("verifier").at["lossless", "also"] == "ensemble w=1"
         scores = pd.read_csv(tmp_path / "out" / name / "metrics.csv")
         assert {"bleu", "chrf2", "facts"} <= set(scores["metric"])
         assert set(scores["cell"]) <= set(summary["cell"])

@@ -78,7 +78,7 @@ class Decoder:
 
     def stages(self) -> list[list[str]]:
         """Return a single stage: all cells of an example share its prefill."""
-        return [[point.cell.key for point in self.job.decoded]]
+        return [[point.cell.key for point in self.job.planned]]
 
     def stop_ids(self, role: str) -> tuple[int, ...]:
         """Return the end-of-text ids of the model that writes the text."""

@@ -74,7 +74,7 @@ def peak_of(job: Job, num_rows: int) -> PeakBytes:
         width = WIDTHS[str(job.pair_info.numerics[f"{role}_dtype"]).removeprefix("torch.")]
         weights = checkpoint.bytes(metadata.dtype, metadata.quantization(role))
         shapes[role] = ModelShape.of(job.pair_info.configs[role], weights, width)
-    needs = {name for point in job.decoded for name in needs_of(point.rule)}
+    needs = {name for point in job.planned for name in needs_of(point.rule)}
     return peak_bytes(
         shapes["target"],
         shapes.get("draft"),

@@ -80,7 +80,7 @@ class ServedDecoder:
     def stages(self) -> list[list[str]]:
         """Return one stage if all servers can run at once, otherwise one stage for each group that can."""
         by_setting: dict[ServerSetting, list[str]] = {}
-        for point in self.job.decoded:
+        for point in self.job.planned:
             by_setting.setdefault(self.setting(point.cell.key), []).append(point.cell.key)
         groups = list(by_setting.values())
         size = self.kind.at_once or len(groups) or 1

@@ -11,7 +11,7 @@ import pandas as pd
 from sdbench.metrics.cells import BASELINES, metrics_of
 from sdbench.metrics.columns import spread_names
 from sdbench.metrics.stats import Estimate
-from sdbench.metrics.text import format_interval, format_number
+from sdbench.metrics.text import also_of, format_interval, format_number
 from sdbench.report.captions import FORMATS, MEASURES, PAGE_TABLES
 from sdbench.report.sweep import Sweep
 from sdbench.types import Metric
@@ -55,7 +55,10 @@ def tables_of(sweep: Sweep, advised: str | None) -> list[Table]:
     """Return every table of a sweep that holds a number, without columns that were not measured."""
     kinds = {key: "baseline" for key, verifier in sweep.cells["verifier"].items() if verifier in BASELINES}
     kinds |= {} if advised is None else {advised: "advised"}
-    rows = [(label, kinds.get(key, "")) for key, label in sweep.cells["label"].items()]
+    labels = {
+        key: ", ".join(filter(None, [cell["label"], also_of(cell["also"])])) for key, cell in sweep.cells.iterrows()
+    }
+    rows = [(label, kinds.get(str(key), "")) for key, label in labels.items()]
     measured = sweep.rows.join(sweep.answer_times)
     known = set(measured.columns[measured.notna().any()])
     first, *others = (
