@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from sdbench.config import nearest
+from sdbench.subcommand import Exit
 
 OPTION = re.compile(r"(?:--)?([A-Za-z_]+(?:\.[A-Za-z_]+)?)=(.*)", re.DOTALL)
 
@@ -64,12 +65,12 @@ def exit_on_mistake(name: str, doc: str | None, words: Sequence[str]) -> Iterato
     """For scripts: --help prints `doc` and exits with 0; a ValueError inside is one sentence and exits with 2."""
     if {"-h", "--help"} & set(words):
         print(f"{doc}".strip())
-        raise SystemExit(0)
+        raise SystemExit(Exit.DONE)
     try:
         yield
     except ValueError as error:
         print(f"{name}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        raise SystemExit(Exit.BAD_CONFIG) from None
 
 
 def choose(name: str, text: str, known: Iterable[str]) -> list[str]:

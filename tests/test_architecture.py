@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": {"types", "records"},
     "report": {"types", "records", "metrics", "config", "words", "subcommand"},
     "config": set(),
-    "words": {"config"},
+    "words": {"config", "subcommand"},
     "hub": {"config"},
     "plan": {"config", "records"},
     "trackers": {"metrics"},
