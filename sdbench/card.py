@@ -1,4 +1,4 @@
-"""Folders of trained weights: `head.safetensors`, and `head.json`, the card: what they are, and on what they were trained."""
+"""Folders of trained weights: `head.safetensors`, and `head.json`, the card: the kind of weights and their training."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ WEIGHTS, CARD = "head.safetensors", "head.json"
 def write_trained(
     folder: Path, kind: str, weights: Mapping[str, "Tensor"], facts: Mapping[str, Any], card: Mapping[str, Any]
 ) -> None:
-    """Write both files, the card last: a folder without it holds nothing. `facts` stand first and hold against `card`."""
+    """Write both files, the card last, so that a folder without it is incomplete. `facts` override entries of `card`."""
     from safetensors.torch import save
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -29,9 +29,9 @@ def write_trained(
 
 
 def read_trained(folder: Path, kind: str, taker: str) -> tuple[dict[str, Any], dict[str, "Tensor"]]:
-    """Return card and weights of this kind, wanted by a `taker`: the same objects while the files are the same.
+    """Return card and weights of this kind for a `taker`; unchanged files give the same objects.
 
-    FileNotFoundError where one is missing, ValueError in a sentence for all else that is wrong.
+    FileNotFoundError for a missing file, ValueError for everything else that is wrong.
     """
     return _read(folder, kind, taker, digest_of_file(folder / CARD), digest_of_file(folder / WEIGHTS))
 

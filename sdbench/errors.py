@@ -1,6 +1,6 @@
-"""How an exception of another library is quoted in a message."""
+"""Quote exceptions of other libraries in messages."""
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an exception's message; the name of its class where it has none."""
+    """Return the first line of an exception's message, or the name of its class."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

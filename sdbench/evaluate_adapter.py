@@ -1,6 +1,6 @@
 """A task's scores as an `evaluate.Metric` that needs no network.
 
-`evaluate` is imported when a metric is asked for: its import takes seconds and brings torch.
+`evaluate` is imported only when a metric is requested, because the import takes seconds and loads torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def metric(task: DataTask) -> evaluate.Metric:
-    """A task's scorer as an `evaluate.Metric`: predictions are answers, references their texts (code: ids)."""
+    """Return a task's scorer as an `evaluate.Metric`: predictions are answers, references their texts (for code: ids)."""
     import datasets
     import evaluate
 
@@ -45,7 +45,7 @@ def metric(task: DataTask) -> evaluate.Metric:
 
 
 def of_all(scores: Sequence[Score], metric: Metric) -> float:
-    """A metric of a whole set of answers: of its summed statistics where it has some, else the mean."""
+    """Return a metric over a set of answers: from summed statistics if it has them, otherwise the mean."""
     if metric.stats is None:
         return fmean(score.values[metric.name] for score in scores)
     return float(corpus_of(metric)(np.sum([score.stats[metric.name] for score in scores], axis=0)))

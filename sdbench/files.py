@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, lines of JSON, and digests of what files, texts and plain data hold."""
+"""Atomic writes, JSON lines, and digests of files, texts and plain data."""
 
 import contextlib
 import hashlib
@@ -14,9 +14,10 @@ DIGITS = 20  # hex digits: 80 bits, so a collision among a million has odds of a
 
 @contextlib.contextmanager
 def replace_on_success(path: Path, part: Path | None = None) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, a file or a folder, that is renamed to `path` at the end; an error removes it.
+    """Yield a temporary path beside `path`, a file or a folder, which is renamed to `path` at the end or removed after an
+    error.
 
-    Its name holds the process, as jobs that share a folder may write the same file at once; `part` gives another name.
+    Its name contains the process id, since jobs that share a folder may write the same file; `part` replaces the suffix.
     """
     part = part or path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -29,7 +30,7 @@ def replace_on_success(path: Path, part: Path | None = None) -> Iterator[Path]:
 
 
 def write_whole(path: Path, data: bytes | str, *, part: Path | None = None, sync: bool = False) -> Path:
-    """Write `data` to `path`: a reader sees the old file or the new one. `sync`: it outlives a power failure."""
+    """Write `data` to `path` atomically. `sync`: it survives a power failure."""
     with replace_on_success(path, part) as temporary, open(temporary, "wb") as file:
         file.write(data.encode() if isinstance(data, str) else data)
         if sync:
@@ -41,7 +42,7 @@ def write_whole(path: Path, data: bytes | str, *, part: Path | None = None, sync
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each object of a file, and its line for messages; empty lines are skipped. ValueError for a line that is none."""
+    """Yield each JSON object of a file with its position for messages; empty lines are skipped. ValueError for an invalid line."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             where = f"{path} line {number}"
@@ -52,7 +53,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 row = json.loads(text)
             except UnicodeDecodeError as error:
                 raise ValueError(f"{where} is not UTF-8 text: {error}") from None
-            except (ValueError, RecursionError) as error:  # a number of 5,000 digits is no JSONDecodeError
+            except (ValueError, RecursionError) as error:  # a number of 5,000 digits raises no JSONDecodeError
                 fault = (
                     f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
                 )
@@ -72,7 +73,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def digest_of(*pieces: str | bytes, digits: int = DIGITS) -> str:
-    """SHA-256 of the pieces, one after the other, in hex."""
+    """Return the SHA-256 of the concatenated pieces, in hex."""
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece.encode() if isinstance(piece, str) else piece)
@@ -80,18 +81,18 @@ def digest_of(*pieces: str | bytes, digits: int = DIGITS) -> str:
 
 
 def digest_of_data(data: Any) -> str:
-    """SHA-256 of plain data, whatever the order of its keys."""
+    """Return the SHA-256 of plain data, independent of the order of keys."""
     return digest_of(json.dumps(data, sort_keys=True, default=str))
 
 
 def digest_of_file(path: Path, *, digits: int = DIGITS) -> str:
-    """SHA-256 of a file's content."""
+    """Return the SHA-256 of a file's content."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:digits]
 
 
 def digest_of_path(path: Path) -> str:
-    """SHA-256 of a file's content, or of all files below a folder with their names."""
+    """Return the SHA-256 of a file's content, or of all files below a folder with their names."""
     if path.is_file():
         return digest_of_file(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())

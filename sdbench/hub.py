@@ -1,8 +1,8 @@
-"""Requests to the hub: from the cache where the network is not needed or not there; its faults become one sentence.
+"""Requests to the hub, answered from the cache if possible; errors become one sentence.
 
-A commit that is named and cached is used without a request. Which commit a branch holds only the hub knows: without a network
-the cached one is used, with a warning. The network is probed once, by a connection of at most PROBE_S seconds; where there is
-none the libraries run offline (as with HF_HUB_OFFLINE=1), instead of waiting for each of their requests to fail.
+A named commit in the cache is used without a request. Only the hub knows the commit of a branch; without a network the cached
+one is used, with a warning. The network is probed once, by a connection of at most PROBE_S seconds. Without one the libraries
+run offline (as with HF_HUB_OFFLINE=1), so that their requests do not wait to fail.
 """
 
 import os
@@ -26,24 +26,24 @@ from sdbench.config import ConfigError, show
 
 T = TypeVar("T")
 PASSING = frozenset({408, 429, 500, 502, 503, 504})
-WAITS_S = (1.0, 2.0, 4.0)  # before the second, third and fourth try, unless the server names a time (at most 60 s)
-PROBE_S = 3.0  # a name may take long not to be resolved
+WAITS_S = (1.0, 2.0, 4.0)  # before the second to fourth try, unless the server gives a time (at most 60 s)
+PROBE_S = 3.0  # resolving an unreachable name may take long
 TRANSPORTS = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3", "aiohttp"})
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class HubError(ConnectionError):
-    """The hub cannot answer now: nothing is wrong with the run, so it may be started again."""
+    """The hub does not answer now. The run itself is valid and may be started again."""
 
 
 def fetch(request: Callable[[], T], repo: str, *, kind: str = "model", revision: str | None = None) -> T:
-    """Return `request()`, without a connection where a named commit is cached, else tried again while the hub is busy.
+    """Return `request()`: without a connection if a named commit is cached, otherwise with retries while the hub is busy.
 
-    Without a network, and where the transport fails on the way, it is answered from the cache, with a warning.
+    Without a network, or if the transport fails, it is answered from the cache with a warning.
     """
     from huggingface_hub.utils import logging
 
-    logging.set_verbosity_error()  # its own words about every try
+    logging.set_verbosity_error()  # silences its message about each try
     if revision is not None and COMMIT.fullmatch(revision) and _snapshot(repo, kind, revision).is_dir():
         before = is_offline()
         _go_offline()
@@ -60,7 +60,7 @@ def fetch(request: Callable[[], T], repo: str, *, kind: str = "model", revision:
         answer = _retry(request)
     except ConfigError:
         raise
-    except Exception as error:  # which one the transport raises depends on the HTTP library
+    except Exception as error:  # the exception depends on the HTTP library
         is_network = _is_network(list(_chain(error)))
         if not is_network and not isinstance(error, OSError | ValueError):
             raise
@@ -92,7 +92,7 @@ def _retry(request: Callable[[], T]) -> T:
 
 
 def cached_commit(repo: str, *, kind: str = "model", revision: str | None = None) -> str | None:
-    """Return the commit that the cache holds for a revision; None where it holds none."""
+    """Return the commit in the cache for a revision; None if there is none."""
     if revision is not None and COMMIT.fullmatch(revision):
         return revision
     ref = _snapshot(repo, kind, "").parent / "refs" / (revision or "main")
@@ -104,13 +104,13 @@ def _snapshot(repo: str, kind: str, commit: str) -> Path:
 
 
 def is_offline() -> bool:
-    """Return whether the libraries make no requests: the user's setting, or no network."""
+    """Return whether the libraries make no requests, by the user's setting or because there is no network."""
     return bool(constants.HF_HUB_OFFLINE)
 
 
 @cache
 def _is_set_offline() -> bool:
-    """Return whether the user's environment says so."""
+    """Return whether the user's environment requests offline mode."""
     values = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     return any(value in ("1", "ON", "YES", "TRUE") for value in values)
 
@@ -123,7 +123,7 @@ def _go_offline(*, to: bool = True) -> None:
 
 @cache
 def _has_network() -> bool:
-    """Return whether the hub, or its proxy, takes a connection. In a thread, since nothing else limits a name's resolution."""
+    """Return whether the hub, or its proxy, accepts a connection. In a thread, to limit the time of name resolution."""
     hub = urlsplit(constants.ENDPOINT)
     proxies = getproxies()
     proxy = None if proxy_bypass(hub.hostname or "") else proxies.get(hub.scheme) or proxies.get("all")
@@ -169,7 +169,7 @@ def explain(error: BaseException, repo: str, *, kind: str = "model", revision: s
         return ConfigError(
             f"{repo} has no revision {show(revision or 'main')}: see {page}/commits/main; leave it out for main"
         )
-    if status == 401 and has_token:  # the hub answers so to any request that carries a dead token
+    if status == 401 and has_token:  # the hub's answer to any request with an expired token
         return ConfigError(
             f"the hub refuses your HF_TOKEN (while asking for {repo}): unset it, or make a new one at "
             f"{constants.ENDPOINT}/settings/tokens; {instead}"
@@ -191,7 +191,7 @@ def explain(error: BaseException, repo: str, *, kind: str = "model", revision: s
 
 
 def _datasets_kinds(error: BaseException, errors: Any) -> Iterator[type]:
-    """Yield the faults behind the only exception that `datasets` has for three of them, whose causes it drops."""
+    """Yield the possible faults behind an exception of `datasets` that it uses for three of them without their causes."""
     if type(error).__name__ == "DatasetNotFoundError":
         text = str(error)
         yield errors.GatedRepoError if "gated" in text else errors.RepositoryNotFoundError
@@ -200,13 +200,13 @@ def _datasets_kinds(error: BaseException, errors: Any) -> Iterator[type]:
 
 
 def _pause(error: BaseException, wait: float) -> float | None:
-    """Return the seconds until the next try; None where another try is of no use."""
+    """Return the seconds until the next try; None if another try is useless."""
     if _status(error) not in PASSING:
         return None
     for fault in _chain(error):
         response: Any = getattr(fault, "response", None)
         if getattr(getattr(response, "request", None), "method", "") == "HEAD":
-            return None  # the client itself has tried these for 20 s and more
+            return None  # the client has already retried these for over 20 s
         after = getattr(response, "headers", {}).get("Retry-After", "")
         if after.isdigit():
             return min(float(after), 60.0)
@@ -225,7 +225,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _is_network(faults: list[BaseException]) -> bool:
-    """Return whether a request had no answer: transports raise errors of their libraries, which are no OSError."""
+    """Return whether a request had no answer. Transports raise their own exceptions, which are not OSErrors."""
     return _status(faults[0]) is None and any(
         type(fault).__module__.partition(".")[0] in TRANSPORTS
         or isinstance(fault, ConnectionError | TimeoutError | socket.gaierror)

@@ -1,4 +1,4 @@
-"""Objects named by a path, as `_target_` names a class."""
+"""Import objects by their path, as in `_target_`."""
 
 from collections.abc import Iterable
 from importlib import import_module
@@ -6,15 +6,15 @@ from typing import Any
 
 
 def import_object(path: str) -> Any:
-    """Return what `package.module.Name` or `package.module:name` names."""
+    """Return the object named by `package.module.Name` or `package.module:name`."""
     module, _, name = path.replace(":", ".").rpartition(".")
     return getattr(import_module(module), name)
 
 
 def first_missing(paths: Iterable[str]) -> str | None:
-    """Return the first `package.module:name` that an installed package lacks, dotted; None where it has them all.
+    """Return the first `package.module:name` that an installed package lacks, dotted; None if it has all.
 
-    ModuleNotFoundError where the package itself, or one that it needs, is not installed.
+    ModuleNotFoundError if the package, or one that it needs, is not installed.
     """
     for path in paths:
         module, _, names = path.partition(":")

@@ -1,7 +1,7 @@
-"""Uniforms as a function of where they are used: (seed, example key, sample, round, slot), a stream each for drafter and verifier.
+"""Uniforms as a function of (seed, example key, sample, round, slot), with separate streams for drafter and verifier.
 
-Nothing is consumed, so an output cannot depend on the batch, its order, a refill or a shard. Keyed by round, not by text position:
-joint rules read coins beyond the rejected slot, and a coin used twice biases what is emitted.
+There is no state, so an output cannot depend on the batch, its order, a refill or a shard. Keyed by round, not by text
+position: joint rules read uniforms beyond the rejected slot, and using a uniform twice biases what is emitted.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-DRAW = 1 << 20  # the slot that makes the next token: the same one whatever the number of drafted slots
+DRAW = 1 << 20  # the slot that draws the next token, independent of the number of drafted slots
 DRAFT, VERIFY = 0, 1
 _ROUND, _SLOT, _STREAM = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03, 0x8CB92BA72F3D8DD7))
 
@@ -18,20 +18,20 @@ Key = int | str
 
 
 def stream_key(seed: int, key: Key, sample: int) -> NDArray[np.uint64]:
-    """128 bits [2] that name one generation's noise; cells of one example share them until their rounds diverge."""
+    """Return 128 bits [2] that identify one generation's noise; cells of one example share them until their rounds diverge."""
     name = f"{seed}|{type(key).__name__}|{key}|{sample}"
     return np.frombuffer(blake2b(name.encode(), digest_size=16).digest(), dtype=np.uint64)
 
 
 def slots(num_draft: int) -> NDArray[np.uint64]:
-    """A coin for each drafted slot, then the one that makes the next token, [K+1]."""
+    """Return [K+1]: the slot of each drafted token, then the one that draws the next token."""
     return np.array([*range(num_draft), DRAW], dtype=np.uint64)
 
 
 def uniforms(
     keys: NDArray[np.uint64], rounds: Sequence[int] | NDArray[np.uint64], slots: NDArray[np.uint64], stream: int
 ) -> NDArray[np.float64]:
-    """[B,S] in [0, 1) with 52 bits, for keys [B,2] in their rounds [B]."""
+    """Return [B,S] in [0, 1) with 52 bits, for keys [B,2] in their rounds [B]."""
     with np.errstate(over="ignore"):
         where = np.asarray(rounds, dtype=np.uint64)[:, None] * _ROUND + slots * _SLOT + np.uint64(stream + 1) * _STREAM
         bits = _mix(_mix(where ^ keys[:, :1]) ^ keys[:, 1:])
@@ -39,7 +39,7 @@ def uniforms(
 
 
 def table(key: NDArray[np.uint64], first: int, num_rounds: int, num_draft: int) -> NDArray[np.float64]:
-    """[R,2K+1]: what one generation needs in rounds first … first + R − 1: the drafter's K, the coins' K, the next token's."""
+    """Return [R,2K+1] for the rounds first … first + R − 1 of a generation: K to draft, K to judge, one for the next token."""
     rounds = np.arange(first, first + num_rounds, dtype=np.uint64)
     where = slots(num_draft)
     parts = ((where[:-1], DRAFT), (where, VERIFY))

@@ -1,6 +1,7 @@
-"""What is to be done: cells × examples × samples, less what the records hold.
+"""What is left to do: cells × examples × samples minus what the records hold.
 
-Resuming, raising n, adding a w or a sample, sharding over machines, completing a killed sweep: this one subtraction.
+Resuming, raising n, adding a w or a sample, sharding over machines and completing an interrupted sweep all use this
+subtraction.
 
 Items come prompt by prompt, all cells of an example together, so that a prompt is prefilled once for its whole sweep.
 """
@@ -15,7 +16,7 @@ POLL_S = 2.0
 
 
 class WorkItem(NamedTuple):
-    """One generation to make; equal to the key of its record."""
+    """One generation to decode; equal to the key of its record."""
 
     cell: str
     example: str
@@ -23,12 +24,12 @@ class WorkItem(NamedTuple):
 
 
 def items(cells: Sequence[Cell], examples: Sequence[str], samples: int) -> Iterator[WorkItem]:
-    """All of a sweep, prompt by prompt."""
+    """Yield all items of a sweep, prompt by prompt."""
     return (WorkItem(cell.key, example, n) for example in examples for n in range(samples) for cell in cells)
 
 
 def missing(cells: Sequence[Cell], examples: Sequence[str], samples: int, held: Container[tuple]) -> list[WorkItem]:
-    """The subtraction: what `store.held()` lacks of the sweep, prompt by prompt."""
+    """Return what `store.held()` lacks of the sweep, prompt by prompt."""
     return [item for item in items(cells, examples, samples) if item not in held]
 
 

@@ -1,6 +1,7 @@
-"""Laws over the vocabulary: from logits through the warpers, what exceeds what, drawing, total variation.
+"""Laws over the vocabulary: warpers, excess, drawing, total variation.
 
-A law is a float tensor [..., V], or int64 ids [...]: all mass on one token. Laws keep float64; anything smaller becomes float32.
+A law is a float tensor [..., V], or int64 ids [...] with all mass on one token. Laws keep float64; smaller types become
+float32.
 """
 
 from collections.abc import Iterable
@@ -9,20 +10,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-COLDEST = 1e-6  # logits over less overflow float32, and the law is that of temperature 0 long before
-CHUNK = 1 << 24  # elements of a law that are measured at a time: temporaries stay below 64 MB in float32
-HEAD = 2048  # of the largest logits, which decide most cuts by top_p
-ROUNDING = {torch.float32: 3e-5, torch.float64: 1e-10}  # how far two sums of one law may be apart
+COLDEST = 1e-6  # lower temperatures overflow float32; the law equals that of temperature 0 long before
+CHUNK = 1 << 24  # elements of a law that are measured at a time: temporaries below 64 MB in float32
+HEAD = 2048  # number of largest logits, which decide most cuts by top_p
+ROUNDING = {torch.float32: 3e-5, torch.float64: 1e-10}  # how far two sums of one law may differ
 
 
 @dataclass(frozen=True, slots=True)
 class Warp:
-    """Logits to the law that is sampled: temperature, then top-k, then top-p, in the order and with the ties of transformers."""
+    """Logits to the sampled law: temperature, then top-k, then top-p, with the order and ties of transformers."""
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
-    vocab_size: int | None = None  # ids from here on get no mass: padding of the embedding matrix
+    vocab_size: int | None = None  # ids from here on have no mass: padding of the embedding matrix
 
     def __post_init__(self) -> None:
         if not self.temperature >= 0:
@@ -60,18 +61,18 @@ class Warp:
 
 
 def cut_tail(logits: Tensor, top_p: float) -> Tensor:
-    """Return logits [..., V] with −∞ for the least likely tokens, whose mass together is at most 1 − top_p.
+    """Return logits [..., V] with −∞ for the least likely tokens, whose total mass is at most 1 − top_p.
 
-    On a CPU the largest logits alone are sorted, a whole row only where they do not decide it: where they hold less than
-    top_p, where equal logits are on both sides of the cut, or where the cut is as near as rounding.
+    On a CPU only the largest logits are sorted. A whole row is sorted only if they do not decide it: they hold less than top_p,
+    equal logits are on both sides of the cut, or the cut is within rounding.
     """
     if logits.device.type != "cpu" or logits.shape[-1] < 2 * HEAD or torch._C._get_tracing_state() is not None:
         return _cut_sorted(logits, top_p)
     rows = logits.flatten(0, -2)
     head = rows.topk(HEAD).values
     share = (head.double() - rows.logsumexp(-1, keepdim=True).double()).exp_()
-    before = share.cumsum(-1) - share  # the mass of the tokens that are more likely
-    count = (before < top_p).sum(-1, keepdim=True)  # of the tokens that stay; HEAD where the row holds a NaN
+    before = share.cumsum(-1) - share  # the mass of more likely tokens
+    count = (before < top_p).sum(-1, keepdim=True)  # number of tokens that stay; HEAD if the row has a NaN
     last, first_out = (count - 1).clamp_min(0), count.clamp_max(HEAD - 1)
     distance = torch.minimum(top_p - before.gather(-1, last), before.gather(-1, first_out) - top_p)
     smallest = head.gather(-1, last)
@@ -91,12 +92,12 @@ def _cut_sorted(logits: Tensor, top_p: float) -> Tensor:
 
 
 def has_nan_law(ids: Iterable[int], vocab_size: int) -> bool:
-    """Return whether one of the ids is V, which `Warp.law` and `draw` give where logits are NaN."""
+    """Return whether one of the ids is V, which `Warp.law` and `draw` return for NaN logits."""
     return max(ids, default=0) >= vocab_size
 
 
 def clamp_nan_ids(ids: Tensor, vocab_size: int) -> Tensor:
-    """Return ids that may be looked up and scored: V, where logits are NaN, becomes V − 1."""
+    """Return ids that are safe as indices: V, for NaN logits, becomes V − 1."""
     return ids.clamp_max(vocab_size - 1)
 
 
@@ -127,9 +128,9 @@ def excess(p: Tensor, q: Tensor) -> Tensor:
 
 
 def draw(law: Tensor, u: Tensor) -> Tensor:
-    """Draw by inverse CDF in float64: the first token [...] whose cumulative mass exceeds u·total; never one without mass.
+    """Draw by inverse CDF in float64: the first token [...] whose cumulative mass exceeds u·total, never one without mass.
 
-    u [...] has at most 52 bits, so that u·total < total even after rounding. A law that holds a NaN, or no mass, gives V.
+    u [...] has at most 52 bits, so that u·total < total even after rounding. A law with a NaN, or without mass, gives V.
     """
     if law.device.type == "mps":  # it has no float64
         return draw(law.cpu(), u.cpu()).to(law.device)

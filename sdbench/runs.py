@@ -24,7 +24,7 @@ Exit codes: 0 done, 1 something unexpected happened, 2 bad configuration, 130 in
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """How far a run is; `missing` is None where its records do not hold what was planned."""
+    """The progress of a run; `missing` is None if its records do not say what was planned."""
 
     name: str
     held: int
@@ -40,7 +40,7 @@ class RunState:
 
 
 def states_of(root: Path) -> Iterator[RunState]:
-    """Summarise the folder itself, or the results folders right below it."""
+    """Summarise the folder itself, or the results folders directly below it."""
     folders = [root] if (root / "records").is_dir() else sorted(path.parent for path in root.glob("*/records"))
     return map(state_of, folders)
 
@@ -49,7 +49,7 @@ def state_of(folder: Path) -> RunState:
     """Summarise one results folder."""
     results = read(folder)
     held = Counter(cell for cell, _, _ in results.held())
-    # The newest command's cells, and how many generations of each it asked for.
+    # The newest command's cells, and how many generations of each it requested.
     planned = next((p for entry in reversed(results.provenance.values()) if (p := entry.get("planned"))), None)
     missing = None
     if planned is not None:
@@ -60,7 +60,7 @@ def state_of(folder: Path) -> RunState:
 
 
 def run(words: Sequence[str], _compose: None) -> int:
-    """Print a line for each run."""
+    """Print one line per run."""
     for word in words or ["results"]:
         lines = [state.line for state in states_of(Path(word))]
         if not lines:

@@ -51,12 +51,12 @@ DEFAULTS = {"per_example": False, "level": 0.95, "resamples": 10_000, "bootstrap
 EXAMPLES = {"task": "gsm8k", "predictions": "preds.jsonl", "out": "scores.json"}
 EXAMPLES |= {name: str(value) for name, value in DEFAULTS.items()}
 FILES = ("predictions", "data", "out", "shots_data")
-MOST_NAMED = 5  # ids in a message
+MOST_NAMED = 5  # most ids in a message
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredAnswer:
-    """One scored completion; an id without a prediction has one empty answer that is missing."""
+    """One scored completion; an id without a prediction has one empty answer, marked as missing."""
 
     id: str
     sample: int
@@ -65,7 +65,7 @@ class ScoredAnswer:
 
 
 def parse(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return options as YAML reads them, names of files as they are."""
+    """Return options as YAML parses them, file names unchanged."""
     options = {option: "null" for name in (*tasks.names(), *FAMILIES) for option in tasks.options(name)} | EXAMPLES
     words = parse_words(arguments, options, groups=["task"])
     if words.paths:
@@ -116,7 +116,7 @@ def score_predictions(task: DataTask, path: Path) -> list[ScoredAnswer]:
 
 
 def report_counts(counts: Mapping[str, int]) -> None:
-    """Say which ids have no line, and which have more than others: lines of one id are samples, meant or not."""
+    """Report which ids have no line, and which have more than others: several lines of an id are samples."""
     given = {key: count for key, count in counts.items() if count}
     repeated = [key for key, count in given.items() if count > 1]
     if repeated and len(set(given.values())) == 1:
@@ -135,7 +135,7 @@ def _list(ids: Sequence[str]) -> str:
 
 
 def check_out(out: object) -> Path | None:
-    """Return the path of the result; ValueError where it cannot be written, before anything is scored."""
+    """Return the path of the result; ValueError if it cannot be written, before anything is scored."""
     if out is None:
         return None
     path = Path(str(out))
@@ -149,7 +149,7 @@ def check_out(out: object) -> Path | None:
 
 
 def table(answers: Sequence[ScoredAnswer]) -> pd.DataFrame:
-    """Return a row an answer, as in records; an id without one has failed as often as the least sampled of the others."""
+    """Return one row per answer, as in records; an id without one counts as failed as often as the least sampled of the others."""
     num_samples = Counter(answer.id for answer in answers if not answer.is_missing)
     fewest = min(num_samples.values(), default=1)
     rows = [
@@ -161,7 +161,7 @@ def table(answers: Sequence[ScoredAnswer]) -> pd.DataFrame:
 
 
 def aggregate(task: DataTask, answers: Sequence[ScoredAnswer], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every metric with its interval by example; JSON has no NaN, so an unknown limit is null."""
+    """Return every metric with its interval over examples; an unknown limit is null, since JSON has no NaN."""
     estimates = all_metrics(table(answers), list(map(task.metric_of, answers[0].score.values)), **options)
     metrics: dict[str, Any] = {
         name: {"value": estimate.value} | {end: finite_or_none(getattr(estimate, end)) for end in ("low", "high")}
@@ -220,7 +220,7 @@ def run(arguments: Sequence[str]) -> dict[str, Any]:
     out = check_out(options.pop("out", None))
     refuse_unknown("", options, [*EXAMPLES, *tasks.options(name)])
     task = tasks.load(name, **{"n": None, **options})
-    task.environment()  # whatever the scores need is there, or says so now
+    task.environment()  # raises if something that the scores need is missing
     result = report(task, score_predictions(task, predictions), settings)
     if result["flags"].get("is_uncontained"):
         sandbox = f"sandbox={result['settings']['sandbox']}"
@@ -237,13 +237,13 @@ def say(message: str) -> None:
 def score(words: Sequence[str], _compose: None) -> int:
     """Print the scores as one JSON object."""
     warnings.showwarning = lambda message, *_: say(str(message))
-    with redirect_stdout(sys.stderr):  # libraries that print must not spoil the JSON
+    with redirect_stdout(sys.stderr):  # output of libraries must not mix with the JSON
         result = run(words)
     print(json.dumps(result, ensure_ascii=False))
     return Exit.DONE
 
 
-# RuntimeError: no sandbox holds here
+# RuntimeError: no working sandbox
 COMMAND = Subcommand("sdbench.score", lambda _: HELP, score, mistakes=(ValueError, OSError, RuntimeError))
 
 if __name__ == "__main__":

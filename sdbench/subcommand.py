@@ -1,4 +1,4 @@
-"""What every subcommand shares: one table of exit codes, one form of --help, one net under what it raises."""
+"""Common code of all subcommands: the table of exit codes, --help, and the handling of errors."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from sdbench.errors import first_line
 if TYPE_CHECKING:
     from sdbench.config import Run
 
-Compose = Callable[[Sequence[str]], "Run"]  # the words of a command line -> the one run that they describe
+Compose = Callable[[Sequence[str]], "Run"]  # the words of a command line -> the run that they describe
 
 
 class Exit(IntEnum):
-    """How a command ends."""
+    """The exit codes of all commands."""
 
-    DONE = 0  # of an audit: every claim is sound
-    FAILED = 1  # some cells failed, or something unexpected happened; of an audit: a claim is violated
+    DONE = 0  # audit: every claim is sound
+    FAILED = 1  # some cells failed, or an unexpected error; audit: a claim is violated
     BAD_CONFIG = 2
-    TOO_FEW = 3  # of an audit: not enough samples to tell
-    FAULT = 4  # of an audit: an error in the audit itself, which is no verdict
+    TOO_FEW = 3  # audit: not enough samples
+    FAULT = 4  # audit: an error in the audit itself, so no verdict
     INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
 class Subcommand:
-    """A command: `run(words, compose)` returns its exit code, and `mistakes` are the exceptions that are the user's.
+    """A command: `run(words, compose)` returns its exit code; `mistakes` are the exceptions that the user can correct.
 
-    `compose` is None where the command runs as a program of its own.
+    `compose` is None if the command runs as a separate program.
     """
 
-    name: str  # how its messages begin
+    name: str  # prefix of its messages
     help: Callable[[Sequence[str]], str]
     run: Callable[[Sequence[str], Any], int]
     mistakes: tuple[type[Exception], ...] = (ConfigError,)
@@ -51,7 +51,7 @@ class Subcommand:
     interrupted: str = "interrupted; run the same command again to continue"
 
     def main(self) -> None:
-        """As a program of its own."""
+        """Run the command as a separate program."""
         sys.exit(self(sys.argv[1:]))
 
     def __call__(self, words: Sequence[str], compose: Compose | None = None) -> int:
@@ -73,15 +73,15 @@ class Subcommand:
 
 
 def print_text(text: str) -> None:
-    """Print to a reader that may leave early, as `| head` does."""
+    """Print to a reader that may close early, such as `| head`."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python's final flush fails
 
 
 def sentence_of(error: Exception) -> str:
-    """A user's mistake as one line."""
+    """Return a user's mistake as one line."""
     if isinstance(error, FileNotFoundError) and error.filename:
         return f"there is no file {error.filename}"
     if isinstance(error, OSError) and error.filename:
@@ -92,7 +92,7 @@ def sentence_of(error: Exception) -> str:
 
 
 def report_fault(error: Exception, folder: Path | None) -> None:
-    """One sentence to stderr; the traceback to `folder`/errors, or to the system's temporary folder."""
+    """Print one sentence to stderr and write the traceback to `folder`/errors, or to the system's temporary folder."""
     name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{type(error).__name__}.txt"
     text = "".join(traceback.format_exception(error))
     print(
@@ -102,7 +102,7 @@ def report_fault(error: Exception, folder: Path | None) -> None:
 
 
 def _keep(name: str, text: str, folder: Path | None) -> str:
-    """Where the traceback was written; the text itself where nothing can be written."""
+    """Return where the traceback was written, or the traceback if nothing can be written."""
     parents = [*([] if folder is None else [folder / "errors"]), Path(tempfile.gettempdir())]
     for parent in parents:
         try:
@@ -116,7 +116,7 @@ def _keep(name: str, text: str, folder: Path | None) -> str:
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
-    """A scheduler's SIGTERM ends a job as Ctrl-C does; a launcher that has a use of its own for it keeps it."""
+    """Treat a scheduler's SIGTERM as Ctrl-C, unless a launcher handles it."""
     is_free = (
         threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     )

@@ -1,6 +1,6 @@
-"""The words of a command line: paths, and options as KEY=VALUE, --KEY=VALUE or --KEY VALUE.
+"""Parse the words of a command line: paths, and options as KEY=VALUE, --KEY=VALUE or --KEY VALUE.
 
-An option may carry the name of its group, as in task.shots=5: `groups` are the names that are left out.
+An option may be prefixed by its group, as in task.shots=5: `groups` are the prefixes that are removed.
 """
 
 import re
@@ -16,13 +16,13 @@ OPTION = re.compile(r"(?:--)?([A-Za-z_]+(?:\.[A-Za-z_]+)?)=(.*)", re.DOTALL)
 
 
 def key_of(word: str) -> str:
-    """The key of KEY=VALUE, without the marks that Hydra puts before it."""
+    """Return the key of KEY=VALUE, without Hydra's prefixes."""
     return word.partition("=")[0].lstrip("+~")
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Paths in their order, and each option as text."""
+    """Paths in order, and each option as text."""
 
     paths: tuple[str, ...]
     options: Mapping[str, str]
@@ -31,9 +31,9 @@ class Words:
 def parse_words(
     words: Sequence[str], options: Mapping[str, str], *, groups: Sequence[str] = (), keeps_unknown: bool = False
 ) -> Words:
-    """Words as `options` {name: an example of its value} allows them; ValueError, one sentence, for any other.
+    """Parse words by `options` {name: an example of its value}; ValueError, one sentence, for any other option.
 
-    With `keeps_unknown` all other words are paths, options of another parser included.
+    With `keeps_unknown` all other words, including options of another parser, are paths.
     """
     paths: list[str] = []
     given: dict[str, str] = {}
@@ -74,7 +74,7 @@ def exit_on_mistake(name: str, doc: str | None, words: Sequence[str]) -> Iterato
 
 
 def choose(name: str, text: str, known: Iterable[str]) -> list[str]:
-    """The names in a comma list; ValueError for one that is not known."""
+    """Return the names in a comma-separated list; ValueError for an unknown one."""
     known, names = tuple(known), text.split(",")
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"{name} must be among {', '.join(known)}, got {unknown[0]}")
@@ -82,12 +82,12 @@ def choose(name: str, text: str, known: Iterable[str]) -> list[str]:
 
 
 def number(given: Words, name: str) -> float | None:
-    """An option that is a number above 0; None where it is not given."""
+    """Return an option that is a number above 0; None if it is not given."""
     return _positive(name, given.options[name]) if name in given.options else None
 
 
 def by_task(given: Words, name: str) -> float | dict[str, float] | None:
-    """An option that is a number above 0, or {TASK: NUMBER, …}; None where it is not given."""
+    """Return an option that is a number above 0, or {TASK: NUMBER, …}; None if it is not given."""
     text = given.options.get(name, "").strip()
     if not text.startswith("{"):
         return number(given, name)
