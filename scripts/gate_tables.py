@@ -41,7 +41,6 @@ MEASURES = {
     "spared": 2,
     "drafted_per_round": 2,
     "tokens_per_round": 2,
-    "bias_per_token": 3,
     "quality": 1,
     "difference": 1,
 }
@@ -55,7 +54,6 @@ HEAD = [
     "share unjudged",
     "drafted per round",
     "tokens per round",
-    "bias per token",
     "solved (%)",
     "change",
 ]
@@ -112,7 +110,7 @@ def text_of(table: pd.DataFrame, calibrations: Mapping[str, Mapping[str, Any]]) 
     parts += [
         "`lossless` with the gate as a length policy, and `sure`, where the target judges the last token of a block alone."
     ]
-    parts += ["Change: points of solved problems against `lossless` of the same line above.", ""]
+    parts += ["Change: points of solved problems against `lossless` at the same threshold and K.", ""]
     return "\n".join([*parts, markdown(HEAD, [line_of(row) for _, row in table.iterrows()]).rstrip(), ""])
 
 
