@@ -25,9 +25,9 @@ LENGTH_OPTIONS = (
     "length_threshold",
     "length_price",
     "length_head",
-)  # of every drafter: how long its blocks are
-CONSTANT = "constant"  # the length policy of a drafter that has none
-FAMILIES = ("lm-eval",)  # files of configs/task that stand for many tasks: task=FILE:NAME
+)  # options of every drafter: the length of its blocks
+CONSTANT = "constant"  # the length policy of a drafter without one
+FAMILIES = ("lm-eval",)  # files of configs/task for many tasks: task=FILE:NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +74,22 @@ class Model:
 
     @property
     def pair(self) -> str:
-        """The name without that of the distilled draft."""
+        """Return the name without that of the distilled draft."""
         return self.name.removesuffix(f"+{self.distilled}")
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A task or a drafter: its name, the class where it names one, and its options as keyword arguments."""
+    """A task or a drafter: its name, its class if it names one, and its options as keyword arguments."""
 
     name: str
     target: str | None
     options: Mapping[str, Any]
-    chosen: tuple[str, ...] = ()  # options whose file names their choices
+    chosen: tuple[str, ...] = ()  # options with choices in their file
 
     @property
     def free(self) -> dict[str, Any]:
-        """The options whose values may be anything, names of files among them."""
+        """Return the options with arbitrary values, including file names."""
         return {name: value for name, value in self.options.items() if name not in self.chosen}
 
     @classmethod
@@ -155,12 +155,12 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """The folder of this run's records."""
+        """Return the folder of this run's records."""
         return self.results / self.name
 
 
 def member_options(task: str) -> tuple[str, dict[str, str]]:
-    """The file of a task, and for FILE:NAME of a family the options that NAME sets."""
+    """Return the file of a task, and for FILE:NAME of a family the options that NAME sets."""
     file, _, name = task.partition(":")
     return (file, {"task": name, "name": f"{file}-{name}"}) if file in FAMILIES and name else (task, {})
 
@@ -174,7 +174,7 @@ GROUPS = ("model", "task", "verifier", "drafter", "decode", "engine", "tracker",
 
 
 def check(tree: Mapping[str, Any]) -> Run:
-    """Check a resolved, plain tree of the YAML files and overrides; return the run or raise ConfigError."""
+    """Check the resolved configuration as plain data; return the run or raise ConfigError."""
     refuse_unknown("", tree, KEYS)
     missing = [key for key in KEYS if key not in tree]
     if missing:
@@ -215,7 +215,7 @@ def check(tree: Mapping[str, Any]) -> Run:
 
 
 def _drafters(tree: Mapping[str, Any]) -> tuple[Component, ...]:
-    """One drafter, or several under their names."""
+    """Return one drafter, or several by name."""
     names = [key for key, value in tree.items() if isinstance(value, Mapping) and "_target_" in value]
     if not names or "_target_" in tree:
         return (Component.check("drafter", tree),)
@@ -228,7 +228,7 @@ def _drafters(tree: Mapping[str, Any]) -> tuple[Component, ...]:
 
 
 def _sampling(tree: Mapping[str, Any], temperature: float, *, is_drawn: bool) -> dict[str, Any]:
-    """`is_drawn`: a rule of the run draws at temperature 0 too, so that samples differ."""
+    """Check the sampling options. `is_drawn`: a rule of the run also draws at temperature 0, so that samples differ."""
     top_k = checks.optional_integer("top_k", tree["top_k"], 1)
     top_p = None if tree["top_p"] is None else checks.number("top_p", tree["top_p"], 0, 1, is_open=True)
     samples = checks.integer("samples", tree["samples"], 1)

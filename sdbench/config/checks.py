@@ -1,4 +1,4 @@
-"""The checks of single values. Every error is one sentence with the option, the value and a way out."""
+"""Checks of single values. Every error is one sentence with the option, the value and how to correct it."""
 
 import difflib
 import math
@@ -10,18 +10,18 @@ from sdbench.imports import first_missing
 
 
 class ConfigError(ValueError):
-    """The user's mistake, in one sentence."""
+    """A mistake of the user, in one sentence."""
 
 
 def config_dir() -> Path:
-    """The YAML files: sdbench/configs in an installed wheel, configs/ beside the package in a source tree."""
+    """Return the folder of the YAML files: sdbench/configs in an installed wheel, configs/ beside the package in a source tree."""
     here = Path(__file__).parents[1]
     inside = here / "configs"
     return inside if inside.is_dir() else here.parent / "configs"
 
 
 def nearest(word: object, choices: Iterable[object]) -> str:
-    """A hint in brackets: the nearest match and all choices."""
+    """Return a hint in brackets: the nearest match and all choices."""
     names = [str(choice) for choice in choices]
     match = difflib.get_close_matches(str(word), names, n=1, cutoff=0.5)
     hint = f"did you mean {match[0]}? " if match else ""
@@ -29,7 +29,7 @@ def nearest(word: object, choices: Iterable[object]) -> str:
 
 
 def show(value: object) -> str:
-    """A value as the user would type it, on one line and not long."""
+    """Return a value as the user would type it, on one line and shortened."""
     text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     text = "".join(c if c.isprintable() else " " for c in text)
     return text if len(text) <= 80 else text[:77] + "..."
@@ -49,7 +49,7 @@ def optional_integer(key: str, value: object, low: int) -> int | None:
 
 
 def number(key: str, value: object, low: float, high: float, *, is_open: bool = False) -> float:
-    """A finite number in [low, high], or in (low, high] where open."""
+    """Return a finite number in [low, high], or in (low, high] if open."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or not low <= value <= high or (is_open and value == low):  # type: ignore[operator]
         limit = f"above {low:g}" if is_open else f"between {low:g} and {high:g}"
@@ -60,7 +60,7 @@ def number(key: str, value: object, low: float, high: float, *, is_open: bool = 
 
 
 def margins(key: str, value: object, task: str) -> float | dict[str, float]:
-    """Points of 100: one number, or {task: number} with this task, its name without -tiny, or default."""
+    """Return points of 100: one number, or {task: number} with this task, its name without -tiny, or default."""
     if not isinstance(value, Mapping):
         if isinstance(value, str | list | tuple) or value is None:
             raise ConfigError(f"{key} must be a number, or one by task as {key}={{{task}: 1}}, got {show(value)}")
@@ -90,7 +90,7 @@ def switch(key: str, value: object) -> bool:
 
 
 def as_list(key: str, value: object) -> list[object]:
-    """A number or a list of them, as a list without repetitions, in the order given."""
+    """Return a number or a list of them as a list without repetitions, in the given order."""
     values = list(value) if isinstance(value, list | tuple) else [value]
     if not values:
         raise ConfigError(f"{key} must not be an empty list; leave it out for its default")
@@ -105,7 +105,7 @@ def refuse_unknown(where: str, given: Mapping[str, object], names: Iterable[str]
 
 
 def require_lm_eval(paths: Iterable[str]) -> None:
-    """Raise ConfigError where the installed lm_eval lacks one of these; ModuleNotFoundError where none is installed."""
+    """Raise ConfigError if the installed lm_eval lacks one of these; ModuleNotFoundError if it is not installed."""
     if (missing := first_missing(paths)) is not None:
         raise ConfigError(
             f"lm_eval {version('lm_eval')} has no {missing}, which sdbench uses: install lm-eval 0.4.13 or a later 0.4"

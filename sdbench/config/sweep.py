@@ -1,4 +1,4 @@
-"""Rules and the points of their sweeps: the knobs that a verifier's YAML declares, and their values in a run."""
+"""Rules and the settings of their sweeps: the knobs that a verifier's YAML declares, and their values in a run."""
 
 import itertools
 import math
@@ -14,28 +14,28 @@ BASELINES = (
     "lossless",
     "generate",
     "assisted",
-)  # what the records call the cells that every run adds
+)  # names in the records of the cells that every run adds
 DECLARES = ("low", "high", "open", "whole", "strict", "equals", "sweep", "choices", "draws", "text", "trained")
 INTERNAL = ("name", "_target_", "knobs")
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A knob as its YAML declares it, and the values of this run. At its `strict` end the rule is the rule `equals`."""
+    """A knob as its YAML declares it, with the values of this run. At its `strict` end the rule equals the rule `equals`."""
 
     name: str
     values: tuple[Any, ...]
     choices: tuple[Any, ...] = ()
     strict: Any = None
     equals: str | None = None
-    draws: tuple[Any, ...] = ()  # the values at which the rule draws at temperature 0 too
-    is_text: bool = False  # it names something, such as a file
-    trained: str | None = None  # the folder below results/ in which trained:TASK lies
+    draws: tuple[Any, ...] = ()  # the values at which the rule also draws at temperature 0
+    is_text: bool = False  # its values are names, such as files
+    trained: str | None = None  # the folder below results/ that contains trained:TASK
 
     def rank(self, value: Any) -> float | None:
-        """The distance from the strict end, for choices in their list; None without an order.
+        """Return the distance from the strict end, for choices in the order of their list; None without an order.
 
-        No distance from an infinite end is finite: then a number in (0, π) that grows away from it.
+        From an infinite end no distance is finite; the rank is then a number in (0, π) that grows with the distance.
         """
         if self.strict is None:
             return None
@@ -65,13 +65,13 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class RuleSweep:
-    """A rule and the points of its sweep: each setting is the keyword arguments of one verifier."""
+    """A rule and the settings of its sweep, each as the keyword arguments of one verifier."""
 
     name: str
     target: str
     knobs: tuple[Knob, ...]
     settings: tuple[Mapping[str, Any], ...]
-    draws: bool = False  # whether the rule draws at temperature 0 whatever its knobs are
+    draws: bool = False  # whether the rule draws at temperature 0 at all knob values
 
     @property
     def has_w(self) -> bool:
@@ -79,7 +79,7 @@ class RuleSweep:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether a setting of this sweep gives different texts at temperature 0."""
+        """Return whether samples of some setting of this sweep differ at temperature 0."""
         return self.draws or any(set(knob.values) & set(knob.draws) for knob in self.knobs)
 
     @classmethod
@@ -106,7 +106,7 @@ class RuleSweep:
 
 
 def check_rules(tree: Mapping[str, Any], w: object) -> tuple[RuleSweep, ...]:
-    """One rule, or several under their names; `w` goes to all that have it, and one at least must."""
+    """Check one rule, or several by name; `w` goes to all that have it, at least one."""
     if "_target_" in tree:
         rules = (RuleSweep.check(tree, w),)
     else:
@@ -130,7 +130,7 @@ def check_rules(tree: Mapping[str, Any], w: object) -> tuple[RuleSweep, ...]:
 
 
 def flat(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with those of a rule within the rule, a mapping with a `_target_`, under names such as rule.eps."""
+    """Return options in which those of a nested rule, a mapping with a `_target_`, have names such as rule.eps."""
     plain: dict[str, Any] = {}
     for key, value in options.items():
         is_rule = isinstance(value, Mapping) and "_target_" in value

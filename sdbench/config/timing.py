@@ -1,4 +1,4 @@
-"""The latency pass of a run: closed loops, and requests that arrive at a server whatever is still under way."""
+"""The latency pass of a run: closed loops, and open loops with requests that arrive at a server at given times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sdbench.config import checks
 from sdbench.config.checks import ConfigError, refuse_unknown, show
 
 BOUNDS = ("ttft", "tpot", "e2el")  # as in `vllm bench serve --goodput`: first token, between tokens, whole answer
-LONGEST_S = 100.0  # a bound above it that names no unit was meant in milliseconds
+LONGEST_S = 100.0  # a larger bound without a unit was probably meant in milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +76,18 @@ class TimingOptions:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests arrive at times that are given."""
+        """Return whether requests arrive at given times."""
         return bool(self.rate or self.ramp) or self.trace is not None
 
 
 def _check_rates(name: str, value: object) -> tuple[float, ...]:
-    """Requests per second; none where there is no rate."""
+    """Return requests per second; empty without a rate."""
     rates = [] if value is None else checks.as_list(f"timing.{name}", value)
     return tuple(checks.number(f"timing.{name}", rate, 0, 10**6, is_open=True) for rate in rates)
 
 
 def _check_ramp(value: object) -> tuple[float, ...]:
-    """Rates that follow each other in one loop."""
+    """Return rates that follow each other in one loop."""
     rates = _check_rates("ramp", value)
     if rates and (len(rates) < 2 or len(set(rates)) < len(rates)):
         raise ConfigError(f"timing.ramp must be two or more different rates, as [0.5,1,2], got {show(value)}")
@@ -95,7 +95,7 @@ def _check_ramp(value: object) -> tuple[float, ...]:
 
 
 def _check_bounds(tree: object) -> dict[str, float]:
-    """{name: seconds}; none where nothing is bounded."""
+    """Return {name: seconds}; empty without bounds."""
     if tree is None:
         return {}
     if not isinstance(tree, Mapping):
@@ -105,7 +105,7 @@ def _check_bounds(tree: object) -> dict[str, float]:
 
 
 def _seconds_of(key: str, value: object) -> float:
-    """A number of seconds, or a text with its unit, as 500ms or 0.5s."""
+    """Return seconds from a number, or from a text with its unit, such as 500ms or 0.5s."""
     if not isinstance(value, str):
         if isinstance(value, int | float) and not isinstance(value, bool) and value > LONGEST_S:
             raise ConfigError(f"{key}={show(value)} names no unit: write {show(value)}ms, or {show(value)}s")

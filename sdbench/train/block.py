@@ -1,8 +1,8 @@
-"""Trains the layers of drafter=block: from every slot of an answer, a whole block behind it in one pass over the texts.
+"""Trains the layers of drafter=block: one pass over the texts predicts a whole block from every slot of an answer.
 
-The text's own slots come first, causally, as MTP's do. Then each slot t of an answer has a block of its own behind it, whose slots
-read h(t−1) and the trained vectors, and see the text up to t and each other. Slot t+k is compared with the target's own
-distribution there.
+The text's own slots come first, causally, as in MTP. Each slot t of an answer is followed by a separate block, whose slots read
+h(t−1) and the trained vectors, and see the text up to t and each other. Slot t+k is compared with the target's distribution
+there.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,11 @@ from sdbench.train.heads import Text
 from sdbench.train.layers import LayersTraining, Window
 from sdbench.train.mtp import sees
 
-SCALE = 0.1  # of the vectors at first: a norm follows, so a step turns them the faster the smaller they are
+SCALE = 0.1  # initial scale of the vectors: a norm follows, so a step turns small ones faster
 
 
 class BlockTraining(LayersTraining[BlockRecipe]):
-    """Steps of the layers and the vectors."""
+    """Trains the layers and the vectors."""
 
     name = kind = BlockDrafter.kind
 

@@ -36,7 +36,7 @@ TINY = "the tiny pairs are trained from scratch in a checkout of the repository,
 
 
 def run(words: Sequence[str], compose: Compose) -> int:
-    """Run the training that the first word names."""
+    """Run the training named by the first word."""
     name, rest = (words[0], words[1:]) if words else ("", ())
     if name == "tiny":
         raise ConfigError(TINY)
@@ -76,7 +76,7 @@ def _train(name: str, argv: Sequence[str], compose: Compose) -> None:
 
 
 def parse(name: str, argv: Sequence[str]) -> tuple[TrainingRecipe, dict[str, str], list[str]]:
-    """The recipe of a training, its options out= and reward=, and the words for the runner."""
+    """Return the recipe of a training, its options out= and reward=, and the words for the run."""
     examples = {name: show(f.default) for name, f in OPTIONS.items()} | {"out": "FOLDER", "reward": "METRIC"}
     try:
         given = parse_words(argv, examples, keeps_unknown=True)
@@ -87,7 +87,7 @@ def parse(name: str, argv: Sequence[str]) -> tuple[TrainingRecipe, dict[str, str
 
 @contextmanager
 def lock(out: Path) -> Iterator[None]:
-    """Hold the only right to write to `out`; ConfigError if another training holds it, or nothing can be written there."""
+    """Hold an exclusive lock on `out`; ConfigError if another training holds it, or nothing can be written there."""
     path = out.with_name(f".{out.name}.lock")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,10 @@
-"""Distils a draft towards its target, on texts that the draft samples itself or, where it is a pruned target, on the target's own.
+"""Distils a draft towards its target, on texts sampled by the draft or, for a pruned target, by the target.
 
-The target stays frozen.
+The target is not trained.
 
-Losses of a token's distributions p (target) and q (draft): forward KL(p‖q), reverse KL(q‖p), TV(p, q), and overlap −log Σ min(p, q)
-(arXiv:2602.23881), whose gradient stays where that of TV is small: TV = 1 − Σ min(p, q), and d(overlap) = dTV / Σ min(p, q).
+Losses on a token's distributions p (target) and q (draft): forward KL(p‖q), reverse KL(q‖p), TV(p, q), and overlap −log Σ
+min(p, q) (arXiv:2602.23881), whose gradient does not vanish where that of TV is small: TV = 1 − Σ min(p, q), and d(overlap) =
+dTV / Σ min(p, q).
 """
 
 import copy
@@ -23,7 +24,7 @@ from sdbench.train.trainer import Trainer, WarmAdamW
 from sdbench.types import DraftSetup
 
 AnyDistillation = TypeVar("AnyDistillation", bound=DistillationRecipe)
-BATCH = 8  # texts of a backward pass
+BATCH = 8  # texts per backward pass
 TINY = 1e-12
 
 LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -35,7 +36,7 @@ LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class Distillation(Trainer[AnyDistillation]):
-    """Steps from the pair's own draft."""
+    """Trains from the pair's draft."""
 
     name, checkpoint_every, report_every = "draft", 20, 10
     role: ClassVar[Literal["draft", "target"]] = (
@@ -50,12 +51,12 @@ class Distillation(Trainer[AnyDistillation]):
         self.optimiser = WarmAdamW(dict(self.draft.named_parameters()), self.recipe.rate)
 
     def first_draft(self) -> Any:
-        """Return the model to train, as it is before the first step."""
+        """Return the model to train, before the first step."""
         return self.setup.pair.draft
 
     @property
     def checkpoint(self) -> Path:
-        """Beside the folder, which appears at the end and whole."""
+        """Return the checkpoint's path, beside the folder, which is written at the end and atomically."""
         return self.out.with_name(f"{self.out.name}.ckpt")
 
     def progress(self) -> str:
@@ -82,7 +83,7 @@ class Distillation(Trainer[AnyDistillation]):
         return total
 
     def _loss(self, texts: Sequence[tuple[list[int], list[int]]]) -> Tensor:
-        """The sum over all tokens of some texts, each with its prompt."""
+        """Return the sum over all tokens of some texts, each with its prompt."""
         ids = torch.zeros(
             len(texts), max(len(p) + len(t) for p, t in texts), dtype=torch.long, device=self.draft.device
         )
@@ -97,7 +98,7 @@ class Distillation(Trainer[AnyDistillation]):
         return LOSSES[self.recipe.loss](p, q).sum()
 
     def save(self) -> None:
-        """Write a Hugging Face folder in the precision that the draft came in, with the tokenizer."""
+        """Write a Hugging Face folder in the draft's original precision, with the tokenizer."""
         self.draft.requires_grad_(False)
         last = self.rows[-20:]
         metadata = {**self.metadata(), "last": round(sum(last) / len(last), 4)}
@@ -108,7 +109,7 @@ class Distillation(Trainer[AnyDistillation]):
 
 
 class Healing(Distillation[PrunedRecipe]):
-    """Steps from a copy of the target without the layers that `drafter=pruned` leaves out, on texts of the target."""
+    """Trains from a copy of the target without the layers that `drafter=pruned` leaves out, on texts of the target."""
 
     name = "pruned"
     role = "target"

@@ -23,12 +23,12 @@ from sdbench.train.trainer import Trainer, WarmAdamW
 from sdbench.verify.head import Head, linear, width_of
 from sdbench.verify.learned import Diversed
 
-COLLAPSED = 0.02  # a head whose mean weight is this near to 0 or 1 is useless
+COLLAPSED = 0.02  # a head whose mean weight is this close to 0 or 1 is useless
 
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """The tokens that w decided: their features, probabilities, and how much better their text was than others of its prompt."""
+    """The tokens that w decided: features, probabilities, and the advantage of their text over others of its prompt."""
 
     features: Tensor  # [N,n]
     p: Tensor  # [N] of the token
@@ -39,7 +39,7 @@ class TokenBatch:
 
     @classmethod
     def of(cls, rollouts: Sequence[Rollout], samples: int) -> "TokenBatch":
-        """The tokens of `samples` rollouts of each prompt."""
+        """Return the tokens of `samples` rollouts of each prompt."""
         recordings = [rollout.recording for rollout in rollouts]
         counts = torch.tensor([len(recording.p) for recording in recordings])
         features, p, q, tv = (
@@ -50,7 +50,7 @@ class TokenBatch:
 
 
 class EnsembleTraining(Trainer[EnsembleRecipe]):
-    """Steps from a head with w = 1/2 everywhere."""
+    """Trains from a head with w = 1/2 everywhere."""
 
     name, checkpoint_every, report_every = "head", 10, 5
 
@@ -60,8 +60,8 @@ class EnsembleTraining(Trainer[EnsembleRecipe]):
         weights = {name: tensor.clone().requires_grad_() for name, tensor in head.weights.items()}
         self.fixed: dict[str, Tensor] = {}  # shift and scale of the features, from the first step
         self.optimiser = WarmAdamW(weights, recipe.rate, recipe.decay)
-        self.rolling_s = 0.0  # the seconds spent in rollouts
-        self.decoding_bytes = 0.0  # the peak of memory after the first rollouts
+        self.rolling_s = 0.0  # seconds of rollouts
+        self.decoding_bytes = 0.0  # peak memory after the first rollouts
 
     def state(self) -> dict[str, Any]:
         state = super().state()
@@ -130,7 +130,7 @@ class EnsembleTraining(Trainer[EnsembleRecipe]):
 
 
 def advantages(rewards: Sequence[float], samples: int) -> list[float]:
-    """The reward of each text minus the mean of its prompt's others."""
+    """Return the reward of each text minus the mean over the other texts of its prompt."""
     out: list[float] = []
     for group in group_by(rewards, samples):
         total = sum(group)
@@ -139,7 +139,7 @@ def advantages(rewards: Sequence[float], samples: int) -> list[float]:
 
 
 def objective(score: Tensor, batch: TokenBatch, price: float) -> tuple[Tensor, Tensor]:
-    """The loss −(E[A·Σ log v] + λ·mean(1 − w·TV)), and w [N]."""
+    """Return the loss −(E[A·Σ log v] + λ·mean(1 − w·TV)), and w [N]."""
     w = torch.sigmoid(score)
     log_v = torch.log((w * batch.p + (1 - w) * batch.q).clamp_min(1e-12))
     gain = (batch.advantage * log_v).sum() / batch.num_texts

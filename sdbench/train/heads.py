@@ -1,6 +1,6 @@
-"""What the trainings of a drafter on the target's states share: texts that the target samples, losses by position, the folder.
+"""Common code of the trainings of drafters on the target's states: texts sampled by the target, losses by position, the folder.
 
-The target stays frozen. The held-out agreement of position k is the mean of Σ min(p, q): the acceptance of its token where those
+The target is not trained. The held-out agreement of position k is the mean of Σ min(p, q): the acceptance of its token if those
 before it were kept.
 """
 
@@ -21,13 +21,13 @@ from sdbench.train.setup import group_by
 from sdbench.train.trainer import Trainer, WarmAdamW
 
 HELD_OUT = 32  # rows, at most a fifth of all
-BATCH = 8  # texts of a forward
+BATCH = 8  # texts per forward pass
 Text = tuple[list[int], list[int]]  # a prompt and the target's answer
 AnyStatesRecipe = TypeVar("AnyStatesRecipe", bound=StatesRecipe)
 
 
 class StatesTraining(Trainer[AnyStatesRecipe]):
-    """A subclass gives the weights before the first step, and the laws that a text's states lead to at each position."""
+    """A subclass defines the initial weights, and the laws at each position that follow from a text's states."""
 
     checkpoint_every, report_every = 20, 10
     kind: ClassVar[str]  # of the card
@@ -50,11 +50,11 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
     @property
     @abstractmethod
     def depth(self) -> int:
-        """How many positions are trained."""
+        """Return how many positions are trained."""
 
     @property
     def num_positions(self) -> int:
-        """How many positions are reported."""
+        """Return how many positions are reported."""
         return self.depth
 
     def progress(self) -> str:
@@ -78,7 +78,7 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
                 yield self.recipe.discount**k * LOSSES[self.recipe.loss](p, q).sum()
 
     def texts(self, step: int) -> Sequence[Text]:
-        """Return the texts of a step, sampled anew."""
+        """Return newly sampled texts for a step."""
         keys, count = self.training_keys, self.recipe.prompts
         return self.sample([keys[(step * count + i) % len(keys)] for i in range(count)], step + 1)
 
@@ -97,14 +97,14 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
 
     @torch.no_grad()
     def states(self, texts: Sequence[Text]) -> list[Tensor]:
-        """Return the target's states [L,d] of each text, or [L,3d] where the states of two other layers come before them."""
+        """Return the target's states [L,d] of each text, or [L,3d] with the states of two other layers first."""
         whole = [torch.tensor([*prompt, *text], device=self.target.device) for prompt, text in texts]
         prefixes = self.target.prefill_all(whole, needs=self.state_needs)
         parts = [[x for x in (prefix.layer_hidden, prefix.hidden) if x is not None] for prefix in prefixes]
         return [torch.cat(states, -1) for states in parts]
 
     def law(self, states: Tensor) -> Tensor:
-        """Return the laws [...,V] that the target's head makes of states [...,d]."""
+        """Return the laws [...,V] of the target's head for states [...,d]."""
         warp = self.setup.decoder.warp
         return warp.law(warp.logits(self.target.read_out(states)))
 
@@ -131,7 +131,7 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
         return (sums[:, 0] / sums[:, 1].clamp_min(1)).tolist()
 
     def save(self) -> None:
-        """Write the weights in the target's own precision."""
+        """Write the weights in the target's precision."""
         stored = getattr(self.setup.pair_info.configs["target"], "dtype", None) or torch.float32
         dtype = stored if isinstance(stored, torch.dtype) else getattr(torch, str(stored))
         metadata: dict[str, Any] = self.metadata()

@@ -109,12 +109,12 @@ class JudgeTraining(Trainer[JudgeRecipe]):
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """The first position at which b differs from a; None where it only ends earlier or is equal."""
+    """Return the first position at which b differs from a; None if it only ends earlier or is equal."""
     return next((position for position, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
 
 
 def fit_judge(labels: Labels) -> dict[str, Tensor]:
-    """The weights of a judge that tells good tokens from others; ConfigError where all labels are equal."""
+    """Return the weights of a judge that separates good tokens from others; ConfigError if all labels are equal."""
     count, num_good = len(labels.good), int(labels.good.sum())
     if num_good in (0, count):
         sign = "positive" if num_good else "negative"
@@ -147,7 +147,7 @@ def fit_logistic(x: Tensor, good: Tensor) -> dict[str, Tensor]:
 
 
 def auc_of(score: np.ndarray, good: np.ndarray) -> float:
-    """The probability that a good token scores above another one, ties counted half; NaN where all are of one kind."""
+    """Return the probability that a good token scores above another one, ties counted half; NaN if all are of one kind."""
     from scipy.stats import rankdata
 
     ranks, count = rankdata(score), int(good.sum())
@@ -156,7 +156,7 @@ def auc_of(score: np.ndarray, good: np.ndarray) -> float:
 
 
 def auc_by_prompt(score: np.ndarray, good: np.ndarray, prompt: np.ndarray) -> Estimate:
-    """The AUC, with an interval by bootstrap over prompts."""
+    """Return the AUC, with an interval by bootstrap over prompts."""
     rng, resamples = np.random.default_rng(0), []
     groups = [np.flatnonzero(prompt == number) for number in np.unique(prompt)]
     for _ in range(RESAMPLES if groups else 0):

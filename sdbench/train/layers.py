@@ -1,6 +1,6 @@
-"""What the trainings of layers on the target's states share: texts that are sampled once, their states in memory, a forward.
+"""Common code of the trainings of layers on the target's states: texts sampled once, their states in memory, a forward pass.
 
-The layers are run many times over slots of a text; a subclass says over which, and what each of them sees.
+The layers run many times over the slots of a text; a subclass defines over which, and what each of them sees.
 """
 
 from abc import abstractmethod
@@ -23,13 +23,13 @@ from sdbench.train.drafter_recipes import StatesRecipe
 from sdbench.train.heads import BATCH, StatesTraining, Text
 from sdbench.train.setup import group_by
 
-Window = Callable[[Tensor, Tensor], Tensor]  # whether positions see others by a layer's own mask
+Window = Callable[[Tensor, Tensor], Tensor]  # whether positions see others by a layer's mask
 Sees = Callable[[Window], Tensor]
 AnyLayersRecipe = TypeVar("AnyLayersRecipe", bound=StatesRecipe)
 
 
 class PaddedTexts(NamedTuple):
-    """Some texts as one batch: slot t of a text has its token, and the state that gave it."""
+    """Some texts as one batch: each slot t has its token, and the state that predicted it."""
 
     embeddings: Tensor  # [B,L,d]
     before: Tensor  # [B,L,d], the states that the layers read: of slot t h(t−1)
@@ -39,7 +39,7 @@ class PaddedTexts(NamedTuple):
 
 
 class LayersTraining(StatesTraining[AnyLayersRecipe]):
-    """Steps from the target's last layers over its last state and the embedding of the next token."""
+    """Trains from the target's last layers over its last state and the embedding of the next token."""
 
     report_every = 20
     has_norms: ClassVar[bool] = True
@@ -99,7 +99,7 @@ class LayersTraining(StatesTraining[AnyLayersRecipe]):
             yield k, self.law(drafted), self.law(states)
 
     def cast_weights(self) -> dict[str, Tensor]:
-        """Return the weights in the target's own precision."""
+        """Return the weights in the target's precision."""
         return {name: x.to(self.target.dtype) for name, x in self.weights.items()}
 
     def pad_texts(self, texts: Sequence[Text], weights: dict[str, Tensor]) -> PaddedTexts:

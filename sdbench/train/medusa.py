@@ -13,7 +13,7 @@ from sdbench.train.heads import StatesTraining, Text
 
 
 class MedusaTraining(StatesTraining[MedusaRecipe]):
-    """Steps from heads that guess what the target's own head does."""
+    """Trains from heads that predict what the target's head does."""
 
     name = kind = Medusa.kind
 
@@ -29,7 +29,7 @@ class MedusaTraining(StatesTraining[MedusaRecipe]):
         for states, (prompt, _) in zip(self.states(texts), texts, strict=True):
             with torch.no_grad():
                 laws = self.law(states)
-            first = max(len(prompt) - 2, 0)  # the state behind which the first round begins
+            first = max(len(prompt) - 2, 0)  # the state after which the first round begins
             for k in range(depth):
                 weights = {name: x[k : k + 1] for name, x in self.weights.items()}
                 hidden = guess(weights, states[first : len(states) - 2 - k].float(), 1)

@@ -1,4 +1,4 @@
-"""All trainings by name, and their options read from texts and shown as help."""
+"""All trainings by name, with the parsing and the help of their options."""
 
 import math
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ OPTIONS = {name: f for recipe in RECIPES.values() for name, f in recipe.options(
 
 
 def parse_recipe(kind: str, texts: Mapping[str, str]) -> TrainingRecipe:
-    """The recipe with these options; ConfigError for one that it does not have, or a wrong value."""
+    """Return the recipe with these options; ConfigError for an unknown option or a wrong value."""
     values = {name: _parse_value(name, text) for name, text in texts.items() if name in OPTIONS}
     make = RECIPES[kind]
     for name in values:
@@ -37,7 +37,7 @@ def parse_recipe(kind: str, texts: Mapping[str, str]) -> TrainingRecipe:
 
 
 def help_of(kind: str) -> str:
-    """The help of a training."""
+    """Return the help of a training."""
     make = RECIPES[kind]
     lines = [("out=FOLDER", "what is trained", f"results/{make.folder}")]
     if make.is_rewarded:
@@ -60,7 +60,7 @@ def help_of(kind: str) -> str:
 
 
 def _parse_value(name: str, text: str) -> Any:
-    """The text in the type of the option's default: a word, a list of words, or a number that is large enough."""
+    """Convert the text to the type of the option's default: a word, a list of words, or a number that is large enough."""
     default: Any = OPTIONS[name].default
     least = OPTIONS[name].metadata["least"]
     if isinstance(default, str):

@@ -1,4 +1,4 @@
-"""Records what a rule reads of the tokens that it decides, while it decodes: no model runs again over a finished text."""
+"""Records the features of the tokens that a rule decides, during decoding, so that no model runs again over a finished text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from sdbench.verify.head import needed_by, seen_by
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The N tokens of a text that a rule decided, accepted drafts and corrections: their features and probabilities."""
+    """The N tokens of a text that a rule decided, accepted drafts and corrections: features and probabilities."""
 
     features: Tensor  # [N,n]
     p: Tensor  # [N], of the token
@@ -24,7 +24,7 @@ class Recording:
 
 @dataclass(eq=False)
 class Recorder:
-    """What the rules of texts that are decoded together read: an entry for each round of each family, in the host's memory."""
+    """The records of the rules of texts that are decoded together: an entry per round and family, in host memory."""
 
     features: Sequence[str]
     rounds: list[tuple[Tensor, ...]] = field(default_factory=list)  # text [N], then the columns of Recording
@@ -36,7 +36,7 @@ class Recorder:
         return needed_by(self.features)
 
     def wrap(self, rule: Any, text: int) -> "RecordedRule":
-        """The rule, for this text alone."""
+        """Return the rule for this text only."""
         return RecordedRule(rule, self, text)
 
     def record(self, text: Tensor, evidence: Evidence, verdict: Verdict) -> None:
@@ -51,7 +51,7 @@ class Recorder:
         self.rounds.append(tuple(column.cpu() for column in (text, *columns)))
 
     def recordings(self, generations: Sequence[Generation]) -> list[Recording]:
-        """The recording of each text up to its end, in the order of requests."""
+        """Return the recording of each text up to its end, in the order of requests."""
         text, *columns = (torch.cat(column) for column in zip(*self.rounds, strict=True))
         number = torch.arange(len(self.rounds)).repeat_interleave(torch.tensor([len(row[0]) for row in self.rounds]))
         out = []
@@ -63,14 +63,14 @@ class Recorder:
 
 
 def num_decided(generation: Generation, position: int) -> int:
-    """Of the tokens before a position the number that the rule decided: the row of the token there in a recording."""
+    """Return how many tokens before a position the rule decided: the row of that token in a recording."""
     assert generation.origins is not None, "our own engine reports them"
     return sum(origin != "bonus" for origin in generation.origins[:position])
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRule:
-    """A rule whose decisions go to a recorder. `text` stacks: each row of a batch has its own."""
+    """A rule whose decisions are recorded. `text` stacks: each row of a batch has its own."""
 
     version: ClassVar[str] = ""
 
@@ -90,7 +90,7 @@ class RecordedRule:
         return self.rule.is_lossless()
 
     def init_state(self, prompts: Sequence[Tensor], device: Any) -> Tensor | None:
-        """Called when a text begins, and again when it is restarted after an out-of-memory error."""
+        """Called when a text begins, and again when it restarts after an out-of-memory error."""
         assert isinstance(self.text, int), "a text begins before rows are stacked"
         self.recorder.first_round[self.text] = len(self.recorder.rounds)
         return self.rule.init_state(prompts, device)

@@ -1,4 +1,4 @@
-"""What a head, a judge or a draft is trained on: a pair, the prompts of a task's train split, and our own engine."""
+"""The input of a training: a pair, the prompts of a task's train split, and the native engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIXED = {"n": "use rows=", "shard": "use rows=", "task.split": "it is train"}
 
 
 def refuse_options(words: Sequence[str]) -> None:
-    """ConfigError for an option that a run reads and a training would ignore."""
+    """Raise ConfigError for an option that a run reads and a training would ignore."""
     for word in words:
         name = word.partition("=")[0]
         if name in FIXED:
@@ -40,7 +40,7 @@ def refuse_options(words: Sequence[str]) -> None:
 
 
 def run_of(words: Sequence[str], recipe: TrainingRecipe, compose: Compose) -> Run:
-    """The run that these words configure, on the train split."""
+    """Return the run that these words configure, on the train split."""
     from sdbench.engines.native.kind import Native
     from sdbench.engines.protocol import kind_of
 
@@ -95,7 +95,7 @@ class TrainingSetup:
         return cls(run, job.task, job.pair_info, decoder.pair, job.prompts, decoder, metric, job.planned[0])
 
     def identity(self, recipe: TrainingRecipe) -> dict[str, Any]:
-        """Everything that the steps of a training depend on."""
+        """Return everything on which the steps of a training depend."""
         options = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name != "steps"}
         return {
             **self.metadata(),
@@ -106,7 +106,7 @@ class TrainingSetup:
         }
 
     def metadata(self) -> dict[str, Any]:
-        """The pair whose states a head reads, and the task and options that it was trained with."""
+        """Return the pair whose states a head reads, and the task and options of its training."""
         run = self.run
         return {
             "model": run.model.name,
@@ -120,11 +120,11 @@ class TrainingSetup:
         }
 
     def widths(self) -> dict[str, int]:
-        """The widths of the hidden states of draft and target."""
+        """Return the widths of the hidden states of draft and target."""
         return {f"{role}_hidden": int(config.hidden_size) for role, config in self.pair_info.configs.items()}
 
     def keys_of(self, step: int, count: int) -> list[str]:
-        """The examples of a step; each is used once before any is used again."""
+        """Return the examples of a step; each is used once before any is used again."""
         known = list(self.prompts.ids)
         return [known[(step * count + i) % len(known)] for i in range(count)]
 
@@ -157,7 +157,7 @@ class TrainingSetup:
         return sorted(stream, key=lambda generation: generation.request)
 
     def reward(self, values: Mapping[str, float]) -> float:
-        """The score of a text, scaled to 0–1."""
+        """Return the score of a text, scaled to 0–1."""
         assert self.metric is not None, "only a training with a reward scores texts"
         low, high = self.metric.bounds or (0.0, 1.0)
         assert low is not None, "reward_of checks both bounds"
@@ -167,7 +167,7 @@ class TrainingSetup:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A text, its reward on 0–1, and what was recorded of the tokens that its rule decided."""
+    """A text, its reward on 0–1, and the recording of the tokens that its rule decided."""
 
     generation: Generation
     reward: float
@@ -175,7 +175,7 @@ class Rollout:
 
 
 def reward_of(task: DataTask, name: str | None) -> Metric:
-    """The metric called `name`, or the task's headline metric; ConfigError unless each text has a score between two bounds."""
+    """Return the metric called `name`, or the headline metric; ConfigError unless each text has a score between two bounds."""
     usable = [metric for metric in task.metrics if metric.is_bounded and metric.stats is None and metric.best == "high"]
     wanted, names = name or task.metric, ", ".join(metric.name for metric in usable)
     for metric in usable:
@@ -186,6 +186,6 @@ def reward_of(task: DataTask, name: str | None) -> Metric:
 
 
 def group_by(rollouts: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Consecutive rollouts in groups of `size`."""
+    """Return consecutive rollouts in groups of `size`."""
     for first in range(0, len(rollouts), size):
         yield rollouts[first : first + size]

@@ -1,4 +1,4 @@
-"""What every training shares: numbered steps, checkpoints, progress lines, exact resumption."""
+"""Common code of all trainings: numbered steps, checkpoints, progress lines, exact resumption."""
 
 import json
 import time
@@ -16,7 +16,7 @@ from sdbench.files import replace_on_success
 
 @dataclass(slots=True)
 class Steps:
-    """The steps of a training, with a checkpoint at `path`. A training that stopped early continues there in the next run."""
+    """The steps of a training, with a checkpoint at `path`. An interrupted training continues there in the next run."""
 
     name: str
     count: int  # of the recipe
@@ -33,7 +33,7 @@ class Steps:
     began: float = field(default_factory=time.monotonic)
 
     def resume(self, device: str = "cpu") -> dict[str, Any] | None:
-        """The state in the checkpoint, or None without one; ConfigError for a checkpoint of another training."""
+        """Return the state in the checkpoint, None without one; ConfigError for a checkpoint of another training."""
         if not self.path.exists():
             return None
         state = torch.load(self.path, map_location=device, weights_only=True) if is_whole(self.path) else {}
@@ -62,7 +62,7 @@ class Steps:
                 self._store(state(), step + 1)
 
     def is_due(self, step: int, last: int) -> bool:
-        """Whether a checkpoint follows this step."""
+        """Return whether a checkpoint follows this step."""
         return self.is_first and ((step + 1) % self.checkpoint_every == 0 or step + 1 == last)
 
     @property
@@ -86,7 +86,7 @@ class Steps:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether every byte of a checkpoint is as written: a zip's directory is at its end and has a checksum of each part."""
+    """Return whether a checkpoint is complete: a zip's directory is at its end and has a checksum of each part."""
     try:
         with zipfile.ZipFile(path) as file:
             return file.testzip() is None

@@ -1,4 +1,4 @@
-"""The trainer of every head and draft: numbered steps, resumed where an earlier run of the command stopped, then one result."""
+"""The base of all trainings: numbered steps, resumed where an earlier run of the command stopped, then one result."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Recipe = TypeVar("Recipe", bound=TrainingRecipe)
 
 @dataclass
 class Trainer(ABC, Generic[Recipe]):
-    """A subclass says what a step does and what is written at the end: a function of the pair and the recipe."""
+    """A subclass defines a step and what is written at the end, as functions of the pair and the recipe."""
 
     name: ClassVar[str]  # of its checkpoint, and in the lines of progress
     checkpoint_every: ClassVar[int]  # steps
@@ -32,7 +32,7 @@ class Trainer(ABC, Generic[Recipe]):
     optimiser: Any = field(default=None, init=False)  # a WarmAdamW, where weights are trained by gradients
 
     def __post_init__(self) -> None:
-        """Make what is trained, as it is before the first step."""
+        """Build what is trained, before the first step."""
 
     def __call__(self) -> None:
         identity, every = self.setup.identity(self.recipe), (self.checkpoint_every, self.report_every)
@@ -50,28 +50,28 @@ class Trainer(ABC, Generic[Recipe]):
         return self.out / f"{self.name}.ckpt"
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the content of a checkpoint."""
         return {"rows": self.rows, **(self.optimiser.state() if self.optimiser else {})}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from what `state` returned."""
         self.rows = state["rows"]
         if self.optimiser:
             self.optimiser.restore(state)
 
     @abstractmethod
     def step(self, step: int) -> Any:
-        """Train once; return what the end needs to know of it, as tensors, numbers and texts."""
+        """Train once; return what the end needs of this step, as tensors, numbers and texts."""
 
     @abstractmethod
     def progress(self) -> str:
-        """The last row in words."""
+        """Return the last row as text."""
 
     @abstractmethod
     def save(self) -> None: ...
 
     def metadata(self) -> dict[str, Any]:
-        """The pair, the task and the options of what was trained, and how long that took."""
+        """Return the pair, the task and the options of the training, and how long it took."""
         names = [name for name in self.recipe.options() if name not in ("features", "rows")]
         options = {name: getattr(self.recipe, name) for name in names}
         return {**self.setup.metadata(), **options, "seconds": round(self.steps.seconds)}
@@ -79,7 +79,7 @@ class Trainer(ABC, Generic[Recipe]):
 
 @dataclass
 class WarmAdamW:
-    """AdamW over named weights, with clipped gradients and a linear warm-up of the rate."""
+    """AdamW over named weights, with clipped gradients and a linear warm-up of the learning rate."""
 
     weights: dict[str, Tensor]
     rate: float
