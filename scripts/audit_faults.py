@@ -68,7 +68,7 @@ def page(lines: Sequence[dict[str, Any]], seeds: int) -> str:
             "",
             f"Each fault wraps a rule, a drafter or the engine from outside (`tests/audit/faults.py`) and is audited with the "
             f"default options at {seeds} seeds. Texts: how many were drawn, over all settings, until every setting was refuted or "
-            "the power was reached. Claims: those violated at every seed. Made by `python scripts/audit_faults.py`.",
+            "the power was reached. Claims: those violated at every seed. Written by `python scripts/audit_faults.py`.",
             "",
             "| fault | caught | texts drawn | violated claims |",
             "|---|---|---|---|",

@@ -231,7 +231,7 @@ def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny 
             f"{len(tested)} combinations of rule, drafter, temperature and warper on {pair}: {alarms} false alarms, "
             f"{few} with too few samples; {sum(line['claims'] for line in tested):,} claims tested in {seconds:,.0f} s. In each, "
             f"a TV of {max(detected, default=0):g} between prefixes of two tokens would have been detected with probability .95. "
-            "–: the rule's limits exclude this combination. Made by `python scripts/audit_matrix.py`.",
+            "–: the rule's limits exclude this combination. Written by `python scripts/audit_matrix.py`.",
             "",
             f"| | {' | '.join(columns)} |",
             f"|---|{'---|' * len(columns)}",

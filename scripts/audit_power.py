@@ -89,7 +89,7 @@ def page(lines: Sequence[dict[str, Any]]) -> str:
         [
             "# The power of the audit",
             "",
-            " ".join((__doc__ or "").split("\n\n")[2].split()) + " Made by `python scripts/audit_power.py`.",
+            " ".join((__doc__ or "").split("\n\n")[2].split()) + " Written by `python scripts/audit_power.py`.",
             "",
             "| fault | claims tested | caught | power, at least |",
             "|---|---|---|---|",

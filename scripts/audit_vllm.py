@@ -233,7 +233,7 @@ def page(tree: Mapping[str, Any]) -> str:
             *(f"    {line}" for line in [*EXPAND.strip().splitlines(), f"→ is_right {tree['expands']}"]),
             "",
             "The plug-in replaces that function, and `engine=vllm` refuses T > 0 without it.",
-            *("", "## Commands", "", "Made by `python scripts/audit_vllm.py python=…`. The servers:", ""),
+            *("", "## Commands", "", "Written by `python scripts/audit_vllm.py python=…`. The servers:", ""),
             *(*commands, "", "and the audits:", "", *audits, ""),
         ]
     )

@@ -63,7 +63,7 @@ def text_of(table: pd.DataFrame, seconds: dict[int, int]) -> str:
     took = ", ".join(f"{layers} layers {spent / 60:.0f} minutes" for layers, spent in seconds.items())
     about = (
         f"Layers of llama-tiny's target that stay, of 18, as a draft for it on gsm8k-tiny: n = {table['n'].min():g}, five drafted "
-        "tokens, the ensemble at w = 0.7. Made by `python scripts/healing_tables.py`. Training, 200 steps of 16 of the target's "
+        "tokens, the ensemble at w = 0.7. Written by `python scripts/healing_tables.py`. Training, 200 steps of 16 of the target's "
         f"answers on one thread of a busy machine, took: {took}."
     )
     return f"# Pruned drafts, healed and not\n\n{about}\n\n{markdown(HEAD, rows).rstrip()}\n"

@@ -88,7 +88,7 @@ def to_markdown(rows: Sequence[Row], runs: int) -> str:
     lines = [
         "# Intervals of the mean of bounded differences",
         "",
-        f"Made by `python -m scripts.simulate_intervals runs={runs} n={sizes.replace(' ', '')}`.",
+        f"Written by `python -m scripts.simulate_intervals runs={runs} n={sizes.replace(' ', '')}`.",
         "Scores lie between 0 and 100, so differences between −100 and 100. Level 95 %, so 2.5 % on each side.",
         f"{runs:,} runs of every law at each n of {sizes}; standard error of a share of 2.5 %: {error:.2f} points.",
         f"Above n = {SMALL} only {', '.join(PARTS)} and sdbench's own; a row holds every n its method was tried at.",

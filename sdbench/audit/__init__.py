@@ -1,1 +1,1 @@
-"""Does it emit the law it claims? Every claim of a rule, a drafter or an engine, as a test with known power. docs/audit.md."""
+"""Tests of whether a rule, a drafter or an engine emits the law that it claims, with known power. See docs/audit.md."""

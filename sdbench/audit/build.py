@@ -1,4 +1,4 @@
-"""From a command line to a subject: a trained pair by the runner's own composition, or the tiny random pair."""
+"""Build the subject of an audit from a command line: a trained pair composed as in a run, or the tiny random pair."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ class BuiltAudit:
 
     @property
     def subjects(self) -> list[Subject]:
-        """A subject for each drafter; where there are several, each setting has its drafter in its name."""
+        """Return a subject for each drafter; if there are several, each setting has its drafter in its name."""
         if len(self.drafters) == 1:
             return [self.subject]
         return [
@@ -177,7 +177,7 @@ def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
 
 
 def least_certain(model: Any, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
-    """The prompts whose first token has the highest entropy, in their order."""
+    """Return the prompts whose first token has the highest entropy, in their order."""
     import torch
 
     with torch.no_grad():

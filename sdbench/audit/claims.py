@@ -1,6 +1,7 @@
-"""The claims that are tested by samples. A test takes texts as they come and gives, at any time, the evidence against its claim.
+"""The claims that are tested by samples. A test receives texts in parts and returns at any time the evidence against its claim.
 
-The tests of prefixes, whole texts and rounds need every text enumerated; those of larger vocabularies are in large_vocabulary.py.
+The tests of prefixes, whole texts and rounds need every text enumerated; those of larger vocabularies are in
+large_vocabulary.py.
 """
 
 from abc import ABC, abstractmethod
@@ -23,7 +24,7 @@ NUM_BINS = 16
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The difference between samples and claim, with a 95 % interval, and the least difference that would have been detected."""
+    """The difference between samples and claim, with a 95 % interval, and the smallest difference that would be detected."""
 
     name: str
     value: float
@@ -34,7 +35,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class ContingencyCell:
-    """The cell that deviates most, in words, with how often it was seen and expected."""
+    """The cell that deviates most, as text, with its observed and expected counts."""
 
     name: str
     seen: float
@@ -158,7 +159,7 @@ class AcceptanceTest(AcceptanceEvidence):
     quantity: str = "acceptance"
 
     def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None:
-        """Nothing to do: the test that computes the distributions adds what was kept."""
+        """Does nothing: the test that computes the distributions adds the numbers of kept drafts."""
 
     def effect(self, log_wanted: float) -> Effect:
         return Effect(self.quantity, *self.gap(), self.least(log_wanted))

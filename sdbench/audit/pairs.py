@@ -1,4 +1,4 @@
-"""What is audited where no model is named: a tiny random pair with a sliding window, in float64."""
+"""The default subject of an audit: a tiny random pair with a sliding window, in float64."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def with_random_weights(kind: Any, config: Any, seed: int, spread: float) -> Any
 
 
 def random_pair(vocab: int = VOCAB) -> tuple[Any, Any]:
-    """A target of two layers, and a draft of one that shares its embeddings, so that it is right now and then."""
+    """Return a target of two layers and a draft of one that shares its embeddings, so that some of its drafts are right."""
     target, draft = random_model(layers=2, seed=0, vocab=vocab), random_model(layers=1, seed=1, vocab=vocab)
     draft.get_input_embeddings().weight.data.copy_(target.get_input_embeddings().weight.data)
     draft.get_output_embeddings().weight.data.copy_(target.get_output_embeddings().weight.data)

@@ -1,4 +1,4 @@
-"""What an audit returns: a result for each claim, the verdict over all and its exit code; a table, one line, audit.json."""
+"""The result of an audit: a row for each claim, the overall verdict and its exit code; a table, one line, audit.json."""
 
 import json
 import math
@@ -32,7 +32,7 @@ class ClaimResult:
 
     @property
     def sentence(self) -> str:
-        """The cell that deviates most."""
+        """The text on the cell that deviates most."""
         if self.cell is None:
             return "nothing deviates"
         return self.cell.name + (
@@ -129,7 +129,7 @@ def line_of(report: AuditReport, file: Path) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Replace infinities by words and NaN by null: plain JSON has neither."""
+    """Replace infinities by words and NaN by null, which plain JSON does not have."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Run an audit: print its table and its one line, write its files, return the exit code of its verdict."""
+"""Run an audit: print its table and its line, write its files, return the exit code of its verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def backend_of(given: AuditCommand) -> Callable[[AuditCommand], AuditReport]:
-    """The function that draws the texts and tests them; only its own module is imported."""
+    """Return the function that draws and tests the texts; only its module is imported."""
     if "generations" in given.values:
         from sdbench.audit.generations import audit_file as run
     elif given.values.get("backend") == "transformers":

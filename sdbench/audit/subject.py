@@ -1,4 +1,4 @@
-"""What is audited: rules with a drafter on a pair, and how their texts are drawn."""
+"""The subject of an audit: rules with a drafter on a pair, and how their texts are drawn."""
 
 import time
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class AuditedRule:
         return bool(self.rule.is_lossless().all())
 
     def is_random(self, sampling: Sampling) -> bool:
-        """Whether its texts depend on the noise."""
+        """Return whether its texts depend on the noise."""
         return not sampling.is_greedy or bool(getattr(self.rule, "draws_if_greedy", True))
 
 
@@ -143,6 +143,6 @@ class Subject:
 
 
 def min_num_draft(settings: Sequence[AuditedRule], wanted: int = 3) -> int:
-    """The least number of drafts, `wanted` or more, that all rules accept."""
+    """Return the smallest number of drafts, at least `wanted`, that all rules accept."""
     lows = [(getattr(setting.rule, "limits", None) or Limits()).num_draft[0] for setting in settings]
     return max(wanted, *lows)

@@ -1,6 +1,6 @@
-"""Answers that outlive the process: each is on disk as soon as it has ended, and is decoded once.
+"""Answers that survive an interrupted process: each is written to disk as soon as it has ended.
 
-What is kept of a text are its answer and its counts, under a key of all that decides it, as in the records of a run.
+Stored are the answer and its counts, under a key of everything that decides the text, as in the records of a run.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class KeptAnswers:
             raise ConfigError(f"keep={path} cannot hold answers ({error}): name a new file") from None
 
     def read(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return the answers that are there, by their keys."""
+        """Return the stored answers by key."""
         query = "SELECT answer FROM answers WHERE key = ?"
         rows = {key: self._database.execute(query, (key,)).fetchone() for key in keys}
         return {key: json.loads(row[0]) for key, row in rows.items() if row is not None}
 
     def write(self, key: str, answer: Mapping[str, Any]) -> None:
-        """Keep an answer; it is on disk when this returns."""
+        """Store an answer; it is on disk when this returns."""
         self._database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, json.dumps(answer)))

@@ -1,4 +1,4 @@
-"""What was measured while lm-evaluation-harness had its answers: rates with intervals, for its results file."""
+"""Measurements during an evaluation by lm-evaluation-harness: rates with intervals, for its results file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One answer of a server: what it is made of, and how its chunks are read."""
+"""One answer of a server: its content, and the reading of its chunks."""
 
 import json
 import time
@@ -22,7 +22,7 @@ class Answer:
     is_stopped: bool
     steps: Mapping[str, Sequence[int]] | None
     totals: Mapping[str, float] | None
-    chunks: tuple[tuple[float, int], ...]  # when, and how many ids
+    chunks: tuple[tuple[float, int], ...]  # time and number of ids
     server_s: Mapping[str, float]  # first_token, decode, queue; NaN where it does not say
     started_at: float
     num_asked: int = 1  # 1: answered at once
@@ -37,7 +37,7 @@ class Answer:
 
 
 class UnansweredError(Exception):
-    """An attempt without a whole answer; any part of one is dropped. `wait_s`: the wait that the server asks for."""
+    """A request without a complete answer; partial answers are dropped. `wait_s`: the wait that the server requests."""
 
     def __init__(self, reason: str, wait_s: float | None = None) -> None:
         super().__init__(reason)
@@ -45,12 +45,12 @@ class UnansweredError(Exception):
 
 
 class AnswerReader:
-    """The chunks of one answer."""
+    """Reads the chunks of one answer."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
         self.started_at, self._begin = time.time(), time.perf_counter()
-        self.ids: list[int | None] = []  # None: counted and not sent
+        self.ids: list[int | None] = []  # None: counted but not sent
         self.sums: list[tuple[int, int, int]] = []
         self.text, self.finish, self.is_whole = "", None, False
         self.chunks: list[tuple[float, int]] = []
@@ -97,7 +97,7 @@ class AnswerReader:
         self.finish = at(choice, dialect.finish) or self.finish
 
     def ended_at(self, count: int) -> Answer:
-        """The answer as far as its first `count` ids, which the newest chunk completes."""
+        """Return the answer up to its first `count` ids, which the newest chunk completes."""
         when, size = self.chunks[-1]
         self.chunks[-1] = when, size - (len(self.ids) - count)
         self.ids, self.finish = self.ids[:count], self.dialect.stops[0]

@@ -1,4 +1,4 @@
-"""A client of one server of the OpenAI kind: streamed requests, repeated where nothing can be counted twice."""
+"""A client of one OpenAI-compatible server: streamed requests, with retries only where nothing can be counted twice."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ IsOver = Callable[[Sequence[Any]], bool]  # whether the newest of these ids ends
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often a request is repeated, the first wait (each next one is twice as long), and the longest silence."""
+    """How often a request is repeated, the first wait (which doubles each time), and the longest silence."""
 
     retries: int = 6
     wait_s: float = 0.5
@@ -31,7 +31,7 @@ class Patience:
 
 @dataclass
 class Client:
-    """`url` without /v1. Open it inside the loop that uses it."""
+    """`url` is without /v1. Open it inside the event loop that uses it."""
 
     url: str
     dialect: Dialect
@@ -53,7 +53,7 @@ class Client:
     async def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield a response; what the transport raises is an UnansweredError."""
+        """Yield a response; errors of the transport become UnansweredErrors."""
         assert self._session is not None, "open() comes before any request"
         try:
             async with self._session.request(method, self.url + path, json=body) as response:
@@ -62,7 +62,7 @@ class Client:
             raise UnansweredError(" ".join(str(error).split())[:200] or type(error).__name__) from error
 
     async def get(self, path: str | None, body: Mapping[str, Any] | None = None) -> Any:
-        """A page of the server as JSON, by POST where there is a body; None where there is no such page."""
+        """Return a page of the server as JSON, by POST if there is a body; None if there is no such page."""
         if path is None:
             return None
         async with self._request("GET" if body is None else "POST", path, body) as response:
@@ -72,14 +72,14 @@ class Client:
                 return None
 
     async def refuses(self, body: Mapping[str, Any]) -> bool:
-        """Whether the server answers a request with HTTP 400."""
+        """Return whether the server answers a request with HTTP 400."""
         async with self._request("POST", self.dialect.completions, body) as response:
             if response.status not in (200, 400):
                 raise UnansweredError(f"HTTP {response.status}: {_message(await response.text())}")
             return response.status == 400
 
     async def counters(self) -> dict[str, float] | None:
-        """Steps, drafted and accepted tokens since the server's start; None where it does not count them."""
+        """Return steps, drafted and accepted tokens since the server's start; None if it does not count them."""
         if not any(self.dialect.counters.values()):
             return None
         try:
@@ -89,7 +89,7 @@ class Client:
             raise EngineError(f"the counters of the server at {self.url} cannot be read ({error})") from error
 
     async def complete(self, body: Mapping[str, Any], is_over: IsOver | None = None) -> Answer:
-        """One text. A request without a whole answer is repeated, as it changes nothing on a server; at last EngineError."""
+        """Return one text. A request without a complete answer is repeated, which changes nothing; finally EngineError."""
         reason = ""
         for attempt in range(self.patience.retries + 1):
             try:
@@ -107,7 +107,7 @@ class Client:
         )
 
     def _wait_s(self, attempt: int, retry_after_s: float | None) -> float:
-        """Twice as long each time, by chance so that users do not come back together; at least what the server asks for."""
+        """Return the wait, doubled each time and randomised so that retries spread; at least what the server requests."""
         usual_s = self.patience.wait_s * 2**attempt * random.uniform(0.5, 1)
         return min(LONGEST_WAIT_S, max(retry_after_s or 0.0, usual_s))
 
@@ -138,7 +138,7 @@ class Client:
         return reader.answer()
 
     async def _all_ids(self, body: Mapping[str, Any]) -> Sequence[int]:
-        """The ids of the same text, whole: llama.cpp's stream leaves out those of a character's first tokens."""
+        """Return all ids of the same text: llama.cpp's stream leaves out those of a character's first tokens."""
         async with self._request("POST", self.dialect.completions, {**body, "stream": False}) as response:
             if response.status != 200:
                 raise UnansweredError(f"HTTP {response.status}")
@@ -149,7 +149,7 @@ class Client:
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[str]:
-    """The data of server-sent events. Lines may be longer than a reader's buffer: the first one can hold a prompt's ids."""
+    """Yield the data of server-sent events. Lines may exceed a reader's buffer: the first can hold a prompt's ids."""
     left = b""
     async for piece in content.iter_any():
         *lines, left = (left + piece).split(b"\n")
@@ -159,7 +159,7 @@ async def _events(content: aiohttp.StreamReader) -> AsyncIterator[str]:
 
 
 def _seconds(header: str | None) -> float | None:
-    """Retry-After in seconds; a date is left to the usual wait."""
+    """Return Retry-After in seconds; a date is ignored."""
     try:
         return None if header is None else max(0.0, float(header))
     except ValueError:
@@ -167,7 +167,7 @@ def _seconds(header: str | None) -> float | None:
 
 
 def _message(text: str) -> str:
-    """The message of an error: OpenAI's field, or the beginning of the page."""
+    """Return the message of an error: OpenAI's field, or the beginning of the page."""
     try:
         tree = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The command line of a server that is started, from the options of a run, whatever they mean."""
+"""The command line of a server that is started, from the options of a run."""
 
 import json
 import re
@@ -30,7 +30,7 @@ LOOK_S = 120
 
 
 def flags(args: Mapping[str, Any]) -> list[str]:
-    """{tensor_parallel_size: 8} as --tensor-parallel-size 8: true is a flag alone, false its --no- form, null leaves it out."""
+    """Return {tensor_parallel_size: 8} as --tensor-parallel-size 8: true is the flag only, false its --no- form, null nothing."""
     words: list[str] = []
     for name, value in args.items():
         flag = name.replace("_", "-")
@@ -44,7 +44,7 @@ def flags(args: Mapping[str, Any]) -> list[str]:
 
 
 def look(python: str, module: str) -> dict[str, Any]:
-    """Return what an interpreter has of a server's package; a ConfigError where it is none, or has none."""
+    """Return what an interpreter has of a server's package; a ConfigError if it is not an interpreter, or has no such package."""
     option = f"engine.python={show(python)}"
     try:
         words = [python, "-c", LOOK.replace("MODULE", module)]
@@ -83,7 +83,7 @@ def look_at_llama_server(binary: str | None) -> dict[str, Any]:
 
 
 def port_of(host: str, wanted: int | None) -> int:
-    """The wanted port if nobody listens there; for None one that is free."""
+    """Return the wanted port if it is free; for None any free port."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -97,5 +97,5 @@ def port_of(host: str, wanted: int | None) -> int:
 
 
 def words_of(python: str, module: str, args: Mapping[str, Any], speculative: Mapping[str, Any] | None) -> Sequence[str]:
-    """python -m MODULE, its flags, and what it is to speculate with."""
+    """Return python -m MODULE, its flags, and the options of speculation."""
     return [python, "-m", module, *flags(args), *flags({"speculative_config": speculative})]

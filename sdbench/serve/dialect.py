@@ -1,4 +1,4 @@
-"""Where a server of one kind reports what: paths into its JSON and names of its counters, from its file in configs/engine."""
+"""Where a kind of server reports its facts: paths into its JSON and names of its counters, from a file in configs/engine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Dialect:
     text: str = "text"
     finish: str = "finish_reason"
     stops: Sequence[str] = ("stop",)  # of its values those of a text that the model or a stop string ended
-    last: str | None = None  # what is true in the last chunk; None: [DONE] comes behind it
+    last: str | None = None  # what is true in the last chunk; None: [DONE] follows it
     prompt_ids: str | None = None
     steps: Mapping[str, str | None] = field(default_factory=dict)
     totals: Mapping[str, str | None] = field(default_factory=dict)
@@ -44,9 +44,9 @@ class Dialect:
     most_stops: int | None = None
     fixed_length: Mapping[str, Any] = field(default_factory=dict)
     cached_prompts: Mapping[str, Any] = field(default_factory=dict)
-    extra: str | None = None  # the field of a request that carries what plug-ins read
+    extra: str | None = None  # the field of a request that plug-ins read
     salt: str | None = None  # the field of a request that keeps its prompt out of a cache of prompts
-    has_cached_prompts: bool = True  # False: every request has its prompt read anew
+    has_cached_prompts: bool = True  # False: every request's prompt is prefilled again
     version: str | None = "/version"
     version_name: str = "version"
     tokenize: str | None = None
@@ -54,10 +54,10 @@ class Dialect:
     tokenize_request: Mapping[str, Any] = field(default_factory=lambda: {"add_special_tokens": False})
     info: str | None = None
     counters_at: str = "/metrics"
-    keeps_connections: bool = True  # False: it closes one behind a stream, and a request on it would be lost
+    keeps_connections: bool = True  # False: it closes one after a stream, and a request on it would be lost
     is_cumulative: bool = False  # whether each chunk repeats all ids so far
     flag: str | None = None  # what to start such a server with, so that it counts; None: nothing makes it
-    length_flag: str = "num_speculative_tokens"  # what its draft length is called at its start
+    length_flag: str = "num_speculative_tokens"  # name of the draft length at its start
     tokens_per_step: str | None = None  # of a text, the mean; what was drafted then stays unknown
 
     @classmethod
@@ -79,7 +79,7 @@ class Dialect:
 
 
 def at(tree: Any, path: str | None) -> Any:
-    """The value at a path; None where there is none."""
+    """Return the value at a path; None if there is none."""
     for part in () if path is None else path.split("."):
         if isinstance(tree, Mapping):
             tree = tree.get(part)
@@ -91,13 +91,13 @@ def at(tree: Any, path: str | None) -> Any:
 
 
 def all_of(tree: Any, paths: Mapping[str, str | None], names: tuple[str, ...]) -> dict[str, Any] | None:
-    """Every name's value, or None where one is missing: half of a count is none."""
+    """Return every name's value, or None if one is missing."""
     values = {name: at(tree, paths.get(name)) for name in names}
     return None if any(value is None for value in values.values()) else values
 
 
 def counters_of(text: str, names: Mapping[str, str | None]) -> dict[str, float] | None:
-    """Sums over all labels of these counters in the Prometheus text of a server; None where one is missing."""
+    """Return sums over all labels of these counters in a server's Prometheus text; None if one is missing."""
     wanted = {str(name): key for key, name in names.items() if name is not None}
     sums: dict[str, float] = {}
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""A server process: its supervisor, its log, whether it is ready, and why it died."""
+"""A server process: its supervisor, its log, whether it is ready, and why it ended."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
 @dataclass
 class Server:
-    """One process group behind a supervisor; `close` ends it, and so does the end of this process."""
+    """One process group under a supervisor; `close` ends it, and so does the end of this process."""
 
     url: str
     log: Path
@@ -36,7 +36,7 @@ class Server:
         return cls(url, log, process, grace_s)
 
     def wait_until_ready(self, path: str, start_s: float) -> None:
-        """Until its health page answers; a ConfigError with its last lines where it dies before, or takes too long."""
+        """Wait until its health page answers; a ConfigError with its last log lines if it ends before, or takes too long."""
         begin = time.monotonic()
         while not self._is_healthy(path):
             code, reason = self.process.poll(), None
@@ -57,14 +57,14 @@ class Server:
             return False
 
     def death(self, within_s: float = 0.0) -> str | None:
-        """A sentence on a server that has ended by itself, or does so within the time; None while it runs."""
+        """Return a sentence on a server that has ended, or ends within the time; None while it runs."""
         until = time.monotonic() + within_s
         while (code := self.process.poll()) is None and time.monotonic() < until:
             time.sleep(POLL_S)
         return None if code is None else f"the server at {self.url} ended with code {code}{self.last_lines()}"
 
     def last_lines(self) -> str:
-        """The end of its log, for a sentence about it."""
+        """Return the end of its log, for a message about it."""
         lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
         if not lines:
             return f" and wrote nothing to {self.log}"

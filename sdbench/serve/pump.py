@@ -1,4 +1,4 @@
-"""An event loop in its own thread, for callers that wait: many requests under way at once, answers as they end."""
+"""An event loop in a separate thread for synchronous callers: many concurrent requests, answers as they end."""
 
 import asyncio
 import queue
@@ -22,7 +22,7 @@ class Pump:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def each(self, asks: Iterable[A], work: Callable[[A], Awaitable[T]], most: int) -> Iterator[tuple[A, T]]:
-        """Answers as they end, `most` under way. An error ends all of them, as does a caller that stops."""
+        """Yield answers as they end, `most` at a time. An error, or a caller that stops, cancels all of them."""
         answers: queue.Queue[tuple[A, T] | BaseException | None] = queue.Queue()
         waiting = iter(asks)
 

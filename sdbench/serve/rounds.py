@@ -1,4 +1,4 @@
-"""The rounds of one text from the counts that a server reports by step, cut as the engine cuts."""
+"""The rounds of one text from the counts that a server reports by step, cut like the engine's."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -8,7 +8,7 @@ from sdbench.types import EngineError, Origin
 
 
 class CountedRounds(NamedTuple):
-    """As in `types.Generation`; origins are None where steps without drafts lie somewhere between the others."""
+    """As in `types.Generation`; origins are None if steps without drafts lie somewhere between the others."""
 
     drafted: tuple[int, ...]
     examined: tuple[int, ...]
@@ -41,7 +41,7 @@ def steps_of(sums: Sequence[tuple[int, int, int]]) -> dict[str, list[int]] | Non
 
 
 def without_drafts(num_tokens: int) -> CountedRounds:
-    """A model without drafts: each token is a round."""
+    """Return the rounds of a model without drafts: each token is a round."""
     none = (0,) * num_tokens
     return CountedRounds(none, none, none, ("bonus",) * num_tokens)
 

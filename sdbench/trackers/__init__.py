@@ -1,8 +1,8 @@
-"""Sending the results of a run to a tracker, by the tracker's own library: off unless asked for with tracker=NAME.
+"""Send the results of a run to a tracker through its library; off unless tracker=NAME.
 
-A tracker is a class with `send(findings)` in a file of its own and a YAML file in configs/tracker that names it. What is sent
-is made from the records: the summary's numbers cell by cell, the figures, the page, the configuration. Not sent: texts and tokens.
-Imports: pandas for the type alone; a tracker's library when it is made.
+A tracker is a class with `send(findings)` in its own file and a YAML file in configs/tracker that names it. Everything sent
+comes from the records: the summary's numbers by cell, the figures, the page, the configuration. Texts and tokens are not sent.
+pandas is imported for types only, a tracker's library when the tracker is built.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LABELS = ("model", "task", "verifier", "w", "drafter", "num_draft", "temperature
 
 
 class TrackerError(RuntimeError):
-    """The tracker did not take it; the records are whole all the same."""
+    """The tracker did not accept the results; the records are complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Findings:
 
     @property
     def figures(self) -> list[Path]:
-        """PNG files, in the order of their names."""
+        """Return the PNG files, ordered by name."""
         return sorted((self.folder / "figures").glob("*.png"))
 
     @property
@@ -72,18 +72,18 @@ class Tracker(Protocol):
 
 
 def make(target: str, options: Mapping[str, Any]) -> Tracker:
-    """The tracker that a configuration names; ValueError if its library is missing."""
+    """Build the tracker of a configuration; ValueError if its library is missing."""
     return import_object(target)(**options)
 
 
 def need(library: str, extra: str) -> None:
-    """One sentence instead of an ImportError, before anything is decoded."""
+    """Raise one sentence instead of an ImportError, before anything is decoded."""
     if find_spec(library) is None:
         raise ValueError(f"{library} is not installed: pip install 'sdbench[{extra}]'")
 
 
 def flat(tree: Mapping[str, Any], above: str = "") -> dict[str, str]:
-    """A nested configuration as {"model.name": "llama-tiny"}; lists as JSON, what is null left out."""
+    """Return a nested configuration as {"model.name": "llama-tiny"}; lists as JSON, without nulls."""
     params: dict[str, str] = {}
     for key, value in tree.items():
         name = f"{above}{key}"

@@ -1,4 +1,4 @@
-"""MLflow: one run a results folder with its configuration, figures and page, and below it one run a cell with its numbers."""
+"""MLflow: one run per results folder with its configuration, figures and page, and a child run per cell with its numbers."""
 
 import os
 import socket
@@ -19,7 +19,7 @@ class MLflow:
         self.uri, self.experiment = uri, experiment
 
     def check(self) -> None:
-        """Raise TrackerError where no server answers: the library itself would try for minutes, after hours of work."""
+        """Raise TrackerError if no server answers: the library would retry for minutes, after hours of work."""
         url = urlsplit(self.uri or os.environ.get("MLFLOW_TRACKING_URI", ""))
         if url.scheme not in ("http", "https") or url.hostname is None:
             return

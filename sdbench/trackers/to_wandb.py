@@ -1,4 +1,4 @@
-"""Weights & Biases: one run a results folder with its configuration, a table of the cells, their numbers, figures and page."""
+"""Weights & Biases: one run per results folder with its configuration, a table of the cells, their numbers, figures and page."""
 
 import netrc
 import os
@@ -20,7 +20,7 @@ class WandB:
         self.project, self.entity, self.mode = project, entity, mode
 
     def check(self) -> None:
-        """Raise TrackerError without a login: a run would be refused only at its end, after hours of work."""
+        """Raise TrackerError without a login: a run would fail only at its end, after hours of work."""
         host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
         if self.mode == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled"):
             return

@@ -1,4 +1,4 @@
-"""The nouns and the protocols everybody shares. Tensors are named for type checkers only: importing this brings no torch."""
+"""The shared types and protocols. Tensors are imported for type checkers only, so importing this package does not load torch."""
 
 from sdbench.types.engine import (
     DraftBlock,

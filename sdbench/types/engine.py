@@ -17,12 +17,12 @@ Finish = Literal["stop", "length"]
 
 
 class EngineError(Exception):
-    """An engine outside this process no longer answers: it ends a run, and is no failure of a cell."""
+    """An engine outside this process no longer answers. It ends a run and is not a failure of a cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartialForward:
-    """How far a target's forward over T tokens has come: through its first `num_layers`. By default it has not begun.
+    """A target's forward pass over T tokens that has run its first `num_layers` layers; by default none.
 
     Keys and values of these layers are in the target's cache.
     """
@@ -37,11 +37,11 @@ class PartialForward:
 
 @dataclass(frozen=True, slots=True)
 class DraftBlock:
-    """What a drafter proposes: lengths[b] tokens in row b; the other slots hold anything."""
+    """What a drafter proposes: lengths[b] tokens in row b; other slots hold anything."""
 
-    tokens: Tensor  # [B,K] int64; K may be smaller than what was asked
-    q: Tensor  # law [B,K,V], or ids [B,K]: the law each token was really sampled from
-    lengths: Tensor  # [B] int64, 0..K: what is offered, and what is counted
+    tokens: Tensor  # [B,K] int64; K may be smaller than requested
+    q: Tensor  # law [B,K,V], or ids [B,K]: the law from which each token was really sampled
+    lengths: Tensor  # [B] int64, 0..K: the tokens that are offered and counted
     logits: Tensor | None = None  # [B,K,V] un-tempered, kept where a rule needs "raw"
     hidden: Tensor | None = None  # [B,K,d] that each token was sampled from; kept where a rule needs "draft_hidden"
     # Of the target's forward over the text's last token and these very tokens: T = K + 1. Verification goes on from there.
@@ -51,7 +51,7 @@ class DraftBlock:
 
     @property
     def is_sure(self) -> Tensor:
-        """[B,K] bool: whether the drafter is sure of the token that it offers."""
+        """Return [B,K] bool: whether the drafter is sure of the token that it offers."""
         if self.sure is None:
             return self.tokens.new_zeros(self.tokens.shape).bool()
         return self.sure.gather(-1, self.tokens[..., None])[..., 0]
@@ -70,7 +70,7 @@ class DraftBlock:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a rule may read. `p` has one position more than the draft, that of the bonus token."""
+    """What a rule may read. `p` has one more position than the draft, that of the bonus token."""
 
     p: Tensor  # law [B,K+1,V], or ids [B,K+1]
     draft: DraftBlock
@@ -123,7 +123,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What is known about drafted positions without sampling; NaN where an identity does not hold."""
+    """What is known about drafted positions without sampling; NaN where it is not defined."""
 
     p: Tensor  # [B,K] the drafted token's probability under the target
     q: Tensor  # [B,K] … and under the draft
@@ -134,7 +134,7 @@ class Measures:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one generation, the device synchronised at every reading. The split is NaN unless it was asked for."""
+    """Seconds of one generation, with the device synchronised at every reading. The split is NaN unless requested."""
 
     prefill_s: float
     decode_s: float

@@ -9,10 +9,10 @@ RANGES: Mapping[str, tuple[Any, Any]] = {"share": (0.0, 1.0), "points": (0.0, 10
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A measure that a task declares: how its scores are shown, which way is better, between which bounds they lie.
+    """A measure that a task declares: how its scores are shown, which direction is better, and their bounds.
 
-    A share is stored on 0–1 and shown ×100, points are stored as they are shown, anything else is raw. `stats` names the
-    function of summed statistics that a corpus metric is ("bleu", "chrf2", "ratio", or "module:function").
+    A share is stored on 0–1 and shown ×100, points are stored as shown, anything else is raw. `stats` names the function of
+    summed statistics of a corpus metric ("bleu", "chrf2", "ratio", or "module:function").
     """
 
     name: str
@@ -33,7 +33,7 @@ class Metric:
 
     @property
     def is_bounded(self) -> bool:
-        """Both bounds are known: without them no loss can be proved small."""
+        """Whether both bounds are known: otherwise no loss can be proven small."""
         return self.bounds is not None and None not in self.bounds
 
     @property
@@ -43,7 +43,7 @@ class Metric:
 
     @property
     def point(self) -> float | None:
-        """One point of 100 on the scale of stored scores; None where it is not bounded."""
+        """One point of 100 on the scale of stored scores; None if it is not bounded."""
         low, high = self.bounds or (None, None)
         return None if low is None or high is None else (high - low) / 100
 
@@ -63,9 +63,9 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Where a cell stands on a knob of its rule: `rank` is the distance from the strict end, which equals the rule `equals`.
+    """The position of a cell on a knob of its rule: `rank` is the distance from the strict end, which equals the rule `equals`.
 
-    A rank of None is a knob without an order, such as a choice of formulas: each of its values is a curve of its own.
+    A rank of None is a knob without an order, such as a choice of formulas: each of its values is a separate curve.
     """
 
     knob: str

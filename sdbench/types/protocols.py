@@ -1,4 +1,4 @@
-"""The protocols of rules and drafters, and what these declare: what they need and what they cannot do."""
+"""The protocols of rules and drafters, and their declarations of needs and limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DRAFTER_NEEDS = frozenset({"draft", "tokenizer", "draft_tokenizer", "raw", "targ
 
 
 def needs_of(part: object, known: frozenset[str] = NEEDS) -> frozenset[str]:
-    """Return what a rule, or a drafter (known=DRAFTER_NEEDS), needs; nothing where it declares nothing."""
+    """Return the needs of a rule, or of a drafter (known=DRAFTER_NEEDS); empty if it declares none."""
     needs = frozenset(getattr(part, "needs", ()))
     unknown = sorted(needs - known)
     if unknown:
@@ -30,7 +30,7 @@ def needs_of(part: object, known: frozenset[str] = NEEDS) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a rule or a drafter cannot do: declared on its class, checked before weights are read. By default it can do all."""
+    """What a rule or a drafter cannot do, declared on its class and checked before weights are read. By default no limit."""
 
     temperature: Literal["any", "zero", "above_zero"] = "any"
     draft_model: bool = False  # it reads a draft model's laws
@@ -50,7 +50,7 @@ class Limits:
         calls_sure: bool = True,
         drafter: str = "this drafter",
     ) -> str | None:
-        """Return the sentence for the first limit that a setting breaks, or None. `name` as in "verifier=typical"."""
+        """Return the sentence for the first limit that a setting violates, or None. `name` as in "verifier=typical"."""
         low, high = self.num_draft
         if self.states and not has_logits:
             return f"{name} reads the states of a draft model, and {drafter} has none"
@@ -110,13 +110,13 @@ class Context(Protocol):
 
     @property
     def longest(self) -> int:
-        """The largest length, known without a synchronisation."""
+        """The largest length, known without a device synchronisation."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DraftSetup:
-    """What a drafter is built from: `draft` where its `needs` name it, `tokenizer` where the caller has one."""
+    """What a drafter is built from: `draft` if its `needs` name it, `tokenizer` if the caller has one."""
 
     target: Any  # lm.LM
     warp: Any  # probs.Warp: the law that tokens are to be sampled from

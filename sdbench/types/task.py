@@ -1,4 +1,4 @@
-"""What a task asks and how an answer is scored."""
+"""The prompt of a task's example, and the score of an answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a model is asked: plain text, or turns for its own chat template; `prefix` starts the answer in its name."""
+    """A prompt: plain text, or turns for the model's chat template; `prefix` is the beginning of the answer."""
 
     text: str | None = None
     messages: tuple[Message, ...] = ()
@@ -24,7 +24,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row of a data set, ready to be asked; `id` is the data set's own, or the row number where it has none."""
+    """One row of a data set; `id` is the data set's, or the row number if it has none."""
 
     id: str
     row: Mapping[str, Any]
@@ -34,7 +34,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a completion is worth: per-example values, sufficient statistics of corpus metrics, and flags."""
+    """The score of a completion: per-example values, sufficient statistics of corpus metrics, and flags."""
 
     values: Mapping[str, float]
     stats: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
