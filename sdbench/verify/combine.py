@@ -90,7 +90,7 @@ class Sure(Outer, Tokenwise):  # pyright: ignore[reportIncompatibleVariableOverr
     rule's own form for the other tokens.
     """
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     is_ordered: ClassVar[bool] = False
 
     rule: Any
@@ -135,7 +135,13 @@ class Sure(Outer, Tokenwise):  # pyright: ignore[reportIncompatibleVariableOverr
         return self.rule.correction(evidence, slot)
 
     def measure(self, evidence: Evidence) -> Measures:
-        return self.rule.measure(evidence) if evidence.is_greedy else Tokenwise.measure(self, evidence)
+        if not evidence.is_greedy:
+            return Tokenwise.measure(self, evidence)
+        measures, draft = self.rule.measure(evidence), evidence.draft
+        is_known = draft.is_sure & ~measures.bias.isnan()
+        wrong = (draft.tokens != evidence.p[:, :-1]).to(measures.bias)
+        expected = measures.expected.masked_fill(is_known, 1)
+        return replace(measures, expected=expected, bias=torch.where(is_known, wrong, measures.bias))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The confidence gate: estimates by hand, lossless as a length policy, and what it keeps unjudged as a lossy control."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,16 @@ def test_the_rule_that_keeps_what_is_sure_judges_the_last_token_alone(models, he
     assert sum(g.origins.count("sure") for g in decoded) > 10
     drafted = {k for g in decoded for k in g.drafted}
     assert len(drafted) > 2, "blocks end where the gate doubts"
+
+
+def test_at_temperature_0_a_wrong_token_that_is_kept_unjudged_is_a_bias_of_1():
+    draft = DraftBlock(torch.tensor([[1, 2, 3]]), torch.tensor([[1, 2, 3]]), torch.tensor([3]))
+    sure = torch.zeros(1, 3, 5).bool()
+    sure[0, 0, 1] = sure[0, 1, 2] = True
+    evidence = Evidence(torch.tensor([[1, 4, 4, 0]]), replace(draft, sure=sure), is_greedy=True)
+    measures = Sure(Exact()).measure(evidence)
+    assert measures.expected.tolist() == [[1, 1, 0]]
+    assert measures.bias.tolist() == [[0, 1, 0]], "what is judged is the target's own"
 
 
 @pytest.mark.parametrize("drafter", ["model", "suffix"])
