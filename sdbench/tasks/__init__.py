@@ -17,7 +17,7 @@ __all__ = ["build", "load", "names", "options"]
 
 
 def names() -> list[str]:
-    """The tasks that have a file in configs/task of their own."""
+    """Return the tasks that have a file in configs/task."""
     return sorted({path.stem for path in (config_dir() / "task").glob("*.yaml")} - set(FAMILIES))
 
 
@@ -29,7 +29,7 @@ def _tree(path: Path) -> dict[str, Any]:
 
 
 def load(name: str, **options: Any) -> DataTask:
-    """The task of configs/task/NAME.yaml with some options changed: data, protocol, n, seed, shots, stop, …
+    """Load the task of configs/task/NAME.yaml with some options changed: data, protocol, n, seed, shots, stop, …
 
     `lm-eval:NAME` is a task of lm-evaluation-harness.
     """
@@ -41,13 +41,13 @@ def load(name: str, **options: Any) -> DataTask:
 
 
 def options(name: str) -> list[str]:
-    """The options that a task's file names."""
+    """Return the options in a task's file."""
     file, _ = member_options(name)
     return [key for key in _tree(config_dir() / "task" / f"{file}.yaml") if key not in ("_target_", "name", "choices")]
 
 
 def build(_target_: str, *, name: str, **options: Any) -> DataTask:
-    """A task of a class named by its path, as the YAML files and the runner do."""
+    """Build a task from the path of its class, as for the YAML files."""
     task = import_object(_target_)
     for option in options:
         if option not in (known := [field.name for field in fields(task) if field.init]):

@@ -21,9 +21,10 @@ ROUNDING = 1e-9  # of a bound: sacrebleu gives a perfect sentence 100.0000000000
 
 @dataclass(kw_only=True)
 class DataTask(Padding):
-    """A data set under one prompt protocol; `configs/task/*.yaml` says what each option means.
+    """A data set under one prompt protocol; `configs/task/*.yaml` explains each option.
 
-    Options that are None take the protocol's value. `DataRows`, `Prompting` and `Padding` have the methods for rows and prompts.
+    Options that are None take the protocol's value. `DataRows`, `Prompting` and `Padding` have the methods for rows and
+    prompts.
     """
 
     max_new_tokens: int = from_protocol()
@@ -70,11 +71,11 @@ class DataTask(Padding):
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """The options alone: a scoring process needs no rows, and a pool of programs cannot travel."""
+        """Pickle the options only: a scoring process needs no rows, and a pool of programs cannot be pickled."""
         return {key: value for key, value in self.__dict__.items() if key in self.__dataclass_fields__}
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides what is asked and how it is scored, for the records."""
+        """Return everything that decides the prompts and the scores, for the records."""
         options = ("name", "version", "protocol", "chat", "n", "seed", "shots", "split")
         options += ("dataset", "dataset_config", "revision", "max_new_tokens")
         return {
@@ -91,25 +92,25 @@ class DataTask(Padding):
 
     @abstractmethod
     def measure(self, example: Example, text: str) -> Score:
-        """The score of an answer that is already cut and stripped."""
+        """Return the score of an answer that is already cut and stripped."""
 
     def measure_all(self, pairs: Sequence[tuple[Example, str]]) -> list[Score]:
         return [self.measure(example, self.until_stop(completion).strip()) for example, completion in pairs]
 
     def reference_row(self, reference: str) -> Row:
-        """A row that holds a reference alone: enough to be scored against."""
+        """Return a row with only a reference, which is enough for scoring."""
         return {**dict.fromkeys((*self.FIELDS, self._cut_field), ""), self.reference: reference}
 
     def until_stop(self, completion: str) -> str:
-        """The completion up to the earliest stop string."""
+        """Return the completion up to the earliest stop string."""
         return completion[: min((at for stop in self.stop if (at := completion.find(stop)) >= 0), default=None)]
 
     def score(self, example: Example, completion: str, *, is_truncated: bool = False) -> Score:
-        """Score a completion; `is_truncated`: the length limit ended it. Pure in its arguments."""
+        """Score a completion; `is_truncated`: the length limit ended it. A pure function of its arguments."""
         return self.score_all([(example, completion)], [is_truncated])[0]
 
     def score_all(self, pairs: Iterable[tuple[Example, str]], truncated: Iterable[bool] | None = None) -> list[Score]:
-        """Scores in the order of the pairs; code tasks run their programs side by side."""
+        """Return scores in the order of the pairs; code tasks run their programs in parallel."""
         pairs = list(pairs)
         flags = [False] * len(pairs) if truncated is None else list(truncated)
         scores = self.measure_all(pairs)
@@ -118,7 +119,7 @@ class DataTask(Padding):
         return [self._with_flags(*pair, score, cut) for pair, score, cut in zip(pairs, scores, flags, strict=True)]
 
     def _with_flags(self, example: Example, completion: str, score: Score, is_truncated: bool) -> Score:
-        """The score with the values of the extra metrics and the flags that every task has."""
+        """Return the score with the values of the extra metrics and the flags that every task has."""
         text = self.until_stop(completion)
         values = dict(score.values)
         for name in self.extra_metrics:
@@ -127,17 +128,17 @@ class DataTask(Padding):
         return replace(score, values=values, flags={**general, "is_extraction_failed": False, **score.flags})
 
     def metric_of(self, name: str) -> Metric:
-        """The declared metric of this name; for any other, such as an extra one, a raw number without bounds."""
+        """Return the declared metric of this name; for any other, such as an extra one, a raw number without bounds."""
         return next((metric for metric in self.metrics if metric.name == name), Metric(name))
 
     @property
     def signatures(self) -> dict[str, str]:
-        """How the metrics were computed: library, version, options."""
+        """Return how the metrics were computed: library, version, options."""
         return {}
 
 
 def _texts(option: str, value: Any) -> tuple[str, ...]:
-    """One text or a list of texts, none of them empty."""
+    """Return one text or a list of texts as a list, none of them empty."""
     texts = (value,) if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) and text for text in texts):
         raise ValueError(f"{option} must be a text or a list of texts that are not empty, got {value!r}")

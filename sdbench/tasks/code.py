@@ -28,12 +28,12 @@ MISSING = ("ModuleNotFoundError: No module named",)  # how a program ends that i
 
 
 def continue_prompt(given: str, text: str, _: Sequence[str]) -> str:
-    """Prompt and answer, unchanged."""
+    """Return prompt and answer, unchanged."""
     return given + text
 
 
 def to_fence(given: str, text: str, _: Sequence[str]) -> str:
-    """The prompt, and the answer up to the fence that ends it."""
+    """Return the prompt, and the answer up to the closing fence."""
     return given + text.split("```")[0]
 
 
@@ -48,7 +48,7 @@ class CodeProtocol(Protocol):
 
 @dataclass(kw_only=True)
 class CodeTask(DataTask):
-    """Both readings of each completion; the metrics make pass@k of an example's samples from these."""
+    """Reads each completion in both ways; the metrics compute pass@k from an example's samples."""
 
     sandbox: str = "auto"
     timeout_s: float = 3.0
@@ -72,32 +72,32 @@ class CodeTask(DataTask):
 
     @abstractmethod
     def entry_points(self, row: Row) -> Sequence[str]:
-        """Names that the tests call."""
+        """Return the names that the tests call."""
 
     @abstractmethod
     def candidates(self, row: Row, completion: str) -> Sequence[Candidate]:
-        """Texts that may hold the program, the protocol's own first."""
+        """Return texts that may hold the program, the protocol's first."""
 
     def reference_row(self, reference: str) -> Row:
         """A program has no reference text: its row goes by its id."""
         return self.rows[reference]
 
     def preamble(self, row: Row) -> str:
-        """Code that the row gives to every answer."""
+        """Return code that the row adds to every answer."""
         return ""
 
     @abstractmethod
     def tests(self, row: Row) -> str:
-        """The code that runs after the program."""
+        """Return the code that runs after the program."""
 
     def literal(self, row: Row, completion: str) -> str:
-        """The protocol's own program."""
+        """Return the protocol's program."""
         rules = self.rules
         program = rules.chat_program if self.chat and rules.chat_program else rules.program
         return program(rules.given.format(**self.fields(row)), self.until_stop(completion), self.entry_points(row))
 
     def repair(self, row: Row, completion: str) -> Reading | None:
-        """Read the answer leniently; None where it defines nothing that the tests call."""
+        """Read the answer leniently; None if it defines nothing that the tests call."""
         return extract(self.candidates(row, completion), self.entry_points(row), self.preamble(row))
 
     @cached_property
@@ -149,5 +149,5 @@ class CodeTask(DataTask):
         }
 
     def environment(self) -> dict[str, Any]:
-        """The sandbox that holds here and what its self-test proved; refuses where none does."""
+        """Return the working sandbox and the results of its self-test; raises if there is none."""
         return super().environment() | self._sandbox.record()

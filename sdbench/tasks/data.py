@@ -27,7 +27,7 @@ def from_protocol() -> Any:
 
 @dataclass(kw_only=True)
 class DataRows(ABC):
-    """The rows of one split by their ids, and the subset to be asked. They are read when first used."""
+    """The rows of one split by id, and the selected subset, read at first use."""
 
     name: str
     dataset: str = ""  # of the hub; not needed with `data`
@@ -45,12 +45,12 @@ class DataRows(ABC):
 
     @property
     def rules(self) -> Protocol:
-        """The protocol's words and limits."""
+        """The protocol's texts and limits."""
         return self.PROTOCOLS[self.protocol]
 
     @cached_property
     def rows(self) -> dict[str, Row]:
-        """Every row of the split by its id, in the data set's order."""
+        """Every row of the split by id, in the data set's order."""
         return self._by_id(self._select(self._loaded.rows), self.data or self.dataset)
 
     @cached_property
@@ -59,11 +59,11 @@ class DataRows(ABC):
 
     @property
     def dataset_commit(self) -> str | None:
-        """The commit of the data set that the rows were read at; None unless they come from the hub."""
+        """The commit at which the rows were read; None unless they come from the hub."""
         return self._loaded.commit
 
     def _select(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The rows that a protocol scores: all of them, unless a task overrides this."""
+        """Return the rows that a protocol scores: all of them, unless a task overrides this."""
         return rows
 
     def _by_id(self, rows: Sequence[Row], where: str) -> dict[str, Row]:
@@ -82,7 +82,7 @@ class DataRows(ABC):
 
     @cached_property
     def ids(self) -> list[str]:
-        """The ids of the subset: all in order, or the first n of the order that `datasets.shuffle(seed)` gives."""
+        """The ids of the subset: all in order, or the first n in the order of `datasets.shuffle(seed)`."""
         ids = list(self.rows)
         if self.n is None:
             return ids
@@ -105,7 +105,7 @@ class Loaded:
 
 
 def load(id: str, config: str | None, split: str, *, revision: str | None = None, data: str | None = None) -> Loaded:
-    """All rows in the data set's order: of the file `data` where it is given, of `embedded:NAME`, or of a hub id."""
+    """Return all rows in the data set's order: of the file `data` if it is given, of `embedded:NAME`, or of a hub id."""
     if data is not None:
         return Loaded(read_rows(Path(data)))
     if id.startswith(INSIDE):
@@ -131,7 +131,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def rows_hash(rows: Mapping[str, Row]) -> str:
-    """Hash of rows by their ids: it changes when a data file does."""
+    """Return a hash of rows by id, which changes when a data file does."""
     return digest_of(*(json.dumps([*item], sort_keys=True, default=str) for item in rows.items()), digits=16)
 
 
@@ -161,7 +161,7 @@ def _from_hub(id: str, config: str | None, split: str, revision: str | None) -> 
 
 
 def _resolve(id: str, config: str | None, split: str, revision: str | None) -> dict[str, Any]:
-    """The format of the rows, the commit, and the files of the split, as the data set's own card says."""
+    """Return the format of the rows, the commit, and the files of the split, from the data set's card."""
     import datasets
 
     try:

@@ -27,7 +27,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def parse(code: str) -> ast.Module | None:
-    """The tree, or None where it is no Python."""
+    """Return the syntax tree, or None if it is not Python."""
     tree = _tree_or_line(code)
     return None if isinstance(tree, int) else tree
 
@@ -45,7 +45,7 @@ def _tree_or_line(code: str) -> ast.Module | int:
 
 
 def longest_program(text: str, *, counts_comments: bool = False) -> str:
-    """The span of lines with the most code among those that parse; empty where none does."""
+    """Return the span of lines with the most code among those that parse; empty if none does."""
     lines = NEWLINE.split(text.replace("\x00", ""))[:MAX_LINES]  # not splitlines: strings may hold its other ends
     weight = [bool(line.strip()) and (counts_comments or not line.lstrip().startswith("#")) for line in lines]
     best, best_weight, tries = "", 0, 0
@@ -70,7 +70,7 @@ def names_in(node: ast.AST) -> set[str]:
 
 
 def bound_names(statement: ast.stmt) -> set[str]:
-    """Names that a top-level statement defines or changes."""
+    """Return the names that a top-level statement defines or changes."""
     if isinstance(statement, Definition):
         return {statement.name}
     bound: set[str] = set()
@@ -96,14 +96,14 @@ def _base(node: ast.AST) -> set[str]:
 
 
 def _is_import(statement: ast.stmt) -> bool:
-    """An import, or a try around imports."""
+    """Return whether a statement is an import, or a try around imports."""
     if isinstance(statement, ast.Try):
         return bool(statement.body) and all(isinstance(inner, ast.Import | ast.ImportFrom) for inner in statement.body)
     return isinstance(statement, ast.Import | ast.ImportFrom)
 
 
 def closure(names: Sequence[str], uses: Callable[[str], set[str]]) -> set[str]:
-    """The names, and what they use directly or not."""
+    """Return the names, and everything that they use directly or indirectly."""
     reached, waiting = set(names), list(names)
     while waiting:
         new = uses(waiting.pop()) - reached
@@ -113,7 +113,7 @@ def closure(names: Sequence[str], uses: Callable[[str], set[str]]) -> set[str]:
 
 
 def reachable(tree: ast.Module, entry_points: Sequence[str]) -> list[ast.stmt]:
-    """Imports, and the definitions that the entry points need; tests, prints and main guards go."""
+    """Keep imports and the definitions that the entry points need; tests, prints and main guards are removed."""
     statements = [s for s in tree.body if not (isinstance(s, ast.If) and "__name__" in names_in(s.test))]
     imported = set[str]().union(*(bound_names(statement) for statement in statements if _is_import(statement)))
     binds = [bound_names(statement) - imported for statement in statements]
@@ -128,7 +128,7 @@ def reachable(tree: ast.Module, entry_points: Sequence[str]) -> list[ast.stmt]:
 
 
 def defines(tree: ast.Module, entry_points: Sequence[str]) -> bool:
-    """Whether every entry point is defined, a function with a body of its own and not a docstring alone."""
+    """Return whether every entry point is defined by a function whose body is more than a docstring."""
     is_whole: dict[str, bool] = {}
     for statement in tree.body:
         is_full = not isinstance(statement, ast.FunctionDef) or not _is_bodyless(statement)
@@ -142,7 +142,7 @@ def _is_bodyless(function: ast.FunctionDef) -> bool:
 
 
 def fenced_blocks(text: str) -> Iterator[str]:
-    """The insides of fenced blocks, an open one at the end included, longest first."""
+    """Return the contents of fenced blocks, including an open one at the end, longest first."""
     yield from sorted((match[2] for match in FENCE.finditer(text)), key=len, reverse=True)
 
 
@@ -156,7 +156,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A program that defines what the tests call, and every repair on the way to it."""
+    """A program that defines what the tests call, and every repair that it needed."""
 
     code: str
     repairs: frozenset[str]

@@ -43,7 +43,7 @@ def lm_eval_normal(text: str) -> str:
 
 
 def numeric(text: str) -> Decimal | Fraction | None:
-    """Our own reading, as a reader's: the first number after the last marker of an answer, or the last number of all."""
+    """Read as a person would: the first number after the last marker of an answer, or the last number of all."""
     text = text.translate(MINUS)
     markers = list(MARKER.finditer(text))
     after = NUMBER.search(text, markers[-1].end()) if markers else None
@@ -103,7 +103,7 @@ class MathProtocol(Protocol):
 
 
 def wei(ending: str) -> tuple[Fields, ...]:
-    """The exemplars of Wei et al. 2022 as shots; `ending` states the answer in the words of a protocol."""
+    """Return the exemplars of Wei et al. 2022 as shots; `ending` states the answer in the protocol's words."""
     shots: list[dict[str, str]] = read_words("wei")
     return tuple({"question": s["question"], "answer": f"{s['reasons']} {ending.format(s['number'])}"} for s in shots)
 

@@ -86,7 +86,7 @@ CODE_EVAL = CodeEval()  # the modules of the harness's tasks keep the metric tha
 
 
 def check_library() -> None:
-    """Raise ConfigError unless the harness is installed, in a version that has what is used of it."""
+    """Raise ConfigError unless the harness is installed in a version that has everything used here."""
     try:
         require_lm_eval(USED)
     except ModuleNotFoundError as error:
@@ -97,7 +97,7 @@ def check_library() -> None:
 
 
 def file_of(name: str, include_path: str | None) -> Path:
-    """The YAML file of a task, of the user's folder before the harness's own."""
+    """Return the YAML file of a task, from the user's folder before the harness's."""
     words = [word for word in re.split(r"[_\W]", name) if len(word) > 1]
     names, mentions = list[str](), ""
     for root in _roots(include_path):
@@ -163,13 +163,13 @@ def refuse_undecoded(name: str, config: Mapping[str, Any]) -> None:
 
 
 def read_file(path: Path, *, resolves: bool = False) -> dict[str, Any]:
-    """The tree of a task's file with what it includes; `resolves`: functions are imported."""
+    """Return the content of a task's file with the files that it includes; `resolves`: functions are imported."""
     with quiet():
         return import_object(f"{LIBRARY}._yaml_loader.load_yaml")(path, resolve_func=resolves)
 
 
 def build(name: str, path: Path, **changes: Any) -> Any:
-    """The harness's object of a task; `changes` replace what its file says. Its data set is loaded."""
+    """Return the harness's task object; `changes` override its file. Its data set is loaded."""
     _compile_templates_once()
     is_code = bool(read_file(path).get("unsafe_code"))
     with _code_metric() if is_code else nullcontext():
@@ -206,7 +206,7 @@ def _compile_templates_once() -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without progress bars and remarks; errors are raised."""
+    """Suppress progress bars and log messages; errors are raised."""
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     with redirect_stderr(StringIO()), redirect_stdout(StringIO()):
         yield
@@ -239,7 +239,7 @@ def _uses_code_metric(function: Callable[..., Any]) -> bool:
 
 
 def digests_of(path: Path) -> dict[str, str]:
-    """Name -> hash of each file that decides a task: its YAML file, those it includes, and the code that these name."""
+    """Return name -> hash of each file that decides a task: its YAML file, included files, and the code that these name."""
     waiting, seen = [path.resolve()], dict[Path, str]()
     while waiting:
         file = waiting.pop()
@@ -254,7 +254,7 @@ def digests_of(path: Path) -> dict[str, str]:
 
 
 def _named_by(file: Path) -> list[Path]:
-    """The files that a YAML file includes or takes functions from."""
+    """Return the files that a YAML file includes or takes functions from."""
     text = file.read_text(encoding="utf-8")
     codes = [module.replace(".", "/") + ".py" for module in re.findall(r"!function\s+['\"]?([\w.]+)\.\w+", text)]
     included = import_object("yaml.compose")(text)

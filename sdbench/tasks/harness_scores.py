@@ -30,7 +30,7 @@ class HarnessReading:
     texts: Mapping[str, Any]
 
     def is_unread(self, filter_name: str) -> bool:
-        """Whether the filter, or the only one, found nothing."""
+        """Whether the filter, or the only filter, found nothing."""
         text = self.texts.get(filter_name, next(iter(self.texts.values())))
         return isinstance(text, str) and text == UNREAD
 
@@ -47,7 +47,7 @@ def _reading(task: Any, instance: Any) -> HarnessReading:
 
 
 def read_answers(task: Any, answers: Sequence[tuple[Any, str]]) -> list[HarnessReading]:
-    """What the filters and the `process_results` of the harness's task make of the answer to each row."""
+    """Apply the filters and `process_results` of the harness's task to the answer to each row."""
     instance_of = import_object("lm_eval.api.instance.Instance")
     instances = [
         instance_of("generate_until", dict(row), ("",), 0, (task.task_name, 0, 1), [text]) for row, text in answers
@@ -119,7 +119,7 @@ def _sum_and_count(item: Sequence[float]) -> tuple[str, tuple[float, ...]]:
 
 
 def _is_sum_and_count(aggregate: Callable[[Sequence[Any]], float], item: Any) -> bool:
-    """Whether a whole-sample metric is the mean over the judgements of all answers."""
+    """Return whether a whole-sample metric is the mean over the judgements of all answers."""
     if not isinstance(item, list) or not all(hasattr(judgement, "__float__") for judgement in item):
         return False
     try:

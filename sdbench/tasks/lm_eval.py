@@ -77,7 +77,7 @@ class LmEvalTask(DataTask):
         return {**super().__getstate__(), "_file": self._file}
 
     def _declare_metrics(self) -> tuple[Metric, ...]:
-        """The metrics that can be kept, the headline first."""
+        """Return the metrics that can be stored, the headline first."""
         assert self.first_row is not None, "rows are read before answers are scored"
         names, kinds = self._read([(self.first_row, "")])[0].items, self._kinds
         if left_out := [name for name in names if name not in kinds]:
@@ -181,7 +181,7 @@ class LmEvalTask(DataTask):
         return {key: each if isinstance(each, Prompt) else Prompt(text=each) for key, each in contexts.items()}
 
     def fit(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Example:
-        """As the harness does, the end of a prompt that is too long is kept."""
+        """Cut a prompt that is too long at its beginning, as the harness does."""
         whole = example.prompt
         if num_tokens(whole) <= limit:
             return example
@@ -219,7 +219,7 @@ class LmEvalTask(DataTask):
 
     @cached_property
     def _kinds(self) -> dict[str, MetricKind]:
-        """How each metric is kept, as the results of an empty answer to the first row show."""
+        """Return how each metric is stored, from the results of an empty answer to the first row."""
         assert self.first_row is not None, "rows are read before answers are scored"
         items = self._read([(self.first_row, "")])[0].items
         kinds = {name: kind_of(self._object, name, item, self.bounds) for name, item in items.items()}

@@ -65,7 +65,7 @@ class LongTiny(CnnDm):
         return {"entropy": self.entropy, "depth": self.depth, **padding}
 
     def kinds(self, row: Row) -> tuple[str, ...]:
-        """What is asked of a row."""
+        """Return which questions are asked about a row."""
         return KINDS if self.protocol == "summary" else (Draw(f"kind/{row['id']}").pick(KINDS),)
 
     def fields(self, row: Row) -> Fields:
@@ -80,7 +80,7 @@ class LongTiny(CnnDm):
         return {**super().reference_row(reference), "id": ""}
 
     def pad(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
-        """The prompt with as many sentences about bystanders as there is room for."""
+        """Return the prompt with as many sentences about bystanders as there is room for."""
         fields, shots = self.fields(example.row), self.shots_of(example.id)
 
         def with_sentences(size: int) -> Prompt:
