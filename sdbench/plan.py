@@ -8,6 +8,7 @@ Items come prompt by prompt, all cells of an example together, so that a prompt 
 
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sdbench.records import Cell, Store
@@ -31,6 +32,21 @@ def items(cells: Sequence[Cell], examples: Sequence[str], samples: int) -> Itera
 def missing(cells: Sequence[Cell], examples: Sequence[str], samples: int, held: Container[tuple]) -> list[WorkItem]:
     """Return what `store.held()` lacks of the sweep, prompt by prompt."""
     return [item for item in items(cells, examples, samples) if item not in held]
+
+
+@dataclass
+class Work:
+    """Items that one stream decodes, and the shares of them that this job has claimed."""
+
+    items: Sequence[WorkItem]
+    shares: Iterator[list[WorkItem]]
+    is_done: bool = field(default=False, init=False)
+
+    def claim(self) -> list[WorkItem]:
+        """Return the next share: none where other jobs hold what is left, or when all is done."""
+        claimed = next(self.shares, None)
+        self.is_done = claimed is None
+        return claimed or []
 
 
 def share(

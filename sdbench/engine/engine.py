@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from sdbench import draft as drafters
-from sdbench.engine.loop import BatchRun, Options, PhaseHook, no_hook
+from sdbench.engine.loop import BatchRun, Claim, Options, PhaseHook, claim_all, no_hook
 from sdbench.engine.row import Request
 from sdbench.lm.capture import Mode
 from sdbench.lm.model import LM, used_vocab
@@ -73,9 +73,11 @@ class Engine:
         drafter: Drafter | None = None,
         *,
         role: str = "target",
+        claim: Claim | None = None,
     ) -> Iterator[Generation]:
         """Decode the requests with the model of this role, alone without a drafter, and yield each as it ends. Requests with
-        the same prompt should be consecutive: it is then prefilled once.
+        the same prompt should be consecutive: it is then prefilled once. `claim` returns the indices of the requests to begin
+        next. It is called when no request waits, until it returns none; by default all requests are begun.
         """
         lm, drafter = self.models[role == "draft"], drafters.NoDraft() if drafter is None else drafter
         for rule, num_draft in {(request.verifier, request.num_draft) for request in requests}:
@@ -84,19 +86,20 @@ class Engine:
             refuse_tensors(rule)
         reading = [lm, *([self.draft] if self.draft and "draft" in needs_of(drafter, DRAFTER_NEEDS) else [])]
         refuse_too_long(prompts, {request.prompt for request in requests}, options.max_new_tokens, reading)
-        batch_run = partial(BatchRun, lm, drafter, prompts, verifiers, options, self.hook)
+        batch_run = partial(BatchRun, lm, drafter, prompts, verifiers, options, self.hook, requests)
         num_rows = min(options.batch_size, len(requests))
-        return self._decode(batch_run, requests, num_rows, may_halve=not options.timing)
+        return self._decode(batch_run, claim or claim_all(requests), num_rows, may_halve=not options.timing)
 
     def _decode(
-        self, batch_run: Callable[..., BatchRun], requests: Sequence[Request], num_rows: int, *, may_halve: bool = True
+        self, batch_run: Callable[..., BatchRun], claim: Claim, num_rows: int, *, may_halve: bool = True
     ) -> Iterator[Generation]:
         """Decode one batch after another, with fewer rows after running out of memory, unless the batch is timed."""
-        pending = dict(enumerate(requests))
-        while pending:
+        pending: dict[int, Request] = {}
+        while num_rows:
             try:
-                yield from batch_run(pending, num_rows).run()
+                yield from batch_run(claim, pending, num_rows).run()
                 assert not pending, f"{len(pending)} requests were never finished"
+                return
             except torch.OutOfMemoryError:
                 if num_rows == 1 or not may_halve:
                     raise
@@ -105,8 +108,7 @@ class Engine:
                 warnings.warn(
                     f"out of memory with {before} rows; going on with {num_rows}", ResourceWarning, stacklevel=2
                 )
-            if pending:
-                self.forget()
+            self.forget()
 
     def rehearse(
         self,
@@ -133,8 +135,8 @@ class Engine:
                 {lm.num_padded(count, options.batch_size) for count in range(1, options.batch_size + 1)}
             ):
                 requests = [replace(request, prompt=0, verifier=0, key=number) for number in range(count)]
-                batch_run = partial(BatchRun, lm, drafter, [text], [rule], once, self.hook)
-                deque(self._decode(batch_run, requests, options.batch_size), 0)
+                batch_run = partial(BatchRun, lm, drafter, [text], [rule], once, self.hook, requests)
+                deque(self._decode(batch_run, claim_all(requests), options.batch_size), 0)
 
     def capture_at_once(self) -> None:
         """Capture each step the first time it runs from now on, for example in a warm-up before timing."""

@@ -43,6 +43,16 @@ PhaseHook = Callable[[str, int], AbstractContextManager[object]]
 Watch = Callable[[int, int], object]
 
 
+# Returns the indices of the requests to begin next; none if there are none now.
+Claim = Callable[[], Sequence[int]]
+
+
+def claim_all(requests: Sequence[Request]) -> Claim:
+    """Return a claim of all requests at once."""
+    shares = iter([range(len(requests))])
+    return lambda: next(shares, ())
+
+
 def no_hook(phase: str, num_rows: int) -> AbstractContextManager[object]:
     return nullcontext()
 
@@ -72,11 +82,14 @@ class BatchRun:
     verifiers: Sequence[Verifier]
     options: Options
     hook: PhaseHook
-    pending: dict[int, Request]  # requests not yet yielded, by index in the stream
+    requests: Sequence[Request]  # all that may be claimed
+    claim: Claim
+    pending: dict[int, Request]  # requests claimed and not yet yielded, by index in the stream
     num_rows: int
 
     def __post_init__(self) -> None:
         self.queue = deque(self.pending.items())
+        self.has_more = True
         self.num_ids = self.options.warp.vocab_size or self.target.vocab_size
         self.clock = Clock(self.target.device, self.options.timing)
         needs = {name for rule in self.verifiers for name in needs_of(rule)}
@@ -84,14 +97,14 @@ class BatchRun:
             needs.add("raw")
         self.needs = frozenset(needs - {"raw_if_greedy"})
         self.drafter_needs = needs_of(self.drafter, DRAFTER_NEEDS)
-        waiting = self.pending.values()
-        self.prefixes = Prefixes(self.target, self.drafter, self.prompts, waiting, self.num_rows, self.clock)
+        self.prefixes = Prefixes(self.target, self.drafter, self.prompts, self.num_rows, self.clock)
+        self.prefixes.expect(request.prompt for request in self.pending.values())
 
     def run(self) -> Iterator[Generation]:
-        """Decode until the queue is empty. Inference mode is on only inside a round; between yields the caller's mode is on."""
-        requests, watch = self.pending.values(), self.options.watch
-        num_draft = max(request.num_draft for request in requests)
-        longest = max(len(self.prompts[request.prompt]) for request in requests) + self.options.max_new_tokens
+        """Decode until nothing waits. Inference mode is on only inside a round; between yields the caller's mode is on."""
+        watch = self.options.watch
+        num_draft = max(request.num_draft for request in self.requests)
+        longest = max(len(self.prompts[request.prompt]) for request in self.requests) + self.options.max_new_tokens
         shape = self.num_rows, longest + num_draft + 1, num_draft
         with torch.inference_mode():
             batch = Batch(self.target, self.drafter, self.verifiers, *shape, self.options.seed)
@@ -118,12 +131,22 @@ class BatchRun:
     def _refill(self, batch: Batch) -> None:
         """Replace finished rows by waiting requests. Last slots first: closing a hole moves later rows only."""
         for slot in [slot for slot in range(len(batch.rows)) if batch.rows[slot].is_done][::-1]:
-            if self.queue and batch.family_of[self.queue[0][1].verifier] == batch.rows[slot].family:
+            if self._is_waiting() and batch.family_of[self.queue[0][1].verifier] == batch.rows[slot].family:
                 self._admit(batch, slot)
             else:
                 batch.remove(slot)
-        while self.queue and len(batch.rows) < self.num_rows:
+        while len(batch.rows) < self.num_rows and self._is_waiting():
             self._admit(batch)
+
+    def _is_waiting(self) -> bool:
+        """Return whether a request waits. When none does, claim more, until nothing is returned."""
+        if not self.queue and self.has_more:
+            claimed = {number: self.requests[number] for number in self.claim()}
+            self.has_more = bool(claimed)
+            self.queue.extend(claimed.items())
+            self.pending |= claimed
+            self.prefixes.expect(request.prompt for request in claimed.values())
+        return bool(self.queue)
 
     def _admit(self, batch: Batch, slot: int | None = None) -> None:
         """Admit the next request, prefilling its prompt if needed, into this slot or at the end of its family."""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from sdbench.draft import prefill_all
 from sdbench.engine.clock import Clock
-from sdbench.engine.row import Request
 from sdbench.lm.cache import Prefix
 from sdbench.lm.memory import CHUNK
 from sdbench.lm.model import LM
@@ -33,14 +32,17 @@ class Prefixes:
     target: LM
     drafter: Drafter
     prompts: Sequence[Sequence[int]]
-    requests: InitVar[Iterable[Request]]
     num_rows: int  # rows of a call, at most those of a batch, which is halved when memory runs out
     clock: Clock
 
-    def __post_init__(self, requests: Iterable[Request]) -> None:
-        self.num_left = Counter(request.prompt for request in requests)
+    def __post_init__(self) -> None:
+        self.num_left: Counter[int] = Counter()
         self.needs = needs_of(self.drafter, DRAFTER_NEEDS)
         self._prepared: dict[int, Prepared] = {}
+
+    def expect(self, numbers: Iterable[int]) -> None:
+        """Note which prompts will be taken, each as often as it is named."""
+        self.num_left.update(numbers)
 
     def take(self, number: int, waiting: Iterable[int]) -> Prepared:
         """Return a prepared prompt; if it is new, it is prepared together with the next prompts of the queue (`waiting`)."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sdbench.engine.loop import Watch
     from sdbench.engines.job import Job
     from sdbench.engines.latency import LatencyPlan
-    from sdbench.plan import WorkItem
+    from sdbench.plan import Work, WorkItem
     from sdbench.prepare.cells import Point
     from sdbench.prepare.pair import PairMetadata
     from sdbench.records import Store
@@ -32,8 +32,10 @@ class OpenEngine(Protocol):
         """Return all cells, divided into parts that are decoded one after another, so that each server is opened once."""
         ...
 
-    def stream(self, items: Sequence[WorkItem], watch: Watch | None = None) -> Iterator[tuple[WorkItem, Generation]]:
-        """Decode items of one role and yield them as they end. `watch` follows unfinished ones, if the engine sees them."""
+    def stream(self, work: Work, watch: Watch | None = None) -> Iterator[tuple[WorkItem, Generation]]:
+        """Decode what is claimed of the work of one role, until nothing is, and yield items as they end. `watch` follows
+        unfinished ones, if the engine sees them.
+        """
         ...
 
     def time(self, plan: LatencyPlan) -> None:

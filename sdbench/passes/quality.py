@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sdbench import plan
 from sdbench.config import ConfigError
 from sdbench.passes.scoring import Scorers
-from sdbench.plan import WorkItem
+from sdbench.plan import Work, WorkItem
 from sdbench.prepare.cells import Point
 from sdbench.prepare.progress import Bar
 from sdbench.records import GenerationRecord, Rounds, Store
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sdbench.types import Generation
 
 ORIGIN = {"accepted": 0, "replacement": 1, "bonus": 2, "sure": 3}
-ROWS_A_SHARE = 2048  # most generations claimed at a time: many batches, so that batches stay full
-ROWS_AT_LEAST = 64  # fewest, while there are enough: the last batch of a share is not full
+ROWS_A_SHARE = 2048  # most generations claimed at a time
+ROWS_AT_LEAST = 64  # fewest, while there are enough
 
 
 @dataclass
@@ -51,40 +51,44 @@ class QualityPass:
         with Bar("decoding", len(todo), longest=self.job.task.max_new_tokens) as bar:
             try:
                 for stage in map(set, self.models.decoder.stages() if todo else ()):
-                    self._stage([item for item in todo if item.cell in stage], len(stage), bar)
+                    self._stage([item for item in todo if item.cell in stage], bar)
             finally:
                 self.scorers.drain(self.store, self.fail)
         return self.failed
 
-    def _stage(self, todo: Sequence[WorkItem], cells: int, bar: Bar) -> None:
-        """Decode share by share, alone or with other jobs on the same folder."""
-        rows = cells * self.job.run.samples  # rows for each prompt
-        prompts, fewest = max(1, ROWS_A_SHARE // rows), max(1, ROWS_AT_LEAST // rows)
-        for share in plan.share(self.store, todo, prompts=prompts, fewest=fewest):
-            if not share:
-                self.scorers.drain(self.store, self.fail)
-            for items in by_stream(share, self.job.points):
-                self._stream([item for item in items if item.cell not in self.failed], bar)
-            self._skip([item for item in share if item.cell in self.failed])
+    def _stage(self, todo: Sequence[WorkItem], bar: Bar) -> None:
+        """Decode stream by stream, alone or with other jobs on the same folder: what they hold is looked at again in the end."""
+        works = [self._work(items) for items in by_stream(todo, self.job.points)]
+        while works:
+            for work in works:
+                self._stream(work, bar)
+            works = [work for work in works if not work.is_done]
 
-    def _stream(self, items: Sequence[WorkItem], bar: Bar) -> None:
-        """Decode one batch stream. If it fails, decode each cell by itself, so that only the cells at fault fail."""
+    def _work(self, items: Sequence[WorkItem]) -> Work:
+        rows = len({item.cell for item in items}) * self.job.run.samples  # rows for each prompt
+        prompts, fewest = max(1, ROWS_A_SHARE // rows), max(1, ROWS_AT_LEAST // rows)
+        return Work(items, plan.share(self.store, items, prompts=prompts, fewest=fewest))
+
+    def _stream(self, work: Work, bar: Bar) -> None:
+        """Decode what this job can claim. If that fails, decode each cell by itself, so that only the cells at fault fail."""
         try:
-            self._decode(items, bar)
+            self._decode(work, bar)
         except ConfigError:  # a server that cannot be started is an error of the run, not of a cell
             raise
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            cells = {item.cell for item in items}
+            work.is_done = True
+            cells = {item.cell for item in work.items}
             if len(cells) == 1:
-                self.fail(items[0].cell, None, _sentence(error))
+                self.fail(work.items[0].cell, None, _sentence(error))
                 return
             self.scorers.drain(self.store, self.fail)
             held = self.store.held()
             for cell in sorted(cells):
-                self._stream([item for item in items if item.cell == cell and item not in held], bar)
+                if left := [item for item in work.items if item.cell == cell and item not in held]:
+                    self._stage(left, bar)
 
-    def _decode(self, items: Sequence[WorkItem], bar: Bar) -> None:
-        for item, generation in self.models.decoder.stream(items, bar.watch):
+    def _decode(self, work: Work, bar: Bar) -> None:
+        for item, generation in self.models.decoder.stream(work, bar.watch):
             bar.add(
                 tokens=len(generation.tokens),
                 examined=sum(generation.examined or ()),
@@ -92,11 +96,7 @@ class QualityPass:
             )
             example = self.job.prompts.examples[item.example]
             self.scorers.put(self._record(item, generation), example, self.store, self.fail)
-
-    def _skip(self, items: Sequence[WorkItem]) -> None:
-        """Give up the examples of a failed cell, so that no other job waits for them."""
-        for item in items:
-            self.store.append_failure(item.cell, self.failed[item.cell], example=item.example)
+        self.scorers.drain(self.store, self.fail)
 
     def _record(self, item: WorkItem, generation: Generation) -> GenerationRecord:
         """Convert the engine's lists into a record; a measure that is NaN throughout becomes None."""

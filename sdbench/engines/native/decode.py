@@ -11,12 +11,12 @@ from sdbench.config import Run
 from sdbench.engines.native.memory import MemoryGuard
 from sdbench.engines.stops import stopper
 from sdbench.errors import first_line
-from sdbench.plan import WorkItem
+from sdbench.plan import Work, WorkItem
 from sdbench.prepare.progress import warn
 
 if TYPE_CHECKING:
     from sdbench.engine import Engine, Options
-    from sdbench.engine.loop import Watch
+    from sdbench.engine.loop import Claim, Watch
     from sdbench.engines.job import Job
     from sdbench.engines.latency import LatencyPlan
     from sdbench.prepare.cells import Point
@@ -125,14 +125,17 @@ class Decoder:
             self.drafters[name] = self.engine.drafter(point.drafter.kind, self.warp, options)
         return self.drafters[name]
 
-    def stream(self, items: Sequence[WorkItem], watch: Watch | None = None) -> Iterator[tuple[WorkItem, Generation]]:
-        """Decode items that share models and drafter, whatever their rules and draft lengths; yields them as they end."""
+    def stream(self, work: Work, watch: Watch | None = None) -> Iterator[tuple[WorkItem, Generation]]:
+        """Decode what is claimed of items that share models and drafter, whatever their rules and draft lengths, and yield them
+        in the order in which they end.
+        """
         from sdbench.lm.known import KnownPrefixes
 
-        for lm in self.engine.models:  # their weights do not change, unlike in a training
+        for lm in self.engine.models:  # whose weights stay what they are, unlike in a training
             lm.known = lm.known or KnownPrefixes()
+        items, numbers = work.items, {item: number for number, item in enumerate(work.items)}
         options = self.options(self.job.points[items[0].cell].role, batch_size=self.batch_size, watch=watch)
-        for generation in self._decode(items, options):
+        for generation in self._decode(items, options, lambda: [numbers[item] for item in work.claim()]):
             yield items[generation.request], generation
 
     def together(self, point: Point, examples: Sequence[str], *, is_split: bool) -> list[Generation]:
@@ -141,7 +144,7 @@ class Decoder:
         options = self.options(point.role, batch_size=len(examples), is_measured=False, timing=timing)
         return list(self._decode([WorkItem(point.cell.key, example, 0) for example in examples], options))
 
-    def _decode(self, items: Sequence[WorkItem], options: Options) -> Iterator[Generation]:
+    def _decode(self, items: Sequence[WorkItem], options: Options, claim: Claim | None = None) -> Iterator[Generation]:
         from sdbench.engine import Request
 
         points, ids = self.job.points, self.job.prompts.ids
@@ -153,7 +156,7 @@ class Decoder:
         ]
         first, rules = points[cells[0]], [points[cell].rule for cell in cells]
         prompts = [ids[example] for example in examples]
-        return self.engine.stream(prompts, rules, requests, options, self.drafter(first), role=first.role)
+        return self.engine.stream(prompts, rules, requests, options, self.drafter(first), role=first.role, claim=claim)
 
     def rehearse(self, point: Point, prompts: Sequence[list[int]], batch_size: int) -> None:
         """Capture the steps of this point for all prompts that will be timed."""

@@ -13,7 +13,7 @@ from sdbench.engines.served.request import ServerSetting, request_body
 from sdbench.engines.served.servers import Servers
 from sdbench.engines.served.timing import time_plan
 from sdbench.engines.stops import end_of, stopper
-from sdbench.plan import WorkItem
+from sdbench.plan import Work, WorkItem
 from sdbench.records import PooledRecord
 from sdbench.serve.answer import Answer
 from sdbench.serve.client import Client
@@ -89,7 +89,12 @@ class ServedDecoder:
     def stop_ids(self, role: str) -> tuple[int, ...]:
         return self.job.pair_info.stop_ids["draft" if role == "draft" else "target"]
 
-    def stream(self, items: Sequence[WorkItem], watch: object = None) -> Iterator[tuple[WorkItem, Generation]]:
+    def stream(self, work: Work, watch: object = None) -> Iterator[tuple[WorkItem, Generation]]:
+        """Decode share by share."""
+        while items := work.claim():
+            yield from self._share(items)
+
+    def _share(self, items: Sequence[WorkItem]) -> Iterator[tuple[WorkItem, Generation]]:
         """Decode server by server, starting with one that already runs."""
         by_setting: dict[ServerSetting, list[WorkItem]] = {}
         for item in items:
