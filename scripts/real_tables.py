@@ -6,7 +6,7 @@
 A FOLDER holds the records of one pair and task, of one or several of `experiment=real-…`, finished or not. `out` gets folders
 called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths` and `drafters`. Files are
 summary.csv (a row a cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no
-text) and equal_texts.csv; for a sweep of w also decisions.csv (what to ship at margins of 5 and 2 points) and the plane of
+text) and, at T = 0, equal_texts.csv; for a sweep of w also decisions.csv (what to ship at margins of 5 and 2 points) and the plane of
 acceptance and quality. README.md shows a row of each sweep and of each other setting, and tasks.svg a panel a sweep.
 """
 
@@ -94,7 +94,8 @@ def write_part(place: RealFolder, results: Results, folder: Path) -> None:
         folder / "metrics.csv", index=False, float_format="%.6g"
     )
     (sweep,) = sweeps_of([results], [summary])
-    pd.DataFrame(map(asdict, sweep.equal_texts)).to_csv(folder / "equal_texts.csv", index=False)
+    if sweep.equal_texts:
+        pd.DataFrame(map(asdict, sweep.equal_texts)).to_csv(folder / "equal_texts.csv", index=False)
     if place.part:
         return
     (weighed,) = weigh_sweeps(results)

@@ -196,3 +196,12 @@ def test_a_row_is_sorted_whole_only_where_its_head_does_not_decide(monkeypatch):
     )  # some .97 of the mass or more
     Warp(top_p=0.9).law(logits)
     assert sizes == [1], "a flat row alone"
+
+
+def test_distributions_without_a_common_token_are_at_distance_1_whatever_rounding_adds():
+    half, generator = 76_000, torch.Generator().manual_seed(0)
+    p, q = torch.zeros(2, 8, 2 * half).unbind()
+    p[:, :half] = torch.randn(8, half, generator=generator).softmax(-1) * (1 + 5e-5)
+    q[:, half:] = torch.randn(8, half, generator=generator).softmax(-1)
+    assert (p - q).abs().sum(-1).div(2).min() > 1
+    assert total_variation(p, q).tolist() == [1.0] * 8

@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -149,3 +150,35 @@ def test_texts_that_begin_anew_are_counted_once(models, monkeypatch):
     with pytest.warns(ResourceWarning, match="going on with 4"):
         decoded = list(engine.stream(PROMPTS, [Exact()], requests, options, engine.drafter("model", options.warp)))
     assert tuple(map(sum, zip(*counts, strict=True))) == (len(requests), sum(len(g.tokens) for g in decoded))
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_a_batch_is_filled_from_the_next_share_before_it_runs_out(models, size):
+    """Requests claimed a few at a time are decoded in as many rounds as all at once, and to the same texts."""
+    engine = sdbench.Engine(*models)
+    requests = [Request(n, 0, sample, str(n), 4) for n in range(len(PROMPTS)) for sample in range(3)]
+    options = Options(engine.warp(1.0), 24, seed=7, batch_size=4)
+
+    def decode(claim=None):
+        phases = []
+        engine.hook = lambda phase, _: phases.append(phase) or nullcontext()
+        drafter = engine.drafter("model", options.warp)
+        decoded = list(engine.stream(PROMPTS, [Exact()], requests, options, drafter, claim=claim))
+        return sorted(decoded, key=lambda g: g.request), phases.count("round")
+
+    shares = iter([range(n, min(n + size, len(requests))) for n in range(0, len(requests), size)])
+    whole, part = decode(), decode(lambda: next(shares, ()))
+    assert part[1] == whole[1]
+    assert [g.request for g in part[0]] == list(range(len(requests)))
+    for a, b in zip(whole[0], part[0], strict=True):
+        same(a, b)
+
+
+def test_what_is_not_claimed_is_not_decoded(models):
+    engine = sdbench.Engine(*models)
+    requests = [Request(n, 0, 0, str(n), 4) for n in range(4)]
+    shares = iter([[2], []])
+    options = Options(engine.warp(1.0), 24, batch_size=4)
+    drafter = engine.drafter("model", options.warp)
+    claimed = engine.stream(PROMPTS, [Exact()], requests, options, drafter, claim=lambda: next(shares))
+    assert [g.request for g in claimed] == [2]

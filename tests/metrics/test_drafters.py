@@ -53,11 +53,12 @@ def test_records_and_summary_have_a_column(results):
     assert (summary["drafted_per_round"].dropna() <= 5).all()
 
 
-def test_probabilities_that_are_rounded_beyond_one_count_as_one(results):
-    """The distributions of a drafter by counts are float32: the sum of an acceptance probability is at times 1 + 1e-7."""
+@pytest.mark.parametrize("excess", [1.2e-7, 2.6e-5])
+def test_probabilities_that_are_rounded_beyond_one_count_as_one(results, excess):
+    """Distributions in float32 sum to 1 within 1e-7 over few ids, and within 3e-5 over 150,000."""
     part = results.generations[results.generations["drafter"] == "lookup"]
     part = part[part["cell"] == part["cell"].iloc[0]]
-    rounded = part.assign(expected_sum=part["examined"] * (1 + 1.2e-7))
+    rounded = part.assign(expected_sum=part["examined"] * (1 + excess))
     assert acceptance.rates(rounded)["acceptance_expected"].value == 1.0
 
 
