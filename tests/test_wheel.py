@@ -50,7 +50,8 @@ def test_the_weights_of_all_pairs_are_forty_megabytes_at_most(wheel):
     heads = [
         name
         for name in sizes
-        if any(f"/{kind}/" in name for kind in ("heads", "judges", "drafters")) and name.endswith(".safetensors")
+        if any(f"/{kind}/" in name for kind in ("heads", "judges", "drafters", "gates"))
+        and name.endswith(".safetensors")
     ]
     assert len(weights) - len(heads) == 6
     assert sum(weights) <= 40 * MIB
