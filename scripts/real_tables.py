@@ -6,8 +6,8 @@
 A FOLDER holds the records of one pair and task, of one or several of `experiment=real-…`, finished or not. `out` gets folders
 called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths` and `drafters`. Files are
 summary.csv (a row a cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no
-text) and, at T = 0, equal_texts.csv; for a sweep of w also decisions.csv (what to ship at margins of 5 and 2 points) and the plane of
-acceptance and quality. README.md shows a row of each sweep and of each other setting, and tasks.svg a panel a sweep.
+text) and, at T = 0, equal_texts.csv; for a sweep of w also decisions.csv (what to ship at margins of 5 and 2 points) and the plane
+of acceptance and quality. README.md shows a row of each sweep and of each other setting, and tasks.svg a panel a sweep.
 """
 
 import sys
