@@ -19,7 +19,7 @@ from sdbench.card import write_trained
 from sdbench.draft.gate import KIND, Gate, features_of, law_of
 from sdbench.files import write_whole
 from sdbench.metrics.stats import ratio_interval
-from sdbench.train.judge import HELD_OUT, Labels, calibrate, fit_judge
+from sdbench.train.judge import HELD_OUT, Labels, calibrate, draw_reliability, fit_judge
 from sdbench.train.recipes import GateRecipe
 from sdbench.train.recorder import Recorder
 from sdbench.train.trainer import Trainer
@@ -159,15 +159,11 @@ def by_length(gate: Gate, drafts: Drafts) -> list[dict[str, Any]]:
 
 def draw(calibration: Mapping[str, Any], folder: Path) -> None:
     """Write the figure: share kept by probability, and by how many drafts in a row."""
-    from sdbench.report.figures.style import BLUE, CYCLE, GREY, PAGE, house_style, panels, save
+    from sdbench.report.figures.style import CYCLE, PAGE, house_style, panels, save
 
     with house_style():
         figure, (left, right) = panels(2, width=PAGE)
-        bins = calibration["bins"]
-        left.plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
-        left.plot([b["said"] for b in bins], [b["good"] for b in bins], color=BLUE, marker="o")
-        for b in bins:
-            left.annotate(f"{b['n']}", (b["said"], b["good"]), textcoords="offset points", xytext=(4, -8), fontsize=6)
+        draw_reliability(left, calibration["bins"])
         left.set_xlabel("estimate of the gate")
         left.set_ylabel("share of drafts that were kept")
         left.set_title(

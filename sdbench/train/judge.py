@@ -187,18 +187,24 @@ def calibrate(score: Callable[[Tensor], Tensor], labels: Labels) -> dict[str, An
     return {"prompts": auc.n, "labels": len(good), **known, "bins": bins}
 
 
+def draw_reliability(axis: Any, bins: Sequence[Mapping[str, Any]]) -> None:
+    """Draw the share of good labels over the estimated probability, with the number of labels of each bin."""
+    from sdbench.report.figures.style import BLUE, GREY
+
+    axis.plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
+    axis.plot([b["said"] for b in bins], [b["good"] for b in bins], color=BLUE, marker="o")
+    for b in bins:
+        axis.annotate(f"{b['n']}", (b["said"], b["good"]), textcoords="offset points", xytext=(4, -8), fontsize=6)
+
+
 def draw(calibration: Mapping[str, Any], folder: Path) -> None:
     """Write the reliability figure."""
-    from sdbench.report.figures.style import BLUE, GREY, house_style, panels, save
+    from sdbench.report.figures.style import house_style, panels, save
 
-    bins = calibration["bins"]
     auc, low, high = (math.nan if calibration[name] is None else calibration[name] for name in ("auc", "low", "high"))
     with house_style():
         figure, (axis,) = panels()
-        axis.plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
-        axis.plot([b["said"] for b in bins], [b["good"] for b in bins], color=BLUE, marker="o")
-        for b in bins:
-            axis.annotate(f"{b['n']}", (b["said"], b["good"]), textcoords="offset points", xytext=(4, -8), fontsize=6)
+        draw_reliability(axis, calibration["bins"])
         axis.set_xlabel("probability according to the judge")
         axis.set_ylabel("share of good tokens")
         axis.set_title(f"AUC {auc:.2f} [{low:.2f}, {high:.2f}], {calibration['labels']} tokens held out")
