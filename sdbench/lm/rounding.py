@@ -16,15 +16,18 @@ def explained_margin(lm: LM, text: Tensor, start: int, *, width: int = 6, rows: 
     Each of the two may move by as much as a logit moves between a block of tokens and single ones, and by at most MOST_STEPS
     steps of the dtype: if shapes disagree by more, the forward pass is at fault.
     """
-    moves, largest = _moves(lm, text, start, width, rows)
-    return 2 * min(moves, MOST_STEPS * torch.finfo(lm.dtype).eps * largest)
+    return explained_by(*_moves(lm, text, start, width, rows), lm.dtype)
+
+
+def explained_by(moves: float, largest: float, dtype: torch.dtype) -> float:
+    """Return the difference of two logits that rounding explains, where each moves by `moves` and the largest is `largest`."""
+    return 2 * min(moves, MOST_STEPS * torch.finfo(dtype).eps * largest)
 
 
 def margin_of(lm: LM, text: Tensor, first: int, second: int) -> float:
     """Return the difference of the logits of two tokens after text [L], its last token scored alone as in plain decoding."""
-    with torch.inference_mode():
-        logits = _score(lm, text, lm.prefill_all([text[:-1]])[0], 1)[-1]
-        return abs(float(logits[first] - logits[second]))
+    logits = logits_after(lm, text, lm.prefill_all([text[:-1]])[0], 1)[-1]
+    return abs(float(logits[first] - logits[second]))
 
 
 def rounding_of(lm: LM, text: Tensor, start: int, *, width: int = 6) -> float:
@@ -44,12 +47,13 @@ def _moves(lm: LM, text: Tensor, start: int, width: int, rows: int) -> tuple[flo
     if not 0 < start < len(text):
         raise ValueError(f"start must be between 1 and {len(text) - 1}, inside the text, got {start}")
     prefix = lm.prefill_all([text[:start]])[0]
-    single = _score(lm, text, prefix, 1)
-    blocks = (_score(lm, text, prefix, width, num) for num in {1, min(rows, ROWS)})
+    single = logits_after(lm, text, prefix, 1)
+    blocks = (logits_after(lm, text, prefix, width, num) for num in {1, min(rows, ROWS)})
     return max(float((block - single).abs().max()) for block in blocks), float(single.abs().max())
 
 
-def _score(lm: LM, text: Tensor, prefix: Prefix, width: int, rows: int = 1) -> Tensor:
+@torch.inference_mode()
+def logits_after(lm: LM, text: Tensor, prefix: Prefix, width: int, rows: int = 1) -> Tensor:
     """Return the logits [L − start,V] after a prefix, in float32 or better, of one of `rows` equal texts."""
     cache, parts = RaggedCache(lm.config.num_hidden_layers, rows, len(text)), []
     for row in range(rows):

@@ -1,6 +1,7 @@
 """A server process: its supervisor, its log, whether it is ready, and why it ended."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,12 @@ from sdbench.config import ConfigError
 LAST_LINES = 12
 POLL_S = 0.2
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
+
+
+def ending_of(code: int) -> str:
+    """Return the words for the exit status of a server: `code 1`, or `code 139 (SIGSEGV)` if a signal ended it."""
+    names = {128 + each: each.name for each in signal.Signals}
+    return f"code {code} ({names[code]})" if code in names else f"code {code}"
 
 
 @dataclass
@@ -41,7 +48,7 @@ class Server:
         while not self._is_healthy(path):
             code, reason = self.process.poll(), None
             if code is not None:
-                reason = f"ended with code {code} before it was ready"
+                reason = f"ended with {ending_of(code)} before it was ready"
             elif time.monotonic() - begin > start_s:
                 reason = f"was not ready after engine.start_s={start_s:g} seconds"
             if reason is not None:
@@ -61,7 +68,7 @@ class Server:
         until = time.monotonic() + within_s
         while (code := self.process.poll()) is None and time.monotonic() < until:
             time.sleep(POLL_S)
-        return None if code is None else f"the server at {self.url} ended with code {code}{self.last_lines()}"
+        return None if code is None else f"the server at {self.url} ended with {ending_of(code)}{self.last_lines()}"
 
     def last_lines(self) -> str:
         """Return the end of its log, for a message about it."""

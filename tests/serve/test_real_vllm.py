@@ -389,7 +389,7 @@ def test_when_the_server_is_killed_the_same_command_goes_on(tmp_path):
         assert process.wait(300) == 1
         said = (tmp_path / "log").read_text()
         assert gone(pids)
-    assert "ended with code 137; its log" in said
+    assert "ended with code 137 (SIGKILL); its log" in said
     assert "the same command goes on from there" in said
     assert "Traceback" not in said
     folder = tmp_path / "llama-tiny-gsm8k-tiny"

@@ -77,7 +77,7 @@ def test_one_that_is_killed_takes_its_workers_along(serve):
     os.kill(pids[0], signal.SIGKILL)
     assert gone(pids)
     assert server.process.wait(30) == 128 + signal.SIGKILL
-    assert "ended with code 137; its log" in str(server.death())
+    assert "ended with code 137 (SIGKILL); its log" in str(server.death())
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

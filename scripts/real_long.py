@@ -1,0 +1,125 @@
+"""Do long prompts and long answers of real checkpoints come out right? Greedy texts, compared with one forward without a cache.
+
+    python scripts/real_long.py TARGET [DRAFT] [prompt=4096] [tokens=8192] [texts=2] [num_draft=15] [dtype=bfloat16] \\
+        [out=results/real]
+
+Prompts are pieces of this project's documentation. Texts end at their length alone; without a DRAFT, `drafter=lookup` drafts: a
+greedy text of a small model repeats itself, so most drafts are kept. Each text is then scored by transformers in one forward:
+`off_argmax` counts tokens that are not the best one there, `margin` is how far below it the worst of them is, and `explained`
+what rounding explains in this dtype. `out` gets long.csv, a row a pair and length. The exit status is 1 if a text has another
+length or a margin is larger than explained.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from sdbench import Engine, generate
+from sdbench.engines.latency import peak_memory
+from sdbench.lm.load import find, load_model, load_tokenizer
+from sdbench.lm.rounding import explained_by, logits_after
+from sdbench.prepare.pair import folder_of
+from sdbench.verify import Exact
+from sdbench.words import exit_on_mistake, parse_words
+
+ROOT = Path(__file__).parents[1]
+OPTIONS = {
+    "prompt": "4096",
+    "tokens": "8192",
+    "texts": "2",
+    "num_draft": "15",
+    "dtype": "bfloat16",
+    "out": "results/real",
+}
+AT_ONCE = 512  # positions whose logits are in memory; of the last ones it is measured how far logits move by rounding
+
+
+def prompts_of(tokenizer: Any, count: int, length: int) -> list[list[int]]:
+    """Return pieces of the documentation, each of `length` tokens."""
+    ids = tokenizer("\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))))["input_ids"]
+    if len(ids) < count * length:
+        raise ValueError(f"texts={count} of prompt={length} need {count * length} tokens, and docs/ has {len(ids)}")
+    return [ids[start : start + length] for start in range(0, count * length, length)]
+
+
+@torch.inference_mode()
+def reference_logits(model: Any, prompt: list[int], answer: list[int]) -> Iterator[Tensor]:
+    """Yield the logits [AT_ONCE, V] that give the tokens of an answer, from one forward of transformers without a cache."""
+    states = model.get_decoder()(torch.tensor([prompt + answer[:-1]]), use_cache=False).last_hidden_state[0]
+    for part in states[len(prompt) - 1 :].split(AT_ONCE):
+        yield model.get_output_embeddings()(part.clone()).float()
+
+
+@torch.inference_mode()
+def compare(engine: Engine, model: Any, prompt: list[int], answer: list[int], width: int) -> tuple[Tensor, float]:
+    """Return how far each token's logit is below the best one, and what rounding explains of that."""
+    below, logits = [], torch.empty(0)
+    for logits, ids in zip(reference_logits(model, prompt, answer), torch.tensor(answer).split(AT_ONCE), strict=True):
+        below.append(logits.amax(-1) - logits.gather(1, ids[:, None])[:, 0])
+    text = torch.tensor(prompt + answer[:-1])
+    prefix = engine.target.prefill_all([text[: -len(logits)]])[0]
+    blocks = logits_after(engine.target, text, prefix, width)  # behind the last len(logits) − 1 tokens and the last one
+    moves = float((blocks - logits).abs().max())
+    return torch.cat(below), explained_by(moves, float(logits.abs().max()), engine.target.dtype)
+
+
+def measure(names: list[str], options: dict[str, str]) -> dict[str, Any]:
+    """Decode long texts of a target and return what they cost and how they compare."""
+    length, tokens, count, num_draft = (int(options[name]) for name in ("prompt", "tokens", "texts", "num_draft"))
+    found = [find(folder_of(name)) for name in names]
+    models: list[Any] = [load_model(it, device="cpu", dtype=options["dtype"]) for it in found]
+    target, draft = models[0], models[1] if len(models) > 1 else None
+    prompts = prompts_of(load_tokenizer(found[0]), count, length)
+    engine = Engine(target, draft, capture="off")
+    begun = time.process_time()
+    how: dict[str, Any] = {"num_draft": num_draft, "temperature": 0.0, "max_new_tokens": tokens, "stop_ids": ()}
+    texts = generate(None, None, prompts, [Exact()], engine=engine, drafter=None if draft else "lookup", **how)
+    cpu_s, peak = time.process_time() - begun, peak_memory()
+    compared = [
+        compare(engine, target, prompt, list(text.tokens), num_draft + 1)
+        for prompt, text in zip(prompts, texts, strict=True)
+    ]
+    below = torch.cat([tokens_below for tokens_below, _ in compared])
+    return {
+        "target": names[0].rpartition("/")[2],
+        "draft": names[1].rpartition("/")[2] if draft else "lookup",
+        "dtype": options["dtype"],
+        "prompt": length,
+        "tokens": min(len(text.tokens) for text in texts),
+        "texts": count,
+        "rounds": sum(len(text.accepted or ()) for text in texts),
+        "cpu_s": cpu_s,
+        "peak_gib": peak / 2**30,
+        "off_argmax": int((below > 0).sum()),
+        "margin": float(below.max()),
+        "explained": max(explained for _, explained in compared),
+    }
+
+
+def main(words: list[str]) -> int:
+    with exit_on_mistake("real_long", __doc__, words):
+        given = parse_words(words, OPTIONS)
+        options = OPTIONS | dict(given.options)
+        if not 1 <= len(given.paths) <= 2:
+            raise ValueError("name a target, and after it a draft or nothing")
+        row = measure(list(given.paths), options)
+    path, table = Path(options["out"], "long.csv"), pd.DataFrame([row])
+    if path.is_file():  # rows of other checkpoints and lengths stay
+        key = ["target", "draft", "dtype", "prompt", "tokens"]
+        table = pd.concat([pd.read_csv(path), table]).drop_duplicates(key, keep="last")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(path, index=False, float_format="%.4g")
+    print(row)
+    return int(row["tokens"] != int(options["tokens"]) or row["margin"] > row["explained"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
