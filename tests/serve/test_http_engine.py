@@ -278,4 +278,7 @@ def test_a_sweep_goes_to_a_server_with_the_plugin_rule_by_request(served_words, 
     assert main([*served_words(tmp_path, **options), *engine_words(server), "engine.plugin=true"]) == 0
     asked = [body["vllm_xargs"] for body in server.seen]
     assert {extra["sdbench_rule"] for extra in asked} == {"sdbench.verify.Exact", "sdbench.verify.Ensemble"}
-    assert len(read(tmp_path / NAME).generations) == 9
+    results = read(tmp_path / NAME)
+    assert len(results.generations) == 6, "w = 1 is the lossless cell"
+    summary = pd.read_csv(tmp_path / NAME / "summary.csv").set_index("verifier")
+    assert summary["also"].dropna().to_dict() == {"lossless": "ensemble w=1"}

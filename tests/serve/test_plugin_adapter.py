@@ -98,6 +98,18 @@ def test_a_mixed_ragged_batch_is_judged_as_each_row_alone(seed, is_drawn):
     assert batch.judged(rules, is_greedy) == expected
 
 
+@pytest.mark.parametrize("greedy", ["blend", "mixture"])
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("is_drawn", [True, False])
+def test_w_1_emits_what_the_lossless_rule_emits(temperature, greedy, is_drawn):
+    """From equal laws and uniforms, token for token: a sweep decodes the two once."""
+    for seed in range(50):
+        batch = Flattened([4, 0, 2, 5], seed, is_drawn=is_drawn, temperature=temperature or 1.0)
+        flags = [temperature == 0] * 4
+        lossless = batch.judged([Exact()] * 4, flags)
+        assert batch.judged([Ensemble(w=1.0, greedy=greedy)] * 4, flags) == lossless
+
+
 OUTSIDE = {
     "asd": "carries a state from block to block",
     "block": "judges a block as a whole",

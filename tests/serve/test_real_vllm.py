@@ -218,7 +218,8 @@ def test_the_law_of_the_second_token_is_the_rules(plugin_words, tmp_path):
     """Texts of two tokens: the first is the target's, the second w p + (1 − w) q. Held to w = 1, those of w = 0.5 are found out."""
     results = run(tmp_path, "temperature=1", "n=1", "samples=500", "max_new_tokens=2", "w=[0,0.5,1]", *plugin_words)
     ids = tuple(ids_of_prompt(results, str(results.examples["example"].iloc[0])))
-    cells = results.cells.query("verifier == 'ensemble'").set_index("w")["cell"]
+    drafting = results.cells.query("num_draft > 0")
+    cells = drafting.set_index(drafting["w"].fillna(1.0))["cell"]  # w = 1 is the lossless cell
     own = {w: results.tokens[results.tokens["cell"] == cells[w]]["ids"] for w in (0.0, 0.5, 1.0)}
     pairs = {w: [(int(first), int(second)) for first, second in rows] for w, rows in own.items()}
     for w, seen in pairs.items():

@@ -7,8 +7,9 @@ import pytest
 
 from sdbench.cli.command import parse
 from sdbench.cli.compose import Composer
+from sdbench.engines.job import join_repeated
 from sdbench.engines.protocol import kind_of
-from sdbench.engines.served.options import OF_A_SERVER
+from sdbench.engines.served.options import OF_A_SERVER, Http
 from sdbench.engines.served.request import PLUGIN, seed_of
 from sdbench.prepare.cells import points
 from sdbench.prepare.pair_info import PairInfo
@@ -92,6 +93,33 @@ def test_with_the_plugin_one_server_takes_a_whole_sweep(planned):
     assert extras[0.5]["sdbench_rule"] == "sdbench.verify.Ensemble"
     assert json.loads(extras[0.5]["sdbench_knobs"]) == {"w": 0.5, "mix": "prob", "greedy": "blend"}
     assert not any(kind.extra(point) for point in made if point.role == "target")
+
+
+def with_rule(inner, **rules):
+    """A server whose YAML names one rule more."""
+
+    def checked(self):
+        inner(self)
+        self.rules |= rules
+
+    return checked
+
+
+def test_w_1_is_the_lossless_cell_where_the_plugin_computes_both(planned, monkeypatch):
+    """A rule of the server's own is started with another command line: its texts are decoded."""
+    words = ("w=[0.5,1]", "temperature=1", "engine=http", *URLS)
+    _, _, made = planned(*words, "engine.plugin=true")
+    keys = {point.cell.verifier: point.cell.key for point in made if point.cell.verifier in ("lossless", "target")}
+    same = {point.cell.w: point.cell.same_as for point in made if point.cell.verifier == "ensemble"}
+    assert same == {0.5: None, 1.0: keys["lossless"]}
+    joined = join_repeated(made)
+    assert [point.cell.w for point in joined if point.cell.verifier == "ensemble"] == [0.5]
+    (lossless,) = (point.cell for point in joined if point.cell.verifier == "lossless")
+    assert list(lossless.also) == [point.cell.key for point in made if point.cell.w == 1]
+    monkeypatch.setattr(Http, "__post_init__", with_rule(Http.__post_init__, ensemble={"weight": "$w"}))
+    _, _, made = planned("w=1", *words[1:], "engine.urls.ensemble=http://h:4")
+    assert {point.cell.same_as for point in made} == {None}
+    assert len(join_repeated(made)) == len(made)
 
 
 def test_cells_without_a_server_are_left_out_and_named(planned, capsys):

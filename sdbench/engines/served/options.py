@@ -141,9 +141,21 @@ class Http:
         return pairs.find(bare, device="cpu", dtype="auto", is_read=False)
 
     def points(self, run: Run, planned: Sequence[Point]) -> list[Point]:
-        """Return the cells with keys that name the engine. Cells without a server are left out with a warning."""
-        kept = self._cells_with_server(planned, {point.cell.key: self.setting(run, point) for point in planned})
-        return [replace(point, cell=self._with_key(run, point)) for point in kept]
+        """Return the cells with keys that name the engine. Cells without a server are left out with a warning.
+
+        A setting with the texts of lossless stays `same_as` the lossless cell where the plug-in's rule computes both. A rule of
+        the server's own is another server, whose texts nothing here proves equal.
+        """
+        settings = {point.cell.key: self.setting(run, point) for point in planned}
+        kept = self._cells_with_server(planned, settings)
+        cells = {point.cell.key: self._with_key(run, point) for point in kept}
+
+        def join(cell: Cell) -> Cell:
+            lossless = cells.get(cell.same_as or "")
+            is_same = lossless is not None and settings[cell.key] == settings[cell.same_as or ""]
+            return replace(cells[cell.key], same_as=lossless.key if lossless and is_same else None)
+
+        return [replace(point, cell=join(point.cell)) for point in kept]
 
     def _cells_with_server(self, planned: Sequence[Point], settings: Mapping[str, ServerSetting]) -> list[Point]:
         """Return the cells that engine.urls names a server for, or that engine.url can serve; warn of the others.
