@@ -41,7 +41,7 @@ DEFAULTS = {"runs": RUNS, "temperatures": "1,0", "n": "200", "records": "results
 PLANES = {"pareto": pareto, "pareto_speed": pareto_speed, "bound": bound}
 TABLES = {"front": frames.front, "order": frames.order, "retention": frames.retention}
 MEASURES = ("acceptance", "tv", "bias", "quality", "difference", "speedup")
-CELLS = ["verifier", "knob", "value", "knobs", "n", "is_lossless", "tokens_per_round", "num_timed", "cell"]
+CELLS = ["verifier", "knob", "value", "knobs", "n", "is_lossless", "tokens_per_round", "num_timed", "also", "cell"]
 CELLS[6:6] = [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")]
 MARGIN = 5  # points
 NUM_COLOURED = 6
@@ -73,10 +73,17 @@ def points_of(summary: pd.DataFrame) -> int:
     return 100 if summary["quality"].max() <= 1 else 1
 
 
+def with_strict_ends(summary: pd.DataFrame) -> pd.DataFrame:
+    """Add the lossless row under the name of the rule whose strict setting it is too, "ensemble w=1"."""
+    lossless = summary[summary["also"].notna()]
+    names = lossless["also"].astype(str).str.extract(r"^(?P<verifier>\S+) (?P<knob>\w+)=(?P<value>[\d.]+)$")
+    return pd.concat([summary, lossless.assign(**names.astype({"value": float}))], ignore_index=True)
+
+
 def settings_within(summary: pd.DataFrame, margin: float = MARGIN) -> pd.DataFrame:
     """Each rule's setting with most tokens a round whose interval excludes a loss of the margin; the best rule first."""
     points = points_of(summary)
-    rules = summary[~summary["verifier"].isin(["target", "draft", "generate"])].copy()
+    rules = with_strict_ends(summary[~summary["verifier"].isin(["target", "draft", "generate"])])
     for column in ("difference", "difference_low", "difference_high"):
         rules[column] = rules[column].fillna(0.0) * points  # between equal texts BLEU has no interval
     rules = rules[rules["difference_low"] > -margin]
@@ -128,7 +135,7 @@ def draw_rules(summary: pd.DataFrame, title: str) -> Figure:
     colours = {"ensemble": "black"} | {rule: f"C{i}" for i, rule in enumerate(best)}
     figure, axes = plt.subplots(figsize=(7.2, 4))
     ends = []
-    for rule, rows in summary[summary["value"].notna()].groupby("verifier"):
+    for rule, rows in with_strict_ends(summary).dropna(subset="value").groupby("verifier"):
         curve = rows.sort_values("value")
         x, y = curve["tokens_per_round"], curve["difference"].fillna(0) * points
         is_named = rule in colours
