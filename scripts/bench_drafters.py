@@ -113,7 +113,7 @@ def overhead(bench: Any, name: str, engine: Engine, drafter: Any, size: int) -> 
 def decode(bench: Any, engine: Engine, drafter: Any, size: int) -> Stopwatch:
     """Decode `size` texts at once with a drafter; return what phases, observing and calls of models took."""
     models = [*engine.models, *engine.target.pruned.values()]  # these draft over the target's weights
-    with time_engines(bench.wait, [engine], models) as watch:
+    with time_engines(Stopwatch(bench.wait), [engine], models) as watch:
         generate_texts(bench, engine, drafter, size)
     return watch
 

@@ -3,10 +3,11 @@ what the machine's arithmetic and memory allow.
 
     python scripts/bench_engine.py [pair=llama-tiny|tiny-shape|llama-8b-shape|FOLDER] [device=cpu] [dtype=float32]
                                    [threads=1,2] [repeats=3] [sweep=40] [new=64] [out=FOLDER]
-                                   [rules=all|NAME,NAME] [drafters=all|NAME,NAME]
+                                   [rules=all|NAME,NAME] [drafters=all|NAME,NAME] [cold=N]
 
 rules= measures verification rules beside Exact instead (bench_rules.py): out= then gets rules-PAIR-DEVICE-DTYPE. drafters= measures
-drafters instead (bench_drafters.py): out= gets drafters-PAIR-DEVICE-DTYPE.
+drafters instead (bench_drafters.py): out= gets drafters-PAIR-DEVICE-DTYPE. cold= measures the first N texts of fresh processes
+instead (bench_cold.py, an embedded pair on one thread of the CPU): out= gets cold-PAIR-DEVICE-DTYPE.
 Everything compared takes turns in one process; a figure is the median of ratios with their smallest and largest. An embedded
 pair reads word problems of gsm8k-tiny one behind the other, a FOLDER (with target/ and draft/) and a random pair read random
 ids; random pairs draft like strangers, so their tokens/s are those of the worst case, while ratios stay fair. out= gets
@@ -31,6 +32,7 @@ import transformers
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from scripts.bench_cold import measure_cold
 from scripts.bench_drafters import measure_drafters
 from scripts.bench_rules import measure_rules
 from scripts.bench_tools import Stopwatch, hook_models, time_engines
@@ -108,7 +110,7 @@ class Bench:
     @contextmanager
     def timed(self) -> Iterator[Stopwatch]:
         """Time the phases of the loop, in engines that exist by now too."""
-        with time_engines(self.wait, [self.engine(capture) for capture in (None, "off")]) as stopwatch:
+        with time_engines(Stopwatch(self.wait), [self.engine(capture) for capture in (None, "off")]) as stopwatch:
             yield stopwatch
 
     def prompts(self, count: int, length: int) -> list[list[int]]:
@@ -121,7 +123,7 @@ class Bench:
         texts_out = generate(None, None, texts, rules, max_new_tokens=self.new, stop_ids=(), engine=engine, **more)
         return sum(len(g.tokens) for g in texts_out)
 
-    def theirs(self, texts: list[list[int]], ws: list[float]) -> int:
+    def theirs(self, texts: list[list[int]], ws: list[float], *, is_assisted: bool = True) -> int:
         options = self.draft.generation_config
         options.num_assistant_tokens, options.num_assistant_tokens_schedule = 5, "constant"
         options.assistant_confidence_threshold = 0
@@ -133,7 +135,7 @@ class Bench:
                 out = self.target.generate(
                     ids,
                     attention_mask=torch.ones_like(ids),
-                    assistant_model=self.draft,
+                    assistant_model=self.draft if is_assisted else None,
                     max_new_tokens=self.new,
                     do_sample=True,
                     top_k=0,
@@ -226,7 +228,7 @@ def where_it_goes(bench: Bench, name: str, texts: list[list[int]], **more: Any) 
     more["capture"] = "off"
     bench.ours(texts, [0.5], **more)
     engine = bench.engine("off")
-    with time_engines(bench.wait, [engine], engine.models) as stopwatch:
+    with time_engines(Stopwatch(bench.wait), [engine], engine.models) as stopwatch:
         _, whole_s = bench.seconds(lambda: bench.ours(texts, [0.5], **more))
     spent: dict[str, float] = defaultdict(float)
     for call in stopwatch.calls:
@@ -442,6 +444,7 @@ DEFAULTS = {
     "out": "",
     "rules": "",
     "drafters": "",
+    "cold": "",
 }
 
 
@@ -451,8 +454,8 @@ def main(argv: Sequence[str]) -> None:
         if words.paths:
             raise ValueError(f"options are KEY=VALUE, got {words.paths[0]}")
     options = {**DEFAULTS, **words.options}
-    group = next((name for name in ("rules", "drafters") if options[name]), "engine")
-    measures = {"rules": measure_rules, "drafters": measure_drafters}
+    group = next((name for name in ("rules", "drafters", "cold") if options[name]), "engine")
+    measures = {"rules": measure_rules, "drafters": measure_drafters, "cold": measure_cold}
     transformers.logging.set_verbosity_error()
     head = "| what | threads | median | smallest | largest | n | |\n|---|---|---|---|---|---|---|"
     print(head)

@@ -30,9 +30,10 @@ class Call(NamedTuple):
 
 @dataclass
 class Stopwatch:
-    """A hook of the loop (engine/loop.py) that keeps the seconds of its phases."""
+    """A hook of the loop (engine/loop.py) that keeps the seconds of its phases, by a clock."""
 
     wait: Callable[[], None]
+    clock: Callable[[], float] = time.perf_counter
     calls: list[Call] = field(default_factory=list)
     _inner_s: list[float] = field(default_factory=lambda: [0.0])
 
@@ -40,12 +41,12 @@ class Stopwatch:
     def __call__(self, phase: str, num_rows: int = 0) -> Iterator[None]:
         self.wait()
         self._inner_s.append(0.0)
-        started = time.perf_counter()
+        started = self.clock()
         try:
             yield
         finally:
             self.wait()
-            seconds = time.perf_counter() - started
+            seconds = self.clock() - started
             self.calls.append(Call(phase, num_rows, seconds, self._inner_s.pop()))
             self._inner_s[-1] += seconds
 
@@ -54,9 +55,8 @@ class Stopwatch:
 
 
 @contextmanager
-def time_engines(wait: Callable[[], None], engines: Sequence[Engine], models: Sequence[LM] = ()) -> Iterator[Stopwatch]:
-    """Yield a stopwatch that times the phases of these engines, and the calls of these models as "target model" and so on."""
-    stopwatch = Stopwatch(wait)
+def time_engines(stopwatch: Stopwatch, engines: Sequence[Engine], models: Sequence[LM] = ()) -> Iterator[Stopwatch]:
+    """Give a stopwatch the phases of these engines, and the calls of these models as "target model" and so on."""
     for engine in engines:
         engine.hook = stopwatch
     try:
