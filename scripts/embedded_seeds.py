@@ -53,7 +53,10 @@ def measured(pair: str, task: str, seed: str, draft: Path, n: str, runs: Path) -
     frame = summarise(results)
     scores = metrics_table(results, metrics_of(results))
     facts = scores[scores["metric"] == "facts"].set_index("cell")["value"]
-    frame = frame[frame["knob"] == "w"].sort_values("w", ascending=False)
+    frame = frame[(frame["knob"] == "w") | (frame["verifier"] == "lossless")].fillna({"w": 1.0})
+    frame = frame.sort_values("w", ascending=False).drop_duplicates(
+        "w"
+    )  # a folder of before has w = 1 as a cell of its own
     frame = frame.assign(pair=pair, task=task, seed=seed, facts=frame["cell"].map(facts))
     return frame[[column for column in COLUMNS if column in frame]]
 

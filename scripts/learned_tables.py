@@ -124,8 +124,11 @@ def rules_in(folder: Path, base: str, heads: Mapping[str, Path], **knobs: Any) -
 
 
 def curve(results: sdbench.Results, name: str, head: str | None = None) -> list[str]:
-    """The cells of a rule, of one with a head those of this label: a folder may hold an earlier one's."""
-    own = results.cells[results.cells["verifier"] == name]
+    """The cells of a rule, of one with a head those of this label: a folder may hold an earlier one's. The lossless cell is
+    among them where it is the rule's strict setting too.
+    """
+    is_strict = results.cells["also"].map(lambda also: any(labels["verifier"] == name for labels in also))
+    own = results.cells[is_strict | (results.cells["verifier"] == name)]
     return list(own["cell"] if head is None else own["cell"][own["knob_head"] == head])
 
 
@@ -303,7 +306,7 @@ def arms_of(results: sdbench.Results, head: str, seconds: Mapping[str, int]) -> 
     cells, drafts = results.cells.set_index("cell"), []
     for label in ("own", *DISTILLED):
         ours = [cell for cell in curve(results, "ensemble") if drafted_by(cells["content"][cell]) == label]
-        by_w = {cells["w"][cell]: cell for cell in ours}
+        by_w = {w: cell for cell, w in cells.loc[ours, "w"].fillna(1.0).items()}  # the lossless cell has no w
         drafts.append(Arm(label, seconds[label], ours, by_w[1], by_w))
     lossless = drafts[0].lossless
     learned = [*curve(results, "learned", head), lossless]

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scripts.learned_tables import LOST, curve, prices, reached, trained, within
+from scripts.learned_tables import DISTILLED, LOST, arms_of, curve, prices, reached, trained, within
 from sdbench.metrics.pareto import Resampled
 
 
@@ -47,6 +47,26 @@ def test_a_training_of_other_words_is_not_taken_for_the_one_asked_for(tmp_path):
 
 def test_a_curve_is_of_one_head():
     columns = {"cell": ["a", "b", "c"], "verifier": ["published"] * 2 + ["ensemble"], "knob_head": ["old", "new", None]}
-    results = SimpleNamespace(cells=pd.DataFrame(columns))
+    results = SimpleNamespace(cells=pd.DataFrame({**columns, "also": [[], [], []]}))
     assert curve(results, "published", "new") == ["b"]  # pyright: ignore[reportArgumentType]
     assert curve(results, "ensemble") == ["c"]  # pyright: ignore[reportArgumentType]
+
+
+def test_a_curve_ends_in_the_lossless_cell_where_that_is_its_rule_too():
+    """w = 1 of the ensemble has no cell of its own: the arms of distilled drafts did without their lossless end, and failed."""
+    drafts = ["own", *DISTILLED]
+    contents = {
+        draft: {"distilled": dict(zip(("loss", "steps"), DISTILLED.get(draft, ("", 0)), strict=True))}
+        for draft in drafts
+    }
+    rows = [
+        {"cell": f"{draft} {verifier}", "verifier": verifier, "w": w, "also": also, "content": contents[draft]}
+        for draft in drafts
+        for verifier, w, also in (("lossless", np.nan, [{"verifier": "ensemble"}]), ("ensemble", 0.9, []))
+    ]
+    results = SimpleNamespace(cells=pd.DataFrame(rows).assign(knob_head=None))
+    learned, *arms = arms_of(results, "head", dict.fromkeys(["learned", *drafts], 0))  # pyright: ignore[reportArgumentType]
+    assert learned.lossless == "own lossless"
+    for draft, arm in zip(drafts, arms, strict=True):
+        assert arm.lossless == f"{draft} lossless"
+        assert arm.by_w == {1.0: f"{draft} lossless", 0.9: f"{draft} ensemble"}
