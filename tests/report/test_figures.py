@@ -2,12 +2,17 @@
 
 from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import pytest
+from matplotlib.collections import PolyCollection
 
 from sdbench.metrics.summary import summarise
 from sdbench.records import Store, read
 from sdbench.report.figures import draw_figures
-from sdbench.report.figures.style import house_style
+from sdbench.report.figures.labels import Room
+from sdbench.report.figures.marks import intervals, label_levels
+from sdbench.report.figures.style import house_style, panels, settle
 from sdbench.report.page.drawings import CROSSES, NOTES
 from sdbench.report.sweep import sweeps_of
 from tests.records.synthetic import Shape, write_synthetic
@@ -51,6 +56,34 @@ def test_labels_of_a_plane_do_not_overlap(crowded):
             (a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.shrunk(0.8, 0.7).overlaps(b.shrunk(0.8, 0.7))
         ]
         assert not overlaps, name
+
+
+def test_a_level_line_is_named_above_the_panel_where_no_spot_is_free():
+    """With 141 settings the dashed line of the target alone had no name."""
+    with house_style():
+        figure, (axis,) = panels()
+        axis.plot(np.linspace(0, 1, 50), np.tile([0.0, 1.0], 25))
+        axis.axhline(0.5)
+        settle(figure)
+        room = Room(axis)
+        label_levels(room, {"target": 0.5})
+        assert [text.get_text() for text in axis.texts] == ["target alone"]
+        for height in np.linspace(-0.1, 1.1, 60):
+            room.block_line([-0.1, 1.1], [height, height])
+        label_levels(room, {"draft": 0.25})
+        assert len(axis.texts) == 1
+        assert axis.get_title(loc="left") == "dashed at 0.25: draft alone"
+
+
+@pytest.mark.parametrize(("count", "is_band"), [(12, False), (47, True)])
+def test_intervals_of_many_settings_are_a_band(count, is_band):
+    """As lines they were a fence, behind which nothing could be seen."""
+    with house_style():
+        _, (axis,) = panels()
+        x = pd.Series(np.arange(count))
+        intervals(axis, x, x - 1, x + 1, "C0", 1.0)
+    (collection,) = axis.collections
+    assert isinstance(collection, PolyCollection) is is_band
 
 
 def test_the_legends_of_one_curve_are_within_the_figure(tmp_path):

@@ -118,7 +118,7 @@ def draw_speeds(axis: Axes, drawn: Sequence[marks.Curve]) -> list[Line2D]:
     for index, curve in enumerate(measured):
         x, cells = dodged_x(curve, index, len(measured)), curve.cells
         axis.plot(x, cells["speedup"], curve.mark, color=curve.colour, markersize=4.5, zorder=4)
-        axis.vlines(x, cells["speedup_low"], cells["speedup_high"], color=curve.colour, linewidth=0.9)
+        marks.intervals(axis, x, cells["speedup_low"], cells["speedup_high"], curve.colour, 0.9)
     axis.margins(0.05, 0.08)
     axis.autoscale_view()
     axis.axhline(1, color=style.GREY, linewidth=0.7, linestyle=":", zorder=1)
@@ -142,7 +142,8 @@ def draw_failures(axis: Axes, drawn: Sequence[marks.Curve], *, shown: Sequence[s
     for index, (name, curve) in enumerate(product(shown, drawn)):
         _, mark, colour = FAILURES[name]
         x, colour = dodged_x(curve, index, len(shown) * len(drawn)), curve.colour if has_many else colour
-        axis.vlines(x, 100 * curve.cells[f"{name}_low"], 100 * curve.cells[f"{name}_high"], color=colour, linewidth=0.8)
+        low, high = (100 * curve.cells[f"{name}_{end}"] for end in ("low", "high"))
+        marks.intervals(axis, x, low, high, colour, 0.8)
         axis.plot(x, 100 * curve.cells[name], "-", marker=mark, color=colour, **look)
     axis.set_ylim(bottom=0)
     looks = [FAILURES[name] for name in shown]

@@ -89,19 +89,24 @@ class Room:
         look = {"va": "center", "annotation_clip": False, "color": colour, "size": SMALL} | look
         self.axis.annotate(text, (x, y), (right, up), textcoords="offset points", **look)
 
-    def add_first(self, labels: Sequence[Label], *, size: float = SMALL) -> None:
-        """Place the first of these labels that finds a free spot; the very first if none does."""
+    def add_first(self, labels: Sequence[Label], *, size: float = SMALL) -> bool:
+        """Place the first of these labels that finds a free spot; the very first if none does. False if it has no spot at all."""
         free = [label for label in labels if self._best(label._replace(is_needed=False), size) is not None]
-        self.add([(free or list(labels))[0]], size=size)
+        return self.add([(free or list(labels))[0]], size=size) > 0
 
-    def add(self, labels: Iterable[Label], *, size: float = SMALL) -> None:
-        """Place each label in turn at the nearest spot that covers nothing; one that must be shown takes the least bad spot."""
+    def add(self, labels: Iterable[Label], *, size: float = SMALL) -> int:
+        """Place each label in turn at the nearest spot that covers nothing; one that must be shown takes the least bad spot.
+
+        Return how many were placed.
+        """
+        before = len(self.boxes)
         for label in labels:
             box = self._best(label, size)
             if box is not None:
                 self.boxes.append(box)
                 offset = (box[:2] + box[2:]) / 2 - self.to_points([label.x], [label.y])[0]
                 self.write(label.text, label.x, label.y, offset, label.colour, size=size, ha="center")
+        return len(self.boxes) - before
 
     def _best(self, label: Label, size: float) -> Array | None:
         """Return the box of the best spot; None if there is none."""

@@ -20,6 +20,7 @@ from sdbench.report.figures.style import BASELINES, CYCLE, FAINT, GREY, MARKS, S
 from sdbench.report.sweep import Sweep
 from sdbench.types import Metric
 
+MOST_LINES = 24  # intervals of a curve that are drawn as lines
 FEW_CURVES = 2  # number of curves that labels distinguish; more get a legend
 
 
@@ -143,6 +144,14 @@ def bars(axis: Axes, cells: pd.DataFrame, x: str, y: str, colour: str, **look: A
             draw(known[across], *(known[end] for end in ends), color=colour, **look)
 
 
+def intervals(axis: Axes, x: pd.Series, low: pd.Series, high: pd.Series, colour: str, width: float) -> None:
+    """Draw vertical intervals: as lines, or as a pale band where there are so many that the lines would make a fence."""
+    if len(x) > MOST_LINES:
+        axis.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0)
+    else:
+        axis.vlines(x, low, high, color=colour, linewidth=width)
+
+
 def band(axis: Axes, cells: pd.DataFrame, x: str, y: str, colour: str) -> None:
     """Draw an interval along a curve as a pale band."""
     if f"{y}_low" in cells:
@@ -156,7 +165,7 @@ def level_lines(axis: Axes, sweep: Sweep, column: str, *names: str) -> dict[str,
     """
     bottom, top = axis.get_ylim()
     reach = 0.4 * (top - bottom)
-    levels, notes = {}, [axis.get_title(loc="left")]
+    levels, notes = {}, list[str]()
     for name in names:
         known = sweep.baseline(name)[column].dropna().tolist()
         level = known[0] if len(known) == 1 else np.nan
@@ -165,18 +174,25 @@ def level_lines(axis: Axes, sweep: Sweep, column: str, *names: str) -> dict[str,
             axis.axhline(level, color=BASELINES[name][1], linewidth=0.8, linestyle=(0, (4, 2)), zorder=1.5)
         elif level == level:
             notes.append(f"{NAMES.get(name, name)}: {level:.3g}, {'below' if level < bottom else 'above'}")
-    axis.set_title("; ".join(filter(None, notes)), loc="left", fontsize=SMALL, color=GREY)
+    note_above(axis, notes)
     return levels
 
 
+def note_above(axis: Axes, notes: Iterable[str]) -> None:
+    """Add notes to those above a panel on the left."""
+    title = "; ".join(filter(None, [axis.get_title(loc="left"), *notes]))
+    axis.set_title(title, loc="left", fontsize=SMALL, color=GREY)
+
+
 def label_levels(room: Room, levels: Mapping[str, float], *, size: float = SMALL) -> None:
-    """Label the level lines at the end that has room."""
+    """Label the level lines at the end that has room; without any, above the panel."""
     left, right = room.axis.get_xlim()
     inset = 0.01 * (right - left)
     for name, level in levels.items():
         spots = [(x, (side, up)) for up in (1, -1) for x, side in ((right - inset, -1), (left + inset, 1))]
         labels = [Label(x, level, NAMES.get(name, name), BASELINES[name][1], True, (way,)) for x, way in spots]
-        room.add_first(labels, size=size)
+        if not room.add_first(labels, size=size):
+            note_above(room.axis, [f"dashed at {level:.3g}: {NAMES.get(name, name)}"])
 
 
 def write_n(axis: Axes, n: float, unit: str = "") -> None:
