@@ -27,7 +27,8 @@ from sdbench.words import choose, exit_on_mistake, parse_words
 WAYS = ("ours", "eager", "at-once", "assisted", "plain", "phases")
 COMPARED = {"ours": "", "eager": ", run eagerly", "at-once": ", each step traced the first time"}
 RIVALS = {"plain": "plain generate's", "assisted": "assisted generate's"}
-PROMPT, NUM_DRAFT = 200, 5
+PLACES = {"first": slice(0, 1), "all": slice(None), "last": slice(-1, None)}  # texts of a process
+PROMPT = 200
 DEFAULTS = {"pair": "llama-tiny", "texts": "8", "new": "64", "seed": "0"}
 
 
@@ -41,11 +42,13 @@ def measure_cold(bench: Any, texts: str) -> Iterator[Any]:
     rates = {way: [rates_of(outcome) for outcome in outcomes] for way, outcomes in runs.items() if way != "phases"}
     for way, words in COMPARED.items():
         for rival, name in RIVALS.items():
-            for first, rows in (("first text", slice(0, 1)), (f"first {texts} texts", slice(None))):
+            for place, rows in PLACES.items():
                 pairs = [(mine[rows], other[rows]) for mine, other in zip(rates[way], rates[rival], strict=True)]
                 ratios = [mean_rate(mine) / mean_rate(other) for mine, other in pairs]
-                yield bench.figure(f"{first} of a process{words}: tokens per second over {name}", ratios)
+                yield bench.figure(f"{place} of {texts}{words}: tokens per second over {name}", ratios)
     yield bench.figure("making an engine, processor seconds", [run["engine_s"] for run in runs["ours"]])
+    costliest = [max(run["texts"], key=lambda text: text[1])[1] - run["texts"][0][1] for run in runs["ours"]]
+    yield bench.figure("the text in which steps are traced less the first text, processor seconds", costliest)
     for place, number in (("first", 0), ("last", -1)):
         names = {phase for run in runs["phases"] for phase in run["phases"][number]}
         shares = {name: [run["phases"][number].get(name, 0.0) for run in runs["phases"]] for name in names}
