@@ -1,8 +1,8 @@
 """GGUF files as checkpoints: each becomes a folder in the cache, which the rest of the package reads like any other.
 
 The file's hash names the folder. Configuration, tokenizer and stop ids are written when the file is first used; the weights
-when they are first needed, dequantised into one dtype and written tensor by tensor, so that only one tensor is in memory. Names
-and layouts are transformers'. Not covered: files in several parts, and rope scaling, which transformers does not read from
+when they are first needed, dequantised into one dtype and written tensor by tensor, so that only one tensor is in memory.
+Names and layouts are transformers'. Not covered: files in several parts, and rope scaling, which transformers does not read from
 GGUF.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import accumulate, pairwise
@@ -19,7 +19,6 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import numpy as np
 from huggingface_hub import constants
 
 from sdbench.config import ConfigError
@@ -30,7 +29,6 @@ from sdbench.lm.digests import digest_once
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
-    from torch import Tensor
 
 CACHE = Path(constants.HF_HOME, "sdbench", "gguf")
 FORMAT = 1  # of the folders; after a change they are written again
@@ -83,6 +81,8 @@ class GGUFFile:
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
+        from sdbench.lm.gguf_tensors import read_tensors
+
         _require_packages(self.id)
         config = AutoConfig.from_pretrained(self.folder)
         with torch.device("meta"):
@@ -92,7 +92,7 @@ class GGUFFile:
         missing = set(shapes)
         with open(part / "model.safetensors", "wb") as file:
             offsets = _write_header(file, shapes, dtype)
-            for name, weight in _read_tensors(self.path, model, config):
+            for name, weight in read_tensors(self.path, model, config):
                 if name not in missing or tuple(weight.shape) != shapes[name]:
                     continue
                 missing.remove(name)
@@ -116,31 +116,6 @@ def _write_header(file: BinaryIO, shapes: Mapping[str, tuple[int, ...]], dtype: 
     text += b" " * (-len(text) % 8)
     file.write(len(text).to_bytes(8, "little") + text)
     return {name: 8 + len(text) + end for name, end in zip(shapes, ends, strict=False)}
-
-
-def _read_tensors(path: Path, model: Any, config: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the dequantised tensors of a file, with the names and layouts of a transformers model."""
-    import torch
-    from gguf import GGUFReader, dequantize
-    from transformers import modeling_gguf_pytorch_utils as theirs
-
-    reader = GGUFReader(path)
-    architecture = str(_value(reader, "general.architecture", required=True))
-    kinds = theirs.TENSOR_PROCESSORS
-    kind = kinds.get(architecture) or kinds.get(architecture.replace("-", "_"), theirs.TensorProcessor)
-    processor = kind(config=config.to_dict())
-    names = theirs.get_gguf_hf_weights_map(model, processor)
-    parts, merged = Counter(names.values()), {"tensors": {}}  # experts' tensors, each merged from several
-    for tensor in reader.tensors:
-        weights = dequantize(tensor.data, tensor.tensor_type)
-        done = processor.process(weights=weights, name=tensor.name, tensor_key_mapping=names, parsed_parameters=merged)
-        name = names.get(done.name or str(tensor.name).removesuffix(".weight"))
-        if name is not None and done.name is not None:
-            yield name, torch.from_numpy(np.require(done.weights, requirements=["C", "W"]))
-        elif name is not None:
-            parts[name] -= 1
-            if not parts[name]:
-                yield name, merged["tensors"].pop(name)
 
 
 def is_gguf(id: str) -> bool:

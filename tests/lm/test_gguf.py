@@ -6,6 +6,7 @@ import sys
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from sdbench.cli import main
 from sdbench.config import ConfigError
 from sdbench.files import digest_of_file
 from sdbench.lm import gguf as room
+from sdbench.lm import gguf_tensors
 from sdbench.lm.load import find, load_model, load_tokenizer
 
 gguf = pytest.importorskip("gguf")
@@ -174,6 +176,21 @@ def test_weights_are_dequantised_tensor_by_tensor_and_silently(tmp_path, capfd):
         "generation_config.json",
         "model.safetensors",
     ]
+
+
+@pytest.mark.parametrize("kind", ["F16", "Q8_0", "Q4_K"])
+def test_a_tensor_takes_little_beside_its_result(tmp_path, monkeypatch, kind):
+    file = write(tmp_path / "x.gguf", tiny("llama", hidden=512, layers=1), kind=kind, tokenizer=TOKENIZER)
+    largest = max(gguf.GGUFReader(file).tensors, key=lambda tensor: tensor.n_elements)
+    whole = gguf_tensors.dequantise_rows(largest)
+    monkeypatch.setattr(gguf_tensors, "AT_ONCE", 1 << 14)
+    tracemalloc.start()
+    by_rows = gguf_tensors.dequantise_rows(largest)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.array_equal(by_rows, whole)
+    assert np.array_equal(whole, gguf.dequantize(largest.data, largest.tensor_type))
+    assert peak < 1.3 * whole.nbytes
 
 
 @pytest.mark.slow
