@@ -175,7 +175,8 @@ def reversals(run: pd.DataFrame, rule: str, measure: str) -> list[str]:
     ends = {
         (row["verifier"], row["drafter"]): (row[f"{measure}_low"], row[f"{measure}_high"]) for _, row in run.iterrows()
     }
-    for a, b in combinations(order_of(run, "lossless", measure), 2):
+    ranked = [drafter for drafter in order_of(run, "lossless", measure) if (rule, drafter) in ends]
+    for a, b in combinations(ranked, 2):
         if ends["lossless", a][0] > ends["lossless", b][1] and ends[rule, b][0] > ends[rule, a][1]:
             above.setdefault(a, []).append(b)
     return [f"{', '.join(winners)} above {loser}" for loser, winners in above.items()]
@@ -208,18 +209,21 @@ def draw_ranks(summary: pd.DataFrame) -> Figure:
     return figure
 
 
-def text_of(summary: pd.DataFrame) -> str:
-    """Return what stands below MARKER in README.md."""
+def orders_of(summary: pd.DataFrame) -> str:
+    """Return a sentence and a table: the drafters of each run in the order of each rule, and which of them change places."""
     measure, label = measure_of(summary)
-    parts = ["![Drafters under a lossless and two lenient rules](ranks.svg)", ""]
     lines = []
     for (task, temperature), run in summary.groupby(["task", "temperature"], sort=False):
         orders = [" > ".join(order_of(run, rule, measure)) for rule in RULES]
         certain = [f"{rule}: {'; '.join(pairs)}" for rule in RULES[1:] if (pairs := reversals(run, rule, measure))]
         lines.append([f"{task}, T = {temperature:g}", *orders, ". ".join(certain) or "none"])
     what = "the best first, and the pairs that a lenient rule ranks the other way round with intervals that do not overlap:"
-    parts += [f"Drafters by {label}, {what}", ""]
-    parts += [markdown(["run", *RULES, "reversed for sure"], lines).rstrip(), ""]
+    return f"Drafters by {label}, {what}\n\n{markdown(['run', *RULES, 'reversed for sure'], lines).rstrip()}"
+
+
+def text_of(summary: pd.DataFrame) -> str:
+    """Return what stands below MARKER in README.md."""
+    parts = ["![Drafters under a lossless and two lenient rules](ranks.svg)", "", orders_of(summary), ""]
     drafters = list(dict.fromkeys(name.partition(" ")[0] for name in summary["drafter"]))
     rows = [[name, *HEADLINES.get(name, ("–", "–"))] for name in drafters]
     parts += [markdown(["drafter", "its source reports", "why the numbers here differ"], rows).rstrip(), ""]

@@ -7,7 +7,8 @@ A FOLDER holds the records of one pair and task, of one or several of `experimen
 called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths` and `drafters`. Files are
 summary.csv (a row a cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no
 text) and, at T = 0, equal_texts.csv; for a sweep of w also decisions.csv (what to ship at margins of 5 and 2 points) and the plane
-of acceptance and quality. README.md shows a row of each sweep and of each other setting, and tasks.svg a panel a sweep.
+of acceptance and quality. README.md shows a row of each sweep and of each other setting, tasks.svg a panel a
+sweep, and ranks.svg how each rule ranks drafters.
 """
 
 import sys
@@ -21,6 +22,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 import sdbench
+from scripts.drafter_tables import draw_ranks, orders_of
 from scripts.real_parts import NUM_DRAFT, RealFolder, divide
 from scripts.zoo_tables import remove_prints
 from sdbench.metrics.columns import estimate_of, spread
@@ -186,13 +188,23 @@ def redraw(out: Path) -> None:
         with house_style():
             save(draw_tasks(parts[""]), out, "tasks")
         remove_prints(out)
+    ranks = ""
+    if parts["drafters"]:
+        titles = {path: RealFolder.of(path.name).title for path in parts["drafters"]}
+        summary = pd.concat(pd.read_csv(path / "summary.csv").assign(task=title) for path, title in titles.items())
+        summary = summary[summary["drafter"].notna()]
+        with house_style():
+            save(draw_ranks(summary), out, "ranks")
+        remove_prints(out)
+        ranks = f"![Drafters under a lossless and two lenient rules](ranks.svg)\n\n{orders_of(summary)}\n\n"
     tables = []
     for heading, is_sampled in (("T = 0", False), ("T = 1", True)):
         chosen = [path for path in parts[""] if bool(RealFolder.of(path.name).temperature) == is_sampled]
         tables += [(heading, markdown(HEAD, [row_of(path) for path in chosen], num_left=1))] if chosen else []
     for part, heading in HEADINGS.items():
         rows = [row for path in parts[part] for row in rows_of_settings(path)]
-        tables += [(heading, markdown(HEAD_OF_SETTINGS, rows, num_left=2))] if rows else []
+        table = markdown(HEAD_OF_SETTINGS, rows, num_left=2)
+        tables += [(heading, ranks + table if part == "drafters" else table)] if rows else []
     readme = out / "README.md"
     above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Real pairs\n\n"
     readme.write_text(f"{above}{MARKER}\n\n" + "\n".join(f"## {heading}\n\n{table}" for heading, table in tables))

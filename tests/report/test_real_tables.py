@@ -67,6 +67,12 @@ def test_drafters_are_compared_on_the_examples_that_all_have(tmp_path):
     of_drafters = parts["humaneval-drafters"].generations
     assert set(of_drafters["drafter"]) == {"model", "lookup"}
     assert set(of_drafters.groupby("cell")["example"].nunique()) == {20}
+    real_tables.main([str(tmp_path / "run"), f"out={tmp_path / 'out'}"])
+    assert (tmp_path / "out/ranks.svg").exists()
+    (order,) = (
+        line for line in (tmp_path / "out/README.md").read_text().splitlines() if "| humaneval, T = 0 |" in line
+    )
+    assert {"model", "lookup"} == set(order.split("|")[2].strip().split(" > "))
 
 
 def test_a_sampled_run_is_a_table_of_its_own(tmp_path):
