@@ -84,6 +84,35 @@ def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
     return [title if count == 1 else f"{title}, sweep {count}" for title, count in zip(names, counts, strict=True)]
 
 
+def suffixes(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
+    """Return the suffix of each sweep's files: pair and task, then as needed T, the length of prompts, the folder in front,
+    settings such as the seed, a number.
+    """
+    if len(groups) == 1:
+        return [""]
+    firsts, folders = [cells.iloc[0].to_dict() for _, cells in groups], [name for name, _ in groups]
+    names = [f"{first['model']}-{first['task']}" for first in firsts]
+    names = _with_ends(names, [f"T{first['temperature']:g}" for first in firsts])
+    lengths = [task_options_of(first)["padded to"] for first in firsts]
+    settings = [settings_of(first) for first in firsts]
+    if len(set(names)) < len(names):
+        names = _with_ends(names, ["" if length is None else str(length) for length in lengths])
+    if len(set(names)) < len(names) and len(set(folders)) > 1:
+        names = [f"{folder}-{name}" for folder, name in zip(folders, names, strict=True)]
+    for setting in settings[0]:
+        if len(set(names)) < len(names):
+            names = _with_ends(names, [f"{setting}-{given[setting]}" for given in settings])
+    repeats = [names[:index].count(name) for index, name in enumerate(names)]
+    return [f"{name}-{repeat + 1}" if repeat else name for name, repeat in zip(names, repeats, strict=True)]
+
+
+def _with_ends(names: Sequence[str], ends: Sequence[str]) -> list[str]:
+    """Return the names with these ends, unless the ends are equal."""
+    if len(set(ends)) == 1:
+        return list(names)
+    return [f"{name}-{end}" if end else name for name, end in zip(names, ends, strict=True)]
+
+
 def metrics_of(cell: Mapping[Any, Any]) -> dict[str, Metric]:
     """Return {name: metric} of the cell's task, including its headline metric."""
     metrics = {declared["name"]: Metric.from_json(declared) for declared in cell["metrics"]}

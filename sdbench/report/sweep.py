@@ -15,7 +15,16 @@ import numpy as np
 import pandas as pd
 
 from sdbench.metrics import acceptance, divergence, pareto, quality, speed, theory
-from sdbench.metrics.cells import BASELINES, STRICTEST, metrics_of, strict_value, table_of, task_options_of, titles
+from sdbench.metrics.cells import (
+    BASELINES,
+    STRICTEST,
+    metrics_of,
+    strict_value,
+    suffixes,
+    table_of,
+    task_options_of,
+    titles,
+)
 from sdbench.metrics.export import Metrics
 from sdbench.metrics.load import load_table
 from sdbench.metrics.open_load import open_load_table
@@ -226,7 +235,8 @@ def sweeps_of(
             model, task, temperature = cells[["model", "task", "temperature"]].iloc[0]
             labels = "", "", str(model), str(task), float(temperature)
             sweeps.append(Sweep(folder, *labels, cells, rows.loc[cells.index], results, scores))
-    names = titles([(sweep.results.name, sweep.cells) for sweep in sweeps]), suffixes(sweeps)
+    groups = [(sweep.results.name, sweep.cells) for sweep in sweeps]
+    names = titles(groups), suffixes(groups)
     return [replace(sweep, title=title, suffix=end) for sweep, title, end in zip(sweeps, *names, strict=True)]
 
 
@@ -234,22 +244,6 @@ def _place_of(group: pd.DataFrame) -> tuple[Any, ...]:
     """Return the sort key of a folder's sweeps."""
     first = group.iloc[0]
     return (*first[["model", "task", "temperature", "protocol"]], task_options_of(first.to_dict())["padded to"] or 0)
-
-
-def suffixes(sweeps: Sequence[Sweep]) -> list[str]:
-    """Return the suffix of each sweep's files: pair and task, then as needed T, the length of prompts, the folder, a number."""
-    if len(sweeps) == 1:
-        return [""]
-    names = [f"{sweep.model}-{sweep.task}" for sweep in sweeps]
-    if len({sweep.temperature for sweep in sweeps}) > 1:
-        names = [f"{name}-T{sweep.temperature:g}" for name, sweep in zip(names, sweeps, strict=True)]
-    if len(set(names)) < len(names) and len({sweep.padded_to for sweep in sweeps}) > 1:
-        lengths = (f"-{sweep.padded_to}" if sweep.padded_to else "" for sweep in sweeps)
-        names = [name + length for name, length in zip(names, lengths, strict=True)]
-    if len(set(names)) < len(names):
-        names = [f"{sweep.results.name}-{name}" for name, sweep in zip(names, sweeps, strict=True)]
-    repeats = [names[:index].count(name) for index, name in enumerate(names)]
-    return [f"{name}-{repeat + 1}" if repeat else name for name, repeat in zip(names, repeats, strict=True)]
 
 
 def in_reading_order(cells: pd.DataFrame) -> pd.DataFrame:

@@ -37,3 +37,25 @@ def test_the_engine_is_faster_than_generate(name, threads):
 @pytest.mark.parametrize("name", MOST)
 def test_the_engine_is_close_to_its_models(name, threads):
     assert figure(name, threads) <= MOST[name]
+
+
+COLD = RECORD.with_name("cold-llama-tiny-cpu-float32.json")
+
+
+def cold(name: str) -> float:
+    (only,) = [row for row in json.loads(COLD.read_text())["figures"] if row["name"] == name]
+    return only["median"]
+
+
+def test_what_a_cold_engine_costs_is_as_stated():
+    """results/README.md: about assisted generate's speed at first, more than twice that once steps are traced."""
+    rival = "tokens per second over assisted generate's"
+    rates = [round(cold(f"{place} of 8: {rival}"), 2) for place in ("first", "all", "last")]
+    assert rates == [1.10, 1.32, 2.55]
+    assert [
+        round(cold(f"{place} of 8: tokens per second over plain generate's"), 2) for place in ("first", "all", "last")
+    ] == [0.83, 1.05, 1.75]
+    at_once = [cold(f"{place} of 8, each step traced the first time: {rival}") for place in ("first", "all")]
+    assert at_once == pytest.approx([0.45, 1.60], abs=0.005)
+    assert round(cold("the text in which steps are traced less the first text, processor seconds"), 2) == 0.77
+    assert round(cold("making an engine, processor seconds"), 2) == 0.05

@@ -115,6 +115,20 @@ def test_two_dtypes_in_one_folder_have_a_report(tmp_path):
     assert retention["retention"].notna().all()
 
 
+@pytest.mark.parametrize(("setting", "value"), [("seed", 7), ("max_new_tokens", 9)])
+def test_figures_of_sweeps_that_differ_in_a_setting_are_named_with_it(setting, value, tmp_path):
+    home, shape = write_synthetic(tmp_path / "two", n=4, ws=(0.5,), timing_examples=0), Shape(64)
+    first = sweep("llama-tiny", "gsm8k-tiny", ws=(0.5,), num_drafts=(5,), temperature=1.0)
+    others = [replace(c, content={**c.content, setting: value}) for c in first]
+    with Store.open(home, config={}, provenance={}) as store:
+        store.add_cells(others)
+        store.append_generations([shape.decode(c, str(i)) for c in others for i in range(4)])
+    results = sdbench.read(home)
+    names = [made.suffix for made in sweeps_of([results], [summarise(results, resamples=50)])]
+    before = first[0].content.get(setting)
+    assert sorted(names) == sorted(f"llama-tiny-gsm8k-tiny-{setting}-{known}" for known in (before, value))
+
+
 def test_the_front_and_its_volume_agree_with_the_summary(folder):
     front, summary = pd.read_csv(folder / "tables" / "front.csv"), pd.read_csv(folder / "summary.csv")
     joined = front.merge(summary, on="cell", suffixes=("", "_summary"))
