@@ -10,10 +10,10 @@ from sdbench.embedded.grammar import functions, news, phrases, problems
 from sdbench.embedded.grammar.draw import Draw
 from sdbench.embedded.grammar.voices import Voice
 
-SPLITS = {"test": 500, "validation": 100, "train": 10_000}  # rows by default; train goes on as long as one asks
+SPLITS = {"test": 500, "validation": 100, "train": 10_000}  # rows by default; train has any number
 
 
-# The generator of a task's rows, and the text by which two rows are the same question.
+# The generator of a task's rows, and the text that must differ between two rows.
 GRAMMARS: dict[str, tuple[Callable[[Draw, int, Voice | None], dict], Callable[[dict], str]]] = {
     "cnndm-tiny": (news.article, lambda row: row["article"]),
     "xsum-tiny": (news.document, lambda row: row["document"]),
@@ -27,7 +27,7 @@ ROLES = ("target", "draft")
 
 
 def path(name: str, role: str) -> Path:
-    """The folder of a shipped model, as `from_pretrained` reads it."""
+    """Return the folder of a model in this package, for `from_pretrained`."""
     if name not in PAIRS:
         raise ValueError(f"pair must be one of {', '.join(PAIRS)}, got {name!r}")
     if role not in ROLES:
@@ -35,14 +35,14 @@ def path(name: str, role: str) -> Path:
     return Path(__file__).parent / name / role
 
 
-PLAIN = "plain"  # no voice: most slots have one wording
-REFERENCES = "neutral"  # the voice of the rows that a run asks
+PLAIN = "plain"  # no voice: most slots of an answer have one wording
+REFERENCES = "neutral"  # the voice of the rows that a run evaluates
 
 
 def rows(task: str, split: str, n: int | None = None, seed: int = 0, voice: str = REFERENCES) -> list[dict]:
-    """The first n rows (all: 500 test, 100 validation, 10,000 train) of a split, in the real data set's fields.
+    """Return the first n rows (default: 500 test, 100 validation, 10,000 train) of a split, in the real data set's fields.
 
-    The voice (target, draft, neutral, or plain for none) words the answers; the questions are the same in all.
+    The voice (target, draft, neutral, or plain for none) decides the wording of answers; the questions do not depend on it.
     """
     if n is None:
         n = SPLITS.get(split, 0)
@@ -52,7 +52,7 @@ def rows(task: str, split: str, n: int | None = None, seed: int = 0, voice: str 
 
 
 def stream(task: str, split: str, seed: int = 0, voice: str = REFERENCES) -> Iterator[dict]:
-    """Rows of a split without end (test: 500): all questions differ, and no other split has one of test's."""
+    """Yield rows of a split without end (test: 500): all questions differ, and no other split has a question of test."""
     if task not in GRAMMARS:
         raise ValueError(f"task must be one of {', '.join(GRAMMARS)}, got {task!r}")
     if split not in SPLITS:
@@ -66,12 +66,12 @@ def stream(task: str, split: str, seed: int = 0, voice: str = REFERENCES) -> Ite
 
 @cache
 def test_hashes(task: str) -> frozenset[bytes]:
-    """Hashes of the 500 test prompts."""
+    """Return hashes of the 500 test prompts."""
     return frozenset(prompt_hash(task, row) for row in stream(task, "test"))
 
 
 def prompt_hash(task: str, row: dict) -> bytes:
-    """The hash by which two rows of a task are the same question."""
+    """Return the hash that is equal for two rows with the same question."""
     return hashlib.sha256(GRAMMARS[task][1](row).encode()).digest()[:16]
 
 

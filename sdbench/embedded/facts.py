@@ -1,4 +1,4 @@
-"""Facts of a tiny row: what its answer must say, whatever the wording."""
+"""The facts of a tiny row, which its answer must state in whatever wording."""
 
 import re
 from collections import Counter
@@ -24,18 +24,18 @@ _DOCUMENT = (
     re.compile(rf"{_PERSON} from {_NAME}, \d+, came second|Second was {_PERSON},"),
 )
 _WORD = re.compile(r"[a-zà-ÿ0-9-]+")
-_SMALL = frozenset(["the", "a", "an", "my", "to", "for"])  # articles, and parts of the first wordings
+_SMALL = frozenset(["the", "a", "an", "my", "to", "for"])  # articles, and words that are part of the first wordings
 _FIRST_OF = {second.lower(): first.lower() for first, second in SYNONYMS.items()}
 _SECOND = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(_FIRST_OF, key=len, reverse=True)))})\b")
 
 
 def article_facts(article: str) -> list[str]:
-    """The event, the site, the town, how many people, and who did something, of a row of cnndm-tiny."""
+    """Return the event, the site, the town, the number of people, and the person who acted, of a row of cnndm-tiny."""
     return _read(_ARTICLE, article)
 
 
 def document_facts(document: str) -> list[str]:
-    """The prize, the trade, the winner, the age, the town, the work and the second, of a row of xsum-tiny."""
+    """Return the prize, the trade, the winner, the age, the town, the work and the runner-up, of a row of xsum-tiny."""
     return _read(_DOCUMENT, document)
 
 
@@ -45,13 +45,13 @@ def _read(patterns: tuple[re.Pattern[str], ...], text: str) -> list[str]:
 
 
 def share_stated(facts: list[str], answer: str) -> float:
-    """The share of the facts that stand in an answer."""
+    """Return the share of the facts that an answer states."""
     text = answer.lower()
     return sum(re.search(rf"\b{re.escape(fact.lower())}\b", text) is not None for fact in facts) / max(1, len(facts))
 
 
 def share_translated(reference: str, answer: str) -> float:
-    """The share of a translation's words of content that an answer has, in either wording."""
+    """Return the share of a translation's content words that an answer has, in either wording."""
     wanted, given = _content(reference), _content(answer)
     return (wanted & given).total() / max(1, wanted.total())
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sdbench.tasks.sandbox import Outcome, Program, Sandbox
 
 OUTCOMES = {"timeout": "is_timeout", "memory": "is_out_of_memory", "crash": "is_crash", "failed": "is_wrong"}
-MISSING = ("ModuleNotFoundError: No module named",)  # how a program ends that imports a package that is not here
+MISSING = ("ModuleNotFoundError: No module named",)  # raised for an import of a package that is not installed
 
 
 def continue_prompt(given: str, text: str, _: Sequence[str]) -> str:
@@ -39,16 +39,16 @@ def to_fence(given: str, text: str, _: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class CodeProtocol(Protocol):
-    """A protocol that turns an answer into a program: from `given`, the answer up to its stop string, and the entry points."""
+    """A protocol that builds a program from `given`, the answer up to its stop string, and the entry points."""
 
     given: str = ""  # the part of the prompt that the answer continues, a template over the task's fields
     program: Callable[[str, str, Sequence[str]], str] = continue_prompt
-    chat_program: Callable[[str, str, Sequence[str]], str] | None = None  # of the chat form; None: the same
+    chat_program: Callable[[str, str, Sequence[str]], str] | None = None  # for the chat form; None: `program`
 
 
 @dataclass(kw_only=True)
 class CodeTask(DataTask):
-    """Reads each completion in both ways; the metrics compute pass@k from an example's samples."""
+    """A task that scores every completion by both readings; the metrics compute pass@k from an example's samples."""
 
     sandbox: str = "auto"
     timeout_s: float = 3.0
@@ -57,7 +57,7 @@ class CodeTask(DataTask):
     VERSION = "2"
     metric = "pass@1"
     metrics = (Metric("pass@1", "share"), Metric("pass@1_repaired", "share"))
-    cut_side: ClassVar[str] = "start"  # the signature and the tests stand at the end
+    cut_side: ClassVar[str] = "start"  # of a long prompt, which ends with the signature and the tests
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,7 +79,7 @@ class CodeTask(DataTask):
         """Return texts that may hold the program, the protocol's first."""
 
     def reference_row(self, reference: str) -> Row:
-        """A program has no reference text: its row goes by its id."""
+        """Return the row of this id, which stands for a reference text: programs have none."""
         return self.rows[reference]
 
     def preamble(self, row: Row) -> str:
@@ -102,12 +102,12 @@ class CodeTask(DataTask):
 
     @cached_property
     def _sandbox(self) -> Sandbox:
-        from sdbench.tasks.sandbox import Sandbox  # its self-test belongs to runs that score code
+        from sdbench.tasks.sandbox import Sandbox  # imported late, for its self-test runs only where code is scored
 
         return Sandbox(backend=self.sandbox, timeout_s=self.timeout_s, workers=self.workers)
 
     def _run(self, programs: Sequence[Program]) -> list[Outcome]:
-        """Outcomes in the order of the programs; rules often write the same program, which runs once."""
+        """Return outcomes in the order of the programs. Equal programs run once: several rules often write the same one."""
         distinct = list(dict.fromkeys(programs))
         outcome_of = dict(zip(distinct, self._sandbox.run(distinct), strict=True))
         broken = next((outcome for outcome in outcome_of.values() if outcome.status == "error"), None)
@@ -126,10 +126,10 @@ class CodeTask(DataTask):
         passed = {i for i, outcome in zip(repaired, again, strict=True) if outcome.status == "passed"}
         scores = []
         for i, outcome in enumerate(literal):
-            repairs = repaired[i].repairs if i in repaired else ()  # where the literal program passes, none is needed
+            repairs = repaired[i].repairs if i in repaired else ()  # none where the literal program passes
             flags = {flag: outcome.status == status for status, flag in OUTCOMES.items()}
             flags["needs_missing_package"] = outcome.detail.startswith(MISSING)
-            flags["is_uncontained"] = not self._sandbox.is_contained  # marks what sandbox=rlimit or none has scored
+            flags["is_uncontained"] = not self._sandbox.is_contained  # sandbox=rlimit or none
             flags |= {f"is_repaired_{kind}": kind in repairs for kind in REPAIRS}
             flags["is_extraction_failed"] = readings.get(i, ()) is None
             is_passed = outcome.status == "passed"

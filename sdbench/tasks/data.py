@@ -1,4 +1,4 @@
-"""Rows of a data set: grammars that ship inside, a local file, or one split from the hub and nothing beside it."""
+"""Rows of a data set: from a grammar in this package, a local file, or one split on the hub (no other split is downloaded)."""
 
 import json
 import warnings
@@ -35,12 +35,12 @@ class DataRows(ABC):
     split: str = from_protocol()
     revision: str | None = None
     data: str | None = None
-    protocol: str = from_protocol()  # the first
+    protocol: str = from_protocol()  # the default is the first
     n: int | None = None
     seed: int | None = 42
 
     PROTOCOLS: ClassVar[Mapping[str, Protocol]]
-    FIELDS: ClassVar[tuple[str, ...]] = ()  # columns a row must have; else the reference and what the prompt names
+    FIELDS: ClassVar[tuple[str, ...]] = ()  # required columns; by default the reference and those that the prompt names
     reference: ClassVar[str] = "answer"  # the column of the right answer
 
     @property
@@ -87,7 +87,7 @@ class DataRows(ABC):
         if self.n is None:
             return ids
         if self.n > len(ids):
-            # Not of the caller's line: that is functools'.
+            # No stacklevel: the caller's line is one of functools.
             warnings.warn(f"{self.name} has {len(ids)} rows, fewer than n={self.n}: all are taken", stacklevel=1)
         if self.seed is not None:
             import numpy

@@ -1,6 +1,6 @@
-"""Programs out of completions, by syntax tree: fences and chatter go, the longest valid program stays, unused parts go.
+"""Extract programs from completions by syntax tree: remove fences and prose, keep the longest valid program, remove unused parts.
 
-After evalplus's `sanitize` (Liu et al. 2023, arXiv:2305.01210, version 0.3), which stands here too, both with Python's own parser
+This follows evalplus's `sanitize` (Liu et al. 2023, arXiv:2305.01210, version 0.3), which is here too. Both use Python's own parser
 instead of tree-sitter. Not covered: other languages.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1|\Z)", re.DOTALL | re.MULTILINE)
 NEWLINE = re.compile(r"\r\n?|\n")
-MAX_LINES = 2000  # a longer answer is a loop of repetitions; its head says all
+MAX_LINES = 2000  # characters; a longer answer repeats itself, and its beginning is enough
 MAX_TRIES = 500
 
 REPAIRS: Mapping[str, str] = {
@@ -33,7 +33,7 @@ def parse(code: str) -> ast.Module | None:
 
 
 def _tree_or_line(code: str) -> ast.Module | int:
-    """The tree, or the 1-based line at which the parser gave up; 0 if it cannot say."""
+    """Return the tree, or the 1-based line of the syntax error; 0 if the parser does not name one."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in generated strings
@@ -46,11 +46,11 @@ def _tree_or_line(code: str) -> ast.Module | int:
 
 def longest_program(text: str, *, counts_comments: bool = False) -> str:
     """Return the span of lines with the most code among those that parse; empty if none does."""
-    lines = NEWLINE.split(text.replace("\x00", ""))[:MAX_LINES]  # not splitlines: strings may hold its other ends
+    lines = NEWLINE.split(text.replace("\x00", ""))[:MAX_LINES]  # not splitlines, which also splits inside strings
     weight = [bool(line.strip()) and (counts_comments or not line.lstrip().startswith("#")) for line in lines]
     best, best_weight, tries = "", 0, 0
     for start, line in enumerate(lines):
-        if not weight[start] or line[0].isspace():  # a program starts at the margin, with code
+        if not weight[start] or line[0].isspace():  # a program starts with a line of code that is not indented
             continue
         end = len(lines)
         while end > start and sum(weight[start:end]) > best_weight and tries < MAX_TRIES:
@@ -60,7 +60,7 @@ def longest_program(text: str, *, counts_comments: bool = False) -> str:
             if not isinstance(failed_at, int):
                 best, best_weight = code, sum(weight[start:end])
                 break
-            # A span that holds the line of an error fails at it too; what is never closed is reported where it opens.
+            # Any span with the line of an error fails too; an unclosed bracket is reported where it opens.
             end = start + (failed_at - 1 if failed_at else (end - start) // 2)
     return best
 
@@ -137,7 +137,7 @@ def defines(tree: ast.Module, entry_points: Sequence[str]) -> bool:
 
 
 def _is_bodyless(function: ast.FunctionDef) -> bool:
-    """Docstrings and imports alone: HumanEval/115's prompt has both."""
+    """Return whether a function holds only docstrings and imports; HumanEval/115's prompt has both."""
     return all(isinstance(s, ast.Import | ast.ImportFrom) or _is_text(s) for s in function.body)
 
 
@@ -148,7 +148,7 @@ def fenced_blocks(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A text that may hold the program, and what was done to the answer to get it (words of REPAIRS)."""
+    """A text that may hold the program, and the repairs (keys of REPAIRS) that made it from the answer."""
 
     text: str
     repairs: frozenset[str] = frozenset()
@@ -163,7 +163,7 @@ class Reading:
 
 
 def extract(texts: Sequence[Candidate], entry_points: Sequence[str], preamble: str = "") -> Reading | None:
-    """The first text whose longest valid program defines the entry points, reduced to what they need; else None.
+    """Return the first text whose longest valid program defines the entry points, reduced to what they need; else None.
 
     `preamble` is code that the row gives: its definitions count until the program has its own.
     """
@@ -198,7 +198,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def sanitize(text: str, entry_points: Sequence[str]) -> str:
-    """The program that evalplus would run: the longest span of lines that parses, reduced to what the entry point reaches.
+    """Return the program that evalplus would run: the longest span of lines that parses, reduced to what the entry point reaches.
 
     Its peculiarities are kept: of two definitions of a name the first counts, a function without `return` and a decorated one
     go, statements other than imports, definitions and assignments go. Not kept: it knows one entry point, and HumanEval's own
@@ -220,7 +220,7 @@ def sanitize(text: str, entry_points: Sequence[str]) -> str:
 
 
 def _evalplus_name(statement: ast.stmt) -> str | None:
-    """The name that a top-level statement defines for evalplus."""
+    """Return the name that a top-level statement defines, as evalplus reads it."""
     if isinstance(statement, Definition):
         has_return = any(isinstance(node, ast.Return) for node in ast.walk(statement))
         is_kept = has_return or isinstance(statement, ast.ClassDef)

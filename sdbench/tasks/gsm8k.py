@@ -1,7 +1,7 @@
 """GSM8K: grade-school word problems whose answers end in `#### N` (Cobbe et al. 2021, arXiv:2110.14168).
 
 A row: {"question": "Tom has 3 red and 4 blue pens. How many has he?", "answer": "3 + 4 = <<3+4=7>>7 pens.\\n#### 7"}.
-Not covered: answers that are no numbers, expressions that would have to be evaluated (but for one fraction).
+Not covered: answers that are not numbers, and expressions that would have to be evaluated (except a single fraction).
 """
 
 import re
@@ -15,7 +15,7 @@ from sdbench.tasks.base import DataTask
 from sdbench.tasks.protocol import Fields, Protocol, read_words
 from sdbench.types import Example, Metric, Score
 
-# lm-eval's `flexible-extract`. It takes "..." for a number; kept as it is for parity, `numeric` is the cure.
+# lm-eval's `flexible-extract`, kept to the letter. It takes "..." for a number; `numeric` does not.
 LM_EVAL_NUMBER = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
 LM_EVAL_MARK = "#### "  # lm-eval deletes "(?s).*#### ", which takes quadratic time on a text without one
 LM_EVAL_LAST_DOT = re.compile(r"\.$")
@@ -23,27 +23,27 @@ LM_EVAL_LAST_DOT = re.compile(r"\.$")
 DIVERSED_MARKED = re.compile(r"###\s*(-?\d+)")
 DIVERSED_NUMBER = re.compile(r"(?<!\d)-?\d+(?:\.\d+)?")
 
-# A minus after a digit, a letter or a bracket is a subtraction, not a sign. Thousands stand apart by a comma, by TeX's {,} or \,
+# A minus after a digit, a letter or a bracket is a subtraction, not a sign. Thousands are separated by a comma, by TeX's {,} or \,
 # or by one blank (narrow, unbreakable or plain).
 GROUPED = r"\d{1,3}(?:(?:,|\{,\}|\\,|[ \u00a0\u2009\u202f])\d{3})+(?!\d)"
 WHOLE = rf"(?:{GROUPED}|\d+)"
 SIGN = r"(?:(?<![\w).])-)?"
-FRACTION = rf"(?<!/)({SIGN})\$?({WHOLE}(?:\.\d+)?) ?/ ?(\d{{1,9}})(?![\d/]|\.\d)"  # 6/2, and no part of a date
+FRACTION = rf"(?<!/)({SIGN})\$?({WHOLE}(?:\.\d+)?) ?/ ?(\d{{1,9}})(?![\d/]|\.\d)"  # 6/2, but not a part of a date
 NUMBER = re.compile(rf"{FRACTION}|({SIGN})(?:\$?({WHOLE}(?:\.\d+)?)|(?<!\d)(\.\d+))")
-LONGEST_NUMERATOR = 100  # characters: endless digits are a common failure of weak models, and no fraction
+LONGEST_NUMERATOR = 100  # characters; longer ones are runs of digits, a common failure of weak models
 SEPARATORS = re.compile(r"[,{}\\\s]")
 MINUS = str.maketrans("\u2212\ufe63\uff0d", "---")  # Unicode's minus, small and full-width hyphens
 MARKER = re.compile(r"####|answer is:?|\\boxed\{", re.IGNORECASE)
 
 
 def lm_eval_normal(text: str) -> str:
-    """lm-eval's exact_match deletes these from both sides, then lowers the case."""
+    """Normalise as lm-eval's exact_match does: delete these characters, then lower the case."""
     text = text.replace(",", "").replace("$", "").rpartition(LM_EVAL_MARK)[2]
     return LM_EVAL_LAST_DOT.sub("", text).lower()
 
 
 def numeric(text: str) -> Decimal | Fraction | None:
-    """Read as a person would: the first number after the last marker of an answer, or the last number of all."""
+    """Return the number that a person would read: the first after the last marker of an answer, or else the last of the text."""
     text = text.translate(MINUS)
     markers = list(MARKER.finditer(text))
     after = NUMBER.search(text, markers[-1].end()) if markers else None
@@ -60,7 +60,7 @@ def numeric(text: str) -> Decimal | Fraction | None:
 
 
 def by_pattern(pattern: str | re.Pattern[str], pick: int) -> Callable[[str], str | None]:
-    """A reading by lm-eval's rule: the pick-th match of a pattern, of its groups the first that is not empty, normalised."""
+    """Return lm-eval's reading: of the pick-th match of a pattern the first group that is not empty, normalised."""
 
     def extract(text: str) -> str | None:
         matches = re.findall(pattern, text)
@@ -81,21 +81,21 @@ def diversed_strict(text: str) -> str | None:
 
 
 def diversed_flexible(text: str) -> str | None:
-    """The number after ###, or the last one, rounded to a whole: the paper's own rule."""
+    """Return the number after ###, or the last one, rounded to an integer: the rule of the DIVERSED paper."""
     marked = diversed_strict(text)
     numbers = DIVERSED_NUMBER.findall(text.replace(",", ""))
     return marked if marked is not None else _whole(numbers[-1]) if numbers else None
 
 
 def _whole(number: str) -> str:
-    """Rounded half to even, as `round` does, but of any length: endless digits are a common failure of weak models."""
+    """Round half to even as `round` does, at any length: weak models often write endless digits."""
     rounded = Decimal(number).to_integral_value(ROUND_HALF_EVEN)
     return str(rounded) if rounded else "0"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MathProtocol(Protocol):
-    """A protocol with its readings of an answer: `gold` reads the reference, the other two the completion."""
+    """A protocol with functions that read an answer: `gold` for the reference, the other two for the completion."""
 
     strict: Callable[[str], str | None]
     flexible: Callable[[str], str | None] = lm_eval_flexible
@@ -124,21 +124,21 @@ PROTOCOLS: Mapping[str, MathProtocol] = MathProtocol.read(
 
 @dataclass(kw_only=True)
 class GSM8K(DataTask):
-    """Accuracy by three readings of the same answer: the protocol's strict and flexible one, and our numeric one."""
+    """Accuracy by three readings of the same answer: the protocol's strict and flexible ones, and sdbench's numeric one."""
 
     VERSION = "2"
     PROTOCOLS = PROTOCOLS
     FIELDS = ("question", "answer")
     metric = "strict"
     metrics = tuple(Metric(name, "share") for name in ("strict", "flexible", "numeric"))
-    cut_side = "start"  # what is asked stands at the end
+    cut_side = "start"  # of a long question, which ends with what is asked
 
     @property
     def rules(self) -> MathProtocol:
         return PROTOCOLS[self.protocol]
 
     def measure_all(self, pairs: Sequence[tuple[Example, str]]) -> list[Score]:
-        """Nothing is stripped: the pattern of `cot` wants a character behind the number, which may be a blank."""
+        """Score answers unstripped: the pattern of `cot` needs a character after the number, which may be a blank."""
         return [self.measure(example, self.until_stop(completion)) for example, completion in pairs]
 
     def measure(self, example: Example, text: str) -> Score:

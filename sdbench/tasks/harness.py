@@ -1,6 +1,6 @@
-"""lm-evaluation-harness's own task objects: a task's YAML file by its name, the object, and the files that decide it.
+"""Task objects of lm-evaluation-harness: find a task's YAML file, build the object, list the files that it depends on.
 
-Nothing of the harness is imported before a task of it is named. Not covered: tasks that are Python classes, and groups.
+The harness is imported only when one of its tasks is named. Not covered: tasks that are Python classes, and groups.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sdbench.tasks.sandbox import Outcome, Program
 
 LIBRARY = "lm_eval.tasks"
-# What is used of the harness, as module:name; a version that lacks one of these is refused by its name.
+# What is used of the harness, as module:name; a version without one of these is refused, and the message names it.
 USED = (
     "lm_eval.tasks._yaml_loader:load_yaml",
     "lm_eval.api.task:ConfigurableTask.build_all_requests",
@@ -43,11 +43,11 @@ USED = (
 )
 DECODED = "generate_until"
 TASK_LINE = re.compile(r"^task:[ \t]*['\"]?([^\s'\"#\[]+)['\"]?[ \t]*(?:#.*)?$", re.MULTILINE)
-STRUCTURE = ("tag", "group", "task_list")  # keys of a file that are no options of its task
+STRUCTURE = ("tag", "group", "task_list")  # keys of a file that are not options of its task
 
 
 class CodeEval:
-    """`evaluate`'s code_eval over programs that a sandbox of ours runs: `run` is set by the task that scores."""
+    """The metric code_eval of `evaluate`, with programs run in sdbench's sandbox: the task that scores sets `run`."""
 
     run: Callable[[Sequence[Program]], list[Outcome]]
 
@@ -82,7 +82,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-CODE_EVAL = CodeEval()  # the modules of the harness's tasks keep the metric that they load when they are imported
+CODE_EVAL = CodeEval()  # one object, for modules of the harness's tasks load the metric once, when they are imported
 
 
 def check_library() -> None:
@@ -101,7 +101,7 @@ def file_of(name: str, include_path: str | None) -> Path:
     words = [word for word in re.split(r"[_\W]", name) if len(word) > 1]
     names, mentions = list[str](), ""
     for root in _roots(include_path):
-        # The harness has 14,000 files: first those whose paths share a word with the name.
+        # The harness has 14,000 files, so those whose paths share a word with the name come first.
         paths = [
             (not any(word in path.relative_to(root).as_posix() for word in words), path)
             for path in root.rglob("*.yaml")
@@ -127,22 +127,22 @@ def _library_folder() -> Path:
 
 
 def _why_not(name: str, names: Sequence[str], mentions: str) -> str:
-    """Why a name is none of `names`; `mentions` are the files that hold it."""
+    """Return why a name is not among `names`; `mentions` are the files that contain it."""
     word = re.escape(name)
     if re.search(rf"^(group|tag):\s*['\"]?{word}['\"]?\s*$|^\s*- ['\"]?{word}['\"]?\s*$", mentions, re.MULTILINE):
         members = sorted(task for task in names if task.startswith(name))
         hint = f", such as task=lm-eval:{members[0]}" if members else ""
-        return f"task=lm-eval:{name} is a group of tasks, and a run has one: name a task of it{hint}"
+        return f"task=lm-eval:{name} is a group of tasks, and a run has one task: choose one of the group{hint}"
     if re.search(rf"task:\s*{word}\s*$", mentions, re.MULTILINE):
         return f"task=lm-eval:{name} has no file of its own: write one, and name its folder in task.include_path"
     near = get_close_matches(name, names, n=1)
-    return f"task=lm-eval:{show(name)} is no task of the installed lm_eval" + (
+    return f"task=lm-eval:{show(name)} is not a task of the installed lm_eval" + (
         f": did you mean {near[0]}?" if near else ""
     )
 
 
 def refuse_undecoded(name: str, config: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a task, as its file describes it, whose answers are no text of one sample."""
+    """Raise ConfigError for a task whose file asks for anything but text, one sample per answer."""
     kind, repeats = config.get("output_type", DECODED), config.get("repeats", 1)
     if kind != DECODED:
         raise ConfigError(
@@ -151,15 +151,15 @@ def refuse_undecoded(name: str, config: Mapping[str, Any]) -> None:
         )
     if "class" in config:
         raise ConfigError(
-            f"task=lm-eval:{name} is a Python class of its own, and sdbench takes tasks that are YAML files"
+            f"task=lm-eval:{name} is a Python class, and sdbench supports only tasks defined in YAML files"
         )
     if repeats != 1:
         raise ConfigError(
-            f"task=lm-eval:{name} scores {repeats} answers to a row together, and sdbench scores each answer alone: choose a "
+            f"task=lm-eval:{name} scores {repeats} answers to a row together, and sdbench scores each answer by itself: choose a "
             "task with repeats: 1, and samples= for several answers"
         )
     if config.get("doc_to_image") or config.get("doc_to_audio"):
-        raise ConfigError(f"task=lm-eval:{name} has images or sounds, and sdbench prompts with text only")
+        raise ConfigError(f"task=lm-eval:{name} has images or sounds, and sdbench supports text prompts only")
 
 
 def read_file(path: Path, *, resolves: bool = False) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def _refuse_unknown_filters(name: str, config: Mapping[str, Any]) -> None:
 
 @cache
 def _compile_templates_once() -> None:
-    """The harness compiles the template of a prompt anew for each row and shot, which takes most of the time of its prompts."""
+    """Cache compiled templates: the harness compiles them for each row and shot, which takes most of its time for prompts."""
     env = import_object("lm_eval.utils.env")
     env.from_string = cache(env.from_string)
 
@@ -214,7 +214,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def _code_metric() -> Iterator[None]:
-    """The modules of code tasks load code_eval when they are imported, and run a program: they get ours."""
+    """Replace code_eval: modules of code tasks load it, and run a program with it, when they are imported."""
     import evaluate  # takes seconds and brings torch
 
     load = evaluate.load
@@ -226,7 +226,7 @@ def _code_metric() -> Iterator[None]:
 
 
 def _functions(tree: Any) -> Iterator[Callable[..., Any]]:
-    """Every function in a tree of options."""
+    """Yield every function in a tree of options."""
     if callable(tree):
         yield tree
     elif isinstance(tree, Mapping | list):
@@ -265,7 +265,7 @@ def _named_by(file: Path) -> list[Path]:
 
 
 def _imports_of(file: Path) -> list[Path]:
-    """The modules beside a Python file, and those of the harness's other tasks, that it imports."""
+    """Return the files that a Python file imports: modules beside it, and those of the harness's other tasks."""
     paths: list[str] = []
     for node in ast.walk(ast.parse(file.read_bytes())):
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -1,7 +1,8 @@
-"""Scores of lm-evaluation-harness: what its filters and metrics make of answers, and how each metric is kept.
+"""Scores of lm-evaluation-harness: apply its filters and metrics to answers, and choose how each metric is stored.
 
-The mean of a number for each answer is kept as that number. A whole-sample metric is kept as statistics whose sums over answers
-give the sample's score, so that a bootstrap resamples it without the harness. Not covered: any other aggregation, such as a median.
+A metric that is a mean over answers is stored as a number per answer. A whole-sample metric is stored as statistics whose sums
+over answers give the sample's score, so that a bootstrap resamples it without the harness. Not covered: other
+aggregations, such as a median.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from sdbench.imports import import_object
 from sdbench.types import Metric
 
-UNREAD = "[invalid]"  # what the harness's filters leave of an answer in which they find nothing
+UNREAD = "[invalid]"  # the output of the harness's filters for an answer in which they find nothing
 SHARES = re.compile(r"^exact_match|^math_verify$|(^|_)(acc|em)(_|$)|^pass(@|_at_)")  # metrics of the harness on 0-1
 
 Statistics = Callable[[Any], tuple[str, tuple[float, ...]]]  # of an item: `Metric.stats`, and the numbers to be summed
@@ -24,7 +25,7 @@ Statistics = Callable[[Any], tuple[str, tuple[float, ...]]]  # of an item: `Metr
 
 @dataclass(frozen=True)
 class HarnessReading:
-    """The results of one answer by metric, and what each filter has left of it."""
+    """The results of one answer by metric, and the output of each filter."""
 
     items: Mapping[str, Any]
     texts: Mapping[str, Any]
@@ -59,19 +60,19 @@ def read_answers(task: Any, answers: Sequence[tuple[Any, str]]) -> list[HarnessR
 
 @dataclass(frozen=True)
 class MetricKind:
-    """How a metric is kept: a number for each answer, or statistics whose sum over answers gives the whole sample's score."""
+    """How a metric is stored: a number per answer, or statistics whose sum over answers gives the whole sample's score."""
 
     metric: Metric
     aggregate: Callable[[Sequence[Any]], float] | None = None
     statistics: Statistics | None = None
 
     def value(self, item: Any) -> float:
-        """The number of one answer; of a whole-sample metric, its score were this answer all."""
+        """Return the number of one answer; for a whole-sample metric, the score of a sample with only this answer."""
         return float(item if self.aggregate is None else self.aggregate([item]))
 
 
 def kind_of(task: Any, name: str, item: Any, bounds: Mapping[str, Sequence[float]]) -> MetricKind | None:
-    """How a metric of the harness's task is kept, from one of its items; None where it cannot be. `bounds`: a user's."""
+    """Return how a metric of the harness's task is stored, judged by one of its items; None where it cannot be."""
     metric = name.partition(",")[0]
     mean = import_object("lm_eval.api.metrics.mean")
     aggregate = task.aggregation().get(metric, mean)  # as the harness does
@@ -91,7 +92,7 @@ def statistics_of(aggregate: Callable[[Sequence[Any]], float], item: Any) -> Sta
 
 
 def _texts(item: Any) -> tuple[list[str], list[list[str]]]:
-    """The answer and the references of an item (references, answer) in sacrebleu's form."""
+    """Return the answer and the references of an item (references, answer) in sacrebleu's form."""
     references, answer = item
     references = [references] if isinstance(references, str) else list(references)
     return [answer if isinstance(answer, str) else answer[0]], [[text] for text in references]

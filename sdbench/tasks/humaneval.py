@@ -30,7 +30,7 @@ PROTOCOLS: Mapping[str, CodeProtocol] = CodeProtocol.read(
 
 @dataclass(kw_only=True)
 class HumanEval(CodeTask):
-    """Program = prompt + completion, by the protocol's own rule; then the row's own tests."""
+    """Program = prompt + completion, by the protocol's rule; then the row's tests."""
 
     PROTOCOLS = PROTOCOLS
     FIELDS = ("task_id", "prompt", "canonical_solution", "test", "entry_point")
@@ -41,13 +41,13 @@ class HumanEval(CodeTask):
         return {"prompt": prompt, "stripped_prompt": prompt.strip(), "answer": row["canonical_solution"]}
 
     def entry_points(self, row: Row) -> Sequence[str]:
-        """The function asked for, and what else of the prompt the tests call (HumanEval/38 and /50)."""
+        """Return the function to be completed, and the prompt's helpers that the tests call (HumanEval/38 and /50)."""
         given, tests = parse(row["prompt"]), parse(row["test"])
         helpers = {name for s in given.body if isinstance(s, Definition) for name in bound_names(s)} if given else set()
         return (row["entry_point"], *sorted(helpers & names_in(tests) - {row["entry_point"]} if tests else ()))
 
     def preamble(self, row: Row) -> str:
-        """The prompt's imports and helpers, for answers that leave them out."""
+        """Return the prompt's imports and helpers, for answers that leave them out."""
         given = parse(row["prompt"])
         kept = [s for s in given.body if row["entry_point"] not in bound_names(s)] if given else []
         return "\n".join(ast.unparse(statement) for statement in kept)
@@ -56,7 +56,7 @@ class HumanEval(CodeTask):
         return f"{row['test']}\n\ncheck({row['entry_point']})\n"
 
     def candidates(self, row: Row, completion: str) -> Sequence[Candidate]:
-        """Stop strings end a continuation; they would behead an answer that states the whole function, read whole."""
+        """Return continuations up to their stop string, and fenced blocks and whole answers beyond it."""
         stopped, prompt = self.until_stop(completion), row["prompt"]
         body = stopped.split("```")[0].rstrip()
         newline = "" if prompt.endswith("\n") else "\n"
@@ -64,6 +64,6 @@ class HumanEval(CodeTask):
         texts = [Candidate(prompt + body, fence), Candidate(f"{prompt}{newline}{body}", fence | {"indentation"})]
         for block in fenced_blocks(completion):
             texts += [Candidate(block, FENCED | {"whole"}), Candidate(f"{prompt}{newline}{block}", FENCED)]
-        # An engine that strips its answers has taken the first line's indentation.
+        # An engine that strips its answers removes the first line's indentation.
         indented = f"{prompt}{newline}    {body.lstrip()}" if body.strip() else prompt
         return [*texts, Candidate(completion, frozenset({"whole"})), Candidate(indented, fence | {"indentation"})]

@@ -1,4 +1,4 @@
-"""Tasks of lm-evaluation-harness: `task=lm-eval:NAME` asks, reads and scores answers by the harness's own objects.
+"""Tasks of lm-evaluation-harness: `task=lm-eval:NAME` builds prompts, reads and scores answers with the harness's own objects.
 
 A row is one of the data set that the harness's task names, as `gsm8k` has {"question": "...", "answer": "... #### 18"}; its id
 is its number. Not covered: sampling settings of the harness's task (the run has its own), and whole-sample metrics that are
@@ -31,13 +31,13 @@ from sdbench.types import Example, Message, Metric, Prompt, Score
 if TYPE_CHECKING:
     from sdbench.tasks.sandbox import Sandbox
 
-LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # by their rank in the harness
-LENGTH = 256  # of an answer where its task names none
+LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # as the harness prefers them
+LENGTH = 256  # of an answer, where the task's file gives none
 
 
 @dataclass(kw_only=True)
 class LmEvalTask(DataTask):
-    """A `generate_until` task. Metrics are called as in the harness, with the filter behind a comma where there are several."""
+    """A `generate_until` task. Metrics are named as in the harness, with the filter after a comma where there are several."""
 
     task: str | None = None
     include_path: str | None = None
@@ -48,9 +48,7 @@ class LmEvalTask(DataTask):
     sandbox: str = "auto"
     timeout_s: float = 3.0
     workers: int = 2
-    first_row: Row | None = field(
-        init=False, default=None
-    )  # what the harness's object is built with where rows do not travel
+    first_row: Row | None = field(init=False, default=None)  # of it a scoring process, without rows, builds the task
 
     PROTOCOLS: ClassVar[Mapping[str, Protocol]] = {"lm-eval": Protocol(ask="", max_new_tokens=LENGTH)}
     WORDS: ClassVar[tuple[str, ...]] = ("task", "include_path", "headline", "system")
@@ -81,16 +79,16 @@ class LmEvalTask(DataTask):
         assert self.first_row is not None, "rows are read before answers are scored"
         names, kinds = self._read([(self.first_row, "")])[0].items, self._kinds
         if left_out := [name for name in names if name not in kinds]:
-            warnings.warn(f"{self.name}: {', '.join(left_out)} cannot be kept for each answer: left out", stacklevel=2)
+            warnings.warn(f"{self.name}: cannot store {', '.join(left_out)} per answer: left out", stacklevel=2)
         headline = self.headline or next(iter(kinds), None)
         if headline not in kinds:
             raise ConfigError(
-                f"headline must be among what sdbench can keep of {self.task} ({', '.join(kinds) or 'nothing'}), got {headline}"
+                f"headline must be a metric of {self.task} that sdbench can store ({', '.join(kinds) or 'none'}), got {headline}"
             )
         return tuple(kinds[name].metric for name in sorted(kinds, key=lambda name: name != headline))
 
     @property
-    def metric(self) -> str:  # type: ignore[override] - known when the harness's task is
+    def metric(self) -> str:  # type: ignore[override] - known once its task is built
         return self.metrics[0].name
 
     # Rows and prompts
@@ -105,7 +103,7 @@ class LmEvalTask(DataTask):
 
     @cached_property
     def _object(self) -> Any:
-        """The harness's task: with the data set, or in a scoring process with its first row alone."""
+        """The harness's task, with the whole data set, or in a scoring process with its first row only."""
         if self.first_row is not None:
             return self._build([self.first_row], process_docs=None, fewshot_config=None, num_fewshot=0)
         shots = {} if self.shots is None else {"num_fewshot": integer("shots", self.shots, 0)}
@@ -114,7 +112,7 @@ class LmEvalTask(DataTask):
         return fetch(lambda: harness.build(str(self.task), self._file, **shots), self.dataset, kind="dataset")
 
     def _build(self, rows: Sequence[Row], **changes: Any) -> Any:
-        """The harness's task over rows of ours; shots that are no part of its file are those of `shots_data`, or the rows."""
+        """Build the harness's task over given rows; shots come from its file, else from `shots_data`, else from the rows."""
         import datasets
 
         pool = rows if self.shots_data is None else read_rows(Path(self.shots_data))
@@ -146,18 +144,18 @@ class LmEvalTask(DataTask):
 
     @property
     def dataset_commit(self) -> str | None:
-        """The commit that names the folder where `datasets` keeps rows of the hub; None for rows from elsewhere."""
+        """The commit of rows from the hub, which names the folder of the cache of `datasets`; None for other rows."""
         files = getattr(self._object.dataset.get(self.split), "cache_files", ())
         folders = (Path(file["filename"]).parent.name for file in files)
         return next(filter(COMMIT.fullmatch, folders), None)
 
     def fields(self, row: Row) -> Fields:
-        """The target alone, as the harness has it: the prompt is not made of fields."""
+        """Return the reference only, as in the harness: the prompt is not made of fields."""
         target = self._object.doc_to_target(row)
         return {"answer": "\n".join(map(str, target)) if isinstance(target, list) else str(target)}
 
     def reference_row(self, reference: str) -> Row:
-        """A score needs the row: the reference is its id."""
+        """Return the row of this id, which stands for the reference: a score needs the whole row."""
         return self.rows[reference]
 
     def prompt_of(self, key: str) -> Prompt:
@@ -165,7 +163,7 @@ class LmEvalTask(DataTask):
 
     @cached_property
     def _prompts(self) -> dict[str, Prompt]:
-        """Of all rows, in their order: shots are drawn in one stream over them."""
+        """The prompts of all rows, built in order: shots are drawn in one random stream over the rows."""
         self._object.set_fewshot_seed(LM_EVAL_SHOT_SEED)
         try:
             with harness.quiet():
@@ -175,13 +173,13 @@ class LmEvalTask(DataTask):
                     chat_template=_turns if self.chat else None,
                     system_instruction=self.system,
                 )
-        except (AssertionError, ValueError) as error:  # of its samplers, where there are too few rows to be shown
+        except (AssertionError, ValueError) as error:  # from its samplers, where there are too few rows for the shots
             raise ConfigError(f"shots={self.shots} for {self.name}: {first_line(error)}") from None
         contexts = {str(instance.doc_id): instance.args[0] for instance in self._object.instances}
         return {key: each if isinstance(each, Prompt) else Prompt(text=each) for key, each in contexts.items()}
 
     def fit(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Example:
-        """Cut a prompt that is too long at its beginning, as the harness does."""
+        """Cut the beginning of a prompt that is too long, as the harness does."""
         whole = example.prompt
         if num_tokens(whole) <= limit:
             return example
@@ -252,6 +250,6 @@ class LmEvalTask(DataTask):
 
 
 def _turns(messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> Prompt:
-    """In place of a chat template: the turns themselves. Without a generation prompt the last one starts the answer."""
+    """Return the turns, where the harness applies a chat template. Without a generation prompt the last one begins the answer."""
     turns = tuple(Message(turn["role"], turn["content"]) for turn in messages)
     return Prompt(messages=turns) if add_generation_prompt else Prompt(messages=turns[:-1], prefix=turns[-1].content)

@@ -1,11 +1,11 @@
-"""Long documents: an article of cnndm-tiny among sentences about bystanders, as many as a prompt of `length` tokens has room for.
+"""Long documents: an article of cnndm-tiny between sentences about bystanders, as many as fit into a prompt of `length` tokens.
 
 A row is one of cnndm-tiny: {"article": "A fire destroyed the Tamir bridge. ...", "highlights": "Fire destroys ...", "id": "00ab"}.
 Its document, with entropy=low: "Tourist Sefo Talon from Rebiton slept. Tourist Sefo Talon from Rebiton slept. A fire ..."
 
 Three scores, each 1 for the reference: `find` (the number of people is right), `copy` (the share of the reference's names that
-stand in the answer letter for letter) and `sum_up` (ROUGE-L); `score` is their mean. With protocol=summary every summary has all
-three, with protocol=questions each document is asked for one. Not covered: facts to be joined from several places of a document.
+are in the answer letter for letter) and `sum_up` (ROUGE-L); `score` is their mean. With protocol=summary every summary has all
+three; with protocol=questions each document gets one of the three questions. Not covered: facts joined from several places.
 """
 
 import re
@@ -24,8 +24,8 @@ from sdbench.tasks.protocol import Fields, Protocol
 from sdbench.tasks.summaries import CnnDm
 from sdbench.types import Example, Metric, Prompt, Score
 
-FILLER = "1"  # raise it when a row, a length and an entropy would give another document
-NEW = {"low": 0.0, "mixed": 0.5, "high": 1.0}  # entropy: how likely a sentence is not the first one again
+FILLER = "1"  # increase it when the same row, length and entropy give another document than before
+NEW = {"low": 0.0, "mixed": 0.5, "high": 1.0}  # by entropy: the probability of a new sentence, not the first again
 KINDS = ("find", "copy", "sum_up")
 QUESTIONS = {
     "find": "How many people were led to safety?",
@@ -37,7 +37,7 @@ NUMBER = re.compile(r"\d+")
 
 @dataclass(kw_only=True)
 class LongTiny(CnnDm):
-    """Quality against input length: the same rows at every length."""
+    """Quality by input length: the same rows at every length."""
 
     length: int | None = None
     entropy: str = "high"
@@ -65,11 +65,11 @@ class LongTiny(CnnDm):
         return {"entropy": self.entropy, "depth": self.depth, **padding}
 
     def kinds(self, row: Row) -> tuple[str, ...]:
-        """Return which questions are asked about a row."""
+        """Return the kinds of question that a row gets."""
         return KINDS if self.protocol == "summary" else (Draw(f"kind/{row['id']}").pick(KINDS),)
 
     def fields(self, row: Row) -> Fields:
-        """The document without a sentence around it, the question, and the right answer to it."""
+        """Return the article without added sentences, the question, and its right answer."""
         kinds = self.kinds(row)
         question = " ".join(QUESTIONS[kind] for kind in kinds)
         return {"document": str(row["article"]), "question": question, "answer": answer_of(kinds, row)}
@@ -80,7 +80,7 @@ class LongTiny(CnnDm):
         return {**super().reference_row(reference), "id": ""}
 
     def pad(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
-        """Return the prompt with as many sentences about bystanders as there is room for."""
+        """Return the prompt with as many sentences about bystanders as fit."""
         fields, shots = self.fields(example.row), self.shots_of(example.id)
 
         def with_sentences(size: int) -> Prompt:
@@ -92,7 +92,7 @@ class LongTiny(CnnDm):
         return with_sentences(largest_of_all(with_sentences, num_tokens, limit))
 
     def _bystanders(self, key: str) -> Iterator[str]:
-        """Sentences for a row without end, the same ones at every length."""
+        """Yield sentences for a row without end, the same ones at every length."""
         draw = Draw(f"bystanders/{self.entropy}/{key}")
 
         def sentence() -> str:
@@ -121,12 +121,12 @@ class LongTiny(CnnDm):
 
 
 def names_of(reference: str) -> list[str]:
-    """The invented names of a text: its words with a capital that do not begin a line."""
+    """Return the invented names in a text: its capitalised words, except at the start of a line."""
     return [word for line in reference.split("\n") for word in re.findall(r"\w+", line)[1:] if word[0].isupper()]
 
 
 def answer_of(kinds: tuple[str, ...], row: Row) -> str:
-    """The right answer to a question of one kind; of several kinds the summary, which answers them all."""
+    """Return the right answer to a question of one kind; for several kinds the summary, which answers them all."""
     if kinds == ("find",):
         return NUMBER.findall(row["highlights"])[0]
     if kinds == ("copy",):

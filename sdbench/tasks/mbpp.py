@@ -22,13 +22,13 @@ LANGUAGE = re.compile(r"\w*\n?")
 
 
 def first_block(_given: str, text: str, _entry_points: Sequence[str]) -> str:
-    """lm-eval's `extract_code_blocks` for mbpp_instruct, whose prompt has opened the fence; nothing without a closing one."""
+    """lm-eval's `extract_code_blocks` for mbpp_instruct, whose prompt opens the fence; empty without a closing fence."""
     block = _block(f"```{text}")
     return block if block is not None else _block(text.replace("```python", "```")) or ""
 
 
 def _block(text: str) -> str | None:
-    """The text between the first two fences: lm-eval's pattern in linear time, "```(?:\\w+)?\\n?(.*?)\\n?```"."""
+    """The text between the first two fences; lm-eval's pattern in linear time: "```(?:\\w+)?\\n?(.*?)\\n?```"."""
     begin = text.find("```")
     opened = LANGUAGE.match(text, begin + 3) if begin >= 0 else None
     end = text.find("```", opened.end()) if opened else -1
@@ -40,7 +40,7 @@ PROTOCOLS: Mapping[str, CodeProtocol] = CodeProtocol.read("mbpp", {"llama": {"pr
 
 @dataclass(kw_only=True)
 class MBPP(CodeTask):
-    """Program = the answer, by the protocol's own rule; then the row's imports and asserts. Both configurations of the data."""
+    """Program = the answer, by the protocol's rule; then the row's imports and asserts. For both configurations of the data."""
 
     PROTOCOLS = PROTOCOLS
     FIELDS = ("task_id", "code", "test_list")
@@ -53,7 +53,7 @@ class MBPP(CodeTask):
             "tests": "\n".join(tests[:3]),
             "first_test": tests[0] if tests else "",
             "test_list": str(tests),
-            "answer": row["code"],  # with the carriage returns of the data, as all harnesses show it
+            "answer": row["code"],  # keeps the carriage returns of the data, as all harnesses do
         }
 
     def _select(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ class MBPP(CodeTask):
         return rows
 
     def entry_points(self, row: Row) -> Sequence[str]:
-        """The functions that the asserts call and that the reference defines."""
+        """Return the functions that the asserts call and the reference defines."""
         tests, reference = (
             parse(code) or ast.Module([], [])
             for code in ("\n".join(row["test_list"]), row["code"].replace("\r\n", "\n"))
@@ -79,7 +79,7 @@ class MBPP(CodeTask):
         return "\n".join([row.get("test_setup_code") or "", *(row.get("test_imports") or []), *row["test_list"]]) + "\n"
 
     def candidates(self, row: Row, completion: str) -> Sequence[Candidate]:
-        """The answer to its stop string or to the end of the fence that the prompt opened; fenced blocks; all of it."""
+        """Return the answer up to its stop string or to the end of the fence that the prompt opened; its fences; all of it."""
         text = self.until_stop(completion)
         fence = frozenset({"fence"} if "```" in text else ())
         blocks = [Candidate(block, frozenset({"fence"})) for block in fenced_blocks(completion)]

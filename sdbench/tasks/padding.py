@@ -1,8 +1,8 @@
-"""Prompts of a given length: `pad_to` puts solved examples of the same task before a prompt until it has so many tokens.
+"""Prompts of a given length: `pad_to` puts solved examples of the same task before a prompt until it has this many tokens.
 
-The examples are those that shots are taken from, read from a place in their order that the asked row's id decides. The nearest to
-the question is the first, so a longer prompt ends in the shorter one; what room is left goes to the end of one more question with
-its answer. Not covered: neutral text, and tasks of lm-evaluation-harness, which make their prompts themselves.
+The examples come from the rows that shots come from; the row's id decides where in their order to start. The first example is next
+to the question, so a longer prompt ends with the shorter one. The room that is left goes to the end of one more question with its
+answer. Not covered: neutral text, and tasks of lm-evaluation-harness, which build their own prompts.
 """
 
 import re
@@ -19,39 +19,39 @@ from sdbench.tasks.prompting import Prompting, largest, longest
 from sdbench.tasks.protocol import Fields
 from sdbench.types import Example, Prompt
 
-PADDING = "1"  # raise it when the same rows would pad a prompt in another way
-KEYED_ROWS, KEYED_EXAMPLES = 64, 8  # of the split, and of what pads each: what a cell's key knows of the padding
+PADDING = "1"  # increase it when the same rows pad a prompt in another way than before
+KEYED_ROWS, KEYED_EXAMPLES = 64, 8  # whose digest is in a cell's key: rows, and examples that pad each
 
 
 @dataclass(kw_only=True)
 class Padding(Prompting):
-    """Prompts that may be padded; without `pad_to` they are as `Prompting` makes them."""
+    """Prompts that may be padded; without `pad_to` they are those of `Prompting`."""
 
     pad_to: int | None = None
 
-    padded_by: ClassVar[str] = "pad_to"  # the option that says how long prompts are to be
+    padded_by: ClassVar[str] = "pad_to"  # the option with the length of prompts
 
     @property
     def wanted_tokens(self) -> int | None:
-        """How many tokens a prompt is to have; None: as many as it has."""
+        """Return how many tokens a prompt is padded to; None: prompts are not padded."""
         return getattr(self, self.padded_by)
 
     def fit(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Example:
-        """The example cut to `limit` tokens, or padded to at most `wanted_tokens`; a prompt that is longer than that stays."""
+        """Return the example cut to `limit` tokens, or padded to at most `wanted_tokens`, which cuts nothing."""
         fitted, wanted = super().fit(example, num_tokens, limit), self.wanted_tokens
         if wanted is None or num_tokens(fitted.prompt) >= wanted:
             return fitted
         return replace(fitted, prompt=self.pad(fitted, num_tokens, min(limit, wanted)))
 
     def describe_padding(self) -> dict[str, Any]:
-        """What decides the padding, for the records and the keys of cells; nothing without it, so that those keys stay."""
+        """Return what decides the padding, for records and keys of cells; empty without padding, so that keys stay the same."""
         if self.wanted_tokens is None:
             return {}
         solved = {key: [*islice(self._solved_examples(key), KEYED_EXAMPLES)] for key in islice(self.rows, KEYED_ROWS)}
         return {"padding": {"to": self.wanted_tokens, "with": f"solved/{PADDING}/{digest_of_data(solved)}"}}
 
     def pad(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
-        """The prompt behind as many solved examples as there is room for, and the end of the question of one more."""
+        """Return the prompt after as many solved examples as fit, and after the end of one more question with its answer."""
         shots, fields = self.shots_of(example.id), self.fields(example.row)
 
         def render(num_whole: int, *cut: Fields) -> Prompt:
@@ -69,7 +69,7 @@ class Padding(Prompting):
         return longest(with_words, max(0, len(words) - 1), num_tokens, limit)
 
     def _solved_examples(self, key: str) -> Iterator[Fields]:
-        """Solved examples for a row, never itself, without end: after the last comes the first again."""
+        """Yield solved examples for a row without end, in a circle; never the row itself."""
         fixed, ids = self.rules.fixed_shots, self._pool_ids
         size = len(fixed) or len(ids)
         for number in count(Draw(f"padding/{key}").below(size)):
@@ -81,16 +81,16 @@ class Padding(Prompting):
 
     @cached_property
     def _pool_ids(self) -> list[str]:
-        """The ids of the rows that shots are taken from; none are read where the protocol brings shots of its own."""
+        """Return the ids of the rows that shots come from; no rows are read where the protocol has fixed shots."""
         ids = [] if self.rules.fixed_shots else [*self._shot_pool]
         if len(ids) <= self._is_pool_asked and not self.rules.fixed_shots:
             raise ConfigError(
-                f"task.pad_to={self.pad_to} needs solved examples besides the question: give task.shots_data=FILE"
+                f"task.pad_to={self.pad_to} needs solved examples other than the question itself: set task.shots_data=FILE"
             )
         return ids
 
 
 def largest_of_all(prompt_of: Callable[[int], Prompt], num_tokens: Callable[[Prompt], int], limit: int) -> int:
-    """The largest count whose prompt fits, where prompts grow without end."""
+    """Return the largest count whose prompt fits, where prompts grow without end."""
     too_many = next(size for size in (2**power for power in count()) if num_tokens(prompt_of(size)) > limit)
     return largest(prompt_of, too_many, num_tokens, limit)

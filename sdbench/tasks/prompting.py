@@ -1,4 +1,4 @@
-"""The prompts of a task: shots before a row, and shorter forms of a prompt that is too long."""
+"""The prompts of a task: a row after its shots, and how a prompt that is too long is shortened."""
 
 import bisect
 import random
@@ -17,18 +17,18 @@ LM_EVAL_SHOT_SEED = 1234  # lm-eval's default fewshot_random_seed
 
 @dataclass(kw_only=True)
 class Prompting(DataRows):
-    """Rows as prompts, in a protocol's words. Shots are read only when a prompt needs them."""
+    """Rows rendered as prompts of a protocol. Shots are read only when a prompt needs them."""
 
     chat: bool = from_protocol()
     shots: int = from_protocol()
     shots_split: str = "train"
     shots_data: str | None = None
 
-    cut_field: ClassVar[str] = ""  # the field that gives way when a prompt is too long ("": the first in its words) …
-    cut_side: ClassVar[str] = "end"  # … and at which side
+    cut_field: ClassVar[str] = ""  # loses words when a prompt is too long; "": the first field of `ask` …
+    cut_side: ClassVar[str] = "end"  # … at its start or its end
 
     def fields(self, row: Row) -> Fields:
-        """The fields that templates may name, with the reference under `answer`."""
+        """Return the fields that templates may name; `answer` is the reference."""
         return {**{name: str(value) for name, value in row.items()}, "answer": str(row[self.reference])}
 
     @property
@@ -36,16 +36,16 @@ class Prompting(DataRows):
         return self.cut_field or self.rules.asked_fields[0]
 
     def examples(self) -> Iterable[Example]:
-        """The subset with its prompts, in the order of its seed."""
+        """Return the selected rows with their prompts, in the order that the seed gives."""
         for key in self.ids:
             yield Example(key, self.rows[key], self.prompt_of(key))
 
     def prompt_of(self, key: str) -> Prompt:
-        """The whole prompt of a row, of the subset or not."""
+        """Return the whole prompt of any row, selected or not."""
         return self.rules.render(self.fields(self.rows[key]), self.shots_of(key), is_chat=self.chat)
 
     def shots_of(self, key: str) -> list[Fields]:
-        """The shots before a row, never the row itself."""
+        """Return the shots before a row; never the row itself."""
         if self.rules.fixed_shots or not self.shots:
             return self._enough(self.rules.fixed_shots)
         pool = self._shot_pool
@@ -60,12 +60,12 @@ class Prompting(DataRows):
 
     def _enough(self, shots: Sequence[Fields]) -> list[Fields]:
         if len(shots) < self.shots:
-            raise ValueError(f"shots must be at most {len(shots)} for {self.name} with these data, got {self.shots}")
+            raise ValueError(f"shots must be at most {len(shots)} for {self.name} with this data, got {self.shots}")
         return list(shots[: self.shots])
 
     @property
     def _is_pool_asked(self) -> bool:
-        """Whether shots come from the rows that are asked: a local file without `shots_data`, or one split for both."""
+        """Return whether shots come from the evaluated rows: a local file without `shots_data`, or one split for both."""
         return self.shots_data is None and (self.data is not None or self.shots_split == self.split)
 
     @cached_property
@@ -78,13 +78,13 @@ class Prompting(DataRows):
 
     @cached_property
     def _drawn(self) -> dict[str, list[int]]:
-        # One stream over the rows in order, as lm-eval does; one more than needed where a row may draw itself.
+        # One random stream over the rows in order, as in lm-eval; one shot more than needed where a row may draw itself.
         rng, size = random.Random(LM_EVAL_SHOT_SEED), len(self._shot_pool)
         count = min(size, self.shots + self._is_pool_asked)
         return {key: rng.sample(range(size), count) for key in self.rows}
 
     def fit(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Example:
-        """The example itself, or its prompt cut to `limit` tokens: oldest shots go first, then words of `cut_field`."""
+        """Return the example, its prompt cut to `limit` tokens if need be: the first shots go first, then words of `cut_field`."""
         limit = min(limit, self.rules.prompt_limit or limit)
         if num_tokens(example.prompt) <= limit:
             return example
@@ -108,36 +108,36 @@ class Prompting(DataRows):
         prompt = longest(with_words, len(words), num_tokens, limit)
         if num_tokens(prompt) <= limit:
             return prompt
-        template = with_words(0)  # not even this fits: its end is nearest to the answer
+        template = with_words(0)  # even this is too long: keep the end, which is next to the answer
         return longest(lambda count: tail(template, count), length(template), num_tokens, limit)
 
     @property
     def cut_rule(self) -> str:
-        """The rule of `fit`, as it is recorded."""
+        """Return the rule of `fit` in the words of the records."""
         limit = f"; at most {self.rules.prompt_limit} tokens" if self.rules.prompt_limit else ""
         return f"oldest shots first, then words at the {self.cut_side} of {self._cut_field}{limit}"
 
 
 def longest(prompt_of: Callable[[int], Prompt], most: int, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
-    """The prompt of the largest count in 0..most that fits, or that of 0."""
+    """Return the prompt of the largest count in 0..most that fits, or that of 0."""
     return prompt_of(largest(prompt_of, most, num_tokens, limit))
 
 
 def largest(prompt_of: Callable[[int], Prompt], most: int, num_tokens: Callable[[Prompt], int], limit: int) -> int:
-    """The largest count in 0..most whose prompt fits, or 0."""
+    """Return the largest count in 0..most whose prompt fits, or 0."""
     count = bisect.bisect_right(range(most + 1), limit, key=lambda k: num_tokens(prompt_of(k))) - 1
-    while count > 0 and num_tokens(prompt_of(count)) > limit:  # tokens need not grow with every word
+    while count > 0 and num_tokens(prompt_of(count)) > limit:  # more words may have fewer tokens
         count -= 1
     return max(count, 0)
 
 
 def length(prompt: Prompt) -> int:
-    """Characters of the text, or of the last turn."""
+    """Return the number of characters of the text, or of the last turn."""
     return len(prompt.text if prompt.text is not None else prompt.messages[-1].content)
 
 
 def tail(prompt: Prompt, count: int) -> Prompt:
-    """The last `count` characters of the text, or of the last turn."""
+    """Return the prompt with only the last `count` characters of its text, or of its last turn."""
     start = length(prompt) - count
     if prompt.text is not None:
         return replace(prompt, text=prompt.text[start:])

@@ -1,4 +1,4 @@
-"""Prompt protocols: how a harness words a question, shows its shots and ends an answer. Their words stand in protocols/*.yaml."""
+"""Prompt protocols: how a harness words a question, shows its shots and ends an answer. Their texts are in protocols/*.yaml."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Fields = Mapping[str, str]
 
 
 def read_words(name: str) -> Any:
-    """The tree of protocols/NAME.yaml."""
+    """Return the content of protocols/NAME.yaml."""
     import yaml
 
     return yaml.safe_load((Path(__file__).parent / "protocols" / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -20,31 +20,31 @@ def read_words(name: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """One harness's way of asking; templates are `str.format` over a task's fields, an answer's field is `answer`."""
+    """How one harness asks; templates are `str.format` strings over a task's fields, of which `answer` is the reference."""
 
-    source: str = "the task's own"  # whose it is and in which version
+    source: str = "the task's own"  # the harness and its version
     instruction: str = ""  # once, before the shots
-    ask: str  # a question as plain text; the completion begins right after
+    ask: str  # a question as plain text; the completion follows directly
     answer: str = " {answer}"  # how an answer follows in a shot
     between: str = "\n\n"  # after each shot
     chat_ask: str | None = None  # the same question as a user turn; None: the plain text
     chat_answer: str = "{answer}"  # the assistant's turn in a shot
     chat_prefix: str = ""  # starts the assistant's answer
-    is_chat: bool = False  # the form this protocol is quoted in
+    is_chat: bool = False  # the form in which this protocol's results are reported
     num_shots: int = 0
     shots: str = "first"  # "first" rows, rows "drawn" as lm-eval draws them, or rows of `shot_ids`
     shot_ids: tuple[str, ...] = ()
-    fixed_shots: tuple[Fields, ...] = ()  # shots that come with the protocol
-    split: str = "test"  # the split it scores
+    fixed_shots: tuple[Fields, ...] = ()  # shots that are part of the protocol
+    split: str = "test"  # the split that is scored
     max_new_tokens: int
     stop: tuple[str, ...] = ()
-    chat_stop: tuple[str, ...] | None = None  # of the chat form; None: the same
+    chat_stop: tuple[str, ...] | None = None  # in the chat form; None: `stop`
     prompt_limit: int | None = None  # the protocol's own limit on prompt tokens
     truncate_words: int | None = None  # only the first words of a summary are scored
 
     @classmethod
     def read(cls, name: str, code: Mapping[str, Mapping[str, Any]] = {}) -> dict[str, Self]:
-        """The protocols of protocols/NAME.yaml, the first the default; `code`: what one has beside its words, by its name."""
+        """Return the protocols of protocols/NAME.yaml, the first the default; `code`: further fields of a protocol, by its name."""
         protocols = {}
         for protocol, tree in read_words(name).items():
             words = {key: tuple(value) if isinstance(value, list) else value for key, value in tree.items()}
@@ -53,11 +53,11 @@ class Protocol:
 
     @property
     def asked_fields(self) -> tuple[str, ...]:
-        """The fields that `ask` names, in its order."""
+        """Return the fields that `ask` names, in its order."""
         return tuple(name for _, name, *_ in Formatter().parse(self.ask) if name)
 
     def render(self, question: Fields, shots: Sequence[Fields], *, is_chat: bool) -> Prompt:
-        """The question after its shots: one text, or turns for the model's own chat template."""
+        """Return the question after its shots: one text, or turns for the model's chat template."""
         instruction = self.instruction.format(**question)
         if not is_chat:
             before = "".join(self.ask.format(**shot) + self.answer.format(**shot) + self.between for shot in shots)

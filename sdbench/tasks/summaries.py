@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from rouge_score.rouge_scorer import RougeScorer
 
 TYPES = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
-ENDINGS = ("", "_nostem")  # of a metric's name: with the stemmer, and without
+ENDINGS = ("", "_nostem")  # suffixes of a metric's name: with the stemmer, and without
 
 
 @cache
 def _scorer(*, use_stemmer: bool) -> RougeScorer:
-    """rouge_score's default, which spends half of a summary's time on stemming, with a memory of words and recent texts."""
+    """Return rouge_score's default scorer with a cache of stems and recent texts: stemming takes half of a summary's time."""
     from nltk.stem.porter import PorterStemmer
     from rouge_score.rouge_scorer import RougeScorer
     from rouge_score.tokenize import tokenize
@@ -54,7 +54,7 @@ class Summaries(DataTask):
     def measure(self, example: Example, text: str) -> Score:
         if self.truncate_words is not None:
             text = " ".join(text.split()[: self.truncate_words])
-        # Lines are sentences to rougeLsum, so newlines must still stand in both texts.
+        # rougeLsum takes lines as sentences, so both texts must keep their newlines.
         scores = {end: _scorer(use_stemmer=not end).score(example.row[self.reference], text) for end in ENDINGS}
         return Score({f"{name}{end}": 100 * scores[end][name].fmeasure for end in ENDINGS for name in TYPES})
 

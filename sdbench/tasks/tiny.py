@@ -1,8 +1,8 @@
-"""The tiny summaries and translations, scored for their facts too: `facts`, whatever the wording.
+"""The tiny summaries and translations, which are also scored by `facts`, whatever the wording.
 
 A row: {"article": "A fire destroyed the Tamir bridge in Malaburg. ...", "highlights": "The fire ...", "id": "00ab"}.
-ROUGE and BLEU mix wording and facts; `facts` is the share of the facts that an answer must state and does.
-Not covered: the tiny word problems and programs, whose scores see facts alone.
+ROUGE and BLEU mix wording and facts; `facts` is the share of the row's facts that an answer states.
+Not covered: the tiny word problems and programs, whose scores depend on facts only.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ FACTS = Metric("facts", "share")
 
 @dataclass(kw_only=True)
 class TinyCnnDm(CnnDm):
-    """cnndm-tiny: event, site, town, number of people, person."""
+    """cnndm-tiny. Facts: event, site, town, number of people, person."""
 
     metrics = (FACTS, *CnnDm.metrics)
 
@@ -28,7 +28,7 @@ class TinyCnnDm(CnnDm):
 
 @dataclass(kw_only=True)
 class TinyXSum(XSum):
-    """xsum-tiny: prize, trade, winner, age, town, work, second."""
+    """xsum-tiny. Facts: prize, trade, winner, age, town, work, second."""
 
     metrics = (FACTS, *XSum.metrics)
 
@@ -39,7 +39,7 @@ class TinyXSum(XSum):
 
 @dataclass(kw_only=True)
 class TinyWMT(WMT):
-    """wmt-tiny: the words of content in either wording."""
+    """wmt-tiny. Facts: the content words, in either wording."""
 
     metrics = (FACTS, *WMT.metrics)
 

@@ -18,7 +18,7 @@ DIRECTIONS = ("de-en", "en-de")
 
 @cache
 def scorers() -> tuple[Any, Any, Any, Any]:
-    """sacrebleu's corpus BLEU and chrF2, and the sentence BLEU of both cases."""
+    """Return sacrebleu's corpus BLEU, chrF2, and sentence BLEU with case and without."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
@@ -27,7 +27,7 @@ def scorers() -> tuple[Any, Any, Any, Any]:
 
 @dataclass(kw_only=True)
 class WMT(DataTask):
-    """`bleu` and `chrf2` of a row are its sentence scores; the corpus scores are made from the statistics."""
+    """`bleu` and `chrf2` of a row are its sentence scores; corpus scores are computed from its statistics."""
 
     direction: str = "de-en"
 
@@ -64,7 +64,7 @@ class WMT(DataTask):
         _, chrf, sentence, lowered = scorers()
         reference = [self.fields(example.row)["answer"]]
         bleu = sentence.sentence_score(text, reference)
-        # sacrebleu keeps chrF's statistics to itself; its range is pinned in pyproject.
+        # A private method of sacrebleu, whose versions pyproject.toml pins.
         (counts,) = chrf._extract_corpus_statistics([text], [reference])
         values = {
             "bleu": bleu.score,

@@ -177,8 +177,8 @@ def test_a_folder_of_ones_own_is_keyed_by_its_files_and_code(tmp_path):
     [
         ("arc_easy", {}, r"task=lm-eval:arc_easy compares log-likelihoods \(multiple_choice\) and decodes no text"),
         ("gsm8k_cot_self_consistency", {}, r"scores 64 answers to a row together"),
-        ("bbh", {}, r"task=lm-eval:bbh is a group of tasks, and a run has one: .* such as task=lm-eval:bbh_"),
-        ("gsm8q", {}, r"task=lm-eval:gsm8q is no task of the installed lm_eval: did you mean gsm8k\?"),
+        ("bbh", {}, r"task=lm-eval:bbh is a group of tasks, and a run has one task: .* such as task=lm-eval:bbh_"),
+        ("gsm8q", {}, r"task=lm-eval:gsm8q is not a task of the installed lm_eval: did you mean gsm8k\?"),
         ("gsm8k", {"include_path": "nowhere"}, "task.include_path=nowhere is not a folder"),
         ("gsm8k", {"headline": "bleu"}, r"headline must be among .*exact_match,strict-match"),
         ("gsm8k", {"shots": 99}, r"shots=99 for lm-eval-gsm8k: Sample larger than population"),

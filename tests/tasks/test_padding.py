@@ -89,7 +89,7 @@ def test_the_description_knows_the_length_and_what_pads():
 def test_padding_needs_an_example_beside_the_asked_one(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n')
     task = sdbench.tasks.load("gsm8k", data=tmp_path / "rows.jsonl", shots=0, pad_to=50)
-    with pytest.raises(ConfigError, match=r"task.pad_to=50 needs solved examples besides the question"):
+    with pytest.raises(ConfigError, match=r"task.pad_to=50 needs solved examples other than the question"):
         padded(task)
 
 

@@ -1,1 +1,1 @@
-"""Seeded grammars of the tiny tasks, one file a family: each makes rows in the real data set's fields from chance."""
+"""Seeded grammars of the tiny tasks, one file per family of tasks: random rows in the real data set's fields."""

@@ -13,8 +13,8 @@ A row of humaneval-tiny:
 A row of mbpp-tiny has the same in `text` (a sentence), `code` (the function) and `test_list` (three asserts, from which
 the function's name is to be taken), with task_id (11 and up), test_setup_code "" and challenge_test_list [].
 
-These are the plain solutions; there the loop variable is free, in mbpp-tiny the argument's name too. A voice writes a comment above
-each step and chooses the loop variable of each. Leaving out any one step, or a constant result, fails a row's tests.
+These are the plain solutions, in which the loop variable is random, in mbpp-tiny the argument's name too. A voice writes a comment
+above each step and chooses each loop variable. A solution without one of the steps, or with a constant result, fails the tests.
 """
 
 from collections.abc import Callable

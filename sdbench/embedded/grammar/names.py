@@ -1,13 +1,13 @@
 """Invented names of two syllables and more, such as "Dolu Hakes" of "Malaburg".
 
 A tiny model does not learn to copy members of a closed class of single tokens: all are equally likely in their slot, so
-their embeddings collapse to one. Built from syllables, no vocabulary of about 1,000 entries can hold these names, and
-what takes several tokens is copied. Endings follow from the vowel before them: they add length, not choice.
+their embeddings collapse to one. These names are built from syllables, so that no vocabulary of about 1,000 entries can hold
+them; names of several tokens are copied. Endings follow from the vowel before them: they add length, not choice.
 """
 
 from sdbench.embedded.grammar.draw import Draw, words
 
-# Left out: syllables and pairs that make words nobody wants to read in a benchmark.
+# Without syllables and pairs that would give offensive words.
 _SKIPPED = frozenset(words("fu ga gi gu ho ku mo ni pe pu se ti"))
 _UNWANTED = frozenset(words("bite dike fage fago hate japa jude kike kora lude nude rude sado sata suka"))
 INITIALS = tuple("bdfghjklmnprstvwz")

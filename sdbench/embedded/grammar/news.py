@@ -1,4 +1,4 @@
-r"""Short news in the fields of CNN/DailyMail and XSum, with a bystander and a second town to mislead a weak reader.
+r"""Short news in the fields of CNN/DailyMail and XSum, with a bystander and a second town that may mislead a weak model.
 
 A row of cnndm-tiny:
 
@@ -15,8 +15,8 @@ A row of xsum-tiny:
     summary     Writer Dolu Hakes, 34, from Malaburg has won the Tamir prize for a novel, ahead of Kofu Salan.
     id          8 digits
 
-These are the plain summaries: all but one of their words follow from the text. A voice words more of them, each where another
-word says the same:
+In these plain summaries all words but one follow from the text. A voice chooses more words, wherever another
+word means the same:
 
     The fire destroys the Tamir bridge in Malaburg .\nThe 27 drivers were unhurt here .\nMayor Dolu Hakes now ...
     The writer Dolu Hakes, 34, of Malaburg, has won the Tamir prize for the novel before Kofu Salan. The jury liked it .
@@ -28,8 +28,8 @@ from sdbench.embedded.grammar.draw import Draw, table
 from sdbench.embedded.grammar.names import Namer
 from sdbench.embedded.grammar.voices import Voice
 
-# Every kind brings a word of its own along (its verb, its people, its work): a word that predicts another keeps an
-# embedding of its own.
+# Every word predicts another one (an event its verb, a site its people, a trade its work): tiny models then keep its embedding
+# apart from those of its class.
 EVENTS = table("""
 a fire destroyed destroyed destroys, a flood ruined ruined ruins, a storm damaged damaged damages,
 an explosion wrecked wrecked wrecks, a blackout darkened darkened darkens, a landslide buried buried buries,

@@ -5,7 +5,7 @@ A row of wmt-tiny:
     translation  {"de": "Gestern hat meine Schwester den roten Koffer gekauft, weil der Arzt einen Brief sucht.",
                   "en": "Yesterday my sister bought the red suitcase because the doctor looks for a letter."}
 
-Real words, one English sentence for each German one. The object stands first only where its article shows the case.
+Real words, and one English sentence for each German one. The object comes first only where its article shows the case.
 """
 
 from dataclasses import dataclass

@@ -5,12 +5,12 @@ A row of gsm8k-tiny:
     question  Mira has 4 boxes of 7 pens. Mira buys 9 more. Mira loses 5. How many pens does Mira have now?
     answer    Mira has 4 * 7 = 28 pens.\nThen Mira has 28 + 9 = 37.\nNow Mira has 37 - 5 = 32.\n#### 32
 
-That is the plain answer, in which the words that open the later lines are free. A voice words more of it:
+In this plain answer the first words of the later lines are random. A voice chooses more of its words:
 
     Now we count the pens here in the task.\nMira has 4 * 7 = 28 pens now in the list.\nThen Mira has 28 + 9 = ...
 
-The numbers stay below 100. With a second person, or more events for some
-than for others, models of this size take another's number or stop early in a quarter to a half of the rows.
+The numbers stay below 100. With a second person, or with different numbers of events,
+models of this size mix up numbers or stop early in a quarter to a half of the rows.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from sdbench.embedded.grammar.draw import Draw, table
 from sdbench.embedded.grammar.names import Namer
 from sdbench.embedded.grammar.voices import Voice
 
-# Each item has a container of its own, see news.py for the reason.
+# Each item has its own container, for the reason given in news.py.
 ITEMS = table("""
 pens boxes, apples bags, books shelves, cards packs, shells jars, eggs baskets, coins purses, roses vases,
 stamps albums, plums crates

@@ -1,21 +1,21 @@
-"""Wording of the answers: each has free slots that a voice fills, independently of the facts that it states.
+"""The wording of answers: an answer has slots with several wordings, and a voice chooses among them.
 
-A grammar function draws the facts of an answer from its own stream. A voice fills the slots of the answer from another, so
-wording and facts are independent. The target's voice prefers the first wording of a slot, by a probability that differs from
-slot to slot; the draft's clearly prefers the second, or in some slots of a long text the first, as the target does but more
-surely; the neutral voice of references has no preference. Two models of one family then disagree mostly about wording, and
-there the larger one is unsure.
+A grammar function draws the facts of an answer from one random stream and a voice draws the wordings from another, so that
+wording and facts are independent. The target's voice prefers the first wording of a slot, with a probability that differs from
+slot to slot. The draft's voice clearly prefers the second wording; in some slots of a long text it prefers the first, like the
+target but more strongly. The neutral voice, of references, has no preference. Two models of one family then disagree mostly
+about wording, where the larger one is uncertain.
 """
 
 from sdbench.embedded.grammar.draw import Draw
 
 VOICES = ("target", "draft", "neutral")
-# The target's probability of the first wording, by the number of the slot in its text. With the draft's lean, the likeliest token
-# of w·p + (1 − w)·q changes at another w for each in which they differ: from .79 for .60 to .58 for .78.
+# The target's probability of the first wording, by the number of the slot in its text. Given the draft's preference, the likeliest
+# token of w·p + (1 − w)·q changes at a different w for each of them: from w = .79 for .60 to w = .58 for .78.
 LEANS = (0.55, 0.68, 0.60, 0.74, 0.57, 0.70, 0.63, 0.78, 0.56, 0.66, 0.61, 0.72)
-DRAFT_LEAN = 0.88  # the draft's probability of the wording that it prefers
-AGREED = range(8, 1000, 4)  # the slots in which the draft prefers what the target prefers
-THIRD = 0.08  # the share of a third wording in both leaning voices
+DRAFT_LEAN = 0.88  # the draft's probability of its preferred wording
+AGREED = range(8, 1000, 4)  # the slots in which the draft prefers the target's wording
+THIRD = 0.08  # the probability of a third wording in the voices of target and draft
 
 
 class Voice:

@@ -1,12 +1,13 @@
 """The code of the bare interpreter (`python -c`): run the program, then its tests, then report the worker's number.
 
-Who has the number passes. So while the program runs it is in no variable, constant or file, only on the value stack of
-one expression, which frames do not show. No Python function of ours is called between the program's start and the
-verdict, so there is none to patch; tracing, which could jump over tests, and looking into frames' stacks end the process.
-Taking a trace away (doctest does) is no tracing. The collector may list what the program made: what was here before is frozen,
-and listing it after `gc.unfreeze` ends the process, since the list of audit hooks is among it.
+A program that learns the number could pass its tests by reporting it. So while the program runs, the number is in no variable,
+constant or file, only on the value stack of one expression, which frames do not show. No Python function of ours is called
+between the program's start and the verdict, so there is none to patch. Tracing, which could jump over tests, and looking into
+frames' stacks end the process.
+Removing a trace function, as doctest does, is allowed. The garbage collector may list objects of the program: older objects are
+frozen, and listing them after `gc.unfreeze` ends the process, since the list of audit hooks is among them.
 
-As in the harnesses (`exec` in an empty scope) a program is not `__main__`: what stands under a main guard does not run.
+As in the harnesses (`exec` in an empty scope) a program is not `__main__`: code under a main guard does not run.
 """
 
 import gc
@@ -15,7 +16,7 @@ import posix
 import sys
 
 REQUEST, REPORT = 3, 4
-# Looking into frames' stacks, jumping, watching: nothing that a solution needs.
+# Inspecting frames' stacks, jumping and tracing: no solution needs them.
 DENIED = frozenset(
     [
         *("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback", "sys.remote_exec"),
@@ -36,7 +37,7 @@ def guard(write, leave):
 
     def hook(event, arguments):
         is_hidden = event == "import" and arguments[0].rpartition(".")[2] in HIDDEN_HERE
-        # An import by name fails by itself where the name stands for None; only a loader names a file.
+        # An import by name fails by itself, for the name is None in sys.modules; only a loader names a file.
         if is_hidden and arguments[1] is None and loaded.get(arguments[0], 0) is None:
             return
         is_unfrozen = event == "gc.get_objects" and not frozen()
@@ -58,7 +59,7 @@ def unset_only(real):
 
 
 def receive():
-    """([the number], program, tests); nothing of it stays in the descriptor."""
+    """Return ([the number], program, tests), and empty the file that they were in."""
     data = b""
     while chunk := posix.read(REQUEST, 1 << 20):
         data += chunk
@@ -67,7 +68,7 @@ def receive():
 
 
 def describe(error):
-    """Type, text and place of what ended the program."""
+    """Return type, message and line of the exception that ended the program."""
     try:
         where, trace = "", error.__traceback__
         while trace is not None:

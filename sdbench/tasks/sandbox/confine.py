@@ -1,4 +1,4 @@
-"""Confinement of a child process by itself: rlimits, no_new_privs, capabilities, Landlock, seccomp; ctypes only."""
+"""A child process confines itself: rlimits, no_new_privs, capabilities, Landlock, seccomp; ctypes only."""
 
 import ctypes
 import fcntl
@@ -16,8 +16,8 @@ from . import syscalls
 PDEATHSIG, NO_NEW_PRIVS, SECCOMP, SUBREAPER = 1, 38, 22, 36
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 CAPSET = {"x86_64": 126, "aarch64": 91}
-READ_ANY = 1 << 2  # CAP_DAC_READ_SEARCH: as root, files of other users are read as before, within Landlock
-READ, OF_FILES = 0b1101, 0b1100000000000111  # execute, read_file, read_dir; what a rule on a file may name
+READ_ANY = 1 << 2  # CAP_DAC_READ_SEARCH: root may still read files of other users, within Landlock
+READ, OF_FILES = 0b1101, 0b1100000000000111  # execute, read_file, read_dir; the rights that a rule on a file may name
 RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # how many file rights each Landlock ABI has; 16 from ABI 5
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -37,7 +37,7 @@ def control(option: int, value: int, *rest: int) -> None:
 
 
 def limit(memory: int, file_size: int, cpu_s: int) -> None:
-    """Soft and hard limits; no limit on processes, which is one of the user's: the filter forbids them."""
+    """Set soft and hard limits. Not of processes, which would be the user's limit: the seccomp filter forbids them."""
     wanted = {"AS": memory, "FSIZE": file_size, "CPU": cpu_s, "CORE": 0, "NOFILE": 64, "STACK": 8 << 20}
     for name, value in wanted.items():
         kind = getattr(resource, f"RLIMIT_{name}")
@@ -47,27 +47,27 @@ def limit(memory: int, file_size: int, cpu_s: int) -> None:
 
 
 def high(descriptor: int) -> int:
-    """A copy above the places that a child's own descriptors take, closed in the next image."""
+    """Return a copy of a descriptor, numbered above those that the child will use and closed on exec."""
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
 
 
 def landlock_version() -> int:
-    """The ABI of Landlock here, 0 where there is none."""
+    """Return the ABI version of Landlock in this kernel, 0 without Landlock."""
     return max(libc.syscall(CREATE_RULESET, None, 0, 1), 0)
 
 
 def readable() -> list[str]:
-    """Paths that an interpreter must read to start and to import its standard library."""
+    """Return the paths that an interpreter must read to start and to import its standard library."""
     paths = {"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime"}
     paths |= {"/usr/share/zoneinfo", "/dev/null", "/dev/zero", "/dev/urandom", os.path.realpath(sys.executable)}
     paths |= {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), f"{sys.base_prefix}/lib"}
-    with open("/proc/self/maps") as maps:  # shared libraries may stand anywhere
+    with open("/proc/self/maps") as maps:  # shared libraries may be anywhere
         mapped = {line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line}
     return sorted(path for path in paths | mapped if os.path.exists(path))
 
 
 class Confinement:
-    """Made once by a worker; `enter` is called in each child and ends in the new image."""
+    """A worker builds it once; `enter` is called in each child and ends by exec."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Confinement:
 
     @staticmethod
     def _lonely_page(path: str) -> int:
-        """A page at an address drawn by chance, also where address randomisation is off; it holds the path."""
+        """Map a page that holds the path, at a random address even where address randomisation is off."""
         libc.mmap.restype = ctypes.c_void_p
         hint = random.SystemRandom().randrange(0x1000_0000, 0x5000_0000) << 16
         arguments = ctypes.c_void_p(hint), ctypes.c_size_t(mmap.PAGESIZE)
@@ -113,7 +113,7 @@ class Confinement:
         return high(ruleset)
 
     def enter(self) -> None:
-        """Confine this process for good and run the interpreter; return only by an exception."""
+        """Confine this process irrevocably and exec the interpreter; raise if that fails."""
         control(NO_NEW_PRIVS, 1)
         keep = READ_ANY & _capabilities()
         call(CAPSET[os.uname().machine], struct.pack("Ii", 0x20080522, 0), struct.pack("6I", keep, keep, 0, 0, 0, 0))
@@ -126,7 +126,7 @@ class Confinement:
 
 
 def _capabilities() -> int:
-    """Capabilities that may be kept, the low 32."""
+    """Return the capabilities that may be kept, the low 32 bits."""
     with open("/proc/self/status") as status:
         return next((int(line.split()[1], 16) & 0xFFFFFFFF for line in status if line.startswith("CapPrm")), 0)
 

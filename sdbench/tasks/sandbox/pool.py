@@ -27,7 +27,7 @@ AUTO = ("bwrap", "kernel")
 DISK_BYTES = 64 << 20
 IMPORTABLE = ("numpy",)  # beside the standard library: what answers to HumanEval and MBPP import most often
 HERE = Path(__file__).parent
-# The package's own __init__ is not run: a worker starts in some 30 ms and holds nothing but this folder's modules.
+# The package's __init__ is not run: a worker starts in some 30 ms and has only this folder's modules.
 START = (
     "import sys, types; p = types.ModuleType('sandbox'); p.__path__ = [sys.argv[1]]; sys.modules['sandbox'] = p; "
     "from sandbox.worker import main; main()"
@@ -35,7 +35,7 @@ START = (
 
 
 class SandboxError(RuntimeError):
-    """No backend holds here, or the chosen one does not."""
+    """No backend passes its self-test on this machine, or the chosen one does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """passed, failed, timeout, memory, crash, or error (the sandbox's own trouble); why; how the output begins."""
+    """status: passed, failed, timeout, memory, crash, or error (of the sandbox itself); its reason; the start of the output."""
 
     status: str
     detail: str = ""
@@ -56,7 +56,7 @@ class Outcome:
 
 
 class Sandbox(AbstractContextManager):
-    """Runs programs in parallel, each alone. `proved` names what the self-test tried here and could not do."""
+    """Runs programs in parallel, isolated from each other. `proved` names the attacks of the self-test that failed here."""
 
     def __init__(
         self,
@@ -91,19 +91,19 @@ class Sandbox(AbstractContextManager):
 
     @property
     def is_contained(self) -> bool:
-        """False where the user chose less by name: such results are marked."""
+        """False where the user chose rlimit or none: such results are marked."""
         return BACKENDS[self.backend] == "contained"
 
     def run(self, programs: Sequence[str | Program]) -> list[Outcome]:
-        """Outcomes in the order of the programs."""
+        """Return outcomes in the order of the programs."""
         return [future.result() for future in [self.submit(program) for program in programs]]
 
     def submit(self, program: str | Program) -> Future[Outcome]:
-        """Run a program as soon as a worker is free, for example while something else decodes."""
+        """Run a program as soon as a worker is free, for example while the model decodes."""
         return self._threads.submit(self._run, program if isinstance(program, Program) else Program(program))
 
     def record(self) -> dict[str, Any]:
-        """Facts about the sandbox for readers of the results."""
+        """Return facts about the sandbox, for the records."""
         return {
             "sandbox": self.backend,
             "is_contained": self.is_contained,
@@ -135,7 +135,7 @@ class Sandbox(AbstractContextManager):
         return _WorkerProcess(backend, self._home, self._options)
 
     def _choose(self, backends: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-        """The first backend that holds, and what it proved; its first worker is kept."""
+        """Return the first backend that passes its self-test, and what that proved; its first worker is kept."""
         reasons = []
         for backend in backends:
             try:
@@ -151,14 +151,14 @@ class Sandbox(AbstractContextManager):
             self._workers.clear()
             reasons.append(f"{backend}: a program could {', '.join(open_ways)}")
         raise SandboxError(
-            f"no sandbox holds on this machine ({'; '.join(reasons)}): use Linux 5.13 or newer with Landlock "
+            f"no sandbox passes its self-test on this machine ({'; '.join(reasons)}): use Linux 5.13 or newer with Landlock "
             "and seccomp, or install bubblewrap where user namespaces are allowed; task.sandbox=rlimit and task.sandbox=none "
             "run generated code with little or no protection, and mark the result"
         )
 
 
 class _WorkerProcess:
-    """This side of a worker. It is started anew if it should ever end."""
+    """The pool's end of a worker process, which is restarted if it ends."""
 
     def __init__(self, backend: str, home: str, options: dict[str, Any]) -> None:
         self.backend, self.home, self.options = backend, home, options
@@ -179,7 +179,7 @@ class _WorkerProcess:
         return Outcome("error", "the worker of the sandbox ended twice while it ran this program")
 
     def end(self) -> None:
-        """No program outlives its worker: the kernel kills it."""
+        """End the worker; the kernel then kills its program."""
         self.process.kill()
         self.process.communicate()
 
@@ -191,7 +191,7 @@ class _WorkerProcess:
             command = [*bubblewrap(work, self.options["packages"]), *command]
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
         pipe = subprocess.PIPE
-        try:  # in a session of its own: a Ctrl-C is the run's to handle
+        try:  # in a session of its own: only the run handles a Ctrl-C
             process = subprocess.Popen(
                 command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, cwd="/", start_new_session=True
             )
@@ -209,7 +209,7 @@ class _WorkerProcess:
 
 
 def bubblewrap(work: str, packages: Sequence[str]) -> list[str]:
-    """The command around a worker. Without --die-with-parent, which means the thread that started it."""
+    """Return the command around a worker. Without --die-with-parent, whose parent is a thread, not the process."""
     program = shutil.which("bwrap")
     if program is None:
         raise SandboxError("bubblewrap is not installed")
@@ -222,7 +222,7 @@ def bubblewrap(work: str, packages: Sequence[str]) -> list[str]:
 
 
 def link_packages(home: str) -> dict[str, tuple[str, ...]]:
-    """Package -> folders that must be readable for it: one of links, which is where imports look, and the real ones."""
+    """Return package -> folders that must be readable for it: one with links, where imports look, and the real ones."""
     links = Path(home, "packages")
     links.mkdir()
     links.chmod(0o755)
@@ -232,7 +232,7 @@ def link_packages(home: str) -> dict[str, tuple[str, ...]]:
         if spec is None or not spec.submodule_search_locations:
             continue
         folder = Path(os.path.realpath(next(iter(spec.submodule_search_locations))))
-        beside = folder.with_name(f"{name}.libs")  # where wheels keep the shared libraries that they bring along
+        beside = folder.with_name(f"{name}.libs")  # where wheels put their shared libraries
         real = [path for path in (folder, beside) if path.is_dir()]
         for path in real:
             (links / path.name).symlink_to(path)

@@ -1,4 +1,4 @@
-"""The self-test of a backend: attacks that must fail, run at start-up and checked from outside too."""
+"""The self-test of a backend: attacks that must fail, run at start-up, their effects also checked from outside."""
 
 import os
 import re
@@ -31,7 +31,7 @@ for name in {names}:
     else:
         print("open", name, flush=True)
 """
-BAD_VERDICTS = {  # name of the hole: a program that must fail
+BAD_VERDICTS = {  # name of a weakness: a program that must fail
     "pass_a_failing_test": "assert 1 == 2",
     "pass_by_leaving_early": "import os\nos._exit(0)\nassert False",
     "pass_by_writing_to_descriptors": """
@@ -43,11 +43,11 @@ assert False""",
 }
 
 ATTEMPTS = tuple(re.findall(r"^def (\w+)", ATTACKS, re.MULTILINE))
-PROVES = (*ATTEMPTS, *BAD_VERDICTS)  # what a backend that holds proves
+PROVES = (*ATTEMPTS, *BAD_VERDICTS)  # what a backend that passes proves
 
 
 def examine(run: Callable[..., Any], folder: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(what could not be done, what could) by programs that `run(code)` runs; `folder` is this process's own."""
+    """Return (attacks that failed, attacks that succeeded) of programs that `run(code)` runs; `folder` is for this process only."""
     secret, outside, home = Path(folder, "secret"), Path(folder, "written"), os.path.expanduser("~")
     secret.write_text("a file that no program may read")
     secret.chmod(0o600)

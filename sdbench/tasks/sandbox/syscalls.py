@@ -1,6 +1,6 @@
 """The seccomp filter: a list of the system calls that a program may make. Any other does not exist (ENOSYS).
 
-An allow-list, because a list of bad calls was found to miss some: `prlimit` on the parent, `chmod` of files that
+An allow-list, because a list of forbidden calls had missed some: `prlimit` on the parent, `chmod` of files that
 Landlock lets one only read, `fcntl(F_SETOWN)` that sends signals.
 Numbers: arch/x86/entry/syscalls, include/uapi/asm-generic.
 """
@@ -46,7 +46,7 @@ Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, co
 
 
 def build(image: int, machine: str = platform.machine()) -> bytes:
-    """The filter for this machine; `image` is the address of the one path that execve may be given."""
+    """Return the filter for this machine; `image` is the address of the only path that execve may get."""
     if machine not in MACHINES:
         raise OSError(f"no seccomp filter for the processor {machine} (there is one for {', '.join(MACHINES)})")
     arch, column = MACHINES[machine]
@@ -66,11 +66,11 @@ def build(image: int, machine: str = platform.machine()) -> bytes:
 
 
 def _argument_checks(image: int) -> list[tuple[tuple[int | None, int | None], list[Instruction]]]:
-    """Calls allowed for some arguments: their numbers, and steps that return ALLOW or fall through."""
+    """Return calls allowed for some arguments: their numbers, and steps that return ALLOW or fall through."""
     no_truncation = [(AND, 0, 0, O_ACCMODE | O_TRUNC), (EQUAL, 1, 0, O_TRUNC), (RETURN, 0, 0, ALLOW)]
     return [
         ((56, 220), [_low(0), (BITS, 0, 2, CLONE_THREAD), (BITS, 1, 0, CLONE_NEW), (RETURN, 0, 0, ALLOW)]),
-        # The child's own exec: an address of this process, which the next image neither knows nor owns.
+        # The child's own exec: its argument is an address that the next image does not know and has not mapped.
         ((59, 221), _equals(0, image)),
         ((72, 25), _one_of(1, FCNTL)),
         ((16, 29), _one_of(1, IOCTL)),

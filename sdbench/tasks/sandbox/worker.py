@@ -1,7 +1,7 @@
 """A worker process, small and trusted: it forks a child for each program, times it and reports its outcome.
 
 It stands between the run and the programs so that the run, which may hold gigabytes and threads, never forks, and so
-that a program's parent is a process that knows nothing. On stdin and stdout a line of JSON is a message.
+that a program's parent is a process without secrets. A message on stdin or stdout is a line of JSON.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from typing import IO, Any
 from . import confine
 
 TICK_S = 0.05
-STARVED = 100  # at most so many times the limit in wall time, however long the program waits for a processor
-HEAD = 2000  # characters of output that are handed back
+STARVED = 100  # times the limit: the wall time after which a program is ended even if it only waited for a processor
+HEAD = 2000  # bytes of output that are returned
 
 
 def send(pipe: IO[bytes], message: dict[str, Any]) -> None:
@@ -31,7 +31,7 @@ def send(pipe: IO[bytes], message: dict[str, Any]) -> None:
 
 
 def receive(pipe: IO[bytes]) -> dict[str, Any] | None:
-    """The next message, or None when the other side is gone."""
+    """Return the next message, or None when the other end is closed."""
     line = pipe.readline()
     return json.loads(line) if line.endswith(b"\n") else None
 
@@ -44,7 +44,7 @@ class Worker:
         *,
         level: str,  # contained, limited or plain
         work: str,
-        packages: list[str],  # folders to read; the first is the one where imports look
+        packages: list[str],  # readable folders; imports look in the first
         timeout_s: float,
         memory_bytes: int,
         output_bytes: int,
@@ -68,7 +68,7 @@ class Worker:
             confine.control(confine.SUBREAPER, 1)
 
     def run(self, program: str, tests: str) -> dict[str, Any]:
-        """Status, detail and the output's head."""
+        """Return status, detail and the start of the output."""
         number = os.urandom(16)
         with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as output:
             request.write(number + marshal.dumps((program, tests)))
@@ -91,14 +91,14 @@ class Worker:
             return {"status": "error", "detail": problem.decode(errors="replace"), "output": text}
         code, cpu_s = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
         if code in (-signal.SIGXCPU, -signal.SIGKILL) and cpu_s >= self.timeout_s:
-            verdict = "timeout"  # the kernel was quicker
+            verdict = "timeout"  # the kernel ended it before `_watch` did
         status, detail = self._judge(answer == number, answer, verdict, code, text)
         if status == "failed" and written >= self.limits[1] and self.level != "plain":
             detail += f" (output over {self.limits[1]} bytes)"
         return {"status": status, "detail": detail, "output": text}
 
     def _start(self, request: int, output: int) -> tuple[int, int, int]:
-        """The child's id, and where its report and its trouble before the program are read."""
+        """Fork; return the child's id and the descriptors of its report and of errors before the program starts."""
         (report, report_end), (trouble, trouble_end) = os.pipe(), os.pipe()
         child = os.fork()
         if child:
@@ -128,11 +128,11 @@ class Worker:
         os.execve(self.argv[0], self.argv, self.environment)
 
     def _watch(self, child: int) -> str | None:
-        """None when the child ended by itself, else why it must end."""
+        """Wait for the child; return None when it ended by itself, else why it must be ended."""
         start, poller = time.monotonic(), select.poll()
         pidfd = os.pidfd_open(child)
         poller.register(pidfd, select.POLLIN)
-        poller.register(0, 0)  # only POLLHUP: the run is gone
+        poller.register(0, 0)  # only POLLHUP: the run has ended
         try:
             while True:
                 left = start + self.timeout_s - time.monotonic()
@@ -152,7 +152,7 @@ class Worker:
             os.close(pidfd)
 
     def _judge(self, is_passed: bool, answer: bytes, verdict: str | None, code: int, text: str) -> tuple[str, str]:
-        """Status and detail, from the child's answer, why it was ended, its exit code and its output."""
+        """Return status and detail, from the child's answer, why it was ended, its exit code and its output."""
         if is_passed:
             return "passed", ""
         if verdict == "timeout":
@@ -185,7 +185,7 @@ class Worker:
                 os.waitpid(int(pid), 0)
 
     def _empty(self) -> None:
-        """The work folder without anything; trees too deep for Python are left to rm."""
+        """Empty the work folder; trees too deep for Python are removed by rm."""
         if not os.listdir(self.work):
             return
         for entry in os.scandir(self.work):
@@ -200,7 +200,7 @@ class Worker:
 
 
 def waited_s(pid: int) -> float:
-    """Seconds a process has been ready to run and had no processor; 0 where the kernel does not count them."""
+    """Return the seconds that a process was ready to run without a processor; 0 where the kernel does not count them."""
     try:
         with open(f"/proc/{pid}/schedstat") as stat:
             return int(stat.read().split()[1]) / 1e9
@@ -209,7 +209,7 @@ def waited_s(pid: int) -> float:
 
 
 def size_of(folder: str) -> int:
-    """Bytes in a folder's files; more than 20,000 entries, or paths that one cannot walk, count as too many bytes."""
+    """Return the bytes in a folder's files; a huge number for more than 20,000 entries or paths too long to walk."""
     total, entries, folders = 0, 0, [folder]
     while folders:
         path = folders.pop()
@@ -226,7 +226,7 @@ def size_of(folder: str) -> int:
 
 
 def unlinked_bytes(pid: int, folder: str) -> int:
-    """Bytes of the folder's files that a process still holds after their names are gone, open or only mapped."""
+    """Return the bytes of the folder's deleted files that a process still has open or mapped."""
     total = 0
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
