@@ -1,0 +1,34 @@
+"""scripts/real_long.py: long texts are those of one forward, and a text with one other token is found."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from scripts import real_long
+from sdbench import generate
+
+WORDS = ["embedded:llama-tiny/target", "prompt=64", "tokens=96", "texts=2", "num_draft=5", "dtype=float32"]
+
+
+@pytest.mark.slow
+def test_long_texts_are_those_of_one_forward(tmp_path):
+    assert real_long.main([*WORDS, f"out={tmp_path}"]) == 0
+    assert real_long.main([*WORDS, "embedded:llama-tiny/draft", f"out={tmp_path}"]) == 0
+    rows = pd.read_csv(tmp_path / "long.csv")
+    assert rows["draft"].tolist() == ["lookup", "draft"]
+    assert (rows[["tokens", "texts", "off_argmax", "margin"]] == [96, 2, 0, 0]).all(axis=None)
+    assert (rows["rounds"] < 2 * 96).all()
+
+
+@pytest.mark.slow
+def test_a_text_with_one_other_token_is_found(tmp_path, monkeypatch):
+    def with_a_fault(*arguments, **options):
+        first, *others = generate(*arguments, **options)
+        tokens = list(first.tokens)
+        tokens[40] = tokens[40] + 1
+        return [replace(first, tokens=tuple(tokens)), *others]
+
+    monkeypatch.setattr(real_long, "generate", with_a_fault)
+    assert real_long.main([*WORDS, f"out={tmp_path}"]) == 1
+    assert pd.read_csv(tmp_path / "long.csv")["margin"][0] > 1e-3
