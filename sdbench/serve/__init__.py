@@ -1,12 +1,14 @@
-"""Other engines behind the same records: servers of the OpenAI kind, over HTTP or started here. No torch.
+"""Clients of OpenAI-compatible servers, which are already running or are started here. Nothing here imports torch.
 
-    dialect     where a server of one kind reports what, as data of its YAML
-    client      one server: streamed requests, retries, counters
-    pump        many requests at once from code that does not wait
-    rounds      the rounds that a server reports, cut where the text ends
-    command     the command line of a server that is started
-    process     a server that is started: ready, or why it died
-    supervisor  the process between: when its parent is gone, it ends the server
+    dialect     which field of an answer holds which fact, for each kind of server; read from its YAML file
+    answer      reads the chunks of one streamed answer
+    client      a client of one server: streamed requests, retries, counters
+    pump        sends many requests concurrently for synchronous code
+    rounds      the rounds of a text, from the counts that a server reports
+    command     the command line that starts a server
+    process     a started server: waits until it is ready, and says why it ended
+    supervisor  a process between sdbench and the server that ends the server when sdbench is gone
+    plugin      tests of the vLLM of an interpreter, and of our plug-in for it
 
-Nothing of this is imported where engine=native. The runner's side is `sdbench/engines/served/`.
+With engine=native none of these modules is imported. The code that uses them is `sdbench/engines/served/`.
 """

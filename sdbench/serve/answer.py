@@ -1,4 +1,4 @@
-"""One answer of a server: its content, and the reading of its chunks."""
+"""Read one streamed answer of a server, chunk by chunk."""
 
 import json
 import time
@@ -15,7 +15,7 @@ NAN = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One text as received: uncut ids, the server's counts, and the times of its chunks in seconds from the request."""
+    """A text as the server sent it: all token ids, the server's counts, and the time of each chunk in seconds since the request."""
 
     ids: tuple[int, ...]
     text: str
@@ -23,9 +23,9 @@ class Answer:
     steps: Mapping[str, Sequence[int]] | None
     totals: Mapping[str, float] | None
     chunks: tuple[tuple[float, int], ...]  # time and number of ids
-    server_s: Mapping[str, float]  # first_token, decode, queue; NaN where it does not say
+    server_s: Mapping[str, float]  # first_token, decode, queue; NaN if the server does not report it
     started_at: float
-    num_asked: int = 1  # 1: answered at once
+    num_asked: int = 1  # how often the request was sent
 
     @property
     def first_token_s(self) -> float:
@@ -37,7 +37,7 @@ class Answer:
 
 
 class UnansweredError(Exception):
-    """A request without a complete answer; partial answers are dropped. `wait_s`: the wait that the server requests."""
+    """A request got no complete answer; a partial one is dropped. `wait_s` is the wait that the server asked for."""
 
     def __init__(self, reason: str, wait_s: float | None = None) -> None:
         super().__init__(reason)
@@ -45,7 +45,7 @@ class UnansweredError(Exception):
 
 
 class AnswerReader:
-    """Reads the chunks of one answer."""
+    """Collect the chunks of one answer."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -58,13 +58,14 @@ class AnswerReader:
         self._facts: dict[str, Any] = {}
 
     def take(self, event: str) -> None:
+        """Read the data of one server-sent event."""
         if event == "[DONE]":
             self.is_whole = True
             return
         try:
             chunk = json.loads(event)
         except ValueError as error:
-            raise UnansweredError("a part of its answer is not JSON") from error
+            raise UnansweredError("a chunk of its answer is not JSON") from error
         self.last, dialect = chunk, self.dialect
         facts = {
             **{name: at(chunk, dialect.milliseconds.get(name)) for name in SECONDS},
@@ -82,11 +83,11 @@ class AnswerReader:
         self.is_whole = self.is_whole or bool(at(chunk, dialect.last))
 
     def _choice(self, choice: Mapping[str, Any], count: int | None) -> None:
-        """`count`: how many tokens there are by now, where the server says so."""
+        """Read one choice of a chunk. `count` is the number of tokens so far, if the server reports it."""
         dialect = self.dialect
         new, text = at(choice, dialect.ids), at(choice, dialect.text)
         if new is None and text:
-            raise EngineError(f"a server answers without token ids: its answers have no {dialect.ids}")
+            raise EngineError(f"the server sends no token ids: its answers have no field {dialect.ids}")
         new = list(new or ())[len(self.ids) :] if dialect.is_cumulative else list(new or ())
         if count is not None:
             new = [None] * (count - len(self.ids) - len(new)) + new
@@ -97,7 +98,7 @@ class AnswerReader:
         self.finish = at(choice, dialect.finish) or self.finish
 
     def ended_at(self, count: int) -> Answer:
-        """Return the answer up to its first `count` ids, which the newest chunk completes."""
+        """Return the answer cut to its first `count` ids; the last of them came in the newest chunk."""
         when, size = self.chunks[-1]
         self.chunks[-1] = when, size - (len(self.ids) - count)
         self.ids, self.finish = self.ids[:count], self.dialect.stops[0]
@@ -105,15 +106,16 @@ class AnswerReader:
         return self.answer()
 
     def fill(self, ids: Sequence[int]) -> None:
-        """Complete the ids from another answer to the same request, if it is the same text."""
+        """Take missing ids from a second answer to the same request; raise UnansweredError if the text differs."""
         known = [(position, token) for position, token in enumerate(self.ids) if token is not None]
         if len(ids) != len(self.ids) or any(ids[position] != token for position, token in known):
-            raise UnansweredError("its stream leaves out token ids, and the repeated request gave a different text")
+            raise UnansweredError("its stream omits token ids, and the repeated request gave a different text")
         self.ids = list(ids)
 
     def answer(self) -> Answer:
+        """Return the complete answer; raise UnansweredError if tokens are missing."""
         if self._facts.get("usage", len(self.ids)) != len(self.ids):
-            raise UnansweredError(f"it counts {self._facts['usage']} tokens and sent {len(self.ids)}")
+            raise UnansweredError(f"it reports {self._facts['usage']} tokens but sent {len(self.ids)}")
         server_s = {name: float(self._facts.get(name, NAN)) / 1000 for name in SECONDS}
         return Answer(
             ids=tuple(token for token in self.ids if token is not None),
@@ -127,7 +129,10 @@ class AnswerReader:
         )
 
     def _totals(self) -> dict[str, float] | None:
-        """As reported, or computed from the mean tokens of a step: the first token is the prefill's."""
+        """Return the totals that the server reports, or compute them from its mean number of tokens per step.
+
+        The prefill produces the first token; steps produce the others.
+        """
         if self.sums and self.sums[-1][1]:
             return {"steps": NAN, "drafted": self.sums[-1][1], "accepted": self.sums[-1][2]}
         totals, mean = self._facts.get("totals"), self._facts.get("mean")

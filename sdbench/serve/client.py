@@ -1,4 +1,4 @@
-"""A client of one OpenAI-compatible server: streamed requests, with retries only where nothing can be counted twice."""
+"""A client of one OpenAI-compatible server: streamed requests, repeated only if nothing would be counted twice."""
 
 import asyncio
 import json
@@ -17,21 +17,21 @@ from sdbench.types import EngineError
 BUSY = (429, 502, 503, 504)
 CONNECT_S = 10.0
 LONGEST_WAIT_S = 60.0
-IsOver = Callable[[Sequence[Any]], bool]  # whether the newest of these ids ends a text
+IsOver = Callable[[Sequence[Any]], bool]  # whether the last of these ids ends the text
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often a request is repeated, the first wait (which doubles each time), and the longest silence."""
+    """How often a request is repeated, and how long the client waits."""
 
     retries: int = 6
-    wait_s: float = 0.5
-    silence_s: float = 600.0
+    wait_s: float = 0.5  # before the first retry; doubles each time
+    silence_s: float = 600.0  # longest time without a byte from the server
 
 
 @dataclass
 class Client:
-    """`url` is without /v1. Open it inside the event loop that uses it."""
+    """A client of the server at `url`, which is given without /v1. Call `open` inside the event loop that uses it."""
 
     url: str
     dialect: Dialect
@@ -53,7 +53,7 @@ class Client:
     async def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield a response; errors of the transport become UnansweredErrors."""
+        """Yield a response; raise UnansweredError if the connection fails."""
         assert self._session is not None, "open() comes before any request"
         try:
             async with self._session.request(method, self.url + path, json=body) as response:
@@ -62,7 +62,7 @@ class Client:
             raise UnansweredError(" ".join(str(error).split())[:200] or type(error).__name__) from error
 
     async def get(self, path: str | None, body: Mapping[str, Any] | None = None) -> Any:
-        """Return a page of the server as JSON, by POST if there is a body; None if there is no such page."""
+        """Return a page of the server as JSON, or None if there is no such page. With a body it is a POST request."""
         if path is None:
             return None
         async with self._request("GET" if body is None else "POST", path, body) as response:
@@ -79,7 +79,7 @@ class Client:
             return response.status == 400
 
     async def counters(self) -> dict[str, float] | None:
-        """Return steps, drafted and accepted tokens since the server's start; None if it does not count them."""
+        """Return steps, drafted and accepted tokens since the server started; None if it does not count them."""
         if not any(self.dialect.counters.values()):
             return None
         try:
@@ -89,7 +89,10 @@ class Client:
             raise EngineError(f"the counters of the server at {self.url} cannot be read ({error})") from error
 
     async def complete(self, body: Mapping[str, Any], is_over: IsOver | None = None) -> Answer:
-        """Return one text. A request without a complete answer is repeated, which changes nothing; finally EngineError."""
+        """Return one text; raise EngineError after the last retry.
+
+        Repeating a request changes no text and no count, because incomplete answers are dropped.
+        """
         reason = ""
         for attempt in range(self.patience.retries + 1):
             try:
@@ -103,17 +106,19 @@ class Client:
         tries = "1 try" if not self.patience.retries else f"{self.patience.retries + 1} tries"
         raise EngineError(
             f"the server at {self.url} did not answer a request in {tries}; the last failure: {reason}. Finished texts are "
-            "in the records, and the same command continues from there"
+            "recorded; run the same command again to continue"
         )
 
     def _wait_s(self, attempt: int, retry_after_s: float | None) -> float:
-        """Return the wait, doubled each time and randomised so that retries spread; at least what the server requests."""
+        """Return the wait before a retry: it doubles each time, is randomised, and is no shorter than the server asks for."""
         usual_s = self.patience.wait_s * 2**attempt * random.uniform(0.5, 1)
         return min(LONGEST_WAIT_S, max(retry_after_s or 0.0, usual_s))
 
     async def attempt(self, body: Mapping[str, Any], is_over: IsOver | None = None) -> Answer:
-        """One text, or an error: nothing is repeated. Where the newest ids end it by `is_over`, the connection is closed, and the
-        server stops; what it would report at its own end stays unknown.
+        """Send a request once and return its text; raise UnansweredError or EngineError if it fails.
+
+        When `is_over` says that the text has ended, the connection is closed and the server stops. What a server reports
+        only at the end of its answer is then unknown.
         """
         reader = AnswerReader(self.dialect)
         async with self._request("POST", self.dialect.completions, body) as response:
@@ -138,7 +143,10 @@ class Client:
         return reader.answer()
 
     async def _all_ids(self, body: Mapping[str, Any]) -> Sequence[int]:
-        """Return all ids of the same text: llama.cpp's stream leaves out those of a character's first tokens."""
+        """Return all ids of the same text without streaming.
+
+        If a character takes several tokens, llama.cpp's stream contains the id of the last of them only.
+        """
         async with self._request("POST", self.dialect.completions, {**body, "stream": False}) as response:
             if response.status != 200:
                 raise UnansweredError(f"HTTP {response.status}")
@@ -149,7 +157,7 @@ class Client:
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[str]:
-    """Yield the data of server-sent events. Lines may exceed a reader's buffer: the first can hold a prompt's ids."""
+    """Yield the data of server-sent events, of any length: the first event can contain all ids of the prompt."""
     left = b""
     async for piece in content.iter_any():
         *lines, left = (left + piece).split(b"\n")
@@ -159,7 +167,7 @@ async def _events(content: aiohttp.StreamReader) -> AsyncIterator[str]:
 
 
 def _seconds(header: str | None) -> float | None:
-    """Return Retry-After in seconds; a date is ignored."""
+    """Return the value of a Retry-After header in seconds; a date is ignored."""
     try:
         return None if header is None else max(0.0, float(header))
     except ValueError:
@@ -167,7 +175,7 @@ def _seconds(header: str | None) -> float | None:
 
 
 def _message(text: str) -> str:
-    """Return the message of an error: OpenAI's field, or the beginning of the page."""
+    """Return the message of an error page: its message field, or the beginning of its text."""
     try:
         tree = json.loads(text)
     except ValueError:

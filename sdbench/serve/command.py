@@ -1,4 +1,4 @@
-"""The command line of a server that is started, from the options of a run."""
+"""The command line that starts a server, and what is installed in its environment."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from typing import Any
 
 from sdbench.config import ConfigError, show
 
-# In that interpreter: what is installed and from which commit, without importing it.
+# Runs in the server's interpreter: prints the installed version and commit without importing the package.
 LOOK = """
 import importlib.metadata as m, importlib.util as u, json, pathlib, re, sys
 spec = u.find_spec("MODULE")
@@ -30,7 +30,10 @@ LOOK_S = 120
 
 
 def flags(args: Mapping[str, Any]) -> list[str]:
-    """Return {tensor_parallel_size: 8} as --tensor-parallel-size 8: true is the flag only, false its --no- form, null nothing."""
+    """Return options as flags: {tensor_parallel_size: 8} becomes --tensor-parallel-size 8.
+
+    true becomes the flag alone, false its --no- form; null is left out.
+    """
     words: list[str] = []
     for name, value in args.items():
         flag = name.replace("_", "-")
@@ -44,7 +47,7 @@ def flags(args: Mapping[str, Any]) -> list[str]:
 
 
 def look(python: str, module: str) -> dict[str, Any]:
-    """Return what an interpreter has of a server's package; a ConfigError if it is not an interpreter, or has no such package."""
+    """Return the version of a server's package in an interpreter; raise ConfigError if either does not exist."""
     option = f"engine.python={show(python)}"
     try:
         words = [python, "-c", LOOK.replace("MODULE", module)]
@@ -63,11 +66,11 @@ def look(python: str, module: str) -> dict[str, Any]:
 
 
 def look_at_llama_server(binary: str | None) -> dict[str, Any]:
-    """Return path, version and commit of a llama-server, null being the one on PATH; a ConfigError where it is none."""
+    """Return path, version and commit of a llama-server, by default the one on PATH; raise ConfigError if it is not one."""
     path = shutil.which(binary or "llama-server")
     if path is None:
         raise ConfigError(
-            "there is no llama-server on PATH: write engine.binary=PATH (scripts/llamacpp_env builds one)"
+            "llama-server is not on PATH: give engine.binary=PATH (scripts/llamacpp_env builds one)"
             if binary is None
             else f"engine.binary={show(binary)} is not a program: name a llama-server (scripts/llamacpp_env builds one)"
         )
@@ -75,7 +78,7 @@ def look_at_llama_server(binary: str | None) -> dict[str, Any]:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=LOOK_S, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(f"engine.binary={show(path)} does not run ({type(error).__name__})") from None
-    # version: 0.6.0-dev (build 11434, commit 515e85511), and before that version: 5142 (80f19b4)
+    # Either "version: 0.6.0-dev (build 11434, commit 515e85511)" or, from older builds, "version: 5142 (80f19b4)".
     match = re.search(r"version: .*?(\d+)(?: \(|, commit )(\w+)\)", done.stdout + done.stderr)
     if match is None:
         raise ConfigError(f"engine.binary={show(path)} prints no version: name a llama-server of llama.cpp")
@@ -83,7 +86,7 @@ def look_at_llama_server(binary: str | None) -> dict[str, Any]:
 
 
 def port_of(host: str, wanted: int | None) -> int:
-    """Return the wanted port if it is free; for None any free port."""
+    """Return the wanted port, or any free port for None; raise ConfigError if the wanted one is taken."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -91,11 +94,11 @@ def port_of(host: str, wanted: int | None) -> int:
         except OSError as error:
             raise ConfigError(
                 f"engine.port={wanted} of {host} cannot be used ({error.strerror}): "
-                "write another, or engine.port=null for one that is free"
+                "give another, or engine.port=null for any free port"
             ) from None
         return int(listener.getsockname()[1])
 
 
 def words_of(python: str, module: str, args: Mapping[str, Any], speculative: Mapping[str, Any] | None) -> Sequence[str]:
-    """Return python -m MODULE, its flags, and the options of speculation."""
+    """Return the command python -m MODULE with its flags and the options of speculative decoding."""
     return [python, "-m", module, *flags(args), *flags({"speculative_config": speculative})]

@@ -1,4 +1,4 @@
-"""Where a kind of server reports its facts: paths into its JSON and names of its counters, from a file in configs/engine."""
+"""Which fields of a server's JSON and which of its counters hold which fact, read from a file in configs/engine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +17,19 @@ GROUPS = (("steps", STEPS), ("totals", TOTALS), ("sums", SUMS), ("milliseconds",
 
 @dataclass(frozen=True)
 class Dialect:
-    """Paths are dotted, with numbers as indices of lists; None: such a server does not report it.
+    """The fields of one kind of server. A path is dotted, with numbers as list indices; None: the server does not report it.
 
-    ids: the new ids of a choice. steps: of a text, lists over its steps. totals: of a text, sums over its steps. sums: the sums up
-    to a chunk, from which the steps follow. milliseconds: its own times. counters: sums since its start, in /metrics. request:
-    fields that every request has. top_k_all: how a request says "the whole vocabulary". most_stops: how many stop strings a request
-    may carry, None: any number. fixed_length: fields that keep an answer from ending before max_tokens. cached_prompts: fields
-    that let a prompt be cached, beside the salt.
+    ids             the new token ids of a choice
+    steps           lists with a number for each decoding step of a text
+    totals          sums over all steps of a text
+    sums            sums up to the current chunk; the steps are computed from their differences
+    milliseconds    the server's own measurements of time
+    counters        names of counters in /metrics, which run since the server started
+    request         fields that every request has
+    top_k_all       the value of top_k that means the whole vocabulary
+    most_stops      how many stop strings a request may have; None: any number
+    fixed_length    fields that keep an answer from ending before max_tokens
+    cached_prompts  fields that allow the server to cache a prompt, besides the salt
     """
 
     completions: str = "/v1/completions"
@@ -31,8 +37,8 @@ class Dialect:
     ids: str = "token_ids"
     text: str = "text"
     finish: str = "finish_reason"
-    stops: Sequence[str] = ("stop",)  # of its values those of a text that the model or a stop string ended
-    last: str | None = None  # what is true in the last chunk; None: [DONE] follows it
+    stops: Sequence[str] = ("stop",)  # values of `finish` of a text that ended by itself or at a stop string
+    last: str | None = None  # a field that is true in the last chunk; None: [DONE] follows the last chunk
     prompt_ids: str | None = None
     steps: Mapping[str, str | None] = field(default_factory=dict)
     totals: Mapping[str, str | None] = field(default_factory=dict)
@@ -45,8 +51,8 @@ class Dialect:
     fixed_length: Mapping[str, Any] = field(default_factory=dict)
     cached_prompts: Mapping[str, Any] = field(default_factory=dict)
     extra: str | None = None  # the field of a request that plug-ins read
-    salt: str | None = None  # the field of a request that keeps its prompt out of a cache of prompts
-    has_cached_prompts: bool = True  # False: every request's prompt is prefilled again
+    salt: str | None = None  # the field of a request whose value keeps its prompt from being read from the prompt cache
+    has_cached_prompts: bool = True  # False: the server has no prompt cache
     version: str | None = "/version"
     version_name: str = "version"
     tokenize: str | None = None
@@ -54,11 +60,11 @@ class Dialect:
     tokenize_request: Mapping[str, Any] = field(default_factory=lambda: {"add_special_tokens": False})
     info: str | None = None
     counters_at: str = "/metrics"
-    keeps_connections: bool = True  # False: it closes one after a stream, and a request on it would be lost
+    keeps_connections: bool = True  # False: it closes a connection after a stream; a new request needs a new one
     is_cumulative: bool = False  # whether each chunk repeats all ids so far
-    flag: str | None = None  # what to start such a server with, so that it counts; None: nothing makes it
-    length_flag: str = "num_speculative_tokens"  # name of the draft length at its start
-    tokens_per_step: str | None = None  # of a text, the mean; what was drafted then stays unknown
+    flag: str | None = None  # the flag that makes the server count drafts; None: there is none
+    length_flag: str = "num_speculative_tokens"  # the option of the draft length in the command that starts the server
+    tokens_per_step: str | None = None  # mean number of tokens per step of a text; the number of drafts is then unknown
 
     @classmethod
     def check(cls, tree: Mapping[str, Any]) -> "Dialect":
@@ -72,14 +78,14 @@ class Dialect:
         given: dict[str, Any] = {
             key: value for key, value in tree.items() if value is not None or key in ("version", "choices")
         }
-        for name in ("request", "tokenize_request"):  # null: a field that such a server does not have
+        for name in ("request", "tokenize_request"):  # null: the server does not have the field
             if name in given:
                 given[name] = {key: value for key, value in given[name].items() if value is not None}
         return cls(**given)
 
 
 def at(tree: Any, path: str | None) -> Any:
-    """Return the value at a path; None if there is none."""
+    """Return the value at a dotted path; None if there is none."""
     for part in () if path is None else path.split("."):
         if isinstance(tree, Mapping):
             tree = tree.get(part)
@@ -91,13 +97,13 @@ def at(tree: Any, path: str | None) -> Any:
 
 
 def all_of(tree: Any, paths: Mapping[str, str | None], names: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return every name's value, or None if one is missing."""
+    """Return the values of all names, or None if one of them is missing."""
     values = {name: at(tree, paths.get(name)) for name in names}
     return None if any(value is None for value in values.values()) else values
 
 
 def counters_of(text: str, names: Mapping[str, str | None]) -> dict[str, float] | None:
-    """Return sums over all labels of these counters in a server's Prometheus text; None if one is missing."""
+    """Return counters from a page in Prometheus' text format, summed over their labels; None if one is missing."""
     wanted = {str(name): key for key, name in names.items() if name is not None}
     sums: dict[str, float] = {}
     for line in text.splitlines():

@@ -1,6 +1,6 @@
-"""Tests of the vLLM in an interpreter. `python -m sdbench.serve.plugin --check PYTHON` tests whether our plug-in fits.
+"""Tests of the vLLM of an interpreter. `python -m sdbench.serve.plugin --check PYTHON` tests whether our plug-in fits it.
 
-Exit code 0 where it does; 2, and what differs, where it does not, or where the plug-in or vLLM is not installed there.
+The exit code is 0 if it fits. It is 2, with the differences, if it does not fit, or if vLLM or the plug-in is not installed.
 """
 
 import os
@@ -15,7 +15,7 @@ USAGE = "usage: python -m sdbench.serve.plugin --check PYTHON"
 CHECK_S = 600  # importing vLLM alone takes long
 
 
-# In that interpreter, without a model: five positions of two requests have to get their requests' numbers.
+# Runs in vLLM's interpreter, without a model: each of five positions must get the number of its request.
 EXPAND = """
 import torch
 from vllm.platforms import current_platform
@@ -29,22 +29,22 @@ print("is_right", torch.equal(expanded, numbers[[0, 0, 1, 1, 1]]))
 
 
 def draws_from_laws(python: str) -> bool:
-    """Whether the CPU build of vLLM in an interpreter draws speculated tokens from their laws; that of 0.32 does not.
+    """Return whether the CPU build of vLLM in an interpreter samples drafted positions from the right distribution.
 
-    There `expand_batch_to_tokens`, which gives each speculated position the temperature, top-k and top-p of its request, returns
-    uninitialised memory (vllm#55005). Greedy decoding uses none of it, and our plug-in replaces it.
+    That of version 0.32 does not: `expand_batch_to_tokens`, which gives each drafted position the temperature, top-k and top-p
+    of its request, returns uninitialised memory (vllm#55005). Greedy decoding does not call it, and our plug-in replaces it.
     """
     env = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_PLUGINS": ""}
-    cannot = f"engine.python={show(python)} cannot be tested for how it samples where it speculates"
+    cannot = f"engine.python={show(python)}: the test of vLLM's sampling of drafted tokens failed"
     try:
         done = subprocess.run(
             [python, "-c", EXPAND], capture_output=True, text=True, timeout=CHECK_S, check=False, env=env
         )
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"{cannot}: no answer in {CHECK_S} s") from None
+        raise ConfigError(f"{cannot}: it did not end in {CHECK_S} s") from None
     answer = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("is_right ")]
     if not answer:
-        why = (done.stderr.splitlines() or ["it says nothing"])[-1]
+        why = (done.stderr.splitlines() or ["it printed nothing"])[-1]
         raise ConfigError(f"{cannot}: {why}")
     return answer[0] == "True"
 

@@ -1,4 +1,4 @@
-"""A server process: its supervisor, its log, whether it is ready, and why it ended."""
+"""A server process under a supervisor: start it, wait until it is ready, say why it ended."""
 
 import os
 import signal
@@ -19,14 +19,14 @@ SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
 
 def ending_of(code: int) -> str:
-    """Return the words for the exit status of a server: `code 1`, or `code 139 (SIGSEGV)` if a signal ended it."""
+    """Return an exit status as text: `code 1`, or `code 139 (SIGSEGV)` if a signal ended the process."""
     names = {128 + each: each.name for each in signal.Signals}
     return f"code {code} ({names[code]})" if code in names else f"code {code}"
 
 
 @dataclass
 class Server:
-    """One process group under a supervisor; `close` ends it, and so does the end of this process."""
+    """A server and its supervisor. `close` ends both; they also end when this process does."""
 
     url: str
     log: Path
@@ -43,7 +43,7 @@ class Server:
         return cls(url, log, process, grace_s)
 
     def wait_until_ready(self, path: str, start_s: float) -> None:
-        """Wait until its health page answers; a ConfigError with its last log lines if it ends before, or takes too long."""
+        """Wait until the health page answers; raise ConfigError with the end of the log if the server ends or takes too long."""
         begin = time.monotonic()
         while not self._is_healthy(path):
             code, reason = self.process.poll(), None
@@ -64,14 +64,14 @@ class Server:
             return False
 
     def death(self, within_s: float = 0.0) -> str | None:
-        """Return a sentence on a server that has ended, or ends within the time; None while it runs."""
+        """Return a sentence about how the server ended, or None if it still runs after this time."""
         until = time.monotonic() + within_s
         while (code := self.process.poll()) is None and time.monotonic() < until:
             time.sleep(POLL_S)
         return None if code is None else f"the server at {self.url} ended with {ending_of(code)}{self.last_lines()}"
 
     def last_lines(self) -> str:
-        """Return the end of its log, for a message about it."""
+        """Return the end of the log, as the second half of a sentence."""
         lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
         if not lines:
             return f" and wrote nothing to {self.log}"
@@ -84,5 +84,5 @@ class Server:
             self.process.stdin.close()
             self.process.wait(self.grace_s + 30)
         except subprocess.TimeoutExpired:
-            self.process.kill()  # the server has asked the kernel to die with its supervisor
+            self.process.kill()  # the kernel then kills the server too (PR_SET_PDEATHSIG)
             self.process.wait()

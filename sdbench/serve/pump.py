@@ -1,4 +1,4 @@
-"""An event loop in a separate thread for synchronous callers: many concurrent requests, answers as they end."""
+"""An event loop in a thread, through which synchronous code sends many requests at once and reads answers as they end."""
 
 import asyncio
 import queue
@@ -11,7 +11,7 @@ A = TypeVar("A")
 
 
 class Pump:
-    """`run` waits for one coroutine, `each` for many."""
+    """Runs coroutines for synchronous code: `run` waits for one, `each` for many."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -22,12 +22,15 @@ class Pump:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def each(self, asks: Iterable[A], work: Callable[[A], Awaitable[T]], most: int) -> Iterator[tuple[A, T]]:
-        """Yield answers as they end, `most` at a time. An error, or a caller that stops, cancels all of them."""
+        """Yield each request with its answer as it ends, at most `most` at a time.
+
+        An error cancels all others; so does the caller when it closes the generator.
+        """
         answers: queue.Queue[tuple[A, T] | BaseException | None] = queue.Queue()
         waiting = iter(asks)
 
         async def user() -> None:
-            for ask in waiting:  # shared: each takes the next; one thread, so no two take the same
+            for ask in waiting:  # all users share this iterator; they run in one thread, so no request is sent twice
                 answers.put((ask, await work(ask)))
 
         async def users() -> None:
@@ -50,7 +53,7 @@ class Pump:
             under_way.cancel()
 
     def close(self) -> None:
-        """Cancel the requests under way."""
+        """Cancel all requests that have not ended, and stop the thread."""
 
         async def end() -> None:
             others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -1,4 +1,4 @@
-"""The rounds of one text from the counts that a server reports by step, cut like the engine's."""
+"""The rounds of a text, from the counts that a server reports for each step, cut at the end of the text as our engine cuts them."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -8,7 +8,7 @@ from sdbench.types import EngineError, Origin
 
 
 class CountedRounds(NamedTuple):
-    """As in `types.Generation`; origins are None if steps without drafts lie somewhere between the others."""
+    """The columns of the same names in `types.Generation`. `origins` is None if the order of steps is not known."""
 
     drafted: tuple[int, ...]
     examined: tuple[int, ...]
@@ -17,16 +17,18 @@ class CountedRounds(NamedTuple):
 
 
 def steps_of(sums: Sequence[tuple[int, int, int]]) -> dict[str, list[int]] | None:
-    """The steps behind the first token, those without drafts too, from the sums of tokens, drafted and accepted drafts as they
-    stand after each token that is sent. None where they do not follow: tokens that were not sent may be steps of their own.
+    """Return the steps after the first token, including steps without drafts, or None if the sums do not determine them.
+
+    `sums` are running sums of tokens, drafted and accepted drafts after each token sent. They do not determine the steps if some
+    tokens were not sent: those may have been steps too.
     """
     steps: list[tuple[int, int]] = []
-    last, left = (1, 0, 0), 0  # of the last step, how many of its tokens are to come
+    last, left = (1, 0, 0), 0  # left: how many tokens of the last step are still to come
     for tokens, drafted, accepted in sums:
         new = tokens - last[0]
         if new <= 0:
             continue
-        if drafted > last[1]:  # the newest token is the first of a step with drafts
+        if drafted > last[1]:  # the newest token is the first token of a step with drafts
             if new - 1 != left:
                 return None
             steps.append((accepted - last[2], drafted - last[1]))
@@ -49,12 +51,14 @@ def without_drafts(num_tokens: int) -> CountedRounds:
 def steps_within(
     num_tokens: int, num_sent: int, accepted: Sequence[int], drafted: Sequence[int]
 ) -> tuple[Sequence[int], Sequence[int]] | None:
-    """The steps that begin within the first `num_tokens` of the `num_sent` that a server has sent: it did not look for the stop
-    string. None where steps without drafts lie somewhere between the others.
+    """Return the steps that begin within the first `num_tokens` of `num_sent` tokens, or None if the order of steps is unknown.
+
+    A server that does not look for the stop string itself sends more tokens than the text has. The order is unknown if there were
+    steps without drafts, which are not reported.
     """
     if num_tokens == num_sent:
         return accepted, drafted
-    cut_rounds(num_sent, accepted, drafted, is_stopped=True)  # counts that are not this text's are refused
+    cut_rounds(num_sent, accepted, drafted, is_stopped=True)  # raises EngineError if the counts do not fit this text
     if 1 + sum(accepted) + len(accepted) < num_sent:
         return None
     begins = accumulate((kept + 1 for kept in accepted), initial=1)
@@ -63,15 +67,15 @@ def steps_within(
 
 
 def cut_rounds(num_tokens: int, accepted: Sequence[int], drafted: Sequence[int], *, is_stopped: bool) -> CountedRounds:
-    """Steps with drafts in their order, behind the first token, which the prefill draws: as many as the text holds.
+    """Return the rounds of a text: the prefill's, which draws the first token, then the steps with drafts in their order.
 
-    A server counts its last step whole, tokens past the end of the text among them; here they count nowhere. A text that was
-    stopped was not offered what lies behind its end, one that ran out of room was. Steps without drafts are not
-    reported: the tokens that no step accounts for came from them.
+    A server counts its last step in full, with tokens after the end of the text; these are not counted here. Drafts after the
+    end count as offered if the text reached its length limit, not if it was stopped. A server does not report steps
+    without drafts: each token that no reported step explains is one such step.
     """
     if len(accepted) != len(drafted) or any(not 0 <= a <= d for a, d in zip(accepted, drafted, strict=False)):
         raise EngineError(
-            f"a server counts {list(accepted)[:20]} accepted of {list(drafted)[:20]} drafted tokens by step"
+            f"the server reports impossible counts by step: {list(accepted)[:20]} accepted of {list(drafted)[:20]} drafted tokens"
         )
     if not num_tokens:
         return CountedRounds((), (), (), ())
@@ -79,7 +83,7 @@ def cut_rounds(num_tokens: int, accepted: Sequence[int], drafted: Sequence[int],
     beyond = sums - num_tokens
     if beyond > (accepted[-1] if accepted else 0):
         raise EngineError(
-            f"a server's steps emit {sums} tokens and its text has {num_tokens}: its counts are not this text's"
+            f"the server's steps emit {sums} tokens, but its text has {num_tokens}: its counts do not belong to this text"
         )
     unreported = max(0, -beyond)
     rounds: list[tuple[int, int, int]] = [(0, 0, 0)]

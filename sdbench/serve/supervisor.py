@@ -1,6 +1,7 @@
-"""The supervisor between sdbench and a server: `python -I supervisor.py LOG GRACE_S -- COMMAND …` runs the command until it
-ends or the supervisor's standard input does, as it does when sdbench is gone for whatever reason. Then it ends the server's process
-group, and whatever left that group: orphans below a supervisor become its children. Standard library only.
+"""The supervisor between sdbench and a server: `python -I supervisor.py LOG GRACE_S -- COMMAND …`. Standard library only.
+
+It runs the command until the command ends or the supervisor's standard input is closed, which happens whenever sdbench ends.
+Then it ends the server's process group and all other descendants: it is a subreaper, so orphans become its children.
 """
 
 import contextlib
@@ -18,10 +19,10 @@ POLL_S = 0.1
 
 
 def main(argv: list[str]) -> int:
-    """Return the code that the command ended with."""
+    """Run the command and return its exit code."""
     log, grace_s, command = argv[0], float(argv[1]), argv[3:]
     parent = os.getppid()
-    os.setsid()  # a Ctrl-C in the terminal is sdbench's: it decides when the server ends
+    os.setsid()  # Ctrl-C in the terminal then reaches sdbench only, which decides when the server ends
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, _close_stdin)
     _prctl(SUBREAPER, 1)
@@ -45,7 +46,7 @@ def main(argv: list[str]) -> int:
 
 
 def end(server: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Send TERM to the group, KILL after the grace, then KILL to every descendant that is left."""
+    """Send SIGTERM to the process group, SIGKILL after `grace_s`, then SIGKILL to every remaining descendant."""
     until = time.monotonic() + grace_s
     _signal_group(server.pid, signal.SIGTERM)
     while time.monotonic() < until and (server.poll() is None or _descendants(os.getpid())):
@@ -61,7 +62,7 @@ def end(server: subprocess.Popen[bytes], grace_s: float) -> None:
 
 
 def _is_ended() -> bool:
-    """Wait a little; whether standard input is at its end."""
+    """Wait for a short time; return whether standard input has been closed."""
     try:
         ready, _, _ = select.select([0], [], [], POLL_S)
         return bool(ready) and not os.read(0, 1)
@@ -70,7 +71,7 @@ def _is_ended() -> bool:
 
 
 def _close_stdin(*_: object) -> None:
-    with contextlib.suppress(OSError):  # a second signal finds it closed
+    with contextlib.suppress(OSError):  # it is closed already if this is the second signal
         os.close(0)
 
 
@@ -80,7 +81,7 @@ def _signal_group(group: int, name: signal.Signals) -> None:
 
 
 def _descendants(pid: int) -> list[int]:
-    """Processes below this one that still run; those that have ended are collected where they are its children."""
+    """Return the ids of all running descendants of a process."""
     below: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):

@@ -79,7 +79,7 @@ def test_a_server_that_writes_another_text_when_asked_again_is_no_answer(served_
     count = iter(range(1000))
     server = llamacpp(lambda body: Text([5 + next(count) % 7] * 8, [3, 2], [3, 3]), left_out=(2,))
     assert main([*served_words(tmp_path), *engine_words(server), "engine.retries=1"]) == 2
-    assert "leaves out token ids, and the repeated request gave a different text" in capsys.readouterr().err
+    assert "omits token ids, and the repeated request gave a different text" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_bad_input_is_a_sentence(words, options, sentence, refused):
 
 def test_no_binary_on_path(refused, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "there is no llama-server on PATH: write engine.binary=PATH" in refused("engine=llamacpp")
+    assert "llama-server is not on PATH: give engine.binary=PATH" in refused("engine=llamacpp")
 
 
 def test_models_that_are_no_gguf_files(refused, llama_binary):

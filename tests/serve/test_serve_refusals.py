@@ -74,7 +74,7 @@ def test_ids_that_are_another_text_here(refused, standin, raw_tokenizer):
 
 def test_a_version_without_token_ids_and_one_without_the_flag(refused, standin):
     server = standin(has_ids=False)
-    assert "answers without token ids" in refused("engine=http", f"engine.url={server.url}")
+    assert "sends no token ids" in refused("engine=http", f"engine.url={server.url}")
     server = standin(level=None, has_counters=False)
     said = refused("engine=http", f"engine.url={server.url}")
     assert "(version 0.32.0) counts no drafts" in said

@@ -61,5 +61,5 @@ def test_steps_beyond_the_end_are_left_out():
     assert steps_within(5, 9, [3, 1, 1], [3, 3, 3]) == ([3], [3])
     assert steps_within(1, 9, [3, 1, 1], [3, 3, 3]) == ([], [])
     assert steps_within(5, 9, [3, 1], [3, 3]) is None, "two steps without drafts lie somewhere"
-    with pytest.raises(EngineError, match="its counts are not this text's"):
+    with pytest.raises(EngineError, match="its counts do not belong to this text"):
         steps_within(2, 5, [3, 3], [3, 3])
