@@ -93,7 +93,8 @@ def to_markdown(figures: dict[str, Any]) -> str:
     lines = [
         "# What a report costs",
         "",
-        f"Made by `python -m scripts.bench_report n={figures['n']} resamples={figures['resamples']} repeats={figures['repeats']}`.",
+        f"Written by `python -m scripts.bench_report n={figures['n']} resamples={figures['resamples']} "
+        f"repeats={figures['repeats']}`.",
         f"{figures['cells']} cells of {figures['n']:,} examples, {figures['resamples']:,} resamples, one thread, medians of "
         f"{figures['repeats']} repeats.",
         f"Load of the machine before and after: {before:g} and {after:g}; above 2, others on the same cores slowed it.",

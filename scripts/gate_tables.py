@@ -87,7 +87,7 @@ def blocks_of(temperature: str, calibration: Mapping[str, Any]) -> list[list[str
 
 def text_of(table: pd.DataFrame, calibrations: Mapping[str, Mapping[str, Any]]) -> str:
     parts = ["# A confidence gate: calibration, errors by length, and what it costs to keep tokens unjudged", ""]
-    parts += [f"llama-tiny on gsm8k-tiny, n = {table['n'].min():g}. Made by `python scripts/gate_tables.py`.", ""]
+    parts += [f"llama-tiny on gsm8k-tiny, n = {table['n'].min():g}. Written by `python scripts/gate_tables.py`.", ""]
     for temperature, held_out in calibrations.items():
         auc = f"{held_out['auc']:.3f} [{held_out['low']:.3f}, {held_out['high']:.3f}]"
         parts += [

@@ -77,7 +77,7 @@ def text_of(lines: Sequence[Sequence[str]], n: str, steps: str, seconds: dict[st
         f"`drafter=mtp` on llama-tiny and gsm8k-tiny, lossless, n = {n}, {NUM_DRAFT} drafted tokens; each loss trained for {steps} "
         "steps at T = 1 from the same weights on the same texts. Acceptance of position k is that of its token where those before "
         "it were kept. The last column is the mean over examples of the acceptance less that of the untrained layer, paired by "
-        f"example. Made by `python scripts/mtp_losses.py`. Trainings on one thread of a busy machine took: {took}."
+        f"example. Written by `python scripts/mtp_losses.py`. Trainings on one thread of a busy machine took: {took}."
     )
     head = ["loss", "T", *(f"position {k}" for k in range(1, NUM_DRAFT + 1)), "acceptance", "tokens per round"]
     table = markdown([*head, "acceptance over untrained"], [list(line) for line in lines]).rstrip()

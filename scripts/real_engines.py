@@ -222,7 +222,7 @@ def write(runs: Path, out: Path) -> None:
 INTRODUCTION = """\
 # Engines on a real pair
 
-HumanEval through lm-evaluation-harness's prompts at T = 0, made by `python scripts/real_engines.py` from the records of
+HumanEval through lm-evaluation-harness's prompts at T = 0, written by `python scripts/real_engines.py` from the records of
 each engine. A dash: not measured, or the engine does not report it. Texts are compared with those of the target alone of
 the same engine: lossless *as measured* is a setting with all of them. Tokens per second at 1 are those of decoding; at 2
 and 4 those of all users together, prompts included.

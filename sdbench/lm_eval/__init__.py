@@ -1,1 +1,1 @@
-"""Our decoding inside lm-evaluation-harness: `python -m sdbench.lm_eval run --model sdbench …` is its own command line."""
+"""Speculative decoding as a model of lm-evaluation-harness: `python -m sdbench.lm_eval run --model sdbench …`."""

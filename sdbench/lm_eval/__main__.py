@@ -8,9 +8,9 @@ from sdbench.config.checks import require_lm_eval
 from sdbench.subcommand import Exit
 
 MODEL = "sdbench.lm_eval.model:SpeculativeLM"
-# What is used of the harness; a version that lacks one of these is refused by its name.
+# The functions of the harness that are called here; if a version lacks one, the error names it.
 USED = (
-    "lm_eval.models:",  # its own models, by their names
+    "lm_eval.models:",  # registers the harness's models
     "lm_eval.api.registry:model_registry.register",
     "lm_eval.__main__:cli_evaluate",
     "lm_eval.api.model:TemplateLM",
@@ -21,7 +21,7 @@ USED = (
 
 
 def main() -> None:
-    """Pass all words on; a mistake in `--model_args` is one sentence and exit code 2."""
+    """Pass all arguments to the harness; report a mistake in `--model_args` as one sentence with exit code 2."""
     try:
         evaluate()
     except ConfigError as error:

@@ -1,6 +1,6 @@
-"""Answers that survive an interrupted process: each is written to disk as soon as it has ended.
+"""Answers on disk, so that an interrupted evaluation can continue: each is written as soon as it has ended.
 
-Stored are the answer and its counts, under a key of everything that decides the text, as in the records of a run.
+An answer is stored with its counts under a key, a hash of everything that decides its text, as in the records of a run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sdbench.config import ConfigError
 
 
 class KeptAnswers:
-    """Answers by their keys in one SQLite file, which several processes may share."""
+    """Answers by key in an SQLite file, which several processes may share."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -24,7 +24,7 @@ class KeptAnswers:
             self._database = sqlite3.connect(path, isolation_level=None, timeout=60)
             self._database.execute("CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT NOT NULL)")
         except (OSError, sqlite3.Error) as error:
-            raise ConfigError(f"keep={path} cannot hold answers ({error}): name a new file") from None
+            raise ConfigError(f"keep={path} cannot store answers ({error}): give a new file") from None
 
     def read(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return the stored answers by key."""

@@ -17,9 +17,9 @@ KEPT = ("acceptance", "acceptance_expected", "tokens_per_round", "bias")
 
 
 def measures_of(counts: Sequence[Mapping[str, Any]], num_draft: int) -> dict[str, Any]:
-    """Each rate over the texts of a task as a value with the ends of its 95 % interval, null where it is not known.
+    """Return each rate over the texts of a task with its 95 % interval, the number of texts and tokens, and seconds.
 
-    `counts` are those of each text, from `counts_of`. Beside the rates: the number of texts and tokens, and seconds.
+    A rate that is not known is null. `counts` has an entry for each text, from `counts_of`.
     """
     frame = pd.DataFrame(counts).assign(example=range(len(counts)), num_draft=num_draft)
     tokens, seconds = int(frame["tokens"].sum()), float(frame["seconds"].sum())
@@ -32,7 +32,7 @@ def measures_of(counts: Sequence[Mapping[str, Any]], num_draft: int) -> dict[str
 
 
 def counts_of(generation: Generation, seconds: float) -> dict[str, Any]:
-    """The counts of one text that rates are made of, and its share of the seconds of those decoded with it."""
+    """Return the counts of a text from which rates are computed. `seconds` is its share of the time of its batch."""
     sums = {name: float(sum(getattr(generation, name) or ())) for name in ("tv", "expected", "bias")}
     counts = {name: sum(getattr(generation, name) or ()) for name in ("drafted", "examined", "accepted")}
     return {

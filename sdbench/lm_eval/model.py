@@ -1,6 +1,6 @@
-"""The model that lm-evaluation-harness calls: answers by speculative decoding, log-likelihoods by the target's plain forward.
+"""The model that lm-evaluation-harness calls: it decodes answers speculatively and computes log-likelihoods with the target alone.
 
-Not covered: several processes, images and sounds, encoders with decoders.
+Not covered: several processes, image or audio input, encoder-decoder models.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 
 class SpeculativeLM(TemplateLM):
-    """A pair under one setting of one rule; `--model_args` are words of `python -m sdbench`.
+    """A pair with one setting of one rule; `--model_args` takes options of `python -m sdbench`.
 
-    `keep`: a file that holds each answer as soon as it has ended, for a command that is run again.
+    `keep` is a file to which each answer is written as soon as it has ended, so that the command can be run again to continue.
     """
 
     def __init__(self, *, keep: str | None = None, **options: Any) -> None:
@@ -59,25 +59,25 @@ class SpeculativeLM(TemplateLM):
         self.tokenizer: Any = self.pair_info.tokenizer
         knobs = dict(built.sweep.settings[0])
         self.setting = {"verifier": built.sweep.name, **knobs, "num_draft": self.run.num_draft[0]}
-        # What decides an answer beside its prompt and the harness's options, as in the keys of records.
+        # Everything that decides an answer except its prompt and the harness's options, as in the keys of records.
         self.identity = {
             **decoding_of(self.run, self.pair_info, self.rule, knobs, built.sweep.knobs, drafter=self.drafter),
             "checkpoints": checkpoints_of(self.pair_info, "pair", self.drafter),
             "law": law_of(self.rule),
             "setting": {**self.setting, **with_labels(self.rule, knobs)},
         }
-        self.counts: dict[str, list[dict[str, Any]]] = {}  # of each text by task
+        self.counts: dict[str, list[dict[str, Any]]] = {}  # counts of each text, by task
         self._device = self.pair.target.device
-        self._template: str | None = None  # the name of one of several
+        self._template: str | None = None  # name of the chat template, if the tokenizer has several
 
     @classmethod
     def create_from_arg_obj(
         cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
     ) -> SpeculativeLM:
-        """`--model_args` go before `--device` and `--batch_size`."""
+        """Build the model. `--model_args` overrides `--device` and `--batch_size`."""
         return cls(**{**(additional_config or {}), **arg_dict})
 
-    # What the harness asks of a model
+    # Members that the harness reads
 
     @property
     def eot_token_id(self) -> int:
@@ -85,7 +85,7 @@ class SpeculativeLM(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """What a log-likelihood without a context is conditioned on."""
+        """Return the token before a text whose log-likelihood is computed without a context."""
         beginning = self.tokenizer.bos_token_id
         return self.eot_token_id if beginning is None else beginning
 
@@ -98,7 +98,7 @@ class SpeculativeLM(TemplateLM):
         return self.pair_info.tokenizer_key
 
     def get_model_info(self) -> dict[str, Any]:
-        """Facts for the results file, which the harness writes after all answers: the setting, and what was measured."""
+        """Return the setting and its measurements, which the harness writes into its results file after all answers."""
         tasks = {name: measures_of(counts, self.run.num_draft[0]) for name, counts in self.counts.items()}
         return {
             "sdbench": {
@@ -113,12 +113,12 @@ class SpeculativeLM(TemplateLM):
         }
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The template's own text, for the results file; where there are several, `chat_template` names one."""
+        """Return the text of the chat template for the results file. If there are several, `chat_template` names one."""
         if not chat_template:
             return None
         templates, owner = self.tokenizer.chat_template, f"the tokenizer of {self.run.model.target}"
         if templates is None:
-            raise ConfigError(f"--apply_chat_template needs a chat template, and {owner} has none: leave it out")
+            raise ConfigError(f"--apply_chat_template needs a chat template, and {owner} has none: remove the option")
         names = list(templates) if isinstance(templates, dict) else []
         if isinstance(chat_template, str) and chat_template not in names:
             raise ConfigError(f"{owner} has no chat template {show(chat_template)} {nearest(chat_template, names)}")
@@ -131,7 +131,7 @@ class SpeculativeLM(TemplateLM):
         return str(self.tokenizer.apply_chat_template(chat_history, tokenize=False, **options))
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """A text that begins with the mark of a beginning, as one of a chat template does, gets no second one."""
+        """Return the ids of a text; one that begins with the BOS token, as chat templates write it, gets no second one."""
         mark = self.tokenizer.bos_token
         has_mark = mark is not None and string.startswith(mark)
         return list(
@@ -143,7 +143,7 @@ class SpeculativeLM(TemplateLM):
     # Answers
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Answers in the order of the requests; those of a task with the same options are decoded together."""
+        """Return answers in the order of the requests; requests of a task with the same options are decoded together."""
         groups: dict[tuple[str, str], list[int]] = {}
         for index, request in enumerate(requests):
             options = json.dumps(request.args[1], sort_keys=True)
@@ -155,7 +155,7 @@ class SpeculativeLM(TemplateLM):
         return [answers[index] for index in range(len(requests))]
 
     def _answer(self, task: str, requests: Sequence[Any], given: Mapping[str, Any]) -> list[str]:
-        """The answers of one task; the newest tokens of a context that is too long are kept, as in the harness."""
+        """Return the answers of one task. Of a prompt that is too long the last tokens are kept, as in the harness."""
         options = AnswerOptions.of(task, given, self.max_length)
         prompts = [self.tok_encode(str(request.args[0]))[-options.room :] for request in requests]
         keys = [
@@ -164,7 +164,7 @@ class SpeculativeLM(TemplateLM):
         ]
         answers: dict[str, dict[str, Any]] = {}
         if self.kept is not None and (answers := self.kept.read(keys)):
-            warn(f"{len(answers)} of {len(prompts)} answers of {task} are read from {self.kept.path}")
+            warn(f"{len(answers)} of {len(prompts)} answers of {task} were read from {self.kept.path}")
         waiting = [index for index, key in enumerate(keys) if key not in answers]
         last_end = time.perf_counter()
 
@@ -190,7 +190,7 @@ class SpeculativeLM(TemplateLM):
         options: AnswerOptions,
         finish: Callable[[Generation], None],
     ) -> None:
-        """Decode prompts with these numbers, on which their noise depends; `finish` takes each text as it ends."""
+        """Decode prompts. Their numbers decide the random numbers; `finish` is called with each text as it ends."""
         cuts: dict[str, Any] = {"top_k": options.top_k, "top_p": options.top_p}
         warp = self.engine.warp(options.temperature, **cuts)
         generate(
@@ -219,7 +219,7 @@ class SpeculativeLM(TemplateLM):
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
-        """Of each continuation: the sum of its log-probabilities, and whether greedy decoding would have written it."""
+        """Return for each continuation its log-probability, and whether greedy decoding would produce it."""
         texts = [(context + continuation)[-(self.max_length + 1) :] for _, context, continuation in requests]
         order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
         results: dict[int, tuple[float, bool]] = {}
@@ -239,14 +239,14 @@ class SpeculativeLM(TemplateLM):
 
     @torch.inference_mode()
     def _logits(self, texts: Sequence[Sequence[int]]) -> torch.Tensor:
-        """[B,L,V] in float32, right-padded."""
+        """Return logits [B,L,V] in float32, right-padded."""
         width = max(map(len, texts))
         ids = torch.tensor([[*text, *[self.eot_token_id] * (width - len(text))] for text in texts], device=self._device)
         mask = torch.tensor([[1] * len(text) + [0] * (width - len(text)) for text in texts], device=self._device)
         return self.pair.target(input_ids=ids, attention_mask=mask).logits.float()
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """Of whole texts, in windows of the longest that the pair takes."""
+        """Return the log-probability of each text, computed in windows of the pair's maximum length."""
         totals = []
         for request in requests:
             windows = get_rolling_token_windows(
@@ -261,5 +261,5 @@ class SpeculativeLM(TemplateLM):
 
 
 def _until(text: str, stops: Sequence[str]) -> str:
-    """The text up to the earliest stop string."""
+    """Return the text before the first stop string."""
     return text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=None)]

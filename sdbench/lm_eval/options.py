@@ -1,4 +1,4 @@
-"""What the harness and the user decide: the run that `--model_args` name, and how the answers of a task are decoded."""
+"""Options from the harness and the user: the run that `--model_args` describes, and how the answers of a task are decoded."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportM
 from sdbench.cli import compose_run
 from sdbench.config import ConfigError, Run, show
 
-SHORT = {"target": "model.target", "draft": "model.draft"}  # as --model_args target=…,draft=…
-SAMPLING = ("temperature", "top_k", "top_p", "max_new_tokens")  # the harness's to say, for each task
-DEFAULT_DEVICE = "cuda:0"  # what the harness passes on where no device is named, whether there is one or not
-LENGTH = 256  # of an answer whose task names none, as in the harness
+SHORT = {"target": "model.target", "draft": "model.draft"}  # short names in --model_args target=…,draft=…
+SAMPLING = ("temperature", "top_k", "top_p", "max_new_tokens")  # decided by the harness for each task
+DEFAULT_DEVICE = "cuda:0"  # the harness passes this if the user gives no device, even on a machine without a GPU
+LENGTH = 256  # tokens of an answer if the task gives no length, as in the harness
 
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """How the answers of one task are decoded, as the harness says it."""
+    """How the answers of one task are decoded."""
 
     stops: tuple[str, ...]
     max_new_tokens: int
@@ -32,7 +32,7 @@ class AnswerOptions:
 
     @classmethod
     def of(cls, task: str, given: Mapping[str, Any], limit: int) -> AnswerOptions:
-        """Read the `generation_kwargs` of a task; ConfigError where its answers fill the whole text."""
+        """Read the `generation_kwargs` of a task; raise ConfigError if its answers leave no room for a prompt."""
         options = normalize_gen_kwargs(dict(given), LENGTH)
         length = options["max_gen_toks"]
         if length >= limit:
@@ -45,7 +45,7 @@ class AnswerOptions:
 
 
 def run_of(options: Mapping[str, Any]) -> Run:
-    """The run that `--model_args` describe: one setting, and nothing that the harness decides."""
+    """Return the run that `--model_args` describes; raise ConfigError unless it is one setting without sampling options."""
     given = {SHORT.get(key, key): value for key, value in options.items() if value is not None}
     for key in SAMPLING:
         if key in given:
@@ -56,7 +56,7 @@ def run_of(options: Mapping[str, Any]) -> Run:
     given.pop("max_batch_size", None)
     if not torch.cuda.is_available() and given.get("device") == DEFAULT_DEVICE:
         given["device"] = "auto"
-    with suppress(TypeError, ValueError):  # the harness has it as a text; a word such as auto is left as it is
+    with suppress(TypeError, ValueError):  # the harness passes a string; one such as "auto" stays as it is
         given["batch_size"] = int(given["batch_size"]) if "batch_size" in given else "auto"
     words = [
         f"{key}={'[' + ','.join(map(show, value)) + ']' if isinstance(value, list) else show(value)}"

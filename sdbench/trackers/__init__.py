@@ -1,8 +1,8 @@
-"""Send the results of a run to a tracker through its library; off unless tracker=NAME.
+"""Send the results of a run to an experiment tracker through its library; off unless tracker=NAME is given.
 
-A tracker is a class with `send(findings)` in its own file and a YAML file in configs/tracker that names it. Everything sent
-comes from the records: the summary's numbers by cell, the figures, the page, the configuration. Texts and tokens are not sent.
-pandas is imported for types only, a tracker's library when the tracker is built.
+A tracker is a class with `send(findings)`, and a YAML file in configs/tracker that names the class. Sent are numbers of each
+cell, the figures, the page and the configuration, all of them from the records; texts and tokens are not sent. pandas is imported
+for types only, and a tracker's library when the tracker is used.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LABELS = ("model", "task", "verifier", "w", "drafter", "num_draft", "temperature
 
 
 class TrackerError(RuntimeError):
-    """The tracker did not accept the results; the records are complete."""
+    """The tracker refused the results; the records are complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The content of a results folder: its last run's configuration, a `summary` with a row per cell, the recommendation."""
+    """The content of a results folder: the configuration of its last run, a summary with a row per cell, the recommendation."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -42,7 +42,7 @@ class Findings:
 
     @property
     def figures(self) -> list[Path]:
-        """Return the PNG files, ordered by name."""
+        """Return the PNG figures, sorted by name."""
         return sorted((self.folder / "figures").glob("*.png"))
 
     @property
@@ -50,7 +50,7 @@ class Findings:
         return [path for name in ("report.html", "summary.csv") if (path := self.folder / name).is_file()]
 
     def cells(self) -> Iterator[tuple[str, dict[str, Any], dict[str, float]]]:
-        """Yield (name and temperature, labels, finite numbers) of each cell."""
+        """Yield (name with temperature, labels, finite numbers) of each cell."""
         from sdbench.metrics.text import names_of
 
         names = names_of(self.summary.set_index("cell"))
@@ -66,7 +66,7 @@ class Findings:
 
 
 class Tracker(Protocol):
-    """`send` hands everything over and says where it can be seen; TrackerError where the tracker refuses."""
+    """`send` sends everything and returns where to see it; it raises TrackerError if the tracker refuses."""
 
     def send(self, findings: Findings) -> str: ...
 
@@ -77,13 +77,13 @@ def make(target: str, options: Mapping[str, Any]) -> Tracker:
 
 
 def need(library: str, extra: str) -> None:
-    """Raise one sentence instead of an ImportError, before anything is decoded."""
+    """Raise ValueError if a library is missing, before anything is decoded."""
     if find_spec(library) is None:
         raise ValueError(f"{library} is not installed: pip install 'sdbench[{extra}]'")
 
 
 def flat(tree: Mapping[str, Any], above: str = "") -> dict[str, str]:
-    """Return a nested configuration as {"model.name": "llama-tiny"}; lists as JSON, without nulls."""
+    """Return a nested configuration as one level, such as {"model.name": "llama-tiny"}; lists become JSON, nulls are left out."""
     params: dict[str, str] = {}
     for key, value in tree.items():
         name = f"{above}{key}"

@@ -8,18 +8,18 @@ from urllib.parse import urlsplit
 from sdbench.errors import first_line
 from sdbench.trackers import Findings, TrackerError, flat, need
 
-LONGEST = 500  # of a parameter's value, which every store takes
+LONGEST = 500  # characters of a parameter's value; every MLflow store accepts this length
 
 
 class MLflow:
-    """`uri`: a server or a store; None: MLFLOW_TRACKING_URI, or what the library takes without it."""
+    """Sends to the MLflow server or store at `uri`; None: MLFLOW_TRACKING_URI, or the library's default."""
 
     def __init__(self, uri: str | None = None, experiment: str = "sdbench") -> None:
         need("mlflow", "mlflow")
         self.uri, self.experiment = uri, experiment
 
     def check(self) -> None:
-        """Raise TrackerError if no server answers: the library would retry for minutes, after hours of work."""
+        """Raise TrackerError if no server answers. Without this test the library would retry for minutes at the end of the run."""
         url = urlsplit(self.uri or os.environ.get("MLFLOW_TRACKING_URI", ""))
         if url.scheme not in ("http", "https") or url.hostname is None:
             return
@@ -55,6 +55,6 @@ class MLflow:
         from mlflow.entities import Metric, Param
 
         kept = [Param(name, value[:LONGEST]) for name, value in params.items()]
-        for start in range(0, len(kept), 100):  # a batch takes a hundred
+        for start in range(0, len(kept), 100):  # MLflow accepts at most 100 parameters in a batch
             client.log_batch(key, params=kept[start : start + 100])
         client.log_batch(key, metrics=[Metric(name, value, 0, 0) for name, value in numbers.items()])

@@ -1,4 +1,4 @@
-"""TensorBoard: event files, one TensorBoard run a curve, its steps the weight w in percent; a baseline is a line across."""
+"""TensorBoard: event files with a TensorBoard run for each curve. The step is w in percent; a baseline is a horizontal line."""
 
 import struct
 from collections import defaultdict
@@ -9,12 +9,12 @@ from typing import Any
 from sdbench.trackers import Findings, TrackerError, need
 
 SUFFIX = ".sdbench"
-TIME = 0.0  # nothing here knows the time: the same records give the same events
+TIME = 0.0  # a fixed time, so that the same records give the same events
 FULL = 100  # w = 1, in percent
 
 
 class TensorBoard:
-    """`folder`: where event files go, one folder a results folder; None: tensorboard/ beside the records."""
+    """Writes event files to `folder`/NAME for a results folder NAME; None: to tensorboard/ inside the results folder."""
 
     def __init__(self, folder: str | None = None) -> None:
         need("tensorboard", "tensorboard")
@@ -27,7 +27,7 @@ class TensorBoard:
         home = findings.folder / "tensorboard" if self.folder is None else Path(self.folder) / findings.name
         try:
             for old in home.rglob(f"events.out.tfevents.*{SUFFIX}"):
-                old.unlink()  # made from the same records: sending again replaces
+                old.unlink()  # sending again replaces the events of the same records
             for curve, points in curves(findings).items():
                 write(home / curve, [(step, scalar_pb(*item)) for step, numbers in points for item in numbers.items()])
             advice = text_pb("recommendation", findings.advice)
@@ -38,7 +38,10 @@ class TensorBoard:
 
 
 def curves(findings: Findings) -> dict[str, list[tuple[int, dict[str, float]]]]:
-    """{rule, draft length and temperature: its points in steps of w}; without w a point at either end."""
+    """Return the points (step, numbers) of each curve, by rule, draft length and temperature.
+
+    A cell without w is a horizontal line: two equal points.
+    """
     curves: dict[str, list[tuple[int, dict[str, float]]]] = defaultdict(list)
     for name, labels, numbers in findings.cells():
         words = [word for word in name.split() if not word.startswith("w=")]
@@ -59,7 +62,7 @@ def write(folder: Path, summaries: Iterable[tuple[int, Any]]) -> None:
 
 
 def image(path: Path) -> Any:
-    """Return a PNG as it is; its size stands in bytes 16 to 24."""
+    """Return a PNG file as a summary. Bytes 16 to 24 of the file are width and height."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     data = path.read_bytes()

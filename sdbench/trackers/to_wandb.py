@@ -11,7 +11,7 @@ from sdbench.trackers import Findings, TrackerError, flat, need
 
 
 class WandB:
-    """`mode`: online, or offline: files below the results folder that `wandb sync` sends later."""
+    """Sends to Weights & Biases. With mode="offline" it writes files to the results folder, which `wandb sync` sends later."""
 
     def __init__(
         self, project: str = "sdbench", entity: str | None = None, mode: Literal["online", "offline"] = "online"
@@ -20,17 +20,17 @@ class WandB:
         self.project, self.entity, self.mode = project, entity, mode
 
     def check(self) -> None:
-        """Raise TrackerError without a login: a run would fail only at its end, after hours of work."""
+        """Raise TrackerError without a login. Without this test the run would fail at its end, after hours of work."""
         host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
         if self.mode == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled"):
             return
         if not os.environ.get("WANDB_API_KEY") and not _has_login(host):
             raise TrackerError(
-                f"you are not logged in at {host}: run `wandb login`, set WANDB_API_KEY, or write tracker.mode=offline"
+                f"you are not logged in at {host}: run `wandb login`, set WANDB_API_KEY, or use tracker.mode=offline"
             )
 
     def send(self, findings: Findings) -> str:
-        wandb: Any = import_module("wandb")  # by name: types are checked where it is not installed too
+        wandb: Any = import_module("wandb")  # by name, so that type checks pass where wandb is not installed
         quiet = {"silent": True, "console": "off", "x_disable_stats": True, "disable_git": True, "disable_code": True}
         try:
             run = wandb.init(

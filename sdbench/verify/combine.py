@@ -82,12 +82,11 @@ class Coin(Outer, Towards):  # pyright: ignore[reportIncompatibleVariableOverrid
 
 @dataclass(frozen=True, slots=True)
 class Sure(Outer, Tokenwise):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Keeps the tokens of which the drafter is sure (`DraftBlock.sure`, of `drafter=tiers`) and judges the others by another
-    rule.
+    """Keeps the tokens that the drafter marks as sure (`DraftBlock.sure`) and judges all others by another rule.
 
-    a = 1 for tokens of which the drafter would be sure; elsewhere a and r are the rule's. What is emitted depends on the
-    drafter, so nothing is claimed about it. If the drafter is never sure, as with drafter.high=1, this is the rule. Greedy: the
-    rule's own form for the other tokens.
+    a = 1 for marked tokens; elsewhere a and r are the rule's. What is emitted depends on the drafter, so no distribution is
+    claimed for it. If no token is marked, as with drafter=tiers and drafter.high=1, this is the rule. Greedy: the rule's own form
+    for unmarked tokens.
     """
 
     version: ClassVar[str] = "2"

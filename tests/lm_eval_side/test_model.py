@@ -192,7 +192,7 @@ def test_after_a_kill_the_same_command_decodes_the_rest(tmp_path):
     assert 5 <= before < 40
     again = subprocess.run(half, env=env, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr[-2000:]
-    assert f"{before} of 40 answers of tiny_math are read from {kept}" in again.stderr
+    assert f"{before} of 40 answers of tiny_math were read from {kept}" in again.stderr
     whole = command(tmp_path, "--output_path", tmp_path / "whole", keep=tmp_path / "other.db")
     assert subprocess.run(whole, env=env, capture_output=True, check=False).returncode == 0
     assert measured_in(tmp_path / "half") == measured_in(tmp_path / "whole")
@@ -214,7 +214,7 @@ def num_kept(path):
         ({"temperature": 0.7}, "temperature is decided by lm_eval for each task: give it as --gen_kwargs"),
         ({"verifier": "exactt"}, r"verifier=exactt names no file .*did you mean exact"),
         ({"pretrained": "x"}, "pretrained is not an option"),
-        ({"keep": "/dev/null/x.db"}, "keep=/dev/null/x.db cannot hold answers"),
+        ({"keep": "/dev/null/x.db"}, "keep=/dev/null/x.db cannot store answers"),
     ],
 )
 def test_what_is_no_setting_is_one_sentence(options, words):

@@ -32,7 +32,7 @@ def test_a_kept_answer_is_there_for_the_next_process(tmp_path):
 def test_a_file_that_cannot_hold_answers_is_one_sentence(tmp_path, content):
     path = tmp_path / "file"
     path.mkdir() if content is None else path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"^keep=\S+file cannot hold answers \(.+\): name a new file$"):
+    with pytest.raises(ConfigError, match=r"^keep=\S+file cannot store answers \(.+\): give a new file$"):
         KeptAnswers(path)
 
 
