@@ -2,7 +2,7 @@
 
     python scripts/audit_vllm.py python=.venv-vllm/bin/python [n=500] [new=16] [runs=results/audit-runs/vllm] [out=results/audit]
 
-llama-tiny behind vLLM's own server continues two prompts of gsm8k-tiny at temperature 1, `n` times each by `new` tokens: without
+llama-tiny on vLLM's own server continues two prompts of gsm8k-tiny at temperature 1, `n` times each by `new` tokens: without
 speculation; speculating; speculating with the plug-in; and with a fault planted in the plug-in. `runs` gets the texts, the logs and
 the reports of `python -m sdbench.audit generations=`. Exits with 1 if a verdict is not the expected one.
 """
@@ -225,7 +225,7 @@ def page(tree: Mapping[str, Any]) -> str:
             "| texts of | verdict | violated claims | largest TV | why |",
             "|---|---|---|---|---|",
             *(*lines, ""),
-            "The first token behind a prompt is drawn without a draft, so a fault of speculation shows from the second token on.",
+            "The first token after a prompt is drawn without a draft, so a fault of speculation shows from the second token on.",
             *("", "## The cause, without a model", ""),
             "Five positions of two requests must get the numbers of their requests. In this build they "
             f"{'do' if tree['expands'] else 'do not'}:",

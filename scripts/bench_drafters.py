@@ -125,7 +125,7 @@ def generate_texts(bench: Any, engine: Engine, drafter: Any, size: int) -> None:
 
 
 def look_up(bench: Any, name: str, drafter: Any, size: int) -> Iterator[Any]:
-    """What a look-up in a long text takes a row, in milliseconds, and over a call of the target on one token behind this text."""
+    """What a look-up in a long text takes a row, in milliseconds, and over a call of the target on one token after this text."""
     texts = torch.tensor(bench.prompts(size, LONG), device=bench.device)
     new = ROUNDS * EMITTED
     tokens = torch.cat((texts, texts[:, :new]), 1)
@@ -149,7 +149,7 @@ def look_up(bench: Any, name: str, drafter: Any, size: int) -> Iterator[Any]:
 
 
 def target_s(bench: Any, num_rows: int, width: int, length: int) -> float:
-    """Return the median seconds of a call of the target on `width` tokens behind texts of `length`, run as a round runs it."""
+    """Return the median seconds of a call of the target on `width` tokens after texts of `length`, run as a round runs it."""
     lm = LM(bench.target)
     lm.patience = 1
     cache = lm.cache(num_rows, length + width + 1)
@@ -188,7 +188,7 @@ def early_exit(bench: Any) -> Any:
 
 
 def memory(bench: Any, names: Sequence[str]) -> Iterator[Any]:
-    """Peak over that of the target alone behind long texts."""
+    """Peak over that of the target alone after long texts."""
     for name, ratio in peaks_over(__file__, ALONE, names, bench.device).items():
         yield bench.figure(f"{name}: peak of memory over the target's alone at {FULL:,} tokens", [ratio])
 

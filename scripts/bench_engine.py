@@ -9,7 +9,7 @@ rules= measures verification rules beside Exact instead (bench_rules.py): out= t
 drafters instead (bench_drafters.py): out= gets drafters-PAIR-DEVICE-DTYPE. cold= measures the first N texts of fresh processes
 instead (bench_cold.py, an embedded pair on one thread of the CPU): out= gets cold-PAIR-DEVICE-DTYPE.
 Everything compared takes turns in one process; a figure is the median of ratios with their smallest and largest. An embedded
-pair reads word problems of gsm8k-tiny one behind the other, a FOLDER (with target/ and draft/) and a random pair read random
+pair reads word problems of gsm8k-tiny one after another, a FOLDER (with target/ and draft/) and a random pair read random
 ids; random pairs draft like strangers, so their tokens/s are those of the worst case, while ratios stay fair. out= gets
 engine-PAIR-DEVICE-DTYPE.json and .md. (Over 300 lines: a function for each figure, measured in the same process.)
 """
@@ -276,7 +276,7 @@ def best(bench: Bench, size: int) -> tuple[float, float]:
 
 
 def long_over_short(bench: Bench) -> Figure:
-    """What a token costs behind a long prompt over behind a short one, prefills left out."""
+    """The cost of a token after a long prompt, over that after a short one; without prefills."""
 
     def token_s(length: int) -> float:
         texts, rules, engine = bench.prompts(4, length), [Ensemble(w=0.5)], bench.engine(None)
@@ -291,7 +291,7 @@ def long_over_short(bench: Bench) -> Figure:
 
 
 def draft_over_target(bench: Bench) -> Figure:
-    """What one call of the draft costs over one of the target: one token behind a prompt, run as a round runs it."""
+    """What one call of the draft costs over one of the target: one token after a prompt, run as a round runs it."""
 
     def call_of(model: Any) -> Callable[[], int]:
         lm = LM(model)

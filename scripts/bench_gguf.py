@@ -106,7 +106,7 @@ def compare(path: str, dtype: str, repeats: int) -> list[dict[str, Any]]:
     turns: dict[str, list[dict[str, float]]] = defaultdict(list)
     for turn in range(repeats):
         with tempfile.TemporaryDirectory() as home:
-            order = WAYS if turn % 2 == 0 else (WAYS[2], *WAYS[:2])  # a copy exists behind the first load only
+            order = WAYS if turn % 2 == 0 else (WAYS[2], *WAYS[:2])  # a copy exists after the first load only
             for way in order:
                 turns[way].append(measure_apart(path, dtype, way, home))
                 print(Path(path).name, turn + 1, way, *(f"{k} {v:.2f}" for k, v in turns[way][-1].items()), flush=True)

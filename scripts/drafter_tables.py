@@ -65,7 +65,7 @@ COLUMNS = ["task", "temperature", "drafter", "verifier", "n", "num_timed"]
 COLUMNS += [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")] + ["draft_ms", "draft_price", "cell"]
 RULES = ("lossless", "ensemble", "typical")
 LABELS = ("lossless", "w = 0.7", "typical")
-MARKER = "<!-- made by scripts/drafter_tables.py from here on -->"
+MARKER = "<!-- written by `python scripts/drafter_tables.py` from here on -->"
 HEAD = [
     "drafter",
     "rule",

@@ -66,7 +66,7 @@ def compare(engine: Engine, model: Any, prompt: list[int], answer: list[int], wi
         below.append(logits.amax(-1) - logits.gather(1, ids[:, None])[:, 0])
     text = torch.tensor(prompt + answer[:-1])
     prefix = engine.target.prefill_all([text[: -len(logits)]])[0]
-    blocks = logits_after(engine.target, text, prefix, width)  # behind the last len(logits) − 1 tokens and the last one
+    blocks = logits_after(engine.target, text, prefix, width)  # after the last len(logits) − 1 tokens and the last one
     moves = float((blocks - logits).abs().max())
     return torch.cat(below), explained_by(moves, float(logits.abs().max()), engine.target.dtype)
 

@@ -40,7 +40,7 @@ from sdbench.report.sweep import sweeps_of
 from sdbench.words import exit_on_mistake, parse_words
 
 MARGINS = (5.0, 2.0)
-MARKER = "<!-- made by scripts/real_tables.py from here on -->"
+MARKER = "<!-- written by `python scripts/real_tables.py` from here on -->"
 HEAD = (
     "task",
     "n",

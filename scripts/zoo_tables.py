@@ -45,7 +45,7 @@ CELLS = ["verifier", "knob", "value", "knobs", "n", "is_lossless", "tokens_per_r
 CELLS[6:6] = [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")]
 MARGIN = 5  # points
 NUM_COLOURED = 6
-MARKER = "<!-- made by scripts/zoo_tables.py from here on -->"
+MARKER = "<!-- written by `python scripts/zoo_tables.py` from here on -->"
 KEPT = 0.979  # a retention of the kind that is quoted without an interval
 NEAR = 0.01
 

@@ -10,7 +10,7 @@ from sdbench.types import Context, DraftBlock
 
 
 class MyDrafter(BaseDrafter):
-    """Drafts behind the latest earlier occurrence of the last `ngram` tokens; nothing where there is none. No model is read."""
+    """Drafts what followed the latest earlier occurrence of the last `ngram` tokens, or nothing without one. No model is read."""
 
     version: ClassVar[str] = "1"
 

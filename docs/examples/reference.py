@@ -19,7 +19,7 @@ def decode(prompt, target, draft, rule, *, num_draft, num_new, uniforms):
         block, q = [], []
         for slot in range(
             min(num_draft, end - len(text) - 1)
-        ):  # the token that ends the round has room behind the draft
+        ):  # the token that ends the round has room after the draft
             q.append(draft(text + block))
             block.append(sample(q[slot], to_draw[slot]))
         p = [target(text + block[:slot]) for slot in range(len(block) + 1)]  # one forward pass of a real target

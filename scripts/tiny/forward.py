@@ -123,7 +123,7 @@ class Net:
         return self.exits(weights, tokens, self.shape.layers)[-1]
 
     def exits(self, weights: Weights, tokens: Tensor, every: int) -> list[Tensor]:
-        """Normed states [B,T,width] of tokens [B,T] behind every so many layers; the last are those behind all of them."""
+        """Normed states [B,T,width] of tokens [B,T] after every so many layers; the last are those after all of them."""
         x = F.embedding(tokens, weights["embed"])
         if self.family == "gemma":
             x = x * x.shape[-1] ** 0.5

@@ -96,7 +96,7 @@ def _identity(pair: Pair, role: Role) -> dict[str, object]:
 def gradient(
     net: Net, weights: Weights, micros: list[Micro], device: str, exit_share: float = 0.0
 ) -> tuple[Weights, Tensor]:
-    """Gradients summed over micro-batches, and this rank's share of the weighted loss, behind the last layer.
+    """Gradients summed over micro-batches, and this rank's share of the weighted loss, after the last layer.
 
     Of what is minimised, `exit_share` is the mean of the losses at every second layer, weighted by how deep each is.
     """

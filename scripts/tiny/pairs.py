@@ -1,7 +1,7 @@
 """The three tiny pairs: shapes, recipes, and their Hugging Face configurations.
 
 Deep and narrow, so that a one-layer draft call costs at most 0.16 of a target call at batch 1 on a CPU. Gains of the
-residual stream's norms stay constant (the linear layer behind each absorbs them); embeddings are untied, because the
+residual stream's norms stay constant (the linear layer after each absorbs them); embeddings are untied, because the
 members of a word class that fills one slot otherwise collapse to one vector and are not copied from the prompt.
 """
 

@@ -22,7 +22,7 @@ Markers = Callable[[str], Sequence[int]]  # the ids of a text that marks a span
 
 @dataclass(frozen=True)
 class BuiltAudit:
-    """The subject with the first drafter, and the rules and the drafters it was made from."""
+    """The subject with the first drafter, and its rules and all drafters."""
 
     subject: Subject
     sweeps: tuple[RuleSweep, ...]
@@ -50,7 +50,7 @@ def _drafter_options(drafter: DrafterClass) -> dict[str, Any]:
 
 
 def run_of(given: AuditCommand) -> Run:
-    """The run that is audited, at temperature 1 unless another is named: greedy texts show little of a distribution."""
+    """Return the run that is audited, at temperature 1 by default: greedy texts show little of a distribution."""
     words = given.configuration
     if not any(map(given.has, ("temperature", "decode", "experiment"))):
         words = (*words, "temperature=1")
@@ -79,7 +79,7 @@ def refuse_no_verifier(name: str, rule: object) -> None:
 
 
 def settings_of(given: AuditCommand, sweeps: Sequence[RuleSweep], markers: Markers) -> list[AuditedRule]:
-    """The settings that are audited: those given, otherwise the lossless end and the middle of each sweep."""
+    """Return the settings that are audited: those given, else the lossless end and the middle of each sweep."""
     audited: list[AuditedRule] = []
     for sweep in sweeps:
         chosen = _chosen_settings(given, sweep, "verifier." if len(sweeps) == 1 else f"verifier.{sweep.name}.")

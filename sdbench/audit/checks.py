@@ -1,4 +1,4 @@
-"""The claims without randomness: counters, recorded probabilities, invariance, texts at temperature 0."""
+"""The claims that need no samples: counters, recorded probabilities, invariance, texts at temperature 0."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -23,11 +23,11 @@ from sdbench.audit.texts import RoundBatch, require_rounds
 from sdbench.types import DraftBlock, Evidence, Generation, Limits, needs_of
 from sdbench.verify import Exact
 
-MAX_DEVIATIONS = 20  # that are kept in words
+MAX_DEVIATIONS = 20  # that are reported
 
 
 def check_counters(name: str, generations: Sequence[Generation], num_draft: int, budget: int) -> ExactCheck:
-    """Sums over rounds agree with the text; none is negative, none exceeds what was drafted."""
+    """Check that sums over rounds agree with the text; none is negative, none exceeds what was drafted."""
     wrong = [f"text {n}: {error}" for n, g in enumerate(generations) for error in counter_errors(g, num_draft, budget)]
     return ExactCheck(name, "counters", len(generations), wrong[:MAX_DEVIATIONS])
 
@@ -60,7 +60,7 @@ def counter_errors(g: Generation, num_draft: int, budget: int) -> Iterator[str]:
 
 
 def check_recorded(name: str, rounds: RoundBatch, source: Source, subject: Subject) -> ExactCheck:
-    """Each drafted token's recorded q(x) and p(x) against the models' own distributions at that prefix."""
+    """Check each drafted token's recorded q(x) and p(x) against the models' own distributions at that prefix."""
     wrong: list[str] = []
     sides: list[Side] = ["target"]
     if claims_draft_law(subject.helper):
@@ -94,13 +94,13 @@ def recorded_errors(rounds: RoundBatch, side: Side, source: Source, subject: Sub
     for row, slot in is_off.nonzero().tolist():
         prefix = whole[row, : int(rounds.begin[row]) + slot].tolist()
         yield (
-            f"{symbol} of token {int(rounds.drafts[row, slot])} behind {prefix} of prompt {int(rounds.prompts[row])} is "
+            f"{symbol} of token {int(rounds.drafts[row, slot])} after {prefix} of prompt {int(rounds.prompts[row])} is "
             f"recorded as {float(values[row, slot]):.6g}, but is {float(wanted[row, slot]):.6g}"
         )
 
 
 def check_invariance(subject: Subject, which: Sequence[int], samples: int = 4) -> list[ExactCheck]:
-    """The same tokens in any batch: of any size, in any order of prompts, beside other rules, with captured steps."""
+    """Check that tokens are the same in any batch: of any size, in any order, beside other rules, with captured steps."""
     if subject.target.dtype != torch.float64:
         return []
     count = len(subject.prompts)
@@ -133,7 +133,7 @@ def check_invariance(subject: Subject, which: Sequence[int], samples: int = 4) -
 
 
 def greedy_prompts(subject: Subject, count: int = 12) -> list[list[int]]:
-    """Prompts of many lengths."""
+    """Return prompts of many lengths."""
     if not subject.is_enumerable:
         return [list(prompt) for prompt in subject.prompts[:count]]
     generator = torch.Generator().manual_seed(7)
@@ -142,10 +142,10 @@ def greedy_prompts(subject: Subject, count: int = 12) -> list[list[int]]:
 
 
 def check_greedy(subject: Subject, which: Sequence[int]) -> list[ExactCheck]:
-    """Texts at temperature 0 against a plain loop without a cache; of lossless rules also against the target's best tokens, and
-    of those with a budget against it.
+    """Compare texts at temperature 0 with a plain loop without a cache; with a lossless rule also with the target's best tokens,
+    with a rule that has a budget also with the budget.
 
-    A difference where the two best logits are closer than rounding is a near-tie: counted, and no violation.
+    A difference where the two best logits are closer than rounding is a near-tie: counted, but not a violation.
     """
     zero, compared = Sampling(0.0), []
     prompts = greedy_prompts(subject)
@@ -177,7 +177,7 @@ def check_greedy(subject: Subject, which: Sequence[int]) -> list[ExactCheck]:
 
 
 def budget_errors(subject: Subject, rule: Any, prompt: Sequence[int], g: Generation) -> Iterator[str]:
-    """A rule that bounds what a text may spend says so by `spending`, and every text must keep to it."""
+    """Check that every text keeps to the budget of a rule that declares one by its method `spending`."""
     if not hasattr(rule, "spending"):
         return
     logits = last_outputs(subject.target, [*prompt, *g.tokens[:-1]], len(g.tokens), subject.vocab).logits.double()
@@ -187,20 +187,20 @@ def budget_errors(subject: Subject, rule: Any, prompt: Sequence[int], g: Generat
 
 
 def _gap(subject: Subject, text: Sequence[int]) -> float:
-    """The least difference of the two best logits behind a text, of all models."""
+    """Return the smallest difference of the two best logits after a text, over all models."""
     best = [last_outputs(model, text, 1, subject.vocab).logits[0].topk(2).values for model in subject.models.values()]
     return min(float(first - second) for first, second in best)
 
 
 def last_outputs(model: Any, text: Sequence[int], keep: int, vocab: int) -> ModelOutputs:
-    """Logits [keep,V] and states [keep,·] of the last tokens of a text."""
+    """Return logits [keep,V] and states [keep,·] of the last tokens of a text."""
     out = run_model(model, torch.tensor([list(text)], device=model.device))
     return ModelOutputs(out.logits[0, -keep:, :vocab].cpu(), out.states[0, -keep:].cpu())
 
 
 @torch.inference_mode()
 def plain_text(subject: Subject, rule: Any, drafter: Any, prompt: Sequence[int]) -> list[int]:
-    """One text at temperature 0: whole forwards without a cache, one row, the rule's own verdicts. rule None: the target alone."""
+    """Decode at temperature 0 with whole forwards, no cache, one row and the rule's own verdicts. rule None: the target alone."""
     text: list[int] = []
     state = None if rule is None else rule.init_state([torch.tensor(prompt)], "cpu")
     keeps_row = rule is not None and reads_history(drafter)
@@ -231,7 +231,7 @@ def plain_text(subject: Subject, rule: Any, drafter: Any, prompt: Sequence[int])
 
 
 def _draft_in_row(subject: Subject, drafter: Any, text: Sequence[int], width: int, needs: frozenset[str]) -> DraftBlock:
-    """Ask a drafter that has followed this text from its prompt."""
+    """Return the draft of a drafter that has followed this text from its prompt."""
     ids, u = torch.tensor([list(text)]), torch.full((1, width), 0.5).double()
     context: Any = SimpleNamespace(tokens=ids, lengths=torch.tensor([len(text)]), longest=len(text))
     with torch.inference_mode():

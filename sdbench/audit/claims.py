@@ -1,4 +1,4 @@
-"""The claims that are tested by samples. A test receives texts in parts and returns at any time the evidence against its claim.
+"""The claims that are tested by samples. A test takes texts in parts and gives the evidence against its claim at any time.
 
 The tests of prefixes, whole texts and rounds need every text enumerated; those of larger vocabularies are in
 large_vocabulary.py.
@@ -43,19 +43,19 @@ class ContingencyCell:
 
 
 class TableTest(ABC):
-    """Counts against their laws, in one view of the texts or in several: a view has a table for each prompt."""
+    """Counts against their laws, in one or several views of the texts: a view has a table for each prompt."""
 
     claim: str
     parts: list[list[CountEvidence]]  # [view][prompt]
-    quantity: ClassVar[str] = "TV"  # whose largest value is shown, of all tables …
-    num_shown: ClassVar[int] = 1  # … of the first views; to the power these count
+    quantity: ClassVar[str] = "TV"  # its largest value over all tables is shown …
+    num_shown: ClassVar[int] = 1  # … of the first views, which also decide the power
 
     @abstractmethod
     def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None: ...
 
     @abstractmethod
     def name_of(self, view: int, prompt: int, cell: int) -> str:
-        """A cell of the first two views, in words."""
+        """Return the name of a cell of the first two views."""
 
     def log_e(self) -> float:
         return log_mean([sum(float(counts.log_e()) for counts in part) for part in self.parts])
@@ -69,12 +69,12 @@ class TableTest(ABC):
         return Effect(self.quantity, *largest, self.least([counts.size for counts in self.parts[0]], log_wanted))
 
     def least(self, sizes: Sequence[int], log_wanted: float) -> float:
-        """The least TV, the same behind every prompt, that so many texts of each prompt detect."""
+        """Return the smallest TV, equal for all prompts, that these numbers of texts detect."""
         shown = self.parts[: self.num_shown]
         return least_tv(shown, sizes, log_wanted + np.log(len(self.parts) / len(shown)))
 
     def worst(self) -> ContingencyCell:
-        """The cell of the largest |z| = |seen − expected|/√expected, the first of equals."""
+        """Return the cell with the largest |z| = |seen − expected|/√expected, the first of equals."""
         tables = [
             (counts, view, prompt)
             for prompt, views in enumerate(zip(*self.parts[:2], strict=True))
@@ -130,11 +130,11 @@ class LawTest(TableTest):
         tokens = digits_of(torch.tensor([cell]), self.vocab, width)[0].tolist()
         stop = next((i for i, token in enumerate(tokens) if token in self.stops), width - 1)
         verb = "begins with" if width < self.budget else "is"
-        return f"the text behind prompt {prompt} {verb} {' '.join(map(str, tokens[: stop + 1]))}"
+        return f"the text after prompt {prompt} {verb} {' '.join(map(str, tokens[: stop + 1]))}"
 
 
 def first_round_law(laws: TextLaws, prompt: int, stops: Sequence[int]) -> np.ndarray:
-    """The law of (number of drafts kept, tokens emitted) in a first round, cut at a stop as the engine cuts."""
+    """Return the law of (number of drafts kept, tokens emitted) in a first round, cut at a stop as in the engine."""
     vocab, ends = laws.tables.vocab, laws.round(prompt, 0).ends
     width = min(laws.num_draft, laws.budget - 1) + 1
     law = np.zeros((width + 1) * vocab**width)
@@ -146,7 +146,7 @@ def first_round_law(laws: TextLaws, prompt: int, stops: Sequence[int]) -> np.nda
 
 
 def kept_at_stop(numbers: Tensor, vocab: int, kept: int, stops: Sequence[int]) -> Tensor:
-    """How many of `kept` drafts count in rounds that emit kept + 1 tokens: a stop among them cuts what stands behind it."""
+    """Return how many of `kept` drafts count in rounds that emit kept + 1 tokens: a stop among them cuts the rest."""
     is_stop = torch.isin(digits_of(numbers, vocab, kept + 1), torch.tensor(list(stops), dtype=torch.int64))
     return torch.where(is_stop.any(1), is_stop.long().argmax(1) + 1, kept).clamp_max(kept)
 
@@ -159,7 +159,7 @@ class AcceptanceTest(AcceptanceEvidence):
     quantity: str = "acceptance"
 
     def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None:
-        """Does nothing: the test that computes the distributions adds the numbers of kept drafts."""
+        """Do nothing: the test that computes the distributions adds the numbers of kept drafts."""
 
     def effect(self, log_wanted: float) -> Effect:
         return Effect(self.quantity, *self.gap(), self.least(log_wanted))
@@ -170,7 +170,7 @@ class AcceptanceTest(AcceptanceEvidence):
 
 @dataclass
 class RoundAcceptanceTest(AcceptanceTest):
-    """Round by round, against the exact law of that number behind the very text."""
+    """The number of kept drafts, round by round, against its exact law after the same text."""
 
     quantity: str = "drafts a round"
     laws: TextLaws = field(kw_only=True)
@@ -191,7 +191,7 @@ class RoundAcceptanceTest(AcceptanceTest):
                     self.add_counts(rounds.accepted[rows].numpy(), law.numpy())
 
     def _law(self, prompt: int, depth: int) -> Tensor:
-        """[V^d,K+1]: how many drafts are kept."""
+        """Return the law [V^d,K+1] of how many drafts are kept."""
         if (prompt, depth) not in self._kept:
             vocab, ends = self.laws.tables.vocab, self.laws.round(prompt, depth).ends
             law = torch.zeros(vocab**depth, len(ends), dtype=torch.float64)
@@ -219,7 +219,7 @@ class PitTest(TableTest):
         self.parts = [[CountEvidence(even, self.horizon)] for _ in range(2)]
 
     def add_tokens(self, law: Tensor, other: Tensor, tokens: Tensor) -> None:
-        """Laws [M,V] and tokens [M]."""
+        """Add tokens [M] with their laws [M,V]; `other` orders the second view."""
         if not len(tokens):
             return
         uniforms = torch.from_numpy(self.generator.random((2, len(tokens))))

@@ -1,4 +1,4 @@
-"""E-values: evidence against a claimed distribution. Under the claim their mean is 1 at every look, so looking often costs nothing.
+"""E-values: evidence against a claimed distribution. Under the claim their mean is 1 at every look, however often one looks.
 
 By Ville's inequality P(e ever reaches m/α) ≤ α/m. With m tests in a run the family-wise error is at most α, without approximation.
 """
@@ -20,7 +20,7 @@ TILTS = tuple(sign * 2.0**-power for power in range(7) for sign in (-1, 1))  # o
 
 
 def pool_rare(law: Floats, horizon: float) -> tuple[NDArray[np.int64], Floats]:
-    """cell -> pool, and the pools' probabilities: rare cells share the second last pool, impossible ones the last."""
+    """Return cell -> pool, and the pools' probabilities: rare cells share the second last pool, impossible ones the last."""
     kind = np.where(law <= 0, 2, np.where(law * horizon < MIN_EXPECTED, 1, 0))
     num_single = int((kind == 0).sum())
     pool = np.where(kind == 0, np.cumsum(kind == 0) - 1, num_single + kind - 1).astype(np.int64)
@@ -48,7 +48,7 @@ class CountEvidence:
         return int(self.seen.sum())
 
     def log_e(self, seen: Floats | None = None) -> Floats:
-        """[...] of counts [..., C]; infinite where a cell of probability 0 was seen."""
+        """Return log e [...] of counts [..., C]; infinite where a cell of probability 0 was seen."""
         seen = self.seen if seen is None else seen
         is_possible = self.expected > 0
         law, counts, total = self.expected[is_possible], seen[..., is_possible], seen[..., is_possible].sum(-1)
@@ -60,9 +60,9 @@ class CountEvidence:
         return np.where(seen[..., ~is_possible].sum(-1) > 0, np.inf, mean)
 
     def shift_evenly(self, tv: float) -> Floats:
-        """The distribution at this TV whose difference is spread most evenly, and so is hardest to detect.
+        """Return the distribution at this TV whose difference is spread most evenly, which is hardest to detect.
 
-        Where one cell has nearly all mass, that mass goes to cells that are hardly ever expected, or never.
+        Where one cell has nearly all mass, mass goes from it to rare and impossible cells.
         """
         order = np.argsort(-self.expected)
         up = np.zeros(len(order), bool)
@@ -99,12 +99,12 @@ class AcceptanceEvidence:
     samples: int = 0
 
     def add_kept(self, is_kept: NDArray[np.bool_], chance: Floats) -> None:
-        """Drafts [N], each kept with its own probability [N]."""
+        """Add drafts [N], kept or not, each with its probability [N]."""
         chance = np.clip(chance, 0.0, 1.0)
         self.add_counts(is_kept.astype(np.int64), np.stack((1 - chance, chance), 1))
 
     def add_counts(self, kept: NDArray[np.int64], law: Floats) -> None:
-        """Numbers [N] of drafts kept, each against its own distribution [N,K+1]."""
+        """Add numbers [N] of drafts kept, each with its distribution [N,K+1]."""
         each = np.arange(law.shape[1])
         for index, tilt in enumerate(TILTS):
             self.log_ratio[index] += float((tilt * kept - np.log((law * np.exp(tilt * each)).sum(1))).sum())
@@ -119,7 +119,7 @@ class AcceptanceEvidence:
         return float(logsumexp(self.log_ratio) - np.log(len(TILTS)))
 
     def gap(self) -> tuple[float, float, float]:
-        """Mean of kept − expected, with a 95 % interval."""
+        """Return the mean of kept − expected, with a 95 % interval."""
         n, reach = max(self.samples, 1), 1.96 * np.sqrt(self.variance)
         gap = self.total - self.expected
         return gap / n, (gap - reach) / n, (gap + reach) / n
@@ -133,14 +133,14 @@ class AcceptanceEvidence:
 
 
 def log_mean(log_values: Sequence[float]) -> float:
-    """log of the mean of e-values: an e-value again, whatever their dependence."""
+    """Return the log of the mean of e-values, which is an e-value whatever their dependence."""
     return float(logsumexp(np.asarray(log_values, float)) - np.log(len(log_values)))
 
 
 def least_tv(parts: Sequence[Sequence[CountEvidence]], sizes: Sequence[int], log_wanted: float) -> float:
-    """The smallest TV of GRID that a test detects with probability POWER, by simulation; inf where none is.
+    """Return the smallest TV of GRID that a test detects with probability POWER, by simulation; inf where none is.
 
-    The parts view the same texts in several ways, and their e-values are averaged; the tables of a part are of different texts,
+    The parts are views of the same texts, and their e-values are averaged; the tables of a part are of different texts,
     `sizes` of each, and the shift is in all of them.
     """
     return min(_least_tv_of(part, sizes, log_wanted + np.log(len(parts))) for part in parts)
@@ -166,6 +166,6 @@ def _least_tv_of(part: Sequence[CountEvidence], sizes: Sequence[int], log_wanted
 
 
 def first_of(values: Sequence[float], is_enough: Callable[[float], bool]) -> float:
-    """The first of ascending values that is enough, by bisection; inf where none is."""
+    """Return the first of ascending values that is enough, by bisection; inf where none is."""
     index = bisect_left(values, True, key=is_enough)
     return values[index] if index < len(values) else float("inf")

@@ -18,7 +18,7 @@ NUM_PAIRS, VOCAB, SLACK = 300, 6, 1e-9
 
 
 def emitted_by(rule: Any, widths: tuple[int, int] = (1, 1)) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Expected acceptance [NUM_PAIRS] and what is emitted [NUM_PAIRS,VOCAB], with p and q, from flat to peaked; random states."""
+    """Return expected acceptance [NUM_PAIRS] and the emitted law [NUM_PAIRS,VOCAB], with p and q, flat to peaked; random states."""
     generator = torch.Generator().manual_seed(3)
     spread = torch.linspace(0.2, 4, NUM_PAIRS).double()[:, None, None]
     raw = torch.randn(2, NUM_PAIRS, 1, VOCAB, generator=generator, dtype=torch.float64) * spread
@@ -31,7 +31,7 @@ def emitted_by(rule: Any, widths: tuple[int, int] = (1, 1)) -> tuple[Tensor, Ten
 
 
 def check_knobs(sweep: RuleSweep, markers: Callable[[str], Sequence[int]], widths: tuple[int, int]) -> ExactCheck:
-    """Each ordered knob of a token-wise rule, the others fixed; `widths` are the sizes of target's and draft's hidden states."""
+    """Check each ordered knob of a token-wise rule, the others fixed; `widths`: sizes of target's and draft's hidden states."""
     wrong: list[str] = []
     notes: list[str] = []
     compared = 0
@@ -69,7 +69,7 @@ def _differences_from_exact(knob: Knob, acceptance: Tensor, out: Tensor, p: Tens
 
 
 def over_bound(rule: Any) -> float | None:
-    """By how much what is emitted exceeds the bound that the rule's paper states; None where it states none."""
+    """Return by how much the emitted law exceeds the bound in the rule's paper; None where it states none."""
     if not hasattr(rule, "over_bound"):
         return None
     _, out, p, q = emitted_by(rule)

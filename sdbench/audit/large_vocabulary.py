@@ -1,4 +1,4 @@
-"""The tests of vocabularies too large to enumerate: first tokens, two-token prefixes, and every token by the law of its origin."""
+"""Tests for vocabularies too large to enumerate: first tokens, two-token prefixes, and every token by the law of its origin."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,19 +15,19 @@ from sdbench.audit.texts import ELEMENTS, ORIGINS, RoundBatch, TextBatch
 from sdbench.types import DraftBlock, Evidence
 from sdbench.verify import Tokenwise
 
-MAX_FIRST_TOKENS = 16  # whose second token is looked at
-ROUGH = 1e-4  # mass that is spread over all tokens where a cut by top-k or top-p may be rounded another way
+MAX_FIRST_TOKENS = 16  # the second token is tested only after these
+ROUGH = 1e-4  # mass spread over all tokens where rounding may move the cut of top-k or top-p
 
 
 def smooth(law: Tensor, is_exact: bool) -> Tensor:
-    """A distribution that excludes nothing, where the arithmetic cannot tell which token is the last of a cut."""
+    """Give every token some mass, unless rounding cannot move the cut of top-k or top-p."""
     return law if is_exact else (1 - ROUGH) * law + ROUGH / law.shape[-1]
 
 
 def slot_evidence(
     p: Tensor, q: Tensor, raw: tuple[Tensor, Tensor | None], tokens: Tensor, states: tuple[Tensor, Tensor | None]
 ) -> Evidence:
-    """Evidence that shows each position of texts [N,T] as a drafted slot; logits and states are those of target and draft."""
+    """Return evidence with each position of texts [N,T] as a drafted slot; logits and states are those of target and draft."""
     p, logits, target_states = (torch.cat((x, x[:, -1:]), 1) for x in (p, raw[0], states[0]))
     lengths = torch.full((len(tokens),), tokens.shape[1])
     return Evidence(p, DraftBlock(tokens, q, lengths, raw[1], states[1]), False, logits, target_states)
@@ -48,7 +48,7 @@ class ClaimedLaw:
         return isinstance(self.rule, Tokenwise) and self.has_draft
 
     def laws(self, prompts: Sequence[int], tokens: Tensor) -> tuple[Tensor, Tensor | None, Any]:
-        """p and q [N,T,V] at every position of texts, and the rule as it is there."""
+        """Return p and q [N,T,V] at every position of texts, and the rule settled on them."""
         target = self.source.outputs("target", prompts, tokens)
         p = self.sampling.law(target.logits)
         if not self.has_draft:
@@ -61,7 +61,7 @@ class ClaimedLaw:
         return p, q, self.rule.settle(evidence)
 
     def out(self, prompts: Sequence[int], tokens: Tensor) -> Tensor:
-        """The law [N,T,V] of what is emitted at drafted positions."""
+        """Return the law [N,T,V] of what is emitted at drafted positions."""
         p, q, rule = self.laws(prompts, tokens)
         return smooth(p if rule is None else rule.out(p, q), self.is_exact)
 
@@ -107,9 +107,9 @@ class PrefixTest(TableTest):
 
     def name_of(self, view: int, prompt: int, cell: int) -> str:
         if view == 0:
-            return f"token {cell} first behind prompt {prompt}"
+            return f"token {cell} first after prompt {prompt}"
         vocab, first = self.claimed.source.vocab, [*self.likely[prompt].tolist(), "any other"]
-        return f"{first[cell // vocab]}, then {cell % vocab} behind prompt {prompt}"
+        return f"{first[cell // vocab]}, then {cell % vocab} after prompt {prompt}"
 
 
 @dataclass
@@ -145,7 +145,7 @@ class EmittedTest(PitTest):
 
 @dataclass
 class JudgedTest(PitTest):
-    """Rounds of a rule that judges whole blocks, given the drafts: how many were kept, and the token behind them."""
+    """Rounds of a rule that judges whole blocks, given the drafts: how many were kept, and the token after them."""
 
     source: Source = field(kw_only=True)
     sampling: Sampling = field(kw_only=True)

@@ -1,8 +1,8 @@
-"""The exact distribution of emitted texts, by dynamic programming over rounds: drafts, how many are kept, what follows.
+"""The exact distribution of emitted texts, by dynamic programming over rounds: drafts, how many are kept, the next token.
 
-A text of d tokens is numbered as digits in base V. For every text that a round can begin with, and every block that can be drafted
-there, `outcomes` gives what the rule does; from the last round backwards this gives the law of all that follows, [V^d, V^(N−d)].
-Where a rule carries a state that the text does not determine, each state that can be reached has laws of its own.
+A text of d tokens is numbered as digits in base V. For every text before a round, and every block that can be drafted there,
+`outcomes` gives what the rule does; from the last round backwards this gives the law of all that follows, [V^d, V^(N−d)].
+Where a rule carries a state that the text does not determine, each reachable state has its own laws.
 """
 
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ from sdbench.lm.model import LM
 from sdbench.probs import dense
 from sdbench.types import DRAFTER_NEEDS, DraftBlock, needs_of
 
-MAX_TEXTS = 1 << 17  # rows of blocks that are judged at a time, at most
+MAX_TEXTS = 1 << 17  # the most rows of blocks that are judged at a time
 
 
 class HiddenRandomnessError(UnknownLawError):
-    """A drafter that draws its tokens while its q says that it chose them."""
+    """A drafter draws its tokens at random while its q says that it chose them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class DraftedBlocks:
 
 @dataclass(frozen=True, slots=True)
 class RoundLaw:
-    """What one round emits behind each text of d tokens."""
+    """The law of what one round emits after each text of d tokens."""
 
     ends: list[Tensor]  # [i] [V^d,V^(i+1)]: the round keeps i drafts and emits these i + 1 tokens
     carried: list[tuple[int, int, Tensor]]  # (i, number of the next state, its share of ends[i])
@@ -66,15 +66,15 @@ class TextLaws:
 
     @property
     def carries_state(self) -> bool:
-        """Whether a round depends on more than the text before it."""
+        """Return whether a round depends on more than the text before it."""
         return hasattr(self.rule, "outcomes_from")
 
     def texts(self, prompt: int) -> Tensor:
-        """[V^N]: the law of all texts of `budget` tokens."""
+        """Return the law [V^N] of all texts of `budget` tokens."""
         if prompt in self._texts:
             return self._texts[prompt]
         vocab, budget = self.tables.vocab, self.budget
-        # Rounds from the first to the last, so that all states are found before any is looked up.
+        # First to last round, so that all states are known before any is looked up.
         rounds = [
             [self.round(prompt, depth, n) for n in range(len(self.states(prompt, depth)))] for depth in range(budget)
         ]
@@ -91,7 +91,7 @@ class TextLaws:
         return self._texts.setdefault(prompt, laws[0][0][0])
 
     def states(self, prompt: int, depth: int) -> dict[tuple[float, ...], int]:
-        """The states in which a round may begin behind `depth` tokens, numbered as earlier rounds reach them."""
+        """Return the states in which a round may begin after `depth` tokens, numbered as earlier rounds reach them."""
         if (prompt, depth) not in self._states:
             first: tuple[float, ...] = ()
             if self.carries_state:
@@ -101,7 +101,7 @@ class TextLaws:
         return self._states[prompt, depth]
 
     def round(self, prompt: int, depth: int, state: int = 0) -> RoundLaw:
-        """What a round emits that begins behind `depth` tokens, in the state of this number."""
+        """Return what a round emits after `depth` tokens, in the state with this number."""
         key = prompt, depth, state
         return self._rounds[key] if key in self._rounds else self._rounds.setdefault(key, self._compute_round(*key))
 
@@ -141,7 +141,7 @@ class TextLaws:
         return RoundLaw(ends, carried)
 
     def _next_states(self, prompt: int, depth: int, chance: Tensor, state: Tensor | None, kept: int) -> Tensor:
-        """[R,V]: the number of the state behind each possible outcome."""
+        """Return the number [R,V] of the state after each possible outcome."""
         numbers, is_possible = torch.zeros(chance.shape, dtype=torch.int64), chance > 0
         if state is not None and bool(is_possible.any()):
             distinct, index = state[:, kept].double()[is_possible].unique(dim=0, return_inverse=True)
@@ -167,7 +167,7 @@ class TextLaws:
         return cache[key]
 
     def _blocks_of_draft_model(self, prompt: int, depth: int, width: int) -> DraftedBlocks:
-        """Every block, each token from the draft model's own distribution."""
+        """Return every block, each token from the draft model's own distribution."""
         vocab = self.tables.vocab
         every = torch.arange(vocab ** (depth + width))
         texts = digits_of(every, vocab, depth + width)
@@ -183,25 +183,25 @@ class TextLaws:
 
 
 def claims_draft_law(drafter: Any) -> bool:
-    """Whether a drafter declares that it draws each token from the draft model's distribution, and that this is its q."""
+    """Return whether a drafter declares that it draws each token from the draft model's distribution, and that this is its q."""
     return bool(getattr(drafter, "draws_draft_law", False))
 
 
 def keeps_draft_law(drafter: Any) -> bool:
-    """Whether `draft` is of the very class that declares so; one that a subclass overrides is queried for its blocks."""
+    """Return whether `draft` is defined by the class that declares so; one that a subclass overrides is queried for its blocks."""
     owner = next((kind for kind in type(drafter).__mro__ if "draft" in vars(kind)), object)
     return bool(vars(owner).get("draws_draft_law", False))
 
 
 def reads_history(drafter: Any) -> bool:
-    """Whether a drafter declares that what became of its earlier drafts decides what it offers."""
+    """Return whether a drafter declares that it adapts to which of its earlier drafts were kept."""
     return bool(getattr(drafter, "reads_history", False))
 
 
 def query_drafter(drafter: Any, tables: Tables, prompt: int, depth: int, width: int) -> DraftedBlocks:
-    """The blocks of a drafter that chooses its tokens, or draws token i by the inverse CDF of its law at uᵢ.
+    """Return the blocks of a drafter that chooses its tokens, or draws token i by the inverse CDF of its law at uᵢ.
 
-    Every text is a new prompt to it, so what it remembers of a text must be a function of that text.
+    Every text is a new prompt to it, so its memory of a text must be a function of that text.
     """
     vocab, begin = tables.vocab, torch.tensor(list(tables.prompts[prompt]))
     context = torch.arange(vocab**depth)
@@ -213,8 +213,8 @@ def query_drafter(drafter: Any, tables: Tables, prompt: int, depth: int, width: 
         other = draft_afresh(drafter, lm, begin, digits_of(context, vocab, depth), u / 8)
         refuse_hidden_randomness(drafter, block, other)
     slot = 0
-    while slot < block.tokens.shape[1] and block.q.is_floating_point():  # a block of another row may be longer
-        # A slot that is not offered may hold anything: without a law, one row stands for all of it.
+    while slot < block.tokens.shape[1] and block.q.is_floating_point():  # blocks of other rows may be longer
+        # A slot that is not offered may hold any tokens: it has no law, so a single row represents them.
         claimed = block.q[:, slot].double()
         first = torch.zeros_like(claimed).index_fill_(1, torch.tensor(0), 1)
         law = torch.where(((claimed.sum(-1) - 1).abs() < 1e-6)[:, None], claimed, first)
@@ -230,7 +230,7 @@ def query_drafter(drafter: Any, tables: Tables, prompt: int, depth: int, width: 
 
 
 def refuse_hidden_randomness(drafter: Any, block: DraftBlock, other: DraftBlock) -> None:
-    """Ids as q say that nothing was drawn: other uniforms must then give the same block."""
+    """Check a drafter whose q are ids, which say that nothing is drawn: other uniforms must give the same block."""
     slots = torch.arange(block.tokens.shape[1])
     is_same = other.tokens.shape == block.tokens.shape and bool((other.lengths == block.lengths).all())
     if not is_same or bool(((other.tokens != block.tokens) & (slots < block.lengths[:, None])).any()):
@@ -241,7 +241,7 @@ def refuse_hidden_randomness(drafter: Any, block: DraftBlock, other: DraftBlock)
 def draft_afresh(
     drafter: Any, target: LM, begin: Tensor, texts: Tensor, u: Tensor, needs: frozenset[str] = frozenset()
 ) -> DraftBlock:
-    """Ask for drafts behind prompt + texts [R,d] with uniforms u [R,K]; every text is new to the drafter."""
+    """Return drafts after prompt + texts [R,d] with uniforms u [R,K]; every text is new to the drafter."""
     whole = torch.cat((begin.expand(len(texts), -1), texts), 1)
     (rows, length), width = whole.shape, u.shape[1]
     context: Any = SimpleNamespace(tokens=whole, lengths=torch.full((rows,), length), longest=length)

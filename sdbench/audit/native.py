@@ -71,7 +71,7 @@ def audit(subject: Subject, options: AuditOptions | None = None) -> AuditReport:
 
 
 def refuse_unknown_laws(subject: Subject, options: AuditOptions) -> None:
-    """An unknown law is no pass: the user names the claims that remain."""
+    """Raise ConfigError for rules with an unknown law, unless the user names only claims that can be tested without it."""
     if not {"law", "acceptance"} & set(options.claims):
         return
     for setting in subject.settings:
@@ -82,7 +82,7 @@ def refuse_unknown_laws(subject: Subject, options: AuditOptions) -> None:
 
 
 def record_results(subject: Subject, options: AuditOptions, source: Source, failed: set[str]) -> list[ClaimResult]:
-    """What the records of some texts say: counters, and the recorded p and q. `failed`: settings that raised already."""
+    """Return the results on the records of some texts: counters, recorded p and q. `failed`: settings that already raised."""
     results, names = list[ClaimResult](), [setting.name for setting in subject.settings]
     samples = CHECKED_TEXTS if not subject.sampling.is_greedy else 1
     wants_records = bool({"q", "counters"} & set(options.claims))
@@ -105,7 +105,7 @@ def record_results(subject: Subject, options: AuditOptions, source: Source, fail
 def _results(
     names: Sequence[str], claim: str, which: Sequence[int], check: Callable[[Sequence[int]], Sequence[ExactCheck]]
 ) -> list[ClaimResult]:
-    """The results of a check, none where there was nothing to compare; an exception violates the claim."""
+    """Return the results of a check, without those that compared nothing; an exception violates the claim."""
     return [
         ClaimResult.of_fault(names[done.setting], claim, done.trace) if isinstance(done, Fault) else done.result()
         for done in run_each(which, check)

@@ -1,4 +1,4 @@
-"""What a rule claims to do with a block, without sampling: how many drafts it keeps with which probability, and what follows.
+"""What a rule claims to do with a block, without sampling: the laws of how many drafts it keeps and of the next token.
 
 A token-wise rule states it by `accept` and `replace`. A joint rule states it by a method `outcomes(evidence, prompt, texts)`, or is
 listed below with its paper's formula. A rule with a state that the text does not determine has `outcomes_from(evidence, state)`,
@@ -21,11 +21,11 @@ from sdbench.verify import Block, Exact, FLy, Judge, Tokenwise, Within, knob
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """The distribution of how many drafts of each block are kept, and of the next token behind each such number."""
+    """The distribution of how many drafts of each block are kept, and of the next token after each such number."""
 
     accepted: Tensor  # [B,K+1]
     following: Tensor  # [B,K+1,V]
-    state: Tensor | None = None  # [B,K+1,V,S] where a rule carries one: its value behind so many drafts and that token
+    state: Tensor | None = None  # [B,K+1,V,S] where a rule carries one: its value after so many drafts and that token
 
 
 class UnknownLawError(ValueError):
@@ -33,12 +33,12 @@ class UnknownLawError(ValueError):
 
 
 def is_memoryless(rule: Any) -> bool:
-    """Whether a rule is token-wise, carries no state and asks the drafter nothing: `accept` and `replace` then define it."""
+    """Return whether a rule is token-wise, has no state and reads nothing else of the drafter: `accept` and `replace` define it."""
     return isinstance(rule, Tokenwise) and type(rule).init_state is Tokenwise.init_state and not rule.limits.sure
 
 
 def why_unknown(rule: Any) -> str | None:
-    """Why a rule's distribution is unknown; None where it is known."""
+    """Return why a rule's distribution is unknown; None where it is known."""
     if hasattr(rule, "outcomes") or hasattr(rule, "outcomes_from") or is_memoryless(rule):
         return None
     if isinstance(rule, Tokenwise) and rule.limits.sure:
@@ -53,7 +53,7 @@ def why_unknown(rule: Any) -> str | None:
 def outcomes(
     rule: Any, evidence: Evidence, prompt: Sequence[int], texts: Tensor, state: Tensor | None = None
 ) -> Outcomes:
-    """Outcomes of blocks behind prompt + texts [B,T], in states [B,S] if the text does not determine them."""
+    """Return the outcomes of blocks after prompt + texts [B,T], in states [B,S] if the text does not determine them."""
     if state is not None:
         return rule.outcomes_from(evidence, state)
     if hasattr(rule, "outcomes"):
@@ -69,7 +69,7 @@ def outcomes_of(rule: Any, evidence: Evidence, prompt: Sequence[int], texts: Ten
 
 
 def p_of(evidence: Evidence) -> Tensor:
-    """[B,K+1,V] float64; one-hot where only the best tokens are given."""
+    """Return p [B,K+1,V] in float64; one-hot where only the best tokens are given."""
     return dense(evidence.p, _vocab_of(evidence), torch.float64)
 
 
@@ -99,7 +99,7 @@ def judge_in_order(evidence: Evidence, keep: Tensor, replaced: Tensor) -> Outcom
 
 
 def keep_and_replace(rule: Any, evidence: Evidence) -> tuple[Tensor, Tensor]:
-    """For a token-wise rule: the probability [B,K] of keeping each draft, and the distribution [B,K,V] of its replacement."""
+    """Return a token-wise rule's probability [B,K] of keeping each draft, and the distribution [B,K,V] of its replacement."""
     p, x, judge = p_of(evidence), evidence.draft.tokens, rule.settle(evidence)
     if evidence.is_greedy and not rule.draws_if_greedy:
         keep = judge.keeps(evidence, torch.full(x.shape, 0.5, dtype=torch.float64)).double()
@@ -117,9 +117,9 @@ def _(rule: Tokenwise, evidence: Evidence, prompt: Sequence[int], texts: Tensor)
 
 @outcomes_of.register(Within)
 def _(rule: Within, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> Outcomes:
-    """Whether a draft is inside a span depends on the text before it, which is read here token by token."""
+    """Read the text token by token, since it decides whether a draft is inside a span."""
     prefix = torch.tensor(list(prompt)).expand(len(texts), -1)
-    is_inside = [torch.zeros(len(texts), dtype=torch.bool)]  # before each token, and behind the last
+    is_inside = [torch.zeros(len(texts), dtype=torch.bool)]  # before each token, and after the last
     for token in torch.cat((prefix, texts, evidence.draft.tokens), 1).unbind(1):
         is_inside.append((is_inside[-1] | (token == rule.begin)) & (token != rule.end))
     within = torch.stack(is_inside[:-1], 1)[:, prefix.shape[1] + texts.shape[1] :]
@@ -139,7 +139,7 @@ def _(rule: Judge, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> 
 
 @outcomes_of.register(FLy)
 def _(rule: FLy, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> Outcomes:
-    """Every pattern of what the lossless rule keeps, with its probability; then rejections are forgiven in order."""
+    """Go through every pattern of what the lossless rule keeps, with its probability; then rejections are forgiven in order."""
     p, offered = p_of(evidence), is_offered(evidence)
     native, replaced = keep_and_replace(Exact(), evidence)
     law = evidence.logits[:, :-1].softmax(-1) if evidence.is_greedy and evidence.logits is not None else p[:, :-1]

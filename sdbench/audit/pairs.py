@@ -20,7 +20,7 @@ SIZES = {
 
 
 def random_model(*, layers: int, seed: int, vocab: int = VOCAB) -> Any:
-    """Gemma 3's architecture: a sliding layer, then full ones."""
+    """Return a model of Gemma 3's architecture: a layer with a sliding window, then full ones."""
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
     config = Gemma3TextConfig(
@@ -39,7 +39,7 @@ def random_model(*, layers: int, seed: int, vocab: int = VOCAB) -> Any:
 
 
 def with_random_weights(kind: Any, config: Any, seed: int, spread: float) -> Any:
-    """A model in float64 whose laws are neither flat nor one-hot."""
+    """Return a model in float64 whose laws are neither flat nor one-hot."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -77,7 +77,7 @@ CORPORA = (
 
 
 def random_tokenizer(which: int, vocab: int) -> Any:
-    """A byte-level BPE, trained on one of two sentences: the two share their bytes and little else."""
+    """Return a byte-level BPE tokenizer, trained on one of two sentences: the two tokenizers share little more than bytes."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

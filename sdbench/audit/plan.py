@@ -1,6 +1,6 @@
-"""Which claims of a subject can be tested and with how many samples, and the sampling: it grows in parts.
+"""Plan which claims of a subject can be tested and with how many samples, and draw the samples in parts.
 
-After each part every claim is tested, and a setting whose claim is refuted is drawn no further.
+After each part every claim is tested; a setting with a refuted claim gets no more samples.
 """
 
 import traceback
@@ -80,7 +80,7 @@ class RuleTests:
 
 
 def threshold(num_tests: int) -> float:
-    """The log e at which one of so many tests refutes its claim."""
+    """Return the log e at which one of this many tests refutes its claim."""
     return float(np.log(max(num_tests, 1) / ALPHA))
 
 
@@ -110,14 +110,14 @@ def sample(
 
 @dataclass
 class AuditPlan:
-    """The tests of each setting, and how many texts of a prompt are drawn at most."""
+    """The tests of each setting, and the most texts of a prompt that are drawn."""
 
     settings: list[RuleTests]
     horizon: int
 
 
 def is_law_known(subject: Subject, setting: AuditedRule, source: Source) -> bool:
-    """Whether the law of this setting's texts can be computed. An error of the rule itself is passed on."""
+    """Return whether the law of this setting's texts can be computed. An error of the rule itself is raised."""
     if why_unknown(setting.rule):
         return False
     if isinstance(source, Tables):
@@ -129,7 +129,7 @@ def is_law_known(subject: Subject, setting: AuditedRule, source: Source) -> bool
 
 
 def laws_of(subject: Subject, rule: Any, source: Tables) -> TextLaws:
-    """The laws under this rule, computed once."""
+    """Return the laws under this rule, computed once."""
     key = "laws", id(rule)
     if key not in source.cache:
         source.cache[key] = TextLaws(source, subject.sampling, rule, subject.helper, subject.num_draft, subject.budget)
@@ -137,7 +137,7 @@ def laws_of(subject: Subject, rule: Any, source: Tables) -> TextLaws:
 
 
 def plan_tests(subject: Subject, options: AuditOptions, source: Source) -> AuditPlan:
-    """The tests of every setting; as many texts of a prompt are drawn as the wanted power needs."""
+    """Return the tests of every setting, with as many texts of a prompt as the requested power needs."""
     known = run_each(
         range(len(subject.settings)), lambda which: [is_law_known(subject, subject.settings[n], source) for n in which]
     )
@@ -161,7 +161,7 @@ def plan_tests(subject: Subject, options: AuditOptions, source: Source) -> Audit
 
 
 def least_horizon(tests_of: Callable[[int], Sequence[RuleTests]], num_prompts: int, tv: float) -> int | None:
-    """How many texts of a prompt the tests of prefixes need to detect this TV; None where there is no such test."""
+    """Return how many texts of a prompt the tests of prefixes need to detect this TV; None where there is no such test."""
 
     def prefix_tests(size: int) -> list[LawTest | PrefixTest]:
         tests = [test for setting in tests_of(size) for test in setting.tests]
@@ -195,7 +195,7 @@ def enumerated_tests(
 def token_tests(
     subject: Subject, setting: AuditedRule, source: Source, options: AuditOptions, horizon: int, is_known: bool
 ) -> list[ClaimTest]:
-    """Where nothing can be enumerated: prefixes, and token by token."""
+    """Return the tests where texts cannot be enumerated: of prefixes, and token by token."""
     sampling, has_model, is_exact = subject.sampling, claims_draft_law(subject.helper), subject.rounding < 1e-6
     if sampling.is_greedy:
         return []

@@ -32,7 +32,7 @@ class ClaimResult:
 
     @property
     def sentence(self) -> str:
-        """The text on the cell that deviates most."""
+        """Return the text on the cell that deviates most."""
         if self.cell is None:
             return "nothing deviates"
         return self.cell.name + (
@@ -48,7 +48,7 @@ class ClaimResult:
 
 @dataclass(frozen=True)
 class ExactCheck:
-    """A claim without randomness: how many comparisons were made, and the deviations in words."""
+    """A claim that needs no samples: the number of comparisons, and the deviations in words."""
 
     setting: str
     claim: str
@@ -79,7 +79,7 @@ class AuditReport:
 
 
 def print_table(report: AuditReport) -> None:
-    """Print to stderr; stdout gets one line only."""
+    """Print the table to stderr; stdout gets one line only."""
     from rich.console import Console
     from rich.table import Table
 
@@ -123,7 +123,7 @@ def _power(report: AuditReport) -> str:
 
 
 def line_of(report: AuditReport, file: Path) -> str:
-    """The one line on stdout."""
+    """Return the line for stdout."""
     counts = [f"{sum(row.verdict == name for row in report.rows)} {name}" for name in COLOURS]
     return f"{report.verdict}: {len(report.rows)} claims tested, {', '.join(counts)}; {file}"
 

@@ -1,4 +1,4 @@
-"""The models' own distributions behind any text, by plain forwards of transformers: the engine is never used to check itself.
+"""The models' own distributions after any text, from plain forwards of transformers: the engine is never used to check itself.
 
 For a small vocabulary every continuation is run once and looked up (`Tables`); otherwise the texts at hand are run (`Forwards`).
 """
@@ -50,7 +50,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class ModelOutputs:
-    """Before each token of N texts: un-tempered logits, and the last states, after the final norm, that they are computed from."""
+    """Before each token of N texts: un-tempered logits, and the states after the final norm that they are computed from."""
 
     logits: Tensor  # [N,T,V]
     states: Tensor  # [N,T,d]
@@ -62,7 +62,7 @@ class ModelOutputs:
 
 
 class Source(Protocol):
-    """The outputs of a pair before each token of texts [N,T] (padded with 0) behind prompts [N]."""
+    """The outputs of a pair before each token of texts [N,T] (padded with 0) after prompts [N]."""
 
     models: dict[str, Any]
     prompts: Sequence[Sequence[int]]
@@ -72,7 +72,7 @@ class Source(Protocol):
 
 
 def run_model(model: Any, ids: Tensor, **options: Any) -> ModelOutputs:
-    """One forward; the states come from a hook of the audit's, since it shares no code with what it audits."""
+    """Run one forward; a hook of the audit's own takes the states, since the audit shares no code with what it tests."""
     kept: list[Tensor] = []
     hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0]))
     try:
@@ -93,11 +93,11 @@ class Tables:
     depth: int
 
     def __post_init__(self) -> None:
-        self.cache: dict[Any, Any] = {}  # blocks of drafters (laws.py) and laws of texts (plan.py)
+        self.cache: dict[Any, Any] = {}  # used by laws.py for blocks of drafters and by plan.py for laws of texts
         self.tables = {s: [self._run(model, prompt) for prompt in self.prompts] for s, model in self.models.items()}
 
     def _run(self, model: Any, prompt: Sequence[int]) -> list[ModelOutputs]:
-        """Depth d -> the outputs [V^d,·] behind every prefix of d tokens, numbered as digits in base V."""
+        """Return depth d -> the outputs [V^d,·] after every prefix of d tokens, numbered as digits in base V."""
         tails = torch.tensor(list(itertools.product(range(self.vocab), repeat=self.depth - 1))).long()
         tails = tails.reshape(self.vocab ** (self.depth - 1), self.depth - 1)
         ids = torch.cat((torch.tensor([list(prompt)]).expand(len(tails), -1), tails), 1)
@@ -108,7 +108,7 @@ class Tables:
         return [ModelOutputs(logits[::step, d].double(), states[::step, d]) for d, step in enumerate(steps)]
 
     def at(self, side: Side, prompt: int, depth: int) -> ModelOutputs:
-        """Logits [V^d,V] and states [V^d,·] behind every prefix of d tokens."""
+        """Return logits [V^d,V] and states [V^d,·] after every prefix of d tokens."""
         return self.tables[side][prompt][depth]
 
     def outputs(self, side: Side, prompts: Sequence[int], texts: Tensor) -> ModelOutputs:
@@ -124,7 +124,7 @@ class Tables:
 
 @dataclass
 class Forwards:
-    """The texts at hand, each distinct one once, as many at a time as fit, behind transformers' own cache of their prompt."""
+    """The texts at hand, each distinct one once, as many at a time as fit, on top of transformers' own cache of their prompt."""
 
     models: dict[str, Any]
     prompts: Sequence[Sequence[int]]
@@ -145,7 +145,7 @@ class Forwards:
         return out
 
     def _run(self, side: Side, prompt: int, texts: Tensor) -> ModelOutputs:
-        """[n,T,·] before each token of texts [n,T]: the last token of the prompt is run again with them."""
+        """Return outputs [n,T,·] before each token of texts [n,T]: the last token of the prompt is run again with them."""
         from transformers import DynamicCache
 
         model, ids = self.models[side], list(self.prompts[prompt])
@@ -172,7 +172,7 @@ def evidence_of(
     lengths: Tensor,
     q: Tensor | None = None,
 ) -> Evidence:
-    """What a rule is shown of drafts [R,K] behind texts [R,d] of one prompt; q: None for the draft model's law."""
+    """Return the evidence for a rule on drafts [R,K] after texts [R,d] of one prompt; q: None for the draft model's law."""
     begin, width = texts.shape[1], drafts.shape[1]
     whole = torch.cat((texts, drafts, torch.zeros_like(lengths)[:, None]), 1)
     numbers, raw_q, hidden = [prompt] * len(whole), None, None

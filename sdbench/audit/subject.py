@@ -95,7 +95,7 @@ class Subject:
 
     @property
     def rounding(self) -> float:
-        """How far two ways to compute a probability may differ."""
+        """Return how far two ways to compute a probability may differ."""
         import torch
 
         return 1e-9 if self.engine.target_model.dtype == torch.float64 else 256 * torch.finfo(self.target.dtype).eps
@@ -110,7 +110,7 @@ class Subject:
         prompts: Sequence[Sequence[int]] | None = None,
         **options: Any,
     ) -> list[list[Generation]]:
-        """Texts of each of these settings, decoded in one stream; `look` selects the noise beside the seed."""
+        """Return texts of each of these settings, decoded in one stream; `look` with the seed selects the noise."""
         options = {
             "num_draft": self.num_draft,
             "max_new_tokens": self.budget,
@@ -131,7 +131,7 @@ class Subject:
         return texts, RoundBatch.of(generations, self.budget, self.num_draft)
 
     def sampler(self, seconds: dict[str, float]) -> DrawTexts:
-        """Draw from this package's engine; the time of decoding alone adds up in seconds["drawing"]."""
+        """Draw from this package's engine; seconds["drawing"] sums the time of decoding only."""
 
         def draw(which: Sequence[int], count: int, look: int) -> list[SampledTexts]:
             begun = time.perf_counter()

@@ -11,22 +11,22 @@ from sdbench.types import Generation
 
 T = TypeVar("T")
 
-ELEMENTS = 1 << 22  # of distributions at a time
+ELEMENTS = 1 << 22  # the most elements of distributions in memory at a time
 ORIGINS = ("accepted", "replacement", "bonus", "sure")
 
 
 def digits_of(numbers: Tensor, base: int, width: int) -> Tensor:
-    """[N] -> [N,width], the first token most significant."""
+    """Return the digits [N,width] of numbers [N], the first token most significant."""
     return numbers[:, None] // base ** torch.arange(width - 1, -1, -1) % base
 
 
 def number_of(texts: Tensor, base: int) -> Tensor:
-    """[N,width] -> [N]: the inverse of `digits_of`."""
+    """Return the numbers [N] of digits [N,width]: the inverse of `digits_of`."""
     return (texts * base ** torch.arange(texts.shape[1] - 1, -1, -1)).sum(1)
 
 
 def cut_at_stops(numbers: Tensor, base: int, width: int, stops: Sequence[int]) -> Tensor:
-    """Replace every token behind the first stop by 0, in numbers [N] of texts of `width` tokens."""
+    """Replace every token after the first stop by 0, in numbers [N] of texts of `width` tokens."""
     texts = digits_of(numbers, base, width)
     is_stop = torch.isin(texts, torch.tensor(list(stops), dtype=torch.int64))
     has_ended = torch.nn.functional.pad(is_stop.long().cumsum(1), (1, -1)) > 0
@@ -34,7 +34,7 @@ def cut_at_stops(numbers: Tensor, base: int, width: int, stops: Sequence[int]) -
 
 
 def require_rounds(values: tuple[T, ...] | None) -> tuple[T, ...]:
-    """Return a field of a generation; only an engine that records every round can be audited round by round."""
+    """Return a field of a generation; ValueError unless its engine records every round."""
     if values is None:
         raise ValueError(
             "this engine does not report its rounds, drafts and origins: audit its texts with generations=FILE"
@@ -121,11 +121,11 @@ class RoundBatch:
 
     @property
     def positions(self) -> Tensor:
-        """[R,K]: where in its text each draft stands."""
+        """Return the position [R,K] of each draft in its text."""
         return self.begin[:, None] + torch.arange(self.drafts.shape[1])
 
     def first(self, count: int) -> Self:
-        """At most `count` of the rounds, evenly spread."""
+        """Return at most `count` of the rounds, evenly spread."""
         return self.rows(torch.arange(0, len(self.text), max(1, -(-len(self.text) // count))))
 
     def rows(self, index: Tensor) -> Self:
@@ -138,7 +138,7 @@ class RoundBatch:
             yield self.rows(index)
 
     def whole(self) -> Tensor:
-        """[R,T+K]: the text before each round with its drafts directly behind it."""
+        """Return the text before each round followed by its drafts, [R,T+K]."""
         out = torch.cat((self.before, torch.zeros_like(self.drafts)), 1)
         return out.scatter(1, self.positions, torch.where(self.is_drafted, self.drafts, 0))
 
@@ -148,7 +148,7 @@ class RoundBatch:
         return values[rows, self.positions.clamp_max(values.shape[1] - 1)]
 
     def drafts_along(self, texts: TextBatch) -> Tensor:
-        """[N,T]: the draft that was judged at each position of a text; the token itself where none was."""
+        """Return the draft [N,T] that was judged at each position of a text; the token itself where none was."""
         out = texts.tokens.clone()
         is_inside = self.is_drafted & (self.positions < out.shape[1])
         rows = self.text[:, None].expand_as(self.positions)

@@ -63,7 +63,7 @@ class GenerateMode:
 
 
 def build_mode(name: str) -> GenerateMode:
-    """A mode with a pair of its own."""
+    """Return a mode with a new pair."""
     if name == "universal":
         tokenizers = [pairs.random_tokenizer(which, size) for which, size in enumerate((WIDE, NARROW))]
         target, draft = (
@@ -137,7 +137,7 @@ def _audit_samples(
 
 
 def _subject_of(mode: GenerateMode, budget: int) -> Subject:
-    """The mode's pair as a subject; of a lossless mode its target alone."""
+    """Return the mode's pair as a subject; for a lossless mode its target alone."""
     draft = None if mode.is_lossless else mode.draft
     return Subject(
         [AuditedRule(mode.name, mode.rule)],
@@ -163,5 +163,5 @@ def check_greedy(mode: GenerateMode, count: int = 12) -> ExactCheck:
         expected = plain_text(subject, rule, drafter, prompt)
         text = mode.generate(Sampling(0.0), 0, prompt, budget=8)
         if text != expected:
-            wrong.append(f"behind {prompt} generate gives {text}, but a plain loop {expected}")
+            wrong.append(f"after {prompt} generate gives {text}, but a plain loop {expected}")
     return ExactCheck(mode.name, "greedy", count, wrong)

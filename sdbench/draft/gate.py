@@ -105,7 +105,7 @@ FEATURES = (CHANCE, *OF_LAW, "slot")
 
 
 def features_of(names: Sequence[str], tokens: Tensor, law: Tensor, first: int = 0) -> Tensor:
-    """Return features [B,K,n] in float64 of tokens [B,K] that were drawn from laws [B,K,V], `first` tokens behind a block's begin.
+    """Return features [B,K,n] in float64 of tokens [B,K] that were drawn from laws [B,K,V], `first` tokens after a block's begin.
 
     log q(x); the logarithms of the entropy and of 1 − (largest − second q), which tell q = .999 from q = .99; tokens before.
     """

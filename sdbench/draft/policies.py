@@ -27,7 +27,7 @@ class LengthPolicy:
 
     version: ClassVar[str] = "1"
     least: ClassVar[int] = 1  # the smallest num_draft that leaves a choice
-    reads_chance: ClassVar[bool] = False  # whether a block may end behind a token because of its probability
+    reads_chance: ClassVar[bool] = False  # whether a block may end after a token because of its probability
     reads_history: ClassVar[bool] = False  # whether the row's earlier rounds count
     calls_sure: ClassVar[bool] = False  # whether it marks tokens as sure, for a rule that keeps them unjudged
     start: ClassVar[Sequence[float]] = ()
@@ -95,7 +95,7 @@ class ConfidenceLength(LengthPolicy):
 
 
 class GateLength(ConfidenceLength):
-    """End behind the first token that a trained gate doubts: its estimate that the target keeps it is below `threshold`.
+    """End after the first token that a trained gate doubts: its estimate that the target keeps it is below `threshold`.
 
     Tokens above are sure. So a rule that keeps what is sure judges the last token of a block alone; at threshold = 1 none is sure.
     """

@@ -185,7 +185,7 @@ class BatchRun:
                     row.split_s = [old + new for old, new in zip(row.split_s, parts, strict=True)]
 
     def _score(self, batch: Batch, draft: DraftBlock) -> tuple[Evidence, Tensor]:
-        """Run the target over the last token and the draft: its law at each drafted slot and behind.
+        """Run the target over the last token and the draft: its law at each drafted slot and after.
 
         The evidence has valid ids only. Beside it, ids [B,1+K] are V where logits were NaN: the target's, then the draft's.
         """

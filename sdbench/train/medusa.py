@@ -1,4 +1,4 @@
-"""Trains Medusa's heads. Behind a text's position t head k reads the target's state h(t), and its distribution is brought closer to
+"""Trains Medusa's heads. After position t of a text head k reads the target's state h(t), and its distribution is brought closer to
 the target's own at t + k, by one of the losses of distill.py.
 """
 

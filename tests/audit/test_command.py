@@ -154,5 +154,5 @@ def test_a_replay_shows_the_cell(strangers, capsys):
     (file,) = (strangers / "here").glob("replay-*.json")
     code, out, _ = said(capsys, f"replay={file}")
     assert code == 1
-    assert "violated: wrong, losslessness: the text behind prompt" in out
+    assert "violated: wrong, losslessness: the text after prompt" in out
     assert "expected" in out

@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from sdbench.types import DraftBlock, Evidence, Verdict
 from sdbench.verify import Exact, Tokenwise, family, stack
 
-PLACEHOLDER = -1  # behind the last token of a row; as a draft: one that is to be rejected
+PLACEHOLDER = -1  # after the last token of a row; as a draft: one that is to be rejected
 _log = logging.getLogger("vllm.sdbench")
 
 
@@ -56,7 +56,7 @@ class FlatBatch:
 class Judgement(NamedTuple):
     """What rows emit, and why some of them were decoded losslessly instead of by their rule."""
 
-    emitted: Tensor  # [B,K+1] int32, PLACEHOLDER behind the last token
+    emitted: Tensor  # [B,K+1] int32, PLACEHOLDER after the last token
     faults: dict[int, str]  # row -> the reason
 
 
@@ -132,7 +132,7 @@ def _judge_safely(rules: Sequence[Tokenwise], evidence: Evidence, u: Tensor) -> 
 
 
 def _emitted(verdict: Verdict, tokens: Tensor) -> Tensor:
-    """Accepted drafts and the token behind them, int32 [b,K+1]."""
+    """Accepted drafts and the token after them, int32 [b,K+1]."""
     emitted = pad(tokens.int(), (0, 1))
     slots = torch.arange(emitted.shape[1], device=tokens.device)
     emitted = torch.where(slots < verdict.accepted[:, None], emitted, PLACEHOLDER)

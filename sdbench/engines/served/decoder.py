@@ -60,7 +60,7 @@ class ServedDecoder:
             )
         if timing.tokens is not None and not dialect.fixed_length:
             raise ConfigError(
-                "timing.tokens needs a server that goes on behind the end of a text: engine.dialect.fixed_length is empty"
+                "timing.tokens needs a server that goes on after the end of a text: engine.dialect.fixed_length is empty"
             )
         if timing.prefix_cache and dialect.salt is None and not dialect.cached_prompts:
             raise ConfigError(
