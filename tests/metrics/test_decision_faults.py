@@ -1,16 +1,19 @@
 """A decision is not misled by long answers, failures, unfinished cells, a lucky first choice, or a task that shows nothing."""
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import sdbench
+from scripts.simulate_shipping import shipped_by_mistake
 from sdbench.metrics import gain, stats
 from sdbench.metrics.needed import examples_needed
-from sdbench.metrics.recommend import at_speed, breakpoints, decide, proven_faster, recommend
+from sdbench.metrics.recommend import at_speed, breakpoints, decide, recommend
 from sdbench.metrics.safety import ALPHA, Comparison
 from sdbench.metrics.stats import Estimate
 from sdbench.metrics.weigh import Gain, Weighed
@@ -108,38 +111,35 @@ def test_the_p_value_agrees_with_the_limit():
     assert gain.p_value_of(Estimate(2.0, math.nan, math.nan, 1)) == 1.0
 
 
-def shipped_by_mistake(*, runs, settings, n=8, seed=0):
-    """The share of runs that prove any of several settings faster, none of which is, timed on the same texts."""
-    rng, wrong = np.random.default_rng(seed), 0
-    tests = [comparison(str(i), 0.0, -0.1) for i in range(settings)]
-    for _ in range(runs):
-        tokens, hard = rng.integers(60, 200, n), rng.lognormal(0, 0.2, n)
-        seconds = tokens[:, None] * hard[:, None] * rng.lognormal(0, 0.1, (n, settings + 1))
-        gains = {}
-        for i in range(settings):
-            rows = np.stack([tokens, seconds[:, i], tokens, seconds[:, -1]], 1).astype(np.float64)
-            ratio = stats.rates_interval(rows, gain.RATES)
-            gains[str(i)] = Gain(
-                {"exact": ratio}, "exact", None, {"exact": stats.rates_interval(rows[:, [1, 3]], gain.TIMES)}
-            )
-        wrong += bool(proven_faster(replace(weighed({}), gains=gains), tests))
-    return wrong / runs
-
-
 def test_no_faster_setting_is_shipped_more_than_once_in_forty_runs():
     assert shipped_by_mistake(runs=400, settings=4) <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / 400)
 
 
 # Student's limits of a ratio of sums err up to 1.25 times their level where eight texts differ in length.
-UNEVEN = 1.25
+UNEVEN = {8: 1.25, 30: 1.0}
+SHIPPING = json.loads((Path(__file__).parents[2] / "results/statistics/shipping.json").read_text())
+
+
+def most_by_mistake(texts, runs):
+    return UNEVEN[texts] * ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / runs)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("texts", UNEVEN)
 @pytest.mark.parametrize("settings", [1, 3, 9])
-def test_the_error_of_shipping_is_held_over_many_runs(settings):
-    assert shipped_by_mistake(runs=8_000, settings=settings) <= UNEVEN * ALPHA + 3 * math.sqrt(
-        ALPHA * (1 - ALPHA) / 8_000
-    )
+def test_the_error_of_shipping_is_held_and_as_committed(settings, texts):
+    share = shipped_by_mistake(runs=SHIPPING["runs"], settings=settings, n=texts)
+    assert share <= most_by_mistake(texts, SHIPPING["runs"])
+    assert share == pytest.approx(SHIPPING["shipped"][str(texts)][str(settings)], abs=2 / SHIPPING["runs"])
+
+
+@pytest.mark.results
+def test_the_committed_error_of_shipping_is_the_one_stated():
+    shares = {int(texts): by_count.values() for texts, by_count in SHIPPING["shipped"].items()}
+    assert all(max(shares[texts]) <= most_by_mistake(texts, SHIPPING["runs"]) for texts in UNEVEN)
+    method = (Path(__file__).parents[2] / "docs" / "method.md").read_text()
+    words = {n: f"{100 * min(values):.1f} to {100 * max(values):.1f} %" for n, values in shares.items()}
+    assert f"eight texts of uneven length: {words[8]}; with thirty {words[30]}" in method
 
 
 # Length
