@@ -2,8 +2,8 @@
 
     python scripts/bench_audit.py [repeats=3] [out=results/benchmarks]
 
-The default audit as a process, start included; in the same run, its samples with every test of them over drawing them alone, as the
-audit itself notes it; and `--help`. What is aimed at: 20 s on two cores, 1.2 times the drawing, help in 2 s.
+Measures the default audit as a process, start included; in the same run, the time of drawing and testing samples over that of
+drawing them, as the audit records it; and `--help`. Goals: 20 s on two cores, 1.2 times the drawing, help in 2 s.
 """
 
 from __future__ import annotations

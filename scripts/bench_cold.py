@@ -3,11 +3,11 @@
     python scripts/bench_engine.py cold=8 [OPTIONS]                        measures the first 8 texts of fresh processes
     python scripts/bench_cold.py WAY [pair=llama-tiny] [texts=8] [new=64] [seed=0]     prints the seconds of one process
 
-Each process imports, loads the weights and decodes one text after the other, losslessly at T = 1 with five drafted tokens, by one
-way: `ours` (an engine is made, its steps are traced when they have recurred often enough), `eager` (capture="off"), `at-once`
+Each process imports, loads the weights and decodes one text after another, losslessly at T = 1 with five drafted tokens, in one
+way: `ours` (a new engine, which traces a step when it has recurred often enough), `eager` (capture="off"), `at-once`
 (each step is traced the first time it runs), `assisted` and `plain` (transformers' generate with and without the draft). Processes
-of all ways take turns. Seconds are processor seconds of one thread, those of loading left out. `phases` is `ours` with the
-loop's hook: it prints what each phase takes in the first text and in the last.
+of all ways take turns. Seconds are processor seconds of one thread, without loading. `phases` is `ours` with the
+loop's hook: it prints the seconds of each phase in the first text and in the last.
 """
 
 import json

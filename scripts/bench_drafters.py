@@ -1,10 +1,10 @@
-"""What drafters cost beyond the calls of models, a look-up in a long text, early exit's round by its formula, and memory.
+"""The cost of drafters beyond calls of models: a look-up in a long text, a round of early exit against its formula, and memory.
 
     python scripts/bench_engine.py drafters=all|NAME,NAME [OPTIONS]    measures them
     python scripts/bench_drafters.py NAME|alone [device=cpu]           prints the peak bytes with one drafter, as memory is measured
 
 The drafters are those of configs/drafter with the options of their files. A drafter that needs a tokenizer, or a head that does not
-ship for this pair, is left out and named. On one thread tokenizers and models wait for each other the least.
+ship for this pair, is left out and named. With one thread, tokenizers and models wait least for each other.
 """
 
 import sys

@@ -8,9 +8,9 @@ what the machine's arithmetic and memory allow.
 rules= measures verification rules beside Exact instead (bench_rules.py): out= then gets rules-PAIR-DEVICE-DTYPE. drafters= measures
 drafters instead (bench_drafters.py): out= gets drafters-PAIR-DEVICE-DTYPE. cold= measures the first N texts of fresh processes
 instead (bench_cold.py, an embedded pair on one thread of the CPU): out= gets cold-PAIR-DEVICE-DTYPE.
-Everything compared takes turns in one process; a figure is the median of ratios with their smallest and largest. An embedded
+What is compared takes turns in one process; a figure is the median of ratios with their smallest and largest. An embedded
 pair reads word problems of gsm8k-tiny one after another, a FOLDER (with target/ and draft/) and a random pair read random
-ids; random pairs draft like strangers, so their tokens/s are those of the worst case, while ratios stay fair. out= gets
+ids; the drafts of random pairs are hardly ever kept, so their tokens/s are a worst case, while ratios stay fair. out= gets
 engine-PAIR-DEVICE-DTYPE.json and .md. (Over 300 lines: a function for each figure, measured in the same process.)
 """
 

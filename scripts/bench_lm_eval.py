@@ -1,10 +1,10 @@
-"""What lossless answers at temperature 0 cost inside lm-evaluation-harness: our model beside its own `hf`, taking turns.
+"""The cost of lossless answers at temperature 0 inside lm-evaluation-harness: sdbench's model against its `hf` model, in turns.
 
     python scripts/bench_lm_eval.py [model=llama-tiny] [n=60] [batch=16] [repeats=5] [num_draft=5]
 
-Both decode the same prompts of the tiny word problems, 48 new tokens at most, on the CPU in float32; texts must be equal. Printed
-are the ratio of seconds (ours / hf) of each turn, its median and range, and the passes of the target over a row: without a draft,
-one a token. Needs the extra lm-eval.
+Both decode the same prompts of the tiny word problems, 48 new tokens at most, on the CPU in float32; texts must be equal. Prints
+the ratio of seconds (ours / hf) of each turn, its median and range, and the number of target passes per row, which is one per token
+without a draft. Needs the extra lm-eval.
 """
 
 import statistics

@@ -1,10 +1,10 @@
-"""Seconds of the intervals and of the whole report of a large run, from made-up records by the real writer.
+"""Seconds of the intervals and of the whole report of a large run, on synthetic records.
 
     python scripts/bench_report.py [n=1000] [resamples=10000] [repeats=3] [out=results/benchmarks]
 
 20 cells of one pair and task: two draft lengths, lossless and eight weights at each, the target alone, the draft alone. Writes
-report.json and report.md. What is aimed at: under 5 s for 10,000 resamples of 1,000 examples × 20 cells, a ratio and a mean of
-each, and under 15 s for the report. Processor seconds count; what the clock said stands beside them, with the load of the machine.
+report.json and report.md. Goals: under 5 s for 10,000 resamples of 1,000 examples × 20 cells, a ratio and a mean of each, and
+under 15 s for the report, in processor seconds; wall-clock seconds and the load of the machine are also reported.
 """
 
 from __future__ import annotations

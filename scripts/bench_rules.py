@@ -1,7 +1,7 @@
-"""What rules cost beside Exact: a round of mixed batches, each rule's share of a round, and memory over a large vocabulary.
+"""The cost of rules beside Exact: a round of mixed batches, each rule's share of a round, and memory over a large vocabulary.
 
     python scripts/bench_engine.py rules=all|NAME,NAME [OPTIONS]    measures them
-    python scripts/bench_rules.py RULE [device=cpu]                 prints the peak bytes of one rule, as it measures memory
+    python scripts/bench_rules.py RULE [device=cpu]                 prints the peak bytes of one rule
 
 The rules are those of configs/verifier, each at the middle of its sweep.
 """

@@ -1,11 +1,11 @@
-"""What our client and our plug-in cost beside vLLM's own: results/benchmarks/vllm.{json,md}.
+"""The cost of sdbench's client and plug-in compared with vLLM's own: results/benchmarks/vllm.{json,md}.
 
     python scripts/bench_vllm.py python=.venv-vllm/bin/python [repeats=7] [n=64] [note=SENTENCE] [out=results/benchmarks]
 
 *client*: tokens/s of `n` word problems at temperature 0 in a closed loop of eight requests, by the loop of the latency pass over
 those of `vllm bench serve`, against one server, in turns. *step*: seconds of a step of a batch of eight with the plug-in's ensemble
-over those with vLLM's own sampler, in turns (vllm_steps.py). Wanted: at least .98 and at most 1.10. Starts count nowhere.
-`note` is said on the page: what else was at work.
+over those with vLLM's own sampler, in turns (vllm_steps.py). Goals: at least .98 and at most 1.10. Starts are not counted.
+`note` is printed on the page, for other load on the machine.
 """
 
 from __future__ import annotations

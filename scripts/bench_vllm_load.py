@@ -1,12 +1,12 @@
-"""Does our open loop report what `vllm bench serve` reports? Field by field: results/benchmarks/vllm_load.{json,md}.
+"""Does sdbench's open loop report the same as `vllm bench serve`? Field by field: results/benchmarks/vllm_load.{json,md}.
 
     python scripts/bench_vllm_load.py python=.venv-vllm/bin/python [rate=2] [n=64] [repeats=3] [note=SENTENCE]
                                       [out=results/benchmarks]
 
 One server of vLLM with the tiny pair, without a cache of prompts, gets the same word problems at temperature 0 in turns: from
-`vllm bench serve` at Poisson times of a rate, by the seed of the turn, and from our client at the times at which that one sent
-them. Fields are defined as there: seconds count from the sending of a request. Wanted: each within 2 %, by the median over turns.
-The exit status is 1 if one is not. `note` is said on the page: what else was at work.
+`vllm bench serve` at Poisson times of a rate, by the seed of the turn, and from sdbench's client at the same times. Fields are
+defined as there: seconds count from the sending of a request. Goal: each within 2 %, by the median over turns; the exit status
+is 1 if one is not. `note` is printed on the page, for other load on the machine.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
     python scripts/drafter_tables.py [tasks=gsm8k-tiny,cnndm-tiny] [temperatures=0,1] [parts=shipped,foreign,int8] [n=200]
                                      [timing=off] [records=results] [out=results/drafters]
-    python scripts/drafter_tables.py drafters=block tasks=gsm8k-tiny n=100  # these anew; the rows of others in summary.csv stay
-    python scripts/drafter_tables.py tasks=none [out=results/drafters]      # README and figure again, from summary.csv
+    python scripts/drafter_tables.py drafters=block tasks=gsm8k-tiny n=100  # only these; other rows of summary.csv stay
+    python scripts/drafter_tables.py tasks=none [out=results/drafters]      # rewrites README and figure from summary.csv
 
 Each run is `experiment=drafters` of one task and temperature, in three parts: `shipped`, every drafter that can run with
 llama-tiny, and retrieval from solved examples of the task's train split; `foreign`, the drafters that take a draft of another
 tokenizer, with qwen-tiny's; `int8`, the draft model with weights in int8. Records stay in `records`: run the command again after
-an interruption, or when a drafter has come, and only what is missing is decoded. `out` gets summary.csv, a row a drafter and
-rule of each run, ranks.svg, which shows whether leniency ranks drafters as losslessness does, and README.md with tables of both.
+an interruption, or after a new drafter was added, and only what is missing is decoded. `out` gets summary.csv, a row per drafter
+and rule of each run; ranks.svg, which compares the order of drafters under lossless and lenient rules; and README.md with tables.
 """
 
 import subprocess

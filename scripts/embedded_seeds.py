@@ -3,8 +3,8 @@
     python scripts/embedded_seeds.py [pair=llama-tiny] [tasks=cnndm-tiny,gsm8k-tiny] [seeds=11,12] [n=150]
                                      [runs=results/seeds] [out=results/embedded]
 
-The draft that ships is the first of the three; the others read other rows from other first weights (some nine minutes each on one
-core). Run it again after an interruption: only what is missing is trained and decoded.
+The pair's own draft is the first of the three; the others start from other weights and read other rows (some nine minutes each on
+one core). Run it again after an interruption: only what is missing is trained and decoded.
 """
 
 import subprocess

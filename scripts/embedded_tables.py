@@ -3,11 +3,11 @@
     python scripts/embedded_tables.py [pairs=llama-tiny,qwen-tiny] [tasks=cnndm-tiny] [parts=quality] [n=500] [texts=16]
                                       [runs=results/tables] [out=results/embedded]
 
-The part `quality` decodes the sweep at T = 0 (PAIR-TASK-greedy) and at T = 1 (PAIR-TASK) without a clock; `speed` times, with two
-to five drafted tokens, lossless and w = 0.7 at T = 0 (PAIR-TASK-speed) and lossless at T = 1 (PAIR-TASK-speed-sampled), `texts` of
-them each, on a machine that does nothing else but time another pair on another core. Records stay in `runs`: run it again after an
-interruption, and only what is missing is decoded. `out` gets what is to be committed: `summary.csv`, in `metrics.csv` every score
-of each cell, not the headline alone, and the plane of acceptance and quality at T = 0 in `pareto.svg`.
+The part `quality` decodes the sweep at T = 0 (PAIR-TASK-greedy) and at T = 1 (PAIR-TASK) without timing; `speed` times `texts`
+examples with two to five drafted tokens: lossless and w = 0.7 at T = 0 (PAIR-TASK-speed), lossless at T = 1
+(PAIR-TASK-speed-sampled). Time on a machine without other load, except for another pair on another core. Records stay in `runs`:
+run it again after an interruption, and only what is missing is decoded. `out` gets the files to commit: `summary.csv`;
+`metrics.csv` with every score of each cell; and the plane of acceptance and quality at T = 0 in `pareto.svg`.
 """
 
 import shutil

@@ -1,12 +1,12 @@
-"""results/drafters/gate.md: how well a confidence gate is calibrated, how its errors compound, and what keeping unjudged costs.
+"""results/drafters/gate.md: the calibration of a confidence gate, how its errors compound, and the cost of keeping tokens unjudged.
 
     python scripts/gate_tables.py [temperatures=0,1] [thresholds=0.5,0.9] [lengths=2,4,8] [n=100] [records=results]
                                   [out=results/drafters]
 
 For each temperature: `python -m sdbench.train gate` on llama-tiny and gsm8k-tiny, then `drafter=gate` with that gate at each
-threshold and draft length, with the lossless rule and with `verifier=sure`, which judges the last token of a block alone. What is
-trained and decoded stays in `records`: after an interruption the same command continues. `out` gets gate.csv, gate.md and the
-figures of calibration, gate-T0.svg and so on.
+threshold and draft length, with the lossless rule and with `verifier=sure`, which judges only the last token of a block. Results of
+training and decoding stay in `records`: after an interruption the same command continues. `out` gets gate.csv, gate.md and the
+figures of calibration: gate-T0.svg and so on.
 """
 
 import json

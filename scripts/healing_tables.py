@@ -1,10 +1,10 @@
-"""results/drafters/healed.md: targets without some of their layers as drafts, as they are and healed by training.
+"""results/drafters/healed.md: targets without some of their layers as drafts, untrained and healed by training.
 
     python scripts/healing_tables.py [layers=3,6,9] [temperatures=0,1] [n=100] [records=results] [out=results/drafters]
 
-For each number of layers that stay: `python -m sdbench.train pruned`, then the draft that this wrote and `drafter=pruned`, which
-has the same layers untrained, on llama-tiny and gsm8k-tiny, with the lossless rule and the ensemble at w = 0.7. What is trained
-and decoded stays in `records`: after an interruption the same command continues. `out` gets healed.csv and healed.md.
+For each number of layers kept: `python -m sdbench.train pruned`, then runs of the trained draft and of `drafter=pruned`, which has
+the same layers untrained, on llama-tiny and gsm8k-tiny, with the lossless rule and the ensemble at w = 0.7. Results of training and
+decoding stay in `records`: after an interruption the same command continues. `out` gets healed.csv and healed.md.
 """
 
 import json

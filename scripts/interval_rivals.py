@@ -1,6 +1,6 @@
-"""Published intervals for the mean of bounded values, which sdbench's was chosen among; all columns [n,R] at once.
+"""Published intervals for the mean of bounded values, the candidates for sdbench's own; all columns [n,R] at once.
 
-Every function takes values within `bounds` and gives two-sided limits [R] whose one-sided errors are (1 − level)/2 each.
+Every function takes values within `bounds` and returns two-sided limits [R] whose one-sided errors are (1 − level)/2 each.
 """
 
 from __future__ import annotations

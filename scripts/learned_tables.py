@@ -1,20 +1,20 @@
-"""results/learned: do trained heads beat one number? Heads, a judge and distilled drafts against what needs no training.
+"""results/learned: do trained heads beat a constant w? Heads, a judge and distilled drafts against untrained rules.
 
     python scripts/learned_tables.py [pair=llama-tiny] [task=gsm8k-tiny] [n=500] [steps=100]
                                      [parts=ensemble,trials,judge,distil,transfer,drift]
                                      [runs=results/learned-runs] [out=results/learned]
 
-    ensemble  at T = 1: DIVERSED's head and others that see more or less, each with its curve of offsets, beside the static ensemble
-    trials    at T = 1: what might make that head better: its slot, a hidden layer, other prices, a stronger decay of its weights,
-              and a weight learned from single swaps instead of from whole texts
-    judge     at T = 0: a mined judge beside the training-free divergence rule and the static ensemble
-    distil    at T = 1: drafts distilled with each loss under the static ensemble at several w, beside the pair's own draft and the
-              published head with it: what leniency costs, and what the same minutes of training buy
-    transfer  at T = 1: the heads of three tasks on each of these tasks, as the paper's Table 3
-    drift     at T = 1: the task's head where its target is trained on, in the draft's voice: at each of these checkpoints
+    ensemble  at T = 1: DIVERSED's head and variants that read more or less, each at several offsets, and the static ensemble
+    trials    at T = 1: changes that might improve that head: its slot as a feature, a hidden layer, other prices, stronger weight
+              decay, and a weight learned from single swaps instead of whole texts
+    judge     at T = 0: a mined judge, the training-free divergence rule, and the static ensemble
+    distil    at T = 1: drafts distilled with each loss under the static ensemble at several w, against the pair's own draft with
+              the static ensemble and with the published head: the cost of leniency, and the gain from the same minutes of training
+    transfer  at T = 1: the heads of three tasks on each of these tasks, as in the paper's Table 3
+    drift     at T = 1: the task's head while its target is trained further, in the draft's voice: at each of these checkpoints
 
-What is trained and decoded stays in `runs`: run it again after an interruption, and only what is missing is done. `out` gets what
-is to be committed: PAIR-TASK-PART.csv, a row a cell, and PAIR-TASK-PART.json with the comparisons and their intervals.
+Results of training and decoding stay in `runs`: run it again after an interruption, and only what is missing is done. `out` gets
+the files to commit: PAIR-TASK-PART.csv, a row per cell, and PAIR-TASK-PART.json with the comparisons and their intervals.
 
 (Over 300 lines: six studies that share how they train, decode and compare.)
 """

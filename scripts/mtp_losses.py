@@ -3,10 +3,10 @@
     python scripts/mtp_losses.py [losses=forward_kl,tv,overlap] [steps=200] [temperatures=0,1] [n=100] [records=results]
                                  [out=results/drafters]
 
-For each loss `python -m sdbench.train mtp`, then lossless decoding with what it wrote, on llama-tiny and gsm8k-tiny. Untrained is
-one step at a rate of 1e-9: the target's last layer over a random image of the embedding. What is trained and decoded stays in
-`records`: after an interruption the same command continues. `out` gets losses.csv, a row a loss, temperature and position, and
-losses.md with the differences from untrained, paired by example.
+For each loss `python -m sdbench.train mtp`, then lossless decoding with the trained layer, on llama-tiny and gsm8k-tiny.
+*Untrained* is one step at a learning rate of 1e-9: the target's last layer over a random projection of the embedding. Results of
+training and decoding stay in `records`: after an interruption the same command continues. `out` gets losses.csv, a row per loss,
+temperature and position, and losses.md with the differences from the untrained layer, paired by example.
 """
 
 import json

@@ -2,7 +2,8 @@
 
     python scripts/paper_figures.py results/NAME [results/OTHER …] [--out figures]
 
-A folder of results folders counts for all in it. Reads records alone: no model, no torch. `experiment=` configs make the records.
+A folder of results folders stands for all folders in it. Only records are read: no model, no torch. The configurations
+`experiment=diversed-…` create the records.
 """
 
 import sys

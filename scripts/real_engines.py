@@ -8,8 +8,8 @@
 p-min, with the longest draft. `speed`: their latency pass, with 1, 2 and 4 requests at a time where the engine is a server.
 `audit`: texts of eight tokens at T = 1, lossless and of the target alone, tested against the target in float32. The draft
 lengths of `native` and `vllm` are the same; python= is an interpreter with vllm, for which target= and draft= are folders.
-Records stay in `runs`: run it again after an interruption, and only what is missing is decoded. The tables show what `runs`
-holds, and the commands of what it lacks.
+Records stay in `runs`: run it again after an interruption, and only what is missing is decoded. The tables show the runs in `runs`,
+and the commands of those that are missing.
 """
 
 import json

@@ -3,11 +3,11 @@
     python scripts/real_long.py TARGET [DRAFT] [prompt=4096] [tokens=8192] [texts=2] [num_draft=15] [dtype=bfloat16] \\
         [out=results/real]
 
-Prompts are pieces of this project's documentation. Texts end at their length alone; without a DRAFT, `drafter=lookup` drafts: a
+Prompts are parts of this project's documentation. Every text has the full length. Without a DRAFT, `drafter=lookup` drafts: a
 greedy text of a small model repeats itself, so most drafts are kept. Each text is then scored by transformers in one forward:
-`off_argmax` counts tokens that are not the best one there, `margin` is how far below it the worst of them is, and `explained`
-what rounding explains in this dtype. `out` gets long.csv, a row a pair and length. The exit status is 1 if a text has another
-length or a margin is larger than explained.
+`off_argmax` counts tokens that are not the likeliest there, `margin` is the largest distance of their logits from the best one, and
+`explained` is the largest margin that rounding explains in this dtype. `out` gets long.csv, a row per pair and length. The exit
+status is 1 if a text has another length or a margin is larger than explained.
 """
 
 import sys

@@ -2,10 +2,10 @@
 
     python scripts/real_near_ties.py FOLDER TARGET [out=results/real/humaneval/near_ties.csv]
 
-For each text that differs: the token at which it parts, how far the target's logits of the two tokens are apart there in float32
-(`gap`), and how far logits of this text move in the run's dtype between a block of tokens and single tokens (`rounding`). A gap of
-at most twice that is rounding. A run may hold several lossless settings, and may be of another engine. The exit status is 1
-if one is larger. No text is written.
+For each text that differs: its first different token, the difference of the target's logits of the two tokens there in float32
+(`gap`), and how much logits of this text change in the run's dtype between a block of tokens and single tokens (`rounding`). A gap
+of at most twice that is explained by rounding; the exit status is 1 if a gap is larger. A run may have several lossless settings,
+and may be of another engine. No text is written.
 """
 
 import sys

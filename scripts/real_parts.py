@@ -1,6 +1,6 @@
-"""The records of a real run, divided into what results/real shows of them: w, other rules, draft lengths, drafters.
+"""Divide the records of a real run into the parts that results/real shows: w, other rules, draft lengths, drafters.
 
-One folder of records holds them all, so that what they are compared with is decoded once.
+One folder of records holds them all, so that their baselines are decoded once.
 """
 
 import re

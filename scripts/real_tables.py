@@ -1,14 +1,14 @@
 """results/real: the tables and figures of real pairs, from the records of their runs.
 
     python scripts/real_tables.py FOLDER [FOLDER …] [out=results/real]
-    python scripts/real_tables.py [out=results/real]               # README.md again, from the committed tables
+    python scripts/real_tables.py [out=results/real]               # rewrites README.md from the committed tables
 
 A FOLDER holds the records of one pair and task, of one or several of `experiment=real-…`, finished or not. `out` gets folders
 called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths` and `drafters`. Files are
-summary.csv (a row a cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no
+summary.csv (a row per cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no
 text) and, at T = 0, equal_texts.csv; for a sweep of w also decisions.csv (what to ship at margins of 5 and 2 points) and the plane
-of acceptance and quality. README.md shows a row of each sweep and of each other setting, tasks.svg a panel a
-sweep, and ranks.svg how each rule ranks drafters.
+of acceptance and quality. README.md has a row for each sweep and for each other setting, tasks.svg a panel per
+sweep, and ranks.svg the order of drafters under each rule.
 """
 
 import sys

@@ -4,7 +4,7 @@
 
 A checkpoint is a GGUF file, a folder or an id of the hub. Each model decodes the prompts by `generate`, by the engine alone, and
 by the engine with itself as draft (lossless, where every draft should be kept). The last prompt is longer than Gemma 3's windows.
-`out` gets texts.md, a row a model. The exit status is 1 if a text differs.
+`out` gets texts.md, a row per model. The exit status is 1 if a text differs.
 """
 
 import sys

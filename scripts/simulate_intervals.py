@@ -1,10 +1,10 @@
-"""Coverage, one-sided errors and widths of intervals for bounded, mostly equal differences, and of all kinds in use.
+"""Coverage, one-sided errors and widths of intervals for bounded differences, most of them 0, and of all intervals in use.
 
     python scripts/simulate_intervals.py [runs=1000] [n=60,100,200,500,1000] [out=results/statistics]
 
 Writes means.json and means.md: every law of `interval_laws` at n = 60 … 1,000, by every method of `interval_rivals` and by
-sdbench's own (`sdbench/metrics/stats/`), which mixes two of them. A recommendation is tested by Gaffke's limit alone. From
-n = 500 on only these and Student's t: the others are slow, and small n is where methods differ.
+sdbench's own (`sdbench/metrics/stats/`), which combines two of them. A recommendation is tested by Gaffke's limit alone. From
+n = 500 on only these and Student's t are computed: the others are slow, and methods differ at small n.
 """
 
 from __future__ import annotations

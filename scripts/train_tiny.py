@@ -6,8 +6,8 @@ pair=NAME       llama-tiny, qwen-tiny or gemma-tiny                      (llama-
 out=FOLDER      gets target/, draft/ and training.json                   (trained/PAIR)
 role=A,B        target, draft or both                                    (target,draft)
 start=FOLDER    has target/ with the weights of the plain phases: training begins with the first phase in a voice
-exits=STEPS     the target that ships, trained so many steps further with losses at every second layer (LayerSkip): what
-                drafter=early-exit needs; out gets target/, to be named by model.target=FOLDER
+exits=STEPS     train the pair's target this many steps further with losses at every second layer (LayerSkip), as
+                drafter=early-exit needs; out gets target/, for model.target=FOLDER
 seed=N          other first weights and rows, under the same tokenizer
 
 A training that was interrupted continues when the same command is run again.

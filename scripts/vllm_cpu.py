@@ -1,4 +1,4 @@
-"""How the vllm scripts start vLLM's CPU build for a tiny pair: a small cache, float32 as our own engine has it, no capture."""
+"""How the vllm scripts start vLLM's CPU build for a tiny pair: a small cache, float32 as in the native engine, no capture."""
 
 from collections.abc import Mapping
 

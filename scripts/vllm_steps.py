@@ -3,8 +3,8 @@
     python scripts/vllm_steps.py TARGET DRAFT PROMPTS.json REPEATS    # needs an interpreter with vLLM
 
 Prints one JSON object: of each setting the pairs (plug-in, vLLM) of a block's median step. Blocks take turns in one process, whose
-`rejection_sample` is exchanged. A step is all that the engine does for a batch of eight: schedule, read, verify, draft, hand over.
-Both use the `expand_batch_to_tokens` that the plug-in mends: vLLM's own leaves junk on a CPU, and temperature 0 calls neither.
+`rejection_sample` is exchanged. A step is all that the engine does for a batch of eight: schedule, read, verify, draft, return.
+Both use the plug-in's `expand_batch_to_tokens`: vLLM's own returns uninitialised memory on a CPU; temperature 0 calls neither.
 """
 
 import json

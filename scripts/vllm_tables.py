@@ -1,16 +1,16 @@
-"""The tables in results/vllm: our engine and vLLM with our plug-in, asked the same questions of the same pair.
+"""The tables in results/vllm: the native engine and vLLM with sdbench's plug-in, on the same prompts with the same pair.
 
     python scripts/vllm_tables.py python=.venv-vllm/bin/python [pair=llama-tiny] [tasks=gsm8k-tiny,wmt-tiny]
                                   [temperatures=0,1] [n=500] [samples=1] [runs=results/vllm-runs] [out=results/vllm]
 
-`samples` are texts of a prompt at temperature 1; those that the records hold beyond it are counted too.
+`samples` is the number of texts per prompt at temperature 1; further ones in the records are counted too.
 Both engines decode each task at each temperature: the target alone, the draft alone, the lossless rule, and the ensemble at five
 w (`greedy=mixture`, for the plug-in has no other at temperature 0). Records stay in `runs`: run it again after an interruption,
-and only what is missing is decoded. `out` gets what is to be committed: summary.csv of each run, and comparison.csv with a row for
+and only what is missing is decoded. `out` gets the files to commit: summary.csv of each run, and comparison.csv with a row for
 each cell and measure: both values, and the difference vLLM − native with its 95 % interval, by example. Where a measure has a
 margin, `is_equivalent` says whether two one-sided tests at 5 % place the difference within it. A server's first token comes from
-its prefill and ours is drafted like any other: `acceptance_behind_first` leaves it out of both. At temperature 0 `equal_texts`
-has the texts that both decoded (`native`) and those that are equal (`vllm`), in the cells that draw nothing.
+its prefill, while the native engine drafts it: `acceptance_behind_first` leaves it out of both. At temperature 0 `equal_texts` has
+the number of texts that both decoded (`native`) and of those that are equal (`vllm`), in the cells without random draws.
 """
 
 import subprocess

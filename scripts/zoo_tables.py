@@ -2,11 +2,11 @@
 
     python scripts/zoo_tables.py [runs=llama-tiny/gsm8k-tiny,qwen-tiny/wmt-tiny] [temperatures=1,0] [n=200]
                                  [records=results] [out=results/zoo]
-    python scripts/zoo_tables.py runs=none [out=results/zoo]      # figures and README again, from the committed csv files
+    python scripts/zoo_tables.py runs=none [out=results/zoo]      # rewrites figures and README from the committed csv files
 
 Each run is `experiment=zoo` (T = 1) or `zoo-greedy` (T = 0) of one pair and task, timing included. Records stay in `records`: run
-the command again after an interruption, and only what is missing is decoded. `out` gets a folder for each run: a row a cell
-(summary.csv), the fronts, whether time fell with acceptance, retentions, and figures; README.md shows a table and a figure of each.
+the command again after an interruption, and only what is missing is decoded. `out` gets a folder for each run: a row per cell
+(summary.csv), the fronts, whether time fell with acceptance, retentions, and figures; README.md has a table and a figure of each.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The tables and figures of DIVERSED (arXiv:2604.07622) from records: what our runs cover, beside what was published.
+"""The tables and figures of DIVERSED (arXiv:2604.07622) from records, with the published numbers.
 
 `build_paper(folders, out)` writes table1–3 in Markdown, LaTeX and CSV, the acceptance–quality curves, the sensitivity to the
 draft length, the sweep at T = 0, a list of what is missing with its commands, and paper.md, which shows all of it. The same

@@ -1,8 +1,7 @@
-"""Which cells the tables and figures of DIVERSED (arXiv:2604.07622) show, which of them our records hold, and which are missing.
+"""The cells in the tables and figures of DIVERSED (arXiv:2604.07622): which of them the records hold, and which are missing.
 
-The paper's learned head is the rule `diversed` at offset 0; its finetuned draft is the lossless rule with a draft that was
-distilled from the pair's own, and stands under the pair's name. A tiny version (gsm8k-tiny for gsm8k) fills the same column
-under its own pair's name.
+The paper's learned head is the rule `diversed` at offset 0; its finetuned draft is the lossless rule with a distilled copy of the
+pair's draft, in the row of that pair. A tiny task (gsm8k-tiny for gsm8k) uses the same column, in the row of its own pair.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the records hold of the paper's tasks: a row a setting, in points of 100, seeds of a setting put together.
+"""The numbers of the paper's tasks in the records: a row per setting, in points of 100, all seeds of a setting together.
 
-Seeds are samples: an example's score is its mean over them, and the interval is by example. How far the seeds lie apart by
-themselves stands beside it, as the least and the largest of their qualities.
+Seeds are samples: an example's score is its mean over them, and the interval is by example. The smallest and the largest quality
+of a seed are given too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The paper's figures as far as our records fill them: our points with intervals, published ones hollow and joined to none of ours.
+"""The paper's figures, as far as records exist: measured points with intervals, published ones hollow, with no lines between them.
 
-A panel without records says so and names the command that would fill it. All numbers in points of 100.
+A panel without records says so and names the command that would fill it. All numbers are in points of 100.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tables 1–3 of the paper as far as our records fill them: rule × task × acceptance and quality, in Markdown, LaTeX and CSV.
+"""Tables 1–3 of the paper, as far as records exist: rule × task × acceptance and quality, in Markdown, LaTeX and CSV.
 
-Two parts that are never joined: what was measured here, and what was published, whose acceptance rates are not defined. A
-setting without records is a dash; `missing` has the command for it. The forms stand in templates/.
+There are two separate parts: the numbers measured here, and the published ones, whose acceptance rates are not defined. A setting
+without records is a dash; `missing` has the command for it. The templates are in templates/.
 """
 
 from __future__ import annotations
