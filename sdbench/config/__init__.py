@@ -1,6 +1,6 @@
-"""A resolved run as frozen dataclasses, checked before anything loads. Every error is one sentence with a way out.
+"""A resolved run as frozen dataclasses, checked before models or data are loaded. Every error is one sentence that says what to do.
 
-Stdlib only: a typing slip must cost less than two seconds. Names and ranges of knobs stand in the YAML files, not here.
+Standard library only, so that a mistyped option is reported within two seconds. Names and ranges of knobs are in the YAML files.
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ LENGTH_OPTIONS = (
     "length_threshold",
     "length_price",
     "length_head",
-)  # options of every drafter: the length of its blocks
-CONSTANT = "constant"  # the length policy of a drafter without one
-FAMILIES = ("lm-eval",)  # files of configs/task for many tasks: task=FILE:NAME
+)  # options that every drafter has: the policy for the length of its blocks
+CONSTANT = "constant"  # the value of `length` for blocks of constant length, the default
+FAMILIES = ("lm-eval",)  # files in configs/task that cover many tasks, chosen by task=FILE:NAME
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A pair. `target` and `draft` are hub ids, folders, or `embedded:NAME/target` for the pairs that ship inside.
+    """A pair. `target` and `draft` are hub ids, folders, GGUF files, or `embedded:NAME/target` for a pair of the package.
 
-    Each may be a GGUF file, for which `tokenizer`, a hub id or a folder, replaces the one inside.
-    `distilled` is the loss by which this draft was distilled for the task: the result takes its place, and the pair a name
-    of its own.
+    `tokenizer`, a hub id or a folder, replaces the tokenizer inside a GGUF file. `distilled` names a loss: the draft distilled for
+    the task with that loss replaces the pair's draft, and +LOSS is added to the pair's name.
     """
 
     name: str
@@ -74,22 +73,22 @@ class Model:
 
     @property
     def pair(self) -> str:
-        """Return the name without that of the distilled draft."""
+        """Return the name of the pair without +LOSS, which names the distilled draft."""
         return self.name.removesuffix(f"+{self.distilled}")
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A task or a drafter: its name, its class if it names one, and its options as keyword arguments."""
+    """A task, drafter, engine or tracker: its name, its class if the file names one, and its options as keyword arguments."""
 
     name: str
     target: str | None
     options: Mapping[str, Any]
-    chosen: tuple[str, ...] = ()  # options with choices in their file
+    chosen: tuple[str, ...] = ()  # options whose values the file lists under `choices`
 
     @property
     def free(self) -> dict[str, Any]:
-        """Return the options with arbitrary values, including file names."""
+        """Return the options that take any value, such as file names."""
         return {name: value for name, value in self.options.items() if name not in self.chosen}
 
     @classmethod
@@ -109,7 +108,7 @@ NATIVE = Component("native", "sdbench.engines.native.kind.Native", {})
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Part `index` of `count` of the examples."""
+    """Part `index` of `count` parts of the examples."""
 
     index: int = 0
     count: int = 1
@@ -160,7 +159,7 @@ class Run:
 
 
 def member_options(task: str) -> tuple[str, dict[str, str]]:
-    """Return the file of a task, and for FILE:NAME of a family the options that NAME sets."""
+    """Return the file of a task, and for FILE:NAME of a family also the options that NAME sets."""
     file, _, name = task.partition(":")
     return (file, {"task": name, "name": f"{file}-{name}"}) if file in FAMILIES and name else (task, {})
 
@@ -174,7 +173,7 @@ GROUPS = ("model", "task", "verifier", "drafter", "decode", "engine", "tracker",
 
 
 def check(tree: Mapping[str, Any]) -> Run:
-    """Check the resolved configuration as plain data; return the run or raise ConfigError."""
+    """Return the run that a resolved configuration describes; raise ConfigError if it has a mistake."""
     refuse_unknown("", tree, KEYS)
     missing = [key for key in KEYS if key not in tree]
     if missing:
@@ -215,7 +214,7 @@ def check(tree: Mapping[str, Any]) -> Run:
 
 
 def _drafters(tree: Mapping[str, Any]) -> tuple[Component, ...]:
-    """Return one drafter, or several by name."""
+    """Return one drafter, or several if the configuration has several by name."""
     names = [key for key, value in tree.items() if isinstance(value, Mapping) and "_target_" in value]
     if not names or "_target_" in tree:
         return (Component.check("drafter", tree),)
@@ -223,18 +222,20 @@ def _drafters(tree: Mapping[str, Any]) -> tuple[Component, ...]:
         raise ConfigError(f"drafter.{key} is not an option: write drafter.NAME.{key}=VALUE {nearest(key, names)}")
     drafters = tuple(Component.check(f"drafter.{key}", tree[key]) for key in names)
     if len({drafter.name for drafter in drafters}) < len(drafters):
-        raise ConfigError(f"drafter={names} has two of one name: give one of them another name in its file")
+        raise ConfigError(
+            f"drafter={names} has two drafters of the same name: give one of them another name in its file"
+        )
     return drafters
 
 
 def _sampling(tree: Mapping[str, Any], temperature: float, *, is_drawn: bool) -> dict[str, Any]:
-    """Check the sampling options. `is_drawn`: a rule of the run also draws at temperature 0, so that samples differ."""
+    """Return the sampling options. `is_drawn`: a rule of the run draws random numbers even at temperature 0, so samples differ."""
     top_k = checks.optional_integer("top_k", tree["top_k"], 1)
     top_p = None if tree["top_p"] is None else checks.number("top_p", tree["top_p"], 0, 1, is_open=True)
     samples = checks.integer("samples", tree["samples"], 1)
     if temperature == 0 and samples > 1 and not is_drawn:
         raise ConfigError(
-            f"samples={samples} at temperature=0 repeats one text: use samples=1 or a temperature above 0"
+            f"samples={samples} at temperature=0 would repeat the same text: use samples=1 or a temperature above 0"
         )
     for key, value in (("top_k", top_k), ("top_p", top_p)):
         if temperature == 0 and value is not None:

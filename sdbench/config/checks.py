@@ -1,4 +1,4 @@
-"""Checks of single values. Every error is one sentence with the option, the value and how to correct it."""
+"""Checks of single values. Every error is one sentence with the option, its value, and how to correct it."""
 
 import difflib
 import math
@@ -10,18 +10,18 @@ from sdbench.imports import first_missing
 
 
 class ConfigError(ValueError):
-    """A mistake of the user, in one sentence."""
+    """A mistake of the user, as one sentence."""
 
 
 def config_dir() -> Path:
-    """Return the folder of the YAML files: sdbench/configs in an installed wheel, configs/ beside the package in a source tree."""
+    """Return the folder of the YAML files: sdbench/configs in an installed package, configs/ in a source tree."""
     here = Path(__file__).parents[1]
     inside = here / "configs"
     return inside if inside.is_dir() else here.parent / "configs"
 
 
 def nearest(word: object, choices: Iterable[object]) -> str:
-    """Return a hint in brackets: the nearest match and all choices."""
+    """Return a hint in parentheses: the nearest match and all choices."""
     names = [str(choice) for choice in choices]
     match = difflib.get_close_matches(str(word), names, n=1, cutoff=0.5)
     hint = f"did you mean {match[0]}? " if match else ""
@@ -53,17 +53,20 @@ def number(key: str, value: object, low: float, high: float, *, is_open: bool = 
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or not low <= value <= high or (is_open and value == low):  # type: ignore[operator]
         limit = f"above {low:g}" if is_open else f"between {low:g} and {high:g}"
-        if math.isinf(high) != is_open:  # an open range names its upper end apart
+        if math.isinf(high) != is_open:  # closed without an upper end, or open with one
             limit = f"of at least {low:g}" if not is_open else f"{limit} and at most {high:g}"
         raise ConfigError(f"{key} must be a number {limit}, got {show(value)}")
     return float(value)  # type: ignore[arg-type]
 
 
 def margins(key: str, value: object, task: str) -> float | dict[str, float]:
-    """Return points of 100: one number, or {task: number} with this task, its name without -tiny, or default."""
+    """Return margins in points of 100: one number, or {task: number} with a value for this task.
+
+    The key may be the task, its name without -tiny, or `default`.
+    """
     if not isinstance(value, Mapping):
         if isinstance(value, str | list | tuple) or value is None:
-            raise ConfigError(f"{key} must be a number, or one by task as {key}={{{task}: 1}}, got {show(value)}")
+            raise ConfigError(f"{key} must be a number, or numbers by task as {key}={{{task}: 1}}, got {show(value)}")
         return number(key, value, 0, 100, is_open=True)
     points = {str(name): number(f"{key} of {name}", each, 0, 100, is_open=True) for name, each in value.items()}
     if not {task, task.removesuffix("-tiny"), "default"} & set(points):
@@ -90,7 +93,7 @@ def switch(key: str, value: object) -> bool:
 
 
 def as_list(key: str, value: object) -> list[object]:
-    """Return a number or a list of them as a list without repetitions, in the given order."""
+    """Return a value or a list of values as a list without duplicates, in the given order."""
     values = list(value) if isinstance(value, list | tuple) else [value]
     if not values:
         raise ConfigError(f"{key} must not be an empty list; leave it out for its default")

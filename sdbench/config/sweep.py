@@ -1,4 +1,4 @@
-"""Rules and the settings of their sweeps: the knobs that a verifier's YAML declares, and their values in a run."""
+"""Rules and the settings of their sweeps: the knobs that a rule's YAML file declares, and their values in a run."""
 
 import itertools
 import math
@@ -14,28 +14,28 @@ BASELINES = (
     "lossless",
     "generate",
     "assisted",
-)  # names in the records of the cells that every run adds
+)  # reserved: records use these names for cells that a run adds itself
 DECLARES = ("low", "high", "open", "whole", "strict", "equals", "sweep", "choices", "draws", "text", "trained")
 INTERNAL = ("name", "_target_", "knobs")
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A knob as its YAML declares it, with the values of this run. At its `strict` end the rule equals the rule `equals`."""
+    """A knob as declared in YAML, with its values in this run. At the value `strict` the rule equals the rule `equals`."""
 
     name: str
     values: tuple[Any, ...]
     choices: tuple[Any, ...] = ()
     strict: Any = None
     equals: str | None = None
-    draws: tuple[Any, ...] = ()  # the values at which the rule also draws at temperature 0
+    draws: tuple[Any, ...] = ()  # the values at which the rule draws random numbers even at temperature 0
     is_text: bool = False  # its values are names, such as files
     trained: str | None = None  # the folder below results/ that contains trained:TASK
 
     def rank(self, value: Any) -> float | None:
-        """Return the distance from the strict end, for choices in the order of their list; None without an order.
+        """Return the distance from the strict end, or None for a knob without one. For choices it is the distance in their list.
 
-        From an infinite end no distance is finite; the rank is then a number in (0, π) that grows with the distance.
+        If the strict end is infinite, the rank is a number in (0, π) that grows with the distance.
         """
         if self.strict is None:
             return None
@@ -47,7 +47,10 @@ class Knob:
 
     @classmethod
     def check(cls, key: str, name: str, given: object, declared: object) -> "Knob":
-        """`declared`: {low, high, open, whole, strict, equals, sweep}, {choices, strict, equals} or {text}."""
+        """Return a knob; raise ConfigError for a wrong value or declaration.
+
+        `declared` is {low, high, open, whole, strict, equals, sweep}, {choices, strict, equals} or {text}.
+        """
         if not isinstance(declared, Mapping):
             raise ConfigError(f"knobs.{name} must be a mapping such as {{low: 0, high: 1}}, got {show(declared)}")
         refuse_unknown(f"knobs.{name}.", declared, DECLARES)
@@ -58,20 +61,22 @@ class Knob:
             _value(f"knobs.{name}.strict", strict, declared)
         equals = None if declared.get("equals") is None else string(f"knobs.{name}.equals", declared["equals"])
         if equals is not None and strict is None:
-            raise ConfigError(f"knobs.{name}.equals={equals} needs the value at which it does: knobs.{name}.strict")
+            raise ConfigError(
+                f"knobs.{name}.equals={equals} needs the value at which the rules are equal: add knobs.{name}.strict"
+            )
         draws, is_text = tuple(declared.get("draws") or ()), bool(declared.get("text"))
         return cls(name, values, choices, strict, equals, draws, is_text, declared.get("trained"))
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSweep:
-    """A rule and the settings of its sweep, each as the keyword arguments of one verifier."""
+    """A rule and the settings of its sweep, each as keyword arguments of the rule's class."""
 
     name: str
     target: str
     knobs: tuple[Knob, ...]
     settings: tuple[Mapping[str, Any], ...]
-    draws: bool = False  # whether the rule draws at temperature 0 at all knob values
+    draws: bool = False  # whether the rule draws random numbers at temperature 0 for all values of its knobs
 
     @property
     def has_w(self) -> bool:
@@ -79,19 +84,22 @@ class RuleSweep:
 
     @property
     def is_drawn(self) -> bool:
-        """Return whether samples of some setting of this sweep differ at temperature 0."""
+        """Return whether a setting of this sweep draws random numbers at temperature 0, so that its samples differ."""
         return self.draws or any(set(knob.values) & set(knob.draws) for knob in self.knobs)
 
     @classmethod
     def check(cls, tree: Mapping[str, Any], w: object, *, where: str = "verifier") -> "RuleSweep":
-        """`knobs` in the YAML declares them; one named w takes the top-level w. `where` is how the user reaches the rule."""
+        """Return a rule's sweep; raise ConfigError for a mistake in it.
+
+        A knob named w takes the top-level w. `where` is the option under which the user configures the rule.
+        """
         name, target = string(f"{where}.name", tree.get("name")), string(f"{where}._target_", tree.get("_target_"))
         if name in BASELINES:
-            raise ConfigError(f"{where}.name cannot be {name}: every run has a cell of that name; give another")
+            raise ConfigError(f"{where}.name cannot be {name}: runs have a cell of that name; give another name")
         declared: Mapping[str, Any] = tree.get("knobs") or {}
         options = flat({key: value for key, value in tree.items() if key not in (*INTERNAL, "draws")})
         if "w" in options:
-            raise ConfigError(f"{where}.w is not an option: write w=VALUE, without {where}")
+            raise ConfigError(f"{where}.w is not an option: write w=VALUE")
         if declared:
             settable = {name: value for name, value in options.items() if not name.endswith("._target_")}
             refuse_unknown(f"{where}.", settable, [name for name in declared if name != "w"])
@@ -106,7 +114,7 @@ class RuleSweep:
 
 
 def check_rules(tree: Mapping[str, Any], w: object) -> tuple[RuleSweep, ...]:
-    """Check one rule, or several by name; `w` goes to all that have it, at least one."""
+    """Return the sweep of one rule, or of several by name. `w` goes to all rules that have it; at least one must."""
     if "_target_" in tree:
         rules = (RuleSweep.check(tree, w),)
     else:
@@ -130,7 +138,7 @@ def check_rules(tree: Mapping[str, Any], w: object) -> tuple[RuleSweep, ...]:
 
 
 def flat(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options in which those of a nested rule, a mapping with a `_target_`, have names such as rule.eps."""
+    """Return options as one level: those of a nested rule, a mapping with a `_target_`, get names such as rule.eps."""
     plain: dict[str, Any] = {}
     for key, value in options.items():
         is_rule = isinstance(value, Mapping) and "_target_" in value

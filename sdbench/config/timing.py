@@ -1,4 +1,4 @@
-"""The latency pass of a run: closed loops, and open loops with requests that arrive at a server at given times."""
+"""Options of the latency pass: closed loops, and open loops in which requests arrive at a server at given times."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ from dataclasses import dataclass, field
 from sdbench.config import checks
 from sdbench.config.checks import ConfigError, refuse_unknown, show
 
-BOUNDS = ("ttft", "tpot", "e2el")  # as in `vllm bench serve --goodput`: first token, between tokens, whole answer
-LONGEST_S = 100.0  # a larger bound without a unit was probably meant in milliseconds
+BOUNDS = ("ttft", "tpot", "e2el")  # as in `vllm bench serve --goodput`: time to first token, time per token, end to end
+LONGEST_S = 100.0  # a larger bound without a unit is refused, because it probably means milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class TimingOptions:
-    """The latency pass: how many of the sweep's cells, on how many examples, how often, at which batch size; and whether
-    transformers' assisted generation is timed beside them.
+    """Options of the latency pass.
 
-    Of a server also under load: `rate` in requests per second, the rates of a `ramp` one after another in one loop, or
-    arrival times from the file `trace`; `requests` at each rate; `slo` in seconds, within which a request is good;
-    `tokens` of every answer (None: as the task ends them); `prefix_cache`: whether prompts that a loop has sent before
-    may be cached.
+    cells, examples, repeats, batch_size: how many cells of the sweep are timed, on how many examples, how often, in what batches
+    assisted                            : whether transformers' assisted generation is timed too
+
+    A server can also be timed under load:
+
+    rate, ramp, trace : requests per second; rates that follow each other in one loop; a file with arrival times
+    requests          : the number of requests at each rate
+    slo               : the limits in seconds that a good request keeps
+    tokens            : the length of every answer; None: until the answer ends by itself
+    prefix_cache      : whether the server may cache prompts that were sent before in the same loop
     """
 
     cells: int = 3
@@ -39,7 +44,7 @@ class TimingOptions:
 
     @classmethod
     def check(cls, tree: object) -> TimingOptions | None:
-        """None where the user wrote timing=off."""
+        """Return the options, or None for timing=off; raise ConfigError for a mistake in them."""
         if tree is False or tree is None or tree == "off":
             return None
         if tree is True or tree == "on":
@@ -70,24 +75,24 @@ class TimingOptions:
         for name in ("slo", "tokens", "prefix_cache"):
             if getattr(timing, name) and not timing.is_open:
                 raise ConfigError(
-                    f"timing.{name} is of requests that arrive at a rate: add timing.rate=[0.5,1], or timing.trace=FILE"
+                    f"timing.{name} needs requests that arrive at a rate: add timing.rate=[0.5,1], or timing.trace=FILE"
                 )
         return timing
 
     @property
     def is_open(self) -> bool:
-        """Return whether requests arrive at given times."""
+        """Return whether there is an open loop, in which requests arrive at given times."""
         return bool(self.rate or self.ramp) or self.trace is not None
 
 
 def _check_rates(name: str, value: object) -> tuple[float, ...]:
-    """Return requests per second; empty without a rate."""
+    """Return rates in requests per second; empty if none are given."""
     rates = [] if value is None else checks.as_list(f"timing.{name}", value)
     return tuple(checks.number(f"timing.{name}", rate, 0, 10**6, is_open=True) for rate in rates)
 
 
 def _check_ramp(value: object) -> tuple[float, ...]:
-    """Return rates that follow each other in one loop."""
+    """Return the rates that follow each other in one loop."""
     rates = _check_rates("ramp", value)
     if rates and (len(rates) < 2 or len(set(rates)) < len(rates)):
         raise ConfigError(f"timing.ramp must be two or more different rates, as [0.5,1,2], got {show(value)}")
@@ -95,11 +100,11 @@ def _check_ramp(value: object) -> tuple[float, ...]:
 
 
 def _check_bounds(tree: object) -> dict[str, float]:
-    """Return {name: seconds}; empty without bounds."""
+    """Return the bounds as {name: seconds}; empty if none are given."""
     if tree is None:
         return {}
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"timing.slo must name what it bounds, as {{ttft: 0.5, tpot: 50ms}}, got {show(tree)}")
+        raise ConfigError(f"timing.slo must be limits by name, as {{ttft: 0.5, tpot: 50ms}}, got {show(tree)}")
     refuse_unknown("timing.slo.", tree, BOUNDS)
     return {str(name): _seconds_of(f"timing.slo.{name}", value) for name, value in tree.items()}
 
@@ -108,7 +113,7 @@ def _seconds_of(key: str, value: object) -> float:
     """Return seconds from a number, or from a text with its unit, such as 500ms or 0.5s."""
     if not isinstance(value, str):
         if isinstance(value, int | float) and not isinstance(value, bool) and value > LONGEST_S:
-            raise ConfigError(f"{key}={show(value)} names no unit: write {show(value)}ms, or {show(value)}s")
+            raise ConfigError(f"{key}={show(value)} has no unit: write {show(value)}ms, or {show(value)}s")
         return checks.number(key, value, 0, LONGEST_S, is_open=True)
     match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(ms|s)", value.strip())
     if match is None:

@@ -1,8 +1,8 @@
-"""Trains the layers of drafter=block: one pass over the texts predicts a whole block from every slot of an answer.
+"""Train the layers of drafter=block: one pass over the texts predicts a whole block from every slot of an answer.
 
-The text's own slots come first, causally, as in MTP. Each slot t of an answer is followed by a separate block, whose slots read
-h(t−1) and the trained vectors, and see the text up to t and each other. Slot t+k is compared with the target's distribution
-there.
+First the layers run causally over the slots of the text, as in MTP. Then each slot t of an answer gets a separate block, whose
+slots read h(t−1) and the trained vectors and attend to the text up to t and to each other. The output of slot t+k is compared
+with the target's distribution at t+k.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,9 @@ from sdbench.train.heads import Text
 from sdbench.train.layers import LayersTraining, Window
 from sdbench.train.mtp import sees
 
-SCALE = 0.1  # initial scale of the vectors: a norm follows, so a step turns small ones faster
+SCALE = (
+    0.1  # initial scale of the vectors; a norm follows them, so a step changes the direction of short vectors faster
+)
 
 
 class BlockTraining(LayersTraining[BlockRecipe]):

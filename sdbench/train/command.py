@@ -1,4 +1,4 @@
-"""python -m sdbench.train: reads the options of a training, passes all others to the runner, and reports errors as one sentence."""
+"""python -m sdbench.train: read the options of a training, pass all others to the runner, report errors as one sentence."""
 
 import fcntl
 import re
@@ -76,7 +76,7 @@ def _train(name: str, argv: Sequence[str], compose: Compose) -> None:
 
 
 def parse(name: str, argv: Sequence[str]) -> tuple[TrainingRecipe, dict[str, str], list[str]]:
-    """Return the recipe of a training, its options out= and reward=, and the words for the run."""
+    """Return the recipe of a training, all its options as text, and the other arguments, which go to the run."""
     examples = {name: show(f.default) for name, f in OPTIONS.items()} | {"out": "FOLDER", "reward": "METRIC"}
     try:
         given = parse_words(argv, examples, keeps_unknown=True)
@@ -87,7 +87,7 @@ def parse(name: str, argv: Sequence[str]) -> tuple[TrainingRecipe, dict[str, str
 
 @contextmanager
 def lock(out: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `out`; ConfigError if another training holds it, or nothing can be written there."""
+    """Hold an exclusive lock on `out`; raise ConfigError if another training holds it, or the folder cannot be written to."""
     path = out.with_name(f".{out.name}.lock")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
-"""Distils a draft towards its target, on texts sampled by the draft or, for a pruned target, by the target.
+"""Distil a draft towards its target, on texts sampled by the draft or, for a pruned target, by the target.
 
 The target is not trained.
 
-Losses on a token's distributions p (target) and q (draft): forward KL(p‖q), reverse KL(q‖p), TV(p, q), and overlap −log Σ
-min(p, q) (arXiv:2602.23881), whose gradient does not vanish where that of TV is small: TV = 1 − Σ min(p, q), and d(overlap) =
-dTV / Σ min(p, q).
+The losses compare the target's distribution p of a token with the draft's q: forward KL(p‖q), reverse KL(q‖p), TV(p, q), and
+overlap −log Σ min(p, q) (arXiv:2602.23881). With TV = 1 − Σ min(p, q), d(overlap) = dTV / Σ min(p, q); so the gradient of overlap
+does not vanish where that of TV is small.
 """
 
 import copy
@@ -40,7 +40,7 @@ class Distillation(Trainer[AnyDistillation]):
 
     name, checkpoint_every, report_every = "draft", 20, 10
     role: ClassVar[Literal["draft", "target"]] = (
-        "draft"  # of the model whose texts are read, and in whose precision is written
+        "draft"  # the model that samples the texts, and whose precision the result has
     )
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class Distillation(Trainer[AnyDistillation]):
 
     @property
     def checkpoint(self) -> Path:
-        """Return the checkpoint's path, beside the folder, which is written at the end and atomically."""
+        """Return the path of the checkpoint. It is beside the folder `out`, which must not exist before the end of the training."""
         return self.out.with_name(f"{self.out.name}.ckpt")
 
     def progress(self) -> str:
@@ -83,7 +83,7 @@ class Distillation(Trainer[AnyDistillation]):
         return total
 
     def _loss(self, texts: Sequence[tuple[list[int], list[int]]]) -> Tensor:
-        """Return the sum over all tokens of some texts, each with its prompt."""
+        """Return the loss summed over all tokens of these (prompt, text) pairs."""
         ids = torch.zeros(
             len(texts), max(len(p) + len(t) for p, t in texts), dtype=torch.long, device=self.draft.device
         )
@@ -98,7 +98,7 @@ class Distillation(Trainer[AnyDistillation]):
         return LOSSES[self.recipe.loss](p, q).sum()
 
     def save(self) -> None:
-        """Write a Hugging Face folder in the draft's original precision, with the tokenizer."""
+        """Write a Hugging Face folder with the tokenizer, in the precision of the original weights."""
         self.draft.requires_grad_(False)
         last = self.rows[-20:]
         metadata = {**self.metadata(), "last": round(sum(last) / len(last), 4)}

@@ -9,7 +9,7 @@ from sdbench.train.recipes import DistillationRecipe, option
 
 @dataclass(frozen=True)
 class StatesRecipe(DistillationRecipe):
-    """The options of a drafter on the target's states; `drafter` is its name."""
+    """The options that all drafters on the target's states share; `drafter` is the name of one."""
 
     needs_draft = False
 
@@ -35,7 +35,7 @@ class MedusaRecipe(StatesRecipe, drafter="medusa"):
 
 @dataclass(frozen=True)
 class MTPRecipe(StatesRecipe, drafter="mtp"):
-    """The options of a layer that drafts from its own states."""
+    """The options of a layer that drafts from its own earlier states."""
 
     version = "1"
     about = "train a layer on the target's states and next tokens over its own answers; the target stays as it is"
@@ -50,7 +50,7 @@ class MTPRecipe(StatesRecipe, drafter="mtp"):
 
 @dataclass(frozen=True)
 class EagleRecipe(MTPRecipe, drafter="eagle"):
-    """The options of EAGLE-1's layer: the first position alone, with the published weight of the distance."""
+    """The options of EAGLE-1's layer: only the first position is trained, with the published weight of the distance."""
 
     about = "train EAGLE's layer on the target's states and next tokens over its own answers; the target stays as it is"
     trainer = "sdbench.train.mtp.EagleTraining"
@@ -69,7 +69,7 @@ class Eagle3Recipe(MTPRecipe, drafter="eagle3"):
 
 @dataclass(frozen=True)
 class BlockRecipe(StatesRecipe, drafter="block"):
-    """The options of layers that draft a block in one forward."""
+    """The options of layers that draft a block in one forward pass."""
 
     version = "1"
     about = "train layers that draft a whole block from the target's states, over its own answers; the target stays as it is"

@@ -1,8 +1,8 @@
-"""Trains DIVERSED's head by policy gradient: the reward of the texts that its ensemble writes, plus acceptance at a price.
+"""Train DIVERSED's head by policy gradient on the reward of the texts decoded with it, plus acceptance at a price.
 
-The published objective, with the sign that raises acceptance: E[R] + λ·E[1 − TV(q, v)], v = w·p + (1 − w)·q. The credit for a text
-goes to what w decided, the tokens at drafted positions, each of which has the distribution v; a bonus token is the target's own.
-λ is how much reward one unit of acceptance is worth.
+The objective is the published one, with the sign that raises acceptance: E[R] + λ·E[1 − TV(q, v)], v = w·p + (1 − w)·q. The
+reward of a text is credited to the tokens at drafted positions, whose distribution v depends on w; bonus tokens come from the
+target alone. λ is the reward that one unit of acceptance is worth.
 """
 
 import csv
@@ -23,12 +23,12 @@ from sdbench.train.trainer import Trainer, WarmAdamW
 from sdbench.verify.head import Head, linear, width_of
 from sdbench.verify.learned import Diversed
 
-COLLAPSED = 0.02  # a head whose mean weight is this close to 0 or 1 is useless
+COLLAPSED = 0.02  # training stops if the mean weight of the head is this close to 0 or 1
 
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """The tokens that w decided: features, probabilities, and the advantage of their text over others of its prompt."""
+    """Tokens whose distribution depends on w: features, probabilities, and their text's advantage over others of its prompt."""
 
     features: Tensor  # [N,n]
     p: Tensor  # [N] of the token
@@ -50,7 +50,7 @@ class TokenBatch:
 
 
 class EnsembleTraining(Trainer[EnsembleRecipe]):
-    """Trains from a head with w = 1/2 everywhere."""
+    """Trains a head, starting with w = 1/2 everywhere."""
 
     name, checkpoint_every, report_every = "head", 10, 5
 

@@ -1,8 +1,8 @@
-"""Fits a confidence gate: which tokens of a drafter's full blocks does the lossless rule keep?
+"""Fit a confidence gate, which estimates the probability that the lossless rule keeps a drafted token.
 
-Texts are decoded losslessly. Every drafted token gives its features; those that were examined, kept or not, give a label. Every
-fifth prompt is held out: on these the gate's probabilities are compared with what was kept, token by token, and for the first k
-tokens of a block.
+Texts are decoded losslessly with blocks of full length. The features of every drafted token are recorded; an examined token also
+has a label, kept or not. Every fifth prompt is held out: there the gate's estimates are compared with the labels, for single
+tokens and for the first k tokens of a block.
 """
 
 import json
@@ -27,12 +27,12 @@ from sdbench.types import Evidence, Generation, Verdict
 from sdbench.verify import Exact
 from sdbench.verify.tokenwise import offered_slots
 
-THRESHOLDS = (0.0, 0.5, 0.7, 0.9)  # of the table by length; at 0 all blocks count
+THRESHOLDS = (0.0, 0.5, 0.7, 0.9)  # for the table of block lengths; with 0, all blocks count
 
 
 @dataclass(eq=False)
 class DraftRecorder(Recorder):
-    """The features of all tokens that were drafted."""
+    """Records the features of all drafted tokens."""
 
     num_ids: int = 0
 
@@ -47,7 +47,7 @@ class DraftRecorder(Recorder):
         self.rounds.append((text[:, None].expand(is_offered.shape)[is_offered].cpu(), seen.cpu()))
 
     def blocks(self, generations: Sequence[Generation]) -> Iterator["Drafts"]:
-        """Yield the drafts of each text that count: those up to its end."""
+        """Yield the drafts of each round, text after text, without rounds after the end of a text."""
         for index, generation in enumerate(generations):
             rounds = [seen[text == index] for text, seen in self.rounds[self.first_round[index] :]]
             counts = zip(generation.drafted or (), generation.examined or (), generation.accepted or (), strict=True)
@@ -60,7 +60,7 @@ class DraftRecorder(Recorder):
 
 @dataclass(frozen=True)
 class Drafts:
-    """N drafted tokens: features, place in the block, whether kept, whether examined, and the number of the prompt."""
+    """N drafted tokens: features, slot in the block, whether kept, whether examined, number of the prompt."""
 
     features: Tensor  # [N,n] float64
     slot: Tensor  # [N]
@@ -75,12 +75,12 @@ class Drafts:
         return Drafts(*(part[rows] for part in self.parts()))
 
     def labels(self) -> Labels:
-        """What was examined."""
+        """Return the examined tokens with their labels."""
         return Labels(*(part[self.is_examined] for part in (self.features, self.is_kept, self.prompt)))
 
 
 class GateTraining(Trainer[GateRecipe]):
-    """Records drafts step by step; then fits a gate and measures its calibration on held-out prompts."""
+    """Records drafts in steps, then fits a gate and measures its calibration on held-out prompts."""
 
     name, checkpoint_every, report_every = "drafts", 1, 1
 
@@ -114,7 +114,7 @@ class GateTraining(Trainer[GateRecipe]):
         write_trained(self.out, KIND, weights, facts, self.metadata())
 
     def metadata(self) -> dict[str, Any]:
-        """As of any training, with the class that drafted; models that it does not read are left out."""
+        """Return the metadata of a training and the drafter's class, with checkpoints of only the models that the drafter reads."""
         drafter = self.setup.lossless.drafter
         assert drafter is not None, "a training decodes with a drafter"
         metadata = super().metadata()
@@ -125,14 +125,16 @@ class GateTraining(Trainer[GateRecipe]):
 
 
 def error_of(calibration: Mapping[str, Any]) -> float | None:
-    """The expected calibration error: the mean distance of probability and share over the bins, weighted by their tokens."""
+    """Return the expected calibration error: the mean over bins of |probability − share|, weighted by the tokens of the bin."""
     total = sum(b["n"] * abs(b["said"] - b["good"]) for b in calibration["bins"])
     return round(total / calibration["labels"], 4) if calibration["labels"] else None
 
 
 def by_length(gate: Gate, drafts: Drafts) -> list[dict[str, Any]]:
-    """How errors compound: of blocks whose first k estimates all exceed a threshold, `said`, the mean of the estimates' product,
-    and `good`, the share whose first k drafts were all kept, with an interval by bootstrap over prompts.
+    """Return how estimates compare with outcomes over the first k drafts of a block, for each threshold and k.
+
+    Of the blocks whose first k estimates all exceed the threshold: `said` is the mean product of these estimates, and `good` is
+    the share of blocks whose first k drafts were all kept, with an interval by bootstrap over prompts.
     """
     estimates = gate.score(drafts.features).sigmoid()
     starts = (drafts.slot == 0).nonzero()[:, 0].tolist()
@@ -158,7 +160,7 @@ def by_length(gate: Gate, drafts: Drafts) -> list[dict[str, Any]]:
 
 
 def draw(calibration: Mapping[str, Any], folder: Path) -> None:
-    """Write the figure: share kept by probability, and by how many drafts in a row."""
+    """Write the figure: the share of drafts kept by estimate, and the share of blocks kept by number of drafts."""
     from sdbench.report.figures.style import CYCLE, PAGE, house_style, panels, save
 
     with house_style():

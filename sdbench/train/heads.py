@@ -1,7 +1,7 @@
-"""Common code of the trainings of drafters on the target's states: texts sampled by the target, losses by position, the folder.
+"""Common code of trainings of drafters on the target's states: texts sampled by the target, a loss for each position, the result.
 
-The target is not trained. The held-out agreement of position k is the mean of Σ min(p, q): the acceptance of its token if those
-before it were kept.
+The target is not trained. The held-out agreement of position k is the mean of Σ min(p, q): the probability that its token is
+accepted if those before it were.
 """
 
 from abc import abstractmethod
@@ -27,10 +27,10 @@ AnyStatesRecipe = TypeVar("AnyStatesRecipe", bound=StatesRecipe)
 
 
 class StatesTraining(Trainer[AnyStatesRecipe]):
-    """A subclass defines the initial weights, and the laws at each position that follow from a text's states."""
+    """A training. A subclass defines the initial weights, and the distributions at each position given a text's states."""
 
     checkpoint_every, report_every = 20, 10
-    kind: ClassVar[str]  # of the card
+    kind: ClassVar[str]  # written to the card of the result
     state_needs: ClassVar[frozenset[str]] = TrainedDrafter.needs
 
     def __post_init__(self) -> None:
@@ -45,7 +45,9 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
 
     @abstractmethod
     def laws(self, texts: Sequence[Text], depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Return of each of `depth` positions k its number, q and the target's p, [N,V] each, wherever a round may draft it."""
+        """Yield (k, q [N,V], p [N,V]) for each of `depth` positions k: the drafter's distributions and the target's, at all N
+        places of these texts where a round may draft that position.
+        """
 
     @property
     @abstractmethod
@@ -72,7 +74,7 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
         return total
 
     def losses(self, texts: Sequence[Text]) -> Iterator[Tensor]:
-        """Return sums over tokens, each of a graph of its own."""
+        """Yield losses summed over tokens, each with a separate autograd graph."""
         for k, q, p in self.laws(texts, self.depth):
             if len(p):
                 yield self.recipe.discount**k * LOSSES[self.recipe.loss](p, q).sum()
@@ -104,7 +106,7 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
         return [torch.cat(states, -1) for states in parts]
 
     def law(self, states: Tensor) -> Tensor:
-        """Return the laws [...,V] of the target's head for states [...,d]."""
+        """Return the distributions [...,V] that the target's head gives for states [...,d]."""
         warp = self.setup.decoder.warp
         return warp.law(warp.logits(self.target.read_out(states)))
 
@@ -123,7 +125,7 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
 
     @torch.no_grad()
     def agreement(self) -> list[float]:
-        """Return the mean of Σ min(p, q) of each position over held-out texts."""
+        """Return the mean of Σ min(p, q) over held-out texts, for each position."""
         sums = torch.zeros(self.num_positions, 2, dtype=torch.float64)
         for group in group_by(self.held_out, BATCH):
             for k, q, p in self.laws(group, self.num_positions):

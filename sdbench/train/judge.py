@@ -1,8 +1,8 @@
-"""Trains a judge from mined labels, as AutoJudge (arXiv:2504.20039): accept one wrong draft token, decode on, and compare scores.
+"""Train a judge from mined labels, as AutoJudge (arXiv:2504.20039): accept one wrong draft token, decode on, and compare scores.
 
-At temperature 0 the draft proposes wrong tokens one after another. `Swap(n)` accepts the n-th of them and decodes losslessly before
-and after it, so that all swaps of a prompt are rules of one stream and share its prefill. A swapped token is good if the text that
-continues it scores no less than the lossless one.
+At temperature 0, a wrong draft token is one that the lossless rule rejects. `Swap(n)` accepts the n-th wrong token of a text and
+decodes losslessly before and after it, so all swaps of a prompt are decoded in one stream and share its prefill. The label of a
+swapped token is good if the score of its text is at least that of the lossless text.
 """
 
 import json
@@ -36,7 +36,7 @@ BINS = 8
 
 @dataclass(frozen=True, slots=True)
 class Swap(Joint):
-    """Exact match at temperature 0, except for the n-th wrong draft of a text, which is accepted. State: wrong drafts so far."""
+    """Exact match at temperature 0, except that the n-th wrong draft of a text is accepted. The state counts wrong drafts."""
 
     limits = Limits(temperature="zero")
 
@@ -46,11 +46,11 @@ class Swap(Joint):
         return torch.zeros(len(prompts), 1, dtype=torch.int64, device=device)
 
     def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
-        assert state is not None, "the engine returns what init_state made"
+        assert state is not None, "the engine passes the state that init_state returned"
         if not evidence.draft.tokens.shape[1]:
             return draw_bonus(evidence, u, state)
         wrong = (evidence.draft.tokens != evidence.p[:, :-1]) & offered_slots(evidence.draft)
-        count = state + wrong.long().cumsum(1)  # [B,K], wrong drafts up to this slot
+        count = state + wrong.long().cumsum(1)  # [B,K], number of wrong drafts up to and including this slot
         passes = count - 1 == torch.as_tensor(self.n, device=u.device).reshape(-1, 1)
         verdict = keep_until_first_rejection(~wrong | passes, evidence, best_at, u)
         last = verdict.accepted.clamp_max(wrong.shape[1] - 1)[:, None]
@@ -59,7 +59,7 @@ class Swap(Joint):
 
 @dataclass(frozen=True)
 class Labels:
-    """N swapped tokens: their features, whether each was good, and the number of its prompt."""
+    """N labelled tokens: features, whether the token is good, number of the prompt."""
 
     features: Tensor  # [N,n]
     good: Tensor  # [N] bool
@@ -70,7 +70,7 @@ class Labels:
 
 
 class JudgeTraining(Trainer[JudgeRecipe]):
-    """Mines labels step by step; then fits a judge and measures its calibration on held-out prompts."""
+    """Mines labels in steps, then fits a judge and measures its calibration on held-out prompts."""
 
     name, checkpoint_every, report_every = "labels", 1, 1
 
@@ -109,21 +109,23 @@ class JudgeTraining(Trainer[JudgeRecipe]):
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Return the first position at which b differs from a; None if it only ends earlier or is equal."""
+    """Return the first position at which b differs from a, or None if one is a prefix of the other."""
     return next((position for position, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
 
 
 def fit_judge(labels: Labels) -> dict[str, Tensor]:
-    """Return the weights of a judge that separates good tokens from others; ConfigError if all labels are equal."""
+    """Return the weights of a judge that separates good tokens from others; raise ConfigError if all labels are equal."""
     count, num_good = len(labels.good), int(labels.good.sum())
     if num_good in (0, count):
         sign = "positive" if num_good else "negative"
-        raise ConfigError(f"all {count} labels are {sign}, nothing to fit: raise prompts= or choose another task")
+        raise ConfigError(
+            f"all {count} labels are {sign}, so nothing can be fitted: raise prompts= or choose another task"
+        )
     return fit_logistic(labels.features, labels.good)
 
 
 def fit_logistic(x: Tensor, good: Tensor) -> dict[str, Tensor]:
-    """Logistic regression on standardised features, by Newton's method in float64."""
+    """Return the weights of a logistic regression on standardised features, fitted by Newton's method in float64."""
     x64, y = x.double(), good.double()
     shift, scale = x64.mean(0), x64.std(0).clamp_min(1e-3)
     rows = torch.cat(((x64 - shift) / scale, torch.ones(len(x64), 1, dtype=torch.float64)), 1)
@@ -147,7 +149,7 @@ def fit_logistic(x: Tensor, good: Tensor) -> dict[str, Tensor]:
 
 
 def auc_of(score: np.ndarray, good: np.ndarray) -> float:
-    """Return the probability that a good token scores above another one, ties counted half; NaN if all are of one kind."""
+    """Return the probability that a good token scores above one that is not good; ties count half, NaN if all are of one kind."""
     from scipy.stats import rankdata
 
     ranks, count = rankdata(score), int(good.sum())
@@ -156,7 +158,7 @@ def auc_of(score: np.ndarray, good: np.ndarray) -> float:
 
 
 def auc_by_prompt(score: np.ndarray, good: np.ndarray, prompt: np.ndarray) -> Estimate:
-    """Return the AUC, with an interval by bootstrap over prompts."""
+    """Return the AUC with an interval by bootstrap over prompts."""
     rng, resamples = np.random.default_rng(0), []
     groups = [np.flatnonzero(prompt == number) for number in np.unique(prompt)]
     for _ in range(RESAMPLES if groups else 0):
@@ -168,9 +170,9 @@ def auc_by_prompt(score: np.ndarray, good: np.ndarray, prompt: np.ndarray) -> Es
 
 
 def calibrate(score: Callable[[Tensor], Tensor], labels: Labels) -> dict[str, Any]:
-    """Compare the probabilities σ(score) with labels that it was not fitted to: the content of calibration.json.
+    """Return the content of calibration.json: the probabilities σ(score) compared with labels that were not used in the fit.
 
-    `good` and `said` are the share of good tokens and the mean probability, in all and by eighths of [0, 1]; null without labels.
+    `good` is the share of good tokens and `said` the mean probability, overall and in eight bins of [0, 1]; null without labels.
     """
     probability = torch.sigmoid(score(labels.features)).double().numpy()
     good, prompt = labels.good.numpy(), labels.prompt.numpy()
@@ -188,7 +190,7 @@ def calibrate(score: Callable[[Tensor], Tensor], labels: Labels) -> dict[str, An
 
 
 def draw_reliability(axis: Any, bins: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the share of good labels over the estimated probability, with the number of labels of each bin."""
+    """Draw the share of good labels against the estimated probability, with the number of labels in each bin."""
     from sdbench.report.figures.style import BLUE, GREY
 
     axis.plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
@@ -205,7 +207,7 @@ def draw(calibration: Mapping[str, Any], folder: Path) -> None:
     with house_style():
         figure, (axis,) = panels()
         draw_reliability(axis, calibration["bins"])
-        axis.set_xlabel("probability according to the judge")
+        axis.set_xlabel("probability estimated by the judge")
         axis.set_ylabel("share of good tokens")
         axis.set_title(f"AUC {auc:.2f} [{low:.2f}, {high:.2f}], {calibration['labels']} tokens held out")
         save(figure, folder, "calibration")

@@ -1,6 +1,6 @@
-"""Common code of the trainings of layers on the target's states: texts sampled once, their states in memory, a forward pass.
+"""Common code of trainings of layers on the target's states: texts sampled once, their states kept in memory, a forward pass.
 
-The layers run many times over the slots of a text; a subclass defines over which, and what each of them sees.
+The layers run several times over the slots of a text. A subclass defines over which slots, and the attention mask of each slot.
 """
 
 from abc import abstractmethod
@@ -23,23 +23,23 @@ from sdbench.train.drafter_recipes import StatesRecipe
 from sdbench.train.heads import BATCH, StatesTraining, Text
 from sdbench.train.setup import group_by
 
-Window = Callable[[Tensor, Tensor], Tensor]  # whether positions see others by a layer's mask
+Window = Callable[[Tensor, Tensor], Tensor]  # a layer's mask: whether query positions attend to key positions
 Sees = Callable[[Window], Tensor]
 AnyLayersRecipe = TypeVar("AnyLayersRecipe", bound=StatesRecipe)
 
 
 class PaddedTexts(NamedTuple):
-    """Some texts as one batch: each slot t has its token, and the state that predicted it."""
+    """Some texts as one batch: for each slot t, the embedding of its token and the target's states before and at it."""
 
     embeddings: Tensor  # [B,L,d]
-    before: Tensor  # [B,L,d], the states that the layers read: of slot t h(t−1)
-    states: Tensor  # [B,L,d], the target's own: of slot t h(t)
+    before: Tensor  # [B,L,d], h(t−1) in slot t: the states that the layers read
+    states: Tensor  # [B,L,d], h(t) in slot t: the target's states
     first: Tensor  # [B,1], the last slot of the prompt
     last: Tensor  # [B,1], the last slot whose state is compared
 
 
 class LayersTraining(StatesTraining[AnyLayersRecipe]):
-    """Trains from the target's last layers over its last state and the embedding of the next token."""
+    """Trains layers on the target's last state and the embedding of the next token, starting with a copy of its last layers."""
 
     report_every = 20
     has_norms: ClassVar[bool] = True
@@ -59,13 +59,13 @@ class LayersTraining(StatesTraining[AnyLayersRecipe]):
 
     @abstractmethod
     def unroll(self, texts: Sequence[Text], depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Return of each position its number, the layers' states and the target's, [N,d] each, of all slots that a round may
-        reach in it.
+        """Yield (k, the layers' states [N,d], the target's states [N,d]) for each of `depth` positions k, at all N slots of these
+        texts where a round may draft that position.
         """
 
     @cached_property
     def sampled(self) -> list[Text]:
-        """All training texts. Their states are read in groups that do not depend on the step: a resumed training repeats them."""
+        """Return all training texts. Their states are computed in fixed groups, so a resumed training gets the same numbers."""
         texts = self.sample(self.training_keys, 1)
         for group in group_by(texts, BATCH):
             self.states(group)
@@ -76,7 +76,7 @@ class LayersTraining(StatesTraining[AnyLayersRecipe]):
         return [self.sampled[(step * count + i) % len(self.sampled)] for i in range(count)]
 
     def states(self, texts: Sequence[Text]) -> list[Tensor]:
-        """As before, each text read once."""
+        """Return the target's states of each text, computed once and then kept."""
         by_key = {(len(prompt), *prompt, *text): (prompt, text) for prompt, text in texts}
         new = {key: text for key, text in by_key.items() if key not in self.stored}
         if new:
@@ -84,14 +84,14 @@ class LayersTraining(StatesTraining[AnyLayersRecipe]):
         return [self.stored[len(prompt), *prompt, *text] for prompt, text in texts]
 
     def losses(self, texts: Sequence[Text]) -> Iterator[Tensor]:
-        """All positions of a group are one graph."""
+        """Yield the loss of all positions, which share one autograd graph."""
         total = torch.zeros((), device=self.target.device)
         for k, drafted, states in self.unroll(texts, self.depth):
             total = total + self.recipe.discount**k * self.loss(drafted, states)
         yield total
 
     def loss(self, drafted: Tensor, states: Tensor) -> Tensor:
-        """Return the sum of a position's loss over the layers' states [N,d] and the target's."""
+        """Return the loss of a position, summed over N pairs of the layers' states [N,d] and the target's."""
         return LOSSES[self.recipe.loss](self.law(states), self.law(drafted)).sum()
 
     def laws(self, texts: Sequence[Text], depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -115,9 +115,9 @@ class LayersTraining(StatesTraining[AnyLayersRecipe]):
     def run(
         self, weights: dict[str, Tensor], inputs: Tensor, positions: Tensor, sees: Sees, cache: DynamicCache
     ) -> Tensor:
-        """Return the states [B,T,d] that the layers make of inputs [B,T,d] at positions [T].
+        """Return the states [B,T,d] that the layers compute from inputs [B,T,d] at positions [T].
 
-        `sees` makes of a layer's own mask what the inputs see of the cache and of themselves, [T,S].
+        `sees` takes a layer's mask function and returns the mask [T,S] of the T inputs over the cached positions and themselves.
         """
         parameters = {f"{self.path}.{name}": x for name, x in layer_parameters(weights).items()}
         lowest = torch.finfo(inputs.dtype).min

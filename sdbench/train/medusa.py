@@ -13,7 +13,7 @@ from sdbench.train.heads import StatesTraining, Text
 
 
 class MedusaTraining(StatesTraining[MedusaRecipe]):
-    """Trains from heads that predict what the target's head does."""
+    """Trains heads that start with the prediction of the target's head."""
 
     name = kind = Medusa.kind
 

@@ -1,9 +1,9 @@
-"""Trains the layer of drafter=mtp, eagle or eagle3, which drafts position k from its own states of the positions before.
+"""Train the layer of drafter=mtp, eagle or eagle3, which drafts position k from its own states of the positions before k.
 
-Training unrolls it as drafting does (training-time test, EAGLE-3, arXiv:2503.01840, section 3.2): slot t of pass k reads the
-layer's own state of slot t−1 in pass k−1, where pass 0 reads the target's. It attends to itself, to the slots of its own chain in
-the passes before, and to those of pass 0 before the chain. The distribution of slot t is compared with the target's own at t in
-every pass. Texts are sampled once and read repeatedly, with the target's states in memory.
+Training unrolls the layer as drafting does (training-time test, EAGLE-3, arXiv:2503.01840, section 3.2). Slot t of pass k reads
+the layer's state of slot t−1 in pass k−1; pass 0 reads the target's state. The slot attends to itself, to the earlier slots of
+its chain (one in each earlier pass), and to the slots of pass 0 before the chain. In every pass the distribution of slot t is
+compared with the target's at t. Texts are sampled once and read repeatedly, with the target's states in memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from sdbench.train.layers import LayersTraining, Window
 
 
 class MTPTraining(LayersTraining[MTPRecipe]):
-    """Steps of a layer from its own states."""
+    """Trains a layer that drafts from its own states, unrolled over several passes."""
 
     name = kind = MTP.kind
 
@@ -42,7 +42,7 @@ class MTPTraining(LayersTraining[MTPRecipe]):
         return loss
 
     def unroll(self, texts: Sequence[Text], depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """A position is a pass."""
+        """Yield the states of each pass; pass k drafts position k."""
         weights = self.cast_weights()
         embeddings, before, states, first, last = self.pad_texts(texts, weights)
         slots, cache = torch.arange(embeddings.shape[1], device=embeddings.device), DynamicCache()
@@ -54,21 +54,21 @@ class MTPTraining(LayersTraining[MTPRecipe]):
 
 
 def sees(slots: Tensor, k: int, window: Window) -> Tensor:
-    """Return what each slot of a pass sees of all passes so far, [L,(k+1)·L]."""
+    """Return the mask [L,(k+1)·L] of the slots of pass k over the slots of all passes up to k."""
     query, key = slots[:, None], slots[None]
     seen = window(query, key) & (key <= query - k)
     return torch.cat([seen, *(key == query - k + i for i in range(1, k + 1))], 1)
 
 
 class EagleTraining(MTPTraining):
-    """The same without norms, with a loss on the distance to the target's states beside that of the distributions."""
+    """MTP's training without norms, and with the distance to the target's states added to the loss."""
 
     name = kind = Eagle.kind
     has_norms = False
 
 
 class Eagle3Training(MTPTraining):
-    """The same with states of three layers; the loss is that of the distributions alone."""
+    """MTP's training on states of three of the target's layers; the loss compares distributions only."""
 
     name = kind = Eagle3.kind
     state_needs = Eagle3.needs

@@ -24,7 +24,7 @@ OPTIONS = {name: f for recipe in RECIPES.values() for name, f in recipe.options(
 
 
 def parse_recipe(kind: str, texts: Mapping[str, str]) -> TrainingRecipe:
-    """Return the recipe with these options; ConfigError for an unknown option or a wrong value."""
+    """Return the recipe with these options; raise ConfigError for an unknown option or a wrong value."""
     values = {name: _parse_value(name, text) for name, text in texts.items() if name in OPTIONS}
     make = RECIPES[kind]
     for name in values:
@@ -60,7 +60,7 @@ def help_of(kind: str) -> str:
 
 
 def _parse_value(name: str, text: str) -> Any:
-    """Convert the text to the type of the option's default: a word, a list of words, or a number that is large enough."""
+    """Convert a text to the type of the option's default: a string, a list of strings, or a number of at least the minimum."""
     default: Any = OPTIONS[name].default
     least = OPTIONS[name].metadata["least"]
     if isinstance(default, str):

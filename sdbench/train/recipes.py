@@ -1,39 +1,41 @@
-"""The options of each training, with the help texts. Nothing here imports torch at the start, so that --help is quick."""
+"""The options of each training, with their help texts. Importing this module does not import torch, so --help is fast."""
 
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from sdbench.config import LENGTH_OPTIONS, ConfigError, Run, nearest
 
-PROMPTS_AT_ONCE = 30  # of a step of mining
+PROMPTS_AT_ONCE = 30  # prompts of a step in trainings that record or mine labels
 LOSS_NAMES = ("forward_kl", "reverse_kl", "tv", "overlap")  # of sdbench/train/distill.py
 
 
 def option(default: Any, text: str, least: float = 0) -> Any:
-    """A field with its line of help and the least value of a number."""
+    """Return a dataclass field with its help text and, for a number, its minimum."""
     return field(default=default, metadata={"help": text, "least": least})
 
 
 class TrainingRecipe:
-    """What the recipes share; __init__ raises ValueError for a wrong option."""
+    """Base class of recipes; __init__ raises ValueError for a wrong option."""
 
-    version: ClassVar[str]  # raised when the same recipe gives other weights
+    version: ClassVar[str]  # changed when the same options give other weights
     about: ClassVar[str]
     folder: ClassVar[str]  # the default of out=, below results/
-    usage: ClassVar[str]  # how a run uses what was trained
-    trainer: ClassVar[str]  # the path of its class
-    is_greedy: ClassVar[bool] = False
-    is_rewarded: ClassVar[bool] = True  # reads the score of a text
+    usage: ClassVar[str]  # options of a run that uses the result
+    trainer: ClassVar[str]  # dotted path of the class that trains
+    is_greedy: ClassVar[bool] = False  # texts are decoded at temperature 0
+    is_rewarded: ClassVar[bool] = True  # the training uses the scores of texts
     needs_draft: ClassVar[bool] = True
-    is_of_drafter: ClassVar[bool] = False  # it serves the run's drafter, which may need no draft
-    is_model: ClassVar[bool] = False  # it writes a folder as `save_pretrained` does, which appears at the end and whole
+    is_of_drafter: ClassVar[bool] = False  # the result is for the run's drafter, which may work without a draft model
+    is_model: ClassVar[bool] = (
+        False  # the result is a folder as of `save_pretrained`, which appears only when it is complete
+    )
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     prompts: int
 
     @property
     def num_rows(self) -> int:
-        """How many rows of the train split it reads."""
+        """Return how many rows of the train split the training reads."""
         return getattr(self, "rows", self.prompts)
 
     @property
@@ -45,14 +47,14 @@ class TrainingRecipe:
         return {f.name: f for f in fields(cls) if f.init}
 
     def of_run(self, run: Run) -> Run:
-        """The run that the training decodes, for a run as it is configured."""
+        """Return the run that the training decodes, from the run that the user configured."""
         return run
 
     def refuse_target(self, config: Any) -> None:
-        """ConfigError for a target, by the text part of its configuration, that the options do not fit."""
+        """Raise ConfigError if the options do not fit the target, given its text configuration."""
 
     def refuse_temperature(self, temperature: float) -> None:
-        """ConfigError for a temperature at which nothing can be learned."""
+        """Raise ConfigError for a temperature at which nothing can be learned."""
         if self.is_greedy and temperature != 0:
             raise ConfigError(f"temperature must be 0 to mine labels, got {temperature:g}")
         if not self.is_greedy and temperature == 0:
@@ -129,18 +131,18 @@ class GateRecipe(TrainingRecipe):
         refuse_features(self.features)
 
     def of_run(self, run: Run) -> Run:
-        """Blocks are drafted in full, whatever length policy is given."""
+        """Return the run without its length policy, so that blocks have their full length."""
         plain = [{k: v for k, v in d.options.items() if k not in LENGTH_OPTIONS} for d in run.drafters]
         drafters = (replace(d, options=options) for d, options in zip(run.drafters, plain, strict=True))
         return replace(run, drafters=tuple(drafters))
 
     def refuse_temperature(self, temperature: float) -> None:
-        """A gate is fitted at any: at 0 to the draft's un-tempered distributions."""
+        """Accept every temperature; at 0 the gate is fitted to the draft's un-tempered distributions."""
 
 
 @dataclass(frozen=True)
 class DistillationRecipe(TrainingRecipe):
-    """The options of bringing one distribution closer to another."""
+    """The options that all trainings share which bring a draft's distribution closer to the target's."""
 
     is_rewarded = False
 
@@ -170,7 +172,7 @@ class DraftRecipe(DistillationRecipe):
 
 @dataclass(frozen=True)
 class PrunedRecipe(DistillationRecipe):
-    """The options of healing a target that lacks some of its layers."""
+    """The options of training a pruned target, which lacks some layers, towards the whole target."""
 
     version = "1"
     is_model = True

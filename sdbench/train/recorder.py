@@ -1,4 +1,4 @@
-"""Records the features of the tokens that a rule decides, during decoding, so that no model runs again over a finished text."""
+"""Record features of the tokens that a rule decides while texts are decoded, so that no model has to read them again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,33 +14,37 @@ from sdbench.verify.head import needed_by, seen_by
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The N tokens of a text that a rule decided, accepted drafts and corrections: features and probabilities."""
+    """Features and probabilities of the N tokens of a text that a rule decided: accepted drafts and replacements."""
 
     features: Tensor  # [N,n]
-    p: Tensor  # [N], of the token
+    p: Tensor  # [N], probability of the token
     q: Tensor
     tv: Tensor
 
 
 @dataclass(eq=False)
 class Recorder:
-    """The records of the rules of texts that are decoded together: an entry per round and family, in host memory."""
+    """Records texts that are decoded together. It stores an entry in host memory for each round and family of rules."""
 
     features: Sequence[str]
-    rounds: list[tuple[Tensor, ...]] = field(default_factory=list)  # text [N], then the columns of Recording
-    first_round: dict[int, int] = field(default_factory=dict)  # of each text, since it last began
+    rounds: list[tuple[Tensor, ...]] = field(
+        default_factory=list
+    )  # number of the text [N], then the columns of Recording
+    first_round: dict[int, int] = field(
+        default_factory=dict
+    )  # by text: its first entry of `rounds` since it last began
 
     @property
     def needs(self) -> frozenset[str]:
-        """What it reads of the evidence beside p, q and the draft."""
+        """Return what the features need besides p, q and the draft."""
         return needed_by(self.features)
 
     def wrap(self, rule: Any, text: int) -> "RecordedRule":
-        """Return the rule for this text only."""
+        """Return the rule such that its decisions about this text are recorded."""
         return RecordedRule(rule, self, text)
 
     def record(self, text: Tensor, evidence: Evidence, verdict: Verdict) -> None:
-        """Store a round of texts [B]: the slots up to the first rejected one, which alone were decided."""
+        """Store a round of texts [B]: the slots up to and including the first rejected one, which the rule decided."""
         draft, accepted = evidence.draft, verdict.accepted[:, None]
         slots = torch.arange(draft.tokens.shape[1], device=accepted.device)
         is_decided = (slots <= accepted) & (slots < draft.lengths[:, None])
@@ -63,14 +67,14 @@ class Recorder:
 
 
 def num_decided(generation: Generation, position: int) -> int:
-    """Return how many tokens before a position the rule decided: the row of that token in a recording."""
+    """Return how many tokens before a position the rule decided. This is also the row of that token in a recording."""
     assert generation.origins is not None, "our own engine reports them"
     return sum(origin != "bonus" for origin in generation.origins[:position])
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRule:
-    """A rule whose decisions are recorded. `text` stacks: each row of a batch has its own."""
+    """A rule whose decisions are recorded. `text` stacks: it has a value for each row of a batch."""
 
     version: ClassVar[str] = ""
 
@@ -90,7 +94,7 @@ class RecordedRule:
         return self.rule.is_lossless()
 
     def init_state(self, prompts: Sequence[Tensor], device: Any) -> Tensor | None:
-        """Called when a text begins, and again when it restarts after an out-of-memory error."""
+        """Return the rule's state. The engine calls this when a text begins, or begins again after an out-of-memory error."""
         assert isinstance(self.text, int), "a text begins before rows are stacked"
         self.recorder.first_round[self.text] = len(self.recorder.rounds)
         return self.rule.init_state(prompts, device)

@@ -1,4 +1,4 @@
-"""The input of a training: a pair, the prompts of a task's train split, and the native engine."""
+"""The input of a training: a pair, prompts of a task's train split, and the native engine."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class TrainingSetup:
         return cls(run, job.task, job.pair_info, decoder.pair, job.prompts, decoder, metric, job.planned[0])
 
     def identity(self, recipe: TrainingRecipe) -> dict[str, Any]:
-        """Return everything on which the steps of a training depend."""
+        """Return everything that decides the steps of a training."""
         options = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name != "steps"}
         return {
             **self.metadata(),
@@ -106,7 +106,7 @@ class TrainingSetup:
         }
 
     def metadata(self) -> dict[str, Any]:
-        """Return the pair whose states a head reads, and the task and options of its training."""
+        """Return the pair, the task and the decoding options of a training."""
         run = self.run
         return {
             "model": run.model.name,
@@ -167,7 +167,7 @@ class TrainingSetup:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A text, its reward on 0–1, and the recording of the tokens that its rule decided."""
+    """A text, its reward in [0, 1], and the recording of the tokens that its rule decided."""
 
     generation: Generation
     reward: float
@@ -175,7 +175,7 @@ class Rollout:
 
 
 def reward_of(task: DataTask, name: str | None) -> Metric:
-    """Return the metric called `name`, or the headline metric; ConfigError unless each text has a score between two bounds."""
+    """Return the metric `name`, by default the headline metric; raise ConfigError unless it scores single texts within bounds."""
     usable = [metric for metric in task.metrics if metric.is_bounded and metric.stats is None and metric.best == "high"]
     wanted, names = name or task.metric, ", ".join(metric.name for metric in usable)
     for metric in usable:

@@ -16,24 +16,24 @@ from sdbench.files import replace_on_success
 
 @dataclass(slots=True)
 class Steps:
-    """The steps of a training, with a checkpoint at `path`. An interrupted training continues there in the next run."""
+    """The steps of a training, with a checkpoint at `path` from which an interrupted training continues."""
 
     name: str
-    count: int  # of the recipe
+    count: int  # number of steps in the recipe
     path: Path
     identity: Mapping[str, Any] = field(
         default_factory=dict
-    )  # what the steps depend on: that of a checkpoint must equal it
-    is_first: bool = True  # of the ranks: only this one writes and prints
+    )  # everything that decides the steps; a checkpoint with another identity is refused
+    is_first: bool = True  # whether this is the first rank: only that one writes and prints
     checkpoint_every: int = 250
     report_every: int = 50
     first: int = 0
-    before_s: float = 0.0  # the seconds up to the checkpoint that this continues from
+    before_s: float = 0.0  # seconds of training before the checkpoint
     num_run: int = 0
     began: float = field(default_factory=time.monotonic)
 
     def resume(self, device: str = "cpu") -> dict[str, Any] | None:
-        """Return the state in the checkpoint, None without one; ConfigError for a checkpoint of another training."""
+        """Return the state in the checkpoint, or None if there is none; raise ConfigError if it belongs to another training."""
         if not self.path.exists():
             return None
         state = torch.load(self.path, map_location=device, weights_only=True) if is_whole(self.path) else {}
@@ -50,10 +50,10 @@ class Steps:
         return state
 
     def run(self, last: int, state: Callable[[], Mapping[str, Any]]) -> Iterator[int]:
-        """The steps from the checkpoint to `last`; after each, `state()` is stored if a checkpoint is due."""
+        """Yield the steps from the checkpoint up to `last`; after each, store `state()` if a checkpoint is due."""
         if last < self.first:
             raise ConfigError(
-                f"{self.path} has {self.first} steps already, more than {last}: raise steps=, or delete it"
+                f"{self.path} already has {self.first} steps, more than {last}: raise steps=, or delete it"
             )
         for step in range(self.first, last):
             yield step
@@ -80,13 +80,13 @@ class Steps:
     def _store(self, state: Mapping[str, Any], step: int) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         state = {**state, "step": step, "seconds": self.seconds, "identity": json.dumps(self.identity)}
-        # The name of the part is fixed: the next run overwrites what a kill left, perhaps many gigabytes.
+        # The temporary file has a fixed name, so that the next run overwrites one left by a killed process.
         with replace_on_success(self.path, self.path.with_suffix(".part")) as part:
             torch.save(state, part)
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether a checkpoint is complete: a zip's directory is at its end and has a checksum of each part."""
+    """Return whether a checkpoint is complete: its zip directory, at the end of the file, has a checksum of each part."""
     try:
         with zipfile.ZipFile(path) as file:
             return file.testzip() is None

@@ -1,4 +1,4 @@
-"""The base of all trainings: numbered steps, resumed where an earlier run of the command stopped, then one result."""
+"""The base class of trainings: numbered steps, which continue where an earlier run of the command stopped, then the result."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ Recipe = TypeVar("Recipe", bound=TrainingRecipe)
 
 @dataclass
 class Trainer(ABC, Generic[Recipe]):
-    """A subclass defines a step and what is written at the end, as functions of the pair and the recipe."""
+    """A training. A subclass defines a step, and what is written at the end."""
 
-    name: ClassVar[str]  # of its checkpoint, and in the lines of progress
+    name: ClassVar[str]  # names the checkpoint and the lines of progress
     checkpoint_every: ClassVar[int]  # steps
-    report_every: ClassVar[int]
+    report_every: ClassVar[int]  # steps
 
     setup: TrainingSetup
     recipe: Recipe
@@ -32,7 +32,7 @@ class Trainer(ABC, Generic[Recipe]):
     optimiser: Any = field(default=None, init=False)  # a WarmAdamW, where weights are trained by gradients
 
     def __post_init__(self) -> None:
-        """Build what is trained, before the first step."""
+        """Build the weights to train, before the first step."""
 
     def __call__(self) -> None:
         identity, every = self.setup.identity(self.recipe), (self.checkpoint_every, self.report_every)
@@ -50,28 +50,28 @@ class Trainer(ABC, Generic[Recipe]):
         return self.out / f"{self.name}.ckpt"
 
     def state(self) -> dict[str, Any]:
-        """Return the content of a checkpoint."""
+        """Return the state that a checkpoint stores."""
         return {"rows": self.rows, **(self.optimiser.state() if self.optimiser else {})}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state` returned."""
+        """Continue from a state that `state` returned."""
         self.rows = state["rows"]
         if self.optimiser:
             self.optimiser.restore(state)
 
     @abstractmethod
     def step(self, step: int) -> Any:
-        """Train once; return what the end needs of this step, as tensors, numbers and texts."""
+        """Do one step of the training; return what `save` needs of it, as tensors, numbers or strings."""
 
     @abstractmethod
     def progress(self) -> str:
-        """Return the last row as text."""
+        """Return the last row as text for a line of progress."""
 
     @abstractmethod
     def save(self) -> None: ...
 
     def metadata(self) -> dict[str, Any]:
-        """Return the pair, the task and the options of the training, and how long it took."""
+        """Return the pair, the task, the options of the training, and its seconds."""
         names = [name for name in self.recipe.options() if name not in ("features", "rows")]
         options = {name: getattr(self.recipe, name) for name in names}
         return {**self.setup.metadata(), **options, "seconds": round(self.steps.seconds)}
@@ -89,7 +89,7 @@ class WarmAdamW:
         self.inner = torch.optim.AdamW(list(self.weights.values()), lr=self.rate, weight_decay=self.decay)
 
     def step(self, step: int) -> None:
-        """Apply the gradients of a step, and clear them."""
+        """Apply the gradients of a step and reset them."""
         for group in self.inner.param_groups:
             group["lr"] = self.rate * min(1.0, (step + 1) / WARM_UP)
         torch.nn.utils.clip_grad_norm_(list(self.weights.values()), CLIP)

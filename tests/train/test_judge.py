@@ -93,6 +93,6 @@ def test_labels_of_one_kind_among_those_to_learn_from_are_refused():
     good = torch.tensor([False, True, True])
     labels = Labels(torch.zeros(3, 2), good, torch.tensor([0, 1, 2]))
     with pytest.raises(
-        ConfigError, match="all 2 labels are positive, nothing to fit: raise prompts= or choose another task"
+        ConfigError, match="all 2 labels are positive, so nothing can be fitted: raise prompts= or choose another task"
     ):
         fit_judge(labels[labels.prompt > 0])

@@ -203,5 +203,5 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
 def test_fewer_steps_than_a_checkpoint_has_are_refused(tmp_path):
     pair = micro(12)
     fit(pair, "target", tokenizer_of(pair), tmp_path, Rank(), until=4)
-    with pytest.raises(ConfigError, match=r"target\.ckpt has 4 steps already, more than 3: raise steps="):
+    with pytest.raises(ConfigError, match=r"target\.ckpt already has 4 steps, more than 3: raise steps="):
         fit(pair, "target", tokenizer_of(pair), tmp_path, Rank(), until=3)
