@@ -11,6 +11,7 @@ import pytest
 
 import sdbench
 from scripts.simulate_shipping import shipped_by_mistake
+from sdbench import report
 from sdbench.metrics import gain, stats
 from sdbench.metrics.needed import examples_needed
 from sdbench.metrics.recommend import at_speed, breakpoints, decide, recommend
@@ -140,6 +141,8 @@ def test_the_committed_error_of_shipping_is_the_one_stated():
     method = (Path(__file__).parents[2] / "docs" / "method.md").read_text()
     words = {n: f"{100 * min(values):.1f} to {100 * max(values):.1f} %" for n, values in shares.items()}
     assert f"eight texts of uneven length: {words[8]}; with thirty {words[30]}" in method
+    page = (Path(report.__file__).parent / "page" / "templates" / "parts.html.j2").read_text()
+    assert f"in simulations 1 in {1 / max(shares[8]):.0f} with 8 timed texts" in page
 
 
 # Length
