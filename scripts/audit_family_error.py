@@ -45,7 +45,7 @@ DRAFTS_A_ROUND = 2
 
 @dataclass(frozen=True, slots=True)
 class FromTheTarget(Ensemble):
-    """A rejected draft is replaced from p, not from norm((p − q)+)."""
+    """A rule with a fault: it replaces a rejected draft from p instead of norm((p − q)+)."""
 
     def outcomes(self, evidence: Evidence, prompt: Sequence[int], texts: Any) -> Outcomes:
         keep, _ = keep_and_replace(Ensemble(self.w), evidence)
@@ -54,7 +54,7 @@ class FromTheTarget(Ensemble):
 
 @dataclass(frozen=True, slots=True)
 class BonusOfTheDraft(Ensemble):
-    """The bonus token is drawn from q."""
+    """A rule with a fault: it draws the bonus token from q."""
 
     def outcomes(self, evidence: Evidence, prompt: Sequence[int], texts: Any) -> Outcomes:
         p = torch.cat((evidence.p[:, :-1], dense(evidence.draft.q, pairs.VOCAB)[:, -1:]), 1)
@@ -63,7 +63,7 @@ class BonusOfTheDraft(Ensemble):
 
 @dataclass(frozen=True, slots=True)
 class NoStop(Ensemble):
-    """The target never ends a text inside a block."""
+    """A target with a fault: it never ends a text inside a block."""
 
     def outcomes(self, evidence: Evidence, prompt: Sequence[int], texts: Any) -> Outcomes:
         p = evidence.p.clone()
@@ -73,18 +73,18 @@ class NoStop(Ensemble):
 
 
 def claim_q(change: Callable[[Any], Any]) -> Callable[[DraftedBlocks], DraftedBlocks]:
-    """Blocks drawn from q while another distribution is claimed."""
+    """Return a function that changes the q of blocks, so that they claim another distribution than they were drawn from."""
     return lambda blocks: replace(blocks, q=change(blocks.q))
 
 
 def drop_unlikely(blocks: DraftedBlocks) -> DraftedBlocks:
-    """The first unlikely token ends the draft and is dropped."""
+    """Return blocks that end before their first unlikely token."""
     likely = blocks.q.gather(-1, blocks.x[..., None])[..., 0] > 0.3
     return replace(blocks, lengths=likely.long().cumprod(1).sum(1))
 
 
 class SpoiltLaws(TextLaws):
-    """Laws of rounds whose blocks are not what the drafter claims."""
+    """Distributions of rounds whose blocks are not distributed as the drafter claims."""
 
     spoil: Callable[[DraftedBlocks], DraftedBlocks] = staticmethod(lambda blocks: blocks)
 
@@ -104,7 +104,7 @@ FAULTS: dict[str, tuple[Any, Callable[[DraftedBlocks], DraftedBlocks]]] = {
 
 
 class Simulator:
-    """Texts of one prompt and setting, from the laws of its rounds."""
+    """Draws texts of one prompt and setting from the distributions of their rounds."""
 
     def __init__(self, laws: TextLaws, prompt: int) -> None:
         self.vocab, self.tables = laws.tables.vocab, []
@@ -113,7 +113,7 @@ class Simulator:
             self.tables.append((torch.cat(ends, 1).cumsum(1).numpy(), np.cumsum([0] + [e.shape[1] for e in ends])))
 
     def draw(self, count: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """Tokens [n,T], lengths [n], and rounds as columns (text, begin, accepted, emitted)."""
+        """Return tokens [n,T], lengths [n], and rounds as columns (text, begin, accepted, emitted)."""
         tokens, lengths = np.zeros((count, BUDGET), np.int64), np.zeros(count, np.int64)
         is_done, rounds = np.zeros(count, bool), []
         for depth in range(BUDGET):
@@ -144,7 +144,7 @@ class Simulator:
 
 
 class EvenDrafts(DraftTest):
-    """The probability integral transform of sound drafts is uniform, and is drawn as such."""
+    """Draws the probability integral transform of correct drafts, which is uniform."""
 
     uniforms = np.random.default_rng(5)
 
@@ -155,7 +155,7 @@ class EvenDrafts(DraftTest):
 
 
 def samples(simulators: Sequence[Simulator], count: int, generator: np.random.Generator) -> SampledTexts:
-    """`count` texts of every prompt."""
+    """Return `count` texts of every prompt."""
     drawn = [simulator.draw(count, generator) for simulator in simulators]
     prompts = torch.arange(len(drawn)).repeat_interleave(count)
     tokens = torch.from_numpy(np.concatenate([texts for texts, _, _ in drawn]))
@@ -172,7 +172,7 @@ def samples(simulators: Sequence[Simulator], count: int, generator: np.random.Ge
 
 
 def build_tests(claimed: Sequence[tuple[TextLaws, TextLaws | None]], horizon: int) -> list[RuleTests]:
-    """The tests of the default audit."""
+    """Return the tests of the default audit."""
     built = []
     for place, (laws, alone) in enumerate(claimed):
         tests: list[ClaimTest] = [

@@ -60,19 +60,19 @@ DEFAULTS = {
 
 
 def names(group: str) -> list[str]:
-    """What the README lists: the files of a group."""
+    """Return the names of the files of a group in configs/."""
     return sorted(path.stem for path in (config_dir() / group).glob("*.yaml"))
 
 
 def sweep_of(rule: str) -> RuleSweep:
-    """Every knob that declares a sweep at all of its values."""
+    """Return every knob that declares a sweep, with all of its values."""
     tree = yaml.safe_load((config_dir() / "verifier" / f"{rule}.yaml").read_text())
     swept = [knob for knob, declared in (tree.get("knobs") or {}).items() if "sweep" in declared and knob != "w"]
     return RuleSweep.check({**tree, **dict.fromkeys(swept)}, None)
 
 
 def kind_of_head(rule: str) -> str | None:
-    """The kind of a rule's trained head, from the knobs of its file; None for a rule without one."""
+    """Return the kind of a rule's trained head, from the knobs of its file; None for a rule without one."""
     folders = {knob.trained for knob in sweep_of(rule).knobs}
     return next((kind for kind, folder in SHIP.items() if folder in folders), None)
 
@@ -80,7 +80,7 @@ def kind_of_head(rule: str) -> str | None:
 def combinations(
     model: str, rules: Sequence[str], drafters: Sequence[str] = ()
 ) -> Iterator[tuple[str, str, str, Sequence[str]]]:
-    """(drafter, temperature, warper, rules of one batch); `drafters` are audited by themselves."""
+    """Return (drafter, temperature, warper, rules of one batch) of each combination; `drafters` are audited separately."""
     if drafters:
         yield from ((drafter, temperature, "", rules) for drafter in drafters for temperature in ("0", "1"))
         return
@@ -96,7 +96,7 @@ def combinations(
 
 
 def head_of(rule: str, model: str) -> str | None:
-    """The name of the head that ships for a trained pair, if there is one."""
+    """Return the name of the head that ships for a trained pair, if there is one."""
     kind = kind_of_head(rule)
     if kind is None or not model:
         return None
@@ -110,15 +110,15 @@ def head_words(rule: str, model: str) -> list[str]:
 
 
 def marker_words(rule: str) -> list[str]:
-    """The texts that begin and end a span, for a rule whose knobs are such texts."""
+    """Return options for the texts that begin and end a span, for a rule with such knobs."""
     knobs = [knob.name for knob in sweep_of(rule).knobs if knob.is_text and not knob.trained]
     return [f"verifier.{rule}.{knob}={marker}" for knob, marker in zip(knobs, MARKERS, strict=False)]
 
 
 def short_words(rule: str) -> list[str]:
-    """The values of a sweep at which a rule asks for the fewest drafts, for each knob that changes how many it asks for.
+    """Return the values at which a rule needs the fewest drafts, for each knob on which this number depends.
 
-    All texts of so many tokens are enumerated.
+    The audit enumerates all texts of that length.
     """
     if kind_of_head(rule):
         return []
@@ -135,7 +135,7 @@ def short_words(rule: str) -> list[str]:
 
 
 def drafter_words(drafter: str, model: str) -> list[str]:
-    """What a drafter needs beside a trained pair: no draft, a draft of another tokenizer, a corpus."""
+    """Return what a drafter needs besides a trained pair: no draft, a draft with another tokenizer, or a corpus."""
     kind, options = class_of(drafter)
     needs = needs_of(kind, DRAFTER_NEEDS)
     words = [] if "draft" in needs else ["model.draft=null"]
@@ -165,7 +165,7 @@ def run(
     model: str = "",
     samples: int = TRAINED_SAMPLES,
 ) -> list[dict[str, Any]]:
-    """Rows of one combination: all rules that can be had in it, in one stream."""
+    """Return rows of one combination: all rules that work in it are audited in one stream."""
     torch.set_num_threads(1)
     lines: list[dict[str, Any]] = []
     able = []
@@ -206,7 +206,7 @@ def run(
 
 
 def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny random pair") -> str:
-    """A line a rule and a column a combination, or where these are more the other way round."""
+    """Return a table with a line per rule and a column per combination, or transposed if it has more columns than lines."""
     combined = {(line["drafter"], line["temperature"], line["warper"]): line for line in lines}
     rules = sorted({line["rule"] for line in lines})
     cells = {(line["rule"], line["drafter"], line["temperature"], line["warper"]): line["verdict"] for line in lines}
@@ -242,7 +242,7 @@ def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny 
 
 
 def kept_lines(path: Path, rules: Sequence[str], drafters: Sequence[str] = ()) -> tuple[list[dict[str, Any]], float]:
-    """The lines of other rules, and of other drafters where some are named, in a file of an earlier call; the seconds it took."""
+    """Return the lines of rules and drafters that this call does not audit, from an earlier file, and the seconds it took."""
     tree = json.loads(path.read_text()) if path.exists() else {"lines": [], "seconds": 0.0}
     others = [line for line in tree["lines"] if drafters and line["drafter"] not in drafters]
     lines = others + [line for line in tree["lines"] if line["rule"] not in rules and line not in others]
@@ -250,7 +250,7 @@ def kept_lines(path: Path, rules: Sequence[str], drafters: Sequence[str] = ()) -
 
 
 def drafters_of(given: str, model: str) -> list[str]:
-    """The drafters that are audited by themselves: all, those given, or none."""
+    """Return the drafters that are audited separately: all, those given, or none."""
     if given and not model:
         raise ValueError("drafters= needs a trained pair: give model=NAME")
     return names("drafter") if given == "all" else choose("drafters", given, names("drafter")) if given else []

@@ -54,7 +54,7 @@ def models() -> tuple[Any, Any]:
 
 
 def count_caught(index: int, seeds: range) -> tuple[int, list[int]]:
-    """How many of these seeds are caught, and the texts that were drawn for each."""
+    """Return at how many of these seeds the fault is caught, and the texts drawn for each."""
     fault, num_caught, texts = FAULTS[index], 0, []
     pair = models()
     options = (
@@ -69,12 +69,12 @@ def count_caught(index: int, seeds: range) -> tuple[int, list[int]]:
 
 
 def least_power(caught: int, runs: int) -> float:
-    """The one-sided lower 95 % confidence limit of the power (Clopper and Pearson)."""
+    """Return the one-sided lower 95 % confidence limit of the power (Clopper and Pearson)."""
     return float(beta.ppf(0.05, caught, runs - caught + 1)) if caught else 0.0
 
 
 def faults_caught_in_simulations(out: Path) -> set[str]:
-    """The faults that simulations catch with the wanted power."""
+    """Return the faults that the simulations catch with the required power."""
     path = out / "family_error.json"
     lines = json.loads(path.read_text())["power"] if path.exists() else []
     return {line["fault"] for line in lines if least_power(line["caught"], line["runs"]) >= POWER}

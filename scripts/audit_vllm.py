@@ -65,7 +65,7 @@ class Case:
 
     @property
     def server(self) -> tuple[bool, bool, bool]:
-        """What a server cannot change while it runs."""
+        """Return the options that a server cannot change while it runs."""
         return self.speculates, self.has_plugin, self.is_faulty
 
     @property
@@ -178,7 +178,7 @@ class Samples:
 
 
 def command_text(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """A server's command as typed from the root of this repository."""
+    """Return a server's command as typed in the root of this repository."""
     relative = [word.replace(f"{ROOT}{os.sep}", "") for word in words[1:]]
     variables = [f"{key}={value}" for key, value in env.items() if key != "PYTHONPATH"]
     path = [f"PYTHONPATH={FAULTY.parent.relative_to(ROOT)}"] if "PYTHONPATH" in env else []
@@ -186,7 +186,7 @@ def command_text(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
 
 
 def audit_texts(file: Path) -> dict[str, Any]:
-    """Audit a file of texts by the command line, and return its report."""
+    """Audit a file of texts with `python -m sdbench audit`, and return the report."""
     options = [f"model={PAIR}", "temperature=1"]
     words = ["-m", "sdbench.audit", f"generations={file}", *options, f"out={file.with_suffix('')}"]
     done = subprocess.run([sys.executable, *words], check=False, capture_output=True, text=True)
@@ -240,7 +240,7 @@ def page(tree: Mapping[str, Any]) -> str:
 
 
 def statistic_text(statistic: float | str) -> str:
-    """Infinite evidence is a word in JSON."""
+    """Return a statistic as text; infinite evidence is a string in JSON."""
     return "∞" if isinstance(statistic, str) else f"{statistic:.0f}"
 
 

@@ -1,4 +1,4 @@
-"""What the audit costs: results/benchmarks/audit.{json,md}.
+"""Measure the cost of the audit: results/benchmarks/audit.{json,md}.
 
     python scripts/bench_audit.py [repeats=3] [out=results/benchmarks]
 
@@ -34,7 +34,7 @@ DEFAULTS = {"repeats": "3", "out": "results/benchmarks"}
 
 
 def timed(*words: str, cwd: str) -> tuple[float, float]:
-    """Clock and processor seconds of `python -m sdbench.audit` with these words."""
+    """Return clock and processor seconds of `python -m sdbench.audit` with these arguments."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     root = str(Path(__file__).parents[1])
     command = [sys.executable, "-m", "sdbench.audit", *words]

@@ -1,4 +1,4 @@
-"""What single texts cost in a process that has decoded nothing, against transformers' generate.
+"""Measure the first texts of a fresh process, in comparison with transformers' generate.
 
     python scripts/bench_engine.py cold=8 [OPTIONS]                        measures the first 8 texts of fresh processes
     python scripts/bench_cold.py WAY [pair=llama-tiny] [texts=8] [new=64] [seed=0]     prints the seconds of one process
@@ -33,7 +33,7 @@ DEFAULTS = {"pair": "llama-tiny", "texts": "8", "new": "64", "seed": "0"}
 
 
 def measure_cold(bench: Any, texts: str) -> Iterator[Any]:
-    """The figures of first texts; `bench` is a Bench of bench_engine. An error of a process ends the benchmark."""
+    """Return the figures of first texts; `bench` is a Bench of bench_engine. An error in a process ends the benchmark."""
     pair, new = bench.name or "llama-tiny", bench.new
     runs: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     for seed in range(bench.repeats):
@@ -57,7 +57,7 @@ def measure_cold(bench: Any, texts: str) -> Iterator[Any]:
 
 
 def rates_of(outcome: dict[str, Any]) -> list[tuple[int, float]]:
-    """Tokens and seconds of each text; the first one pays for the engine."""
+    """Return tokens and seconds of each text; those of the first include building the engine."""
     (tokens, seconds), *others = outcome["texts"]
     return [(tokens, seconds + outcome["engine_s"]), *map(tuple, others)]
 

@@ -50,7 +50,7 @@ OF_MEMORY = ("early-exit", "lookup", "suffix")
 
 
 def drafters_of(names: str) -> list[str]:
-    """The names of the files, of `all` or a list."""
+    """Return the names of drafters, for `all` or a list."""
     known = sorted(path.stem for path in (config_dir() / "drafter").glob("*.yaml"))
     wanted = known if names == "all" else names.split(",")
     if unknown := [name for name in wanted if name not in known]:
@@ -59,7 +59,7 @@ def drafters_of(names: str) -> list[str]:
 
 
 def built_of(bench: Any, name: str) -> tuple[Engine, Any] | None:
-    """An engine that runs eagerly and a drafter of this name for the pair; None where the pair lacks what it needs."""
+    """Return an eager engine and the drafter of this name; None if the pair lacks something that the drafter needs."""
     kind, options = class_of(name)
     needs, options = needs_of(kind, DRAFTER_NEEDS), dict(options)
     tokenizer, draft, draft_tokenizer = bench.tokenizer, bench.draft if "draft" in needs else None, None
@@ -81,7 +81,7 @@ def built_of(bench: Any, name: str) -> tuple[Engine, Any] | None:
 
 
 def measure_drafters(bench: Any, names: str) -> Iterator[Any]:
-    """The figures of drafters; `bench` is a Bench of bench_engine."""
+    """Return the figures of drafters; `bench` is a Bench of bench_engine."""
     wanted = drafters_of(names)
     for name in wanted:
         built = built_of(bench, name)
@@ -100,7 +100,7 @@ def measure_drafters(bench: Any, names: str) -> Iterator[Any]:
 
 
 def overhead(bench: Any, name: str, engine: Engine, drafter: Any, size: int) -> Any:
-    """Seconds of drafting and observing without the models within them, over those of the rounds, run eagerly."""
+    """Return the share of a round's time that drafting and observing take without calls of models, run eagerly."""
     shares = []
     for turn in range(-WARM_UPS, bench.repeats):
         watch = decode(bench, engine, drafter, size)
@@ -125,7 +125,7 @@ def generate_texts(bench: Any, engine: Engine, drafter: Any, size: int) -> None:
 
 
 def look_up(bench: Any, name: str, drafter: Any, size: int) -> Iterator[Any]:
-    """What a look-up in a long text takes a row, in milliseconds, and over a call of the target on one token after this text."""
+    """Return the time of a look-up in a long text per row, in milliseconds and divided by a target call on one token after it."""
     texts = torch.tensor(bench.prompts(size, LONG), device=bench.device)
     new = ROUNDS * EMITTED
     tokens = torch.cat((texts, texts[:, :new]), 1)
@@ -169,7 +169,7 @@ def target_s(bench: Any, num_rows: int, width: int, length: int) -> float:
 
 
 def early_exit(bench: Any) -> Any:
-    """A round at batch 1 over E/N of a call of the target for each drafted token and one verification."""
+    """Return the time of a round at batch 1, divided by that of one verification and E/N of a target call per drafted token."""
     lm, ratios = LM(bench.target), []
     layers = lm.config.num_hidden_layers
     share = exit_of(layers, None) / layers
@@ -188,13 +188,13 @@ def early_exit(bench: Any) -> Any:
 
 
 def memory(bench: Any, names: Sequence[str]) -> Iterator[Any]:
-    """Peak over that of the target alone after long texts."""
+    """Return the peak memory of each drafter after long texts, divided by that of the target alone."""
     for name, ratio in peaks_over(__file__, ALONE, names, bench.device).items():
         yield bench.figure(f"{name}: peak of memory over the target's alone at {FULL:,} tokens", [ratio])
 
 
 def peak_bytes(name: str, device: str) -> float:
-    """Of one call with a random target of eight layers."""
+    """Return the peak memory of one call with a random target of eight layers."""
     before = resident_bytes()
     sizes = {"vocab_size": 1000, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 8}
     sizes |= {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 2 * FULL}

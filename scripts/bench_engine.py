@@ -1,5 +1,5 @@
-"""How fast the engine is: against transformers' own generate in the same run, against its bare model forwards, and against
-what the machine's arithmetic and memory allow.
+"""Measure the speed of the engine: against transformers' generate in the same run, against its bare model forwards, and
+against the limits of the machine's arithmetic and memory.
 
     python scripts/bench_engine.py [pair=llama-tiny|tiny-shape|llama-8b-shape|FOLDER] [device=cpu] [dtype=float32]
                                    [threads=1,2] [repeats=3] [sweep=40] [new=64] [out=FOLDER]
@@ -70,7 +70,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured `n` times."""
+    """A ratio that was measured `n` times."""
 
     name: str
     threads: int
@@ -102,19 +102,19 @@ class Bench:
     engines: dict[Mode | None, Engine] = field(default_factory=dict, repr=False)
 
     def engine(self, capture: Mode | None) -> Engine:
-        """One for all calls, as a job has one."""
+        """Return the engine that all calls share, as in a run."""
         if capture not in self.engines:
             self.engines[capture] = Engine(self.target, self.draft, capture=capture)
         return self.engines[capture]
 
     @contextmanager
     def timed(self) -> Iterator[Stopwatch]:
-        """Time the phases of the loop, in engines that exist by now too."""
+        """Time the phases of the loop in all engines, including those built before."""
         with time_engines(Stopwatch(self.wait), [self.engine(capture) for capture in (None, "off")]) as stopwatch:
             yield stopwatch
 
     def prompts(self, count: int, length: int) -> list[list[int]]:
-        """Return `count` texts of `length` ids, each from elsewhere in the corpus."""
+        """Return `count` texts of `length` ids, each from another part of the corpus."""
         step = (len(self.corpus) - length) // count
         return [self.corpus[i * step : i * step + length] for i in range(count)]
 
@@ -157,14 +157,14 @@ class Bench:
             torch.cuda.synchronize()
 
     def stretched(self) -> "Bench":
-        """The same shapes with random weights and room for long contexts."""
+        """Return a model of the same shape with random weights and a long context."""
         return stretched(self)
 
     def figure(self, name: str, values: list[float], note: str = "") -> Figure:
         return Figure(name, self.threads, statistics.median(values), min(values), max(values), len(values), note)
 
     def rival(self, name: str, a: Callable[[], int], b: Callable[[], int]) -> Figure:
-        """Tokens/s of a over tokens/s of b, taking turns; the first turns are warm-ups, in which steps are captured too."""
+        """Return tokens/s of a divided by tokens/s of b, in turns. The first turns are warm-ups, which also capture steps."""
         ratios, note = [], ""
         for turn in range(-WARM_UPS, self.repeats):
             (mine, mine_s), (other, other_s) = self.seconds(a), self.seconds(b)
@@ -175,9 +175,9 @@ class Bench:
 
 
 def over_bare(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> Iterator[Figure]:
-    """Wall time of a whole call over that of its own forwards, called again on the same caches with the same masks.
+    """Return the wall time of a call divided by that of its model forwards, repeated on the same caches with the same masks.
 
-    The bare forwards are the model's own, run eagerly; the whole once as it runs by default, once eagerly too.
+    The bare forwards run eagerly; the call is measured as it runs by default, and eagerly.
     """
     ratios: dict[str, list[float]] = {"": [], ", run eagerly": []}
     count = 0
@@ -206,7 +206,7 @@ def over_bare(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> I
 
 
 def record(calls: list[Callable[[], Any]], lm: LM, inputs: torch.Tensor, call: Callable[[], Any]) -> Any:
-    """Keep a forward as it was called, inputs prepared (masks are made in the first layer that wants them, and kept)."""
+    """Store the inputs of a forward. Masks are built in the first layer that needs them, and stored too."""
     calls.append(call)
     return nullcontext()
 
@@ -224,7 +224,7 @@ PARTS = {  # phases of the loop, but for the forwards of the models in them
 
 
 def where_it_goes(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> list[Figure]:
-    """Share of the wall time, run eagerly, that each part takes for itself, what it calls excepted."""
+    """Return the share of the wall time that each part takes without the parts that it calls, run eagerly."""
     more["capture"] = "off"
     bench.ours(texts, [0.5], **more)
     engine = bench.engine("off")
@@ -241,10 +241,10 @@ def where_it_goes(bench: Bench, name: str, texts: list[list[int]], **more: Any) 
 
 
 def over_machine(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> Figure:
-    """Wall time over the least that this machine needs: each call the longer of its arithmetic and of reading its weights.
+    """Return wall time divided by the least that this machine needs: for each call, its arithmetic or reading its weights.
 
-    The machine's best is measured here: a product of large matrices, and a sum over as many bytes as the target has (in the
-    cache where they fit, as the weights do).
+    The speed of the machine is measured here: by a product of large matrices, and by a sum over as many bytes as the target has,
+    which may be in the processor's cache, as the weights may.
     """
     calls: list[tuple[LM, int]] = []
 
@@ -265,7 +265,7 @@ def over_machine(bench: Bench, name: str, texts: list[list[int]], **more: Any) -
 
 
 def best(bench: Bench, size: int) -> tuple[float, float]:
-    """Flop/s and bytes/s, the best of a few tries."""
+    """Return flop/s and bytes/s, the best of a few measurements."""
     dtype, side = bench.target.dtype, 8192 if bench.device.startswith("cuda") else 1024
     a = torch.randn(side, side, device=bench.device, dtype=dtype)
     b = torch.randn(size, device=bench.device, dtype=dtype)
@@ -276,7 +276,7 @@ def best(bench: Bench, size: int) -> tuple[float, float]:
 
 
 def long_over_short(bench: Bench) -> Figure:
-    """The cost of a token after a long prompt, over that after a short one; without prefills."""
+    """Return the time of a token after a long prompt divided by that after a short one, without prefills."""
 
     def token_s(length: int) -> float:
         texts, rules, engine = bench.prompts(4, length), [Ensemble(w=0.5)], bench.engine(None)
@@ -291,7 +291,7 @@ def long_over_short(bench: Bench) -> Figure:
 
 
 def draft_over_target(bench: Bench) -> Figure:
-    """What one call of the draft costs over one of the target: one token after a prompt, run as a round runs it."""
+    """Return the time of a call of the draft divided by one of the target: one token after a prompt, as in a round."""
 
     def call_of(model: Any) -> Callable[[], int]:
         lm = LM(model)
@@ -312,8 +312,8 @@ def draft_over_target(bench: Bench) -> Figure:
 
 
 def head_over_product(bench: Bench, name: str) -> Figure:
-    """What the logits of one position a row cost, out of several that were computed, over the product of as many states with the
-    head's weights: a head that copies its weights for each row shows here.
+    """Return the time to compute the logits of one position per row, divided by that of the product of as many states with the
+    head's weights. It is large for a head that copies its weights for each row.
     """
     (width, vocab), dtype = HEADS[name], bench.target.dtype
     torch.set_default_dtype(dtype)
@@ -338,7 +338,7 @@ def head_over_product(bench: Bench, name: str) -> Figure:
 
 
 def stretched(bench: Bench) -> Bench:
-    """The same shapes with random weights and room for long contexts."""
+    """Return a model of the same shape with random weights and a long context."""
     models: list[Any] = []
     for model in (bench.target, bench.draft):
         config = type(model.config).from_dict({**model.config.to_dict(), "max_position_embeddings": 3 * LONG})

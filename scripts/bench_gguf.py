@@ -1,4 +1,4 @@
-"""What does loading a GGUF file cost, compared with transformers' own load? CPU-seconds and memory, of fresh processes in turn.
+"""Measure CPU-seconds and memory of loading a GGUF file, compared with transformers' loader, in fresh processes in turn.
 
     python scripts/bench_gguf.py FILE.gguf [FILE.gguf …] [dtype=bfloat16] [repeats=3] [out=results/real]
 
@@ -39,7 +39,7 @@ def memory_of(field: str) -> int:
 
 
 def load_ours(path: str, dtype: str) -> tuple[Any, float]:
-    """Load by sdbench: the model, and the CPU-seconds that the model took without its tokenizer."""
+    """Load a model with sdbench; return it and its CPU-seconds without the tokenizer."""
     from sdbench.lm.load import find, load_model, load_tokenizer
 
     checkpoint = find(path)
@@ -49,7 +49,7 @@ def load_ours(path: str, dtype: str) -> tuple[Any, float]:
 
 
 def load_theirs(path: str, dtype: str) -> tuple[Any, float]:
-    """Load by transformers as `load_ours` does."""
+    """Load a model with transformers; return the same as `load_ours`."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.quantization_config import GgufConfig
@@ -63,7 +63,7 @@ def load_theirs(path: str, dtype: str) -> tuple[Any, float]:
 
 
 def measure(path: str, dtype: str, way: str) -> dict[str, float]:
-    """Load a file in this process, which has loaded nothing before: seconds, and bytes beyond those of the imports."""
+    """Load a file in a fresh process; return seconds, and bytes without those of the imports."""
     import gguf  # noqa: F401
     import transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401
@@ -93,7 +93,7 @@ def measure(path: str, dtype: str, way: str) -> dict[str, float]:
 
 
 def measure_apart(path: str, dtype: str, way: str, home: str) -> dict[str, float]:
-    """Call `measure` in a process of its own, with its cache below a folder."""
+    """Call `measure` in a new process with its cache in a folder."""
     command = [sys.executable, __file__, path, f"dtype={dtype}", f"way={way}", "repeats=0"]
     done = subprocess.run(command, env=os.environ | {"HF_HOME": home}, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""The cost of lossless answers at temperature 0 inside lm-evaluation-harness: sdbench's model against its `hf` model, in turns.
+"""Compare the time of lossless answers at temperature 0 in lm-evaluation-harness: sdbench's model and `hf`, in turns.
 
     python scripts/bench_lm_eval.py [model=llama-tiny] [n=60] [batch=16] [repeats=5] [num_draft=5]
 
@@ -25,7 +25,7 @@ GENERATION = {"until": ["Question:"], "do_sample": False, "max_gen_toks": 48}
 
 
 def models_of(options: dict[str, str]) -> dict[str, Any]:
-    """Our model and the harness's, over the same target."""
+    """Return our model and the harness's, with the same target."""
     try:
         require_lm_eval(["lm_eval.models.huggingface:HFLM", "lm_eval.api.instance:Instance"])
     except ModuleNotFoundError as error:
@@ -43,7 +43,7 @@ def models_of(options: dict[str, str]) -> dict[str, Any]:
 
 
 def requests_of(count: int) -> list[Any]:
-    """The harness's requests for the first tiny word problems."""
+    """Return the harness's requests for the first tiny word problems."""
     from lm_eval.api.instance import Instance  # pyright: ignore[reportMissingImports]
 
     rows = list(embedded.rows("gsm8k-tiny", "test", n=count))

@@ -1,4 +1,4 @@
-"""Seconds of the intervals and of the whole report of a large run, on synthetic records.
+"""Measure the seconds of the intervals and of the whole report of a large run, on synthetic records.
 
     python scripts/bench_report.py [n=1000] [resamples=10000] [repeats=3] [out=results/benchmarks]
 
@@ -41,7 +41,7 @@ TITLES = {
 
 
 def intervals(n: int, resamples: int, *, share: float) -> None:
-    """A ratio and a mean of each cell, from nothing kept; `share` of the examples differ."""
+    """Compute a ratio and a mean of each cell without any cache; a `share` of the examples differs."""
     rng = np.random.default_rng(0)
     resample._weights.cache_clear()
     for counts in rng.integers(10, 100, (CELLS, n)):
@@ -51,14 +51,14 @@ def intervals(n: int, resamples: int, *, share: float) -> None:
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Processor and clock seconds of a call, and what it gave."""
+    """Return processor and clock seconds of a call, and its result."""
     clock, processor = time.perf_counter(), time.process_time()
     value = call()
     return time.process_time() - processor, time.perf_counter() - clock, value
 
 
 def once(folder: Path, n: int, resamples: int) -> dict[str, tuple[float, float]]:
-    """Every step, once: processor and clock seconds."""
+    """Run every step once; return processor and clock seconds."""
     seconds: dict[str, tuple[float, float]] = {}
     seconds["many_differ"] = timed(lambda: intervals(n, resamples, share=1.0))[:2]
     seconds["few_differ"] = timed(lambda: intervals(n, resamples, share=0.02))[:2]
@@ -71,7 +71,7 @@ def once(folder: Path, n: int, resamples: int) -> dict[str, tuple[float, float]]
 
 
 def measured(n: int, resamples: int, repeats: int) -> dict[str, Any]:
-    """The medians of all repeats, and what they were measured on."""
+    """Return the medians of all repeats, and the size and load that they were measured with."""
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as home:
         shape = {"tasks": ("xsum-tiny",), "ws": WS, "num_drafts": (3, 5), "timing_examples": 30}

@@ -1,4 +1,4 @@
-"""The cost of rules beside Exact: a round of mixed batches, each rule's share of a round, and memory over a large vocabulary.
+"""Compare the cost of rules with Exact: rounds of mixed batches, each rule's share of a round, memory with a large vocabulary.
 
     python scripts/bench_engine.py rules=all|NAME,NAME [OPTIONS]    measures them
     python scripts/bench_rules.py RULE [device=cpu]                 prints the peak bytes of one rule
@@ -42,7 +42,7 @@ def widths_of(target: Any, draft: Any) -> Widths:
 
 
 def rules_of(names: str, temperature: float, widths: Widths) -> dict[str, Any]:
-    """{name: rule} of the files, `all` or a list of names, that work at this temperature and draft length; heads are untrained."""
+    """Return {name: rule} for `all` or a list: those that work at this temperature and draft length, with untrained heads."""
     files = sorted((config_dir() / "verifier").glob("*.yaml"))
     wanted = [file for file in files if names == "all" or file.stem in names.split(",")]
     if not wanted:
@@ -70,7 +70,7 @@ def works(rule: Any, temperature: float) -> bool:
 
 
 def measure_rules(bench: Any, names: str) -> Iterator[Any]:
-    """The figures of rules; `bench` is a Bench of bench_engine."""
+    """Return the figures of rules; `bench` is a Bench of bench_engine."""
     widths = widths_of(bench.target, bench.draft)
     for temperature in (1.0, 0.0):
         rules = rules_of(names, temperature, widths)
@@ -99,7 +99,7 @@ def measure_rules(bench: Any, names: str) -> Iterator[Any]:
 def mixed(
     bench: Any, name: str, texts: list[list[int]], rules: list[Any], temperature: float, other: Any = EXACT
 ) -> Any:
-    """Seconds a round of as many rows as texts that share the rules, over those of rows of one other, taking turns."""
+    """Return seconds per round of a batch that mixes these rules, divided by those of a batch with one rule, in turns."""
     ratios = []
     for turn in range(-WARM_UPS, bench.repeats):
         many, alone = (round_s(bench, texts, some, temperature) for some in (rules, [other]))
@@ -117,7 +117,7 @@ def round_s(bench: Any, texts: list[list[int]], rules: list[Any], temperature: f
 
 
 def decode(bench: Any, texts: list[list[int]], rules: list[Any], temperature: float, batch_size: int) -> Stopwatch:
-    """Decode the texts under each rule; return what its phases took."""
+    """Decode the texts with each rule; return the seconds of its phases."""
     options: dict[str, Any] = {
         "temperature": temperature,
         "num_draft": NUM_DRAFT,
@@ -130,7 +130,7 @@ def decode(bench: Any, texts: list[list[int]], rules: list[Any], temperature: fl
 
 
 def own_share(bench: Any, name: str, rule: Any, temperature: float) -> Any:
-    """Time in the rule over that of its rounds, one text at a time."""
+    """Return the share of a round's time that the rule takes, one text at a time."""
     texts, shares = bench.prompts(2, 64), []
     for turn in range(-WARM_UPS, bench.repeats):
         stopwatch = decode(bench, texts, [rule], temperature, 1)
@@ -140,14 +140,14 @@ def own_share(bench: Any, name: str, rule: Any, temperature: float) -> Any:
 
 
 def memory(bench: Any, names: str) -> Iterator[Any]:
-    """Peak over Exact's, V = 128,256, batch 8."""
+    """Return the peak memory of each rule divided by Exact's, with V = 128,256 and batch size 8."""
     others = [name for name in rules_of(names, 1.0, widths_of(bench.target, bench.draft)) if name != "exact"]
     for name, ratio in peaks_over(__file__, "exact", others, bench.device).items():
         yield bench.figure(f"T=1: {name}, peak of memory over Exact's, V = 128,256", [ratio])
 
 
 def peak_bytes(name: str, device: str) -> float:
-    """Of one call with random models of two layers."""
+    """Return the peak memory of one call with random models of two layers."""
     before = resident_bytes()
     sizes = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     torch.manual_seed(0)

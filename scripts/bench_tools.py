@@ -1,4 +1,4 @@
-"""What benchmarks share: a stopwatch for the hooks of engine and models, and the peak of memory of a call in its own process."""
+"""Common code of benchmarks: a stopwatch for hooks of engine and models, and the peak memory of a call in a new process."""
 
 import os
 import subprocess
@@ -69,7 +69,7 @@ def time_engines(stopwatch: Stopwatch, engines: Sequence[Engine], models: Sequen
 
 @contextmanager
 def hook_models(models: Sequence[LM], hook: ModelHook) -> Iterator[None]:
-    """Give these models a hook meanwhile."""
+    """Add a hook to these models within the `with` block."""
     for lm in models:
         lm.hook = hook
     try:
@@ -80,10 +80,10 @@ def hook_models(models: Sequence[LM], hook: ModelHook) -> Iterator[None]:
 
 
 def peaks_over(script: str, first: str, names: Sequence[str], device: str) -> dict[str, float]:
-    """Return the peak of memory that `script` prints for each name, over that for the first.
+    """Return the peak of memory that `script` prints for each name, divided by that of `first`.
 
-    Each is measured in a process of its own. What is freed there goes back to the system at once: else the peak would be what the
-    allocator kept, 20 % more or less of it.
+    Each is measured in a new process, which returns freed memory to the system at once. Otherwise the peak would include memory
+    that the allocator keeps, which differs by 20 % between runs.
     """
     peaks: dict[str, float] = {}
     for name in [first, *names] if names else []:
@@ -119,5 +119,5 @@ def resident_bytes() -> int:
 
 
 def forget_peak() -> None:
-    """Let the peak of memory begin anew, without that of making the models."""
+    """Reset the peak of memory, so that building the models does not count."""
     Path("/proc/self/clear_refs").write_text("5")

@@ -1,4 +1,4 @@
-"""The cost of sdbench's client and plug-in compared with vLLM's own: results/benchmarks/vllm.{json,md}.
+"""Compare the cost of sdbench's client and plug-in with vLLM's own client and sampler: results/benchmarks/vllm.{json,md}.
 
     python scripts/bench_vllm.py python=.venv-vllm/bin/python [repeats=7] [n=64] [note=SENTENCE] [out=results/benchmarks]
 
@@ -51,7 +51,7 @@ DEFAULTS = {"python": "", "repeats": "7", "n": "64", "out": "results/benchmarks"
 
 @dataclass(frozen=True)
 class OpenPair:
-    """The pair on a server of vLLM that runs, and what is sent there."""
+    """A running vLLM server with the pair, and the requests that are sent to it."""
 
     decoder: Any
     point: Point
@@ -63,7 +63,7 @@ class OpenPair:
 
 @contextmanager
 def open_pair(python: str, n: int, folder: Path, *extra: str) -> Iterator[OpenPair]:
-    """Start the server; its prompts lie in `folder`, as texts and as ids."""
+    """Start the server; write its prompts to `folder`, as texts and as ids."""
     words = [f"model={PAIR}", f"task={TASK}", f"n={n}", "temperature=0", "verifier=exact", "engine=vllm"]
     words += [f"engine.python={python}", f"results={folder}", f"batch_size={AT_ONCE}", *SERVER, *extra]
     run = Composer().run(words)
@@ -88,7 +88,7 @@ def open_pair(python: str, n: int, folder: Path, *extra: str) -> Iterator[OpenPa
 
 
 def client_ratios(python: str, n: int, repeats: int, folder: Path) -> dict[str, Any]:
-    """Pairs of tokens/s, ours and theirs."""
+    """Return pairs of tokens/s: ours, theirs."""
     pairs: list[tuple[float, float]] = []
     counts: list[tuple[int, int]] = []
     with open_pair(python, n, folder) as pair:
@@ -113,7 +113,7 @@ def client_ratios(python: str, n: int, repeats: int, folder: Path) -> dict[str, 
 
 
 def rival_words(python: str, pair: OpenPair, n: int) -> list[str]:
-    """The same prompts, lengths and stops; greedy."""
+    """Return options for the same prompts, lengths and stops, with greedy decoding."""
     url, most = pair.server.client.url, pair.decoder.job.task.max_new_tokens
     return [
         *(python, "-c", RIVAL, "--backend", "openai", "--base-url", url, "--endpoint", "/v1/completions"),
@@ -125,7 +125,7 @@ def rival_words(python: str, pair: OpenPair, n: int) -> list[str]:
 
 
 def rival(words: Sequence[str], folder: Path) -> dict[str, Any]:
-    """The account of `vllm bench serve`."""
+    """Run `vllm bench serve`; return its results."""
     done = subprocess.run(
         [*words, "--result-dir", str(folder)], check=False, capture_output=True, text=True, env={**os.environ, **CPU}
     )
@@ -138,7 +138,7 @@ def rival(words: Sequence[str], folder: Path) -> dict[str, Any]:
 
 
 def step_pairs(python: str, repeats: int, folder: Path) -> dict[str, list[tuple[float, float]]]:
-    """Pairs of seconds by setting, the plug-in's and vLLM's own."""
+    """Return pairs of seconds by setting: the plug-in's, vLLM's."""
     paths = [str(embedded.path(PAIR, role)) for role in ("target", "draft")]
     words = [python, str(ROOT / "scripts" / "vllm_steps.py"), *paths, str(folder / "ids.json"), str(repeats)]
     done = subprocess.run(words, check=False, capture_output=True, text=True, env={**os.environ, **CPU})
@@ -148,7 +148,7 @@ def step_pairs(python: str, repeats: int, folder: Path) -> dict[str, list[tuple[
 
 
 def spread(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Of the ratios first/second, turn by turn."""
+    """Return median and range of the ratios first/second, turn by turn."""
     ratios = [first / second for first, second in pairs]
     return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
 

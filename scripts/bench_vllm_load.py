@@ -1,4 +1,4 @@
-"""Does sdbench's open loop report the same as `vllm bench serve`? Field by field: results/benchmarks/vllm_load.{json,md}.
+"""Compare what sdbench's open loop and `vllm bench serve` report, field by field: results/benchmarks/vllm_load.{json,md}.
 
     python scripts/bench_vllm_load.py python=.venv-vllm/bin/python [rate=2] [n=64] [repeats=3] [note=SENTENCE]
                                       [out=results/benchmarks]
@@ -50,7 +50,7 @@ DEFAULTS = {
 
 
 def fields_of(sent: Sequence[SentRequest]) -> dict[str, float]:
-    """The fields of `vllm bench serve` from the requests of our open loop."""
+    """Return the fields of `vllm bench serve`, computed from the requests of our open loop."""
     answered = [request for request in sent if not request.failure]
     first, last, begin = (
         np.array([getattr(request, name) for request in answered])
@@ -69,7 +69,7 @@ def fields_of(sent: Sequence[SentRequest]) -> dict[str, float]:
 
 
 def compare(python: str, rate: float, n: int, repeats: int, folder: Path) -> list[dict[str, tuple[float, float]]]:
-    """A turn each: {field: (ours, theirs)}."""
+    """Return {field: (ours, theirs)} for each turn."""
     turns = []
     with open_pair(python, n, folder, "engine.args.enable_prefix_caching=false") as pair:
         more = ["--request-rate", f"{rate:g}", "--percentile-metrics", ",".join(LATENCIES), "--save-detailed"]
@@ -86,7 +86,7 @@ def compare(python: str, rate: float, n: int, repeats: int, folder: Path) -> lis
 
 
 def ratios_of(turns: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
-    """Ours over theirs, turn by turn."""
+    """Return ours divided by theirs, turn by turn."""
     return {name: [turn[name][0] / turn[name][1] for turn in turns] for name in FIELDS}
 
 

@@ -158,7 +158,7 @@ def table_of(run: pd.DataFrame) -> str:
 
 
 def measure_of(summary: pd.DataFrame) -> tuple[str, str]:
-    """Return what drafters are ranked by, and its name: the modelled speed-up where all runs know it, otherwise tokens a round."""
+    """Return the measure that ranks drafters, and its name: the modelled speed-up if all runs have it, else tokens per round."""
     if summary["speedup_modelled"].notna().all():
         return "speedup_modelled", "speed-up (modelled)"
     return "tokens_per_round", "tokens per round"
@@ -183,7 +183,7 @@ def reversals(run: pd.DataFrame, rule: str, measure: str) -> list[str]:
 
 
 def draw_ranks(summary: pd.DataFrame) -> Figure:
-    """Draw a panel a run: each drafter as a line over the rules. Where lines cross, leniency ranks drafters differently."""
+    """Draw a panel for each run: each drafter as a line over the rules. Lines cross where leniency ranks drafters differently."""
     measure, label = measure_of(summary)
     tasks, temperatures = (list(dict.fromkeys(summary[name])) for name in ("task", "temperature"))
     figure, axes = panels(len(tasks), len(temperatures), width=PAGE, height=2.1, sharex=True)
@@ -222,7 +222,7 @@ def orders_of(summary: pd.DataFrame) -> str:
 
 
 def text_of(summary: pd.DataFrame) -> str:
-    """Return what stands below MARKER in README.md."""
+    """Return the text after MARKER in README.md."""
     parts = ["![Drafters under a lossless and two lenient rules](ranks.svg)", "", orders_of(summary), ""]
     drafters = list(dict.fromkeys(name.partition(" ")[0] for name in summary["drafter"]))
     rows = [[name, *HEADLINES.get(name, ("–", "–"))] for name in drafters]
@@ -233,7 +233,7 @@ def text_of(summary: pd.DataFrame) -> str:
 
 
 def merge(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a summary, these in the place of those of the same run and drafter."""
+    """Return the rows of a summary, in which these replace those of the same run and drafter."""
     if not path.exists():
         return rows
     names, held = ["task", "temperature", "drafter"], pd.read_csv(path)
@@ -242,7 +242,7 @@ def merge(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def redraw(out: Path) -> None:
-    """Make the figure and the lower part of README.md from summary.csv."""
+    """Write the figure and the generated part of README.md from summary.csv."""
     summary, readme = pd.read_csv(out / "summary.csv"), out / "README.md"
     with house_style():
         save(draw_ranks(summary), out, "ranks")

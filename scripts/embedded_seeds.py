@@ -36,7 +36,7 @@ DEFAULTS = {
 
 
 def trained(pair: str, seed: str, runs: Path) -> Path:
-    """The draft of a seed."""
+    """Return the draft of a seed, trained if it does not exist yet."""
     folder = runs / f"{pair}-{seed}"
     if not (folder / "draft" / "model.safetensors").exists():
         words = [f"pair={pair}", "role=draft", f"seed={seed}", f"out={folder}"]
@@ -45,7 +45,7 @@ def trained(pair: str, seed: str, runs: Path) -> Path:
 
 
 def measured(pair: str, task: str, seed: str, draft: Path, n: str, runs: Path) -> pd.DataFrame:
-    """The ensemble's cells at T = 0."""
+    """Return the ensemble's cells at T = 0, decoded if they do not exist yet."""
     name = f"{pair}-{task}-{seed}"
     own = [f"model={pair}", f"model.draft={draft}", f"task={task}", f"n={n}", f"results={runs}", f"name={name}"]
     subprocess.run([sys.executable, "-m", "sdbench", *own, WS, "temperature=0", "timing=off", "report=off"], check=True)

@@ -53,7 +53,7 @@ DEFAULTS = {
 
 
 def write(run: Path, folder: Path) -> None:
-    """The tables of a run's records."""
+    """Write the tables of a run's records."""
     results = sdbench.read(run)
     folder.mkdir(parents=True, exist_ok=True)
     summary = summarise(results)

@@ -1,4 +1,4 @@
-"""Laws of paired differences within −100 and 100 points for simulations of intervals; each gives draws [n,R] and its mean."""
+"""Distributions of paired differences within −100 and 100 points for simulations of intervals. Each has draws [n,R] and a mean."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Law:
 
 
 def laws() -> Iterator[Law]:
-    """Every law; the last argument of a draw is how many columns."""
+    """Return all distributions; the last argument of a draw is the number of columns."""
     for spread in (2.0, 10.0):
         yield Law(f"normal, sd {spread:g}", "dense", 0.0, lambda rng, n, r, s=spread: rng.normal(0, s, (n, r)))
     yield Law("uniform −30 … 30", "dense", 0.0, lambda rng, n, r: rng.uniform(-30, 30, (n, r)))
@@ -48,7 +48,7 @@ def laws() -> Iterator[Law]:
 
 
 def losing(share: float, size: float, samples: int = 1) -> Law:
-    """Each of an example's samples loses `size` with this chance, the mean of them counts."""
+    """Return a distribution in which each sample of an example loses `size` with this probability; an example is the mean."""
     name = f"{share:g} × {size:g}" + (f", samples={samples}" if samples > 1 else "")
 
     def draw(rng: np.random.Generator, n: int, r: int) -> Array:
@@ -67,7 +67,7 @@ def _normal(rng: np.random.Generator, spread: float, n: int, r: int) -> Array:
 
 
 def _exp(rng: np.random.Generator, mean: float, n: int, r: int) -> Array:
-    """Exponential; beyond the bounds with a chance below 5e-5."""
+    """Draw from an exponential distribution; a value is beyond the bounds with probability below 5e-5."""
     return np.minimum(rng.exponential(mean, (n, r)), 75)
 
 

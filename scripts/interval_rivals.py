@@ -20,7 +20,7 @@ BLOCK = 100  # columns that are resampled at once
 
 
 def mirrored(lower: Callable[[Array, float], Array]) -> Callable[[Array, Bounds, float], Limits]:
-    """Both limits from a lower one of values on 0–1 at a one-sided level alpha."""
+    """Return both limits, given a function for the lower limit of values in [0, 1] at a one-sided level alpha."""
 
     def limits(values: Array, bounds: Bounds, level: float) -> Limits:
         low, width = bounds[0], bounds[1] - bounds[0]
@@ -31,7 +31,7 @@ def mirrored(lower: Callable[[Array, float], Array]) -> Callable[[Array, Bounds,
 
 
 def rising(is_refused: Callable[[Array], Array], last: Array) -> Array:
-    """[R] the largest candidate mean below `last` that is refused, by 30 halvings."""
+    """Return the largest rejected candidate mean below `last` [R], by 30 bisections."""
     low, high = np.zeros_like(last), last.copy()
     for _ in range(30):
         middle = (low + high) / 2
@@ -72,7 +72,7 @@ def hoeffding_bentkus(x: Array, alpha: float) -> Array:
 
 
 def empirical_likelihood(x: Array, alpha: float) -> Array:
-    """Owen 1988 with its χ² limit: the values seen, and no others, may carry weight."""
+    """Owen 1988 with its χ² limit: only observed values have weight."""
     from scipy.stats import norm
 
     z = norm.ppf(1 - alpha)
@@ -93,7 +93,7 @@ def gaffke(values: Array, bounds: Bounds, level: float) -> Limits:
 
 
 def share_times_loss(values: Array, bounds: Bounds, level: float) -> Limits:
-    """Clopper and Pearson's limits of the share that differs from 0, times Student's of what those lose; half of alpha each."""
+    """Clopper and Pearson's limits of the share that differs from 0, times Student's of their mean loss; half of alpha each."""
     from scipy.stats import beta, t
 
     n, alpha = len(values), (1 - level) / 4
@@ -110,14 +110,14 @@ def share_times_loss(values: Array, bounds: Bounds, level: float) -> Limits:
 
 
 def body_and_tail(values: Array, bounds: Bounds, level: float) -> Limits:
-    """Half of alpha for what was seen, by the bootstrap; half for the largest share that goes unseen, all of it at the bound."""
+    """The bootstrap with half of alpha, plus the largest share that may be unobserved (the other half), all of it at the bound."""
     low, high = bootstrap(values, bounds, (1 + level) / 2)
     unseen = hidden_share(len(values), level=(1 + level) / 2)
     return low - unseen * (low - bounds[0]), high + unseen * (bounds[1] - high)
 
 
 def by_skewness(values: Array, bounds: Bounds, level: float) -> Limits:
-    """The bootstrap, and where the sample is skewed by more than 1 the wider of it and Gaffke's."""
+    """The bootstrap; for a sample with skewness above 1 the wider of it and Gaffke's."""
     centred = values - values.mean(0)
     skewness = (centred**3).mean(0) / np.maximum((centred**2).mean(0), 1e-12) ** 1.5
     is_skewed = np.abs(skewness) > 1

@@ -89,13 +89,13 @@ DEFAULTS = {
 
 
 def call(*words: str) -> None:
-    """A command of the project; its end decides."""
+    """Run a command of the project; raise an error if it fails."""
     print("  " + " ".join(words), file=sys.stderr, flush=True)
     subprocess.run([sys.executable, *words], check=True, cwd=ROOT)
 
 
 def trained(kind: str, out: Path, done: str, *words: str) -> Path:
-    """What a training makes, made if it is not there; one of other words is a ValueError."""
+    """Return the folder of a training, trained if it does not exist; raise ValueError if it was trained with other options."""
     if not (out / done).exists():
         call("-m", "sdbench.train", kind, f"out={out}", *words)
     cards = [out / CARD, out / "distilled.json"]
@@ -108,13 +108,13 @@ def trained(kind: str, out: Path, done: str, *words: str) -> Path:
 
 
 def decoded(out: Path, *words: str) -> sdbench.Results:
-    """A run's records, completed."""
+    """Complete a run's records and return them."""
     call("-m", "sdbench", *words, "timing=off", "report=off", f"results={out.parent}", f"name={out.name}")
     return sdbench.read(out)
 
 
 def rules_in(folder: Path, base: str, heads: Mapping[str, Path], **knobs: Any) -> str:
-    """A folder of configs with one rule for each head, and the words that choose them."""
+    """Write a folder of configs with one rule for each head; return the options that choose them."""
     (folder / "verifier").mkdir(parents=True, exist_ok=True)
     tree = yaml.safe_load((config_dir() / "verifier" / f"{base}.yaml").read_text())
     for name, head in heads.items():
@@ -124,8 +124,8 @@ def rules_in(folder: Path, base: str, heads: Mapping[str, Path], **knobs: Any) -
 
 
 def curve(results: sdbench.Results, name: str, head: str | None = None) -> list[str]:
-    """The cells of a rule, of one with a head those of this label: a folder may hold an earlier one's. The lossless cell is
-    among them where it is the rule's strict setting too.
+    """Return the cells of a rule, and for a rule with a head those of this label: a folder may also have cells of an earlier head.
+    The lossless cell is included if it is also the strict setting of the rule.
     """
     is_strict = results.cells["also"].map(lambda also: any(labels["verifier"] == name for labels in also))
     own = results.cells[is_strict | (results.cells["verifier"] == name)]
@@ -133,7 +133,7 @@ def curve(results: sdbench.Results, name: str, head: str | None = None) -> list[
 
 
 def compare_settings(results: sdbench.Results, heads: Mapping[str, str | None], static: str) -> dict[str, Any]:
-    """Each rule's quality over the static curve's at equal acceptance, and what area of the plane each dominates."""
+    """Return each rule's quality minus that of the static curve at equal acceptance, and the area that each dominates."""
     every = {name: curve(results, name, head) for name, head in {**heads, static: None}.items()}
     plane = joint(results, [cell for cells in every.values() for cell in cells])
     comparison: dict[str, Any] = {}
@@ -152,7 +152,7 @@ def compare_settings(results: sdbench.Results, heads: Mapping[str, str | None], 
 
 
 def labels_of(heads: Mapping[str, Path]) -> dict[str, str]:
-    """What records call them."""
+    """Return the labels of these heads in the records."""
     return {name: label_of(folder) for name, folder in heads.items()}
 
 
@@ -166,7 +166,7 @@ def write(
     results: Sequence[tuple[str | Mapping[str, str], sdbench.Results]],
     comparison: Mapping[str, Any],
 ) -> None:
-    """The table, the comparisons, planes. What came of which draft is said by a label, or by one for each model."""
+    """Write the table, the comparisons and the planes. One label names the draft, or one for each model."""
     out.mkdir(parents=True, exist_ok=True)
     frames = []
     for label, records in results:
@@ -181,7 +181,7 @@ def write(
 
 
 def draw(results: sdbench.Results, summary: pd.DataFrame, out: Path, name: str) -> None:
-    """Quality against acceptance, where all cells are of one pair."""
+    """Draw quality against acceptance if all cells are of one pair."""
     sweeps = sweeps_of([results], [summary])
     if len(sweeps) > 1:
         return
@@ -214,7 +214,7 @@ def head_of(pair: str, task: str, name: str, words: Sequence[str], steps: str, r
 
 
 def from_swaps(pair: str, task: str, runs: Path) -> Path:
-    """w is high where letting a wrong draft pass spoils the text: a judge of the states that predict a token, turned round."""
+    """Return a head whose w is high where accepting a wrong draft lowers the score: a judge with the opposite sign."""
     folder = runs / "judges" / f"{pair}-{task}-predicting"
     trained("judge", folder, CARD, f"model={pair}", f"task={task}", "features=[draft_hidden,target_hidden]")
     judge = Head.load(str(folder), "judge")
@@ -227,7 +227,7 @@ def from_swaps(pair: str, task: str, runs: Path) -> Path:
 def against_static(
     name: str, pair: str, task: str, n: str, heads: Mapping[str, Path], offsets: Sequence[float], runs: Path, out: Path
 ) -> None:
-    """Each head's curve of offsets beside the static ensemble's, in one run."""
+    """Compare each head's curve of offsets with the static ensemble's, in one run."""
     configs = runs / f"configs-{name}"
     names = rules_in(configs, "diversed", heads, offset=list(offsets))
     results = decoded(
@@ -266,7 +266,7 @@ def judge(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> No
 
 @dataclass(frozen=True)
 class Arm:
-    """A draft under the static ensemble at each w, or the published head with the pair's own draft."""
+    """A draft with the static ensemble at each w, or the published head with the pair's own draft."""
 
     label: str
     seconds: int  # of training
@@ -302,7 +302,7 @@ def distil(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> N
 
 
 def arms_of(results: sdbench.Results, head: str, seconds: Mapping[str, int]) -> list[Arm]:
-    """The head's arm, then one for each draft."""
+    """Return the arm of the head, then one for each draft."""
     cells, drafts = results.cells.set_index("cell"), []
     for label in ("own", *DISTILLED):
         ours = [cell for cell in curve(results, "ensemble") if drafted_by(cells["content"][cell]) == label]
@@ -327,13 +327,13 @@ def draw_arms(plane: Resampled, arms: Sequence[Arm], out: Path, name: str) -> No
 
 
 def drafted_by(content: Mapping[str, Any]) -> str:
-    """The name of the distilled draft of a cell, or own."""
+    """Return the name of a cell's distilled draft, or `own`."""
     held = content.get("distilled")
     return next((k for k, v in DISTILLED.items() if held and v == (held["loss"], held["steps"])), "own")
 
 
 def prices(plane: Resampled, cells: Mapping[float, str]) -> dict[str, Any]:
-    """Of each w: acceptance, and against w = 1 of the same draft how much acceptance is bought and how much quality lost."""
+    """Return for each w its acceptance, and the gain in acceptance and the loss of quality against w = 1 of the same draft."""
     strict, out = plane.cells.index(cells[1]), {}
     for w, cell in sorted(cells.items(), reverse=True):
         at = plane.cells.index(cell)
@@ -347,9 +347,9 @@ def prices(plane: Resampled, cells: Mapping[float, str]) -> dict[str, Any]:
 
 
 def within(plane: Resampled, cells: Sequence[str], strict: str) -> list[float]:
-    """The acceptance up to which a curve loses at most LOST of the strict cell's quality, straight lines between its cells.
+    """Return the largest acceptance at which a curve, with straight lines between its cells, loses at most LOST against `strict`.
 
-    `strict` is of the same draft: all of them have the target's law, and differ by the luck of their texts.
+    `strict` is the lossless cell of the same draft. Those of all drafts have the target's distribution and differ by chance.
     """
     own, base = plane.of(cells), plane.of([strict])
     draws = [reached(x, y, floor) for x, y, floor in zip(own.xs, own.ys, base.ys[:, 0] - LOST, strict=True)]
@@ -357,7 +357,7 @@ def within(plane: Resampled, cells: Sequence[str], strict: str) -> list[float]:
 
 
 def reached(x: np.ndarray, y: np.ndarray, floor: float) -> float:
-    """The largest x at which the curve through the points is no lower than the floor; 0 where it always is."""
+    """Return the largest x at which the curve through the points is at or above the floor; 0 if it is always below."""
     order = np.argsort(x)
     x, y = x[order], y[order]
     high = np.flatnonzero(y >= floor)
@@ -370,12 +370,12 @@ def reached(x: np.ndarray, y: np.ndarray, floor: float) -> float:
 
 
 def limits(value: float, draws: np.ndarray) -> list[float]:
-    """A value and the interval of its resamples."""
+    """Return a value with the interval of its resamples."""
     return [float(value), *(float(v) for v in np.quantile(draws, [0.025, 0.975]))]
 
 
 def transfer(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> None:
-    """Every task's head is used on every task; `task` is not looked at."""
+    """Evaluate the head of every task on every task; `task` is ignored."""
     heads = {
         f"of-{own.removesuffix('-tiny')}": head_of(pair, own, "published", HEADS["published"], steps, runs)
         for own in TRANSFERRED

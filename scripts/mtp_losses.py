@@ -47,7 +47,7 @@ def sdbench_command(*words: str) -> None:
 
 
 def train(loss: str, steps: str, records: Path) -> Path:
-    """Return the folder of the head, which is trained where it is not there."""
+    """Return the folder of the head, trained if it does not exist yet."""
     out = records / "drafters" / "losses" / (loss if loss == UNTRAINED else f"{loss}-{steps}")
     if not (out / CARD).exists():
         how = ["steps=1", "rate=1e-9", "rows=40"] if loss == UNTRAINED else [f"loss={loss}", f"steps={steps}"]

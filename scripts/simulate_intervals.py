@@ -68,7 +68,7 @@ def rows_of(law: Law, n: int, runs: int) -> list[Row]:
 
 
 def mixed(values: Array, dense: Limits, honest: Limits) -> Limits:
-    """What `mean_limits` does, from its two parts: worked out once, for they stand in the comparison too."""
+    """Return what `mean_limits` returns, from its two parts, which are computed once because they are also compared."""
     share = density(values)
     low, high = (share * a + (1 - share) * b for a, b in zip(dense, honest, strict=True))
     return low, high
@@ -127,7 +127,7 @@ def at_the_margin(rows: Sequence[Row]) -> list[str]:
 
 
 def least_reach() -> list[str]:
-    """What every method that keeps the promise must pay on dense data, beside what Student's and Gaffke's reach."""
+    """Return the page's section on the least width that any valid method has on dense data, with Student's and Gaffke's widths."""
     lines = [
         "## What no method can do",
         "",

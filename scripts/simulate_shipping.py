@@ -1,11 +1,11 @@
-"""How often one of several settings is proven faster than lossless although none is.
+"""Estimate how often a report proves one of several settings faster than lossless although none is.
 
     python scripts/simulate_shipping.py [runs=8000] [settings=1,3,9,20] [texts=8,30] [out=results/statistics]
 
-Writes shipping.json and shipping.md. Each run times as many texts under lossless and under every setting, all with one law of
-seconds per token: lengths of 60 to 200 tokens, texts that differ in difficulty by 20 % and timings by 10 %. What is proven is
-decided as a report decides it: by the intervals of `sdbench/metrics/stats/`, in tokens per second and in the time of an answer, and
-by Holm's method over all settings.
+Writes shipping.json and shipping.md. Each run times equally many texts with lossless decoding and with every setting, all with the
+same distribution of seconds per token: lengths of 60 to 200 tokens, texts that differ in difficulty by 20 % and timings by 10 %.
+A setting is proven faster as in a report: by the intervals of `sdbench/metrics/stats/`, in tokens per second and in the time of an
+answer, and by Holm's method over all settings.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""One of the tiny pairs that ship with the package, trained from scratch: in two processes on a CPU, in one on a GPU.
+"""Train one of the tiny pairs that ship with the package from scratch: in two processes on a CPU, in one on a GPU.
 
     python scripts/train_tiny.py [pair=llama-tiny] [OPTION=VALUE ...]
 
@@ -35,7 +35,7 @@ DEFAULTS = {
 
 
 def main(words: Sequence[str]) -> None:
-    """Start the ranks, or be one of them."""
+    """Start the ranks, or run as one of them."""
     with exit_on_mistake("train_tiny", __doc__, words):
         options = parse_words(words, DEFAULTS).options
         name, seed = options.get("pair", DEFAULTS["pair"]), options.get("seed")

@@ -11,7 +11,7 @@ SERVER = (  # the same as words of a run
 
 
 def interpreter(options: Mapping[str, str]) -> str:
-    """What python= names; ValueError where it is missing."""
+    """Return the interpreter that python= names; raise ValueError without it."""
     if not options["python"]:
         raise ValueError("python names no interpreter: scripts/vllm_env makes an environment that has vllm")
     return options["python"]

@@ -1,4 +1,4 @@
-"""Seconds of a step of vLLM, verified by our plug-in and by its own sampler: bench_vllm.py runs this where vLLM is installed.
+"""Measure seconds of a step of vLLM with our plug-in and with its own sampler; bench_vllm.py runs this in vLLM's environment.
 
     python scripts/vllm_steps.py TARGET DRAFT PROMPTS.json REPEATS    # needs an interpreter with vLLM
 
@@ -24,7 +24,7 @@ SETTINGS = {"T = 0": (0.0, False), "T = 1": (1.0, False), "T = 1, a seed for eac
 
 
 def parts() -> list[tuple[Any, str]]:
-    """What the plug-in exchanges, by owner and name."""
+    """Return the functions that the plug-in replaces, by owner and name."""
     import vllm.v1.sample.rejection_sampler as sampler  # pyright: ignore[reportMissingImports]
     import vllm.v1.spec_decode.llm_base_proposer as proposer  # pyright: ignore[reportMissingImports]
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # pyright: ignore[reportMissingImports]
@@ -60,7 +60,7 @@ def main(target: str, draft: str, prompts: str, repeats: str) -> int:
     step, seconds = engine.step, []
 
     def timed() -> Any:
-        """Of a step with a whole batch before and after it."""
+        """Return the seconds of the steps that have a full batch before and after them."""
         begin = time.perf_counter()
         outputs = step()
         seconds.append((time.perf_counter() - begin, engine.get_num_unfinished_requests()))

@@ -57,12 +57,12 @@ DEFAULTS = {
 
 
 def rate(frame: pd.DataFrame, over: str, under: str) -> pd.DataFrame:
-    """Numerator and denominator by example [n,2]."""
+    """Return numerator and denominator by example [n,2]."""
     return frame.groupby("example", sort=True)[[over, under]].sum().astype("float64")
 
 
 def gap(first: pd.DataFrame, second: pd.DataFrame, most: float, *, level: float) -> Estimate:
-    """The second ratio of sums less the first, over the examples that both have; no ratio is above `most`."""
+    """Return the second ratio of sums minus the first, over the examples that both have; no ratio is above `most`."""
     both = first.index.intersection(second.index)
 
     def statistic(sums: Array) -> Array:
@@ -73,14 +73,14 @@ def gap(first: pd.DataFrame, second: pd.DataFrame, most: float, *, level: float)
 
 
 def behind_first(rounds: pd.DataFrame) -> pd.DataFrame:
-    """The rounds without the first token of each text."""
+    """Return the rounds without the first token of each text."""
     is_first = (rounds["round"] == rounds["round"].min()).astype(int)
     left = {name: (rounds[name] - is_first).clip(lower=0) for name in ("examined", "accepted")}
     return rounds.assign(**left)
 
 
 def row_of(measure: str, values: Sequence[float], gaps: Sequence[Estimate], margin: float | None) -> dict[str, Any]:
-    """One line of the table; `gaps` are the same difference at 95 % and at TOST."""
+    """Return a line of the table. `gaps` has the same difference at two levels: 95 %, and that of the equivalence test."""
     wide, narrow = gaps
     is_equal = None if margin is None else bool(-margin < narrow.low and narrow.high < margin)
     row = {"measure": measure, "native": values[0], "vllm": values[1], **spread("difference", wide)}
@@ -88,7 +88,7 @@ def row_of(measure: str, values: Sequence[float], gaps: Sequence[Estimate], marg
 
 
 def rates(frames: Sequence[pd.DataFrame], rounds: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
-    """Acceptance, and tokens a round; then acceptance where a slot was examined, slot by slot."""
+    """Return acceptance and tokens per round, then the acceptance of each slot where it was examined."""
     num_draft = int(max(one["drafted"].max() for one in rounds))
     pairs = [(name, [rate(one, over, under) for one in frames]) for name, (over, under) in RATES.items()]
     pairs.append(("acceptance_behind_first", [rate(behind_first(one), "accepted", "examined") for one in rounds]))
@@ -108,7 +108,7 @@ def rates(frames: Sequence[pd.DataFrame], rounds: Sequence[pd.DataFrame]) -> lis
 
 
 def judged(cells: Sequence[pd.DataFrame], keys: Sequence[str], frames: Sequence[pd.DataFrame]) -> dict[str, Any]:
-    """The task's headline metric."""
+    """Return the task's headline metric."""
     metric = metric_of(cells[0], keys[0])
     rows = [quality.rows_of(one.dropna(subset=[metric.name]), metric) for one in frames]
     values = [quality.quality(one, metric).value for one in rows]
@@ -118,7 +118,7 @@ def judged(cells: Sequence[pd.DataFrame], keys: Sequence[str], frames: Sequence[
 
 
 def equal_texts(frames: Sequence[pd.DataFrame]) -> dict[str, Any]:
-    """How many texts there are, and how many are the same."""
+    """Return the number of texts, and how many of them are equal."""
     first, second = (one.set_index(["example", "sample"])["text"] for one in frames)
     both = first.index.intersection(second.index)
     num_equal = int((first.loc[both] == second.loc[both]).sum())
@@ -136,7 +136,7 @@ def settings_of(table: pd.DataFrame) -> list[tuple[dict[str, Any], str]]:
 
 
 def compare(native: Results, vllm: Results) -> pd.DataFrame:
-    """A row for each cell that both runs have, and measure."""
+    """Return a row for each measure of each cell that both runs have."""
     tables = [table_of(one.cells) for one in (native, vllm)]
     settings = [settings_of(table) for table in tables]
     keyed = [{tuple(map(str, labels.values())): key for labels, key in known} for known in settings]
@@ -158,7 +158,7 @@ def compare(native: Results, vllm: Results) -> pd.DataFrame:
 
 
 def decode(name: str, n: str, runs: Path, *words: str) -> Results:
-    """A run's records, completed; its error ends this script."""
+    """Complete a run's records and return them; an error of the run ends this script."""
     own = [f"n={n}", f"results={runs}", f"name={name}", "timing=off", "report=off"]
     subprocess.run([sys.executable, "-m", "sdbench", *own, *words], check=True)
     return read(runs / name)

@@ -51,7 +51,7 @@ NEAR = 0.01
 
 
 def write(run: Path, folder: Path) -> None:
-    """Tables and figures of a run's records."""
+    """Write tables and figures of a run's records."""
     results = sdbench.read(run)
     summary = summarise(results)
     (sweep,) = sweeps_of([results], [summary])
@@ -69,19 +69,19 @@ def write(run: Path, folder: Path) -> None:
 
 
 def points_of(summary: pd.DataFrame) -> int:
-    """What turns a score into points: shares are on 0-1 in the files, BLEU on 0-100."""
+    """Return the factor that turns a score into points: files have shares on 0-1 and BLEU on 0-100."""
     return 100 if summary["quality"].max() <= 1 else 1
 
 
 def with_strict_ends(summary: pd.DataFrame) -> pd.DataFrame:
-    """Add the lossless row under the name of the rule whose strict setting it is too, "ensemble w=1"."""
+    """Add the lossless row again under the name of the rule whose strict setting it is, as "ensemble w=1"."""
     lossless = summary[summary["also"].notna()]
     names = lossless["also"].astype(str).str.extract(r"^(?P<verifier>\S+) (?P<knob>\w+)=(?P<value>[\d.]+)$")
     return pd.concat([summary, lossless.assign(**names.astype({"value": float}))], ignore_index=True)
 
 
 def settings_within(summary: pd.DataFrame, margin: float = MARGIN) -> pd.DataFrame:
-    """Each rule's setting with most tokens a round whose interval excludes a loss of the margin; the best rule first."""
+    """Return for each rule the setting with most tokens per round whose interval excludes a loss of the margin, best first."""
     points = points_of(summary)
     rules = with_strict_ends(summary[~summary["verifier"].isin(["target", "draft", "generate"])])
     for column in ("difference", "difference_low", "difference_high"):
@@ -91,7 +91,7 @@ def settings_within(summary: pd.DataFrame, margin: float = MARGIN) -> pd.DataFra
 
 
 def source_of(rule: str) -> str:
-    """The paper or program that the first line of the rule's YAML gives."""
+    """Return the paper or program that the first line of the rule's YAML file names."""
     path = config_dir() / "verifier" / f"{'exact' if rule == 'lossless' else rule}.yaml"
     source = re.search(r"arXiv:(\d{4}\.\d{5})|TensorRT-LLM|SGLang|vLLM|control", path.read_text().splitlines()[0])
     if source is None:
@@ -105,7 +105,7 @@ def interval_of(row: pd.Series, name: str, digits: int) -> str:
 
 
 def table_of(summary: pd.DataFrame) -> str:
-    """A row a rule that has a setting within the margin, and the names of those without."""
+    """Return a row for each rule that has a setting within the margin, and the names of the other rules."""
     best = settings_within(summary)
     loss = best.assign(loss=-best["difference"], loss_low=-best["difference_high"], loss_high=-best["difference_low"])
     rows = [
@@ -127,7 +127,7 @@ def table_of(summary: pd.DataFrame) -> str:
 
 
 def draw_rules(summary: pd.DataFrame, title: str) -> Figure:
-    """Each rule as a curve of difference over tokens a round: the best in colour, the static ensemble in black."""
+    """Draw each rule as a curve of difference over tokens per round: the best in colour, the static ensemble in black."""
     points = points_of(summary)
     best = [rule for rule in settings_within(summary)["verifier"] if rule not in ("lossless", "ensemble")][
         :NUM_COLOURED
@@ -163,7 +163,7 @@ def draw_rules(summary: pd.DataFrame, title: str) -> Figure:
 
 
 def text_of(folder: Path) -> str:
-    """What stands below MARKER in README.md: a figure and a table of each run, then counts over all of them."""
+    """Return the text after MARKER in README.md: a figure and a table of each run, then counts over all runs."""
     parts = []
     runs = sorted(path.parent for path in folder.glob("*/summary.csv"))
     for run in runs:

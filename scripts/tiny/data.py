@@ -24,7 +24,7 @@ PAD_TO = 16
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A prompt and the completion that begins right after it."""
+    """A prompt and the completion that follows it directly."""
 
     prompt: str
     completion: str
@@ -56,7 +56,7 @@ PROTOCOLS: dict[str, Callable[[dict], Text]] = {
 def texts(
     task: str, split: str, n: int, seed: int = 0, voice: str = "neutral", unread: Sequence[str] = ()
 ) -> list[Text]:
-    """n rows of a tiny task in its default protocol and one voice; rows with a whole word of the patterns `unread` are skipped."""
+    """Return n rows of a tiny task in its default protocol and one voice, without rows that contain a word of `unread`."""
     from sdbench import embedded
 
     rows = (PROTOCOLS[task](row) for row in embedded.stream(f"{task}-tiny", split, seed, voice))
@@ -91,7 +91,7 @@ class Stream:
     tokenizer: PreTrainedTokenizerFast
 
     def step(self, step: int, rank: int, world: int, micros: int) -> list[Micro]:
-        """This rank's micro-batches: rows by length, dealt to the ranks in turn; weights sum to 1 over all ranks."""
+        """Return this rank's micro-batches: rows sorted by length and distributed to the ranks in turn; all weights sum to 1."""
         index, within = self.recipe.at(step)
         phase = self.recipe.phases[index]
         rows = sorted(_block(self, index, within // BLOCK)[within % BLOCK], key=lambda item: len(item.ids))
@@ -116,7 +116,7 @@ class Stream:
 
 @lru_cache(maxsize=2)
 def _block(stream: Stream, index: int, block: int) -> list[list[Item]]:
-    """The rows of BLOCK steps of a phase: tasks mixed by its weights, copying rows thinning out over the first half."""
+    """Return the rows of BLOCK steps of a phase: tasks mixed by its weights, and copying rows, fewer and fewer up to the middle."""
     pair, phase = stream.pair, stream.recipe.phases[index]
     late = "late/" * index
     rng = random.Random(f"{late}{pair.seed}/{block}")
@@ -132,7 +132,7 @@ def _block(stream: Stream, index: int, block: int) -> list[list[Item]]:
 
 
 def _copy_row(rng: random.Random, vocabulary: int) -> Item:
-    """A random string twice, or a list of random keys and values and then some of its keys with their values."""
+    """Return a copying row: a random string twice, or random keys with values and then some of the keys with their values."""
     first = 3  # after pad, bos, eos
     if rng.random() < 0.5:
         string = [rng.randrange(first, vocabulary) for _ in range(rng.randint(8, 40))]

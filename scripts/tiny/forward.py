@@ -110,7 +110,7 @@ def _mask(length: int, window: int, groups: int, dtype: torch.dtype, device: tor
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """A family and a shape: everything the forward needs beside weights."""
+    """A family and a shape: everything that the forward needs except weights."""
 
     family: Family
     shape: Shape

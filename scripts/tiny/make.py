@@ -1,4 +1,4 @@
-"""A whole pair: tokenizer, target, draft, and what making them took."""
+"""Train a whole pair: tokenizer, target and draft, and record the cost."""
 
 import json
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def train_exits(name: str, out: Path, rank: Rank, steps: int) -> None:
 
 
 def _costs(trained: Trained, steps: int, rank: Rank) -> dict[str, object]:
-    """What a training took."""
+    """Return the cost of a training."""
     return {
         "steps": steps,
         "tokens": trained.tokens,

@@ -42,9 +42,10 @@ def initial(net: Net, vocabulary: int, seed: int) -> Weights:
 
 
 def grown(weights: Weights, layers: int) -> Weights:
-    """The same function on more layers: pairs of new ones, evenly placed, start as the two before them and add nothing yet.
+    """Return the weights of a deeper model that computes the same function.
 
-    In pairs, so that every second layer stays one (of Gemma's windows).
+    New layers copy the two layers before them and add nothing yet. They come in pairs, so that every second layer remains a sliding
+    one in Gemma.
     """
     before = weights["o_proj"].shape[0]
     every = before // ((layers - before) // 2)
