@@ -58,7 +58,7 @@ class AuditCommand:
     compose: Compose
 
     def has(self, key: str) -> bool:
-        """Whether a key of the configuration, or one below it, is given."""
+        """Return whether a key of the configuration, or one below it, is given."""
         return any(name == key or name.startswith(f"{key}.") for name in self.keys)
 
     @property

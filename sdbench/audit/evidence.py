@@ -125,7 +125,7 @@ class AcceptanceEvidence:
         return gap / n, (gap - reach) / n, (gap + reach) / n
 
     def least(self, log_wanted: float) -> float:
-        """The difference in acceptance that is detected with probability .95, by the normal approximation."""
+        """Return the difference in acceptance that is detected with probability .95, by the normal approximation."""
         if not self.variance:
             return float("nan")
         deviations = np.sqrt(2 * (log_wanted + np.log(len(TILTS)))) + 1.645

@@ -56,7 +56,7 @@ def audit_file(given: AuditCommand) -> AuditReport:
 
 
 def read_lines(file: str) -> list[dict[str, Any]]:
-    """The lines of a file as mappings; the first that is malformed is a ConfigError."""
+    """Return the lines of a file as mappings; raise ConfigError for a malformed one."""
     try:
         lines = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -82,7 +82,7 @@ def read_lines(file: str) -> list[dict[str, Any]]:
 def ids_of(
     file: str, lines: Sequence[dict[str, Any]], tokenizer: Any
 ) -> tuple[list[list[int]], list[int], list[list[int]]]:
-    """Distinct prompts, the index of each line's prompt, and its new ids; ids outside the vocabulary are a ConfigError."""
+    """Return distinct prompts, each line's prompt index and new ids; raise ConfigError for ids outside the vocabulary."""
     numbers: dict[tuple[int, ...], int] = {}
     which, texts = [], []
     encode: Callable[..., list[int]] = tokenizer.encode

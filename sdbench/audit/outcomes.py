@@ -74,7 +74,7 @@ def p_of(evidence: Evidence) -> Tensor:
 
 
 def q_of(evidence: Evidence) -> Tensor:
-    """[B,K,V] float64."""
+    """Return the draft's distributions [B,K,V] in float64; one-hot if only the drafted tokens are given."""
     return dense(evidence.draft.q, _vocab_of(evidence), torch.float64)
 
 
@@ -83,7 +83,7 @@ def _vocab_of(evidence: Evidence) -> int:
 
 
 def is_offered(evidence: Evidence) -> Tensor:
-    """[B,K]."""
+    """Return which slots hold a draft [B,K]."""
     return torch.arange(evidence.draft.tokens.shape[1]) < evidence.draft.lengths[:, None]
 
 

@@ -32,7 +32,7 @@ class Sampling:
         return self.temperature == 0
 
     def law(self, logits: Tensor) -> Tensor:
-        """[..., V] float64 of un-tempered logits [..., V], by transformers' warpers; one-hot at temperature 0."""
+        """Return the distributions [..., V] in float64 of logits [..., V], by transformers' warpers; one-hot at temperature 0."""
         from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
         flat: Any = logits.reshape(-1, logits.shape[-1]).double()

@@ -56,12 +56,12 @@ class Subject:
         self.helper = self.build_drafter()
 
     def make_engine(self, **options: Any) -> Engine:
-        """A new engine of this pair."""
+        """Return a new engine of this pair."""
         parts = self.target, self.draft, self.tokenizer, self.vocab_size
         return Engine(*parts, draft_tokenizer=self.draft_tokenizer, **options)
 
     def build_drafter(self, sampling: Sampling | None = None) -> Any:
-        """A new drafter, unless an object was given."""
+        """Return a new drafter, or the object that was given."""
         wanted = sampling or self.sampling
         warp = self.engine.warp(wanted.temperature, wanted.top_k, wanted.top_p)
         return self.engine.drafter(self.drafter, warp, self.drafter_options)

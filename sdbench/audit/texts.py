@@ -61,7 +61,7 @@ class TextBatch:
 
     @classmethod
     def of(cls, prompts: Sequence[int], rows: Sequence[Sequence[int]], width: int) -> Self:
-        """Texts whose origins are unknown."""
+        """Return a batch of texts whose origins are unknown."""
         tokens = torch.tensor([pad(row, width, 0) for row in rows], dtype=torch.int64).reshape(len(rows), width)
         lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
         return cls(torch.tensor(list(prompts)), tokens, lengths, torch.full_like(tokens, -1))
@@ -143,7 +143,7 @@ class RoundBatch:
         return out.scatter(1, self.positions, torch.where(self.is_drafted, self.drafts, 0))
 
     def at_drafts(self, values: Tensor) -> Tensor:
-        """[R,K,…]: of values [R,T+K,…] along `whole()`, those at the drafted positions."""
+        """Return the values [R,K,…] at the drafted positions, from values [R,T+K,…] along `whole()`."""
         rows = torch.arange(len(self.text))[:, None]
         return values[rows, self.positions.clamp_max(values.shape[1] - 1)]
 

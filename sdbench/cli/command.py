@@ -108,7 +108,7 @@ def expand(words: Sequence[str]) -> list[str]:
 
 
 def collapse(words: Sequence[str]) -> list[str]:
-    """The inverse of `expand`: the words as the user types them."""
+    """Return the words as the user types them; the inverse of `expand`."""
     names: dict[str, list[str]] = {}
     for named in filter(None, map(AT.fullmatch, words)):
         names.setdefault(named[1], []).append(named[2])

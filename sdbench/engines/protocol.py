@@ -70,7 +70,7 @@ class EngineKind(Protocol):
 
 
 def kind_of(run: Run) -> Any:
-    """The engine that a run names, with its options."""
+    """Return the engine that a run names, with its options."""
     try:
         kind: Any = import_object(str(run.engine.target))
         names = [option.name for option in fields(kind) if option.init] if is_dataclass(kind) else run.engine.options

@@ -55,7 +55,7 @@ def corpus_chrf2(stats: ArrayLike) -> Array:
 
 
 def corpus_ratio(stats: ArrayLike) -> Array:
-    """The first sum over the second of sums [..., 2]; 0 over 0 is 0."""
+    """Return the first sum divided by the second, of sums [..., 2]; 0 / 0 is 0."""
     s = np.asarray(stats, dtype=np.float64)
     return np.divide(s[..., 0], s[..., 1], out=np.zeros(s.shape[:-1]), where=s[..., 1] != 0)
 

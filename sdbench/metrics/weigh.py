@@ -54,7 +54,7 @@ class Gain:
         return self.sooner_each.get(self.best)
 
     def is_sooner(self, level: float) -> bool:
-        """Whether an answer is proven to come sooner than from lossless and from the target alone; true if not timed."""
+        """Return whether an answer is proven to come sooner than from lossless and from the target alone; true if not timed."""
         times = [time for time in (self.sooner, self.sooner_target) if time is not None]
         return all(at_level(time, level).low > 1 for time in times)
 

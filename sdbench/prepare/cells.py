@@ -204,7 +204,7 @@ def _drafter_content(drafter: DrafterClass, files: Mapping[str, str]) -> dict[st
 
 
 def _drafter_version(drafter: DrafterClass) -> str | None:
-    """The version of a drafter's class, and of its length policy unless that is constant."""
+    """Return the version of a drafter's class, and of its length policy unless that is constant."""
     from sdbench.draft.policies import POLICIES
 
     version, length = version_of(drafter.kind), drafter.component.options.get("length")
@@ -212,7 +212,7 @@ def _drafter_version(drafter: DrafterClass) -> str | None:
 
 
 def _task_content(task: DataTask) -> dict[str, Any]:
-    """A task's description, its rows, and where an answer ends."""
+    """Return a task's description, its rows, and where an answer ends."""
     from sdbench.tasks.data import rows_hash
 
     return {

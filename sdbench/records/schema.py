@@ -80,7 +80,10 @@ def generations_schema(records: Sequence[GenerationRecord]) -> pa.Schema:
 
 
 def tokens_schema() -> pa.Schema:
-    """One row per generation, arrays in list columns; floats in float64, so that equal runs give equal records."""
+    """Return the schema of a table with a row per generation and arrays in list columns.
+
+    Floats are in float64, so that equal runs give equal records.
+    """
     import pyarrow as pa
 
     integers, floats = pa.list_(pa.int32()), pa.list_(pa.float64())
@@ -156,7 +159,7 @@ def _plain(values: Numbers | None) -> list[Any] | None:
 
 
 def examples_table(asked: str, texts: Mapping[str, tuple[str, str]]) -> pa.Table:
-    """One row per example: {id: (prompt, reference)} of the cells with this `asked`."""
+    """Return a table with a row per example, from {id: (prompt, reference)} of the cells with this `asked`."""
     import pyarrow as pa
 
     prompts, references = ([pair[side] for pair in texts.values()] for side in (0, 1))
@@ -165,7 +168,7 @@ def examples_table(asked: str, texts: Mapping[str, tuple[str, str]]) -> pa.Table
 
 
 def vocabulary_table(model: str, texts: Sequence[str]) -> pa.Table:
-    """One row per token id, in the order of ids."""
+    """Return a table with a row per token id, in the order of ids."""
     import pyarrow as pa
 
     return pa.table({"model": pa.array([model] * len(texts), pa.string()), "text": pa.array(texts, pa.string())})

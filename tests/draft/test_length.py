@@ -47,9 +47,9 @@ def test_the_adaptive_threshold_is_the_one_with_the_least_cost():
     state = policy.learn(state, chance, rows(4, 4), rows(3, 4))
     fitted = policy.thresholds(state).tolist()
     assert fitted == pytest.approx([0.35, 0.4]), "between 0.3, refused, and 0.7, kept; without a refusal as given"
-    lone = policy.learn(torch.tensor([policy.start]), rows([0.2, 0.2, 0.2, 0.9]), rows(4), rows(3))
-    lone = policy.learn(lone, rows([0.2, 0.2, 0.2, 0.9]), rows(4), rows(3))
-    assert policy.thresholds(lone).item() == 0, "what is kept though unlikely ends no block"
+    single = policy.learn(torch.tensor([policy.start]), rows([0.2, 0.2, 0.2, 0.9]), rows(4), rows(3))
+    single = policy.learn(single, rows([0.2, 0.2, 0.2, 0.9]), rows(4), rows(3))
+    assert policy.thresholds(single).item() == 0, "what is kept though unlikely ends no block"
 
 
 def test_value_compares_what_a_token_adds_with_what_it_costs():
@@ -105,11 +105,11 @@ def test_texts_are_the_targets_and_do_not_depend_on_the_batch(models, length, dr
             batch_size=batch_size, **options,
         )  # fmt: skip
 
-    alone = sdbench.generate(
+    asingle = sdbench.generate(
         models[0], None, TEXTS, [Exact()], drafter=NoDraft(), temperature=0.0, max_new_tokens=10, stop_ids=()
     )
     greedy = decode(0.0, 3)
-    assert [g.tokens for g in greedy if g.verifier == 0] == [g.tokens for g in alone]
+    assert [g.tokens for g in greedy if g.verifier == 0] == [g.tokens for g in asingle]
     for temperature, expected in ((0.0, greedy), (1.0, decode(1.0, 1))):
         swapped = decode(temperature, 32, TEXTS[::-1], range(len(TEXTS))[::-1])
         texts = {(g.prompt, g.verifier): (g.tokens, g.drafted) for g in expected}

@@ -49,14 +49,14 @@ def test_greedy_exact_is_the_target_token_for_token(family):
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 @pytest.mark.parametrize("capture", ["trace", "graphs"])
 def test_texts_do_not_depend_on_batches_captures_order_or_neighbours(target, temperature, capture):
-    proofs.assert_texts_stand_alone(target, "pruned", {"keep_layers": 2}, temperature, capture)
+    proofs.assert_texts_stand_asmall(target, "pruned", {"keep_layers": 2}, temperature, capture)
 
 
 @pytest.mark.parametrize("top_p", [None, 0.8])
 def test_q_is_the_distribution_of_the_model_without_these_layers(target, top_p):
     """By transformers' own means: a model of two layers that gets the weights of the first and the last."""
     kinds = [target.config.layer_types[number] for number in (0, 3)]
-    lone = tiny("gemma3", layers=2, layer_types=kinds)
+    small = tiny("gemma3", layers=2, layer_types=kinds)
     weights = {name: x for name, x in target.state_dict().items() if ".layers." not in name}
     for number, source in enumerate((0, 3)):
         prefix = f"model.layers.{source}."
@@ -65,8 +65,8 @@ def test_q_is_the_distribution_of_the_model_without_these_layers(target, top_p):
             for name, x in target.state_dict().items()
             if name.startswith(prefix)
         }
-    lone.load_state_dict(weights)
-    proofs.assert_q_is_the_law_of(lone, target, decode(target, 2, top_p=top_p), top_p)
+    small.load_state_dict(weights)
+    proofs.assert_q_is_the_law_of(small, target, decode(target, 2, top_p=top_p), top_p)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

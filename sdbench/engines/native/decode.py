@@ -95,7 +95,7 @@ class Decoder:
         timing: bool | str = False,
         watch: Watch | None = None,
     ) -> Options:
-        """The options that all requests of a stream share."""
+        """Return the options that all requests of a stream share."""
         from sdbench.engine import Options
 
         return Options(

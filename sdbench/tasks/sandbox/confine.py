@@ -78,7 +78,7 @@ class Confinement:
         landlock: bool,
         packages: Sequence[str] = (),  # folders to read beside the standard library
     ) -> None:
-        self.page = self._lonely_page(argv[0])
+        self.page = self._map_path(argv[0])
         self.argv, self.environment = _strings(argv), _strings([f"{k}={v}" for k, v in environment.items()])
         code = syscalls.build(self.page)
         self.code = ctypes.create_string_buffer(code, len(code))
@@ -86,7 +86,7 @@ class Confinement:
         self.ruleset = self._rules(work, packages) if landlock else None
 
     @staticmethod
-    def _lonely_page(path: str) -> int:
+    def _map_path(path: str) -> int:
         """Map a page that holds the path, at a random address even where address randomisation is off."""
         libc.mmap.restype = ctypes.c_void_p
         hint = random.SystemRandom().randrange(0x1000_0000, 0x5000_0000) << 16
