@@ -105,11 +105,11 @@ def test_texts_are_the_targets_and_do_not_depend_on_the_batch(models, length, dr
             batch_size=batch_size, **options,
         )  # fmt: skip
 
-    asingle = sdbench.generate(
+    alone = sdbench.generate(
         models[0], None, TEXTS, [Exact()], drafter=NoDraft(), temperature=0.0, max_new_tokens=10, stop_ids=()
     )
     greedy = decode(0.0, 3)
-    assert [g.tokens for g in greedy if g.verifier == 0] == [g.tokens for g in asingle]
+    assert [g.tokens for g in greedy if g.verifier == 0] == [g.tokens for g in alone]
     for temperature, expected in ((0.0, greedy), (1.0, decode(1.0, 1))):
         swapped = decode(temperature, 32, TEXTS[::-1], range(len(TEXTS))[::-1])
         texts = {(g.prompt, g.verifier): (g.tokens, g.drafted) for g in expected}

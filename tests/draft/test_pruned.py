@@ -49,7 +49,7 @@ def test_greedy_exact_is_the_target_token_for_token(family):
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 @pytest.mark.parametrize("capture", ["trace", "graphs"])
 def test_texts_do_not_depend_on_batches_captures_order_or_neighbours(target, temperature, capture):
-    proofs.assert_texts_stand_asmall(target, "pruned", {"keep_layers": 2}, temperature, capture)
+    proofs.assert_texts_stand_alone(target, "pruned", {"keep_layers": 2}, temperature, capture)
 
 
 @pytest.mark.parametrize("top_p", [None, 0.8])
