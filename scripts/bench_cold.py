@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def decode_texts(way: str, bench: Any, count: int, seed: int) -> dict[str, Any]:
     from sdbench.verify import Exact
 
     torch.manual_seed(seed)
-    torch.rand(8, 8) @ torch.rand(8, 8)  # libraries set themselves up for either way
+    torch.mm(torch.rand(8, 8), torch.rand(8, 8))  # libraries set themselves up for either way
     prompts, phases, engine = bench.prompts(count, PROMPT), [], None
     started = time.process_time()
     if way not in RIVALS:
@@ -103,7 +103,7 @@ def decode_texts(way: str, bench: Any, count: int, seed: int) -> dict[str, Any]:
         stopwatch = Stopwatch(bench.wait, time.process_time)
         with time_engines(stopwatch, [engine], engine.models):
             tokens = ours(prompt)
-        seconds: Counter[str] = Counter()
+        seconds: defaultdict[str, float] = defaultdict(float)
         for call in stopwatch.calls:
             seconds[call.phase] += call.seconds - call.inner_s
         phases.append(dict(seconds))
@@ -122,7 +122,7 @@ def main() -> None:
     with exit_on_mistake("bench_cold", __doc__, sys.argv[1:]):
         words = parse_words(sys.argv[1:], DEFAULTS)
         (way,) = choose("the way", ",".join(words.paths), WAYS)
-        options = DEFAULTS | words.options
+        options = DEFAULTS | dict(words.options)
     import torch
     import transformers
 
