@@ -19,7 +19,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -448,6 +448,28 @@ DEFAULTS = {
 }
 
 
+HEAD = "| what | threads | median | smallest | largest | n | |\n|---|---|---|---|---|---|---|"
+TITLES = {
+    "engine": "The speed of the engine",
+    "rules": "The cost of rules",
+    "drafters": "The cost of drafters",
+    "cold": "The first texts of a process",
+}
+
+
+def page_of(group: str, tree: Mapping[str, Any]) -> str:
+    """Return the page of the figures in a JSON file: what was run where, how to read a row, and the table."""
+    about, figures = tree["about"], [Figure(**figure) for figure in tree["figures"]]
+    device, threads = about["device"], ",".join(dict.fromkeys(str(figure.threads) for figure in figures))
+    given = {**DEFAULTS, **about, "device": device["type"], "threads": threads, "out": ""}
+    words = " ".join(f"{name}={given[name]}" for name, usual in DEFAULTS.items() if given[name] != usual)
+    text = (
+        f"{about['pair']} in {about['dtype']} on {device['name']}. Written by `python scripts/bench_engine.py {words}`. "
+        "A row has the median of n measurements, the smallest and the largest. *a over b* is a divided by b, measured in turn."
+    )
+    return "\n".join([f"# {TITLES[group]}", "", text, "", HEAD, *(figure.row for figure in figures), ""])
+
+
 def main(argv: Sequence[str]) -> None:
     with exit_on_mistake("bench_engine", __doc__, argv):
         words = parse_words(argv, {key: value or "X" for key, value in DEFAULTS.items()})
@@ -457,8 +479,7 @@ def main(argv: Sequence[str]) -> None:
     group = next((name for name in ("rules", "drafters", "cold") if options[name]), "engine")
     measures = {"rules": measure_rules, "drafters": measure_drafters, "cold": measure_cold}
     transformers.logging.set_verbosity_error()
-    head = "| what | threads | median | smallest | largest | n | |\n|---|---|---|---|---|---|---|"
-    print(head)
+    print(HEAD)
     figures: list[Figure] = []
     for threads in map(int, options["threads"].split(",")):
         torch.set_num_threads(threads)
@@ -476,7 +497,7 @@ def main(argv: Sequence[str]) -> None:
         del about["host"], about["out"]
         tree = {"about": about, "figures": [asdict(figure) for figure in figures]}
         path.with_suffix(".json").write_text(json.dumps(tree, indent=1, ensure_ascii=False) + "\n")
-        path.with_suffix(".md").write_text("\n".join([head, *(figure.row for figure in figures)]) + "\n")
+        path.with_suffix(".md").write_text(page_of(group, tree))
 
 
 if __name__ == "__main__":

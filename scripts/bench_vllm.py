@@ -182,8 +182,8 @@ def page(tree: Mapping[str, Any]) -> str:
     )
     how = (
         f"The client decodes {tree['n']} word problems at temperature 0, eight at a time. A step is one of a batch of eight whose "
-        "rows have eight w between 1 and .2; both sides use the `expand_batch_to_tokens` that the plug-in mends. The server was "
-        f"ready after {client['server_started_s']:.0f} s, which count nowhere. `python -m scripts.bench_vllm` wrote this."
+        "rows have eight w between 1 and .2; both sides use the plug-in's corrected `expand_batch_to_tokens`. The server was "
+        f"ready after {client['server_started_s']:.0f} s, which are not counted. Written by `python -m scripts.bench_vllm`."
     )
     return "\n".join(["# vLLM: our client and our plug-in", "", about, "", *rows, "", how, ""])
 

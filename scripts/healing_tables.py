@@ -66,7 +66,7 @@ def text_of(table: pd.DataFrame, seconds: dict[int, int]) -> str:
         "tokens, the ensemble at w = 0.7. Written by `python scripts/healing_tables.py`. Training, 200 steps of 16 of the target's "
         f"answers on one thread of a busy machine, took: {took}."
     )
-    return f"# Pruned drafts, healed and not\n\n{about}\n\n{markdown(HEAD, rows).rstrip()}\n"
+    return f"# Pruned drafts, with and without training\n\n{about}\n\n{markdown(HEAD, rows).rstrip()}\n"
 
 
 def main(words: Sequence[str]) -> int:

@@ -131,16 +131,16 @@ def least_reach() -> list[str]:
     lines = [
         "## What no method can do",
         "",
-        "Take dense differences with any spread and mean 0, and the same with a share π of losses at the bound −100.",
-        "None of n examples shows such a loss with probability (1 − π)ⁿ, and then both laws look the same. A lower limit above",
-        "−100·π is wrong under the second law, which 2.5 % of samples may be. So with (1 − π)ⁿ = 5 % it must lie below −100·π in",
-        "half of the samples of the first law, however dense: about 3.0/n of the bound. Gaffke's limit comes near that, and no",
-        "much narrower one is honest. So the intervals of tables and figures speak of losses like those seen, and what is safe is",
+        "Take two distributions: dense differences with any spread and mean 0, and the same with a share π of losses of −100.",
+        "None of n examples shows such a loss with probability (1 − π)ⁿ, and then both look the same. A lower limit above",
+        "−100·π is wrong for the second, which 2.5 % of samples may be. So with (1 − π)ⁿ = 5 % it must lie below −100·π in",
+        "half of the samples of the first, however dense: about 3.0/n of the bound. Gaffke's limit comes near that, and no",
+        "much narrower one is valid. So the intervals of tables and figures cover losses like those observed, and safety is",
         "decided by Gaffke's limit.",
         "",
         "Median distance of the lower limit from the mean, in points; differences normal around 0:",
         "",
-        *heading(["n", "sd", "Student's t", "least of any honest method", "Gaffke"]),
+        *heading(["n", "sd", "Student's t", "least of any valid method", "Gaffke"]),
     ]
     for n in SIZES:
         least = -BOUNDS[0] * (1 - (1 - LEVEL) ** (1 / n))
@@ -155,7 +155,7 @@ def least_reach() -> list[str]:
 
 def by_law(rows: Sequence[Row]) -> list[str]:
     lines = [
-        "## sdbench's, law by law",
+        "## sdbench's intervals, by distribution",
         "",
         *heading(["law", "n", "differ", "unsafe", "unsafe as a test", "coverage", "width"]),
     ]

@@ -60,9 +60,9 @@ def main(words: Sequence[str]) -> None:
         "# How often a setting that is no faster is shipped\n\n"
         f"Written by `python scripts/simulate_shipping.py runs={runs} settings={options['settings']} "
         f"texts={options['texts']}`.\n"
-        f"Share of {runs:,} runs that prove one of so many settings faster, by the number of texts that are timed.\n"
-        f"{ALPHA:.1%} are promised, with a standard error of {error:.2%} at that share. Student's limits of a ratio of sums\n"
-        "err up to 1.25 times their level where eight texts differ in length.\n\n"
+        f"Share of {runs:,} runs that prove one of several settings faster, by the number of timed texts.\n"
+        f"The nominal share is {ALPHA:.1%}, with a standard error of {error:.2%}. With eight texts of "
+        "different lengths, Student's\nlimits of a ratio of sums err up to 1.25 times as often as their level says.\n\n"
         f"{markdown(['texts timed', *(f'{count} settings' for count in counts)], rows)}"
     )
     out = Path(options["out"])

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.bench_engine import page_of
+
 pytestmark = pytest.mark.results
 
 RECORD = Path(__file__).parents[2] / "results" / "benchmarks" / "engine-llama-tiny-cpu-float32.json"
@@ -59,3 +61,9 @@ def test_what_a_cold_engine_costs_is_as_stated():
     assert at_once == pytest.approx([0.45, 1.60], abs=0.005)
     assert round(cold("the text in which steps are traced less the first text, processor seconds"), 2) == 0.77
     assert round(cold("making an engine, processor seconds"), 2) == 0.05
+
+
+@pytest.mark.parametrize("group", ["engine", "cold", "rules"])
+def test_the_page_is_that_of_the_figures(group):
+    path = RECORD.with_name(f"{group}-llama-tiny-cpu-float32.json")
+    assert path.with_suffix(".md").read_text() == page_of(group, json.loads(path.read_text()))
